@@ -1,0 +1,17 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace gradrail {
+
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
+using Duration = Clock::duration;
+
+inline double seconds_since(TimePoint start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+inline int64_t nanoseconds_since(TimePoint start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
+
+}  // namespace gradrail

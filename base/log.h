@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "spdlog/spdlog.h"
+
+namespace gradrail {
+
+/// Sends the log to stderr, one line a record, each beginning with the task's name: `worker/1 W 12:00:01.123 text`.
+/// GRADRAIL_LOG=debug|info|warn|error sets the level (default warn, so that a good run's console holds its results).
+void start_log(const std::string& task_name);
+
+}  // namespace gradrail

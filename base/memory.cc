@@ -1,0 +1,51 @@
+#include "base/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace gradrail {
+namespace {
+
+absl::Status refused(const std::string& name, size_t bytes, const char* call) {
+  return absl::ResourceExhaustedError(
+      fmt::format("shared memory '{}' of {} bytes: {}: {} (check free memory and `ulimit -n`)", name, bytes, call,
+                  std::strerror(errno)));
+}
+
+}  // namespace
+
+absl::StatusOr<SharedMemory> SharedMemory::create(const std::string& name, size_t bytes) {
+  SharedMemory memory;
+  const size_t mapped_bytes = bytes == 0 ? 1 : bytes;
+  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return refused(name, bytes, "memfd_create");
+  memory.span_.fd = fd;  // owned from here on: every return closes it
+  if (ftruncate(fd, static_cast<off_t>(mapped_bytes)) != 0) return refused(name, bytes, "ftruncate");
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return refused(name, bytes, "seal");
+  void* address = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return refused(name, bytes, "mmap");
+  memory.span_.data = static_cast<std::byte*>(address);
+  memory.span_.bytes = bytes;
+  return memory;
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept : span_(std::exchange(other.span_, {})) {}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(span_, other.span_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  if (span_.data != nullptr) munmap(span_.data, span_.bytes == 0 ? 1 : span_.bytes);
+  if (span_.fd >= 0) close(span_.fd);
+}
+
+}  // namespace gradrail

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace gradrail {
+
+enum class MemoryKind { host, cuda };
+
+/// A run of memory as a transport needs to know it. `fd` names the file behind the memory when other processes on this
+/// host may map it (SharedMemory), else -1.
+struct MemorySpan {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+  MemoryKind kind = MemoryKind::host;
+  int fd = -1;
+};
+
+/// Zeroed host memory behind a sealed memfd: any transport can register it, and shm can pass it to another process.
+/// Its size is sealed, so that no peer can make a reader fault by shrinking it.
+class SharedMemory {
+ public:
+  /// Errors  RESOURCE_EXHAUSTED: the kernel refused memory or a descriptor; the message says which limit.
+  static absl::StatusOr<SharedMemory> create(const std::string& name, size_t bytes);
+
+  SharedMemory() = default;
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  ~SharedMemory();
+
+  std::byte* data() const { return span_.data; }
+  size_t bytes() const { return span_.bytes; }
+  MemorySpan span() const { return span_; }
+
+ private:
+  MemorySpan span_;
+};
+
+}  // namespace gradrail

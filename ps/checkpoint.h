@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "ps/optimizer.h"
+#include "ps/shard_map.h"
+
+namespace gradrail::ps {
+
+/// What a checkpoint of one shard holds. A restore onto another number of shards reads all shards' files.
+struct CheckpointHeader {
+  Schema schema;
+  OptimizerConfig optimizer;
+  ElementRange range;  ///< of the whole model
+  uint64_t global_step = 0;
+  uint32_t shard_index = 0;
+  uint32_t shard_count = 1;
+  uint32_t bucket_bytes = 0;
+  std::vector<uint64_t> bucket_versions;
+};
+
+struct Checkpoint {
+  CheckpointHeader header;
+  std::vector<float> parameters;          ///< [range.count]
+  std::vector<std::vector<float>> state;  ///< state_vectors(kind) × [range.count]
+};
+
+/// A view of the same, for writing without a copy.
+struct CheckpointView {
+  const CheckpointHeader* header = nullptr;
+  absl::Span<const float> parameters;
+  std::vector<absl::Span<const float>> state;
+};
+
+/// Name of a shard's file in a checkpoint folder: "gradrail-<global step, 12 digits>-<shard>-of-<count>.ckpt".
+std::string checkpoint_file_name(uint64_t global_step, uint32_t shard_index, uint32_t shard_count);
+
+/// Writes `<name>.tmp`, fsyncs it, renames it over `<name>` and fsyncs the folder: after a crash at any point the name
+/// holds either nothing, the old file or the whole new one.
+/// Errors  the failing call, the path and errno's words (RESOURCE_EXHAUSTED when the disk is full).
+absl::Status write_checkpoint(const std::string& path, const CheckpointView& checkpoint);
+
+/// Errors  DATA_LOSS names the file, the place and what is wrong (truncated, wrong CRC32C in chunk N, not a checkpoint,
+///         other format version, sizes that contradict each other). NOT_FOUND. Never allocates more than the file
+///         holds.
+absl::StatusOr<Checkpoint> read_checkpoint(const std::string& path);
+
+/// Global step of the newest complete set (all shards present) in a folder; NOT_FOUND when there is none.
+absl::StatusOr<uint64_t> newest_checkpoint(const std::string& folder);
+
+/// Reads a complete set with any number of shards and returns it as one checkpoint over the whole model,
+/// bucket_versions reduced to {global_step}.
+absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, uint64_t global_step);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace gradrail::ps {
+
+// What lies in registered memory during an exchange. All fields little-endian, as on every host this builds for.
+//
+//   slot region of one worker at one shard (written by that worker alone):
+//     [SlotHeader × buckets][payload of bucket 0][payload of bucket 1]…      payload absent where the shard maps the
+//                                                                            worker's gradients (shm)
+//   return region of one worker for one shard (in the worker's memory, written by that shard alone):
+//     [ReturnHeader × buckets]
+//   parameters and gradients at the worker: all elements of the model, flattened; each shard touches its range alone.
+//
+// A push is put(payload), put(SlotHeader, immediate = bucket); the way back is put(parameters), put(ReturnHeader,
+// immediate = bucket). Both sides' puts are ordered, so the notice of the header says that the bytes are there.
+
+enum class ArrivalKind : uint16_t {
+  push = 1,        ///< payload is a gradient: apply it, return fresh parameters
+  pull = 2,        ///< no payload: return parameters as soon as they are initialised
+  initialise = 3,  ///< payload is the initial value, from the chief
+};
+
+struct alignas(64) SlotHeader {
+  static constexpr uint32_t kMagic = 0x544f4c53;  // "SLOT"
+  uint32_t magic = kMagic;
+  ArrivalKind kind{};
+  uint16_t has_crc = 0;
+  uint32_t bucket = 0;
+  uint32_t payload_bytes = 0;
+  uint64_t step = 0;          ///< the worker's own count of exchanges, from 1
+  uint64_t incarnation = 0;   ///< of the worker: a restarted worker is another one
+  uint64_t base_version = 0;  ///< version of the bucket the gradient was computed on
+  uint32_t crc32c = 0;        ///< of the payload, when has_crc
+  uint32_t reserved[5] = {};
+};
+
+struct alignas(64) ReturnHeader {
+  static constexpr uint32_t kMagic = 0x4e525452;  // "RTRN"
+  uint32_t magic = kMagic;
+  uint32_t bucket = 0;
+  uint64_t step = 0;       ///< answers the SlotHeader of this step
+  uint64_t version = 0;    ///< updates applied to this bucket so far
+  uint64_t staleness = 0;  ///< updates between base_version and this worker's own
+  uint64_t incarnation = 0;
+  uint32_t crc32c = 0;
+  uint16_t has_crc = 0;
+  uint16_t reserved16 = 0;
+  uint32_t reserved[4] = {};
+};
+
+static_assert(sizeof(SlotHeader) == 64 && std::is_trivially_copyable_v<SlotHeader>);
+static_assert(sizeof(ReturnHeader) == 64 && std::is_trivially_copyable_v<ReturnHeader>);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace gradrail::ps {
+
+enum class OptimizerKind : uint8_t { sgd, momentum, nesterov, adam };
+
+/// Names as on the command line: sgd, momentum, nesterov, adam. INVALID_ARGUMENT lists them.
+absl::StatusOr<OptimizerKind> parse_optimizer(std::string_view name);
+std::string_view optimizer_name(OptimizerKind kind);
+
+/// Defaults are TensorFlow's.
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::sgd;
+  float learning_rate = 0.001f;
+  float momentum = 0.9f;  ///< momentum, nesterov
+  float beta1 = 0.9f;     ///< adam
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+/// State vectors an optimizer keeps per parameter: 0 (sgd), 1 (momentum, nesterov), 2 (adam).
+int state_vectors(OptimizerKind kind);
+
+/// One update of one bucket.
+/// Shapes   parameters, every gradient, every state vector and every target: [count], fp32.
+/// Units    update_index counts the updates of this bucket from 1 (adam's bias correction).
+struct ApplyArguments {
+  size_t count = 0;
+  float* parameters = nullptr;
+  float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam: m, v
+  absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
+  absl::Span<float* const> targets;          ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
+  uint64_t update_index = 1;
+};
+
+/// Reads the gradients, updates state and parameters and stores the fresh parameters into the targets, in one pass over
+/// memory. AVX-512, AVX2+FMA or plain code is chosen once at run time; the choice may change the last bit, reruns on
+/// one machine may not. Sum is ((g0+g1)+g2)+…, then × 1/N.
+///   sgd       p −= lr·g
+///   momentum  v = μ·v + g;  p −= lr·v
+///   nesterov  v = μ·v + g;  p −= lr·(g + μ·v)
+///   adam      m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p −= lr·√(1−β2^t)/(1−β1^t) · m/(√v + ε)
+/// Source   Kingma and Ba 2015 (adam, the paper's efficient form as in TensorFlow); Sutskever et al. 2013 (nesterov).
+/// More than 16 gradients or targets: the caller's broken invariant.
+void apply(const OptimizerConfig& config, const ApplyArguments& arguments);
+
+/// "avx512", "avx2" or "generic": what apply() uses here. GRADRAIL_ISA=generic|avx2|avx512 forces a lower one.
+std::string_view apply_isa();
+
+}  // namespace gradrail::ps

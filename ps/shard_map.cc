@@ -1,0 +1,95 @@
+#include "ps/shard_map.h"
+
+#include <algorithm>
+#include <set>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr uint64_t kMaxElements = uint64_t{1} << 38;  // 1 TiB of fp32: beyond it byte counts in headers overflow first
+constexpr uint64_t kAlignElements = 64 / sizeof(float);
+
+std::string describe(const Tensor& tensor) {
+  return fmt::format("'{}' [{}]", tensor.name, fmt::join(tensor.shape, "×"));
+}
+
+/// 0 when it does not fit.
+uint64_t checked_elements(const Tensor& tensor) {
+  uint64_t elements = 1;
+  for (const int64_t dimension : tensor.shape) {
+    if (dimension < 1 || static_cast<uint64_t>(dimension) > kMaxElements / elements) return 0;
+    elements *= static_cast<uint64_t>(dimension);
+  }
+  return elements;
+}
+
+}  // namespace
+
+uint64_t Tensor::elements() const { return checked_elements(*this); }
+
+absl::Status validate(const Schema& schema) {
+  if (schema.empty()) return absl::InvalidArgumentError("schema: no tensors");
+  std::set<std::string> names;
+  uint64_t total = 0;
+  for (const Tensor& tensor : schema) {
+    if (tensor.name.empty()) return absl::InvalidArgumentError("schema: a tensor without a name");
+    if (!names.insert(tensor.name).second) {
+      return absl::InvalidArgumentError(fmt::format("schema: two tensors named '{}'", tensor.name));
+    }
+    const uint64_t elements = checked_elements(tensor);
+    total += elements;
+    if (elements == 0 || total > kMaxElements) {
+      return absl::InvalidArgumentError(
+          fmt::format("schema: tensor {}: dimensions must be at least 1 and all elements together at most {}",
+                      describe(tensor), kMaxElements));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string difference(const Schema& ours, const Schema& theirs) {
+  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
+    if (ours[i] != theirs[i]) {
+      return fmt::format("tensor {}: {} here, {} there", i, describe(ours[i]), describe(theirs[i]));
+    }
+  }
+  if (ours.size() != theirs.size()) return fmt::format("{} tensors here, {} there", ours.size(), theirs.size());
+  return "";
+}
+
+absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes) {
+  if (shard_count == 0) return absl::InvalidArgumentError("shard map: at least one shard is needed");
+  if (bucket_bytes == 0 || bucket_bytes % 64 != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("bucket size {}: must be a positive multiple of 64 bytes", bucket_bytes));
+  }
+  ShardMap map;
+  map.elements_ = elements;
+  map.bucket_elements_ = bucket_bytes / sizeof(float);
+  // Shards differ by at most one 64-byte line, so that none shares a line with its neighbour.
+  const uint64_t lines = (elements + kAlignElements - 1) / kAlignElements;
+  uint64_t first_line = 0;
+  for (uint32_t i = 0; i < shard_count; ++i) {
+    const uint64_t line_count = lines / shard_count + (i < lines % shard_count ? 1 : 0);
+    const uint64_t first = std::min(first_line * kAlignElements, elements);
+    const uint64_t end = std::min((first_line + line_count) * kAlignElements, elements);
+    map.shards_.push_back({first, end - first});
+    first_line += line_count;
+  }
+  return map;
+}
+
+uint32_t ShardMap::bucket_count(uint32_t shard_index) const {
+  return static_cast<uint32_t>((shards_[shard_index].count + bucket_elements_ - 1) / bucket_elements_);
+}
+
+ElementRange ShardMap::bucket(uint32_t shard_index, uint32_t bucket_index) const {
+  const ElementRange& range = shards_[shard_index];
+  const uint64_t offset = bucket_index * bucket_elements_;
+  return {range.first + offset, std::min(bucket_elements_, range.count - offset)};
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace gradrail::transport {
+
+class Connection;
+
+/// One thing that happened on a Context.
+struct Completion {
+  enum class Kind : uint8_t {
+    connected,    ///< a peer connected to our listener; `connection` is new and usable
+    put_done,     ///< the put with this tag no longer needs its local memory (not: has arrived)
+    get_done,     ///< the get with this tag has filled its local memory
+    put_arrived,  ///< a put with this immediate, and every earlier put of its connection, is visible here
+    message,      ///< a small message; `message` is valid until the next poll of this Context
+    peer_lost,    ///< nothing more will come from `connection`; `cause` says why. Valid until Context::close
+  };
+  Kind kind = Kind::connected;
+  Connection* connection = nullptr;
+  uint64_t tag = 0;
+  uint64_t immediate = 0;
+  absl::Span<const std::byte> message;
+  absl::Status cause;
+};
+
+}  // namespace gradrail::transport

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "transport/memory_region.h"
+
+namespace gradrail::transport {
+
+/// A peer's region as one connection knows it (Connection::import).
+enum class RemoteRegion : uint32_t {};
+
+struct LocalSlice {
+  const MemoryRegion* region = nullptr;
+  size_t offset = 0;
+  size_t bytes = 0;
+};
+
+struct RemoteSlice {
+  RemoteRegion region{};
+  uint64_t offset = 0;
+};
+
+struct PutOptions {
+  std::optional<uint64_t>
+      immediate;     ///< notifies the peer by put_arrived; without it the put may wait for the next one
+  uint64_t tag = 0;  ///< != 0: asks for a put_done with this tag
+};
+
+/// A peer. Owned by its Context; lives until Context::close.
+/// Ordering  Puts of one connection become visible in the order posted, at the latest when the notice of a later put
+///           arrives. Messages and gets are not ordered against puts and may overtake bulk data.
+/// Errors    RESOURCE_EXHAUSTED from a post: queue full, or the peer's memory is still being mapped; poll, then try
+///           again. INVALID_ARGUMENT: slice outside its region. UNAVAILABLE: peer lost. A peer that refuses an
+///           operation (wrong key, out of bounds, no permission) ends the connection: both sides see peer_lost.
+/// Threads   Owner thread of the Context.
+class Connection {
+ public:
+  virtual ~Connection() = default;
+  Connection() = default;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// Makes a peer's key usable here. INVALID_ARGUMENT: not a key of this transport.
+  virtual absl::StatusOr<RemoteRegion> import(std::string_view key) = 0;
+
+  /// Starts writing `source` into the peer's memory. The source must not change before put_done or an answer that
+  /// implies arrival. A put of 0 bytes is legal and only notifies.
+  virtual absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) = 0;
+
+  /// Starts reading the peer's memory into `target`; get_done carries `tag`.
+  virtual absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) = 0;
+
+  /// Sends a copy of up to Capabilities::max_message_bytes.
+  virtual absl::Status send(absl::Span<const std::byte> message) = 0;
+
+  /// The peer's region in our address space, valid while the connection lives. RESOURCE_EXHAUSTED: not mapped yet, poll
+  /// and try again. UNIMPLEMENTED: no direct_map. Reading needs remote_read, writing remote_write.
+  virtual absl::StatusOr<std::byte*> map(RemoteRegion region) = 0;
+
+  /// For people: transport and both ends, `tcp 10.0.0.2:40112 > 10.0.0.1:2223`.
+  virtual std::string describe() const = 0;
+
+  /// Any value of the owner's; the transport does not look at it.
+  void set_user_data(uint64_t value) { user_data_ = value; }
+  uint64_t user_data() const { return user_data_; }
+
+ private:
+  uint64_t user_data_ = 0;
+};
+
+}  // namespace gradrail::transport

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "transport/capabilities.h"
+#include "transport/completion.h"
+#include "transport/connection.h"
+#include "transport/memory_region.h"
+
+namespace gradrail::transport {
+
+/// An open transport device with its connections. Moves bytes; has never heard of a gradient.
+/// Threads  One owner thread at a time for everything here and for all connections and regions of this Context.
+class Context {
+ public:
+  virtual ~Context() = default;
+  Context() = default;
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  virtual std::string_view name() const = 0;
+  virtual Capabilities capabilities() const = 0;
+
+  /// Errors  INVALID_ARGUMENT: memory this transport cannot reach (shm: not from SharedMemory). RESOURCE_EXHAUSTED:
+  /// limit.
+  virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) = 0;
+
+  /// Accepts peers from now on (once per Context). `address` is in the transport's own form (tcp: "host:port", port 0
+  /// for any; shm and loopback: "" or a name). Returns the address for peers to connect to.
+  /// Errors  ALREADY_EXISTS: address in use. INVALID_ARGUMENT: not an address.
+  virtual absl::StatusOr<std::string> listen(const std::string& address) = 0;
+
+  /// Opens a connection; posts may be made at once. Errors that show up later arrive as peer_lost.
+  /// Errors  UNAVAILABLE: refused or unreachable. DEADLINE_EXCEEDED.
+  virtual absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) = 0;
+
+  /// Ends a connection and frees it; posted operations may be lost. The peer sees peer_lost. Nothing more is reported
+  /// for it here, not even completions already gathered but not yet returned by poll.
+  virtual void close(Connection* connection) = 0;
+
+  /// Makes progress and reports up to out.size() completions. Never blocks.
+  virtual size_t poll(absl::Span<Completion> out) = 0;
+
+  /// Readable (poll(2)) when poll() has something to do, provided arm() returned true since the last poll().
+  virtual int wait_fd() const = 0;
+  /// Prepares to block on wait_fd. False: something is there already, poll instead.
+  virtual bool arm() = 0;
+};
+
+}  // namespace gradrail::transport

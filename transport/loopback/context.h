@@ -1,0 +1,13 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "transport/context.h"
+#include "transport/registry.h"
+
+namespace gradrail::transport::loopback {
+
+absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
+
+}  // namespace gradrail::transport::loopback

@@ -1,0 +1,73 @@
+#include "transport/wait_set.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/container/inlined_vector.h"
+#include "base/check.h"
+
+namespace gradrail::transport {
+
+WaitSet::WaitSet(WaitPolicy policy) : policy_(policy), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  GRADRAIL_CHECK(wake_fd_ >= 0);
+}
+
+WaitSet::~WaitSet() { close(wake_fd_); }
+
+size_t WaitSet::poll(absl::Span<Completion> out) {
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    next_ = next_ + 1 < contexts_.size() ? next_ + 1 : 0;
+    if (const size_t count = contexts_[next_]->poll(out); count > 0) return count;
+  }
+  return 0;
+}
+
+size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
+  if (const size_t count = poll(out); count > 0) return count;
+  const TimePoint start = Clock::now();
+  const TimePoint spin_until = std::min(deadline, start + policy_.spin);
+  for (TimePoint now = start; now < spin_until; now = Clock::now()) {
+    // The clock costs as much as a poll: look at it every 16.
+    for (int i = 0; i < 16; ++i) {
+      if (const size_t count = poll(out); count > 0) return count;
+    }
+  }
+  while (true) {
+    if (arm_all()) {
+      block(deadline);
+      if (take_wake()) return poll(out);
+    }
+    if (const size_t count = poll(out); count > 0) return count;
+    if (Clock::now() >= deadline) return 0;
+  }
+}
+
+bool WaitSet::arm_all() {
+  return std::all_of(contexts_.begin(), contexts_.end(), [](Context* context) { return context->arm(); });
+}
+
+void WaitSet::block(TimePoint deadline) {
+  absl::InlinedVector<pollfd, 4> fds;
+  fds.push_back({.fd = wake_fd_, .events = POLLIN, .revents = 0});
+  for (Context* context : contexts_) fds.push_back({.fd = context->wait_fd(), .events = POLLIN, .revents = 0});
+  const auto left = std::max(Duration::zero(), deadline - Clock::now());
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
+  const timespec timeout{.tv_sec = seconds.count(),
+                         .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count()};
+  ppoll(fds.data(), fds.size(), &timeout, nullptr);  // EINTR is a legal early return: wait() looks again
+}
+
+bool WaitSet::take_wake() {
+  uint64_t count = 0;
+  return read(wake_fd_, &count, sizeof(count)) == sizeof(count);
+}
+
+void WaitSet::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));  // full counter: already awake
+}
+
+}  // namespace gradrail::transport

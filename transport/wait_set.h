@@ -1,0 +1,52 @@
+#pragma once
+
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "transport/context.h"
+
+namespace gradrail::transport {
+
+/// How long to spin before blocking. Zero where there are fewer cores than runnable threads: whoever spins there only
+/// keeps the peer from answering.
+struct WaitPolicy {
+  Duration spin = Duration::zero();
+};
+
+/// Waits on several contexts of one owner thread.
+/// Threads  wake(): any thread. The rest: owner thread.
+class WaitSet {
+ public:
+  explicit WaitSet(WaitPolicy policy);
+  ~WaitSet();
+  WaitSet(const WaitSet&) = delete;
+  WaitSet& operator=(const WaitSet&) = delete;
+
+  /// The context must outlive this set.
+  void add(Context* context) { contexts_.push_back(context); }
+
+  /// Polls, spins as the policy says, then blocks. Returns the number of completions, all from one context; 0 at the
+  /// deadline or after wake().
+  size_t wait(absl::Span<Completion> out, TimePoint deadline);
+
+  /// One poll over all contexts; never blocks.
+  size_t poll(absl::Span<Completion> out);
+
+  /// Makes a wait in progress, or the next one, return.
+  void wake();
+
+  WaitPolicy policy() const { return policy_; }
+
+ private:
+  bool arm_all();
+  void block(TimePoint deadline);
+  bool take_wake();
+
+  WaitPolicy policy_;
+  std::vector<Context*> contexts_;
+  size_t next_ = 0;  ///< round robin: no context starves another
+  int wake_fd_ = -1;
+};
+
+}  // namespace gradrail::transport

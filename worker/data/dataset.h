@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/random.h"
+
+namespace gradrail::worker {
+
+/// One IDX file, gzip-packed or plain, uint8 elements.
+struct IdxArray {
+  std::vector<uint32_t> shape;
+  std::vector<uint8_t> values;
+};
+
+/// Errors  NOT_FOUND; DATA_LOSS names the file and what is wrong: not IDX, other type than uint8, truncated, bytes
+/// after
+///         the end, damaged gzip, dimensions whose product overflows. Never allocates more than the file can fill.
+absl::StatusOr<IdxArray> read_idx(const std::string& path);
+
+/// Images and labels of one split. images: [count, pixels] uint8, labels: [count] in 0 … 9.
+struct Split {
+  size_t count = 0;
+  size_t pixels = 0;
+  std::vector<uint8_t> images;
+  std::vector<uint8_t> labels;
+};
+
+struct MnistData {
+  Split train;       ///< 55,000: the 60,000 without the first 5,000
+  Split validation;  ///< those 5,000
+  Split test;        ///< 10,000
+};
+
+/// Reads the four files of MNIST's names (`train-images-idx3-ubyte` …, with or without `.gz`) from a folder.
+/// Sets of other sizes are taken as well; validation is then the first twelfth.
+/// Errors  as read_idx, and DATA_LOSS where counts or labels contradict each other, naming both files.
+absl::StatusOr<MnistData> load_mnist(const std::string& folder);
+
+/// The folder with the built-in MNIST: $GRADRAIL_DATA_DIR, beside the program, the install prefix or the source tree.
+absl::StatusOr<std::string> default_mnist_folder();
+
+/// Batches of one split in an order shuffled anew each epoch from (seed, stream, epoch); the last, smaller batch of an
+/// epoch is left out, as the tutorials do. pixels/255.
+/// Threads  One owner.
+class BatchLoader {
+ public:
+  BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream);
+
+  size_t batches_per_epoch() const { return split_->count / batch_size_; }
+
+  /// Prepares the next batch now, so that next() finds it ready: called while an exchange is under way.
+  void prefetch();
+
+  struct Batch {
+    absl::Span<const float> images;    ///< [batch, pixels]
+    absl::Span<const uint8_t> labels;  ///< [batch]
+  };
+  /// The next batch; valid until the call after the next prefetch() or next().
+  Batch next();
+
+ private:
+  void shuffle();
+  void fill();
+
+  const Split* split_;
+  size_t batch_size_;
+  uint64_t seed_;
+  uint64_t stream_;
+  uint64_t epoch_ = 0;
+  size_t position_ = 0;
+  bool ready_ = false;
+  std::vector<uint32_t> order_;
+  std::vector<float> images_;
+  std::vector<uint8_t> labels_;
+};
+
+}  // namespace gradrail::worker

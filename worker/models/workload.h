@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/models/mlp.h"
+
+namespace gradrail::worker {
+
+/// A model together with its data: all that the trainer needs to know of either.
+/// Threads  One owner.
+class Workload {
+ public:
+  virtual ~Workload() = default;
+
+  virtual const ps::Schema& schema() const = 0;
+  virtual void initialise(uint64_t seed, Gradients parameters) const = 0;
+  virtual size_t batches_per_epoch() const = 0;
+  virtual size_t batch_size() const = 0;
+
+  /// Prepares the next batch; called while an exchange is under way.
+  virtual void prefetch() = 0;
+  /// One forward and backward pass over the next batch; returns its mean cost.
+  virtual float step(Parameters parameters, Gradients gradients, const GradientReady& ready) = 0;
+
+  /// Lines about the finished model in the tutorials' words: "Test-Accuracy: 0.65" or "w = 2.0000, b = 10.0000".
+  virtual std::vector<std::string> verdict(Parameters parameters) = 0;
+};
+
+struct WorkloadOptions {
+  std::string model = "mlp";  ///< mlp, linear
+  size_t batch_size = 100;
+  std::string data_dir;  ///< "": the built-in MNIST
+  uint64_t seed = 1;
+  uint64_t task_index = 0;  ///< each worker has its own order of the data
+  int threads = 1;
+};
+
+/// INVALID_ARGUMENT: no such model (lists them), batch larger than the training set. Else as load_mnist.
+absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& options);
+
+}  // namespace gradrail::worker
