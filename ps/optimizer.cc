@@ -1,0 +1,127 @@
+#include "ps/optimizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "ps/optimizer_isa.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr std::array<std::string_view, 4> kOptimizerNames = {"sgd", "momentum", "nesterov", "adam"};
+constexpr std::array<std::string_view, 3> kIsaNames = {"generic", "avx2", "avx512"};
+
+constexpr size_t kMaxGradients = 16;
+constexpr size_t kMaxTargets = 16;
+
+// Placeholder until measured.
+constexpr size_t kBypassCacheBytes = size_t{32} << 20;
+
+/// √(1−β2^t)/(1−β1^t) in double: 1−β2^t cancels in float for small t.
+float adam_rate(const OptimizerConfig& config, uint64_t update_index) {
+  const auto t = static_cast<double>(update_index);
+  const double correction1 = 1.0 - std::pow(static_cast<double>(config.beta1), t);
+  const double correction2 = 1.0 - std::pow(static_cast<double>(config.beta2), t);
+  return static_cast<float>(static_cast<double>(config.learning_rate) * std::sqrt(correction2) / correction1);
+}
+
+KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArguments& a) {
+  return {
+      .count = a.count,
+      .parameters = a.parameters,
+      .state = {a.state[0], a.state[1]},
+      .gradients = a.gradients.data(),
+      .gradient_count = a.gradients.size(),
+      .targets = a.targets.data(),
+      .target_count = a.targets.size(),
+      .targets_bypass_cache = !a.targets.empty() && a.count * sizeof(float) >= kBypassCacheBytes,
+      .gradient_scale = 1.0f / static_cast<float>(a.gradients.size()),
+      .rate = config.kind == OptimizerKind::adam ? adam_rate(config, a.update_index) : config.learning_rate,
+      .momentum = config.momentum,
+      .beta1 = config.beta1,
+      .one_minus_beta1 = 1.0f - config.beta1,
+      .beta2 = config.beta2,
+      .one_minus_beta2 = 1.0f - config.beta2,
+      .epsilon = config.epsilon,
+  };
+}
+
+ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return table.sgd;
+    case OptimizerKind::momentum:
+      return table.momentum;
+    case OptimizerKind::nesterov:
+      return table.nesterov;
+    case OptimizerKind::adam:
+      return table.adam;
+  }
+  GRADRAIL_CHECK(false);
+}
+
+Isa chosen_isa() {
+  static const Isa chosen = choose_isa(std::getenv("GRADRAIL_ISA"), supported_isas());
+  return chosen;
+}
+
+}  // namespace
+
+absl::StatusOr<OptimizerKind> parse_optimizer(std::string_view name) {
+  const auto found = std::find(kOptimizerNames.begin(), kOptimizerNames.end(), name);
+  if (found == kOptimizerNames.end()) {
+    return absl::InvalidArgumentError(
+        fmt::format("optimizer '{}': must be one of {}", name, fmt::join(kOptimizerNames, ", ")));
+  }
+  return static_cast<OptimizerKind>(found - kOptimizerNames.begin());
+}
+
+std::string_view optimizer_name(OptimizerKind kind) { return kOptimizerNames[static_cast<size_t>(kind)]; }
+
+int state_vectors(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return 0;
+    case OptimizerKind::momentum:
+    case OptimizerKind::nesterov:
+      return 1;
+    case OptimizerKind::adam:
+      return 2;
+  }
+  GRADRAIL_CHECK(false);
+}
+
+std::string_view isa_name(Isa isa) { return kIsaNames[static_cast<size_t>(isa)]; }
+
+Isa choose_isa(const char* forced, absl::Span<const Isa> supported) {
+  const std::string_view wanted = forced == nullptr ? "" : forced;
+  if (wanted.empty()) return supported.back();
+  for (const Isa isa : supported) {
+    if (isa_name(isa) == wanted) return isa;
+  }
+  spdlog::warn("GRADRAIL_ISA={}: not an instruction set that this host can run; using {}", wanted,
+               isa_name(supported.back()));
+  return supported.back();
+}
+
+void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& arguments) {
+  GRADRAIL_CHECK(!arguments.gradients.empty() && arguments.gradients.size() <= kMaxGradients);
+  GRADRAIL_CHECK(arguments.targets.size() <= kMaxTargets);
+  GRADRAIL_CHECK(arguments.update_index > 0);  // adam divides by 1 − β1^t
+  if (arguments.count == 0) return;
+  kernel_for(config.kind, kernels(isa))(kernel_arguments(config, arguments));
+}
+
+void apply(const OptimizerConfig& config, const ApplyArguments& arguments) {
+  apply_with(chosen_isa(), config, arguments);
+}
+
+std::string_view apply_isa() { return isa_name(chosen_isa()); }
+
+}  // namespace gradrail::ps
