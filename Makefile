@@ -1,0 +1,74 @@
+# Verbs only; CMake builds. Every verb sets up what it needs first, on a bare Debian 12 or Ubuntu 24.04 too.
+ARGS ?=
+PREFIX ?= /usr/local
+BASE ?=
+export CMAKE_C_COMPILER_LAUNCHER ?= $(shell command -v ccache)
+export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CMAKE_C_COMPILER_LAUNCHER)
+# The thread sanitizer of g++ 12 refuses the address randomisation of newer kernels; some containers forbid turning it off.
+FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench check asan tsan format install clean
+
+help:
+	@echo 'make demo     train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
+	@echo 'make test     the whole suite, then the tests that skipped and why'
+	@echo 'make bench    what one gradient exchange costs on every path (ARGS= flags of bench/exchange)'
+	@echo 'make check    format, include order, file sizes; clang-tidy on what changed since BASE='
+	@echo 'make asan     the whole suite under the address and undefined-behaviour sanitizers'
+	@echo 'make tsan     the whole suite under the thread sanitizer'
+	@echo 'make format   clang-format on every tracked C++ file'
+	@echo 'make install  program, libraries, headers, data under PREFIX=$(PREFIX)'
+	@echo 'make clean    remove the build folders of the presets'
+
+demo:
+	@tools/setup --for demo
+	cmake --preset release
+	cmake --build --preset release --target gradrail
+	build/release/tools/gradrail train --model mlp --ps 1 --workers 3 $(ARGS)
+
+test:
+	@tools/setup --for test
+	cmake --preset release
+	cmake --build --preset release
+	@tools/run_tests release $(ARGS)
+
+asan:
+	@tools/setup --for test
+	cmake --preset asan
+	cmake --build --preset asan
+	@tools/run_tests asan $(ARGS)
+
+tsan:
+	@tools/setup --for test
+	$(FIXED_ADDRESSES) cmake --preset tsan
+	$(FIXED_ADDRESSES) cmake --build --preset tsan
+	@$(FIXED_ADDRESSES) tools/run_tests tsan $(ARGS)
+
+bench:
+	@tools/setup --for bench
+	cmake --preset release
+	cmake --build --preset release --target exchange
+	build/release/bench/exchange $(ARGS)
+
+# clang-tidy reads the generated headers, hence the build.
+check:
+	@tools/setup --for check
+	@tools/check_self_test
+	@tools/check style
+	cmake --preset release
+	cmake --build --preset release
+	@BASE=$(BASE) tools/check tidy build/release
+
+format:
+	@tools/setup --for check
+	git ls-files -z '*.cc' '*.h' '*.cu' '*.cuh' | xargs -0 -r clang-format -i
+
+install:
+	@tools/setup --for demo
+	cmake --preset release
+	cmake --build --preset release
+	cmake --install build/release --prefix $(PREFIX)
+
+clean:
+	rm -rf build/release build/dev build/asan build/tsan build/bare
