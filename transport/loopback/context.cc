@@ -1,7 +1,127 @@
 #include "transport/loopback/context.h"
 
-namespace gradrail::transport::loopback {
+#include <algorithm>
+#include <vector>
 
-absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return absl::UnimplementedError("loopback"); }
+#include "fmt/format.h"
+#include "transport/loopback/address_table.h"
+#include "transport/loopback/connection.h"
+#include "transport/loopback/doorbell.h"
+#include "transport/loopback/memory_region.h"
+
+namespace gradrail::transport::loopback {
+namespace {
+
+class LoopbackContext final : public Context {
+ public:
+  explicit LoopbackContext(const Faults& faults) : faults_(faults) {}
+  ~LoopbackContext() override;
+
+  std::string_view name() const override { return "loopback"; }
+  Capabilities capabilities() const override { return {.direct_map = true, .max_message_bytes = kMaxMessageBytes}; }
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) override;
+  absl::StatusOr<std::string> listen(const std::string& address) override;
+  absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) override;
+  void close(Connection* connection) override;
+  size_t poll(absl::Span<Completion> out) override;
+  int wait_fd() const override { return doorbell_->fd(); }
+  bool arm() override;
+
+ private:
+  LoopbackConnection* add(std::shared_ptr<Link> link, int end);
+  void accept(Report& report);
+  bool anyone_waiting() const;
+
+  const Faults faults_;
+  // shared_ptr: peers ring and look up as long as their end of a link lives.
+  const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
+  const std::shared_ptr<RegionTable> regions_ = std::make_shared<RegionTable>();
+  std::shared_ptr<Port> port_;  // shared_ptr: a connecting thread may hold it while we leave
+  std::vector<std::unique_ptr<LoopbackConnection>> connections_;
+  std::vector<std::vector<std::byte>> messages_;  // of the last poll
+  size_t first_ = 0;                              // round robin: no connection starves another
+  uint64_t opened_count_ = 0;
+};
+
+LoopbackContext::~LoopbackContext() {
+  if (port_ != nullptr) unbind(*port_);
+  for (const auto& connection : connections_) connection->leave();
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> LoopbackContext::register_memory(MemorySpan memory, Access access) {
+  if (memory.kind != MemoryKind::host) return absl::InvalidArgumentError("loopback: reaches host memory only");
+  return std::make_unique<LoopbackRegion>(memory, access, regions_);
+}
+
+absl::StatusOr<std::string> LoopbackContext::listen(const std::string& address) {
+  if (port_ != nullptr) {
+    return absl::AlreadyExistsError(fmt::format("loopback: this context already listens on '{}'", port_->owner.name));
+  }
+  auto bound = bind({address, doorbell_, regions_});
+  if (!bound.ok()) return bound.status();
+  port_ = *std::move(bound);
+  return port_->owner.name;
+}
+
+absl::StatusOr<Connection*> LoopbackContext::connect(const std::string& address, TimePoint) {
+  const std::string own_name = port_ != nullptr ? port_->owner.name : "(client)";
+  auto link = dial({own_name, doorbell_, regions_}, address);
+  if (!link.ok()) return link.status();
+  return add(*std::move(link), 0);
+}
+
+LoopbackConnection* LoopbackContext::add(std::shared_ptr<Link> link, int end) {
+  connections_.push_back(std::make_unique<LoopbackConnection>(std::move(link), end, faults_, opened_count_++));
+  return connections_.back().get();
+}
+
+void LoopbackContext::close(Connection* connection) {
+  const auto found = std::find_if(connections_.begin(), connections_.end(),
+                                  [&](const auto& candidate) { return candidate.get() == connection; });
+  if (found == connections_.end()) return;
+  (*found)->leave();
+  connections_.erase(found);
+}
+
+size_t LoopbackContext::poll(absl::Span<Completion> out) {
+  messages_.clear();
+  Report report(out, messages_);
+  accept(report);
+  if (connections_.empty()) return report.count();
+  first_ = (first_ + 1) % connections_.size();
+  for (size_t i = 0; i < connections_.size() && !report.full(); ++i) {
+    connections_[(first_ + i) % connections_.size()]->progress(report);
+  }
+  return report.count();
+}
+
+void LoopbackContext::accept(Report& report) {
+  if (port_ == nullptr) return;
+  const std::lock_guard lock(port_->mutex);
+  while (!port_->waiting.empty() && !report.full()) {
+    report.add({.kind = Completion::Kind::connected, .connection = add(std::move(port_->waiting.front()), 1)});
+    port_->waiting.pop_front();
+  }
+}
+
+bool LoopbackContext::anyone_waiting() const {
+  if (port_ == nullptr) return false;
+  const std::lock_guard lock(port_->mutex);
+  return !port_->waiting.empty();
+}
+
+bool LoopbackContext::arm() {
+  doorbell_->arm();
+  return !anyone_waiting() && std::none_of(connections_.begin(), connections_.end(),
+                                           [](const auto& connection) { return connection->has_work(); });
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return open_with({}); }
+
+absl::StatusOr<std::unique_ptr<Context>> open_with(const Faults& faults) {
+  return std::make_unique<LoopbackContext>(faults);
+}
 
 }  // namespace gradrail::transport::loopback

@@ -1,0 +1,78 @@
+#include "transport/loopback/address_table.h"
+
+#include <map>
+
+#include "fmt/format.h"
+
+namespace gradrail::transport::loopback {
+namespace {
+
+struct Table {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<Port>> ports;
+  uint64_t generated = 0;
+};
+
+Table& table() {
+  static Table instance;
+  return instance;
+}
+
+std::string unused_name(Table& names) {
+  while (true) {
+    std::string name = fmt::format("loopback-{}", ++names.generated);
+    if (!names.ports.contains(name)) return name;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Port>> bind(End owner) {
+  Table& names = table();
+  const std::lock_guard lock(names.mutex);
+  if (owner.name.empty()) owner.name = unused_name(names);
+  if (names.ports.contains(owner.name)) {
+    return absl::AlreadyExistsError(fmt::format("loopback: '{}' is already listened on", owner.name));
+  }
+  auto port = std::make_shared<Port>(std::move(owner));
+  names.ports.emplace(port->owner.name, port);
+  return port;
+}
+
+void unbind(Port& port) {
+  {
+    Table& names = table();
+    const std::lock_guard lock(names.mutex);
+    names.ports.erase(port.owner.name);
+  }
+  const std::lock_guard lock(port.mutex);
+  port.closed = true;
+  for (const std::shared_ptr<Link>& link : port.waiting) {
+    const std::lock_guard link_lock(link->mutex);
+    link->lost = absl::UnavailableError(fmt::format("loopback: '{}' stopped listening", port.owner.name));
+    link->ends[0].doorbell->ring();
+  }
+  port.waiting.clear();
+}
+
+absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name) {
+  const absl::Status refused = absl::UnavailableError(fmt::format("loopback: nobody listens on '{}'", name));
+  std::shared_ptr<Port> port;
+  {
+    Table& names = table();
+    const std::lock_guard lock(names.mutex);
+    const auto found = names.ports.find(name);
+    if (found == names.ports.end()) return refused;
+    port = found->second;
+  }
+  auto link = std::make_shared<Link>(std::move(from), port->owner);
+  {
+    const std::lock_guard lock(port->mutex);
+    if (port->closed) return refused;
+    port->waiting.push_back(link);
+  }
+  port->owner.doorbell->ring();
+  return link;
+}
+
+}  // namespace gradrail::transport::loopback

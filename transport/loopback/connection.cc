@@ -1,0 +1,60 @@
+#include "transport/loopback/connection.h"
+
+#include "fmt/format.h"
+
+namespace gradrail::transport::loopback {
+
+void Report::add_message(Connection* connection, std::vector<std::byte> message) {
+  // Moving the outer vector's elements leaves their storage where it is: earlier spans stay valid.
+  messages_->push_back(std::move(message));
+  add({.kind = Completion::Kind::message, .connection = connection, .message = messages_->back()});
+}
+
+LoopbackConnection::LoopbackConnection(std::shared_ptr<Link> link, int end, const Faults& faults,
+                                       uint64_t random_stream)
+    : link_(std::move(link)), end_(end), faults_(faults), random_(faults.seed, random_stream) {}
+
+absl::StatusOr<RemoteRegion> LoopbackConnection::import(std::string_view key) {
+  if (!is_key(key)) return absl::InvalidArgumentError(fmt::format("{}: not a key of loopback", describe()));
+  imported_.emplace_back(key);
+  return static_cast<RemoteRegion>(imported_.size() - 1);
+}
+
+absl::StatusOr<std::byte*> LoopbackConnection::map(RemoteRegion region) {
+  if (!is_imported(region)) return absl::InvalidArgumentError(fmt::format("{}: map: unknown region", describe()));
+  {
+    const std::lock_guard lock(link_->mutex);
+    if (!link_->lost.ok()) return absl::UnavailableError(link_->lost.message());
+  }
+  if (random_.uniform() < faults_.delay_probability) {
+    return absl::ResourceExhaustedError(fmt::format("{}: map: injected delay, try again", describe()));
+  }
+  const auto entry = peer().regions->find(imported_[static_cast<size_t>(region)]);
+  if (!entry) return absl::NotFoundError(fmt::format("{}: map: the peer has no region with this key", describe()));
+  if (entry->access == Access::local) {
+    return absl::PermissionDeniedError(fmt::format("{}: map: the region is local to the peer", describe()));
+  }
+  return entry->span.data;
+}
+
+std::string LoopbackConnection::describe() const { return fmt::format("loopback {} > {}", us().name, peer().name); }
+
+void LoopbackConnection::leave() {
+  {
+    const std::lock_guard lock(link_->mutex);
+    if (link_->lost.ok()) link_->lost = absl::UnavailableError(fmt::format("{}: peer closed", describe()));
+  }
+  peer().doorbell->ring();
+}
+
+bool LoopbackConnection::has_work() const {
+  const std::lock_guard lock(link_->mutex);
+  if (!ours().done.empty()) return true;
+  if (!link_->lost.ok()) return !loss_reported_;
+  for (const auto& lane : theirs().lanes) {
+    if (!lane.empty()) return true;
+  }
+  return false;
+}
+
+}  // namespace gradrail::transport::loopback

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "transport/completion.h"
+#include "transport/connection.h"
+#include "transport/loopback/context.h"
+#include "transport/loopback/link.h"
+
+namespace gradrail::transport::loopback {
+
+constexpr size_t kMaxMessageBytes = 4096;
+
+/// The completions of one poll, and the messages they point into.
+class Report {
+ public:
+  Report(absl::Span<Completion> out, std::vector<std::vector<std::byte>>& messages) : out_(out), messages_(&messages) {}
+  bool full() const { return count_ == out_.size(); }
+  size_t count() const { return count_; }
+  void add(Completion completion) { out_[count_++] = std::move(completion); }
+  void add_message(Connection* connection, std::vector<std::byte> message);
+
+ private:
+  absl::Span<Completion> out_;
+  size_t count_ = 0;
+  std::vector<std::vector<std::byte>>* messages_;
+};
+
+/// One end of a Link.
+class LoopbackConnection final : public Connection {
+ public:
+  /// shared_ptr: two contexts on two threads hold the link and either may leave first.
+  LoopbackConnection(std::shared_ptr<Link> link, int end, const Faults& faults, uint64_t random_stream);
+
+  absl::StatusOr<RemoteRegion> import(std::string_view key) override;
+  absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) override;
+  absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) override;
+  absl::Status send(absl::Span<const std::byte> message) override;
+  absl::StatusOr<std::byte*> map(RemoteRegion region) override;
+  std::string describe() const override;
+
+  /// Carries out what the peer has posted and collects what it has done for us, as long as there is room.
+  void progress(Report& report);
+  bool has_work() const;
+  /// Tells the peer; nothing of ours is touched by it afterwards.
+  void leave();
+
+ private:
+  const End& us() const { return link_->ends[end_]; }
+  const End& peer() const { return link_->ends[1 - end_]; }
+  Direction& ours() const { return link_->directions[end_]; }
+  Direction& theirs() const { return link_->directions[1 - end_]; }
+
+  bool is_imported(RemoteRegion region) const { return static_cast<size_t>(region) < imported_.size(); }
+  absl::Status post(Lane lane, Operation operation);
+  void draw_faults(Operation& operation);
+
+  void report_done(Report& report);
+  void report_loss(Report& report);
+  bool run_lane(Lane lane, Report& report);
+  absl::Status carry_out(Lane lane, Operation& operation, Report& report);
+  absl::Status move_bytes(Lane lane, const Operation& operation);
+
+  const std::shared_ptr<Link> link_;
+  const int end_;
+  const Faults faults_;
+  Random random_;
+  std::vector<std::string> imported_;  ///< keys, by RemoteRegion
+  bool loss_reported_ = false;
+};
+
+}  // namespace gradrail::transport::loopback

@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <cstring>
+
+#include "fmt/format.h"
+#include "transport/loopback/connection.h"
+
+namespace gradrail::transport::loopback {
+namespace {
+
+bool inside(uint64_t offset, uint64_t bytes, uint64_t size) { return offset <= size && bytes <= size - offset; }
+
+/// Where a local slice begins; the null pointer of an empty slice is fine.
+absl::StatusOr<std::byte*> address_of(LocalSlice slice, std::string_view operation) {
+  if (slice.bytes == 0) return nullptr;
+  if (dynamic_cast<const LoopbackRegion*>(slice.region) == nullptr) {
+    return absl::InvalidArgumentError(fmt::format("loopback {}: slice of no region of this transport", operation));
+  }
+  const MemorySpan span = slice.region->span();
+  if (!inside(slice.offset, slice.bytes, span.bytes)) {
+    return absl::InvalidArgumentError(fmt::format("loopback {}: {} bytes at {} are outside the region of {}", operation,
+                                                  slice.bytes, slice.offset, span.bytes));
+  }
+  return span.data + slice.offset;
+}
+
+absl::Status unknown_region(std::string_view operation) {
+  return absl::InvalidArgumentError(fmt::format("loopback {}: the remote region was not imported here", operation));
+}
+
+}  // namespace
+
+absl::Status LoopbackConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
+  const absl::StatusOr<std::byte*> memory = address_of(source, "put");
+  if (!memory.ok()) return memory.status();
+  if (source.bytes > 0 && !is_imported(target.region)) return unknown_region("put");
+  Operation operation{.memory = *memory, .bytes = source.bytes, .offset = target.offset};
+  if (source.bytes > 0) operation.key = imported_[static_cast<size_t>(target.region)];
+  operation.immediate = options.immediate;
+  operation.tag = options.tag;
+  return post(Lane::put, std::move(operation));
+}
+
+absl::Status LoopbackConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
+  const absl::StatusOr<std::byte*> memory = address_of(target, "get");
+  if (!memory.ok()) return memory.status();
+  if (target.bytes > 0 && !is_imported(source.region)) return unknown_region("get");
+  Operation operation{.memory = *memory, .bytes = target.bytes, .offset = source.offset, .tag = tag};
+  if (target.bytes > 0) operation.key = imported_[static_cast<size_t>(source.region)];
+  return post(Lane::get, std::move(operation));
+}
+
+absl::Status LoopbackConnection::send(absl::Span<const std::byte> message) {
+  if (message.size() > kMaxMessageBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("loopback send: message of {} bytes, limit {}", message.size(), kMaxMessageBytes));
+  }
+  return post(Lane::message, {.message = {message.begin(), message.end()}});
+}
+
+absl::Status LoopbackConnection::post(Lane lane, Operation operation) {
+  {
+    const std::lock_guard lock(link_->mutex);
+    if (!link_->lost.ok()) return absl::UnavailableError(link_->lost.message());
+    size_t outstanding = ours().done.size();
+    for (const auto& queue : ours().lanes) outstanding += queue.size();
+    if (outstanding >= kQueueDepth) return absl::ResourceExhaustedError("loopback: queue full, poll and try again");
+    draw_faults(operation);
+    ours().lanes[static_cast<size_t>(lane)].push_back(std::move(operation));
+  }
+  peer().doorbell->ring();
+  return absl::OkStatus();
+}
+
+void LoopbackConnection::draw_faults(Operation& operation) {
+  if (faults_.max_delay_polls > 0 && random_.uniform() < faults_.delay_probability) {
+    operation.delay_polls = 1 + static_cast<int>(random_.below(static_cast<uint64_t>(faults_.max_delay_polls)));
+  }
+  if (random_.uniform() < faults_.loss_of_link_probability) operation.breaks_link = random_.uniform();
+}
+
+void LoopbackConnection::progress(Report& report) {
+  bool tell_peer = false;
+  {
+    const std::lock_guard lock(link_->mutex);
+    report_done(report);
+    for (const Lane lane : {Lane::message, Lane::get, Lane::put}) tell_peer |= run_lane(lane, report);
+    if (!link_->lost.ok()) report_loss(report);
+  }
+  if (tell_peer) peer().doorbell->ring();
+}
+
+void LoopbackConnection::report_done(Report& report) {
+  std::deque<Direction::Done>& done = ours().done;
+  while (!done.empty() && !report.full()) {
+    const auto kind = done.front().is_get ? Completion::Kind::get_done : Completion::Kind::put_done;
+    report.add({.kind = kind, .connection = this, .tag = done.front().tag});
+    done.pop_front();
+  }
+}
+
+void LoopbackConnection::report_loss(Report& report) {
+  // Last of all: a put_done behind it would name a connection the owner may have closed.
+  if (loss_reported_ || report.full() || !ours().done.empty()) return;
+  report.add({.kind = Completion::Kind::peer_lost, .connection = this, .cause = link_->lost});
+  loss_reported_ = true;
+}
+
+bool LoopbackConnection::run_lane(Lane lane, Report& report) {
+  std::deque<Operation>& queue = theirs().lanes[static_cast<size_t>(lane)];
+  bool told = false;
+  while (link_->lost.ok() && !queue.empty() && !report.full()) {
+    Operation& operation = queue.front();
+    if (operation.delay_polls > 0) {
+      --operation.delay_polls;
+      break;
+    }
+    link_->lost = carry_out(lane, operation, report);
+    told |= !link_->lost.ok() || lane == Lane::get || operation.tag != 0;
+    queue.pop_front();
+  }
+  return told;
+}
+
+absl::Status LoopbackConnection::carry_out(Lane lane, Operation& operation, Report& report) {
+  if (lane != Lane::message) {
+    if (absl::Status moved = move_bytes(lane, operation); !moved.ok()) return moved;
+  }
+  if (operation.breaks_link) return absl::UnavailableError(fmt::format("{}: injected loss of link", describe()));
+  if (lane == Lane::message) report.add_message(this, std::move(operation.message));
+  if (lane == Lane::get || operation.tag != 0) theirs().done.push_back({operation.tag, lane == Lane::get});
+  if (operation.immediate) {
+    report.add({.kind = Completion::Kind::put_arrived, .connection = this, .immediate = *operation.immediate});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoopbackConnection::move_bytes(Lane lane, const Operation& operation) {
+  if (operation.bytes == 0) return absl::OkStatus();
+  const auto region = us().regions->find(operation.key);
+  const Access wanted = lane == Lane::put ? Access::remote_write : Access::remote_read;
+  const std::string_view verb = lane == Lane::put ? "put" : "get";
+  if (!region) return absl::PermissionDeniedError(fmt::format("{}: {} refused: wrong key", describe(), verb));
+  if (!allows(region->access, wanted)) {
+    return absl::PermissionDeniedError(fmt::format("{}: {} refused: no such right", describe(), verb));
+  }
+  if (!inside(operation.offset, operation.bytes, region->span.bytes)) {
+    return absl::OutOfRangeError(fmt::format("{}: {} refused: {} bytes at {} are outside the region of {}", describe(),
+                                             verb, operation.bytes, operation.offset, region->span.bytes));
+  }
+  const double share = operation.breaks_link.value_or(1.0);
+  const size_t bytes = std::min(operation.bytes, static_cast<size_t>(static_cast<double>(operation.bytes) * share));
+  std::byte* remote = region->span.data + operation.offset;
+  std::memcpy(lane == Lane::put ? remote : operation.memory, lane == Lane::put ? operation.memory : remote, bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::transport::loopback

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "transport/loopback/doorbell.h"
+#include "transport/loopback/memory_region.h"
+
+namespace gradrail::transport::loopback {
+
+/// An operation posted and not yet carried out by the peer.
+struct Operation {
+  std::byte* memory = nullptr;  ///< the poster's: source of a put, target of a get
+  size_t bytes = 0;
+  std::string key;
+  uint64_t offset = 0;
+  std::optional<uint64_t> immediate;
+  uint64_t tag = 0;
+  std::vector<std::byte> message;
+  int delay_polls = 0;
+  std::optional<double> breaks_link;  ///< the injected loss happens after this share of the bytes
+};
+
+/// Operations of one lane stay in order; lanes are independent of each other, as connection.h allows.
+enum class Lane : uint8_t { message, get, put };
+constexpr size_t kLanes = 3;
+
+/// What one end has posted, and what it has still to be told about it.
+struct Direction {
+  struct Done {
+    uint64_t tag = 0;
+    bool is_get = false;
+  };
+  std::array<std::deque<Operation>, kLanes> lanes;
+  std::deque<Done> done;
+};
+
+/// One end as the other needs it.
+struct End {
+  std::string name;
+  /// shared_ptr: either context may be gone while the other still rings or looks up.
+  std::shared_ptr<Doorbell> doorbell;
+  std::shared_ptr<RegionTable> regions;
+};
+
+/// What the two ends of a connection share. Ends are numbered: 0 connected, 1 accepted.
+/// Invariants, under the mutex:
+///  1. A Direction holds at most kQueueDepth operations and notices together.
+///  2. Once `lost` is not OK it stays as it is, and no lane is looked at again.
+///  3. Memory named by an Operation is only touched with the mutex held: whoever has made the link lost may free it.
+struct Link {
+  Link(End connected, End accepted) : ends{std::move(connected), std::move(accepted)} {}
+
+  const std::array<End, 2> ends;
+  std::mutex mutex;
+  std::array<Direction, 2> directions;
+  absl::Status lost;
+};
+
+/// Posted and not yet reported, for one direction of one connection: what the smallest real queues hold.
+constexpr size_t kQueueDepth = 1024;
+
+}  // namespace gradrail::transport::loopback
