@@ -1,4 +1,5 @@
 # Compile flags of every target of ours, and gradrail_library().
+include(GNUInstallDirs)
 
 add_library(gradrail_options INTERFACE)
 target_compile_options(gradrail_options INTERFACE -Wall -Wextra -Wshadow=local -Wno-missing-field-initializers)
@@ -18,8 +19,9 @@ function(gradrail_library name)
   add_library(gradrail_${name} STATIC ${ARG_SOURCES})
   add_library(gradrail::${name} ALIAS gradrail_${name})
   set_target_properties(gradrail_${name} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(gradrail_${name} PUBLIC cxx_std_20) # travels to installed users, CMAKE_CXX_STANDARD does not
   target_link_libraries(gradrail_${name} PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:gradrail_options> ${ARG_PRIVATE})
   target_include_directories(gradrail_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-                                                     $<INSTALL_INTERFACE:include/gradrail>)
+                                                     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/gradrail>)
   set_property(GLOBAL APPEND PROPERTY GRADRAIL_LIBRARIES gradrail_${name})
 endfunction()
