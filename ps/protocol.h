@@ -61,15 +61,27 @@ using Actions = std::vector<Action>;
 ///   4. sync: a step of a bucket is applied when every member still expected has pushed it; contributors ascend.
 ///   5. Before a bucket is initialised nothing is applied to it; pulls and pushes wait and are answered after.
 ///   6. Answers go only to members, for the latest step they sent on that bucket.
+///
+/// Steps     async: counted from 1 by each incarnation. sync: those of the bucket, its version + 1 is the next one.
+/// Only
+///           pushes are counted; the step of a pull or an initialise is echoed and may be anything.
+/// Joining   sync: a worker that joins late, again or as a new incarnation is expected from the next step of every
+///           bucket. Buckets may be one step apart at that moment, so it begins with the smallest next_step() of all
+///           shards, asked after it was added to all of them: no bucket runs away from then on, since each waits for
+///           it. Where that step is already applied, the push is answered at once and not applied: such a step is the
+///           only one that is answered without being applied. While the answers' versions are ahead of its step it
+///           may go on at the smallest of them + 1.
+/// Refusals  Change nothing and name worker, bucket, step and the step expected.
 /// Threads   Owner thread of the shard.
 class ShardProtocol {
  public:
   /// `initial_version`: updates already in the parameters (restored from a checkpoint); `initialised` says whether
-  /// the parameters hold values.
+  /// the parameters hold values. Without values there are no updates: initial_version is 0.
   ShardProtocol(Mode mode, uint32_t bucket_count, bool initialised, uint64_t initial_version);
 
   /// A worker may send from now on. A live earlier incarnation of it is replaced: nothing of it is applied any more,
-  /// and what it had pushed without being applied is dropped.
+  /// and what it had pushed without being applied is dropped; it cannot be added again. Adding the incarnation that was
+  /// removed last lets it go on where it was; adding a live one changes nothing.
   /// sync: its first step is next_step(); async: 1.
   void add_worker(WorkerIndex worker, uint64_t incarnation);
 
@@ -77,7 +89,8 @@ class ShardProtocol {
   /// left is not waited for any more; its un-applied pushes are dropped. Ignored unless the incarnation is current.
   void remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions);
 
-  /// The same incarnation lost its connection and came back: it will repeat what is unanswered.
+  /// The same incarnation lost its connection and came back: it will repeat what is unanswered. What waits is dropped
+  /// until then, since its payload lies in the slots of the connection that died.
   void reconnect_worker(WorkerIndex worker, uint64_t incarnation);
 
   /// Appends what follows from one arrival.
@@ -85,38 +98,57 @@ class ShardProtocol {
 
   bool initialised() const;
   uint64_t version(uint32_t bucket) const { return buckets_[bucket].version; }
-  /// Step that sync expects next on bucket 0, counted from 1.
-  uint64_t next_step() const { return buckets_.empty() ? 1 : buckets_[0].version + 1; }
+  /// Lowest step that sync still expects on any bucket, counted from 1. A shard without buckets says 1 and has no voice
+  /// in a minimum over shards.
+  uint64_t next_step() const;
   bool is_member(WorkerIndex worker, uint64_t incarnation) const;
-  /// sync: members whose push of `bucket`'s next step is missing, for messages to people.
+  /// sync: workers expected whose push of `bucket`'s next step is missing (also those that never joined), for messages
+  /// to people.
   std::vector<WorkerIndex> waiting_for(uint32_t bucket) const;
 
  private:
-  struct Pending {  ///< the latest unanswered arrival of one worker on one bucket
+  struct Exchange {  ///< of one worker on one bucket
     bool waiting = false;
-    ArrivalKind kind{};
+    ArrivalKind kind{};  ///< of what waits
     uint64_t step = 0;
     uint64_t base_version = 0;
+    uint64_t done_step = 0;       ///< latest push answered
+    uint64_t done_staleness = 0;  ///< for repeated answers
   };
   struct Member {
     uint64_t incarnation = 0;
-    uint64_t first_step = 1;
-    std::vector<uint64_t> applied_step;    ///< per bucket: last step applied or answered
-    std::vector<uint64_t> last_staleness;  ///< per bucket: for repeated answers
-    std::vector<Pending> pending;          ///< per bucket
+    bool live = false;                ///< a removed one keeps its steps, lest it comes back and repeats them
+    std::vector<uint64_t> replaced;   ///< earlier incarnations
+    std::vector<Exchange> exchanges;  ///< per bucket
   };
+  using Members = std::map<WorkerIndex, Member>;  ///< ordered: sums run in worker order
   struct Bucket {
     uint64_t version = 0;
     bool initialised = false;
+    uint32_t waiting_push_count = 0;  ///< sync: all of them are of step version + 1
   };
 
-  void on_push(Member& member, const Arrival& arrival, Actions& actions);
+  Member* find(WorkerIndex worker, uint64_t incarnation);
+  bool takes_part(WorkerIndex worker) const { return mode_.kind == ModeKind::async || worker < mode_.worker_count; }
+  void hold(Exchange& exchange, const Arrival& arrival);
+  void drop(Exchange& exchange, uint32_t bucket);
+  void drop_all(Member& member);
+
+  void on_initialise(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_pull(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_async_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_sync_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void settle(uint32_t bucket, Actions& actions);
+  void answer_waiting(uint32_t bucket, Actions& actions);
+  void answer(const Arrival& arrival, uint64_t staleness, Actions& actions) const;
 
   Mode mode_;
   std::vector<Bucket> buckets_;
-  std::map<WorkerIndex, Member> members_;  ///< ordered: sums run in worker order
-  std::vector<bool> departed_;             ///< sync: expected no more
+  Members members_;
+  std::vector<bool> departed_;   ///< sync, per worker
+  uint32_t expected_count_ = 0;  ///< sync: workers not departed
 };
 
 }  // namespace gradrail::ps

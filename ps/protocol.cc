@@ -1,0 +1,268 @@
+#include "ps/protocol.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "fmt/format.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr WorkerIndex kChief = 0;
+
+/// A base ahead of the bucket comes from before the parameters were restored: it is not stale.
+uint64_t staleness_of(uint64_t version, uint64_t base_version) {
+  return version > base_version ? version - base_version : 0;
+}
+
+void refuse(const Arrival& arrival, std::string why, Actions& actions) {
+  Action& action = actions.emplace_back();
+  action.kind = Action::Kind::refuse;
+  action.bucket = arrival.bucket;
+  action.worker = arrival.worker;
+  action.step = arrival.step;
+  action.reason = fmt::format("worker {} bucket {} step {}: {}", arrival.worker, arrival.bucket, arrival.step, why);
+}
+
+}  // namespace
+
+ShardProtocol::ShardProtocol(Mode mode, uint32_t bucket_count, bool initialised, uint64_t initial_version)
+    : mode_(mode), buckets_(bucket_count, Bucket{initial_version, initialised, 0}) {
+  GRADRAIL_CHECK(initialised || initial_version == 0);
+  if (mode_.kind == ModeKind::sync) {
+    GRADRAIL_CHECK(mode_.worker_count > 0);
+    departed_.assign(mode_.worker_count, false);
+    expected_count_ = mode_.worker_count;
+  }
+}
+
+void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
+  const auto [place, is_new] = members_.try_emplace(worker);
+  Member& member = place->second;
+  if (std::find(member.replaced.begin(), member.replaced.end(), incarnation) != member.replaced.end()) return;
+  if (is_new || member.incarnation != incarnation) {
+    if (!is_new) {
+      drop_all(member);
+      member.replaced.push_back(member.incarnation);
+    }
+    member.incarnation = incarnation;
+    member.exchanges.assign(buckets_.size(), Exchange{});
+  }
+  member.live = true;
+  if (worker < departed_.size() && departed_[worker]) {
+    departed_[worker] = false;
+    ++expected_count_;
+  }
+}
+
+void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
+  Member* member = find(worker, incarnation);
+  if (member == nullptr) return;
+  drop_all(*member);
+  member->live = false;
+  if (worker >= departed_.size()) return;
+  departed_[worker] = true;
+  --expected_count_;
+  for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) settle(bucket, actions);
+}
+
+void ShardProtocol::reconnect_worker(WorkerIndex worker, uint64_t incarnation) {
+  if (Member* member = find(worker, incarnation)) drop_all(*member);
+}
+
+void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
+  Member* member = find(arrival.worker, arrival.incarnation);
+  if (member == nullptr) return;
+  if (arrival.bucket >= buckets_.size()) {
+    return refuse(arrival, fmt::format("this shard has {} buckets", buckets_.size()), actions);
+  }
+  Exchange& exchange = member->exchanges[arrival.bucket];
+  switch (arrival.kind) {
+    case ArrivalKind::push:
+      return on_push(exchange, arrival, actions);
+    case ArrivalKind::pull:
+      return on_pull(exchange, arrival, actions);
+    case ArrivalKind::initialise:
+      return on_initialise(exchange, arrival, actions);
+  }
+  refuse(arrival, fmt::format("unknown kind {}", static_cast<unsigned>(arrival.kind)), actions);
+}
+
+bool ShardProtocol::initialised() const {
+  return std::all_of(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) { return bucket.initialised; });
+}
+
+uint64_t ShardProtocol::next_step() const {
+  if (buckets_.empty()) return 1;
+  const auto by_version = [](const Bucket& a, const Bucket& b) { return a.version < b.version; };
+  return std::min_element(buckets_.begin(), buckets_.end(), by_version)->version + 1;
+}
+
+bool ShardProtocol::is_member(WorkerIndex worker, uint64_t incarnation) const {
+  const auto place = members_.find(worker);
+  return place != members_.end() && place->second.live && place->second.incarnation == incarnation;
+}
+
+std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
+  std::vector<WorkerIndex> missing;
+  for (WorkerIndex worker = 0; worker < departed_.size(); ++worker) {
+    if (departed_[worker]) continue;
+    const auto place = members_.find(worker);
+    const Exchange* exchange = place == members_.end() ? nullptr : &place->second.exchanges[bucket];
+    if (exchange == nullptr || !exchange->waiting || exchange->kind != ArrivalKind::push) missing.push_back(worker);
+  }
+  return missing;
+}
+
+ShardProtocol::Member* ShardProtocol::find(WorkerIndex worker, uint64_t incarnation) {
+  const auto place = members_.find(worker);
+  if (place == members_.end() || !place->second.live || place->second.incarnation != incarnation) return nullptr;
+  return &place->second;
+}
+
+void ShardProtocol::hold(Exchange& exchange, const Arrival& arrival) {
+  drop(exchange, arrival.bucket);
+  exchange.waiting = true;
+  exchange.kind = arrival.kind;
+  exchange.step = arrival.step;
+  exchange.base_version = arrival.base_version;
+  if (arrival.kind == ArrivalKind::push) ++buckets_[arrival.bucket].waiting_push_count;
+}
+
+void ShardProtocol::drop(Exchange& exchange, uint32_t bucket) {
+  if (!exchange.waiting) return;
+  exchange.waiting = false;
+  if (exchange.kind == ArrivalKind::push) --buckets_[bucket].waiting_push_count;
+}
+
+void ShardProtocol::drop_all(Member& member) {
+  for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) drop(member.exchanges[bucket], bucket);
+}
+
+void ShardProtocol::on_initialise(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  if (arrival.worker != kChief) return refuse(arrival, "only worker 0 may initialise the parameters", actions);
+  Bucket& bucket = buckets_[arrival.bucket];
+  if (bucket.initialised) return answer(arrival, 0, actions);
+  drop(exchange, arrival.bucket);
+  bucket.initialised = true;
+  Action& action = actions.emplace_back();
+  action.kind = Action::Kind::initialise;
+  action.bucket = arrival.bucket;
+  action.worker = arrival.worker;
+  action.step = arrival.step;
+  action.version = bucket.version;
+  action.contributors.push_back(arrival.worker);
+  answer(arrival, 0, actions);
+  answer_waiting(arrival.bucket, actions);
+}
+
+void ShardProtocol::on_pull(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  if (buckets_[arrival.bucket].initialised) return answer(arrival, 0, actions);
+  // A push is not displaced: its own answer brings the parameters as well.
+  if (exchange.waiting && exchange.kind == ArrivalKind::push) return;
+  hold(exchange, arrival);
+}
+
+void ShardProtocol::on_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  if (arrival.step == 0) return refuse(arrival, "steps are counted from 1", actions);
+  if (!takes_part(arrival.worker)) {
+    return refuse(arrival, fmt::format("sync counts workers 0 to {} only", mode_.worker_count - 1), actions);
+  }
+  // A late copy of an older step: its answer would overwrite the one that the worker is waiting for.
+  const bool push_waits = exchange.waiting && exchange.kind == ArrivalKind::push;
+  if (arrival.step < exchange.done_step || (push_waits && arrival.step <= exchange.step)) return;
+  if (arrival.step == exchange.done_step) return answer(arrival, exchange.done_staleness, actions);
+  if (mode_.kind == ModeKind::async) return on_async_push(exchange, arrival, actions);
+  on_sync_push(exchange, arrival, actions);
+}
+
+void ShardProtocol::on_async_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  const uint64_t expected = exchange.done_step + 1;
+  if (arrival.step != expected) return refuse(arrival, fmt::format("expected step {}", expected), actions);
+  if (!buckets_[arrival.bucket].initialised) return hold(exchange, arrival);
+  apply_one(exchange, arrival, actions);
+}
+
+void ShardProtocol::on_sync_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  const uint64_t version = buckets_[arrival.bucket].version;
+  if (arrival.step > version + 1) return refuse(arrival, fmt::format("expected step {}", version + 1), actions);
+  if (arrival.step <= version) {  // applied before this worker came: see "Joining"
+    exchange.done_step = arrival.step;
+    exchange.done_staleness = staleness_of(version, arrival.base_version);
+    return answer(arrival, exchange.done_staleness, actions);
+  }
+  hold(exchange, arrival);
+  settle(arrival.bucket, actions);
+}
+
+void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  Bucket& bucket = buckets_[arrival.bucket];
+  exchange.done_step = arrival.step;
+  exchange.done_staleness = staleness_of(bucket.version, arrival.base_version);
+  ++bucket.version;
+  Action& action = actions.emplace_back();
+  action.kind = Action::Kind::apply;
+  action.bucket = arrival.bucket;
+  action.worker = arrival.worker;
+  action.step = arrival.step;
+  action.version = bucket.version;
+  action.staleness = exchange.done_staleness;
+  action.contributors.push_back(arrival.worker);
+  answer(arrival, exchange.done_staleness, actions);
+}
+
+void ShardProtocol::settle(uint32_t bucket_index, Actions& actions) {
+  Bucket& bucket = buckets_[bucket_index];
+  if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_push_count < expected_count_) return;
+  const uint64_t version_before = bucket.version++;
+  Action apply{.kind = Action::Kind::apply, .bucket = bucket_index, .step = bucket.version, .version = bucket.version};
+  for (const auto& [worker, member] : members_) {
+    const Exchange& exchange = member.exchanges[bucket_index];
+    if (!exchange.waiting || exchange.kind != ArrivalKind::push) continue;
+    apply.contributors.push_back(worker);
+    apply.staleness = std::max(apply.staleness, staleness_of(version_before, exchange.base_version));
+  }
+  GRADRAIL_CHECK(apply.contributors.size() == expected_count_);
+  apply.worker = apply.contributors.front();
+  const size_t apply_index = actions.size();
+  actions.push_back(std::move(apply));
+  for (size_t i = 0; i < expected_count_; ++i) {
+    const WorkerIndex worker = actions[apply_index].contributors[i];
+    Member& member = members_.find(worker)->second;
+    Exchange& exchange = member.exchanges[bucket_index];
+    drop(exchange, bucket_index);
+    exchange.done_step = exchange.step;
+    exchange.done_staleness = staleness_of(version_before, exchange.base_version);
+    answer({worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.step}, exchange.done_staleness,
+           actions);
+  }
+}
+
+void ShardProtocol::answer_waiting(uint32_t bucket, Actions& actions) {
+  for (auto& [worker, member] : members_) {
+    Exchange& exchange = member.exchanges[bucket];
+    if (!exchange.waiting) continue;
+    const Arrival arrival{worker, member.incarnation, exchange.kind, bucket, exchange.step, exchange.base_version};
+    if (exchange.kind == ArrivalKind::pull) {
+      drop(exchange, bucket);
+      answer(arrival, 0, actions);
+    } else if (mode_.kind == ModeKind::async) {
+      drop(exchange, bucket);
+      apply_one(exchange, arrival, actions);
+    }
+  }
+  if (mode_.kind == ModeKind::sync) settle(bucket, actions);
+}
+
+void ShardProtocol::answer(const Arrival& arrival, uint64_t staleness, Actions& actions) const {
+  Action& action = actions.emplace_back();
+  action.kind = Action::Kind::answer;
+  action.bucket = arrival.bucket;
+  action.worker = arrival.worker;
+  action.step = arrival.step;
+  action.version = buckets_[arrival.bucket].version;
+  action.staleness = staleness;
+}
+
+}  // namespace gradrail::ps
