@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -8,3 +10,12 @@
   do {                                                                      \
     if (absl::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
+
+namespace gradrail {
+
+/// The status's words. Debian's absl has a string_view of its own, which fmt does not know.
+inline std::string_view message_of(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
+}  // namespace gradrail

@@ -33,6 +33,9 @@ class WaitSet {
   /// One poll over all contexts; never blocks.
   size_t poll(absl::Span<Completion> out);
 
+  /// Which context (in order of add) the last completions came from.
+  size_t source_index() const { return next_; }
+
   /// Makes a wait in progress, or the next one, return.
   void wake();
 

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gradrail::ps {
+
+constexpr uint16_t kDefaultPort = 2222;
+
+/// Who takes part, as in TensorFlow's ClusterSpec: "host:port" of every task by job. Worker 0 is the chief; a job named
+/// `chief` (one task) becomes worker 0 and moves the others up by one.
+struct ClusterSpec {
+  std::vector<std::string> ps;
+  std::vector<std::string> workers;
+  bool chief_job = false;
+
+  bool operator==(const ClusterSpec&) const = default;
+};
+
+struct TaskId {
+  std::string job;  ///< "ps" or "worker"
+  uint32_t index = 0;
+};
+
+struct HostPort {
+  std::string host;  ///< IPv6 without brackets
+  uint16_t port = kDefaultPort;
+};
+
+/// "host", "host:port" or "[v6]:port". INVALID_ARGUMENT names what is wrong.
+absl::StatusOr<HostPort> parse_host_port(std::string_view text);
+std::string to_string(const HostPort& address);
+
+/// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […]}, bare or below "cluster"; lists may also be
+/// objects of index → address. `source` names the text in errors.
+/// Errors  INVALID_ARGUMENT: `source`, the place, and what is wrong with it (not JSON, no ps, no worker, unknown job,
+///         address that is none, the same address twice).
+absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source);
+absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path);
+
+/// Comma-separated lists as the tutorials pass them in --ps_hosts and --worker_hosts.
+absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::string_view worker_hosts);
+
+struct TfConfig {
+  ClusterSpec cluster;
+  std::optional<TaskId> task;
+};
+/// TensorFlow's environment variable: {"cluster": {…}, "task": {"type": "worker", "index": 0}}.
+absl::StatusOr<TfConfig> parse_tf_config(std::string_view json);
+
+/// Turns a job name as typed (`chief` included) and an index into ours. INVALID_ARGUMENT: no such job or no such ps
+/// task; worker indices beyond the list are legal (workers may join later) up to kMaxWorkers.
+absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view job, int64_t index);
+
+constexpr uint32_t kMaxWorkers = 1024;
+
+}  // namespace gradrail::ps

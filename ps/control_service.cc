@@ -1,0 +1,360 @@
+#include "ps/control_service.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/escaping.h"
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/checkpoint.h"
+#include "ps/control_status.h"
+#include "spdlog/spdlog.h"
+#include "transport/registry.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kTokenBytes = 16;
+/// A Barrier call answers at the latest after this, so that it holds a server thread for a bounded time.
+constexpr uint32_t kLongestPatienceMs = 10'000;
+
+std::string random_token() {
+  std::string token(kTokenBytes, '\0');
+  GRADRAIL_CHECK(getrandom(token.data(), token.size(), 0) == static_cast<ssize_t>(token.size()));
+  return token;
+}
+
+absl::Status check_version(uint32_t theirs) {
+  if (theirs == kProtocolVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("protocol version {} here, {} there: install the same gradrail on all hosts", kProtocolVersion, theirs));
+}
+
+}  // namespace
+
+ControlService::ControlService(Server::Options options, std::vector<std::unique_ptr<Shard>>& shards)
+    : options_(std::move(options)),
+      shards_(shards),
+      coordinator_({.worker_names = options_.worker_names, .silence_limit = options_.silence_limit}) {}
+
+grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::DescribeRequest* request,
+                                      proto::DescribeReply* reply) {
+  reply->set_protocol_version(kProtocolVersion);
+  if (const absl::Status same = check_version(request->protocol_version()); !same.ok()) return to_grpc(same);
+  reply->set_shard_count(static_cast<uint32_t>(shards_.size()));
+  reply->set_host_id(transport::host_id());
+  for (const Shard::Endpoint& endpoint : shards_[0]->endpoints()) {
+    proto::DescribeReply::Transport* transport = reply->add_transports();
+    transport->set_name(endpoint.transport);
+    transport->set_refused(endpoint.refused);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlService::Join(grpc::ServerContext*, const proto::JoinRequest* request, proto::JoinReply* reply) {
+  const absl::Status joined = join(*request, *reply);
+  if (!joined.ok()) {
+    spdlog::warn("worker {} ({}) was not admitted: {}", request->member().task_index(), request->worker_name(),
+                 std::string(message_of(joined)));
+  }
+  return to_grpc(joined);
+}
+
+absl::Status ControlService::join(const proto::JoinRequest& request, proto::JoinReply& reply) {
+  GRADRAIL_RETURN_IF_ERROR(check_version(request.protocol_version()));
+  std::lock_guard setup_lock(setup_mutex_);
+  GRADRAIL_RETURN_IF_ERROR(agree(request));
+  const absl::StatusOr<std::string> token = admit(request);
+  if (!token.ok()) return token.status();
+  bool initialised = true;
+  uint64_t next_step = UINT64_MAX;
+  for (const auto& shard : shards_) {
+    const absl::StatusOr<Shard::Stats> stats = shard->stats();
+    if (!stats.ok()) return stats.status();
+    initialised = initialised && stats->initialised;
+    next_step = std::min(next_step, stats->next_step);
+    reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats->version));
+  }
+  reply.set_initialised(initialised);
+  reply.set_first_step(agreed_->training.mode.kind == ModeKind::sync ? next_step : 1);
+  reply.set_token(*token);
+  for (const auto& shard : shards_) {
+    proto::JoinReply::Shard* described = reply.add_shards();
+    for (const Shard::Endpoint& endpoint : shard->endpoints()) {
+      if (!endpoint.refused.empty()) continue;
+      proto::JoinReply::Endpoint* message = described->add_endpoints();
+      message->set_transport(endpoint.transport);
+      message->set_address(endpoint.address);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ControlService::agree(const proto::JoinRequest& request) {
+  const Schema schema = schema_from_proto(request);
+  GRADRAIL_RETURN_IF_ERROR(validate(schema));
+  const absl::StatusOr<Training> training = from_proto(request.training());
+  if (!training.ok()) return training.status();
+  if (training->mode.kind == ModeKind::sync && request.member().task_index() >= training->mode.worker_count) {
+    return absl::FailedPreconditionError(fmt::format("worker {} cannot join: sync mode runs with workers 0 to {}",
+                                                     request.member().task_index(), training->mode.worker_count - 1));
+  }
+  if (!agreed_.has_value()) return set_up(request, schema, *training);
+  if (const std::string differs = difference(agreed_->schema, schema); !differs.empty()) {
+    return absl::FailedPreconditionError(fmt::format("schema mismatch: {}", differs));
+  }
+  if (const std::string differs = difference(agreed_->training, *training); !differs.empty()) {
+    return absl::FailedPreconditionError(fmt::format("training options differ from the first worker's: {}", differs));
+  }
+  if (request.first_shard() != agreed_->first_shard || request.total_shards() != agreed_->map.shard_count()) {
+    return absl::FailedPreconditionError(
+        fmt::format("this ps task holds shards {}.. of {} here, {}.. of {} there: are the --ps_hosts lists the same?",
+                    agreed_->first_shard, agreed_->map.shard_count(), request.first_shard(), request.total_shards()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ControlService::set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training) {
+  uint64_t elements = 0;
+  for (const Tensor& tensor : schema) elements += tensor.elements();
+  absl::StatusOr<ShardMap> map = ShardMap::cut(elements, request.total_shards(), training.bucket_bytes);
+  if (!map.ok()) return map.status();
+  if (request.first_shard() + shards_.size() > map->shard_count()) {
+    return absl::InvalidArgumentError("join: first shard lies beyond the number of shards");
+  }
+  const absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restored = restore(schema, training);
+  if (!restored.ok()) return restored.status();
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    GRADRAIL_RETURN_IF_ERROR(shards_[i]->set_up({.shard_index = request.first_shard() + i,
+                                                 .map = *map,
+                                                 .mode = training.mode,
+                                                 .optimizer = training.optimizer,
+                                                 .restored = *restored}));
+  }
+  agreed_ = {.schema = schema, .training = training, .map = *std::move(map), .first_shard = request.first_shard()};
+  std::lock_guard lock(mutex_);
+  coordinator_.set_mode(training.mode.kind);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> ControlService::restore(const Schema& schema,
+                                                                              const Training& training) {
+  if (options_.checkpoint_dir.empty()) return nullptr;
+  const absl::StatusOr<uint64_t> step = newest_checkpoint(options_.checkpoint_dir);
+  if (absl::IsNotFound(step.status())) return nullptr;
+  if (!step.ok()) return step.status();
+  absl::StatusOr<ps::Checkpoint> checkpoint = read_checkpoint_set(options_.checkpoint_dir, *step);
+  if (!checkpoint.ok()) return checkpoint.status();
+  if (const std::string differs = difference(schema, checkpoint->header.schema); !differs.empty()) {
+    return absl::FailedPreconditionError(fmt::format("checkpoint in {} is of another model: {} (there: the checkpoint)",
+                                                     options_.checkpoint_dir, differs));
+  }
+  if (checkpoint->header.optimizer.kind != training.optimizer.kind) {
+    return absl::FailedPreconditionError(
+        fmt::format("checkpoint in {} was trained with optimizer {}, this run asks for {}", options_.checkpoint_dir,
+                    optimizer_name(checkpoint->header.optimizer.kind), optimizer_name(training.optimizer.kind)));
+  }
+  spdlog::warn("restored global step {} from {}", *step, options_.checkpoint_dir);
+  return std::make_shared<const ps::Checkpoint>(*std::move(checkpoint));
+}
+
+absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& request) {
+  const proto::Member& member = request.member();
+  {
+    std::lock_guard lock(mutex_);
+    GRADRAIL_RETURN_IF_ERROR(
+        coordinator_.join(member.task_index(), member.incarnation(), request.worker_name(), Clock::now()));
+  }
+  changed_.notify_all();
+  std::string token = random_token();
+  for (const auto& shard : shards_) {
+    GRADRAIL_RETURN_IF_ERROR(shard->admit(member.task_index(), member.incarnation(), token));
+  }
+  return token;
+}
+
+grpc::Status ControlService::Barrier(grpc::ServerContext* context, const proto::BarrierRequest* request,
+                                     proto::BarrierReply* reply) {
+  const proto::Member& member = request->member();
+  const auto deadline = Clock::now() + std::chrono::milliseconds(std::min(request->patience_ms(), kLongestPatienceMs));
+  std::unique_lock lock(mutex_);
+  if (const absl::Status live = coordinator_.heard(member.task_index(), member.incarnation(), Clock::now()); !live.ok()) {
+    return to_grpc(live);
+  }
+  while (true) {
+    if (!coordinator_.aborted().empty()) return to_grpc(absl::AbortedError(coordinator_.aborted()));
+    reply->set_complete(coordinator_.enter_barrier(request->name(), request->generation(), request->live_only(),
+                                                   member.task_index(), member.incarnation()));
+    if (reply->complete() || Clock::now() >= deadline || context->IsCancelled()) break;
+    changed_.notify_all();
+    changed_.wait_until(lock, std::min(deadline, Clock::now() + std::chrono::milliseconds(500)));
+  }
+  changed_.notify_all();
+  for (std::string& name :
+       coordinator_.barrier_missing(request->name(), request->generation(), request->live_only())) {
+    reply->add_missing(std::move(name));
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlService::Heartbeat(grpc::ServerContext*, grpc::ServerReaderWriter<proto::Notice, proto::Ping>* stream) {
+  proto::Ping ping;
+  std::optional<proto::Member> member;
+  while (stream->Read(&ping)) {
+    member = ping.member();
+    proto::Notice notice;
+    {
+      std::lock_guard lock(mutex_);
+      const absl::Status live = coordinator_.heard(member->task_index(), member->incarnation(), Clock::now());
+      notice.set_aborted(coordinator_.aborted());
+      if (!live.ok() && notice.aborted().empty()) return to_grpc(live);
+    }
+    if (!stream->Write(notice)) break;
+  }
+  // After Leave this finds no live member and changes nothing.
+  if (member.has_value()) report_loss(member->task_index(), member->incarnation(), "its control connection ended");
+  return grpc::Status::OK;
+}
+
+absl::StatusOr<proto::StatsReply> ControlService::gather_stats() {
+  proto::StatsReply reply;
+  for (const auto& shard : shards_) {
+    absl::StatusOr<Shard::Stats> stats = shard->stats();
+    if (!stats.ok()) return stats.status();
+    reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats->version));
+    reply.set_updates(reply.updates() + stats->updates);
+    for (const Shard::Stats::Path& path : stats->paths) {
+      proto::StatsReply::Path* message = nullptr;
+      for (proto::StatsReply::Path& known : *reply.mutable_paths()) {
+        if (known.path() == path.path) message = &known;
+      }
+      if (message == nullptr) message = reply.add_paths();
+      message->set_path(path.path);
+      message->set_bytes_in(message->bytes_in() + path.bytes_in);
+      message->set_bytes_out(message->bytes_out() + path.bytes_out);
+    }
+    std::lock_guard lock(mutex_);
+    if (reply.waiting_for().empty()) {
+      for (const WorkerIndex worker : stats->waiting_for) reply.add_waiting_for(coordinator_.name_of(worker));
+    }
+  }
+  std::lock_guard lock(mutex_);
+  for (std::string& name : coordinator_.live_names()) reply.add_live_workers(std::move(name));
+  return reply;
+}
+
+grpc::Status ControlService::Stats(grpc::ServerContext*, const proto::StatsRequest*, proto::StatsReply* reply) {
+  absl::StatusOr<proto::StatsReply> gathered = gather_stats();
+  if (!gathered.ok()) return to_grpc(gathered.status());
+  *reply = *std::move(gathered);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlService::Checkpoint(grpc::ServerContext*, const proto::CheckpointRequest* request,
+                                        proto::CheckpointReply* reply) {
+  {
+    std::lock_guard lock(mutex_);
+    const absl::Status live =
+        coordinator_.heard(request->member().task_index(), request->member().incarnation(), Clock::now());
+    if (!live.ok()) return to_grpc(live);
+  }
+  return to_grpc(save(*reply));
+}
+
+absl::Status ControlService::save(proto::CheckpointReply& reply) {
+  if (options_.checkpoint_dir.empty()) {
+    return absl::FailedPreconditionError("checkpoint: this ps task was started without --checkpoint_dir");
+  }
+  std::lock_guard setup_lock(setup_mutex_);
+  std::vector<ps::Checkpoint> snapshots;
+  uint64_t global_step = 0;
+  for (const auto& shard : shards_) {
+    absl::StatusOr<ps::Checkpoint> snapshot = shard->snapshot();
+    if (!snapshot.ok()) return snapshot.status();
+    const auto& versions = snapshot->header.bucket_versions;
+    if (!versions.empty()) global_step = std::max(global_step, versions[0]);
+    snapshots.push_back(*std::move(snapshot));
+  }
+  for (ps::Checkpoint& snapshot : snapshots) {
+    snapshot.header.schema = agreed_->schema;
+    snapshot.header.global_step = global_step;
+    const std::string path = fmt::format("{}/{}", options_.checkpoint_dir,
+                                         checkpoint_file_name(global_step, snapshot.header.shard_index,
+                                                              snapshot.header.shard_count));
+    CheckpointView view{.header = &snapshot.header, .parameters = snapshot.parameters, .state = {}};
+    for (const std::vector<float>& state : snapshot.state) view.state.emplace_back(state);
+    GRADRAIL_RETURN_IF_ERROR(write_checkpoint(path, view));
+    reply.add_files(path);
+  }
+  reply.set_global_step(global_step);
+  return absl::OkStatus();
+}
+
+grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveRequest* request, proto::LeaveReply*) {
+  const proto::Member& member = request->member();
+  {
+    std::lock_guard lock(mutex_);
+    coordinator_.leave(member.task_index(), member.incarnation());
+  }
+  changed_.notify_all();
+  for (const auto& shard : shards_) shard->dismiss(member.task_index(), member.incarnation());
+  losses_changed_.notify_all();
+  return grpc::Status::OK;
+}
+
+void ControlService::report_loss(WorkerIndex worker, uint64_t incarnation, const std::string& cause) {
+  {
+    std::lock_guard lock(losses_mutex_);
+    losses_.push_back({worker, incarnation, cause});
+  }
+  losses_changed_.notify_all();
+}
+
+void ControlService::declare_lost(const Loss& loss) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!coordinator_.lost(loss.worker, loss.incarnation, loss.cause)) return;
+    spdlog::warn("{} was lost: {}", coordinator_.name_of(loss.worker), loss.cause);
+  }
+  changed_.notify_all();
+  for (const auto& shard : shards_) shard->dismiss(loss.worker, loss.incarnation);
+}
+
+void ControlService::housekeep(Duration patience) {
+  std::deque<Loss> losses;
+  {
+    std::unique_lock lock(losses_mutex_);
+    if (losses_.empty()) losses_changed_.wait_for(lock, patience);
+    losses.swap(losses_);
+  }
+  for (const Loss& loss : losses) declare_lost(loss);
+  std::vector<Coordinator::Member> silent;
+  {
+    std::lock_guard lock(mutex_);
+    silent = coordinator_.silent(Clock::now());
+  }
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.silence_limit).count();
+  for (const Coordinator::Member& member : silent) {
+    declare_lost({member.worker, member.incarnation, fmt::format("no sign of life for {} s", seconds)});
+  }
+}
+
+bool ControlService::finished() {
+  std::lock_guard lock(mutex_);
+  return coordinator_.finished();
+}
+
+std::string ControlService::aborted() {
+  std::lock_guard lock(mutex_);
+  return coordinator_.aborted();
+}
+
+std::vector<std::string> ControlService::never_joined() {
+  std::lock_guard lock(mutex_);
+  return coordinator_.never_joined();
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ps/control.grpc.pb.h"
+#include "ps/coordinator.h"
+#include "ps/server.h"
+#include "ps/shard.h"
+#include "ps/training.h"
+
+namespace gradrail::ps {
+
+/// The control plane of one ps task: turns calls into decisions of the Coordinator and tasks for the shards.
+/// Threads  Any thread. `mutex_` is never held while a shard is asked for something: a shard may be reporting a loss.
+///          `setup_mutex_` serialises joins, which do ask shards.
+class ControlService final : public proto::Control::Service {
+ public:
+  ControlService(Server::Options options, std::vector<std::unique_ptr<Shard>>& shards);
+
+  grpc::Status Describe(grpc::ServerContext*, const proto::DescribeRequest*, proto::DescribeReply*) override;
+  grpc::Status Join(grpc::ServerContext*, const proto::JoinRequest*, proto::JoinReply*) override;
+  grpc::Status Barrier(grpc::ServerContext*, const proto::BarrierRequest*, proto::BarrierReply*) override;
+  grpc::Status Heartbeat(grpc::ServerContext*, grpc::ServerReaderWriter<proto::Notice, proto::Ping>*) override;
+  grpc::Status Stats(grpc::ServerContext*, const proto::StatsRequest*, proto::StatsReply*) override;
+  grpc::Status Checkpoint(grpc::ServerContext*, const proto::CheckpointRequest*, proto::CheckpointReply*) override;
+  grpc::Status Leave(grpc::ServerContext*, const proto::LeaveRequest*, proto::LeaveReply*) override;
+
+  /// From a shard's thread; never blocks on anything but the queue's mutex.
+  void report_loss(WorkerIndex worker, uint64_t incarnation, const std::string& cause);
+
+  /// Handles reported losses and silence; called by the task's main thread. Waits up to `patience` for something to do.
+  void housekeep(Duration patience);
+
+  bool finished();
+  std::string aborted();
+  std::vector<std::string> never_joined();
+  absl::StatusOr<proto::StatsReply> gather_stats();
+
+ private:
+  struct Loss {
+    WorkerIndex worker = 0;
+    uint64_t incarnation = 0;
+    std::string cause;
+  };
+  absl::Status join(const proto::JoinRequest& request, proto::JoinReply& reply);
+  absl::Status agree(const proto::JoinRequest& request);
+  absl::Status set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training);
+  absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restore(const Schema& schema, const Training& training);
+  absl::StatusOr<std::string> admit(const proto::JoinRequest& request);
+  absl::Status save(proto::CheckpointReply& reply);
+  void declare_lost(const Loss& loss);
+
+  const Server::Options options_;
+  std::vector<std::unique_ptr<Shard>>& shards_;
+
+  std::mutex setup_mutex_;
+  struct Agreed {
+    Schema schema;
+    Training training;
+    ShardMap map;
+    uint32_t first_shard = 0;
+  };
+  std::optional<Agreed> agreed_;  ///< under setup_mutex_
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Coordinator coordinator_;  ///< under mutex_
+
+  std::mutex losses_mutex_;
+  std::condition_variable losses_changed_;
+  std::deque<Loss> losses_;  ///< under losses_mutex_
+};
+
+}  // namespace gradrail::ps

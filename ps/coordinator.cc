@@ -1,0 +1,122 @@
+#include "ps/coordinator.h"
+
+#include "fmt/format.h"
+
+namespace gradrail::ps {
+
+Coordinator::Worker* Coordinator::find_live(WorkerIndex worker, uint64_t incarnation) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end() || found->second.phase != Phase::live || found->second.incarnation != incarnation) {
+    return nullptr;
+  }
+  return &found->second;
+}
+
+absl::Status Coordinator::join(WorkerIndex worker, uint64_t incarnation, const std::string& name, TimePoint now) {
+  if (!aborted_.empty()) return absl::AbortedError(aborted_);
+  const auto found = workers_.find(worker);
+  if (found != workers_.end() && found->second.phase == Phase::live && found->second.incarnation != incarnation) {
+    return absl::AlreadyExistsError(
+        fmt::format("worker {} is already running (from {}): was the same --task_index given twice?", worker,
+                    found->second.name));
+  }
+  workers_[worker] = {.incarnation = incarnation, .name = name, .phase = Phase::live, .heard = now,
+                      .barrier_generation = {}};
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::heard(WorkerIndex worker, uint64_t incarnation, TimePoint now) {
+  Worker* member = find_live(worker, incarnation);
+  if (member == nullptr) {
+    return absl::NotFoundError(fmt::format("worker {} is not a member any more (declared lost, or replaced)", worker));
+  }
+  member->heard = now;
+  return absl::OkStatus();
+}
+
+void Coordinator::leave(WorkerIndex worker, uint64_t incarnation) {
+  if (Worker* member = find_live(worker, incarnation); member != nullptr) member->phase = Phase::left;
+}
+
+bool Coordinator::lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause) {
+  Worker* member = find_live(worker, incarnation);
+  if (member == nullptr) return false;
+  member->phase = Phase::lost;
+  if (mode_ == ModeKind::sync && aborted_.empty()) {
+    aborted_ = fmt::format("worker {} ({}) was lost: {}; sync mode cannot go on without it", worker, member->name, cause);
+  }
+  return true;
+}
+
+std::vector<Coordinator::Member> Coordinator::silent(TimePoint now) const {
+  std::vector<Member> found;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.phase == Phase::live && now - worker.heard > options_.silence_limit) {
+      found.push_back({index, worker.incarnation});
+    }
+  }
+  return found;
+}
+
+std::vector<WorkerIndex> Coordinator::missing_at(const std::string& name, uint64_t generation, bool live_only) const {
+  std::vector<WorkerIndex> missing;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.phase != Phase::live) continue;
+    const auto entered = worker.barrier_generation.find(name);
+    if (entered == worker.barrier_generation.end() || entered->second < generation) missing.push_back(index);
+  }
+  if (!live_only) {
+    for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index) {
+      if (!workers_.contains(index)) missing.push_back(index);
+    }
+  }
+  return missing;
+}
+
+bool Coordinator::enter_barrier(const std::string& name, uint64_t generation, bool live_only, WorkerIndex worker,
+                                uint64_t incarnation) {
+  if (Worker* member = find_live(worker, incarnation); member != nullptr) {
+    uint64_t& highest = member->barrier_generation[name];
+    highest = std::max(highest, generation);
+  }
+  return missing_at(name, generation, live_only).empty();
+}
+
+std::vector<std::string> Coordinator::barrier_missing(const std::string& name, uint64_t generation,
+                                                      bool live_only) const {
+  std::vector<std::string> names;
+  for (const WorkerIndex index : missing_at(name, generation, live_only)) names.push_back(name_of(index));
+  return names;
+}
+
+std::vector<std::string> Coordinator::live_names() const {
+  std::vector<std::string> names;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.phase == Phase::live) names.push_back(name_of(index));
+  }
+  return names;
+}
+
+std::string Coordinator::name_of(WorkerIndex worker) const {
+  const auto found = workers_.find(worker);
+  if (found != workers_.end()) return fmt::format("worker {} ({})", worker, found->second.name);
+  if (worker < options_.worker_names.size()) return fmt::format("worker {} ({})", worker, options_.worker_names[worker]);
+  return fmt::format("worker {}", worker);
+}
+
+bool Coordinator::finished() const {
+  for (const auto& [index, worker] : workers_) {
+    if (worker.phase == Phase::live) return false;
+  }
+  return !aborted_.empty() || (!workers_.empty() && never_joined().empty());
+}
+
+std::vector<std::string> Coordinator::never_joined() const {
+  std::vector<std::string> names;
+  for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index) {
+    if (!workers_.contains(index)) names.push_back(name_of(index));
+  }
+  return names;
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "ps/protocol.h"
+
+namespace gradrail::ps {
+
+/// Who is here, who is missing and whether the run goes on: the decisions of the control plane of one ps task.
+/// Pure: time comes in as an argument.
+///
+/// Invariants
+///   1. At most one incarnation of a worker is live.
+///   2. A run that was aborted stays aborted.
+///   3. A barrier of one generation completes once; who left or was lost is not waited for.
+/// Threads   The caller's lock.
+class Coordinator {
+ public:
+  struct Options {
+    std::vector<std::string> worker_names;  ///< of the cluster specification, in task order
+    Duration silence_limit = std::chrono::seconds(10);
+  };
+  explicit Coordinator(Options options) : options_(std::move(options)) {}
+
+  /// Set by the first join; decides what a loss means.
+  void set_mode(ModeKind mode) { mode_ = mode; }
+
+  /// Errors  ABORTED: the run is over. ALREADY_EXISTS: a live incarnation was heard of recently (the same task index
+  ///         twice, or a restart faster than its predecessor's end was noticed: try again).
+  absl::Status join(WorkerIndex worker, uint64_t incarnation, const std::string& name, TimePoint now);
+
+  /// Any sign of life. NOT_FOUND: not a live member (was declared lost, has left, or another incarnation took over).
+  absl::Status heard(WorkerIndex worker, uint64_t incarnation, TimePoint now);
+
+  void leave(WorkerIndex worker, uint64_t incarnation);
+  /// In sync mode this aborts the run. False when it was not a live member.
+  bool lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause);
+
+  struct Member {
+    WorkerIndex worker = 0;
+    uint64_t incarnation = 0;
+  };
+  /// Live members unheard of for longer than the limit; the caller declares them lost.
+  std::vector<Member> silent(TimePoint now) const;
+
+  /// Enters a barrier (again is harmless). True when it is complete for this generation.
+  bool enter_barrier(const std::string& name, uint64_t generation, bool live_only, WorkerIndex worker,
+                     uint64_t incarnation);
+  /// Whom that barrier waits for, for people.
+  std::vector<std::string> barrier_missing(const std::string& name, uint64_t generation, bool live_only) const;
+
+  std::vector<std::string> live_names() const;
+  std::string name_of(WorkerIndex worker) const;
+  /// Why the run is over; "" while it goes on.
+  const std::string& aborted() const { return aborted_; }
+  /// Everybody of the cluster specification has been here and nobody is left, or nobody is left of an aborted run.
+  bool finished() const;
+  /// Workers of the specification that have never joined.
+  std::vector<std::string> never_joined() const;
+
+ private:
+  enum class Phase : uint8_t { live, left, lost };
+  struct Worker {
+    uint64_t incarnation = 0;
+    std::string name;
+    Phase phase = Phase::live;
+    TimePoint heard;
+    std::map<std::string, uint64_t> barrier_generation;  ///< highest entered
+  };
+  Worker* find_live(WorkerIndex worker, uint64_t incarnation);
+  std::vector<WorkerIndex> missing_at(const std::string& name, uint64_t generation, bool live_only) const;
+
+  Options options_;
+  ModeKind mode_ = ModeKind::async;
+  std::map<WorkerIndex, Worker> workers_;
+  std::string aborted_;
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,104 @@
+#include "ps/server.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "ps/cluster_spec.h"
+#include "ps/control_service.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr auto kReportEvery = std::chrono::seconds(10);
+constexpr auto kHousekeepEvery = std::chrono::milliseconds(200);
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  static absl::StatusOr<std::unique_ptr<Impl>> start(Options options);
+  ~Impl();
+
+  std::vector<std::unique_ptr<Shard>> shards;
+  std::unique_ptr<ControlService> service;
+  std::unique_ptr<grpc::Server> grpc_server;
+  int port = 0;
+  uint32_t task_index = 0;
+};
+
+Server::Impl::~Impl() {
+  if (grpc_server != nullptr) grpc_server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  grpc_server.reset();
+  shards.clear();  // before the service their losses are reported to
+}
+
+absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(Options options) {
+  auto impl = std::make_unique<Impl>();
+  impl->task_index = options.task_index;
+  const std::string listen_address = options.listen_address;
+  const absl::StatusOr<HostPort> bind = parse_host_port(listen_address);
+  impl->service = std::make_unique<ControlService>(options, impl->shards);
+  for (uint32_t i = 0; i < options.shard_count; ++i) {
+    absl::StatusOr<std::unique_ptr<Shard>> shard = Shard::start(
+        {.name = fmt::format("shard {}", i),
+         .transports = options.transports,
+         .bind_host = bind.ok() ? bind->host : options.advertised_host,
+         .wait = options.wait,
+         .on_lost = [service = impl->service.get()](WorkerIndex worker, uint64_t incarnation, const std::string& cause) {
+           service->report_loss(worker, incarnation, cause);
+         }});
+    if (!shard.ok()) return shard.status();
+    impl->shards.push_back(*std::move(shard));
+  }
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second server on the port is not an error
+  builder.AddListeningPort(listen_address, grpc::InsecureServerCredentials(), &impl->port);
+  builder.RegisterService(impl->service.get());
+  impl->grpc_server = builder.BuildAndStart();
+  if (impl->grpc_server == nullptr || impl->port == 0) {
+    return absl::UnavailableError(fmt::format(
+        "cannot listen on {}: the port is in use, or the address is not one of this host (choose another with --bind)",
+        listen_address));
+  }
+  return impl;
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+absl::StatusOr<std::unique_ptr<Server>> Server::start(Options options) {
+  absl::StatusOr<std::unique_ptr<Impl>> impl = Impl::start(std::move(options));
+  if (!impl.ok()) return impl.status();
+  return std::unique_ptr<Server>(new Server(*std::move(impl)));
+}
+
+uint16_t Server::port() const { return static_cast<uint16_t>(impl_->port); }
+
+absl::Status Server::wait_finished(const std::atomic<bool>& stop) {
+  TimePoint report_at = Clock::now() + kReportEvery;
+  while (!stop.load() && !impl_->service->finished()) {
+    impl_->service->housekeep(kHousekeepEvery);
+    if (Clock::now() < report_at) continue;
+    report_at += kReportEvery;
+    const std::vector<std::string> missing = impl_->service->never_joined();
+    if (!missing.empty()) spdlog::warn("waiting for {}", fmt::join(missing, ", "));
+  }
+  const std::string aborted = impl_->service->aborted();
+  return aborted.empty() ? absl::OkStatus() : absl::AbortedError(aborted);
+}
+
+std::vector<std::string> Server::summary() {
+  const absl::StatusOr<proto::StatsReply> stats = impl_->service->gather_stats();
+  if (!stats.ok()) return {std::string(stats.status().message())};
+  std::vector<std::string> lines = {fmt::format("ps/{}: global step {}, {} bucket updates, {} shards", impl_->task_index,
+                                                stats->global_step(), stats->updates(), impl_->shards.size())};
+  for (const proto::StatsReply::Path& path : stats->paths()) {
+    lines.push_back(fmt::format("ps/{}: path {}: {} bytes in, {} bytes out", impl_->task_index, path.path(),
+                                path.bytes_in(), path.bytes_out()));
+  }
+  return lines;
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "transport/wait_set.h"
+
+namespace gradrail::ps {
+
+/// One ps task: its shards and the control plane in front of them.
+/// Threads  Any thread.
+class Server {
+ public:
+  struct Options {
+    uint32_t task_index = 0;
+    std::string listen_address;             ///< "host:port" of the control plane; port 0: any
+    std::string advertised_host;            ///< host of this task as workers reach it
+    uint32_t shard_count = 1;
+    std::vector<std::string> transports;    ///< to offer, in order
+    std::vector<std::string> worker_names;  ///< of the cluster specification
+    transport::WaitPolicy wait;
+    std::string checkpoint_dir;             ///< "": no checkpoints
+    Duration silence_limit = std::chrono::seconds(10);
+  };
+
+  /// Errors  UNAVAILABLE: the address cannot be used (names it and why), or no transport can.
+  static absl::StatusOr<std::unique_ptr<Server>> start(Options options);
+  ~Server();
+
+  uint16_t port() const;
+
+  /// Waits until the run is over (everybody of the cluster specification has come and gone) or `stop` becomes true.
+  /// Says for whom it waits every 10 s. Errors  ABORTED: why the run was given up.
+  absl::Status wait_finished(const std::atomic<bool>& stop);
+
+  /// Lines about the run for people: global step, updates, bytes per path.
+  std::vector<std::string> summary();
+
+ private:
+  class Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,209 @@
+#include "ps/shard.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "transport/registry.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// How long a shard may take to answer the control plane: it is never busy longer than one bucket's work, so that only a
+/// dead thread or a stopped process exceeds this.
+constexpr auto kTaskDeadline = std::chrono::seconds(30);
+
+/// `address` for listening: transports inside one host choose their own names.
+std::string listen_address(const transport::Transport& transport, const std::string& bind_host) {
+  if (transport.same_host_only) return "";
+  return bind_host.find(':') != std::string::npos ? fmt::format("[{}]:0", bind_host) : fmt::format("{}:0", bind_host);
+}
+
+}  // namespace
+
+Shard::Shard(Options options) : options_(std::move(options)), wait_set_(options_.wait) {}
+
+absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
+  std::unique_ptr<Shard> shard(new Shard(std::move(options)));
+  std::vector<std::string> reasons;
+  for (const std::string& name : shard->options_.transports) {
+    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+    if (!found.ok()) return found.status();
+    absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open({});
+    absl::StatusOr<std::string> address =
+        context.ok() ? (*context)->listen(listen_address(**found, shard->options_.bind_host))
+                     : absl::StatusOr<std::string>(context.status());
+    if (!address.ok()) {
+      reasons.push_back(fmt::format("{}: {}", name, message_of(address.status())));
+      shard->endpoints_.push_back({name, "", std::string(message_of(address.status()))});
+      continue;
+    }
+    shard->endpoints_.push_back({name, *std::move(address), ""});
+    shard->wait_set_.add(context->get());
+    shard->contexts_.push_back(*std::move(context));
+  }
+  if (shard->contexts_.empty()) {
+    return absl::UnavailableError(fmt::format("{}: no transport can be used ({})", shard->options_.name, fmt::join(reasons, "; ")));
+  }
+  shard->thread_ = std::thread([raw = shard.get()] { raw->run(); });
+  return shard;
+}
+
+Shard::~Shard() {
+  {
+    std::lock_guard lock(tasks_mutex_);
+    stopping_ = true;
+  }
+  wait_set_.wake();
+  if (thread_.joinable()) thread_.join();
+  for (auto& [connection, peer] : peers_) contexts_[peer->context_index]->close(peer->connection);
+}
+
+template <typename F>
+auto Shard::on_owner(F task) -> absl::StatusOr<decltype(task())> {
+  auto promise = std::make_shared<std::promise<decltype(task())>>();  // shared: the task may outlive our patience
+  std::future<decltype(task())> result = promise->get_future();
+  {
+    std::lock_guard lock(tasks_mutex_);
+    if (stopping_) return absl::UnavailableError(fmt::format("{} is stopping", options_.name));
+    tasks_.push_back([promise, task = std::move(task)] { promise->set_value(task()); });
+    tasks_waiting_.store(true, std::memory_order_release);
+  }
+  wait_set_.wake();
+  if (result.wait_for(kTaskDeadline) != std::future_status::ready) {
+    return absl::DeadlineExceededError(fmt::format("{} does not answer", options_.name));
+  }
+  return result.get();
+}
+
+void Shard::run_tasks() {
+  std::vector<std::function<void()>> tasks;
+  {
+    std::lock_guard lock(tasks_mutex_);
+    tasks.swap(tasks_);
+    tasks_waiting_.store(false, std::memory_order_relaxed);
+  }
+  for (const std::function<void()>& task : tasks) task();
+}
+
+Duration Shard::patience() const {
+  // Something waits for room or for a mapping: look again soon. Nothing does: only tasks and arrivals wake us.
+  return unsettled_ > 0 ? Duration(std::chrono::milliseconds(1)) : Duration(std::chrono::seconds(1));
+}
+
+void Shard::run() {
+  pthread_setname_np(pthread_self(), "gradrail-shard");
+  std::vector<transport::Completion> completions(64);
+  while (true) {
+    {
+      std::lock_guard lock(tasks_mutex_);
+      if (stopping_ && tasks_.empty()) return;
+    }
+    const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + patience());
+    for (size_t i = 0; i < count; ++i) handle(completions[i]);
+    if (tasks_waiting_.load(std::memory_order_acquire)) run_tasks();
+    if (unsettled_ > 0) housekeeping();
+  }
+}
+
+absl::Status Shard::set_up(Setup setup) {
+  absl::StatusOr<absl::Status> done = on_owner([this, setup = std::move(setup)]() -> absl::Status {
+    GRADRAIL_CHECK(!is_set_up_);
+    setup_ = setup;
+    const size_t bytes = range().count * sizeof(float);
+    absl::StatusOr<SharedMemory> memory = SharedMemory::create("gradrail-parameters", bytes);
+    if (!memory.ok()) return memory.status();
+    parameters_ = *std::move(memory);
+    for (const auto& context : contexts_) {
+      absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region =
+          context->register_memory(parameters_.span(), transport::Access::local);
+      if (!region.ok()) return region.status();
+      parameters_regions_.push_back(*std::move(region));
+    }
+    for (int i = 0; i < state_vectors(setup_.optimizer.kind); ++i) state_[i].assign(range().count, 0.0f);
+    uint64_t version = 0;
+    if (setup_.restored != nullptr) {
+      const Checkpoint& saved = *setup_.restored;
+      version = saved.header.global_step;
+      std::memcpy(parameters_.data(), saved.parameters.data() + range().first, bytes);
+      for (size_t i = 0; i < saved.state.size(); ++i) {
+        std::memcpy(state_[i].data(), saved.state[i].data() + range().first, bytes);
+      }
+    }
+    protocol_ = std::make_unique<ShardProtocol>(setup_.mode, bucket_count(), setup_.restored != nullptr, version);
+    setup_.restored.reset();
+    is_set_up_ = true;
+    return absl::OkStatus();
+  });
+  return done.ok() ? *done : done.status();
+}
+
+absl::Status Shard::admit(WorkerIndex worker, uint64_t incarnation, const std::string& token) {
+  return on_owner([this, worker, incarnation, token] {
+           GRADRAIL_CHECK(is_set_up_);
+           std::erase_if(tokens_, [&](const auto& entry) { return entry.second.worker == worker; });
+           tokens_[token] = {.worker = worker, .incarnation = incarnation};
+           protocol_->add_worker(worker, incarnation);
+           return true;
+         })
+      .status();
+}
+
+void Shard::dismiss(WorkerIndex worker, uint64_t incarnation) {
+  on_owner([this, worker, incarnation] {
+    std::erase_if(tokens_, [&](const auto& entry) {
+      return entry.second.worker == worker && entry.second.incarnation == incarnation;
+    });
+    if (ShardPeer* peer = peer_of(worker); peer != nullptr && peer->incarnation == incarnation) drop(peer);
+    if (is_set_up_) {
+      actions_.clear();
+      protocol_->remove_worker(worker, incarnation, actions_);
+      run_actions();
+    }
+    return true;
+  }).IgnoreError();
+}
+
+absl::StatusOr<Shard::Stats> Shard::stats() {
+  return on_owner([this] {
+    Stats stats;
+    std::map<std::string, Stats::Path> paths = past_paths_;
+    for (const auto& [connection, peer] : peers_) add_path(*peer, paths);
+    for (auto& [name, path] : paths) stats.paths.push_back(std::move(path));
+    if (!is_set_up_) return stats;
+    stats.updates = updates_;
+    stats.initialised = protocol_->initialised();
+    if (bucket_count() > 0) {
+      stats.version = protocol_->version(0);
+      stats.next_step = protocol_->next_step();
+      stats.waiting_for = protocol_->waiting_for(0);
+    }
+    return stats;
+  });
+}
+
+absl::StatusOr<Checkpoint> Shard::snapshot() {
+  absl::StatusOr<absl::StatusOr<Checkpoint>> copy = on_owner([this]() -> absl::StatusOr<Checkpoint> {
+    if (!is_set_up_ || !protocol_->initialised()) {
+      return absl::FailedPreconditionError("checkpoint: the parameters are not initialised yet");
+    }
+    Checkpoint checkpoint;
+    const auto* parameters = reinterpret_cast<const float*>(parameters_.data());
+    checkpoint.parameters.assign(parameters, parameters + range().count);
+    for (int i = 0; i < state_vectors(setup_.optimizer.kind); ++i) checkpoint.state.push_back(state_[i]);
+    checkpoint.header.optimizer = setup_.optimizer;
+    checkpoint.header.range = range();
+    checkpoint.header.shard_index = setup_.shard_index;
+    checkpoint.header.shard_count = setup_.map.shard_count();
+    checkpoint.header.bucket_bytes = static_cast<uint32_t>(setup_.map.bucket_elements() * sizeof(float));
+    for (uint32_t i = 0; i < bucket_count(); ++i) checkpoint.header.bucket_versions.push_back(protocol_->version(i));
+    return checkpoint;
+  });
+  if (!copy.ok()) return copy.status();
+  return *std::move(copy);
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,152 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/memory.h"
+#include "ps/checkpoint.h"
+#include "ps/optimizer.h"
+#include "ps/protocol.h"
+#include "ps/shard_map.h"
+#include "ps/shard_peer.h"
+#include "transport/context.h"
+#include "transport/wait_set.h"
+
+namespace gradrail::ps {
+
+/// One part of the parameters: one thread, its own transport contexts, nothing shared with other shards.
+/// Threads  Public functions: any thread (they hand a task to the shard's thread and wait for it), unless noted.
+class Shard {
+ public:
+  struct Options {
+    std::string name;                           ///< for the log: "ps/0 shard 1"
+    std::vector<std::string> transports;        ///< to listen on
+    std::string bind_host;                      ///< for transports with network addresses
+    transport::WaitPolicy wait;
+    /// Told from the shard's thread when a worker's data connection ends by itself; must not block.
+    std::function<void(WorkerIndex, uint64_t incarnation, const std::string& cause)> on_lost;
+  };
+  /// What one transport of this shard listens on, or why it does not.
+  struct Endpoint {
+    std::string transport;
+    std::string address;
+    std::string refused;
+  };
+  /// Decided by the first worker that joins.
+  struct Setup {
+    uint32_t shard_index = 0;
+    ShardMap map;
+    Mode mode;
+    OptimizerConfig optimizer;
+    std::shared_ptr<const Checkpoint> restored;  ///< whole model, shared by the shards of a task that read it once
+  };
+  struct Stats {
+    uint64_t version = 0;  ///< of bucket 0
+    uint64_t next_step = UINT64_MAX;  ///< sync: lowest expected on any bucket; no voice without buckets
+    uint64_t updates = 0;  ///< over all buckets
+    bool initialised = false;
+    std::vector<WorkerIndex> waiting_for;  ///< sync
+    struct Path {
+      std::string path;
+      uint64_t bytes_in = 0;
+      uint64_t bytes_out = 0;
+    };
+    std::vector<Path> paths;
+  };
+
+  /// Opens and listens. UNAVAILABLE when no transport could be used; the reasons are in it.
+  static absl::StatusOr<std::unique_ptr<Shard>> start(Options options);
+  ~Shard();
+
+  const std::vector<Endpoint>& endpoints() const { return endpoints_; }  ///< set once
+
+  absl::Status set_up(Setup setup);
+  /// From now on a data connection with this token is this member's.
+  absl::Status admit(WorkerIndex worker, uint64_t incarnation, const std::string& token);
+  /// The member has left or was lost: drops its connections and slots.
+  void dismiss(WorkerIndex worker, uint64_t incarnation);
+  absl::StatusOr<Stats> stats();
+  /// A copy of everything, taken between two updates.
+  absl::StatusOr<Checkpoint> snapshot();
+
+ private:
+  explicit Shard(Options options);
+
+  // shard.cc: the thread and its tasks
+  template <typename F>
+  auto on_owner(F task) -> absl::StatusOr<decltype(task())>;
+  void run();
+  void run_tasks();
+  Duration patience() const;
+
+  // shard_peers.cc: data connections
+  void handle(transport::Completion& completion);
+  void greet(ShardPeer& peer, absl::Span<const std::byte> message);
+  void continue_mapping(ShardPeer& peer);
+  absl::Status admit_peer(ShardPeer& peer);
+  void refuse(ShardPeer& peer, const std::string& why);
+  void housekeeping();
+  void retire(const ShardPeer& peer);
+  void drop(ShardPeer* peer);
+  static void add_path(const ShardPeer& peer, std::map<std::string, Stats::Path>& paths);
+
+  // shard_exchange.cc: the hot path
+  void on_arrival(ShardPeer& peer, uint64_t immediate);
+  absl::Status check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const;
+  void run_actions();
+  void initialise(const Action& action);
+  void apply_update(const Action& action);
+  void answer(const Action& action);
+  bool send_answer(ShardPeer& peer, uint32_t bucket);
+  void send_backlog(ShardPeer& peer);
+  const float* gradient(const ShardPeer& peer, uint32_t bucket) const;
+  const float* sum_in_order(absl::Span<const float* const> gradients, size_t count);
+
+  ElementRange range() const { return setup_.map.shard(setup_.shard_index); }
+  uint32_t bucket_count() const { return setup_.map.bucket_count(setup_.shard_index); }
+  ElementRange bucket_range(uint32_t bucket) const { return setup_.map.bucket(setup_.shard_index, bucket); }
+  float* parameters_of(uint32_t bucket) const;
+  ShardPeer* peer_of(WorkerIndex worker) const;
+
+  // Set once.
+  Options options_;
+  std::vector<Endpoint> endpoints_;
+
+  // Any thread, under the mutex.
+  std::mutex tasks_mutex_;
+  std::vector<std::function<void()>> tasks_;
+  bool stopping_ = false;
+  std::atomic<bool> tasks_waiting_ = false;  ///< looked at without the mutex on each turn
+
+  // Owner thread. Peers and regions go before the contexts they belong to: members are destroyed bottom up.
+  std::vector<std::unique_ptr<transport::Context>> contexts_;
+  transport::WaitSet wait_set_;
+  bool is_set_up_ = false;
+  Setup setup_;
+  std::unique_ptr<ShardProtocol> protocol_;
+  SharedMemory parameters_;
+  std::vector<std::unique_ptr<transport::MemoryRegion>> parameters_regions_;  ///< per context
+  std::vector<float> state_[2];
+  std::vector<float> sum_;  ///< scratch for more gradients than the kernels take at once
+  uint64_t updates_ = 0;
+  Actions actions_;
+  std::map<std::string, Arrival> tokens_;  ///< token → member (worker and incarnation)
+  std::unordered_map<const transport::Connection*, std::unique_ptr<ShardPeer>> peers_;
+  std::vector<ShardPeer*> by_worker_;  ///< active peers
+  size_t unsettled_ = 0;  ///< peers that are not active, or have a backlog: housekeeping() looks after them
+  std::map<std::string, Stats::Path> past_paths_;
+
+  std::thread thread_;  ///< last: starts when all else is there
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,178 @@
+// The hot path of a shard: a header has arrived, the protocol decides, the kernels apply, the answer goes back.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/shard.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kKernelArity = 16;  // gradients and targets one call of apply() takes
+
+}  // namespace
+
+float* Shard::parameters_of(uint32_t bucket) const {
+  return reinterpret_cast<float*>(parameters_.data()) + (bucket_range(bucket).first - range().first);
+}
+
+const float* Shard::gradient(const ShardPeer& peer, uint32_t bucket) const {
+  const ElementRange where = bucket_range(bucket);
+  if (peer.gradients_mapped != nullptr) return peer.gradients_mapped + where.first;
+  const std::byte* payload = peer.slots.data() + bucket_count() * sizeof(SlotHeader);
+  return reinterpret_cast<const float*>(payload) + (where.first - range().first);
+}
+
+absl::Status Shard::check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const {
+  const auto bad = [&](std::string_view what) {
+    return absl::InvalidArgumentError(fmt::format("slot header of bucket {}: {}", immediate, what));
+  };
+  if (header.magic != SlotHeader::kMagic) return bad("wrong magic");
+  if (header.bucket != immediate) return bad("is for another bucket");
+  if (header.incarnation != peer.incarnation) return bad("of another incarnation");
+  const bool has_payload = header.kind != ArrivalKind::pull;
+  const uint64_t expected = has_payload ? bucket_range(header.bucket).count * sizeof(float) : 0;
+  if (header.payload_bytes != expected) return bad("payload length is not the bucket's");
+  if (header.kind != ArrivalKind::push && header.kind != ArrivalKind::pull && header.kind != ArrivalKind::initialise) {
+    return bad("unknown kind");
+  }
+  if (header.has_crc != 0 && has_payload && crc32c(gradient(peer, header.bucket), expected) != header.crc32c) {
+    return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
+  }
+  return absl::OkStatus();
+}
+
+void Shard::on_arrival(ShardPeer& peer, uint64_t immediate) {
+  if (immediate >= bucket_count()) return refuse(peer, fmt::format("no bucket {} in this shard", immediate));
+  // A copy: the worker could change its slot between check and use.
+  const SlotHeader header = peer.slot_headers()[immediate];
+  if (const absl::Status checked = check(peer, header, immediate); !checked.ok()) {
+    return refuse(peer, std::string(message_of(checked)));
+  }
+  peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
+  peer.return_headers()[immediate].has_crc = header.has_crc;
+  actions_.clear();
+  protocol_->on_arrival({.worker = peer.worker,
+                         .incarnation = peer.incarnation,
+                         .kind = header.kind,
+                         .bucket = header.bucket,
+                         .step = header.step,
+                         .base_version = header.base_version},
+                        actions_);
+  run_actions();
+}
+
+void Shard::run_actions() {
+  for (const Action& action : actions_) {
+    switch (action.kind) {
+      case Action::Kind::initialise:
+        initialise(action);
+        break;
+      case Action::Kind::apply:
+        apply_update(action);
+        break;
+      case Action::Kind::answer:
+        answer(action);
+        break;
+      case Action::Kind::refuse:
+        if (ShardPeer* peer = peer_of(action.worker); peer != nullptr) refuse(*peer, action.reason);
+        break;
+    }
+  }
+}
+
+void Shard::initialise(const Action& action) {
+  const ShardPeer* chief = peer_of(action.contributors[0]);
+  GRADRAIL_CHECK(chief != nullptr);
+  std::memcpy(parameters_of(action.bucket), gradient(*chief, action.bucket),
+              bucket_range(action.bucket).count * sizeof(float));
+}
+
+const float* Shard::sum_in_order(absl::Span<const float* const> gradients, size_t count) {
+  sum_.assign(gradients[0], gradients[0] + count);
+  for (const float* gradient : gradients.subspan(1)) {
+    for (size_t i = 0; i < count; ++i) sum_[i] += gradient[i];
+  }
+  const float scale = 1.0f / static_cast<float>(gradients.size());
+  for (size_t i = 0; i < count; ++i) sum_[i] *= scale;
+  return sum_.data();
+}
+
+void Shard::apply_update(const Action& action) {
+  const ElementRange where = bucket_range(action.bucket);
+  absl::InlinedVector<const float*, kKernelArity> gradients;
+  absl::InlinedVector<float*, kKernelArity> targets;
+  for (const WorkerIndex worker : action.contributors) {
+    ShardPeer* peer = peer_of(worker);
+    GRADRAIL_CHECK(peer != nullptr);  // a worker whose connection went was removed from the protocol first
+    gradients.push_back(gradient(*peer, action.bucket));
+    if (peer->parameters_mapped != nullptr && targets.size() < kKernelArity) {
+      targets.push_back(peer->parameters_mapped + where.first);
+      peer->stored_version[action.bucket] = action.version;
+    }
+  }
+  if (gradients.size() > kKernelArity) {
+    const float* sum = sum_in_order(gradients, where.count);
+    gradients.assign(1, sum);
+  }
+  const uint64_t offset = where.first - range().first;
+  apply(setup_.optimizer, {.count = where.count,
+                           .parameters = parameters_of(action.bucket),
+                           .state = {state_[0].empty() ? nullptr : state_[0].data() + offset,
+                                     state_[1].empty() ? nullptr : state_[1].data() + offset},
+                           .gradients = gradients,
+                           .targets = targets,
+                           .update_index = action.version});
+  ++updates_;
+}
+
+void Shard::answer(const Action& action) {
+  ShardPeer* peer = peer_of(action.worker);
+  if (peer == nullptr) return;  // its connection is gone; the answer is repeated when it comes back
+  ReturnHeader& header = peer->return_headers()[action.bucket];
+  const uint16_t has_crc = header.has_crc;
+  header = {.bucket = action.bucket,
+            .step = action.step,
+            .version = action.version,
+            .staleness = action.staleness,
+            .incarnation = peer->incarnation,
+            .has_crc = has_crc};
+  const ElementRange where = bucket_range(action.bucket);
+  if (has_crc != 0) header.crc32c = crc32c(parameters_of(action.bucket), where.count * sizeof(float));
+  if (peer->parameters_mapped != nullptr && peer->stored_version[action.bucket] != action.version) {
+    std::memcpy(peer->parameters_mapped + where.first, parameters_of(action.bucket), where.count * sizeof(float));
+    peer->stored_version[action.bucket] = action.version;
+  }
+  peer->bytes_out += where.count * sizeof(float) + sizeof(ReturnHeader);
+  peer->parameters_sent[action.bucket] = peer->parameters_mapped != nullptr;
+  if (peer->backlog.empty() && send_answer(*peer, action.bucket)) return;
+  if (peer->backlog.empty()) ++unsettled_;
+  peer->backlog.push_back(action.bucket);
+}
+
+bool Shard::send_answer(ShardPeer& peer, uint32_t bucket) {
+  const ElementRange where = bucket_range(bucket);
+  if (!peer.parameters_sent[bucket]) {
+    const absl::Status posted =
+        peer.connection->put({.region = parameters_regions_[peer.context_index].get(),
+                              .offset = (where.first - range().first) * sizeof(float),
+                              .bytes = where.count * sizeof(float)},
+                             {.region = peer.parameters_remote, .offset = where.first * sizeof(float)}, {});
+    if (absl::IsResourceExhausted(posted)) return false;
+    peer.parameters_sent[bucket] = true;  // any other failure: peer_lost is on its way
+  }
+  const absl::Status posted = peer.connection->put(
+      {.region = peer.returns_region.get(), .offset = bucket * sizeof(ReturnHeader), .bytes = sizeof(ReturnHeader)},
+      {.region = peer.returns_remote, .offset = bucket * sizeof(ReturnHeader)}, {.immediate = bucket});
+  return !absl::IsResourceExhausted(posted);
+}
+
+void Shard::send_backlog(ShardPeer& peer) {
+  while (!peer.backlog.empty() && send_answer(peer, peer.backlog.front())) peer.backlog.pop_front();
+  if (peer.backlog.empty()) --unsettled_;
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "ps/exchange_layout.h"
+#include "ps/protocol.h"
+#include "transport/connection.h"
+
+namespace gradrail::ps {
+
+/// A data connection of a shard, from the moment it is accepted until it is closed.
+/// Threads  Owner thread of the shard.
+struct ShardPeer {
+  enum class Phase : uint8_t { greeting, mapping, active, dismissed };
+
+  transport::Connection* connection = nullptr;
+  size_t context_index = 0;
+  Phase phase = Phase::greeting;
+  TimePoint phase_deadline;  ///< greeting, mapping, dismissed: then the connection is closed
+
+  // Set once, by Hello.
+  WorkerIndex worker = 0;
+  uint64_t incarnation = 0;
+  transport::RemoteRegion parameters_remote{};
+  transport::RemoteRegion returns_remote{};
+  transport::RemoteRegion gradients_remote{};
+  bool gradients_offered = false;
+
+  // The worker's memory, where the transport maps it; else null.
+  float* parameters_mapped = nullptr;       ///< all elements of the model
+  const float* gradients_mapped = nullptr;  ///< all elements of the model
+
+  SharedMemory slots;  ///< [SlotHeader × buckets][payload, unless gradients_mapped]
+  std::unique_ptr<transport::MemoryRegion> slots_region;
+  SharedMemory returns;  ///< [ReturnHeader × buckets], source of the way back
+  std::unique_ptr<transport::MemoryRegion> returns_region;
+
+  std::vector<uint64_t> stored_version;  ///< per bucket: version already stored into parameters_mapped
+  std::deque<uint32_t> backlog;          ///< buckets whose answer the transport could not take yet
+  std::vector<bool> parameters_sent;     ///< per bucket in backlog: only the header is missing
+
+  uint64_t bytes_in = 0;
+  uint64_t bytes_out = 0;
+
+  const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.data()); }
+  ReturnHeader* return_headers() const { return reinterpret_cast<ReturnHeader*>(returns.data()); }
+};
+
+}  // namespace gradrail::ps

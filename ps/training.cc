@@ -1,0 +1,83 @@
+#include "ps/training.h"
+
+#include "fmt/format.h"
+
+namespace gradrail::ps {
+
+absl::StatusOr<ModeKind> parse_mode(std::string_view name) {
+  if (name == "async") return ModeKind::async;
+  if (name == "sync") return ModeKind::sync;
+  return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync", name));
+}
+
+std::string_view mode_name(ModeKind kind) { return kind == ModeKind::sync ? "sync" : "async"; }
+
+proto::Training to_proto(const Training& training) {
+  proto::Training message;
+  message.set_mode(std::string(mode_name(training.mode.kind)));
+  message.set_worker_count(training.mode.worker_count);
+  message.set_optimizer(std::string(optimizer_name(training.optimizer.kind)));
+  message.set_learning_rate(training.optimizer.learning_rate);
+  message.set_momentum(training.optimizer.momentum);
+  message.set_beta1(training.optimizer.beta1);
+  message.set_beta2(training.optimizer.beta2);
+  message.set_epsilon(training.optimizer.epsilon);
+  message.set_bucket_bytes(training.bucket_bytes);
+  return message;
+}
+
+absl::StatusOr<Training> from_proto(const proto::Training& message) {
+  const absl::StatusOr<ModeKind> mode = parse_mode(message.mode());
+  if (!mode.ok()) return mode.status();
+  const absl::StatusOr<OptimizerKind> optimizer = parse_optimizer(message.optimizer());
+  if (!optimizer.ok()) return optimizer.status();
+  if (*mode == ModeKind::sync && message.worker_count() == 0) {
+    return absl::InvalidArgumentError("sync mode needs the number of workers");
+  }
+  return Training{.mode = {.kind = *mode, .worker_count = message.worker_count()},
+                  .optimizer = {.kind = *optimizer,
+                                .learning_rate = message.learning_rate(),
+                                .momentum = message.momentum(),
+                                .beta1 = message.beta1(),
+                                .beta2 = message.beta2(),
+                                .epsilon = message.epsilon()},
+                  .bucket_bytes = message.bucket_bytes()};
+}
+
+std::string difference(const Training& ours, const Training& theirs) {
+  const auto say = [](std::string_view what, const auto& here, const auto& there) {
+    return fmt::format("{} {} here, {} there", what, here, there);
+  };
+  if (ours.mode.kind != theirs.mode.kind) return say("mode", mode_name(ours.mode.kind), mode_name(theirs.mode.kind));
+  if (ours.mode.kind == ModeKind::sync && ours.mode.worker_count != theirs.mode.worker_count) {
+    return say("number of workers", ours.mode.worker_count, theirs.mode.worker_count);
+  }
+  const OptimizerConfig& a = ours.optimizer;
+  const OptimizerConfig& b = theirs.optimizer;
+  if (a.kind != b.kind) return say("optimizer", optimizer_name(a.kind), optimizer_name(b.kind));
+  if (a.learning_rate != b.learning_rate) return say("learning_rate", a.learning_rate, b.learning_rate);
+  if (a.momentum != b.momentum) return say("momentum", a.momentum, b.momentum);
+  if (a.beta1 != b.beta1) return say("beta1", a.beta1, b.beta1);
+  if (a.beta2 != b.beta2) return say("beta2", a.beta2, b.beta2);
+  if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
+  if (ours.bucket_bytes != theirs.bucket_bytes) return say("bucket_bytes", ours.bucket_bytes, theirs.bucket_bytes);
+  return "";
+}
+
+void to_proto(const Schema& schema, proto::JoinRequest& request) {
+  for (const Tensor& tensor : schema) {
+    proto::Tensor* message = request.add_schema();
+    message->set_name(tensor.name);
+    message->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  }
+}
+
+Schema schema_from_proto(const proto::JoinRequest& request) {
+  Schema schema;
+  for (const proto::Tensor& tensor : request.schema()) {
+    schema.push_back({tensor.name(), {tensor.shape().begin(), tensor.shape().end()}});
+  }
+  return schema;
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ps/control.pb.h"
+#include "ps/optimizer.h"
+#include "ps/protocol.h"
+#include "ps/shard_map.h"
+
+namespace gradrail::ps {
+
+/// Raised when control.proto or exchange_layout.h change meaning; both ends must have the same.
+constexpr uint32_t kProtocolVersion = 1;
+
+/// What all workers must agree on: the first to join decides, the others are compared with it.
+struct Training {
+  Mode mode;
+  OptimizerConfig optimizer;
+  uint32_t bucket_bytes = 1 << 20;
+};
+
+/// Names as on the command line: async, sync. INVALID_ARGUMENT lists them.
+absl::StatusOr<ModeKind> parse_mode(std::string_view name);
+std::string_view mode_name(ModeKind kind);
+
+proto::Training to_proto(const Training& training);
+absl::StatusOr<Training> from_proto(const proto::Training& message);
+
+/// What differs, for people: "learning_rate 0.01 here, 0.001 there". "" when equal.
+std::string difference(const Training& ours, const Training& theirs);
+
+void to_proto(const Schema& schema, proto::JoinRequest& request);
+Schema schema_from_proto(const proto::JoinRequest& request);
+
+}  // namespace gradrail::ps
