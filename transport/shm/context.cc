@@ -1,7 +1,248 @@
 #include "transport/shm/context.h"
 
-namespace gradrail::transport::shm {
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return absl::UnimplementedError("shm"); }
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "transport/shm/native_error.h"
+
+namespace gradrail::transport::shm {
+namespace {
+
+/// A look at the sockets costs about as much as 20 polls: this often it cannot be felt, and a lost peer is noticed
+/// soon.
+constexpr uint32_t kPollsPerLook = 1024;
+constexpr auto kTimePerLook = std::chrono::milliseconds(1);
+/// Reading the clock costs as much as a poll.
+constexpr uint32_t kPollsPerClock = 16;
+/// A peer sends its hello in the same call that connects; this one is broken or hostile.
+constexpr auto kHelloPatience = std::chrono::seconds(10);
+constexpr size_t kMaxStrangers = 256;
+constexpr int kAcceptsPerLook = 64;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return ShmContext::create(); }
+
+absl::StatusOr<std::unique_ptr<Context>> ShmContext::create() {
+  Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return from_errno(errno, "epoll_create1");
+  absl::StatusOr<Descriptor> bell = create_bell();
+  if (!bell.ok()) return bell.status();
+  std::unique_ptr<ShmContext> context(new ShmContext(std::move(epoll), std::move(*bell)));
+  GRADRAIL_RETURN_IF_ERROR(context->watch(context->bell_.get()));
+  return context;
+}
+
+ShmContext::~ShmContext() {
+  for (const auto& connection : connections_) connection->say_goodbye();
+  GRADRAIL_CHECK(regions_.empty());  // a region must not outlive its Context
+}
+
+Capabilities ShmContext::capabilities() const {
+  return {.one_sided = true,
+          .gpu_memory = GpuMemory::none,
+          .direct_map = true,
+          .ordered_puts = true,
+          .wait_by_fd = true,
+          .max_inline_bytes = 0,
+          .max_message_bytes = kMaxMessageBytes,
+          .immediate_bits = 64};
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> ShmContext::register_memory(MemorySpan memory, Access access) {
+  return ShmRegion::create(&regions_, memory, access);
+}
+
+absl::Status ShmContext::watch(int fd) {
+  epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return from_errno(errno, "epoll_ctl");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ShmContext::listen(const std::string& address) {
+  if (listener_) return absl::FailedPreconditionError("shm: this context listens already");
+  absl::StatusOr<std::string> name = address.empty() ? random_address() : address;
+  if (!name.ok()) return name.status();
+  absl::StatusOr<Descriptor> listener = listen_on(*name);
+  if (!listener.ok()) return listener.status();
+  GRADRAIL_RETURN_IF_ERROR(watch(listener->get()));
+  listener_ = std::move(*listener);
+  address_ = *name;
+  return *name;
+}
+
+absl::StatusOr<Connection*> ShmContext::connect(const std::string& address, TimePoint deadline) {
+  absl::StatusOr<Descriptor> socket = connect_to(address, deadline);
+  if (!socket.ok()) return socket.status();
+  absl::StatusOr<pid_t> pid = check_peer(socket->get());
+  if (!pid.ok()) return pid.status();
+  absl::StatusOr<Descriptor> file = create_sealed("gradrail-rings", sizeof(RingPair));
+  if (!file.ok()) return file.status();
+  absl::StatusOr<Mapping> rings = Mapping::map_sealed(file->get(), sizeof(RingPair), Mapping::Mode::read_write);
+  if (!rings.ok()) return rings.status();
+  ControlChannel channel(std::move(*socket), epoll_.get());
+  const int descriptors[] = {file->get(), bell_.get()};
+  GRADRAIL_RETURN_IF_ERROR(channel.send(make_hello(), descriptors));
+  return add({.side = ConnectionParts::Side::connector,
+              .channel = std::move(channel),
+              .rings = std::move(*rings),
+              .peer_bell = {},
+              .regions = &regions_,
+              .peer_pid = *pid,
+              .address = address});
+}
+
+Connection* ShmContext::add(ConnectionParts parts) {
+  connections_.push_back(std::make_unique<ShmConnection>(std::move(parts)));
+  return connections_.back().get();
+}
+
+void ShmContext::close(Connection* connection) {
+  const auto found = std::find_if(connections_.begin(), connections_.end(),
+                                  [&](const auto& candidate) { return candidate.get() == connection; });
+  GRADRAIL_CHECK(found != connections_.end());
+  (*found)->say_goodbye();
+  connections_.erase(found);
+}
+
+void ShmContext::accept_peers() {
+  for (int i = 0; i < kAcceptsPerLook; ++i) {
+    Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket) {
+      admit(std::move(socket));
+      continue;
+    }
+    const int error = errno;
+    const bool quiet = error == EAGAIN || error == ECONNABORTED || error == EINTR;
+    if (!quiet && Clock::now() - last_accept_complaint_ > std::chrono::seconds(1)) {
+      last_accept_complaint_ = Clock::now();
+      spdlog::warn("{}", from_errno(error, "accept a peer").ToString());
+    }
+    return;
+  }
+}
+
+void ShmContext::admit(Descriptor socket) {
+  absl::StatusOr<pid_t> pid = check_peer(socket.get());
+  ControlChannel channel(std::move(socket), epoll_.get());
+  if (pid.ok() && strangers_.size() >= kMaxStrangers) pid = absl::ResourceExhaustedError("shm: too many silent peers");
+  if (!pid.ok()) {
+    spdlog::warn("shm {}: refused a peer: {}", address_, pid.status().ToString());
+    channel.close_with(pid.status());
+    return;
+  }
+  const int fd = channel.fd();
+  Stranger& stranger = strangers_[fd];
+  stranger = {.channel = std::move(channel), .pid = *pid, .accepted = Clock::now()};
+  greet(stranger);
+}
+
+void ShmContext::greet(Stranger& stranger) {
+  const int fd = stranger.channel.fd();
+  absl::StatusOr<Packet> hello = stranger.channel.receive();
+  if (hello.ok() && hello->kind == Packet::Kind::nothing) return;
+  const bool spoke = !hello.ok() || hello->kind == Packet::Kind::message;
+  if (const absl::Status status = hello.ok() && spoke ? welcome(stranger, *hello) : hello.status(); !status.ok()) {
+    spdlog::warn("shm {}: refused process {}: {}", address_, stranger.pid, status.ToString());
+    stranger.channel.close_with(status);
+  }
+  strangers_.erase(fd);
+}
+
+absl::Status ShmContext::welcome(Stranger& stranger, Packet& hello) {
+  GRADRAIL_RETURN_IF_ERROR(check_hello(hello.message, hello.descriptors.size()));
+  GRADRAIL_RETURN_IF_ERROR(check_bell(hello.descriptors[1].get()));
+  absl::StatusOr<Mapping> rings =
+      Mapping::map_sealed(hello.descriptors[0].get(), sizeof(RingPair), Mapping::Mode::read_write);
+  if (!rings.ok()) return rings.status();
+  ControlMessage answer;
+  answer.kind = ControlKind::welcome;
+  const int bell = bell_.get();
+  GRADRAIL_RETURN_IF_ERROR(stranger.channel.send(answer, {&bell, 1}));
+  add({.side = ConnectionParts::Side::acceptor,
+       .channel = std::move(stranger.channel),
+       .rings = std::move(*rings),
+       .peer_bell = std::move(hello.descriptors[1]),
+       .regions = &regions_,
+       .peer_pid = stranger.pid,
+       .address = address_});
+  return absl::OkStatus();
+}
+
+void ShmContext::drop_silent_strangers() {
+  const TimePoint limit = Clock::now() - kHelloPatience;
+  std::erase_if(strangers_, [&](const auto& item) { return item.second.accepted < limit; });
+}
+
+bool ShmContext::sockets_due() {
+  ++polls_since_look_;
+  if (polls_since_look_ % kPollsPerClock != 0) [[likely]] {
+    return false;
+  }
+  if (polls_since_look_ >= kPollsPerLook || Clock::now() - last_look_ >= kTimePerLook) return true;
+  return std::any_of(connections_.begin(), connections_.end(), [](const auto& c) { return c->expects_answer(); });
+}
+
+void ShmContext::look_at_sockets() {
+  polls_since_look_ = 0;
+  last_look_ = Clock::now();
+  std::array<epoll_event, 64> events;
+  const int count = epoll_wait(epoll_.get(), events.data(), events.size(), 0);
+  for (int i = 0; i < count; ++i) look_at(events[static_cast<size_t>(i)].data.fd);
+  if (!strangers_.empty()) drop_silent_strangers();
+}
+
+void ShmContext::look_at(int fd) {
+  if (fd == bell_.get()) {
+    uint64_t rung = 0;
+    [[maybe_unused]] const ssize_t bytes = read(fd, &rung, sizeof(rung));
+    return;
+  }
+  if (fd == listener_.get()) return accept_peers();
+  if (const auto stranger = strangers_.find(fd); stranger != strangers_.end()) return greet(stranger->second);
+  for (const auto& connection : connections_) {
+    if (connection->channel_fd() == fd) return connection->service_channel();
+  }
+}
+
+void ShmContext::disarm() {
+  armed_ = false;
+  for (const auto& connection : connections_) connection->announce_awake();
+}
+
+bool ShmContext::arm() {
+  for (const auto& connection : connections_) connection->announce_sleep();
+  armed_ = true;
+  const bool busy = std::any_of(connections_.begin(), connections_.end(), [](const auto& c) { return c->has_work(); });
+  if (busy) disarm();
+  return !busy;
+}
+
+size_t ShmContext::poll(absl::Span<Completion> out) {
+  arena_.reset();
+  if (armed_) {
+    disarm();
+    look_at_sockets();
+  } else if (sockets_due()) {
+    look_at_sockets();
+  }
+  if (connections_.empty()) return 0;
+  size_t count = 0;
+  next_ = next_ + 1 < connections_.size() ? next_ + 1 : 0;
+  for (size_t i = 0; i < connections_.size() && count < out.size(); ++i) {
+    const size_t index = next_ + i < connections_.size() ? next_ + i : next_ + i - connections_.size();
+    count += connections_[index]->poll(out.subspan(count), arena_);
+  }
+  return count;
+}
 
 }  // namespace gradrail::transport::shm

@@ -1,13 +1,74 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "transport/context.h"
 #include "transport/registry.h"
+#include "transport/shm/connection.h"
 
 namespace gradrail::transport::shm {
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
+
+/// Peers on one host. Posts copy into the peer's memory and publish a ring entry; a system call is made only for a peer
+/// that sleeps, and for the sockets, which are looked at about once a millisecond while spinning.
+class ShmContext final : public Context {
+ public:
+  static absl::StatusOr<std::unique_ptr<Context>> create();
+  ~ShmContext() override;
+
+  std::string_view name() const override { return "shm"; }
+  Capabilities capabilities() const override;
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) override;
+  absl::StatusOr<std::string> listen(const std::string& address) override;
+  absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) override;
+  void close(Connection* connection) override;
+  size_t poll(absl::Span<Completion> out) override;
+  int wait_fd() const override { return epoll_.get(); }
+  bool arm() override;
+
+ private:
+  /// An accepted socket whose hello has not come yet.
+  struct Stranger {
+    ControlChannel channel;
+    pid_t pid = 0;
+    TimePoint accepted;
+  };
+
+  ShmContext(Descriptor epoll, Descriptor bell) : epoll_(std::move(epoll)), bell_(std::move(bell)) {}
+
+  bool sockets_due();
+  void look_at_sockets();
+  void look_at(int fd);
+  void disarm();
+  absl::Status watch(int fd);
+
+  void accept_peers();
+  void admit(Descriptor socket);
+  void greet(Stranger& stranger);
+  absl::Status welcome(Stranger& stranger, Packet& hello);
+  void drop_silent_strangers();
+  Connection* add(ConnectionParts parts);
+
+  // Set once.
+  Descriptor epoll_;  ///< bell, listener, and the socket of each connection
+  Descriptor bell_;   ///< peers ring it when we sleep
+  Descriptor listener_;
+  std::string address_;
+
+  // Owner thread.
+  RegionTable regions_;
+  std::vector<std::unique_ptr<ShmConnection>> connections_;
+  std::unordered_map<int, Stranger> strangers_;  ///< by socket
+  MessageArena arena_;
+  size_t next_ = 0;  ///< round robin: no peer starves another
+  bool armed_ = false;
+  uint32_t polls_since_look_ = 0;
+  TimePoint last_look_;
+  TimePoint last_accept_complaint_;
+};
 
 }  // namespace gradrail::transport::shm

@@ -1,0 +1,161 @@
+#include "transport/shm/connection.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace gradrail::transport::shm {
+namespace {
+
+/// Packets handled per look at a socket: a peer that floods it must not starve the others.
+constexpr int kPacketsPerLook = 64;
+
+Ring* produced_ring(const Mapping& rings, ConnectionParts::Side side) {
+  auto* pair = reinterpret_cast<RingPair*>(rings.data());
+  return side == ConnectionParts::Side::connector ? &pair->from_connector : &pair->from_acceptor;
+}
+
+Ring* consumed_ring(const Mapping& rings, ConnectionParts::Side side) {
+  auto* pair = reinterpret_cast<RingPair*>(rings.data());
+  return side == ConnectionParts::Side::connector ? &pair->from_acceptor : &pair->from_connector;
+}
+
+}  // namespace
+
+ShmConnection::ShmConnection(ConnectionParts parts)
+    : side_(parts.side),
+      rings_(std::move(parts.rings)),
+      regions_(parts.regions),
+      peer_pid_(parts.peer_pid),
+      address_(std::move(parts.address)),
+      producer_(produced_ring(rings_, side_)),
+      consumer_(consumed_ring(rings_, side_)),
+      channel_(std::move(parts.channel)),
+      peer_bell_(std::move(parts.peer_bell)) {
+  if (side_ == ConnectionParts::Side::acceptor) local_.push_back({.kind = Completion::Kind::connected});
+}
+
+std::string ShmConnection::describe() const {
+  const bool connector = side_ == ConnectionParts::Side::connector;
+  return fmt::format("shm pid {} {} pid {} at {}", getpid(), connector ? ">" : "<", peer_pid_, address_);
+}
+
+absl::StatusOr<RemoteRegion> ShmConnection::import(std::string_view key_bytes) {
+  const std::optional<RegionKey> key = decode_key(key_bytes);
+  if (!key) return absl::InvalidArgumentError("shm: not a region key of this transport and version");
+  for (size_t i = 0; i < imported_.size(); ++i) {
+    if (imported_[i].key == *key) return RemoteRegion(i);
+  }
+  if (!cause_.ok()) return lost_error();
+  // A local region is never asked for: every post to it is refused here.
+  if (key->access != static_cast<uint8_t>(Access::local)) GRADRAIL_RETURN_IF_ERROR(request(*key));
+  imported_.push_back({.key = *key, .mapping = {}});
+  return RemoteRegion(imported_.size() - 1);
+}
+
+absl::Status ShmConnection::request(const RegionKey& key) {
+  ControlMessage fetch;
+  fetch.kind = ControlKind::fetch;
+  fetch.key = key;
+  GRADRAIL_RETURN_IF_ERROR(channel_.send(fetch, {}));
+  ++regions_requested_;
+  return absl::OkStatus();
+}
+
+void ShmConnection::service_channel() {
+  for (int i = 0; i < kPacketsPerLook && channel_.open(); ++i) {
+    absl::Status status = channel_.has_backlog() ? channel_.send_backlog() : absl::OkStatus();
+    if (status.ok() && channel_.has_backlog()) return;
+    absl::StatusOr<Packet> packet = status.ok() ? channel_.receive() : absl::StatusOr<Packet>(status);
+    if (!packet.ok()) return refuse(packet.status(), Drain::no);
+    if (packet->kind == Packet::Kind::nothing) return;
+    if (packet->kind == Packet::Kind::ended) {
+      return lose(absl::UnavailableError(fmt::format("shm: peer process {} ended", peer_pid_)), Drain::yes);
+    }
+    if (status = handle(*packet); !status.ok()) return refuse(status, Drain::no);
+  }
+}
+
+absl::Status ShmConnection::handle(Packet& packet) {
+  switch (packet.message.kind) {
+    case ControlKind::welcome:
+      return handle_welcome(packet);
+    case ControlKind::fetch:
+      return handle_fetch(packet.message.key);
+    case ControlKind::region:
+      return handle_region(packet);
+    case ControlKind::goodbye:
+      lose(reason_of(packet.message), Drain::yes);
+      return absl::OkStatus();
+    case ControlKind::hello:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("shm: peer sent a packet of kind {} out of turn", static_cast<int>(packet.message.kind)));
+}
+
+absl::Status ShmConnection::handle_welcome(Packet& packet) {
+  if (peer_bell_ || packet.descriptors.size() != 1) return absl::InvalidArgumentError("shm: broken welcome from peer");
+  GRADRAIL_RETURN_IF_ERROR(check_bell(packet.descriptors[0].get()));
+  peer_bell_ = std::move(packet.descriptors[0]);
+  wake_peer();  // for whatever was posted before there was a bell
+  return absl::OkStatus();
+}
+
+absl::Status ShmConnection::handle_fetch(const RegionKey& key) {
+  absl::StatusOr<int> fd = regions_->find(key);
+  if (!fd.ok()) return fd.status();
+  if (allows(static_cast<Access>(key.access), Access::remote_write)) return answer_fetch(key, *fd);
+  absl::StatusOr<Descriptor> read_only = reopen_read_only(*fd);
+  if (!read_only.ok()) return read_only.status();
+  return answer_fetch(key, read_only->get());
+}
+
+absl::Status ShmConnection::answer_fetch(const RegionKey& key, int fd) {
+  ControlMessage answer;
+  answer.kind = ControlKind::region;
+  answer.key = key;
+  return channel_.send(answer, {&fd, 1});
+}
+
+absl::Status ShmConnection::handle_region(Packet& packet) {
+  for (ImportedRegion& region : imported_) {
+    if (!(region.key == packet.message.key) || region.data() != nullptr) continue;
+    if (packet.descriptors.size() != 1) break;
+    const bool writable = allows(region.access(), Access::remote_write);
+    absl::StatusOr<Mapping> mapping = Mapping::map_sealed(packet.descriptors[0].get(), region.key.bytes,
+                                                          writable ? Mapping::Mode::read_write : Mapping::Mode::read);
+    if (!mapping.ok()) return mapping.status();
+    region.mapping = std::move(*mapping);
+    --regions_requested_;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("shm: peer sent a region that was not asked for");
+}
+
+void ShmConnection::refuse(const absl::Status& why, Drain drain) {
+  spdlog::warn("{}: connection ended: {}", describe(), why.ToString());
+  channel_.close_with(why);
+  lose(why, drain);
+}
+
+void ShmConnection::lose(absl::Status cause, Drain drain) {
+  if (!cause_.ok()) return;
+  channel_.close();
+  cause_ = std::move(cause);
+  drain_ = drain == Drain::yes;
+}
+
+absl::Status ShmConnection::lost_error() const {
+  return absl::UnavailableError(fmt::format("shm: peer lost: {}", std::string(cause_.message())));
+}
+
+void ShmConnection::say_goodbye() {
+  channel_.close_with(absl::UnavailableError(fmt::format("shm: peer closed (process {})", getpid())));
+}
+
+}  // namespace gradrail::transport::shm

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/status.h"
+#include "transport/shm/connection.h"
+
+namespace gradrail::transport::shm {
+namespace {
+
+/// Completions of puts and gets that may wait for the next poll.
+constexpr size_t kMaxLocalCompletions = kRingEntries;
+
+absl::Status check_local(const LocalSlice& slice) {
+  if (slice.bytes == 0) return absl::OkStatus();
+  if (slice.region == nullptr) return absl::InvalidArgumentError("shm: slice without a region");
+  const size_t size = slice.region->span().bytes;
+  if (slice.offset > size || slice.bytes > size - slice.offset) {
+    return absl::InvalidArgumentError("shm: local slice outside its region");
+  }
+  return absl::OkStatus();
+}
+
+std::byte* address_of(const LocalSlice& slice) { return slice.region->span().data + slice.offset; }
+
+}  // namespace
+
+absl::StatusOr<std::byte*> ShmConnection::locate(RemoteSlice slice, size_t bytes, Access wanted) {
+  const auto index = static_cast<size_t>(slice.region);
+  if (index >= imported_.size()) return absl::InvalidArgumentError("shm: not an imported region");
+  const ImportedRegion& region = imported_[index];
+  if (slice.offset > region.key.bytes || bytes > region.key.bytes - slice.offset) {
+    return absl::InvalidArgumentError("shm: remote slice outside its region");
+  }
+  if (!allows(region.access(), wanted)) return absl::PermissionDeniedError("shm: the region's key does not allow this");
+  if (region.data() == nullptr) {
+    return absl::ResourceExhaustedError("shm: region is being mapped: poll and try again");
+  }
+  return region.data() + slice.offset;
+}
+
+absl::Status ShmConnection::check_room(size_t entries) {
+  switch (producer_.room_for(entries)) {
+    case RingProducer::Room::available:
+      return absl::OkStatus();
+    case RingProducer::Room::full:
+      return absl::ResourceExhaustedError("shm: ring is full: poll and try again");
+    case RingProducer::Room::broken:
+      break;
+  }
+  refuse(absl::DataLossError("shm: peer broke the ring (consumed what was not published)"), Drain::no);
+  return lost_error();
+}
+
+absl::Status ShmConnection::check_local_room(uint64_t tag) const {
+  if (tag != 0 && local_.size() >= kMaxLocalCompletions) [[unlikely]] {
+    return absl::ResourceExhaustedError("shm: too many completions not polled");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
+  if (!cause_.ok()) [[unlikely]] {
+    return lost_error();
+  }
+  // Everything is checked before a byte is written: a refused put has no effect.
+  GRADRAIL_RETURN_IF_ERROR(check_local(source));
+  GRADRAIL_RETURN_IF_ERROR(check_local_room(options.tag));
+  std::byte* destination = nullptr;
+  if (source.bytes > 0) {
+    absl::StatusOr<std::byte*> located = locate(target, source.bytes, Access::remote_write);
+    if (!located.ok()) return located.status();
+    destination = *located;
+  }
+  if (options.immediate) GRADRAIL_RETURN_IF_ERROR(check_room(1));
+  // Written through map() already: the notice is all that is missing.
+  if (source.bytes > 0 && destination != address_of(source)) {
+    std::memmove(destination, address_of(source), source.bytes);
+  }
+  if (options.immediate) {
+    producer_.publish_immediate(*options.immediate);
+    wake_peer();
+  }
+  if (options.tag != 0) local_.push_back({.kind = Completion::Kind::put_done, .tag = options.tag});
+  return absl::OkStatus();
+}
+
+absl::Status ShmConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
+  if (!cause_.ok()) return lost_error();
+  GRADRAIL_RETURN_IF_ERROR(check_local(target));
+  GRADRAIL_RETURN_IF_ERROR(check_local_room(1));  // a get always completes, whatever its tag
+  absl::StatusOr<std::byte*> located = locate(source, target.bytes, Access::remote_read);
+  if (!located.ok()) return located.status();
+  if (target.bytes > 0) std::memmove(address_of(target), *located, target.bytes);
+  local_.push_back({.kind = Completion::Kind::get_done, .tag = tag});
+  return absl::OkStatus();
+}
+
+absl::Status ShmConnection::send(absl::Span<const std::byte> message) {
+  if (!cause_.ok()) return lost_error();
+  if (message.size() > kMaxMessageBytes) return absl::InvalidArgumentError("shm: message too long");
+  GRADRAIL_RETURN_IF_ERROR(check_room(entries_for(message.size())));
+  producer_.publish_message(message);
+  wake_peer();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> ShmConnection::map(RemoteRegion region) {
+  if (!cause_.ok()) return lost_error();
+  return locate({.region = region, .offset = 0}, 0, Access::local);
+}
+
+void ShmConnection::wake_peer() {
+  if (!producer_.consumer_sleeps()) [[likely]] {
+    return;
+  }
+  // A peer that sleeps has sent its bell before; it may only not have been read yet. (Reading it comes back here.)
+  if (!peer_bell_) return service_channel();
+  ring_bell(peer_bell_.get());
+}
+
+bool ShmConnection::has_work() const {
+  if (!local_.empty()) return true;
+  if (lost_reported_) return false;
+  return !cause_.ok() || !consumer_.empty_after_announcing();
+}
+
+size_t ShmConnection::poll_ring(absl::Span<Completion> out, MessageArena& arena) {
+  size_t count = 0;
+  while (count < out.size() && arena.has_room()) {
+    const RingConsumer::Taken taken = consumer_.take(arena.room());
+    switch (taken.kind) {
+      case RingConsumer::Taken::Kind::nothing:
+        return count;
+      case RingConsumer::Taken::Kind::immediate:
+        out[count++] = {.kind = Completion::Kind::put_arrived, .connection = this, .immediate = taken.immediate};
+        break;
+      case RingConsumer::Taken::Kind::message:
+        out[count++] = {
+            .kind = Completion::Kind::message, .connection = this, .message = arena.keep(taken.message_bytes)};
+        break;
+      case RingConsumer::Taken::Kind::broken:
+        refuse(absl::DataLossError("shm: peer wrote a ring entry that cannot be"), Drain::no);
+        drain_ = false;  // also when the peer was lost already
+        return count;
+    }
+  }
+  return count;
+}
+
+size_t ShmConnection::poll(absl::Span<Completion> out, MessageArena& arena) {
+  size_t count = 0;
+  for (; count < out.size() && !local_.empty(); ++count) {
+    out[count] = std::move(local_.front());
+    out[count].connection = this;
+    local_.pop_front();
+  }
+  if (drain_) count += poll_ring(out.subspan(count), arena);
+  if (cause_.ok() || lost_reported_) [[likely]] {
+    return count;
+  }
+  if (count == out.size() || (drain_ && !consumer_.empty())) return count;
+  out[count++] = {.kind = Completion::Kind::peer_lost, .connection = this, .cause = cause_};
+  lost_reported_ = true;
+  drain_ = false;
+  return count;
+}
+
+}  // namespace gradrail::transport::shm

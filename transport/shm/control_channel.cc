@@ -1,0 +1,69 @@
+#include "transport/shm/control_channel.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "transport/shm/native_error.h"
+
+namespace gradrail::transport::shm {
+
+ControlChannel::ControlChannel(Descriptor socket, int epoll) : socket_(std::move(socket)), epoll_(epoll) {
+  epoll_event event{.events = EPOLLIN, .data = {.fd = socket_.get()}};
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, socket_.get(), &event);
+}
+
+void ControlChannel::watch(bool for_writing) {
+  epoll_event event{.events = EPOLLIN, .data = {.fd = socket_.get()}};
+  if (for_writing) event.events = EPOLLOUT;  // requests wait until our answers have left
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.get(), &event);
+}
+
+absl::Status ControlChannel::send(const ControlMessage& message, absl::Span<const int> descriptors) {
+  if (backlog_.empty()) {
+    absl::StatusOr<Sent> sent = send_packet(socket_.get(), message, descriptors);
+    if (!sent.ok()) return sent.status();
+    if (*sent == Sent::yes) return absl::OkStatus();
+    watch(true);
+  }
+  Waiting waiting{.message = message, .descriptors = {}};
+  for (const int fd : descriptors) {
+    // A copy: the region may be gone before the packet leaves.
+    waiting.descriptors.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!waiting.descriptors.back()) return from_errno(errno, "keep a descriptor for the peer");
+  }
+  backlog_.push_back(std::move(waiting));
+  return absl::OkStatus();
+}
+
+absl::Status ControlChannel::send_backlog() {
+  while (!backlog_.empty()) {
+    std::vector<int> descriptors;
+    for (const Descriptor& descriptor : backlog_.front().descriptors) descriptors.push_back(descriptor.get());
+    absl::StatusOr<Sent> sent = send_packet(socket_.get(), backlog_.front().message, descriptors);
+    if (!sent.ok()) return sent.status();
+    if (*sent == Sent::would_block) return absl::OkStatus();
+    backlog_.pop_front();
+  }
+  watch(false);
+  return absl::OkStatus();
+}
+
+void ControlChannel::close_with(const absl::Status& why) {
+  if (!open()) return;
+  // Without room for it the peer still sees the socket close.
+  (void)send_packet(socket_.get(), make_goodbye(why), {}).ok();
+  close();
+}
+
+void ControlChannel::close() {
+  if (!open()) return;
+  // Not left to close(2): a forked child may hold a copy that would keep the registration alive.
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_.get(), nullptr);
+  socket_.reset();
+  backlog_.clear();
+}
+
+}  // namespace gradrail::transport::shm

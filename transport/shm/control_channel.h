@@ -1,0 +1,48 @@
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "transport/shm/unix_socket.h"
+
+namespace gradrail::transport::shm {
+
+/// A connection's Unix socket, watched by the Context's epoll set. Packets that the socket has no room for wait here;
+/// while any waits, has_backlog() asks the owner to read no further requests, which bounds the backlog.
+class ControlChannel {
+ public:
+  ControlChannel() = default;
+  /// `epoll` outlives this.
+  ControlChannel(Descriptor socket, int epoll);
+  ControlChannel(ControlChannel&&) = default;
+  ControlChannel& operator=(ControlChannel&&) = default;
+  ~ControlChannel() { close(); }
+
+  bool open() const { return static_cast<bool>(socket_); }
+  int fd() const { return socket_.get(); }
+
+  absl::Status send(const ControlMessage& message, absl::Span<const int> descriptors);
+  absl::StatusOr<Packet> receive() { return receive_packet(socket_.get()); }
+
+  bool has_backlog() const { return !backlog_.empty(); }
+  absl::Status send_backlog();
+
+  /// Ends with a last word, as far as the socket takes it.
+  void close_with(const absl::Status& why);
+  void close();
+
+ private:
+  struct Waiting {
+    ControlMessage message;
+    std::vector<Descriptor> descriptors;
+  };
+  void watch(bool for_writing);
+
+  Descriptor socket_;
+  int epoll_ = -1;
+  std::deque<Waiting> backlog_;
+};
+
+}  // namespace gradrail::transport::shm

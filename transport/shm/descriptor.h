@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace gradrail::transport::shm {
+
+/// Owns a file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+/// Owns a shared mapping of a file, from its beginning.
+class Mapping {
+ public:
+  enum class Mode { read, read_write };
+
+  /// Maps the first `bytes` of a memfd whose size is sealed, so that its owner cannot make us fault.
+  /// Errors  INVALID_ARGUMENT: not a memfd, not sealed against shrinking, or too small.
+  static absl::StatusOr<Mapping> map_sealed(int fd, size_t bytes, Mode mode);
+
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Mapping();
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// Errors  INVALID_ARGUMENT: not a memfd of at least `bytes` that is sealed against shrinking.
+absl::Status check_sealed(int fd, size_t bytes);
+
+/// A memfd of `bytes` zeroes, its size sealed.
+absl::StatusOr<Descriptor> create_sealed(const char* name, size_t bytes);
+
+/// The same file without the right to write it.
+absl::StatusOr<Descriptor> reopen_read_only(int fd);
+
+/// An eventfd of our own.
+absl::StatusOr<Descriptor> create_bell();
+
+/// Checks that a descriptor from a peer is an eventfd, and makes it non-blocking: ringing must never wait.
+absl::Status check_bell(int fd);
+void ring_bell(int fd);
+
+}  // namespace gradrail::transport::shm

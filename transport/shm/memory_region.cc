@@ -1,0 +1,84 @@
+#include "transport/shm/memory_region.h"
+
+#include <sys/stat.h>
+
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "transport/shm/descriptor.h"
+#include "transport/shm/unix_socket.h"
+
+namespace gradrail::transport::shm {
+namespace {
+
+constexpr const char* kRemedy = "allocate it with SharedMemory::create and register all of it";
+
+/// Whether `data` is where the file behind `fd` is mapped from its beginning. A peer maps the file, so a span that is
+/// something else would send its bytes to the wrong place without any error.
+bool is_start_of_file(const std::byte* data, int fd) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0) return false;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    uint64_t begin = 0, end = 0, offset = 0, inode = 0;
+    constexpr const char* kFormat = "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %" SCNu64;
+    if (std::sscanf(line.c_str(), kFormat, &begin, &end, &offset, &inode) != 4) continue;
+    if (address < begin || address >= end) continue;
+    return inode == file.st_ino && offset + (address - begin) == 0;
+  }
+  return false;
+}
+
+absl::Status check_shareable(MemorySpan span) {
+  if (span.kind != MemoryKind::host)
+    return absl::InvalidArgumentError("shm: GPU memory cannot be shared here: stage it");
+  if (span.fd < 0) return absl::InvalidArgumentError(fmt::format("shm: memory without a file: {}", kRemedy));
+  if (absl::Status sealed = check_sealed(span.fd, span.bytes); !sealed.ok()) {
+    return absl::InvalidArgumentError(fmt::format("shm: {}: {}", std::string(sealed.message()), kRemedy));
+  }
+  if (!is_start_of_file(span.data, span.fd)) {
+    return absl::InvalidArgumentError(fmt::format("shm: span does not begin where its file does: {}", kRemedy));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RegionKey> RegionTable::add(MemorySpan span, Access access) {
+  absl::StatusOr<uint64_t> token = random_u64();
+  if (!token.ok()) return token.status();
+  RegionKey key;
+  key.access = static_cast<uint8_t>(access);
+  key.id = next_id_++;
+  key.bytes = span.bytes;
+  key.token = *token;
+  descriptors_[key.id] = {.key = key, .fd = span.fd};
+  return key;
+}
+
+absl::StatusOr<int> RegionTable::find(const RegionKey& shown) const {
+  const auto found = descriptors_.find(shown.id);
+  const bool known = found != descriptors_.end() && found->second.key == shown;
+  // One answer for every reason: a guesser learns nothing.
+  if (!known || found->second.key.access == static_cast<uint8_t>(Access::local)) {
+    return absl::PermissionDeniedError(fmt::format("shm: wrong or withdrawn key of region {}", shown.id));
+  }
+  return found->second.fd;
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> ShmRegion::create(RegionTable* table, MemorySpan span, Access access) {
+  // What no peer reaches may be any host memory, such as a peer's region that map() put into this process.
+  const bool private_memory = access == Access::local && span.kind == MemoryKind::host && span.fd < 0;
+  if (!private_memory) GRADRAIL_RETURN_IF_ERROR(check_shareable(span));
+  absl::StatusOr<RegionKey> key = table->add(span, access);
+  if (!key.ok()) return key.status();
+  return std::unique_ptr<MemoryRegion>(new ShmRegion(table, *key, span, access));
+}
+
+}  // namespace gradrail::transport::shm

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "transport/shm/descriptor.h"
+#include "transport/shm/wire.h"
+
+/// Unix sockets in the abstract namespace: the kernel forgets the name with the socket, so a killed task leaves no file
+/// behind. The name of address `a` is "\0gradrail-shm/a". Names can be listed by anyone on the host: what keeps
+/// strangers out is the user id, checked on both sides.
+namespace gradrail::transport::shm {
+
+/// A name that nobody can guess or hit by chance.
+absl::StatusOr<std::string> random_address();
+absl::StatusOr<uint64_t> random_u64();
+
+/// Errors  INVALID_ARGUMENT: empty, too long, or not printable. ALREADY_EXISTS.
+absl::StatusOr<Descriptor> listen_on(const std::string& address);
+
+/// Waits only while the listener's queue is full. Errors  UNAVAILABLE, DEADLINE_EXCEEDED, PERMISSION_DENIED.
+absl::StatusOr<Descriptor> connect_to(const std::string& address, TimePoint deadline);
+
+/// The process at the other end. PERMISSION_DENIED: it belongs to another user.
+absl::StatusOr<pid_t> check_peer(int socket);
+
+enum class Sent { yes, would_block };
+/// Never blocks. A peer that is gone counts as sent: reading reports it.
+absl::StatusOr<Sent> send_packet(int socket, const ControlMessage& message, absl::Span<const int> descriptors);
+
+struct Packet {
+  enum class Kind { nothing, message, ended };
+  Kind kind = Kind::nothing;
+  ControlMessage message;
+  std::vector<Descriptor> descriptors;
+};
+/// Never blocks. INVALID_ARGUMENT: not a ControlMessage of our magic number, or descriptors that did not fit.
+absl::StatusOr<Packet> receive_packet(int socket);
+
+}  // namespace gradrail::transport::shm

@@ -1,0 +1,62 @@
+#include "transport/shm/wire.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "fmt/format.h"
+#include "transport/shm/ring.h"
+
+namespace gradrail::transport::shm {
+
+std::string encode(const RegionKey& key) { return std::string(reinterpret_cast<const char*>(&key), sizeof(key)); }
+
+std::optional<RegionKey> decode_key(std::string_view bytes) {
+  RegionKey key;
+  if (bytes.size() != sizeof(key)) return std::nullopt;
+  std::memcpy(&key, bytes.data(), sizeof(key));
+  if (key.magic != kMagic || key.version != kVersion) return std::nullopt;
+  if (key.access > static_cast<uint8_t>(Access::remote_read_write)) return std::nullopt;
+  return key;
+}
+
+ControlMessage make_hello() {
+  ControlMessage hello;
+  hello.kind = ControlKind::hello;
+  hello.key.bytes = sizeof(RingPair);
+  return hello;
+}
+
+ControlMessage make_goodbye(const absl::Status& why) {
+  ControlMessage goodbye;
+  goodbye.kind = ControlKind::goodbye;
+  goodbye.code = static_cast<uint8_t>(why.code());
+  const size_t bytes = std::min(why.message().size(), sizeof(goodbye.text) - 1);
+  std::memcpy(goodbye.text, why.message().data(), bytes);
+  return goodbye;
+}
+
+absl::Status reason_of(const ControlMessage& goodbye) {
+  std::string text(goodbye.text, strnlen(goodbye.text, sizeof(goodbye.text)));
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  const bool known = goodbye.code > 0 && goodbye.code <= static_cast<uint8_t>(absl::StatusCode::kUnauthenticated);
+  return {known ? static_cast<absl::StatusCode>(goodbye.code) : absl::StatusCode::kUnavailable, text};
+}
+
+absl::Status check_hello(const ControlMessage& hello, size_t descriptor_count) {
+  if (hello.magic != kMagic) return absl::InvalidArgumentError("hello does not begin with gradrail's magic number");
+  if (hello.version != kVersion) {
+    return absl::InvalidArgumentError(
+        fmt::format("peer speaks version {} of shm, this is version {} (run the same "
+                    "build on both ends)",
+                    hello.version, kVersion));
+  }
+  if (hello.kind != ControlKind::hello) return absl::InvalidArgumentError("first packet is not a hello");
+  if (hello.key.bytes != sizeof(RingPair)) return absl::InvalidArgumentError("rings of another size");
+  if (descriptor_count != 2) {
+    return absl::InvalidArgumentError(fmt::format("hello with {} descriptors of 2", descriptor_count));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::transport::shm
