@@ -1,0 +1,49 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "transport/registry.h"
+
+namespace gradrail::conformance {
+
+enum class Peers { threads, processes };
+
+/// What one run of the suite is about: a transport, and what its peers are made of.
+struct Setup {
+  const transport::Transport* transport = nullptr;
+  Peers peers = Peers::threads;
+  std::string name() const;
+};
+std::ostream& operator<<(std::ostream& out, const Setup& setup);
+
+/// Every transport of this build; processes as peers where the transport can leave its process.
+std::vector<Setup> all_setups();
+
+/// Whether GRADRAIL_REQUIRE (names separated by commas) forbids leaving this transport out.
+bool is_required(std::string_view transport_name);
+
+/// Throws Broken.
+std::unique_ptr<transport::Context> open(const transport::Transport& transport);
+
+/// An address that lets the transport choose a free one on this host.
+std::string any_address(const transport::Transport& transport);
+
+/// The one suite. Skips, or fails where GRADRAIL_REQUIRE says so, what this host or this build cannot run.
+class Conformance : public ::testing::TestWithParam<Setup> {
+ protected:
+  void SetUp() override;
+};
+
+}  // namespace gradrail::conformance
+
+/// Ends the test because the transport cannot do what it is about; fails it instead where skips are forbidden.
+#define GRADRAIL_CANNOT(setup, reason)                                                                           \
+  do {                                                                                                           \
+    if (::gradrail::conformance::is_required((setup).transport->name)) FAIL() << "skip forbidden: " << (reason); \
+    GTEST_SKIP() << (reason);                                                                                    \
+  } while (false)
