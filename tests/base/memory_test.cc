@@ -1,1 +1,110 @@
 #include "base/memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace gradrail {
+namespace {
+
+SharedMemory create(size_t bytes) {
+  auto memory = SharedMemory::create("memory_test", bytes);
+  EXPECT_TRUE(memory.ok()) << memory.status();
+  return *std::move(memory);
+}
+
+bool is_open(int fd) { return fcntl(fd, F_GETFD) != -1; }
+
+TEST(SharedMemory, is_zeroed_and_writable) {
+  const SharedMemory memory = create(100'000);
+  ASSERT_EQ(memory.bytes(), 100'000u);
+  EXPECT_TRUE(
+      std::all_of(memory.data(), memory.data() + memory.bytes(), [](std::byte b) { return b == std::byte{0}; }));
+  std::fill_n(memory.data(), memory.bytes(), std::byte{7});
+  EXPECT_EQ(memory.data()[memory.bytes() - 1], std::byte{7});
+}
+
+TEST(SharedMemory, size_is_sealed) {
+  const SharedMemory memory = create(8192);
+  const int fd = memory.span().fd;
+  EXPECT_EQ(ftruncate(fd, 0), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(ftruncate(fd, 16'384), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1) << "the set of seals is sealed too";
+}
+
+TEST(SharedMemory, can_be_mapped_twice) {
+  const SharedMemory memory = create(4096);
+  auto* again = static_cast<std::byte*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, memory.span().fd, 0));
+  ASSERT_NE(again, MAP_FAILED);
+  memory.data()[17] = std::byte{42};
+  EXPECT_EQ(again[17], std::byte{42});
+  again[18] = std::byte{43};
+  EXPECT_EQ(memory.data()[18], std::byte{43});
+  munmap(again, 4096);
+}
+
+TEST(SharedMemory, is_not_inherited_by_programs_we_start) {
+  const SharedMemory memory = create(1);
+  EXPECT_NE(fcntl(memory.span().fd, F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST(SharedMemory, empty_is_legal) {
+  const SharedMemory memory = create(0);
+  EXPECT_EQ(memory.bytes(), 0u);
+  EXPECT_NE(memory.data(), nullptr);
+  EXPECT_TRUE(is_open(memory.span().fd));
+}
+
+TEST(SharedMemory, moves_and_is_released_once) {
+  SharedMemory first = create(4096);
+  first.data()[0] = std::byte{1};
+  const int fd = first.span().fd;
+  {
+    SharedMemory second = std::move(first);
+    EXPECT_EQ(first.data(), nullptr);
+    EXPECT_EQ(first.bytes(), 0u);
+    EXPECT_EQ(first.span().fd, -1);
+    SharedMemory third;
+    third = std::move(second);
+    EXPECT_EQ(third.data()[0], std::byte{1});
+    EXPECT_EQ(third.span().fd, fd);
+    EXPECT_TRUE(is_open(fd));
+  }
+  EXPECT_FALSE(is_open(fd));
+}
+
+TEST(SharedMemory, refusal_names_memory_size_and_limit) {
+  rlimit old{};
+  getrlimit(RLIMIT_NOFILE, &old);
+  rlimit none = old;
+  none.rlim_cur = 0;
+  setrlimit(RLIMIT_NOFILE, &none);
+  const auto memory = SharedMemory::create("slots", 4096);
+  setrlimit(RLIMIT_NOFILE, &old);
+  ASSERT_FALSE(memory.ok());
+  EXPECT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted);
+  for (const char* part : {"slots", "4096", "ulimit -n"}) {
+    EXPECT_NE(memory.status().message().find(part), absl::string_view::npos) << memory.status();
+  }
+}
+
+TEST(SharedMemory, impossible_size_is_refused_and_leaks_nothing) {
+  const int before = dup(0);
+  close(before);
+  EXPECT_FALSE(SharedMemory::create("huge", size_t{1} << 62).ok());
+  const int after = dup(0);
+  close(after);
+  EXPECT_EQ(after, before) << "a descriptor stayed open";
+}
+
+}  // namespace
+}  // namespace gradrail
