@@ -18,8 +18,8 @@ struct IdxArray {
 };
 
 /// Errors  NOT_FOUND; DATA_LOSS names the file and what is wrong: not IDX, other type than uint8, truncated, bytes
-/// after
-///         the end, damaged gzip, dimensions whose product overflows. Never allocates more than the file can fill.
+///         after the end, damaged gzip, dimensions whose product overflows. Never allocates more than the file can
+///         fill.
 absl::StatusOr<IdxArray> read_idx(const std::string& path);
 
 /// Images and labels of one split. images: [count, pixels] uint8, labels: [count] in 0 … 9.
@@ -64,7 +64,9 @@ class BatchLoader {
   Batch next();
 
  private:
+  /// Begins the epoch `epoch_` with an order of its own.
   void shuffle();
+  /// Writes the batch at `position_` into the half that is not in use.
   void fill();
 
   const Split* split_;
@@ -75,6 +77,8 @@ class BatchLoader {
   size_t position_ = 0;
   bool ready_ = false;
   std::vector<uint32_t> order_;
+  // Two halves in turn: a prefetched batch must not overwrite the one in use.
+  size_t half_ = 0;
   std::vector<float> images_;
   std::vector<uint8_t> labels_;
 };

@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "worker/data/dataset.h"
+
+namespace gradrail::worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint8_t kClasses = 10;
+// MNIST's own division: 5,000 of 60,000.
+constexpr size_t kValidationShare = 12;
+
+std::string existing_file(const std::string& folder, const std::string& name) {
+  const std::string plain = folder + "/" + name;
+  std::error_code ignored;
+  return fs::exists(plain, ignored) ? plain : plain + ".gz";
+}
+
+bool holds_mnist(const std::string& folder) {
+  std::error_code ignored;
+  return fs::exists(existing_file(folder, "train-images-idx3-ubyte"), ignored);
+}
+
+absl::StatusOr<Split> read_split(const std::string& folder, const std::string& prefix) {
+  const std::string images_path = existing_file(folder, prefix + "-images-idx3-ubyte");
+  const std::string labels_path = existing_file(folder, prefix + "-labels-idx1-ubyte");
+  absl::StatusOr<IdxArray> labels = read_idx(labels_path);
+  if (!labels.ok()) return labels.status();
+  absl::StatusOr<IdxArray> images = read_idx(images_path);
+  if (!images.ok()) return images.status();
+
+  const auto contradiction = [&](const std::string& what) {
+    return absl::DataLossError(fmt::format("{} and {}: {}", images_path, labels_path, what));
+  };
+  if (labels->shape.size() != 1 || images->shape.size() < 2) {
+    return contradiction(
+        fmt::format("{} and {} dimensions, expected 3 and 1", images->shape.size(), labels->shape.size()));
+  }
+  if (images->shape[0] != labels->shape[0]) {
+    return contradiction(fmt::format("{} images, {} labels", images->shape[0], labels->shape[0]));
+  }
+  if (images->values.empty()) return contradiction("no pixels");
+  const auto wrong =
+      std::find_if(labels->values.begin(), labels->values.end(), [](uint8_t label) { return label >= kClasses; });
+  if (wrong != labels->values.end()) {
+    return contradiction(
+        fmt::format("label {} at example {}, expected 0 to 9", *wrong, wrong - labels->values.begin()));
+  }
+  const size_t count = labels->values.size();
+  return Split{.count = count,
+               .pixels = images->values.size() / count,
+               .images = std::move(images->values),
+               .labels = std::move(labels->values)};
+}
+
+/// Moves the first `count` examples out of `split`.
+Split take_front(Split& split, size_t count) {
+  const auto images_end = split.images.begin() + static_cast<std::ptrdiff_t>(count * split.pixels);
+  const auto labels_end = split.labels.begin() + static_cast<std::ptrdiff_t>(count);
+  Split front{.count = count,
+              .pixels = split.pixels,
+              .images = {split.images.begin(), images_end},
+              .labels = {split.labels.begin(), labels_end}};
+  split.images.erase(split.images.begin(), images_end);
+  split.labels.erase(split.labels.begin(), labels_end);
+  split.count -= count;
+  return front;
+}
+
+}  // namespace
+
+absl::StatusOr<MnistData> load_mnist(const std::string& folder) {
+  absl::StatusOr<Split> train = read_split(folder, "train");
+  if (!train.ok()) return train.status();
+  absl::StatusOr<Split> test = read_split(folder, "t10k");
+  if (!test.ok()) return test.status();
+  if (train->pixels != test->pixels) {
+    return absl::DataLossError(
+        fmt::format("{0}/train-images-idx3-ubyte and {0}/t10k-images-idx3-ubyte: {1} and {2} "
+                    "pixels an image",
+                    folder, train->pixels, test->pixels));
+  }
+  MnistData data;
+  data.validation = take_front(*train, train->count / kValidationShare);
+  data.train = *std::move(train);
+  data.test = *std::move(test);
+  return data;
+}
+
+absl::StatusOr<std::string> default_mnist_folder() {
+  // Whoever names a folder means that one: falling back to another would train on the wrong data.
+  if (const char* named = std::getenv("GRADRAIL_DATA_DIR"); named != nullptr && *named != '\0') {
+    if (holds_mnist(named)) return named;
+    return absl::NotFoundError(fmt::format("GRADRAIL_DATA_DIR={} holds no train-images-idx3-ubyte[.gz]", named));
+  }
+  std::error_code ignored;
+  const fs::path program_folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  const std::string candidates[] = {(program_folder / "mnist").string(),
+                                    (program_folder.parent_path() / "share/gradrail/mnist").string(),
+                                    GRADRAIL_SOURCE_DATA_DIR};
+  for (const std::string& folder : candidates) {
+    if (holds_mnist(folder)) return folder;
+  }
+  return absl::NotFoundError(
+      fmt::format("no MNIST in {}, {} or {} (name its folder by --data-dir or GRADRAIL_DATA_DIR)", candidates[0],
+                  candidates[1], candidates[2]));
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,99 @@
+#include "worker/models/elementwise.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "worker/data/vector_clones.h"
+
+namespace gradrail::worker {
+namespace {
+
+// Between these, exp and 1 / exp are both normal numbers: a subnormal would slow the loop down a hundredfold.
+constexpr float kExpLimit = 87.0f;
+
+[[gnu::always_inline]] inline float exp_one(float x) {
+  constexpr float kLog2E = 1.44269504088896341f;
+  // ln 2 in two parts, the first with so few bits that its multiples are exact.
+  constexpr float kLn2High = 0.693359375f;
+  constexpr float kLn2Low = -2.12194440e-4f;
+  // Adding and taking away 1.5·2²³ rounds to a whole number in every rounding unit, without a call.
+  constexpr float kRound = 12582912.0f;
+
+  // In this order of comparison NaN falls through to the result: a diverged model must show.
+  x = x < -kExpLimit ? -kExpLimit : x;
+  x = x > kExpLimit ? kExpLimit : x;
+  const float shifted = x * kLog2E + kRound;
+  const float whole = shifted - kRound;
+  const float r = (x - whole * kLn2High) - whole * kLn2Low;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  // The whole number sits in the low bits of `shifted`; moved into the exponent it makes 2^whole.
+  const uint32_t exponent = (std::bit_cast<uint32_t>(shifted) + 127u) << 23;
+  return p * std::bit_cast<float>(exponent);
+}
+
+[[gnu::always_inline]] inline void add_rows(const float* values, size_t rows, size_t columns, float* column_sums) {
+  std::fill_n(column_sums, columns, 0.0f);
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t j = 0; j < columns; ++j) column_sums[j] += values[row * columns + j];
+  }
+}
+
+/// Takes each row's largest logit away, so that no exponential overflows. Returns the sum of -log of each label's
+/// share, but for the term log Σ exp that is known only afterwards.
+double shift_rows(float* logits, const uint8_t* labels, size_t rows, size_t classes) {
+  double cost = 0.0;
+  for (size_t row = 0; row < rows; ++row) {
+    float* values = logits + row * classes;
+    const float largest = *std::max_element(values, values + classes);
+    for (size_t j = 0; j < classes; ++j) values[j] -= largest;
+    cost -= values[labels[row]];
+  }
+  return cost;
+}
+
+}  // namespace
+
+GRADRAIL_VECTOR_CLONES
+void exponential(float* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) values[i] = exp_one(values[i]);
+}
+
+GRADRAIL_VECTOR_CLONES
+void sigmoid(float* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) values[i] = 1.0f / (1.0f + exp_one(-values[i]));
+}
+
+GRADRAIL_VECTOR_CLONES
+void sigmoid_backward(const float* hidden, float* gradient, size_t rows, size_t columns, float* column_sums) {
+  for (size_t i = 0; i < rows * columns; ++i) gradient[i] *= hidden[i] * (1.0f - hidden[i]);
+  add_rows(gradient, rows, columns, column_sums);
+}
+
+GRADRAIL_VECTOR_CLONES
+void sum_rows(const float* values, size_t rows, size_t columns, float* column_sums) {
+  add_rows(values, rows, columns, column_sums);
+}
+
+float softmax_cross_entropy(float* logits, const uint8_t* labels, size_t rows, size_t classes) {
+  double cost = shift_rows(logits, labels, rows, classes);
+  exponential(logits, rows * classes);
+  for (size_t row = 0; row < rows; ++row) {
+    float* values = logits + row * classes;
+    float sum = 0.0f;
+    for (size_t j = 0; j < classes; ++j) sum += values[j];
+    cost += std::log(sum);
+    const float scale = 1.0f / (sum * static_cast<float>(rows));
+    for (size_t j = 0; j < classes; ++j) values[j] *= scale;
+    values[labels[row]] -= 1.0f / static_cast<float>(rows);
+  }
+  return static_cast<float>(cost / static_cast<double>(rows));
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gradrail::worker {
+
+// The parts of a network between its products: loops that the compiler vectorises. All matrices are row-major.
+// Source  exp: Cephes' expf (range reduction in two steps, polynomial of degree 6); within 2 units in the last place.
+
+/// values[i] = exp(values[i]); arguments beyond ±87 are taken as ±87, where float ends. NaN stays NaN.
+void exponential(float* values, size_t count);
+
+/// values[i] = 1 / (1 + exp(-values[i])).
+void sigmoid(float* values, size_t count);
+
+/// gradient *= hidden * (1 - hidden), the step back through sigmoid; writes the sum of the result's rows to
+/// `column_sums`.
+/// Shapes   hidden, gradient: [rows, columns], column_sums: [columns].
+void sigmoid_backward(const float* hidden, float* gradient, size_t rows, size_t columns, float* column_sums);
+
+/// column_sums[j] = Σi values[i, j].
+void sum_rows(const float* values, size_t rows, size_t columns, float* column_sums);
+
+/// Mean over the rows of -log softmax(logits)[label]; turns the logits into the gradient of that mean.
+/// Shapes   logits: [rows, classes], labels: [rows], each below `classes`.
+float softmax_cross_entropy(float* logits, const uint8_t* labels, size_t rows, size_t classes);
+
+}  // namespace gradrail::worker

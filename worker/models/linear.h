@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/random.h"
+#include "worker/models/workload.h"
+
+namespace gradrail::worker {
+
+/// The smallest workload: learns y = 2x + 10 from generated points; cost is the mean squared error.
+/// With x in [-1, 1) the curvature is at most 2·(1 + 1/3) and the largest stable rate 0.75: a rate of 0.1 converges
+/// even when gradients are a few updates old.
+class Linear final : public Workload {
+ public:
+  Linear(size_t batch_size, uint64_t seed, uint64_t task_index);
+
+  const ps::Schema& schema() const override { return schema_; }
+  void initialise(uint64_t seed, Gradients parameters) const override;
+  size_t batches_per_epoch() const override { return 100; }
+  size_t batch_size() const override { return inputs_.size(); }
+  void prefetch() override;
+  float step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
+  std::vector<std::string> verdict(Parameters parameters) override;
+
+ private:
+  const ps::Schema schema_;
+  Random random_;
+  std::vector<float> inputs_;
+  bool ready_ = false;
+};
+
+}  // namespace gradrail::worker

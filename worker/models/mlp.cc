@@ -1,0 +1,157 @@
+#include "worker/models/mlp.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "worker/data/pixels.h"
+#include "worker/models/elementwise.h"
+#include "worker/models/product.h"
+
+namespace gradrail::worker {
+namespace {
+
+enum TensorIndex : size_t { kW1, kW2, kB1, kB2, kTensorCount };
+
+/// All products of a step, in the order of their use.
+struct Products {
+  Product to_hidden;    // Z1 [batch, hidden] = X · W1 + b1
+  Product to_logits;    // Z2 [batch, classes] = H · W2 + b2
+  Product to_w2;        // dW2 [hidden, classes] = Hᵀ · dZ2
+  Product from_logits;  // dH [batch, hidden] = dZ2 · W2ᵀ
+  Product to_w1;        // dW1 [inputs, hidden] = Xᵀ · dZ1
+};
+
+absl::StatusOr<Products> prepare(const Mlp::Shape& s) {
+  const Product::Shape shapes[] = {
+      {.m = s.batch, .k = s.inputs, .n = s.hidden, .bias = true},
+      {.m = s.batch, .k = s.hidden, .n = s.classes, .bias = true},
+      {.m = s.hidden, .k = s.batch, .n = s.classes, .transposed_a = true},
+      {.m = s.batch, .k = s.classes, .n = s.hidden, .transposed_b = true},
+      // Reading X across its rows costs oneDNN half of what transposing X first would.
+      {.m = s.inputs, .k = s.batch, .n = s.hidden, .transposed_a = true},
+  };
+  std::vector<Product> made;
+  for (const Product::Shape& shape : shapes) {
+    absl::StatusOr<Product> product = Product::create(shape);
+    if (!product.ok()) return product.status();
+    made.push_back(*std::move(product));
+  }
+  return Products{std::move(made[0]), std::move(made[1]), std::move(made[2]), std::move(made[3]), std::move(made[4])};
+}
+
+}  // namespace
+
+struct Mlp::Impl {
+  Impl(Shape shape, int threads, Products products)
+      : shape(shape),
+        threads(threads),
+        products(std::move(products)),
+        hidden(shape.batch * shape.hidden),
+        hidden_gradient(shape.batch * shape.hidden),
+        logits(shape.batch * shape.classes) {}
+
+  /// Fills `hidden` and `logits`.
+  void forward(const float* images, Parameters parameters) {
+    products.to_hidden.run(images, parameters[kW1].data(), hidden.data(), parameters[kB1].data());
+    sigmoid(hidden.data(), hidden.size());
+    products.to_logits.run(hidden.data(), parameters[kW2].data(), logits.data(), parameters[kB2].data());
+  }
+
+  size_t count_right(const uint8_t* labels, size_t rows) const {
+    size_t right = 0;
+    for (size_t row = 0; row < rows; ++row) {
+      const float* values = logits.data() + row * shape.classes;
+      const auto likeliest = std::max_element(values, values + shape.classes) - values;
+      right += likeliest == labels[row] ? 1 : 0;
+    }
+    return right;
+  }
+
+  const Shape shape;
+  const int threads;
+  Products products;
+  std::vector<float> hidden;
+  std::vector<float> hidden_gradient;
+  std::vector<float> logits;  // after the forward pass their gradient
+  std::vector<float> images;  // accuracy() alone needs it: allocated when first called
+};
+
+Mlp::Mlp() = default;
+Mlp::~Mlp() = default;
+
+absl::StatusOr<std::unique_ptr<Mlp>> Mlp::create(Shape shape, int threads) {
+  GRADRAIL_CHECK(threads > 0);
+  limit_product_threads(threads);
+  absl::StatusOr<Products> products = prepare(shape);
+  if (!products.ok()) return products.status();
+  std::unique_ptr<Mlp> mlp(new Mlp);
+  mlp->impl_ = std::make_unique<Impl>(shape, threads, *std::move(products));
+  return mlp;
+}
+
+ps::Schema Mlp::schema(Shape shape) {
+  const auto inputs = static_cast<int64_t>(shape.inputs);
+  const auto hidden = static_cast<int64_t>(shape.hidden);
+  const auto classes = static_cast<int64_t>(shape.classes);
+  return {{"W1", {inputs, hidden}}, {"W2", {hidden, classes}}, {"b1", {hidden}}, {"b2", {classes}}};
+}
+
+void Mlp::initialise(uint64_t seed, Gradients parameters) {
+  GRADRAIL_CHECK(parameters.size() == kTensorCount);
+  for (const size_t weights : {kW1, kW2}) {
+    Random random(seed, weights);
+    for (float& value : parameters[weights]) value = static_cast<float>(random.normal());
+  }
+  for (const size_t biases : {kB1, kB2}) std::fill(parameters[biases].begin(), parameters[biases].end(), 0.0f);
+}
+
+float Mlp::step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
+                Gradients gradients, const GradientReady& ready) {
+  Impl& impl = *impl_;
+  const Shape& shape = impl.shape;
+  GRADRAIL_CHECK(images.size() == shape.batch * shape.inputs && labels.size() == shape.batch);
+  GRADRAIL_CHECK(parameters.size() == kTensorCount && gradients.size() == kTensorCount);
+  GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < shape.classes);
+  const auto done = [&ready](size_t tensor) {
+    if (ready) ready(tensor);
+  };
+
+  limit_product_threads(impl.threads);
+  impl.forward(images.data(), parameters);
+  float* logits = impl.logits.data();
+  const float cost = softmax_cross_entropy(logits, labels.data(), shape.batch, shape.classes);
+
+  impl.products.to_w2.run(impl.hidden.data(), logits, gradients[kW2].data());
+  done(kW2);
+  sum_rows(logits, shape.batch, shape.classes, gradients[kB2].data());
+  done(kB2);
+  float* back = impl.hidden_gradient.data();
+  impl.products.from_logits.run(logits, parameters[kW2].data(), back);
+  sigmoid_backward(impl.hidden.data(), back, shape.batch, shape.hidden, gradients[kB1].data());
+  impl.products.to_w1.run(images.data(), back, gradients[kW1].data());
+  done(kW1);
+  done(kB1);
+  return cost;
+}
+
+float Mlp::accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters) {
+  Impl& impl = *impl_;
+  const Shape& shape = impl.shape;
+  GRADRAIL_CHECK(!labels.empty() && images.size() == labels.size() * shape.inputs);
+  limit_product_threads(impl.threads);
+  impl.images.resize(shape.batch * shape.inputs);
+  size_t right = 0;
+  for (size_t first = 0; first < labels.size(); first += shape.batch) {
+    // The products have one shape: behind a smaller last batch the rows of the one before are computed and ignored.
+    const size_t rows = std::min(shape.batch, labels.size() - first);
+    scale_pixels(images.data() + first * shape.inputs, rows * shape.inputs, impl.images.data());
+    impl.forward(impl.images.data(), parameters);
+    right += impl.count_right(labels.data() + first, rows);
+  }
+  return static_cast<float>(right) / static_cast<float>(labels.size());
+}
+
+}  // namespace gradrail::worker
