@@ -1,7 +1,160 @@
+// Opening, connecting, closing. The poll loop is in context_progress.cc, accepting in context_accept.cc.
 #include "transport/tcp/context.h"
 
-namespace gradrail::transport::tcp {
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
 
-absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return absl::UnimplementedError("tcp"); }
+#include <algorithm>
+#include <cerrno>
+
+#include "base/check.h"
+#include "fmt/format.h"
+#include "transport/tcp/connection.h"
+#include "transport/tcp/native_error.h"
+
+namespace gradrail::transport::tcp {
+namespace {
+
+/// Last words need one round trip; a peer that takes longer than this has stopped reading.
+constexpr Duration kFarewellTime = std::chrono::seconds(2);
+/// Enough for every connection to be refused at once by a restarted peer, without keeping descriptors for long.
+constexpr size_t kMaxFarewells = 64;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) { return open_tuned(options, {}); }
+
+absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, const Tuning& tuning) {
+  std::vector<Address> sources;
+  if (!options.bind_host.empty()) {
+    absl::StatusOr<std::vector<Address>> found = resolve({options.bind_host, "0"});
+    if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
+    sources = *std::move(found);
+  }
+  Fd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.open()) return native_error("open epoll", errno);
+  Fd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer.open()) return native_error("open timer", errno);
+  return std::make_unique<TcpContext>(std::move(sources), tuning, std::move(epoll), std::move(timer));
+}
+
+TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, Fd epoll, Fd timer)
+    : sources_(std::move(sources)),
+      tuning_(tuning),
+      epoll_(std::move(epoll)),
+      timer_(std::move(timer)),
+      stranger_log_(tuning.stranger_log_interval) {
+  watch(timer_.get(), &timer_source_, false);
+}
+
+TcpContext::~TcpContext() {
+  connections_.clear();  // they still use what is declared after them
+  strangers_.clear();
+}
+
+Capabilities TcpContext::capabilities() const {
+  return {.one_sided = false,  // the peer's owner thread must poll for a put to land
+          .gpu_memory = GpuMemory::staged,
+          .max_message_bytes = kMaxMessageBytes};
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> TcpContext::register_memory(MemorySpan memory, Access access) {
+  return regions_.add(memory, access);
+}
+
+absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {
+  if (listener_.open()) {
+    return absl::FailedPreconditionError(fmt::format("tcp: this context already listens at {}", listen_text_));
+  }
+  const absl::StatusOr<HostPort> where = parse_host_port(address);
+  if (!where.ok()) return where.status();
+  const absl::StatusOr<std::vector<Address>> found = resolve(*where);
+  if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
+  absl::Status status = absl::UnavailableError(fmt::format("tcp: no address for {}", address));
+  for (const Address& each : *found) {
+    absl::StatusOr<Fd> fd = listen_at(each);
+    status = fd.status();
+    if (!fd.ok()) continue;
+    listener_ = *std::move(fd);
+    watch(listener_.get(), &listener_source_, false);
+    listen_text_ = local_address(listener_.get()).text();
+    return listen_text_;
+  }
+  return status;
+}
+
+const Address* TcpContext::source_for(int family) const {
+  const auto found =
+      std::find_if(sources_.begin(), sources_.end(), [&](const Address& each) { return each.family() == family; });
+  return found == sources_.end() ? nullptr : &*found;
+}
+
+absl::StatusOr<Fd> TcpContext::connect_any(const std::vector<Address>& targets, TimePoint deadline) {
+  absl::Status status = absl::UnavailableError("tcp: the host has no address");
+  for (const Address& target : targets) {
+    const Address* source = source_for(target.family());
+    if (source == nullptr && !sources_.empty()) {
+      status = absl::UnavailableError(
+          fmt::format("tcp: {} is not of the address family of the source {}", target.text(), sources_[0].text()));
+      continue;
+    }
+    absl::StatusOr<Fd> fd = connect_to(target, source, tuning_.socket, deadline);
+    if (fd.ok()) return fd;
+    status = fd.status();
+  }
+  return status;
+}
+
+absl::StatusOr<Connection*> TcpContext::connect(const std::string& address, TimePoint deadline) {
+  const absl::StatusOr<HostPort> where = parse_host_port(address);
+  if (!where.ok()) return where.status();
+  if (where->host.empty() || where->port == "0") {
+    return absl::InvalidArgumentError(fmt::format("tcp: cannot connect to '{}': host and port are needed", address));
+  }
+  if (connections_.size() + strangers_.size() >= tuning_.max_connections) {
+    return absl::ResourceExhaustedError(fmt::format("tcp: more than {} connections", tuning_.max_connections));
+  }
+  const absl::StatusOr<std::vector<Address>> found = resolve(*where);
+  if (!found.ok()) return found.status();
+  absl::StatusOr<Fd> fd = connect_any(*found, deadline);
+  if (!fd.ok()) return fd.status();
+  connections_.push_back(std::make_unique<TcpConnection>(*this, *std::move(fd), TcpConnection::Side::connected));
+  connections_.back()->greet();
+  return connections_.back().get();
+}
+
+void TcpContext::close(Connection* connection) {
+  auto* const peer = static_cast<TcpConnection*>(connection);
+  const auto place =
+      std::find_if(connections_.begin(), connections_.end(), [&](const auto& each) { return each.get() == peer; });
+  GRADRAIL_CHECK(place != connections_.end());
+  peer->part();
+  std::erase_if(ready_, [&](const Ready& each) { return each.completion.connection == connection; });
+  std::erase(to_flush_, peer);
+  connections_.erase(place);
+}
+
+void TcpContext::watch(int fd, EventSource* source, bool writable_too) {
+  epoll_event event{};
+  event.events = EPOLLIN | (writable_too ? EPOLLOUT : 0U);
+  event.data.ptr = source;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0) return;
+  GRADRAIL_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+}
+
+void TcpContext::unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+void TcpContext::part(Fd fd, std::string last_words) {
+  if (farewells_.size() >= kMaxFarewells) {
+    unwatch(farewells_.front()->fd());
+    farewell_graveyard_.push_back(std::move(farewells_.front()));
+    farewells_.pop_front();
+  }
+  auto farewell = std::make_unique<Farewell>(std::move(fd), std::move(last_words), Clock::now() + kFarewellTime);
+  if (!farewell->progress()) return;
+  watch(farewell->fd(), farewell.get(), farewell->writing());
+  schedule(farewell->deadline());
+  farewells_.push_back(std::move(farewell));
+}
 
 }  // namespace gradrail::transport::tcp

@@ -1,13 +1,134 @@
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "transport/context.h"
 #include "transport/registry.h"
+#include "transport/tcp/event_source.h"
+#include "transport/tcp/farewell.h"
+#include "transport/tcp/memory_region.h"
+#include "transport/tcp/socket.h"
+#include "transport/tcp/stranger_log.h"
+
+struct epoll_event;
 
 namespace gradrail::transport::tcp {
 
+class TcpConnection;
+
+/// Limits that tests change.
+struct Tuning {
+  Duration hello_timeout = std::chrono::seconds(5);  ///< an accepted connection that has said nothing by then is closed
+  Duration stranger_log_interval = std::chrono::seconds(10);
+  size_t max_strangers = 64;      ///< accepted connections without a hello; beyond, the oldest is closed
+  size_t max_connections = 1024;  ///< a descriptor each: the usual `ulimit -n`
+  SocketOptions socket;
+};
+
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
+absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, const Tuning& tuning);
+
+/// The transport that needs nothing but a network: sockets under epoll, payloads read straight into their region.
+/// Invariants  1. Every open connection is in connections_, every accepted one before its hello in strangers_.
+///             2. What is dropped while events are handled lies in graveyard_ until the poll ends: later events of the
+///                same batch may still point at it.
+///             3. A completion of a connection is in ready_ only while the connection is not closed.
+class TcpContext final : public Context {
+ public:
+  TcpContext(std::vector<Address> sources, const Tuning& tuning, Fd epoll, Fd timer);
+  ~TcpContext() override;
+
+  std::string_view name() const override { return "tcp"; }
+  Capabilities capabilities() const override;
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) override;
+  absl::StatusOr<std::string> listen(const std::string& address) override;
+  absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) override;
+  void close(Connection* connection) override;
+  size_t poll(absl::Span<Completion> out) override;
+  int wait_fd() const override { return epoll_.get(); }
+  bool arm() override;
+
+  // For connections.
+  using MessageBuffer = std::unique_ptr<std::byte[]>;
+  RegionTable& regions() { return regions_; }
+  /// `body` is what completion.message points into.
+  void report(Completion completion, MessageBuffer body = nullptr);
+  bool has_room() const { return ready_.size() < room_; }
+  MessageBuffer take_buffer();
+  /// There is something to send that the next poll should send.
+  void flush_later(TcpConnection* connection);
+  void stopped_before_dry() { more_to_read_ = true; }
+  void watch(int fd, EventSource* source, bool writable_too);
+  void unwatch(int fd);
+  void count_blocked(int change) { blocked_count_ += change; }
+  void part(Fd fd, std::string last_words);
+  void greeted(TcpConnection* stranger);
+  void dismiss(TcpConnection* stranger, std::string_view why);
+
+ private:
+  struct Ready {
+    Completion completion;
+    MessageBuffer body;
+  };
+
+  // context.cc
+  absl::StatusOr<Fd> connect_any(const std::vector<Address>& targets, TimePoint deadline);
+  const Address* source_for(int family) const;
+
+  // context_progress.cc
+  void progress();
+  void flush_pending();
+  void poll_directly();
+  void poll_events();
+  void handle(const epoll_event& event);
+  size_t take(absl::Span<Completion> out);
+  void recycle_messages();
+
+  // context_accept.cc
+  void accept_some();
+  void adopt(Fd fd);
+  void pause_accepting(int error);
+  void on_timer();
+  void schedule(TimePoint when);
+  void progress_farewell(Farewell* farewell);
+  std::unique_ptr<TcpConnection> take_stranger(TcpConnection* stranger);
+
+  // Set once.
+  const std::vector<Address> sources_;
+  const Tuning tuning_;
+  const Fd epoll_;
+  const Fd timer_;
+  EventSource timer_source_{EventSource::Kind::timer};
+  EventSource listener_source_{EventSource::Kind::listener};
+
+  // Owner thread.
+  Fd listener_;
+  std::string listen_text_;
+  RegionTable regions_;
+  std::vector<std::unique_ptr<TcpConnection>> connections_;
+  std::deque<std::unique_ptr<TcpConnection>> strangers_;  ///< oldest first
+  std::vector<std::unique_ptr<TcpConnection>> graveyard_;
+  std::deque<std::unique_ptr<Farewell>> farewells_;  ///< oldest first
+  std::vector<std::unique_ptr<Farewell>> farewell_graveyard_;
+  StrangerLog stranger_log_;
+
+  std::deque<Ready> ready_;
+  size_t room_ = 0;  ///< reading stops at so many entries of ready_: the caller's span
+  std::vector<MessageBuffer> delivered_;
+  std::vector<MessageBuffer> free_buffers_;
+
+  std::vector<TcpConnection*> to_flush_;
+  int blocked_count_ = 0;  ///< connections that wait for EPOLLOUT
+  bool more_to_read_ = false;
+  bool armed_ = false;
+  bool accepting_paused_ = false;
+  TimePoint next_timer_ = TimePoint::max();
+  uint32_t turn_ = 0;
+};
 
 }  // namespace gradrail::transport::tcp

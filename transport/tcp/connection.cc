@@ -1,0 +1,107 @@
+// Set-up and end of a connection; the hot path is in connection_datapath.cc.
+#include "transport/tcp/connection.h"
+
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "transport/tcp/native_error.h"
+
+namespace gradrail::transport::tcp {
+
+TcpConnection::TcpConnection(TcpContext& context, Fd fd, Side side)
+    : EventSource(Kind::connection),
+      context_(context),
+      side_(side),
+      name_(fmt::format("tcp {} > {}", local_address(fd.get()).text(), peer_address(fd.get()).text())),
+      fd_(std::move(fd)),
+      state_(side == Side::accepted ? State::stranger : State::open) {
+  context_.watch(fd_.get(), this, false);
+}
+
+TcpConnection::~TcpConnection() {
+  if (blocked_) context_.count_blocked(-1);
+}
+
+void TcpConnection::greet() {
+  post({.header = {.type = FrameType::hello, .token = kHelloMagic, .value = kProtocolVersion}}, true);
+}
+
+absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
+  if (frame.token != kHelloMagic) return absl::DataLossError("hello of another protocol");
+  if (frame.value != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        fmt::format("protocol version {}, this side speaks version {}: run the same gradrail on both", frame.value,
+                    kProtocolVersion));
+  }
+  peer_greeted_ = true;
+  if (side_ == Side::accepted) {
+    state_ = State::open;
+    context_.greeted(this);
+    greet();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RemoteRegion> TcpConnection::import(std::string_view key) {
+  absl::StatusOr<RegionKey> parsed = RegionKey::parse(key);
+  if (!parsed.ok()) return parsed.status();
+  imported_.push_back(*parsed);
+  return static_cast<RemoteRegion>(imported_.size());
+}
+
+absl::StatusOr<std::byte*> TcpConnection::map(RemoteRegion) {
+  return absl::UnimplementedError("tcp cannot map a peer's memory");
+}
+
+void TcpConnection::refuse(absl::Status why) {
+  const bool zeros = queue_.begun_frame_is_answer() && !answers_alive();
+  std::string last_words = queue_.rest_of_begun_frame(zeros);
+  last_words += refusal_frame(words(why));
+  if (state_ == State::open) spdlog::warn("{}: refused the peer: {}", name_, words(why));
+  hand_over(std::move(last_words));
+  lose({why.code(), fmt::format("{}: refused the peer: {}", name_, words(why))});
+}
+
+void TcpConnection::hand_over(std::string last_words) {
+  set_blocked(false);
+  if (!fd_.open()) return;
+  context_.unwatch(fd_.get());
+  context_.part(std::move(fd_), std::move(last_words));
+}
+
+void TcpConnection::part() {
+  if (state_ == State::lost) return;
+  flush();
+  const bool stranger = state_ == State::stranger;
+  state_ = State::lost;
+  if (stranger) return;
+  hand_over("");
+}
+
+void TcpConnection::lose(absl::Status cause) {
+  if (state_ == State::lost) return;
+  const bool stranger = state_ == State::stranger;
+  state_ = State::lost;
+  set_blocked(false);
+  if (fd_.open()) context_.unwatch(fd_.get());
+  fd_.reset();
+  queue_.clear();
+  gets_.clear();
+  if (stranger) {
+    context_.dismiss(this, words(cause));
+    return;
+  }
+  Completion lost;
+  lost.kind = Completion::Kind::peer_lost;
+  lost.connection = this;
+  lost.cause = std::move(cause);
+  context_.report(std::move(lost));
+}
+
+absl::Status TcpConnection::ended(std::string_view how) const {
+  if (in_payload_)
+    return absl::UnavailableError(fmt::format("{}: {} in the middle of a {}", name_, how, frame_name(frame_.type)));
+  return absl::UnavailableError(fmt::format("{}: {}", name_, how));
+}
+
+}  // namespace gradrail::transport::tcp

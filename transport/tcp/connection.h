@@ -1,0 +1,118 @@
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/connection.h"
+#include "transport/tcp/context.h"
+#include "transport/tcp/event_source.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/memory_region.h"
+#include "transport/tcp/send_queue.h"
+#include "transport/tcp/socket.h"
+
+namespace gradrail::transport::tcp {
+
+/// One socket and what travels on it.
+/// Invariants  1. A payload is only read to where its header was allowed to put it, and only while that region lives.
+///             2. peer_lost is reported once, after everything that arrived before; a stranger (accepted, no hello yet)
+///                reports nothing.
+class TcpConnection final : public Connection, public EventSource {
+ public:
+  enum class Side { connected, accepted };
+  TcpConnection(TcpContext& context, Fd fd, Side side);
+  ~TcpConnection() override;
+
+  // Connection.
+  absl::StatusOr<RemoteRegion> import(std::string_view key) override;
+  absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) override;
+  absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) override;
+  absl::Status send(absl::Span<const std::byte> message) override;
+  absl::StatusOr<std::byte*> map(RemoteRegion region) override;
+  std::string describe() const override { return name_; }
+
+  // For the context.
+  void greet();
+  void read();
+  void flush();
+  void writable();
+  bool lost() const { return state_ == State::lost; }
+  bool sendable() const { return !lost() && !queue_.empty() && !blocked_ && send_error_.ok(); }
+  bool flush_listed = false;  ///< in the context's list of connections to flush
+  TimePoint hello_deadline{};
+  /// Gives the socket up without a report: the owner said close, or the context ends.
+  void part();
+  void lose(absl::Status cause);
+
+ private:
+  enum class State : uint8_t {
+    stranger,  ///< accepted, no hello yet
+    open,
+    lost
+  };
+  enum class ReadResult { again, dry, stop };
+
+  struct PendingGet {
+    uint64_t number = 0;
+    std::byte* target = nullptr;
+    uint64_t bytes = 0;
+    uint64_t received_bytes = 0;
+    uint64_t tag = 0;
+  };
+
+  absl::StatusOr<const RegionKey*> remote(RemoteSlice slice, uint64_t bytes) const;
+  absl::Status check_local(const LocalSlice& slice) const;
+  absl::Status check_post() const;
+
+  // Receiving.
+  ReadResult read_once(uint64_t& budget_bytes);
+  ReadResult read_failed(ssize_t result);
+  bool header_complete();
+  absl::Status begin_frame(const FrameHeader& frame);
+  absl::Status begin_hello(const FrameHeader& frame);
+  absl::Status begin_put(const FrameHeader& frame);
+  absl::Status begin_get_data(const FrameHeader& frame);
+  absl::Status answer_get(const FrameHeader& frame);
+  bool target_alive() const;
+  void finish_frame();
+  void finish_message();
+  void finish_get_data();
+  absl::Status ended(std::string_view how) const;
+
+  // Sending.
+  void post(SendOp op, bool ring);
+  bool send_once(uint64_t& budget_bytes);
+  bool answers_alive();
+  void set_blocked(bool blocked);
+  void refuse(absl::Status why);
+  void hand_over(std::string last_words);
+
+  // Set once.
+  TcpContext& context_;
+  const Side side_;
+  const std::string name_;
+
+  // Owner thread.
+  Fd fd_;
+  State state_;
+  bool peer_greeted_ = false;
+  std::vector<RegionKey> imported_;  ///< RemoteRegion n is imported_[n - 1]; 0 is no region
+
+  SendQueue queue_;
+  std::deque<PendingGet> gets_;  ///< in the order asked, which is the order answered
+  uint64_t next_get_ = 0;
+  bool blocked_ = false;
+  absl::Status send_error_;  ///< sending is over; reading goes on for what the peer said before
+
+  HeaderBytes header_;
+  size_t header_bytes_ = 0;  ///< of the next header, received so far
+  FrameHeader frame_;
+  bool in_payload_ = false;
+  std::byte* target_ = nullptr;  ///< where the rest of the payload goes
+  uint64_t target_bytes_ = 0;
+  TcpContext::MessageBuffer body_;  ///< of a message or refusal being received
+};
+
+}  // namespace gradrail::transport::tcp

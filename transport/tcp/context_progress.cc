@@ -1,0 +1,128 @@
+// The poll loop.
+#include <sys/epoll.h>
+
+#include <array>
+
+#include "transport/tcp/connection.h"
+#include "transport/tcp/context.h"
+#include "transport/tcp/frame.h"
+
+namespace gradrail::transport::tcp {
+namespace {
+
+/// Up to here asking each socket costs less than asking epoll and then the socket (0.2 us a call).
+constexpr size_t kFewConnections = 4;
+/// While sockets are asked directly, epoll (listener, timer) is asked every so many polls.
+constexpr uint32_t kEpollEvery = 32;
+constexpr int kEventsPerPoll = 64;
+/// Kept for reuse: what one poll of a usual caller can deliver.
+constexpr size_t kSpareBuffers = 64;
+
+}  // namespace
+
+size_t TcpContext::poll(absl::Span<Completion> out) {
+  recycle_messages();
+  if (ready_.size() < out.size()) {
+    room_ = out.size();
+    progress();
+  }
+  return take(out);
+}
+
+void TcpContext::progress() {
+  more_to_read_ = false;
+  ++turn_;
+  flush_pending();
+  const bool few = connections_.size() <= kFewConnections && strangers_.empty() && farewells_.empty();
+  if (few && !armed_ && blocked_count_ == 0 && turn_ % kEpollEvery != 0) {
+    poll_directly();
+  } else {
+    armed_ = false;
+    poll_events();
+  }
+  graveyard_.clear();
+  farewell_graveyard_.clear();
+}
+
+void TcpContext::flush_later(TcpConnection* connection) {
+  if (connection->flush_listed) return;
+  connection->flush_listed = true;
+  to_flush_.push_back(connection);
+}
+
+void TcpContext::flush_pending() {
+  if (to_flush_.empty()) return;
+  std::vector<TcpConnection*> now;
+  now.swap(to_flush_);
+  for (TcpConnection* connection : now) {
+    connection->flush_listed = false;
+    connection->flush();
+    if (connection->sendable()) flush_later(connection);
+  }
+}
+
+void TcpContext::poll_directly() {
+  const size_t count = connections_.size();
+  for (size_t i = 0; i < count; ++i) connections_[(turn_ + i) % count]->read();
+}
+
+void TcpContext::poll_events() {
+  std::array<epoll_event, kEventsPerPoll> events;
+  const int got = epoll_wait(epoll_.get(), events.data(), kEventsPerPoll, 0);
+  const uint32_t count = got > 0 ? static_cast<uint32_t>(got) : 0;
+  // The first one read may fill the caller's span: each takes its turn at being first.
+  for (uint32_t i = 0; i < count; ++i) handle(events[(turn_ + i) % count]);
+}
+
+void TcpContext::handle(const epoll_event& event) {
+  auto* const source = static_cast<EventSource*>(event.data.ptr);
+  switch (source->kind()) {
+    case EventSource::Kind::listener:
+      return accept_some();
+    case EventSource::Kind::timer:
+      return on_timer();
+    case EventSource::Kind::farewell:
+      return progress_farewell(static_cast<Farewell*>(source));
+    case EventSource::Kind::connection:
+      break;
+  }
+  auto* const connection = static_cast<TcpConnection*>(source);
+  if ((event.events & EPOLLOUT) != 0) connection->writable();
+  if ((event.events & ~EPOLLOUT) != 0) connection->read();
+}
+
+void TcpContext::report(Completion completion, MessageBuffer body) {
+  ready_.push_back({std::move(completion), std::move(body)});
+}
+
+size_t TcpContext::take(absl::Span<Completion> out) {
+  size_t count = 0;
+  for (; count < out.size() && !ready_.empty(); ++count) {
+    out[count] = std::move(ready_.front().completion);
+    if (ready_.front().body != nullptr) delivered_.push_back(std::move(ready_.front().body));
+    ready_.pop_front();
+  }
+  return count;
+}
+
+void TcpContext::recycle_messages() {
+  for (MessageBuffer& buffer : delivered_) {
+    if (free_buffers_.size() < kSpareBuffers) free_buffers_.push_back(std::move(buffer));
+  }
+  delivered_.clear();
+}
+
+TcpContext::MessageBuffer TcpContext::take_buffer() {
+  static_assert(kMaxRefusalBytes <= kMaxMessageBytes);
+  if (free_buffers_.empty()) return std::make_unique_for_overwrite<std::byte[]>(kMaxMessageBytes);
+  MessageBuffer buffer = std::move(free_buffers_.back());
+  free_buffers_.pop_back();
+  return buffer;
+}
+
+bool TcpContext::arm() {
+  armed_ = true;
+  return ready_.empty() && to_flush_.empty() && !more_to_read_;
+}
+
+}  // namespace gradrail::transport::tcp

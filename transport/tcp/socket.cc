@@ -1,0 +1,176 @@
+#include "transport/tcp/socket.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "fmt/format.h"
+#include "transport/tcp/native_error.h"
+
+namespace gradrail::transport::tcp {
+namespace {
+
+/// Bounds what the kernel holds of ours beyond the peer's window: a message overtakes bulk only before that point.
+/// Measured on loopback: 256 KiB costs no throughput against no bound; below 64 KiB it does.
+constexpr int kMaxUnsentBytes = 256 * 1024;
+
+/// Linux clamps to net.core.somaxconn.
+constexpr int kListenBacklog = 1024;
+
+void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); }
+
+int milliseconds_until(TimePoint deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+}
+
+/// 0, the errno of the failed attempt, or EINPROGRESS at the deadline.
+int await_connected(int fd, TimePoint deadline) {
+  pollfd waiting = {.fd = fd, .events = POLLOUT, .revents = 0};
+  while (true) {
+    const int ready = poll(&waiting, 1, milliseconds_until(deadline));
+    if (ready > 0) break;
+    if (ready < 0 && errno != EINTR) return errno;
+    if (Clock::now() >= deadline) return EINPROGRESS;
+  }
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+  return error;
+}
+
+/// TCP joins a socket with itself when the kernel picks the dead peer's port as our own (simultaneous open).
+bool connected_to_itself(int fd) { return local_address(fd).text() == peer_address(fd).text(); }
+
+}  // namespace
+
+void Fd::reset() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+std::string Address::text() const {
+  char host[INET6_ADDRSTRLEN] = "?";
+  if (family() == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage);
+    inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof(host));
+    return fmt::format("[{}]:{}", host, ntohs(v6->sin6_port));
+  }
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage);
+  if (family() == AF_INET) inet_ntop(AF_INET, &v4->sin_addr, host, sizeof(host));
+  return fmt::format("{}:{}", host, ntohs(v4->sin_port));
+}
+
+absl::StatusOr<HostPort> parse_host_port(std::string_view text) {
+  const auto bad = [&](std::string_view why) {
+    return absl::InvalidArgumentError(fmt::format("tcp: '{}' is not host:port or [v6]:port ({})", text, why));
+  };
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return bad("no port");
+  std::string_view host = text.substr(0, colon);
+  const std::string_view port = text.substr(colon + 1);
+  if (!host.empty() && host.front() == '[') {
+    if (host.back() != ']' || host.size() < 3) return bad("unfinished brackets");
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return bad("an IPv6 address needs brackets");
+  }
+  const bool digits = std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (port.empty() || port.size() > 5 || !digits || std::stoi(std::string(port)) > 65535) {
+    return bad("port must be 0 to 65535");
+  }
+  return HostPort{std::string(host), std::string(port)};
+}
+
+absl::StatusOr<std::vector<Address>> resolve(const HostPort& where) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_NUMERICSERV | (where.host.empty() ? AI_PASSIVE : 0);
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(where.host.empty() ? nullptr : where.host.c_str(), where.port.c_str(), &wanted, &found);
+  if (error != 0) {
+    const char* words = error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error);
+    return absl::UnavailableError(fmt::format("tcp: cannot find host '{}': {}", where.host, words));
+  }
+  std::vector<Address> addresses;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    Address address;
+    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
+    address.bytes = each->ai_addrlen;
+    addresses.push_back(address);
+  }
+  freeaddrinfo(found);
+  return addresses;
+}
+
+Address local_address(int fd) {
+  Address address;
+  address.bytes = sizeof(address.storage);
+  getsockname(fd, address.get(), &address.bytes);
+  return address;
+}
+
+Address peer_address(int fd) {
+  Address address;
+  address.bytes = sizeof(address.storage);
+  getpeername(fd, address.get(), &address.bytes);
+  return address;
+}
+
+void tune(int fd, const SocketOptions& options) {
+  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMaxUnsentBytes);
+  // A host that vanishes says nothing: unacknowledged data is given up after the timeout, and an idle connection is
+  // probed so that there is something to acknowledge.
+  const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(options.vanish_timeout);
+  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout.count()));
+  set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, static_cast<int>(timeout.count() / 2000)));
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, static_cast<int>(timeout.count() / 5000)));
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  if (options.buffer_bytes > 0) {
+    set(fd, SOL_SOCKET, SO_SNDBUF, options.buffer_bytes);
+    set(fd, SOL_SOCKET, SO_RCVBUF, options.buffer_bytes);
+  }
+}
+
+absl::StatusOr<Fd> listen_at(const Address& address) {
+  Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const std::string doing = fmt::format("listen at {}", address.text());
+  if (!fd.open()) return native_error(doing, errno);
+  set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);  // a restarted task must not wait for TIME_WAIT
+  if (bind(fd.get(), address.get(), address.bytes) != 0) return native_error(doing, errno);
+  if (listen(fd.get(), kListenBacklog) != 0) return native_error(doing, errno);
+  return fd;
+}
+
+absl::StatusOr<Fd> connect_to(const Address& address, const Address* source, const SocketOptions& options,
+                              TimePoint deadline) {
+  std::string doing = fmt::format("connect to {}", address.text());
+  Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.open()) return native_error(doing, errno);
+  tune(fd.get(), options);
+  if (source != nullptr) {
+    doing += fmt::format(" from {}", source->text());
+    set(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    if (bind(fd.get(), source->get(), source->bytes) != 0) return native_error(doing, errno);
+  }
+  int error = connect(fd.get(), address.get(), address.bytes) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) error = await_connected(fd.get(), deadline);
+  if (error == EINPROGRESS) {
+    return absl::DeadlineExceededError(
+        fmt::format("tcp: {}: no answer in time (host down, or a firewall that drops?)", doing));
+  }
+  if (error == 0 && connected_to_itself(fd.get())) error = ECONNREFUSED;
+  if (error != 0) return native_error(doing, error);
+  return fd;
+}
+
+}  // namespace gradrail::transport::tcp
