@@ -27,6 +27,10 @@ read -ra described <<<"$(PKG_CONFIG_PATH=$modules pkg-config --cflags --libs gra
 "$compiler" $flags "$consumer/consumer.cc" "${described[@]}" -o "$scratch/by_pkg_config" || fail "building with pkg-config"
 "$scratch/by_pkg_config" || fail "the program that pkg-config described"
 
+# Every installed header must stand on what is installed; the consumer uses only some of them.
+(cd "$prefix/include/gradrail" && find . -name '*.h' | sort | sed 's|^\./\(.*\)|#include "\1"|') >"$scratch/every_header.cc"
+"$compiler" -fsyntax-only "$scratch/every_header.cc" "${described[@]}" || fail "an installed header misses something"
+
 # Nothing may point back into the source or build tree: the machine that uses the package has neither.
 if grep -rIl -e "$build" -e "$(cd "$consumer/../../.." && pwd)" "$prefix/lib"*/ "$prefix/include"; then
   fail "these files name the build machine's folders"

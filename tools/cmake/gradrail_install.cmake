@@ -76,12 +76,15 @@ function(gradrail_install_libraries libraries)
   foreach(folder base transport ps worker)
     # A folder below transport is one implementation: users name transports by their words, never by these headers.
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/${folder}/*.h)
-    list(FILTER headers EXCLUDE REGEX "^transport/[^/]+/|/examples/")
+    list(FILTER headers EXCLUDE REGEX "^transport/[^/]+/|/examples/|^ps/optimizer_(isa|kernel)")
     foreach(header IN LISTS headers)
       get_filename_component(where ${header} DIRECTORY)
       install(FILES ${header} DESTINATION ${GRADRAIL_INSTALL_INCLUDE}/${where})
     endforeach()
   endforeach()
+  # The headers of the server and of the worker's control link mention the generated messages.
+  install(DIRECTORY ${PROJECT_BINARY_DIR}/ps DESTINATION ${GRADRAIL_INSTALL_INCLUDE} FILES_MATCHING PATTERN "*.pb.h"
+          PATTERN CMakeFiles EXCLUDE)
 endfunction()
 
 function(gradrail_install_descriptions libraries)
