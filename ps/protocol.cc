@@ -1,6 +1,7 @@
 #include "ps/protocol.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -14,15 +15,6 @@ constexpr WorkerIndex kChief = 0;
 /// A base ahead of the bucket comes from before the parameters were restored: it is not stale.
 uint64_t staleness_of(uint64_t version, uint64_t base_version) {
   return version > base_version ? version - base_version : 0;
-}
-
-void refuse(const Arrival& arrival, std::string why, Actions& actions) {
-  Action& action = actions.emplace_back();
-  action.kind = Action::Kind::refuse;
-  action.bucket = arrival.bucket;
-  action.worker = arrival.worker;
-  action.step = arrival.step;
-  action.reason = fmt::format("worker {} bucket {} step {}: {}", arrival.worker, arrival.bucket, arrival.step, why);
 }
 
 }  // namespace
@@ -253,6 +245,17 @@ void ShardProtocol::answer_waiting(uint32_t bucket, Actions& actions) {
     }
   }
   if (mode_.kind == ModeKind::sync) settle(bucket, actions);
+}
+
+void ShardProtocol::refuse(const Arrival& arrival, std::string_view why, Actions& actions) {
+  // Its connection ends, and with it the slots that what waits lies in.
+  reconnect_worker(arrival.worker, arrival.incarnation);
+  Action& action = actions.emplace_back();
+  action.kind = Action::Kind::refuse;
+  action.bucket = arrival.bucket;
+  action.worker = arrival.worker;
+  action.step = arrival.step;
+  action.reason = fmt::format("worker {} bucket {} step {}: {}", arrival.worker, arrival.bucket, arrival.step, why);
 }
 
 void ShardProtocol::answer(const Arrival& arrival, uint64_t staleness, Actions& actions) const {

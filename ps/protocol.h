@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -71,7 +72,9 @@ using Actions = std::vector<Action>;
 ///           it. Where that step is already applied, the push is answered at once and not applied: such a step is the
 ///           only one that is answered without being applied. While the answers' versions are ahead of its step it
 ///           may go on at the smallest of them + 1.
-/// Refusals  Change nothing and name worker, bucket, step and the step expected.
+/// Refusals  Name worker, bucket, step and the step expected. Nothing is applied; since the connection ends, what the
+/// worker
+///           has waiting is dropped as in reconnect_worker().
 /// Threads   Owner thread of the shard.
 class ShardProtocol {
  public:
@@ -89,8 +92,9 @@ class ShardProtocol {
   /// left is not waited for any more; its un-applied pushes are dropped. Ignored unless the incarnation is current.
   void remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions);
 
-  /// The same incarnation lost its connection and came back: it will repeat what is unanswered. What waits is dropped
-  /// until then, since its payload lies in the slots of the connection that died.
+  /// The same incarnation lost its connection and comes back, perhaps: it will repeat what is unanswered. To be called
+  /// as soon as the slots of the old connection go, at the loss or at the return (both do no harm): what waits is
+  /// dropped, since an apply must not read a payload that is not there any more.
   void reconnect_worker(WorkerIndex worker, uint64_t incarnation);
 
   /// Appends what follows from one arrival.
@@ -142,6 +146,7 @@ class ShardProtocol {
   void apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void settle(uint32_t bucket, Actions& actions);
   void answer_waiting(uint32_t bucket, Actions& actions);
+  void refuse(const Arrival& arrival, std::string_view why, Actions& actions);
   void answer(const Arrival& arrival, uint64_t staleness, Actions& actions) const;
 
   Mode mode_;

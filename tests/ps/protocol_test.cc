@@ -440,6 +440,14 @@ TEST(BadInput, BucketKindAndStepOutOfRangeAreRefused) {
   EXPECT_EQ(driver.protocol.version(0), 0u);
 }
 
+TEST(BadInput, RefusalDropsWhatWaitsSinceTheSlotsGoWithTheConnection) {
+  Driver driver = sync_driver(2, 2);
+  driver.push(0, 1, 0);
+  EXPECT_THAT(driver.push(0, 9, 1), ElementsAre("refuse w0 b1 s9"));
+  EXPECT_THAT(driver.push(1, 1, 0), IsEmpty());
+  EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(0));
+}
+
 TEST(BadInput, ShardWithoutBuckets) {
   Driver driver = async_driver(1, 0);
   EXPECT_TRUE(driver.protocol.initialised());
