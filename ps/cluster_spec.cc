@@ -24,7 +24,8 @@ absl::StatusOr<std::vector<std::string>> read_job(const Json& job, std::string_v
   std::vector<std::string> tasks;
   if (job.is_array()) {
     for (const Json& task : job) {
-      if (!task.is_string()) return invalid(source, fmt::format("job '{}': every task must be a \"host:port\" string", name));
+      if (!task.is_string())
+        return invalid(source, fmt::format("job '{}': every task must be a \"host:port\" string", name));
       tasks.push_back(task.get<std::string>());
     }
   } else if (job.is_object()) {
@@ -194,7 +195,8 @@ absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view
         fmt::format("task_index {}: job '{}' has tasks 0 to {} in the cluster specification", index, job, count - 1));
   };
   if (job == "ps") {
-    if (index < 0 || index >= static_cast<int64_t>(cluster.ps.size())) return bad(static_cast<int64_t>(cluster.ps.size()));
+    if (index < 0 || index >= static_cast<int64_t>(cluster.ps.size()))
+      return bad(static_cast<int64_t>(cluster.ps.size()));
     return TaskId{"ps", static_cast<uint32_t>(index)};
   }
   if ((job == "chief" || job == "master") && cluster.chief_job) {

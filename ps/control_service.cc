@@ -29,8 +29,8 @@ std::string random_token() {
 
 absl::Status check_version(uint32_t theirs) {
   if (theirs == kProtocolVersion) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      fmt::format("protocol version {} here, {} there: install the same gradrail on all hosts", kProtocolVersion, theirs));
+  return absl::FailedPreconditionError(fmt::format(
+      "protocol version {} here, {} there: install the same gradrail on all hosts", kProtocolVersion, theirs));
 }
 
 }  // namespace
@@ -181,7 +181,8 @@ grpc::Status ControlService::Barrier(grpc::ServerContext* context, const proto::
   const proto::Member& member = request->member();
   const auto deadline = Clock::now() + std::chrono::milliseconds(std::min(request->patience_ms(), kLongestPatienceMs));
   std::unique_lock lock(mutex_);
-  if (const absl::Status live = coordinator_.heard(member.task_index(), member.incarnation(), Clock::now()); !live.ok()) {
+  if (const absl::Status live = coordinator_.heard(member.task_index(), member.incarnation(), Clock::now());
+      !live.ok()) {
     return to_grpc(live);
   }
   while (true) {
@@ -193,14 +194,14 @@ grpc::Status ControlService::Barrier(grpc::ServerContext* context, const proto::
     changed_.wait_until(lock, std::min(deadline, Clock::now() + std::chrono::milliseconds(500)));
   }
   changed_.notify_all();
-  for (std::string& name :
-       coordinator_.barrier_missing(request->name(), request->generation(), request->live_only())) {
+  for (std::string& name : coordinator_.barrier_missing(request->name(), request->generation(), request->live_only())) {
     reply->add_missing(std::move(name));
   }
   return grpc::Status::OK;
 }
 
-grpc::Status ControlService::Heartbeat(grpc::ServerContext*, grpc::ServerReaderWriter<proto::Notice, proto::Ping>* stream) {
+grpc::Status ControlService::Heartbeat(grpc::ServerContext*,
+                                       grpc::ServerReaderWriter<proto::Notice, proto::Ping>* stream) {
   proto::Ping ping;
   std::optional<proto::Member> member;
   while (stream->Read(&ping)) {
@@ -281,9 +282,9 @@ absl::Status ControlService::save(proto::CheckpointReply& reply) {
   for (ps::Checkpoint& snapshot : snapshots) {
     snapshot.header.schema = agreed_->schema;
     snapshot.header.global_step = global_step;
-    const std::string path = fmt::format("{}/{}", options_.checkpoint_dir,
-                                         checkpoint_file_name(global_step, snapshot.header.shard_index,
-                                                              snapshot.header.shard_count));
+    const std::string path =
+        fmt::format("{}/{}", options_.checkpoint_dir,
+                    checkpoint_file_name(global_step, snapshot.header.shard_index, snapshot.header.shard_count));
     CheckpointView view{.header = &snapshot.header, .parameters = snapshot.parameters, .state = {}};
     for (const std::vector<float>& state : snapshot.state) view.state.emplace_back(state);
     GRADRAIL_RETURN_IF_ERROR(write_checkpoint(path, view));

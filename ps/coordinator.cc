@@ -16,12 +16,11 @@ absl::Status Coordinator::join(WorkerIndex worker, uint64_t incarnation, const s
   if (!aborted_.empty()) return absl::AbortedError(aborted_);
   const auto found = workers_.find(worker);
   if (found != workers_.end() && found->second.phase == Phase::live && found->second.incarnation != incarnation) {
-    return absl::AlreadyExistsError(
-        fmt::format("worker {} is already running (from {}): was the same --task_index given twice?", worker,
-                    found->second.name));
+    return absl::AlreadyExistsError(fmt::format(
+        "worker {} is already running (from {}): was the same --task_index given twice?", worker, found->second.name));
   }
-  workers_[worker] = {.incarnation = incarnation, .name = name, .phase = Phase::live, .heard = now,
-                      .barrier_generation = {}};
+  workers_[worker] = {
+      .incarnation = incarnation, .name = name, .phase = Phase::live, .heard = now, .barrier_generation = {}};
   return absl::OkStatus();
 }
 
@@ -43,7 +42,8 @@ bool Coordinator::lost(WorkerIndex worker, uint64_t incarnation, const std::stri
   if (member == nullptr) return false;
   member->phase = Phase::lost;
   if (mode_ == ModeKind::sync && aborted_.empty()) {
-    aborted_ = fmt::format("worker {} ({}) was lost: {}; sync mode cannot go on without it", worker, member->name, cause);
+    aborted_ =
+        fmt::format("worker {} ({}) was lost: {}; sync mode cannot go on without it", worker, member->name, cause);
   }
   return true;
 }
@@ -100,7 +100,8 @@ std::vector<std::string> Coordinator::live_names() const {
 std::string Coordinator::name_of(WorkerIndex worker) const {
   const auto found = workers_.find(worker);
   if (found != workers_.end()) return fmt::format("worker {} ({})", worker, found->second.name);
-  if (worker < options_.worker_names.size()) return fmt::format("worker {} ({})", worker, options_.worker_names[worker]);
+  if (worker < options_.worker_names.size())
+    return fmt::format("worker {} ({})", worker, options_.worker_names[worker]);
   return fmt::format("worker {}", worker);
 }
 

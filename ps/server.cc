@@ -41,14 +41,15 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(Options option
   const absl::StatusOr<HostPort> bind = parse_host_port(listen_address);
   impl->service = std::make_unique<ControlService>(options, impl->shards);
   for (uint32_t i = 0; i < options.shard_count; ++i) {
-    absl::StatusOr<std::unique_ptr<Shard>> shard = Shard::start(
-        {.name = fmt::format("shard {}", i),
-         .transports = options.transports,
-         .bind_host = bind.ok() ? bind->host : options.advertised_host,
-         .wait = options.wait,
-         .on_lost = [service = impl->service.get()](WorkerIndex worker, uint64_t incarnation, const std::string& cause) {
-           service->report_loss(worker, incarnation, cause);
-         }});
+    absl::StatusOr<std::unique_ptr<Shard>> shard =
+        Shard::start({.name = fmt::format("shard {}", i),
+                      .transports = options.transports,
+                      .bind_host = bind.ok() ? bind->host : options.advertised_host,
+                      .wait = options.wait,
+                      .on_lost = [service = impl->service.get()](WorkerIndex worker, uint64_t incarnation,
+                                                                 const std::string& cause) {
+                        service->report_loss(worker, incarnation, cause);
+                      }});
     if (!shard.ok()) return shard.status();
     impl->shards.push_back(*std::move(shard));
   }
@@ -92,8 +93,9 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop) {
 std::vector<std::string> Server::summary() {
   const absl::StatusOr<proto::StatsReply> stats = impl_->service->gather_stats();
   if (!stats.ok()) return {std::string(stats.status().message())};
-  std::vector<std::string> lines = {fmt::format("ps/{}: global step {}, {} bucket updates, {} shards", impl_->task_index,
-                                                stats->global_step(), stats->updates(), impl_->shards.size())};
+  std::vector<std::string> lines = {fmt::format("ps/{}: global step {}, {} bucket updates, {} shards",
+                                                impl_->task_index, stats->global_step(), stats->updates(),
+                                                impl_->shards.size())};
   for (const proto::StatsReply::Path& path : stats->paths()) {
     lines.push_back(fmt::format("ps/{}: path {}: {} bytes in, {} bytes out", impl_->task_index, path.path(),
                                 path.bytes_in(), path.bytes_out()));

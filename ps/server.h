@@ -17,13 +17,13 @@ class Server {
  public:
   struct Options {
     uint32_t task_index = 0;
-    std::string listen_address;             ///< "host:port" of the control plane; port 0: any
-    std::string advertised_host;            ///< host of this task as workers reach it
+    std::string listen_address;   ///< "host:port" of the control plane; port 0: any
+    std::string advertised_host;  ///< host of this task as workers reach it
     uint32_t shard_count = 1;
     std::vector<std::string> transports;    ///< to offer, in order
     std::vector<std::string> worker_names;  ///< of the cluster specification
     transport::WaitPolicy wait;
-    std::string checkpoint_dir;             ///< "": no checkpoints
+    std::string checkpoint_dir;  ///< "": no checkpoints
     Duration silence_limit = std::chrono::seconds(10);
   };
 

@@ -12,8 +12,8 @@
 namespace gradrail::ps {
 namespace {
 
-/// How long a shard may take to answer the control plane: it is never busy longer than one bucket's work, so that only a
-/// dead thread or a stopped process exceeds this.
+/// How long a shard may take to answer the control plane: it is never busy longer than one bucket's work, so that only
+/// a dead thread or a stopped process exceeds this.
 constexpr auto kTaskDeadline = std::chrono::seconds(30);
 
 /// `address` for listening: transports inside one host choose their own names.
@@ -33,9 +33,9 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
     if (!found.ok()) return found.status();
     absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open({});
-    absl::StatusOr<std::string> address =
-        context.ok() ? (*context)->listen(listen_address(**found, shard->options_.bind_host))
-                     : absl::StatusOr<std::string>(context.status());
+    absl::StatusOr<std::string> address = context.ok()
+                                              ? (*context)->listen(listen_address(**found, shard->options_.bind_host))
+                                              : absl::StatusOr<std::string>(context.status());
     if (!address.ok()) {
       reasons.push_back(fmt::format("{}: {}", name, message_of(address.status())));
       shard->endpoints_.push_back({name, "", std::string(message_of(address.status()))});
@@ -46,7 +46,8 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
     shard->contexts_.push_back(*std::move(context));
   }
   if (shard->contexts_.empty()) {
-    return absl::UnavailableError(fmt::format("{}: no transport can be used ({})", shard->options_.name, fmt::join(reasons, "; ")));
+    return absl::UnavailableError(
+        fmt::format("{}: no transport can be used ({})", shard->options_.name, fmt::join(reasons, "; ")));
   }
   shard->thread_ = std::thread([raw = shard.get()] { raw->run(); });
   return shard;

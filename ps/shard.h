@@ -29,9 +29,9 @@ namespace gradrail::ps {
 class Shard {
  public:
   struct Options {
-    std::string name;                           ///< for the log: "ps/0 shard 1"
-    std::vector<std::string> transports;        ///< to listen on
-    std::string bind_host;                      ///< for transports with network addresses
+    std::string name;                     ///< for the log: "ps/0 shard 1"
+    std::vector<std::string> transports;  ///< to listen on
+    std::string bind_host;                ///< for transports with network addresses
     transport::WaitPolicy wait;
     /// Told from the shard's thread when a worker's data connection ends by itself; must not block.
     std::function<void(WorkerIndex, uint64_t incarnation, const std::string& cause)> on_lost;
@@ -51,9 +51,9 @@ class Shard {
     std::shared_ptr<const Checkpoint> restored;  ///< whole model, shared by the shards of a task that read it once
   };
   struct Stats {
-    uint64_t version = 0;  ///< of bucket 0
+    uint64_t version = 0;             ///< of bucket 0
     uint64_t next_step = UINT64_MAX;  ///< sync: lowest expected on any bucket; no voice without buckets
-    uint64_t updates = 0;  ///< over all buckets
+    uint64_t updates = 0;             ///< over all buckets
     bool initialised = false;
     std::vector<WorkerIndex> waiting_for;  ///< sync
     struct Path {

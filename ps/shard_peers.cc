@@ -50,7 +50,8 @@ void Shard::handle(transport::Completion& completion) {
       const WorkerIndex worker = peer->worker;
       const uint64_t incarnation = peer->incarnation;
       drop(peer);
-      if (was_active && options_.on_lost) options_.on_lost(worker, incarnation, std::string(message_of(completion.cause)));
+      if (was_active && options_.on_lost)
+        options_.on_lost(worker, incarnation, std::string(message_of(completion.cause)));
       break;
     }
     default:
@@ -89,12 +90,14 @@ void Shard::continue_mapping(ShardPeer& peer) {
   if (contexts_[peer.context_index]->capabilities().direct_map) {
     const absl::StatusOr<std::byte*> parameters = peer.connection->map(peer.parameters_remote);
     if (absl::IsResourceExhausted(parameters.status())) return;  // still under way
-    if (!parameters.ok()) return refuse(peer, fmt::format("parameters cannot be mapped: {}", message_of(parameters.status())));
+    if (!parameters.ok())
+      return refuse(peer, fmt::format("parameters cannot be mapped: {}", message_of(parameters.status())));
     peer.parameters_mapped = reinterpret_cast<float*>(*parameters);
     if (peer.gradients_offered) {
       const absl::StatusOr<std::byte*> gradients = peer.connection->map(peer.gradients_remote);
       if (absl::IsResourceExhausted(gradients.status())) return;
-      if (!gradients.ok()) return refuse(peer, fmt::format("gradients cannot be mapped: {}", message_of(gradients.status())));
+      if (!gradients.ok())
+        return refuse(peer, fmt::format("gradients cannot be mapped: {}", message_of(gradients.status())));
       peer.gradients_mapped = reinterpret_cast<const float*>(*gradients);
     }
   }
@@ -173,7 +176,8 @@ void Shard::housekeeping() {
 void Shard::add_path(const ShardPeer& peer, std::map<std::string, Stats::Path>& paths) {
   if (peer.bytes_in + peer.bytes_out == 0) return;
   const std::string described = peer.connection->describe();
-  const std::string name = described.substr(0, described.find(' ')) + (peer.gradients_mapped != nullptr ? " mapped" : "");
+  const std::string name =
+      described.substr(0, described.find(' ')) + (peer.gradients_mapped != nullptr ? " mapped" : "");
   Stats::Path& path = paths[name];
   path.path = name;
   path.bytes_in += peer.bytes_in;

@@ -1,0 +1,63 @@
+#include "transport/negotiate.h"
+
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "transport/registry.h"
+
+namespace gradrail::transport {
+
+absl::StatusOr<std::vector<std::string>> parse_transport_order(std::string_view text) {
+  std::vector<std::string> order;
+  if (text == "auto") {
+    for (const Transport& transport : transports()) {
+      if (!transport.in_process_only) order.emplace_back(transport.name);
+    }
+    return order;
+  }
+  while (!text.empty()) {
+    const std::string name(text.substr(0, text.find(',')));
+    text.remove_prefix(std::min(text.size(), name.size() + 1));
+    const absl::StatusOr<const Transport*> found = find_transport(name);
+    if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
+    if ((*found)->in_process_only) {
+      return absl::InvalidArgumentError(fmt::format("transport '{}' works inside one process only", name));
+    }
+    if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
+  }
+  if (order.empty()) return absl::InvalidArgumentError("no transport named (try auto)");
+  return order;
+}
+
+std::vector<Candidate> weigh(const std::vector<std::string>& order, const std::vector<PeerTransport>& peer,
+                             std::string_view our_host_id, std::string_view peer_host_id) {
+  std::vector<Candidate> candidates;
+  for (const std::string& name : order) {
+    const auto theirs = std::find_if(peer.begin(), peer.end(), [&](const PeerTransport& t) { return t.name == name; });
+    const absl::StatusOr<const Transport*> ours = find_transport(name);
+    std::string refused;
+    if (!ours.ok()) {
+      refused = "not in this build";
+    } else if (theirs == peer.end()) {
+      refused = "the other end does not offer it";
+    } else if (!theirs->refused.empty()) {
+      refused = fmt::format("not usable at the other end: {}", theirs->refused);
+    } else if ((*ours)->same_host_only && our_host_id != peer_host_id) {
+      refused = "not on the same host (or another user or network namespace)";
+    }
+    candidates.push_back({name, std::move(refused)});
+  }
+  return candidates;
+}
+
+std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen) {
+  std::vector<std::string> reasons;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.refused.empty()) reasons.push_back(fmt::format("{} refused: {}", candidate.name, candidate.refused));
+  }
+  if (reasons.empty()) return std::string(chosen);
+  return fmt::format("{} ({})", chosen, fmt::join(reasons, "; "));
+}
+
+}  // namespace gradrail::transport

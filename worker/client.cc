@@ -1,0 +1,121 @@
+#include "worker/client.h"
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "worker/client_impl.h"
+
+namespace gradrail::worker {
+namespace {
+
+constexpr uint32_t kBarrierPatienceMs = 10'000;  // then we say whom we wait for and ask again
+
+}  // namespace
+
+absl::Status Client::Impl::barrier(const std::string& name, bool live_only) {
+  ps::proto::BarrierRequest request;
+  *request.mutable_member() = member();
+  request.set_name(name);
+  request.set_live_only(live_only);
+  request.set_patience_ms(kBarrierPatienceMs);
+  request.set_generation(++barrier_generation_[name]);
+  while (true) {
+    GRADRAIL_RETURN_IF_ERROR(failure());
+    const absl::StatusOr<ps::proto::BarrierReply> reply = controls_[0]->barrier(request);
+    if (!reply.ok()) return failure().ok() ? reply.status() : failure();
+    if (reply->complete()) return absl::OkStatus();
+    options_.notice(fmt::format("barrier '{}': waiting for {}", name, fmt::join(reply->missing(), ", ")));
+  }
+}
+
+absl::StatusOr<std::vector<std::string>> Client::Impl::save_checkpoint() {
+  std::vector<std::string> files;
+  for (const auto& control : controls_) {
+    const absl::StatusOr<ps::proto::CheckpointReply> reply = control->checkpoint(member());
+    if (!reply.ok()) return reply.status();
+    files.insert(files.end(), reply->files().begin(), reply->files().end());
+  }
+  return files;
+}
+
+absl::Status Client::Impl::leave() {
+  if (left_) return absl::OkStatus();
+  left_ = true;
+  absl::Status first_error;
+  // The heartbeats stop after Leave: their end without it would mean that we are lost.
+  for (const auto& control : controls_) first_error.Update(control->leave(member()));
+  for (const auto& control : controls_) control->stop_heartbeat();
+  return first_error;
+}
+
+absl::Span<float> Client::Impl::view(const SharedMemory& memory, size_t tensor_index) {
+  auto* elements = reinterpret_cast<float*>(memory.data());
+  return {elements + tensor_first_[tensor_index], tensor_first_[tensor_index + 1] - tensor_first_[tensor_index]};
+}
+
+uint64_t Client::Impl::global_step() const {
+  for (const auto& link : links_) {
+    if (!link->buckets.empty()) return link->buckets[0].version;
+  }
+  return 0;
+}
+
+ClientStats Client::Impl::stats() const {
+  ClientStats stats = stats_;
+  for (const auto& link : links_) {
+    if (link->buckets.empty()) continue;
+    stats.paths.push_back(fmt::format("shard {} at {}: {}{}", link->shard_index, controls_[link->ps_index]->address(),
+                                      transport::explain(link->candidates, contexts_[link->context_index].transport),
+                                      link->gradients_mapped ? ", memory mapped both ways" : ""));
+  }
+  return stats;
+}
+
+void Client::Impl::fail(absl::Status cause) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (failure_.ok()) failure_ = std::move(cause);
+  }
+  failed_.store(true, std::memory_order_release);
+  wait_set_.wake();
+}
+
+absl::Status Client::Impl::failure() {
+  if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
+  std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+ps::proto::Member Client::Impl::member() const {
+  ps::proto::Member member;
+  member.set_task_index(options_.task_index);
+  member.set_incarnation(incarnation_);
+  return member;
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+absl::StatusOr<std::unique_ptr<Client>> Client::join(ClientOptions options, ps::Schema schema) {
+  GRADRAIL_RETURN_IF_ERROR(ps::validate(schema));
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(schema));
+  GRADRAIL_RETURN_IF_ERROR(impl->join());
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
+}
+
+const ps::Schema& Client::schema() const { return impl_->schema(); }
+absl::Span<float> Client::parameters(size_t tensor_index) { return impl_->parameters(tensor_index); }
+absl::Span<float> Client::gradients(size_t tensor_index) { return impl_->gradients(tensor_index); }
+absl::Status Client::start() { return impl_->start(); }
+void Client::ready(size_t tensor_index) { impl_->ready(tensor_index); }
+void Client::exchange() { impl_->exchange(); }
+absl::Status Client::wait() { return impl_->wait(); }
+absl::Status Client::pull() { return impl_->pull(); }
+uint64_t Client::global_step() const { return impl_->global_step(); }
+absl::Status Client::barrier(const std::string& name) { return impl_->barrier(name, false); }
+absl::Status Client::barrier_of_the_living(const std::string& name) { return impl_->barrier(name, true); }
+absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() { return impl_->save_checkpoint(); }
+absl::Status Client::leave() { return impl_->leave(); }
+ClientStats Client::stats() const { return impl_->stats(); }
+
+}  // namespace gradrail::worker

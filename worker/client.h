@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/histogram.h"
+#include "ps/cluster_spec.h"
+#include "ps/optimizer.h"
+#include "ps/protocol.h"
+#include "ps/shard_map.h"
+#include "transport/wait_set.h"
+
+namespace gradrail::worker {
+
+struct ClientOptions {
+  ps::ClusterSpec cluster;
+  uint32_t task_index = 0;                  ///< worker 0 is the chief
+  ps::ModeKind mode = ps::ModeKind::async;  ///< must be the same on all workers, as must optimizer and bucket_bytes
+  ps::OptimizerConfig optimizer;
+  uint32_t bucket_bytes = 1 << 20;
+  std::vector<std::string> transports = {"shm", "tcp"};  ///< in order of preference
+  bool fallback = true;                                  ///< false: the first refusal of a transport is an error
+  bool checksums = false;                                ///< CRC32C over every payload, both ways
+  std::string bind_host;  ///< source address of network connections; "": the kernel's choice
+  transport::WaitPolicy wait;
+  Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up
+  std::function<void(const std::string&)> notice;    ///< told every 10 s for whom this worker waits
+};
+
+struct ClientStats {
+  Histogram exchange;  ///< from the first push of an exchange to the last fresh parameter
+  uint64_t exchange_count = 0;
+  uint64_t staleness_sum = 0;  ///< over exchanges, of bucket 0
+  uint64_t staleness_max = 0;
+  uint64_t bytes_pushed = 0;
+  uint64_t bytes_returned = 0;
+  std::vector<std::string> paths;  ///< one line per shard: transport, address and why
+};
+
+/// A worker's end of the exchange: the drop-in library for trainers of any kind.
+///
+///   auto client = Client::join(options, {{"W", {784, 10}}, {"b", {10}}});
+///   fill (*client)->parameters(i) with initial values;  (*client)->start();
+///   each step: read parameters(i), write gradients(i), exchange(), wait().
+///   (*client)->leave();
+///
+/// Parameters and gradients live in memory registered once; the spans stay valid while the client lives. Between
+/// exchange() and wait() neither may be touched.
+/// Errors   UNAVAILABLE: a ps was lost (the run may be tried again). ABORTED: the ps gave the run up and says why
+/// (sync: a
+///          worker was lost). FAILED_PRECONDITION: schema or options differ from the other workers'. After an error
+///          only leave() and the destructor are useful.
+/// Threads  Owner thread.
+class Client {
+ public:
+  static absl::StatusOr<std::unique_ptr<Client>> join(ClientOptions options, ps::Schema schema);
+  ~Client();
+
+  const ps::Schema& schema() const;
+  /// Shapes  [elements of the tensor], fp32.
+  absl::Span<float> parameters(size_t tensor_index);
+  absl::Span<float> gradients(size_t tensor_index);
+
+  /// Chief of an uninitialised cluster: offers what parameters() holds as initial values. All others: waits until there
+  /// are parameters and fetches them. Call once, before the first exchange.
+  absl::Status start();
+
+  /// This tensor's gradient is complete: buckets that are now complete go out at once. Optional.
+  void ready(size_t tensor_index);
+  /// Pushes whatever has not gone out yet.
+  void exchange();
+  /// Until all fresh parameters are here.
+  absl::Status wait();
+
+  /// Fetches the current parameters without pushing.
+  absl::Status pull();
+
+  /// Updates applied to the parameters this worker holds (bucket 0).
+  uint64_t global_step() const;
+
+  /// Waits until every worker of the cluster specification has called it; who left or was lost is not waited for.
+  absl::Status barrier(const std::string& name);
+  /// Waits until every other live worker has called it or left: for the chief's last words.
+  absl::Status barrier_of_the_living(const std::string& name);
+
+  /// Saves parameters, optimizer state and step at every ps task; returns the files. For the chief.
+  absl::StatusOr<std::vector<std::string>> save_checkpoint();
+
+  /// Says goodbye; the others go on. Also done by the destructor when nothing went wrong before.
+  absl::Status leave();
+
+  ClientStats stats() const;
+
+ private:
+  class Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gradrail::worker

@@ -1,0 +1,211 @@
+// The exchange of one worker: push buckets as they become ready, wait for all answers.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "worker/client_impl.h"
+
+namespace gradrail::worker {
+namespace {
+
+constexpr auto kNoticeEvery = std::chrono::seconds(10);
+
+}  // namespace
+
+void Client::Impl::begin(ps::ArrivalKind kind) {
+  GRADRAIL_CHECK(!exchanging_);
+  exchanging_ = true;
+  kind_ = kind;
+  if (kind == ps::ArrivalKind::push) ++step_;
+  exchange_start_ = Clock::now();
+  outstanding_ = 0;
+  for (const auto& link : links_) {
+    for (ShardLink::Bucket& bucket : link->buckets) {
+      bucket.tensors_missing = bucket.tensors;
+      bucket.pushed = bucket.payload_posted = false;
+      bucket.outstanding = true;
+      ++outstanding_;
+    }
+  }
+}
+
+void Client::Impl::ready(size_t tensor_index) {
+  if (!exchanging_) begin(ps::ArrivalKind::push);
+  for (ShardLink* link : touched_[tensor_index]) {
+    // Last bucket first: the order in which the backward pass completes them.
+    for (size_t i = link->buckets.size(); i-- > 0;) {
+      ShardLink::Bucket& bucket = link->buckets[i];
+      if (bucket.range.first >= tensor_first_[tensor_index + 1]) continue;
+      if (bucket.range.first + bucket.range.count <= tensor_first_[tensor_index]) break;
+      if (bucket.tensors_missing > 0 && --bucket.tensors_missing == 0) push(*link, static_cast<uint32_t>(i));
+    }
+  }
+}
+
+void Client::Impl::exchange() {
+  if (!exchanging_) begin(ps::ArrivalKind::push);
+  for (const auto& link : links_) {
+    for (size_t i = link->buckets.size(); i-- > 0;) {
+      if (!link->buckets[i].pushed) push(*link, static_cast<uint32_t>(i));
+    }
+  }
+}
+
+void Client::Impl::push(ShardLink& link, uint32_t bucket_index) {
+  ShardLink::Bucket& bucket = link.buckets[bucket_index];
+  if (bucket.pushed) return;
+  bucket.pushed = true;
+  const bool has_payload = kind_ != ps::ArrivalKind::pull;
+  const auto payload_bytes = static_cast<uint32_t>(has_payload ? bucket.range.count * sizeof(float) : 0);
+  ps::SlotHeader& header = link.slot_headers()[bucket_index];
+  header = {.kind = kind_,
+            .has_crc = options_.checksums,
+            .bucket = bucket_index,
+            .payload_bytes = payload_bytes,
+            .step = step_,
+            .incarnation = incarnation_,
+            .base_version = bucket.version};
+  if (options_.checksums) {
+    header.crc32c = crc32c(gradients_.data() + bucket.range.first * sizeof(float), payload_bytes);
+  }
+  bucket.payload_posted = !has_payload || link.gradients_mapped;
+  stats_.bytes_pushed += payload_bytes + sizeof(header);
+  if (!backlog_.empty() || !post(link, bucket_index)) backlog_.push_back({&link, bucket_index});
+}
+
+bool Client::Impl::post(ShardLink& link, uint32_t bucket_index) {
+  if (link.connection == nullptr) return true;  // lost: wait() says so
+  ShardLink::Bucket& bucket = link.buckets[bucket_index];
+  if (!bucket.payload_posted) {
+    const size_t slot_offset =
+        link.buckets.size() * sizeof(ps::SlotHeader) + (bucket.range.first - link.range.first) * sizeof(float);
+    const absl::Status posted = link.connection->put({.region = contexts_[link.context_index].gradients.get(),
+                                                      .offset = bucket.range.first * sizeof(float),
+                                                      .bytes = bucket.range.count * sizeof(float)},
+                                                     {.region = link.slots, .offset = slot_offset}, {});
+    if (absl::IsResourceExhausted(posted)) return false;
+    bucket.payload_posted = true;  // any other failure: peer_lost is on its way
+  }
+  const size_t offset = bucket_index * sizeof(ps::SlotHeader);
+  const absl::Status posted =
+      link.connection->put({.region = link.headers_region.get(), .offset = offset, .bytes = sizeof(ps::SlotHeader)},
+                           {.region = link.slots, .offset = offset}, {.immediate = bucket_index});
+  return !absl::IsResourceExhausted(posted);
+}
+
+void Client::Impl::post_backlog() {
+  while (!backlog_.empty() && post(*backlog_.front().link, backlog_.front().bucket_index)) backlog_.pop_front();
+}
+
+void Client::Impl::take(const transport::Completion& completion) {
+  using Kind = transport::Completion::Kind;
+  auto& link = *reinterpret_cast<ShardLink*>(completion.connection->user_data());
+  switch (completion.kind) {
+    case Kind::put_arrived:
+      take_answer(link, completion.immediate);
+      break;
+    case Kind::message:
+      take_welcome(link, completion.message);
+      if (exchanging_ && !link.refused.empty()) {
+        fail(absl::FailedPreconditionError(fmt::format("shard {} at {} refused this worker: {}", link.shard_index,
+                                                       controls_[link.ps_index]->address(), link.refused)));
+      }
+      break;
+    case Kind::peer_lost: {
+      if (link.refused.empty()) link.refused = message_of(completion.cause);
+      contexts_[link.context_index].context->close(link.connection);
+      link.connection = nullptr;
+      if (link.welcome) {
+        fail(absl::UnavailableError(fmt::format("{} was lost: shard {}: {}", controls_[link.ps_index]->name(),
+                                                link.shard_index, link.refused)));
+      }
+      break;
+    }
+    default:
+      break;  // no put_done or get_done is asked for
+  }
+}
+
+void Client::Impl::take_answer(ShardLink& link, uint64_t immediate) {
+  if (immediate >= link.buckets.size()) return;
+  ShardLink::Bucket& bucket = link.buckets[immediate];
+  const ps::ReturnHeader header = link.return_headers()[immediate];
+  const bool expected = header.magic == ps::ReturnHeader::kMagic && header.incarnation == incarnation_ &&
+                        header.step == step_ && bucket.outstanding;
+  if (!expected) return;  // a repeated answer to an exchange that is over
+  const size_t bytes = bucket.range.count * sizeof(float);
+  if (header.has_crc != 0 && crc32c(parameters_.data() + bucket.range.first * sizeof(float), bytes) != header.crc32c) {
+    fail(absl::DataLossError(
+        fmt::format("parameters of shard {}, bucket {} do not match their CRC32C", link.shard_index, immediate)));
+  }
+  bucket.version = header.version;
+  bucket.outstanding = false;
+  --outstanding_;
+  stats_.bytes_returned += bytes + sizeof(header);
+  if (immediate == 0 && &link == links_[0].get() && kind_ == ps::ArrivalKind::push) {
+    stats_.staleness_sum += header.staleness;
+    stats_.staleness_max = std::max(stats_.staleness_max, header.staleness);
+  }
+}
+
+absl::Status Client::Impl::wait() {
+  if (!exchanging_) return failure();
+  transport::Completion completions[32];
+  TimePoint notice_at = exchange_start_ + kNoticeEvery;
+  while (outstanding_ > 0) {
+    GRADRAIL_RETURN_IF_ERROR(failure());
+    if (!backlog_.empty()) post_backlog();
+    const auto patience = backlog_.empty() ? std::chrono::milliseconds(1000) : std::chrono::milliseconds(1);
+    const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + patience);
+    for (size_t i = 0; i < count; ++i) take(completions[i]);
+    if (count == 0 && Clock::now() >= notice_at) {
+      say_whom_we_wait_for();
+      notice_at = Clock::now() + kNoticeEvery;
+    }
+  }
+  return finish();
+}
+
+absl::Status Client::Impl::finish() {
+  exchanging_ = false;
+  GRADRAIL_RETURN_IF_ERROR(failure());
+  if (kind_ != ps::ArrivalKind::push) return absl::OkStatus();
+  stats_.exchange.record(nanoseconds_since(exchange_start_));
+  ++stats_.exchange_count;
+  return absl::OkStatus();
+}
+
+void Client::Impl::say_whom_we_wait_for() {
+  const absl::StatusOr<ps::proto::StatsReply> stats = controls_[0]->stats();
+  if (!stats.ok()) return;  // the heartbeat tells when it is lost
+  if (kind_ == ps::ArrivalKind::pull && !initialised_)
+    return options_.notice("waiting for the chief (worker 0) to initialise the parameters");
+  if (!stats->waiting_for().empty()) {
+    return options_.notice(fmt::format("step {}: waiting for {}", step_, fmt::join(stats->waiting_for(), ", ")));
+  }
+  options_.notice(fmt::format("step {}: waiting for {}", step_, controls_[0]->name()));
+}
+
+absl::Status Client::Impl::start() {
+  if (initialised_ || options_.task_index != 0) return pull();
+  std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());  // pushes go out from the gradients' memory
+  begin(ps::ArrivalKind::initialise);
+  exchange();
+  GRADRAIL_RETURN_IF_ERROR(wait());
+  initialised_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::pull() {
+  begin(ps::ArrivalKind::pull);
+  exchange();
+  GRADRAIL_RETURN_IF_ERROR(wait());
+  initialised_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::worker

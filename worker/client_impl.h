@@ -1,0 +1,117 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "worker/client.h"
+#include "worker/control_link.h"
+#include "worker/shard_link.h"
+
+namespace gradrail::worker {
+
+/// What is behind Client; set-up in client_join.cc, the exchange in client_exchange.cc, the rest in client.cc.
+class Client::Impl {
+ public:
+  Impl(ClientOptions options, ps::Schema schema);
+  ~Impl();
+
+  // client_join.cc
+  absl::Status join();
+
+  // client_exchange.cc
+  absl::Status start();
+  void ready(size_t tensor_index);
+  void exchange();
+  absl::Status wait();
+  absl::Status pull();
+
+  // client.cc
+  absl::Status barrier(const std::string& name, bool live_only);
+  absl::StatusOr<std::vector<std::string>> save_checkpoint();
+  absl::Status leave();
+  absl::Span<float> parameters(size_t tensor_index) { return view(parameters_, tensor_index); }
+  absl::Span<float> gradients(size_t tensor_index) { return view(gradients_, tensor_index); }
+  const ps::Schema& schema() const { return schema_; }
+  uint64_t global_step() const;
+  ClientStats stats() const;
+
+ private:
+  struct OpenContext {  ///< a transport in use, with our memory registered
+    std::string transport;
+    std::unique_ptr<transport::Context> context;
+    std::unique_ptr<transport::MemoryRegion> parameters;
+    std::unique_ptr<transport::MemoryRegion> gradients;
+  };
+
+  // client_join.cc
+  absl::Status allocate();
+  absl::Status describe_all(TimePoint deadline);
+  absl::Status join_all(TimePoint deadline);
+  ps::proto::JoinRequest join_request(uint32_t first_shard) const;
+  absl::Status connect(ShardLink& link, TimePoint deadline);
+  absl::Status connect_over(ShardLink& link, const transport::Candidate& candidate, TimePoint deadline);
+  absl::StatusOr<size_t> open_context(const std::string& transport);
+  absl::Status register_link(ShardLink& link);
+  absl::Status greet(ShardLink& link, TimePoint deadline);
+  void take_welcome(ShardLink& link, absl::Span<const std::byte> message);
+  void count_tensors(ShardLink& link);
+
+  // client_exchange.cc
+  void begin(ps::ArrivalKind kind);
+  void push(ShardLink& link, uint32_t bucket_index);
+  bool post(ShardLink& link, uint32_t bucket_index);
+  void post_backlog();
+  void take(const transport::Completion& completion);
+  void take_answer(ShardLink& link, uint64_t immediate);
+  absl::Status finish();
+  void say_whom_we_wait_for();
+
+  absl::Span<float> view(const SharedMemory& memory, size_t tensor_index);
+  void fail(absl::Status cause);  ///< any thread; the first one counts
+  absl::Status failure();
+  ps::proto::Member member() const;
+
+  // Set once.
+  ClientOptions options_;
+  ps::Schema schema_;
+  std::vector<uint64_t> tensor_first_;  ///< element each tensor begins at; one more at the end
+  uint64_t incarnation_ = 0;
+  ps::ShardMap map_;
+  SharedMemory parameters_;
+  SharedMemory gradients_;
+  bool initialised_ = true;          ///< false: the chief must offer values
+  std::vector<std::string> tokens_;  ///< per ps task
+
+  // Any thread.
+  std::atomic<bool> failed_ = false;
+  std::mutex failure_mutex_;
+  absl::Status failure_;  ///< under failure_mutex_
+
+  // Owner thread. Links before contexts before the wait set: members are destroyed bottom up.
+  transport::WaitSet wait_set_;
+  std::vector<OpenContext> contexts_;
+  std::vector<std::unique_ptr<ShardLink>> links_;
+  std::vector<std::vector<ShardLink*>> touched_;  ///< per tensor: links with buckets that overlap it
+  ps::ArrivalKind kind_{};
+  uint64_t step_ = 0;  ///< of the exchange under way or last done
+  bool exchanging_ = false;
+  TimePoint exchange_start_;
+  size_t outstanding_ = 0;  ///< buckets pushed or to be pushed whose answer is missing
+  struct Unposted {
+    ShardLink* link;
+    uint32_t bucket_index;
+  };
+  std::deque<Unposted> backlog_;
+  std::map<std::string, uint64_t> barrier_generation_;
+  bool left_ = false;
+  ClientStats stats_;
+
+  std::vector<std::unique_ptr<ControlLink>> controls_;  ///< last: its heartbeats call fail()
+};
+
+}  // namespace gradrail::worker

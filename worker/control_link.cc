@@ -1,0 +1,172 @@
+#include "worker/control_link.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/control_status.h"
+#include "ps/training.h"
+
+namespace gradrail::worker {
+namespace {
+
+constexpr auto kCallDeadline = std::chrono::seconds(30);     // a checkpoint of a large model takes a while
+constexpr auto kRetryEvery = std::chrono::milliseconds(50);  // ps tasks come up within tens of milliseconds
+constexpr auto kNoticeEvery = std::chrono::seconds(10);
+constexpr auto kPingEvery = std::chrono::milliseconds(500);
+constexpr int kKeepaliveMs = 3000;  // a stopped or vanished ps is noticed within twice this
+
+void set_deadline(grpc::ClientContext& context, Duration patience) {
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::duration_cast<std::chrono::milliseconds>(patience));
+}
+
+std::shared_ptr<grpc::Channel> open_channel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster addresses are never behind $http_proxy
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+ControlLink::ControlLink(uint32_t ps_index, std::string address, Notice notice)
+    : address_(std::move(address)),
+      name_(fmt::format("parameter server {} ({})", ps_index, address_)),
+      notice_(std::move(notice)),
+      stub_(ps::proto::Control::NewStub(open_channel(address_))) {}
+
+ControlLink::~ControlLink() { stop_heartbeat(); }
+
+absl::Status ControlLink::explain(const grpc::Status& status) const {
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::UnavailableError(fmt::format("{} was lost: {}", name_, status.error_message()));
+  }
+  const absl::Status cause = ps::from_grpc(status);
+  return absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
+}
+
+absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadline) {
+  TimePoint notice_at = Clock::now() + kNoticeEvery;
+  ps::proto::DescribeRequest request;
+  request.set_protocol_version(ps::kProtocolVersion);
+  while (true) {
+    grpc::ClientContext context;
+    set_deadline(context, std::chrono::seconds(2));
+    ps::proto::DescribeReply reply;
+    const grpc::Status status = stub_->Describe(&context, request, &reply);
+    if (status.ok()) return reply;
+    const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                             status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    if (!unreachable) return explain(status);
+    if (Clock::now() >= deadline) {
+      return absl::DeadlineExceededError(fmt::format(
+          "{} did not come up in time (is it started, and is the address right?): {}", name_, status.error_message()));
+    }
+    if (Clock::now() >= notice_at) {
+      notice_at += kNoticeEvery;
+      notice_(fmt::format("waiting for {}: {}", name_, status.error_message()));
+    }
+    std::this_thread::sleep_for(kRetryEvery);
+  }
+}
+
+absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequest& request, TimePoint deadline) {
+  while (true) {
+    grpc::ClientContext context;
+    set_deadline(context, kCallDeadline);
+    ps::proto::JoinReply reply;
+    const grpc::Status status = stub_->Join(&context, request, &reply);
+    if (status.ok()) return reply;
+    if (status.error_code() != grpc::StatusCode::ALREADY_EXISTS || Clock::now() >= deadline) return explain(status);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
+absl::StatusOr<ps::proto::BarrierReply> ControlLink::barrier(const ps::proto::BarrierRequest& request) {
+  grpc::ClientContext context;
+  set_deadline(context, kCallDeadline);
+  ps::proto::BarrierReply reply;
+  const grpc::Status status = stub_->Barrier(&context, request, &reply);
+  if (!status.ok()) return explain(status);
+  return reply;
+}
+
+absl::StatusOr<ps::proto::StatsReply> ControlLink::stats() {
+  grpc::ClientContext context;
+  set_deadline(context, std::chrono::seconds(2));
+  ps::proto::StatsReply reply;
+  const grpc::Status status = stub_->Stats(&context, {}, &reply);
+  if (!status.ok()) return explain(status);
+  return reply;
+}
+
+absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::proto::Member& member) {
+  grpc::ClientContext context;
+  set_deadline(context, kCallDeadline);
+  ps::proto::CheckpointRequest request;
+  *request.mutable_member() = member;
+  ps::proto::CheckpointReply reply;
+  const grpc::Status status = stub_->Checkpoint(&context, request, &reply);
+  if (!status.ok()) return explain(status);
+  return reply;
+}
+
+absl::Status ControlLink::leave(const ps::proto::Member& member) {
+  grpc::ClientContext context;
+  set_deadline(context, std::chrono::seconds(5));
+  ps::proto::LeaveRequest request;
+  *request.mutable_member() = member;
+  ps::proto::LeaveReply reply;
+  const grpc::Status status = stub_->Leave(&context, request, &reply);
+  return status.ok() ? absl::OkStatus() : explain(status);
+}
+
+absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientContext& context) {
+  const auto stream = stub_->Heartbeat(&context);
+  ps::proto::Ping ping;
+  *ping.mutable_member() = member;
+  ps::proto::Notice notice;
+  while (stream->Write(ping) && stream->Read(&notice)) {
+    if (!notice.aborted().empty()) return absl::AbortedError(notice.aborted());
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPingEvery, [&] { return stopping_; });
+    if (stopping_) break;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) context.TryCancel();
+  }
+  return explain(stream->Finish());
+}
+
+void ControlLink::start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed) {
+  heartbeat_ = std::make_unique<grpc::ClientContext>();
+  thread_ = std::thread([this, member, failed = std::move(failed)] {
+    const absl::Status ended = beat(member, *heartbeat_);
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
+    failed(ended.ok() ? absl::UnavailableError(fmt::format("{} was lost: it ended the heartbeat", name_)) : ended);
+  });
+}
+
+void ControlLink::stop_heartbeat() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  heartbeat_->TryCancel();
+  thread_.join();
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "ps/control.grpc.pb.h"
+
+namespace gradrail::worker {
+
+/// Tells people what is waited for, at most every 10 s.
+using Notice = std::function<void(const std::string&)>;
+
+/// A worker's side of the control plane towards one ps task.
+/// Threads  Owner thread; the heartbeat has its own.
+class ControlLink {
+ public:
+  ControlLink(uint32_t ps_index, std::string address, Notice notice);
+  ~ControlLink();
+
+  /// "parameter server 0 (10.0.0.1:2222)"
+  const std::string& name() const { return name_; }
+  const std::string& address() const { return address_; }
+
+  /// Waits for the task to come up, saying so. DEADLINE_EXCEEDED.
+  absl::StatusOr<ps::proto::DescribeReply> describe(TimePoint deadline);
+  /// Tries again while an earlier incarnation of this worker has not been noticed to be gone.
+  absl::StatusOr<ps::proto::JoinReply> join(const ps::proto::JoinRequest& request, TimePoint deadline);
+  /// One round; complete or not.
+  absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
+  absl::StatusOr<ps::proto::StatsReply> stats();
+  absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::Member& member);
+  absl::Status leave(const ps::proto::Member& member);
+
+  /// Pings until stop_heartbeat(); `failed` is called once, from the heartbeat's thread, when the ps is gone
+  /// (UNAVAILABLE) or says that the run is over (ABORTED).
+  void start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed);
+  void stop_heartbeat();
+
+ private:
+  absl::Status beat(const ps::proto::Member& member, grpc::ClientContext& context);
+  absl::Status explain(const grpc::Status& status) const;
+
+  const std::string address_;
+  const std::string name_;
+  const Notice notice_;
+  std::unique_ptr<ps::proto::Control::Stub> stub_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;                           ///< under mutex_
+  std::unique_ptr<grpc::ClientContext> heartbeat_;  ///< set before the thread starts
+  std::thread thread_;
+};
+
+}  // namespace gradrail::worker
