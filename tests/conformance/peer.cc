@@ -108,6 +108,12 @@ void ProcessPeer::join() {
 
 void ProcessPeer::signal(int number) const { ::kill(pid_, number); }
 
+void ProcessPeer::stop() {
+  signal(SIGSTOP);
+  int status = 0;
+  if (waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status)) throw Broken("peer process did not stop");
+}
+
 void ProcessPeer::bury() { waitpid(std::exchange(pid_, -1), nullptr, 0); }
 
 ThreadPeer::ThreadPeer(const Setup& setup, PeerBody body) : ThreadPeer(setup, std::move(body), Channel::pair()) {}

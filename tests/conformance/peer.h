@@ -36,6 +36,8 @@ class ProcessPeer final : public Peer {
   ~ProcessPeer() override;
   void join() override;
   void signal(int number) const;
+  /// Sends SIGSTOP and returns once the peer stands still.
+  void stop();
   /// After signal(SIGKILL): not a failure of the test.
   void bury();
 

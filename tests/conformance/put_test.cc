@@ -3,32 +3,11 @@
 #include "base/crc32c.h"
 #include "base/random.h"
 #include "conformance/pattern.h"
-#include "conformance/peer.h"
+#include "conformance/target.h"
 #include "fmt/format.h"
 
 namespace gradrail::conformance {
 namespace {
-
-constexpr size_t kKiB = 1024;
-constexpr size_t kMiB = 1024 * kKiB;
-
-/// For each test of puts: the target's owner listens, announces address and key, and this connects and imports.
-struct Target {
-  Connection* connection;
-  RemoteRegion region;
-};
-
-Target reach(Side& side, Channel& channel) {
-  Connection* connection = side.connect(channel.receive());
-  const auto region = connection->import(channel.receive());
-  if (!region.ok()) throw Broken("import: " + region.status().ToString());
-  return {connection, *region};
-}
-
-void announce(Side& side, Peer& peer, const Buffer& target) {
-  peer.channel().send(side.listen());
-  peer.channel().send(target.key());
-}
 
 void put_u64(Side& side, const Target& target, Buffer& source, size_t index, uint64_t value, size_t target_offset,
              std::optional<uint64_t> immediate) {
@@ -155,10 +134,6 @@ TEST_P(Conformance, random_overlapping_puts_end_as_if_run_one_by_one) {
   peer->join();
 }
 
-constexpr size_t kSizes[] = {0,    1,         63,        64, 65, 4 * kKiB, 64 * kKiB - 1, 64 * kKiB, 64 * kKiB + 1,
-                             kMiB, 64 * kMiB, 256 * kMiB};
-constexpr size_t kOdd = 4099;  // a prime above a page: neither source nor target is aligned to anything
-
 TEST_P(Conformance, puts_of_every_size_arrive_whole) {
   const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
     const Target target = reach(side, channel);
@@ -183,60 +158,6 @@ TEST_P(Conformance, puts_of_every_size_arrive_whole) {
     EXPECT_TRUE(all_equal({target.data() + kOdd + bytes, kOdd}, std::byte{0})) << "wrote behind the slice";
     peer->channel().send("next");
   }
-  peer->join();
-}
-
-TEST_P(Conformance, gets_of_every_size_arrive_whole) {
-  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
-    const Target remote = reach(side, channel);
-    Buffer& local = side.buffer(256 * kMiB + 2 * kOdd, Access::local);
-    for (const size_t bytes : kSizes) {
-      SCOPED_TRACE(bytes);
-      side.must_post([&] { return remote.connection->get(local.slice(kOdd, bytes), {remote.region, 13}, bytes); });
-      ASSERT_EQ(side.await(Kind::get_done).tag, bytes);
-      EXPECT_EQ(first_difference({local.data() + kOdd, bytes}, bytes), bytes);
-      EXPECT_TRUE(all_equal({local.data(), kOdd}, std::byte{0})) << "wrote in front of the slice";
-      EXPECT_TRUE(all_equal({local.data() + kOdd + bytes, kOdd}, std::byte{0})) << "wrote behind the slice";
-      channel.send("next");
-      side.serve_until_told(channel);
-    }
-  });
-  Side side(*GetParam().transport);
-  Buffer& source = side.buffer(256 * kMiB + kOdd, Access::remote_read);
-  fill_pattern({source.data() + 13, kSizes[0]}, kSizes[0]);
-  announce(side, *peer, source);
-  for (size_t i = 0; i < std::size(kSizes); ++i) {
-    EXPECT_EQ(side.serve_until_told(peer->channel()), "next");
-    if (i + 1 < std::size(kSizes)) fill_pattern({source.data() + 13, kSizes[i + 1]}, kSizes[i + 1]);
-    peer->channel().send("go");
-  }
-  peer->join();
-}
-
-TEST_P(Conformance, many_gets_at_once_fill_their_own_targets) {
-  constexpr size_t kGets = 500;
-  constexpr size_t kBytes = 777;
-  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
-    const Target remote = reach(side, channel);
-    Buffer& local = side.buffer(kGets * kBytes, Access::local);
-    for (size_t i = 0; i < kGets; ++i) {
-      side.must_post([&] {
-        return remote.connection->get(local.slice(i * kBytes, kBytes), {remote.region, (kGets - 1 - i) * kBytes}, i);
-      });
-    }
-    std::vector<bool> done(kGets);
-    for (size_t i = 0; i < kGets; ++i) done.at(side.await(Kind::get_done).tag) = true;
-    for (size_t i = 0; i < kGets; ++i) {
-      EXPECT_TRUE(done[i]) << i;
-      EXPECT_TRUE(has_pattern({local.data() + i * kBytes, kBytes}, kGets - 1 - i)) << i;
-    }
-    channel.send("end");
-  });
-  Side side(*GetParam().transport);
-  Buffer& source = side.buffer(kGets * kBytes, Access::remote_read);
-  for (size_t i = 0; i < kGets; ++i) fill_pattern({source.data() + i * kBytes, kBytes}, i);
-  announce(side, *peer, source);
-  EXPECT_EQ(side.serve_until_told(peer->channel()), "end");
   peer->join();
 }
 

@@ -23,6 +23,7 @@ std::ostream& operator<<(std::ostream& out, const Setup& setup);
 
 /// Every transport of this build; processes as peers where the transport can leave its process.
 std::vector<Setup> all_setups();
+std::vector<Setup> process_setups();
 
 /// Whether GRADRAIL_REQUIRE (names separated by commas) forbids leaving this transport out.
 bool is_required(std::string_view transport_name);
@@ -38,6 +39,9 @@ class Conformance : public ::testing::TestWithParam<Setup> {
  protected:
   void SetUp() override;
 };
+
+/// Tests that need to kill or stop their peer: run only where peers can be processes.
+class ProcessConformance : public Conformance {};
 
 }  // namespace gradrail::conformance
 

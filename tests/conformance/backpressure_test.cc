@@ -1,0 +1,132 @@
+#include <csignal>
+#include <cstring>
+
+#include "conformance/target.h"
+#include "fmt/format.h"
+
+namespace gradrail::conformance {
+namespace {
+
+/// More than any queue and any socket buffer holds of these.
+constexpr uint64_t kLimit = 1'000'000;
+
+/// Posts without ever polling until the queue says that it is full; returns how many it took. Each post must return at
+/// once: a transport that blocks here would stop a shard for one slow worker.
+template <typename Operation>
+uint64_t fill_queue(const Operation& operation) {
+  for (uint64_t i = 0; i < kLimit; ++i) {
+    const TimePoint start = Clock::now();
+    const absl::Status status = operation(i);
+    // Generous: what a busy machine takes away from us is not the transport's.
+    EXPECT_LT(seconds_since(start), 2.0) << "post " << i << " blocked";
+    if (status.code() == absl::StatusCode::kResourceExhausted) return i;
+    if (!status.ok()) throw Broken("post: " + status.ToString());
+  }
+  throw Broken("the queue takes everything");
+}
+
+/// The receiving end of both tests: counts until told how many there should be.
+void expect_all(Side& side, Channel& channel, uint64_t messages, uint64_t notices) {
+  for (uint64_t i = 0; i < messages; ++i) ASSERT_EQ(side.await(Kind::message).message, std::to_string(i));
+  for (uint64_t i = 0; i < notices; ++i) ASSERT_EQ(side.await(Kind::put_arrived).immediate, i);
+  channel.send("all there");
+}
+
+TEST_P(Conformance, full_queue_refuses_then_everything_arrives) {
+  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
+    Buffer& target = side.buffer(64 * kKiB, Access::remote_write);
+    channel.send(side.listen());
+    channel.send(target.key());
+    channel.receive();  // without a poll: the sender's queue fills meanwhile
+    side.accept();
+    const uint64_t messages = std::stoull(channel.receive());
+    const uint64_t notices = std::stoull(channel.receive());
+    expect_all(side, channel, messages, notices);
+    side.serve_until_told(channel);
+  });
+  Side side(*GetParam().transport);
+  Connection* connection = side.connect(peer->channel().receive());
+  const std::string key = peer->channel().receive();
+  const uint64_t messages = fill_queue([&](uint64_t i) { return connection->send(bytes_of(std::to_string(i))); });
+  EXPECT_GT(messages, 0u);
+  peer->channel().send("poll");
+  peer->channel().send(std::to_string(messages + 1));
+  const auto region = connection->import(key);
+  ASSERT_TRUE(region.ok()) << region.status();
+  side.send(connection, std::to_string(messages));  // the refused one, again
+  peer->channel().send("1");
+  side.put(connection, {}, {*region, 0}, {.immediate = 0});
+  EXPECT_EQ(side.serve_until_told(peer->channel()), "all there");
+  peer->channel().send("end");
+  peer->join();
+}
+
+TEST_P(Conformance, queue_full_of_puts_refuses_then_everything_arrives) {
+  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
+    Buffer& target = side.buffer(64 * kKiB, Access::remote_write);
+    channel.send(side.listen());
+    channel.send(target.key());
+    side.accept();
+    side.await(Kind::message);
+    channel.send("standing still");
+    const uint64_t notices = std::stoull(channel.receive());
+    expect_all(side, channel, 0, notices);
+    side.serve_until_told(channel);
+  });
+  Side side(*GetParam().transport);
+  Buffer& source = side.buffer(64 * kKiB, Access::local);
+  Connection* connection = side.connect(peer->channel().receive());
+  const auto region = connection->import(peer->channel().receive());
+  ASSERT_TRUE(region.ok()) << region.status();
+  side.put(connection, source.all(), {*region, 0});  // so that a peer's memory that is mapped late is mapped by now
+  side.send(connection, "stop");
+  EXPECT_EQ(side.serve_until_told(peer->channel()), "standing still");
+  const uint64_t puts = fill_queue([&](uint64_t i) {
+    return connection->put(source.slice(0, 64), {*region, 0}, {.immediate = i});
+  });
+  EXPECT_GT(puts, 0u);
+  peer->channel().send(std::to_string(puts));
+  EXPECT_EQ(side.serve_until_told(peer->channel()), "all there");
+  peer->channel().send("end");
+  peer->join();
+}
+
+TEST_P(ProcessConformance, stopped_peer_fills_the_queue_and_all_arrives_after_it_continues) {
+  ProcessPeer peer(GetParam(), [](Side& side, Channel& channel) {
+    Buffer& target = side.buffer(64 * kKiB, Access::remote_write);
+    channel.send(side.listen());
+    channel.send(target.key());
+    side.accept();
+    side.await(Kind::message);
+    const std::string told = side.serve_until_told(channel);
+    const uint64_t messages = std::stoull(told.substr(0, told.find(' ')));
+    const uint64_t notices = std::stoull(told.substr(told.find(' ')));
+    expect_all(side, channel, messages, notices);
+    side.serve_until_told(channel);
+  });
+  Side side(*GetParam().transport);
+  Buffer& source = side.buffer(64 * kKiB, Access::local);
+  Connection* connection = side.connect(peer.channel().receive());
+  const auto region = connection->import(peer.channel().receive());
+  ASSERT_TRUE(region.ok()) << region.status();
+  side.put(connection, source.all(), {*region, 0});
+  side.send(connection, "here");
+  for (int i = 0; i < 50; ++i) side.wait_a_little();  // lets both leave our queue; how many do so does not matter
+  peer.stop();
+  const uint64_t puts = fill_queue([&](uint64_t i) {
+    side.poll();  // as an owner does that has other peers as well
+    return connection->put(source.all(), {*region, 0}, {.immediate = i});
+  });
+  EXPECT_GT(puts, 0u);
+  uint64_t messages = 0;
+  while (messages < kLimit && connection->send(bytes_of(std::to_string(messages))).ok()) ++messages;
+  EXPECT_LT(messages, kLimit);
+  peer.signal(SIGCONT);
+  peer.channel().send(fmt::format("{} {}", messages, puts));
+  EXPECT_EQ(side.serve_until_told(peer.channel()), "all there");
+  peer.channel().send("end");
+  peer.join();
+}
+
+}  // namespace
+}  // namespace gradrail::conformance
