@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,7 @@ class TcpConnection final : public Connection, public EventSource {
   bool lost() const { return state_ == State::lost; }
   bool sendable() const { return !lost() && !queue_.empty() && !blocked_ && send_error_.ok(); }
   bool flush_listed = false;  ///< in the context's list of connections to flush
+  bool read_listed = false;   ///< in the context's list of connections that hold received frames
   TimePoint hello_deadline{};
   /// Gives the socket up without a report: the owner said close, or the context ends.
   void part();
@@ -53,6 +55,10 @@ class TcpConnection final : public Connection, public EventSource {
     lost
   };
   enum class ReadResult { again, dry, stop };
+
+  /// What is received beyond the payload in progress. A 4 KiB put and its header come with one call and are copied once
+  /// (0.1 us, against 0.5 us and more for the call it saves); of a large frame only its first bytes take this way.
+  static constexpr size_t kAheadBytes = 8192;
 
   struct PendingGet {
     uint64_t number = 0;
@@ -69,7 +75,10 @@ class TcpConnection final : public Connection, public EventSource {
   // Receiving.
   ReadResult read_once(uint64_t& budget_bytes);
   ReadResult read_failed(ssize_t result);
-  bool header_complete();
+  bool consume_ahead();
+  void payload_received(uint64_t bytes);
+  bool not_a_peer();
+  void header_complete(const HeaderBytes& header);
   absl::Status begin_frame(const FrameHeader& frame);
   absl::Status begin_hello(const FrameHeader& frame);
   absl::Status begin_put(const FrameHeader& frame);
@@ -106,8 +115,9 @@ class TcpConnection final : public Connection, public EventSource {
   bool blocked_ = false;
   absl::Status send_error_;  ///< sending is over; reading goes on for what the peer said before
 
-  HeaderBytes header_;
-  size_t header_bytes_ = 0;  ///< of the next header, received so far
+  std::unique_ptr<std::byte[]> ahead_ = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);
+  size_t ahead_begin_ = 0;
+  size_t ahead_end_ = 0;
   FrameHeader frame_;
   bool in_payload_ = false;
   std::byte* target_ = nullptr;  ///< where the rest of the payload goes

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/check.h"
 #include "fmt/format.h"
@@ -168,12 +169,12 @@ void TcpConnection::set_blocked(bool blocked) {
 
 void TcpConnection::read() {
   uint64_t budget_bytes = kTurnBytes;
-  while (state_ != State::lost) {
-    if (budget_bytes == 0 || !context_.has_room()) {
-      context_.stopped_before_dry();
-      return;
-    }
-    if (read_once(budget_bytes) != ReadResult::again) return;
+  bool dry = false;
+  while (consume_ahead() && !dry) {
+    if (budget_bytes == 0) return context_.stopped_before_dry();
+    const ReadResult result = read_once(budget_bytes);
+    if (result == ReadResult::stop) return;
+    dry = result == ReadResult::dry;
   }
 }
 
@@ -182,29 +183,59 @@ TcpConnection::ReadResult TcpConnection::read_once(uint64_t& budget_bytes) {
     refuse(absl::PermissionDeniedError("put to a region that is no longer registered"));
     return ReadResult::stop;
   }
-  // One call takes the rest of a payload to its place and the header that follows.
+  std::copy(&ahead_[ahead_begin_], &ahead_[ahead_end_], ahead_.get());  // less than a header is left
+  ahead_end_ -= std::exchange(ahead_begin_, 0);
+  // One call takes the rest of a payload to its place, and the next headers with what is small.
   iovec pieces[2];
   int count = 0;
   if (in_payload_) pieces[count++] = {target_, target_bytes_};
-  pieces[count++] = {header_.data() + header_bytes_, kHeaderBytes - header_bytes_};
-  const uint64_t wanted = (in_payload_ ? target_bytes_ : 0) + kHeaderBytes - header_bytes_;
+  pieces[count++] = {&ahead_[ahead_end_], kAheadBytes - ahead_end_};
+  const uint64_t wanted = (in_payload_ ? target_bytes_ : 0) + kAheadBytes - ahead_end_;
   const ssize_t result = readv(fd_.get(), pieces, count);
   if (result <= 0) return read_failed(result);
   const auto got = static_cast<uint64_t>(result);
   budget_bytes -= std::min(budget_bytes, got);
-
   const uint64_t payload = in_payload_ ? std::min(got, target_bytes_) : 0;
-  header_bytes_ += got - payload;
-  target_ += payload;
-  target_bytes_ -= payload;
-  if (in_payload_ && target_bytes_ == 0) finish_frame();
-  if (!peer_greeted_ && !starts_frame(header_, header_bytes_)) {
-    // Judged before 48 bytes are there: other protocols' banners are shorter.
-    lose(absl::DataLossError(fmt::format("{}: not a gradrail peer", name_)));
-    return ReadResult::stop;
-  }
-  if (header_bytes_ == kHeaderBytes && !header_complete()) return ReadResult::stop;
+  ahead_end_ += got - payload;
+  payload_received(payload);
   return got == wanted ? ReadResult::again : ReadResult::dry;
+}
+
+void TcpConnection::payload_received(uint64_t bytes) {
+  target_ += bytes;
+  target_bytes_ -= bytes;
+  if (in_payload_ && target_bytes_ == 0) finish_frame();
+}
+
+bool TcpConnection::consume_ahead() {
+  while (state_ != State::lost) {
+    const size_t left = ahead_end_ - ahead_begin_;
+    const bool enough = in_payload_ ? left > 0 : left >= kHeaderBytes;
+    if (!enough) return !not_a_peer();
+    if (!context_.has_room()) {
+      context_.read_later(this);
+      return false;
+    }
+    if (in_payload_) {
+      const uint64_t bytes = std::min<uint64_t>(left, target_bytes_);
+      std::memcpy(target_, &ahead_[ahead_begin_], bytes);
+      ahead_begin_ += bytes;
+      payload_received(bytes);
+    } else {
+      HeaderBytes header;
+      std::memcpy(header.data(), &ahead_[ahead_begin_], kHeaderBytes);
+      ahead_begin_ += kHeaderBytes;
+      header_complete(header);
+    }
+  }
+  return false;
+}
+
+bool TcpConnection::not_a_peer() {
+  // Judged before a whole header is there: other protocols' banners are shorter.
+  if (peer_greeted_ || starts_frame({&ahead_[ahead_begin_], ahead_end_ - ahead_begin_})) return false;
+  lose(absl::DataLossError(fmt::format("{}: not a gradrail peer", name_)));
+  return true;
 }
 
 TcpConnection::ReadResult TcpConnection::read_failed(ssize_t result) {
@@ -220,18 +251,16 @@ TcpConnection::ReadResult TcpConnection::read_failed(ssize_t result) {
   return ReadResult::stop;
 }
 
-bool TcpConnection::header_complete() {
-  header_bytes_ = 0;
-  const absl::StatusOr<FrameHeader> frame = decode(header_);
+void TcpConnection::header_complete(const HeaderBytes& header) {
+  const absl::StatusOr<FrameHeader> frame = decode(header);
   absl::Status status = frame.status();
   if (status.ok()) status = begin_frame(*frame);
-  if (status.ok()) return state_ != State::lost;
+  if (status.ok()) return;
   if (!peer_greeted_ && status.code() == absl::StatusCode::kDataLoss) {
     lose({status.code(), fmt::format("{}: not a gradrail peer: {}", name_, words(status))});
   } else {
     refuse(std::move(status));
   }
-  return false;
 }
 
 absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {

@@ -131,6 +131,7 @@ void TcpContext::close(Connection* connection) {
   peer->part();
   std::erase_if(ready_, [&](const Ready& each) { return each.completion.connection == connection; });
   std::erase(to_flush_, peer);
+  std::erase(to_read_, peer);
   connections_.erase(place);
 }
 

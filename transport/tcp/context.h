@@ -62,6 +62,8 @@ class TcpContext final : public Context {
   MessageBuffer take_buffer();
   /// There is something to send that the next poll should send.
   void flush_later(TcpConnection* connection);
+  /// Frames are received and wait for room.
+  void read_later(TcpConnection* connection);
   void stopped_before_dry() { more_to_read_ = true; }
   void watch(int fd, EventSource* source, bool writable_too);
   void unwatch(int fd);
@@ -82,6 +84,7 @@ class TcpContext final : public Context {
 
   // context_progress.cc
   void progress();
+  void read_pending();
   void flush_pending();
   void poll_directly();
   void poll_events();
@@ -123,6 +126,7 @@ class TcpContext final : public Context {
   std::vector<MessageBuffer> free_buffers_;
 
   std::vector<TcpConnection*> to_flush_;
+  std::vector<TcpConnection*> to_read_;
   int blocked_count_ = 0;  ///< connections that wait for EPOLLOUT
   bool more_to_read_ = false;
   bool armed_ = false;

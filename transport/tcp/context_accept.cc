@@ -83,6 +83,7 @@ void TcpContext::greeted(TcpConnection* stranger) {
 void TcpContext::dismiss(TcpConnection* stranger, std::string_view why) {
   stranger_log_.write(fmt::format("closed a connection that is not from a peer: {}: {}", stranger->describe(), why));
   std::erase(to_flush_, stranger);
+  std::erase(to_read_, stranger);
   graveyard_.push_back(take_stranger(stranger));
 }
 

@@ -33,6 +33,10 @@ void TcpContext::progress() {
   more_to_read_ = false;
   ++turn_;
   flush_pending();
+  // Whoever reads first may fill the caller's span: those with frames in hand and those with frames in the kernel
+  // take turns.
+  const bool in_hand_first = turn_ % 2 == 0;
+  if (in_hand_first) read_pending();
   const bool few = connections_.size() <= kFewConnections && strangers_.empty() && farewells_.empty();
   if (few && !armed_ && blocked_count_ == 0 && turn_ % kEpollEvery != 0) {
     poll_directly();
@@ -40,6 +44,7 @@ void TcpContext::progress() {
     armed_ = false;
     poll_events();
   }
+  if (!in_hand_first) read_pending();
   graveyard_.clear();
   farewell_graveyard_.clear();
 }
@@ -48,6 +53,20 @@ void TcpContext::flush_later(TcpConnection* connection) {
   if (connection->flush_listed) return;
   connection->flush_listed = true;
   to_flush_.push_back(connection);
+}
+
+void TcpContext::read_later(TcpConnection* connection) {
+  if (connection->read_listed) return;
+  connection->read_listed = true;
+  to_read_.push_back(connection);
+}
+
+void TcpContext::read_pending() {
+  if (to_read_.empty()) return;
+  std::vector<TcpConnection*> now;
+  now.swap(to_read_);
+  for (TcpConnection* connection : now) connection->read_listed = false;
+  for (size_t i = 0; i < now.size(); ++i) now[(turn_ / 2 + i) % now.size()]->read();
 }
 
 void TcpContext::flush_pending() {
@@ -63,15 +82,14 @@ void TcpContext::flush_pending() {
 
 void TcpContext::poll_directly() {
   const size_t count = connections_.size();
-  for (size_t i = 0; i < count; ++i) connections_[(turn_ + i) % count]->read();
+  for (size_t i = 0; i < count; ++i) connections_[(turn_ / 2 + i) % count]->read();
 }
 
 void TcpContext::poll_events() {
   std::array<epoll_event, kEventsPerPoll> events;
   const int got = epoll_wait(epoll_.get(), events.data(), kEventsPerPoll, 0);
   const uint32_t count = got > 0 ? static_cast<uint32_t>(got) : 0;
-  // The first one read may fill the caller's span: each takes its turn at being first.
-  for (uint32_t i = 0; i < count; ++i) handle(events[(turn_ + i) % count]);
+  for (uint32_t i = 0; i < count; ++i) handle(events[(turn_ / 2 + i) % count]);
 }
 
 void TcpContext::handle(const epoll_event& event) {
@@ -122,7 +140,7 @@ TcpContext::MessageBuffer TcpContext::take_buffer() {
 
 bool TcpContext::arm() {
   armed_ = true;
-  return ready_.empty() && to_flush_.empty() && !more_to_read_;
+  return ready_.empty() && to_flush_.empty() && to_read_.empty() && !more_to_read_;
 }
 
 }  // namespace gradrail::transport::tcp

@@ -76,8 +76,9 @@ absl::StatusOr<FrameHeader> decode(const HeaderBytes& bytes) {
   return header;
 }
 
-bool starts_frame(const HeaderBytes& bytes, size_t count) {
-  return (count < 1 || bytes[0] == std::byte{kMagic & 0xff}) && (count < 2 || bytes[1] == std::byte{kMagic >> 8});
+bool starts_frame(absl::Span<const std::byte> bytes) {
+  return (bytes.empty() || bytes[0] == std::byte{kMagic & 0xff}) &&
+         (bytes.size() < 2 || bytes[1] == std::byte{kMagic >> 8});
 }
 
 std::string refusal_frame(std::string_view reason) {

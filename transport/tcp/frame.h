@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace gradrail::transport::tcp {
 
@@ -64,8 +65,8 @@ HeaderBytes encode(const FrameHeader& header);
 /// Errors  DATA_LOSS: not a header (magic), damaged (crc), or one that no sender makes (type, flags, length).
 absl::StatusOr<FrameHeader> decode(const HeaderBytes& bytes);
 
-/// Whether the first `count` bytes can be those of a header.
-bool starts_frame(const HeaderBytes& bytes, size_t count);
+/// Whether a header can begin with these bytes.
+bool starts_frame(absl::Span<const std::byte> bytes);
 
 /// Header and payload of a refusal; a reason that is too long is cut.
 std::string refusal_frame(std::string_view reason);

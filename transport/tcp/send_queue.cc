@@ -60,13 +60,14 @@ absl::Span<const iovec> SendQueue::gather(uint64_t budget_bytes) {
   Cursor puts = cursor(puts_);
   size_t count = 0;
   uint64_t bytes = 0;
+  const bool turn = answers_turn_;
   if (begun_bytes_ > 0) {
     const Frame& begun = frames_[0];
+    if (begun.lane != &control_) answers_turn_ = begun.lane == &puts_;
     advance(begun.lane == &control_ ? control : begun.lane == &answers_ ? answers : puts, begun);
     bytes = kHeaderBytes + begun.payload_bytes - begun_bytes_;
     count = 1;
   }
-  const bool turn = answers_turn_;
   while (count < kMaxFrames && (count == 0 || bytes < budget_bytes) && pick(control, answers, puts, frames_[count])) {
     bytes += kHeaderBytes + frames_[count].payload_bytes;
     ++count;
