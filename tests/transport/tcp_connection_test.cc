@@ -153,7 +153,7 @@ TEST(TcpDatapath, OneSlotOfRoomIsSharedByAllConnections) {
 
 TEST(TcpDatapath, PartialWritesBothWaysWithTinyBuffers) {
   Tuning tuning;
-  tuning.socket.buffer_bytes = 4096;
+  tuning.socket.buffer_bytes = 32 * 1024;
   Pair pair(tuning);
   constexpr size_t kBytes = 4 << 20;
   std::vector<std::byte> a = pattern(kBytes, 1);
