@@ -66,6 +66,9 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
     return absl::InvalidArgumentError(
         fmt::format("bucket size {}: must be a positive multiple of 64 bytes", bucket_bytes));
   }
+  if (elements > kMaxElements) {
+    return absl::InvalidArgumentError(fmt::format("{} elements: at most {} can be cut", elements, kMaxElements));
+  }
   ShardMap map;
   map.elements_ = elements;
   map.bucket_elements_ = bucket_bytes / sizeof(float);
@@ -78,6 +81,11 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
     const uint64_t end = std::min((first_line + line_count) * kAlignElements, elements);
     map.shards_.push_back({first, end - first});
     first_line += line_count;
+  }
+  // The first shard is the largest.
+  if ((map.shards_[0].count + map.bucket_elements_ - 1) / map.bucket_elements_ > UINT32_MAX) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} elements in buckets of {} bytes: too many buckets", elements, bucket_bytes));
   }
   return map;
 }

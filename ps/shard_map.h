@@ -37,7 +37,8 @@ struct ElementRange {
 /// 64-byte boundary of its shard; tensors are not the unit. Shards at the end may be empty when there are few elements.
 class ShardMap {
  public:
-  /// INVALID_ARGUMENT: no shard, or bucket_bytes not a positive multiple of 64.
+  /// INVALID_ARGUMENT: no shard, bucket_bytes not a positive multiple of 64, more elements than a schema may have, or
+  /// more buckets in a shard than 32 bits count.
   static absl::StatusOr<ShardMap> cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes);
 
   ShardMap() = default;
