@@ -92,8 +92,9 @@ void Cluster::haunt(WorkerIndex worker) {
   const auto bucket = static_cast<uint32_t>(random_.below(shards_[shard].bucket_count()));
   if (past_incarnations_[worker].empty()) return;
   const uint64_t ghost = past_incarnations_[worker][random_.below(past_incarnations_[worker].size())];
-  if (ledger_.is_member(worker, ghost, shard)) return;
+  if (shards_[shard].incarnation_of(worker) == ghost) return;
   ++coverage_.ghosts;
+  if (random_.below(2) == 0) shards_[shard].join_too_late(worker, ghost);
   const uint64_t step = 1 + workers_[worker].step();
   trace("ghost: worker {} {:x} shard {} bucket {} step {}", worker, ghost, shard, bucket, step);
   shards_[shard].forge({worker, ghost, ArrivalKind::push, bucket, step, step});

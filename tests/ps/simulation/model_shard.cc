@@ -70,8 +70,12 @@ void ModelShard::forge(const Arrival& arrival) {
     return ledger_.fail(fmt::format("worker {} shard {} bucket {}: step {} leaves a gap and was not refused",
                                     arrival.worker, index_, arrival.bucket, arrival.step));
   }
+  // The connection ends and takes its slots along; the protocol knows that without being told.
+  peers_[arrival.worker] = {arrival.incarnation, kNoConnection, std::vector<Slot>(bucket_count())};
   port_.refused(arrival.worker, actions_[0]);
 }
+
+void ModelShard::join_too_late(WorkerIndex worker, uint64_t incarnation) { protocol_.add_worker(worker, incarnation); }
 
 uint64_t ModelShard::incarnation_of(WorkerIndex worker) const {
   const auto peer = peers_.find(worker);

@@ -31,6 +31,9 @@ class ModelShard {
   /// Shows the protocol an arrival that must lead to one refusal (a member's) or to nothing (a stranger's).
   void forge(const Arrival& arrival);
 
+  /// A join of an incarnation that was replaced meanwhile: must change nothing.
+  void join_too_late(WorkerIndex worker, uint64_t incarnation);
+
   uint32_t bucket_count() const { return static_cast<uint32_t>(parameters_.size()); }
   uint64_t incarnation_of(WorkerIndex worker) const;
   const ShardProtocol& protocol() const { return protocol_; }
