@@ -1,0 +1,232 @@
+#include "transport/wait_set.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "transport/loopback/context.h"
+
+namespace gradrail::transport {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// A context whose work and whose promises about it are set by the test.
+class FakeContext final : public Context {
+ public:
+  ~FakeContext() override { ::close(fd_); }
+
+  std::string_view name() const override { return "fake"; }
+  Capabilities capabilities() const override { return {}; }
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan, Access) override { return unused(); }
+  absl::StatusOr<std::string> listen(const std::string&) override { return unused(); }
+  absl::StatusOr<Connection*> connect(const std::string&, TimePoint) override { return unused(); }
+  void close(Connection*) override {}
+  size_t poll(absl::Span<Completion> out) override {
+    ++polls;
+    uint64_t drained = 0;
+    [[maybe_unused]] const ssize_t got = read(fd_, &drained, sizeof(drained));
+    size_t count = 0;
+    for (; count < out.size() && work > 0; --work) out[count++] = {.tag = tag};
+    return count;
+  }
+  int wait_fd() const override { return fd_; }
+  bool arm() override {
+    ++arms;
+    return refused_arms == 0 || refused_arms-- == 0;
+  }
+
+  /// What another thread does to a real context.
+  void arrive() {
+    ++work;
+    const uint64_t one = 1;
+    ASSERT_EQ(write(fd_, &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  }
+
+  std::atomic<int> work = 0;
+  int refused_arms = 0;
+  int polls = 0;
+  int arms = 0;
+  uint64_t tag = 0;
+
+ private:
+  static absl::Status unused() { return absl::UnimplementedError("fake"); }
+  int fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+};
+
+double thread_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+TEST(WaitSet, empty_set_waits_until_the_deadline) {
+  WaitSet waits({});
+  std::array<Completion, 1> out;
+  const TimePoint start = Clock::now();
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + milliseconds(30)), 0u);
+  EXPECT_GE(seconds_since(start), 0.03);
+}
+
+TEST(WaitSet, blocks_until_the_deadline_and_never_returns_early) {
+  FakeContext context;
+  WaitSet waits({});
+  waits.add(&context);
+  std::array<Completion, 4> out;
+  const TimePoint start = Clock::now();
+  const double cpu_start = thread_cpu_seconds();
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + milliseconds(300)), 0u);
+  EXPECT_GE(seconds_since(start), 0.3);
+  EXPECT_LT(thread_cpu_seconds() - cpu_start, 0.06);
+  EXPECT_LT(context.polls, 20) << "does not block";
+}
+
+TEST(WaitSet, past_deadline_still_polls_once) {
+  FakeContext context;
+  context.work = 1;
+  WaitSet waits({});
+  waits.add(&context);
+  std::array<Completion, 4> out;
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), Clock::now() - seconds(1)), 1u);
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), Clock::now() - seconds(1)), 0u);
+}
+
+TEST(WaitSet, does_not_block_when_arming_is_refused) {
+  FakeContext context;
+  context.refused_arms = 1;
+  WaitSet waits({});
+  waits.add(&context);
+  std::array<Completion, 4> out;
+  const TimePoint start = Clock::now();
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + milliseconds(50)), 0u);
+  EXPECT_GE(context.polls, 3) << "once at first, once after the refusal, once after blocking";
+  EXPECT_EQ(context.arms, 2);
+}
+
+TEST(WaitSet, wake_ends_a_wait_in_progress) {
+  FakeContext context;
+  WaitSet waits({});
+  waits.add(&context);
+  std::array<Completion, 4> out;
+  std::thread waker([&] {
+    std::this_thread::sleep_for(milliseconds(20));  // so that the other blocks first, as a rule
+    waits.wake();
+  });
+  const TimePoint start = Clock::now();
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + seconds(20)), 0u);
+  EXPECT_LT(seconds_since(start), 10.0);
+  waker.join();
+}
+
+TEST(WaitSet, wake_before_the_wait_is_not_lost_and_counts_once) {
+  FakeContext context;
+  WaitSet waits({});
+  waits.add(&context);
+  std::array<Completion, 4> out;
+  waits.wake();
+  waits.wake();
+  const TimePoint start = Clock::now();
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + seconds(20)), 0u);
+  EXPECT_LT(seconds_since(start), 10.0);
+  const TimePoint again = Clock::now();
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), again + milliseconds(30)), 0u);
+  EXPECT_GE(seconds_since(again), 0.03) << "the second wake() was already answered";
+}
+
+TEST(WaitSet, wake_together_with_work_returns_the_work) {
+  FakeContext context;
+  WaitSet waits({});
+  waits.add(&context);
+  std::array<Completion, 4> out;
+  context.arrive();
+  waits.wake();
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), Clock::now() + seconds(20)), 1u);
+}
+
+TEST(WaitSet, any_context_ends_the_wait) {
+  std::array<FakeContext, 3> contexts;
+  WaitSet waits({});
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    contexts[i].tag = i;
+    waits.add(&contexts[i]);
+  }
+  std::array<Completion, 4> out;
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    std::thread other([&] {
+      std::this_thread::sleep_for(milliseconds(5));  // so that the other blocks first, as a rule
+      contexts[i].arrive();
+    });
+    ASSERT_EQ(waits.wait(absl::MakeSpan(out), Clock::now() + seconds(20)), 1u);
+    EXPECT_EQ(out[0].tag, i);
+    other.join();
+  }
+}
+
+TEST(WaitSet, busy_context_does_not_starve_the_others) {
+  std::array<FakeContext, 3> contexts;
+  WaitSet waits({});
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    contexts[i].tag = i;
+    contexts[i].work = 1000;
+    waits.add(&contexts[i]);
+  }
+  std::array<int, 3> served{};
+  std::array<Completion, 1> out;
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_EQ(waits.poll(absl::MakeSpan(out)), 1u);
+    ++served.at(out[0].tag);
+  }
+  for (const int count : served) EXPECT_EQ(count, 100);
+}
+
+TEST(WaitSet, spins_as_long_as_the_policy_says_before_it_arms) {
+  FakeContext context;
+  WaitSet waits({.spin = milliseconds(40)});
+  waits.add(&context);
+  EXPECT_EQ(waits.policy().spin, milliseconds(40));
+  std::array<Completion, 4> out;
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), Clock::now() + milliseconds(20)), 0u);
+  const int polls_while_spinning = context.polls;
+  EXPECT_GT(polls_while_spinning, 100);
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), Clock::now() + milliseconds(200)), 0u);
+  EXPECT_EQ(context.arms, 2) << "one at the end of each wait, and none while spinning";
+}
+
+TEST(WaitSet, works_with_real_contexts_on_two_threads) {
+  auto server = loopback::open({});
+  ASSERT_TRUE(server.ok());
+  const auto address = (*server)->listen("");
+  ASSERT_TRUE(address.ok());
+  std::thread other([&] {
+    auto client = loopback::open({});
+    ASSERT_TRUE(client.ok());
+    const auto connection = (*client)->connect(*address, Clock::now() + seconds(5));
+    ASSERT_TRUE(connection.ok());
+    ASSERT_TRUE((*connection)->send({}).ok());
+    WaitSet waits({});
+    waits.add(client->get());
+    std::array<Completion, 1> one;
+    ASSERT_EQ(waits.wait(absl::MakeSpan(one), Clock::now() + seconds(20)), 1u);
+    EXPECT_EQ(one[0].kind, Completion::Kind::message);
+  });
+  WaitSet waits({});
+  waits.add(server->get());
+  std::array<Completion, 1> one;
+  EXPECT_EQ(waits.wait(absl::MakeSpan(one), Clock::now() + seconds(20)), 1u);
+  EXPECT_EQ(one[0].kind, Completion::Kind::connected);
+  EXPECT_EQ(waits.wait(absl::MakeSpan(one), Clock::now() + seconds(20)), 1u);
+  EXPECT_EQ(one[0].kind, Completion::Kind::message);
+  EXPECT_TRUE(one[0].connection->send({}).ok());
+  EXPECT_EQ(waits.wait(absl::MakeSpan(one), Clock::now() + seconds(20)), 1u);
+  EXPECT_EQ(one[0].kind, Completion::Kind::peer_lost);
+  other.join();
+}
+
+}  // namespace
+}  // namespace gradrail::transport
