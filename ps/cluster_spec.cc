@@ -47,6 +47,8 @@ absl::Status normalise(std::vector<std::string>& tasks, std::string_view job, st
   for (std::string& task : tasks) {
     const absl::StatusOr<HostPort> address = parse_host_port(task);
     if (!address.ok()) return invalid(source, fmt::format("job '{}': {}", job, message_of(address.status())));
+    if (address->port == 0)
+      return invalid(source, fmt::format("job '{}': '{}': a task's port must not be 0", job, task));
     task = to_string(*address);
     if (!seen.insert(task).second) return invalid(source, fmt::format("address {} is given to two tasks", task));
   }
@@ -131,8 +133,8 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
   if (address.host.find_first_of(" \t\n/\\\"'") != std::string::npos) return bad("a host name has no such characters");
   if (!port.empty()) {
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
-    if (error != std::errc{} || end != port.data() + port.size() || address.port == 0) {
-      return bad("the port must be a number from 1 to 65535");
+    if (error != std::errc{} || end != port.data() + port.size()) {
+      return bad("the port must be a number up to 65535");
     }
   }
   return address;

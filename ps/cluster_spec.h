@@ -32,7 +32,7 @@ struct HostPort {
   uint16_t port = kDefaultPort;
 };
 
-/// "host", "host:port" or "[v6]:port". INVALID_ARGUMENT names what is wrong.
+/// "host", "host:port" or "[v6]:port". Port 0 is any, for binding. INVALID_ARGUMENT names what is wrong.
 absl::StatusOr<HostPort> parse_host_port(std::string_view text);
 std::string to_string(const HostPort& address);
 

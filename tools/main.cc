@@ -1,0 +1,49 @@
+// The gradrail program: subcommands, and nothing else.
+#include <cstdio>
+
+#include "CLI/CLI.hpp"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tools/exit_codes.h"
+#include "tools/info.h"
+#include "tools/local_cluster.h"
+#include "tools/task.h"
+#include "tools/train_options.h"
+
+namespace gradrail::tools {
+namespace {
+
+int finish(const absl::Status& status) {
+  if (!status.ok()) fmt::print(stderr, "gradrail: {}\n", message_of(status));
+  return exit_code(status);
+}
+
+int train(const TrainFlags& flags) {
+  absl::StatusOr<TrainOptions> options = check_train_flags(flags);
+  if (!options.ok()) return finish(options.status());
+  if (options->local) return run_local_cluster(*std::move(options));
+  if (options->task.job == "ps") return finish(run_ps(*options, [](uint16_t) {}));
+  return finish(run_worker(*options));
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("gradrail: gradient exchange with a sharded parameter server", "gradrail");
+  app.set_version_flag("--version", GRADRAIL_VERSION);
+  app.require_subcommand(1);
+  TrainFlags flags;
+  CLI::App& train_command = *app.add_subcommand("train", "train a model: a local cluster, or one task of a real one");
+  add_train_flags(train_command, flags);
+  CLI::App& info_command = *app.add_subcommand("info", "what was built, what is usable here, and why not");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
+    return app.exit(error) == 0 ? kGood : kUsage;
+  }
+  if (info_command.parsed()) return run_info();
+  return train(flags);
+}
+
+}  // namespace
+}  // namespace gradrail::tools
+
+int main(int argc, char** argv) { return gradrail::tools::run(argc, argv); }

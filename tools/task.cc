@@ -1,0 +1,156 @@
+#include "tools/task.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/server.h"
+#include "tools/progress_bar.h"
+#include "worker/client.h"
+
+namespace gradrail::tools {
+namespace {
+
+std::atomic<bool> stop_requested = false;  // the only global: a signal handler can reach nothing else
+
+void on_signal(int) { stop_requested.store(true); }
+
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESETHAND;  // a second one kills
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+std::string host_of(const std::string& address) {
+  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  return parsed.ok() ? parsed->host : address;
+}
+
+int core_count() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/// Busy threads that the cluster puts on `host`: one a shard, one a worker.
+size_t busy_threads(const TrainOptions& options, const std::string& host) {
+  size_t count = 0;
+  for (const std::string& ps : options.cluster.ps) count += host_of(ps) == host ? options.flags.shards : 0;
+  for (const std::string& worker : options.cluster.workers) count += host_of(worker) == host ? 1 : 0;
+  return count;
+}
+
+transport::WaitPolicy wait_policy(const TrainOptions& options, const std::string& our_address) {
+  // Longer than an exchange of a small model, shorter than anybody would miss.
+  constexpr Duration kSpin = std::chrono::microseconds(200);
+  if (options.flags.wait == "spin") return {.spin = kSpin};
+  if (options.flags.wait == "block") return {};
+  const bool fits = busy_threads(options, host_of(our_address)) <= static_cast<size_t>(core_count());
+  return {.spin = fits ? kSpin : Duration::zero()};
+}
+
+/// The address a ps listens on: --bind (host, or host:port), else the cluster's.
+absl::StatusOr<std::string> listen_address(const TrainOptions& options) {
+  const std::string& ours = options.cluster.ps[options.task.index];
+  if (options.flags.bind.empty()) return ours;
+  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
+  if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
+  if (options.flags.bind == ps::to_string(*bind)) return options.flags.bind;  // it names a port
+  const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(ours);
+  return ps::to_string({bind->host, address.ok() ? address->port : ps::kDefaultPort});
+}
+
+absl::StatusOr<std::string> source_host(const TrainOptions& options) {
+  if (options.flags.bind.empty()) return std::string();
+  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
+  if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
+  return bind->host;
+}
+
+void print_line(const std::string& line) {
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+absl::Status run_ps(const TrainOptions& options, const std::function<void(uint16_t)>& listening) {
+  start_log(fmt::format("ps/{}", options.task.index));
+  catch_signals();
+  const std::string& advertised = options.cluster.ps[options.task.index];
+  const absl::StatusOr<std::string> listen = listen_address(options);
+  if (!listen.ok()) return listen.status();
+  absl::StatusOr<std::unique_ptr<ps::Server>> server =
+      ps::Server::start({.task_index = options.task.index,
+                         .listen_address = *listen,
+                         .advertised_host = host_of(advertised),
+                         .shard_count = options.flags.shards,
+                         .transports = options.transports,
+                         .worker_names = options.cluster.workers,
+                         .wait = wait_policy(options, advertised),
+                         .checkpoint_dir = options.flags.checkpoint_dir,
+                         .silence_limit = std::chrono::seconds(options.flags.silence_limit_s)});
+  if (!server.ok()) return server.status();
+  listening((*server)->port());
+  const absl::Status finished = (*server)->wait_finished(stop_requested);
+  for (const std::string& line : (*server)->summary()) print_line(line);
+  return finished;
+}
+
+absl::Status run_worker(const TrainOptions& options) {
+  start_log(fmt::format("worker/{}", options.task.index));
+  catch_signals();
+  const auto& workers = options.cluster.workers;
+  const std::string our_address = workers[std::min<size_t>(options.task.index, workers.size() - 1)];
+  const int shards_here = static_cast<int>(options.flags.shards);
+  const size_t workers_here =
+      std::max<size_t>(1, std::count_if(workers.begin(), workers.end(),
+                                        [&](const std::string& w) { return host_of(w) == host_of(our_address); }));
+  const int threads = std::max(1, (core_count() - shards_here) / static_cast<int>(workers_here));
+  absl::StatusOr<std::unique_ptr<worker::Workload>> workload =
+      worker::make_workload({.model = options.flags.model,
+                             .batch_size = options.flags.batch_size,
+                             .data_dir = options.flags.data_dir,
+                             .seed = options.flags.seed,
+                             .task_index = options.task.index,
+                             .threads = threads});
+  if (!workload.ok()) return workload.status();
+  const absl::StatusOr<std::string> source = source_host(options);
+  if (!source.ok()) return source.status();
+  absl::StatusOr<std::unique_ptr<worker::Client>> client =
+      worker::Client::join({.cluster = options.cluster,
+                            .task_index = options.task.index,
+                            .mode = options.mode,
+                            .optimizer = options.optimizer,
+                            .bucket_bytes = options.flags.bucket_kib * 1024,
+                            .transports = options.transports,
+                            .fallback = !options.flags.no_fallback,
+                            .checksums = options.flags.checksums,
+                            .bind_host = *source,
+                            .wait = wait_policy(options, our_address),
+                            .join_timeout = std::chrono::seconds(options.flags.join_timeout_s)},
+                           (*workload)->schema());
+  if (!client.ok()) return client.status();
+  ProgressBar bar(isatty(STDOUT_FILENO) != 0);
+  return worker::train(**client, **workload,
+                       {.task_index = options.task.index,
+                        .epochs = options.flags.epochs,
+                        .seed = options.flags.seed,
+                        .log_every = options.flags.log_every,
+                        .save_every_steps = options.flags.checkpoint_dir.empty() ? 0 : options.flags.save_steps,
+                        .checkpoints = !options.flags.checkpoint_dir.empty()},
+                       {.line = [&](const std::string& line) { bar.print_above(line); },
+                        .progress = [&](const worker::Progress& progress) { bar.show(progress); }},
+                       stop_requested);
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "tools/train_options.h"
+#include "worker/trainer.h"
+
+namespace gradrail::tools {
+
+/// One ps task, until the run is over or the process is told to stop (SIGTERM, SIGINT).
+/// `listening` is told the port of the control plane once it is open. Lines for people go to stdout.
+absl::Status run_ps(const TrainOptions& options, const std::function<void(uint16_t)>& listening);
+
+/// One worker task, until it has trained its epochs or is told to stop (it then finishes its step and says goodbye).
+absl::Status run_worker(const TrainOptions& options);
+
+}  // namespace gradrail::tools

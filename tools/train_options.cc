@@ -1,0 +1,143 @@
+#include "tools/train_options.h"
+
+#include <cstdlib>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/training.h"
+#include "transport/negotiate.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr float kMlpLearningRate = 0.001f;   // the reference experiment's
+constexpr float kLinearLearningRate = 0.1f;  // converges within 20 epochs
+
+absl::Status invalid(const std::string& what) { return absl::InvalidArgumentError(what); }
+
+/// "--batch_size,--batch-size": tutorials type underscores, most tools dashes.
+std::string both(std::string name) {
+  std::string dashed = name;
+  for (char& c : dashed) c = c == '_' ? '-' : c;
+  return dashed == name ? "--" + name : fmt::format("--{},--{}", name, dashed);
+}
+
+absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
+  const char* tf_config = std::getenv("TF_CONFIG");
+  const bool hosts = !flags.ps_hosts.empty() || !flags.worker_hosts.empty();
+  options.local = flags.cluster.empty() && !hosts && (tf_config == nullptr || *tf_config == '\0');
+  if (options.local) {
+    if (!flags.job_name.empty() || flags.task_index >= 0) {
+      return invalid(
+          "--job_name and --task_index need a cluster: --cluster FILE, --ps_hosts and --worker_hosts, or TF_CONFIG");
+    }
+    return absl::OkStatus();
+  }
+  if (!flags.cluster.empty() && hosts) return invalid("give either --cluster or --ps_hosts and --worker_hosts");
+  std::optional<ps::TaskId> task;
+  absl::StatusOr<ps::ClusterSpec> cluster = absl::UnknownError("");
+  if (!flags.cluster.empty()) {
+    cluster = ps::read_cluster_file(flags.cluster);
+  } else if (hosts) {
+    cluster = ps::cluster_from_hosts(flags.ps_hosts, flags.worker_hosts);
+  } else {
+    absl::StatusOr<ps::TfConfig> config = ps::parse_tf_config(tf_config);
+    if (!config.ok()) return config.status();
+    cluster = std::move(config->cluster);
+    task = std::move(config->task);
+  }
+  if (!cluster.ok()) return cluster.status();
+  options.cluster = *std::move(cluster);
+  if (!flags.job_name.empty()) {
+    if (flags.task_index < 0)
+      return invalid("--task_index is missing (which task of job '" + flags.job_name + "' is this?)");
+    absl::StatusOr<ps::TaskId> named = ps::resolve_task(options.cluster, flags.job_name, flags.task_index);
+    if (!named.ok()) return named.status();
+    task = *std::move(named);
+  }
+  if (!task.has_value()) return invalid("--job_name and --task_index are missing (which task of the cluster is this?)");
+  options.task = *task;
+  return absl::OkStatus();
+}
+
+absl::Status check_numbers(const TrainFlags& flags) {
+  if (flags.ps < 1 || flags.ps > 64) return invalid(fmt::format("--ps {}: must be 1 to 64", flags.ps));
+  if (flags.workers < 1 || flags.workers > ps::kMaxWorkers) {
+    return invalid(fmt::format("--workers {}: must be 1 to {}", flags.workers, ps::kMaxWorkers));
+  }
+  if (flags.shards < 1 || flags.shards > 256)
+    return invalid(fmt::format("--shards {}: must be 1 to 256", flags.shards));
+  if (flags.epochs < 1) return invalid("--epochs 0: must be at least 1");
+  if (flags.batch_size < 1) return invalid("--batch_size 0: must be at least 1");
+  if (flags.log_every < 1) return invalid("--log_every 0: must be at least 1");
+  if (flags.bucket_kib < 1 || flags.bucket_kib > 1 << 20) {
+    return invalid(fmt::format("--bucket_kib {}: must be 1 to {}", flags.bucket_kib, 1 << 20));
+  }
+  if (!(flags.learning_rate >= 0.0f) || flags.learning_rate > 1e6f) {
+    return invalid(fmt::format("--learning_rate {}: must be a positive number", flags.learning_rate));
+  }
+  if (flags.wait != "auto" && flags.wait != "spin" && flags.wait != "block") {
+    return invalid(fmt::format("--wait '{}': there are auto, spin, block", flags.wait));
+  }
+  if (flags.model != "mlp" && flags.model != "linear") {
+    return invalid(fmt::format("--model '{}': there are mlp, linear", flags.model));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void add_train_flags(CLI::App& command, TrainFlags& flags) {
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    command.add_option(both(name), value, help)->capture_default_str();
+  };
+  add("model", flags.model, "mlp (MNIST) or linear (y = 2x + 10)");
+  add("ps", flags.ps, "parameter servers of a local cluster");
+  add("workers", flags.workers, "workers of a local cluster");
+  add("shards", flags.shards, "shards (threads) in each parameter server");
+  add("mode", flags.mode, "async or sync");
+  add("transport", flags.transport, "auto, or a list in order of preference: shm,tcp");
+  command.add_flag("--no-fallback,--no_fallback", flags.no_fallback, "the first refusal of a transport is an error");
+  add("epochs", flags.epochs, "passes of each worker over the training images");
+  add("batch_size", flags.batch_size, "images in a batch");
+  add("learning_rate", flags.learning_rate, "0: the model's own (mlp 0.001, linear 0.1)");
+  add("optimizer", flags.optimizer, "sgd, momentum, nesterov or adam");
+  add("momentum", flags.momentum, "of momentum and nesterov");
+  add("data_dir", flags.data_dir, "folder with the four IDX files of MNIST's names; default: the built-in MNIST");
+  add("seed", flags.seed, "of initial values and of the order of the data");
+  add("bucket_kib", flags.bucket_kib, "size of a bucket in KiB");
+  command.add_flag("--checksums", flags.checksums, "CRC32C over every payload");
+  add("checkpoint_dir", flags.checkpoint_dir, "ps: restore from and save to this folder");
+  add("save_steps", flags.save_steps, "chief: checkpoint every so many of its steps; 0: at the end only");
+  add("log_every", flags.log_every, "batches between two lines");
+  add("wait", flags.wait, "spin, block, or auto: spin when there is a core for everybody");
+  add("join_timeout_s", flags.join_timeout_s, "how long a worker waits for the parameter servers to come up");
+  add("silence_limit_s", flags.silence_limit_s, "ps: a worker unheard of for so long is lost");
+  add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
+  add("ps_hosts", flags.ps_hosts, "comma-separated host:port list, instead of --cluster");
+  add("worker_hosts", flags.worker_hosts, "comma-separated host:port list, instead of --cluster");
+  add("job_name", flags.job_name, "ps, worker or chief: run this one task of the cluster");
+  add("task_index", flags.task_index, "which task of the job, from 0");
+  add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: the one in the cluster");
+}
+
+absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
+  TrainOptions options{.flags = flags};
+  GRADRAIL_RETURN_IF_ERROR(check_numbers(flags));
+  GRADRAIL_RETURN_IF_ERROR(check_cluster(flags, options));
+  const absl::StatusOr<ps::ModeKind> mode = ps::parse_mode(flags.mode);
+  if (!mode.ok()) return invalid(fmt::format("--{}", message_of(mode.status())));
+  options.mode = *mode;
+  const absl::StatusOr<ps::OptimizerKind> optimizer = ps::parse_optimizer(flags.optimizer);
+  if (!optimizer.ok()) return invalid(fmt::format("--optimizer: {}", message_of(optimizer.status())));
+  options.optimizer.kind = *optimizer;
+  options.optimizer.momentum = flags.momentum;
+  const float model_rate = flags.model == "linear" ? kLinearLearningRate : kMlpLearningRate;
+  options.optimizer.learning_rate = flags.learning_rate > 0.0f ? flags.learning_rate : model_rate;
+  absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
+  if (!order.ok()) return invalid(fmt::format("--transport: {}", message_of(order.status())));
+  options.transports = *std::move(order);
+  return options;
+}
+
+}  // namespace gradrail::tools

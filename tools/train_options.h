@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "ps/cluster_spec.h"
+#include "ps/optimizer.h"
+#include "ps/protocol.h"
+
+namespace gradrail::tools {
+
+/// The flags of `gradrail train` as typed.
+struct TrainFlags {
+  std::string model = "mlp";
+  uint32_t ps = 1;
+  uint32_t workers = 3;
+  uint32_t shards = 1;
+  std::string mode = "async";
+  std::string transport = "auto";
+  bool no_fallback = false;
+  uint32_t epochs = 20;
+  uint32_t batch_size = 100;
+  float learning_rate = 0.0f;  ///< 0: the model's default
+  std::string optimizer = "sgd";
+  float momentum = 0.9f;
+  std::string data_dir;
+  uint64_t seed = 1;
+  uint32_t bucket_kib = 1024;
+  bool checksums = false;
+  std::string checkpoint_dir;
+  uint64_t save_steps = 0;
+  uint32_t log_every = 100;
+  std::string wait = "auto";
+  uint32_t join_timeout_s = 1800;
+  uint32_t silence_limit_s = 10;
+
+  std::string cluster;  ///< file
+  std::string ps_hosts;
+  std::string worker_hosts;
+  std::string job_name;
+  int64_t task_index = -1;
+  std::string bind;
+};
+
+/// Everything a task needs, checked.
+struct TrainOptions {
+  TrainFlags flags;
+  ps::ModeKind mode = ps::ModeKind::async;
+  ps::OptimizerConfig optimizer;
+  std::vector<std::string> transports;
+  ps::ClusterSpec cluster;
+  ps::TaskId task;
+  bool local = true;  ///< all tasks as processes of this host, started by us
+};
+
+/// Adds the flags, each with - and _ spelling.
+void add_train_flags(CLI::App& command, TrainFlags& flags);
+
+/// INVALID_ARGUMENT names the flag, what is wrong with it and what would be right.
+absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags);
+
+}  // namespace gradrail::tools

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/client.h"
+#include "worker/models/workload.h"
+
+namespace gradrail::worker {
+
+struct TrainerOptions {
+  uint32_t task_index = 0;
+  uint32_t epochs = 20;
+  uint64_t seed = 1;
+  uint32_t log_every = 100;       ///< batches between two lines, as in the tutorials
+  uint64_t save_every_steps = 0;  ///< chief: checkpoint after so many of its steps; 0: at the end only
+  bool checkpoints = false;       ///< chief: save at the end (and every save_every_steps)
+};
+
+/// One step of training as a console wants to show it.
+struct Progress {
+  uint64_t global_step = 0;
+  uint32_t epoch = 0;  ///< from 1
+  uint32_t epoch_count = 0;
+  size_t batch = 0;  ///< from 1
+  size_t batch_count = 0;
+  float cost = 0.0f;
+};
+
+/// Where a trainer writes. Both may be empty.
+struct TrainerOutput {
+  std::function<void(const std::string&)> line;
+  std::function<void(const Progress&)> progress;  ///< after every step
+};
+
+/// Trains one worker's share to the end: the loop of the tutorials. Lines, in their words:
+///   Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
+///   Test-Accuracy: 0.65 / Total Time: 12.34s / Final Cost: 0.9876, and from the chief Parameter-Hash: <hex>
+/// `stop` becoming true ends the run after the step under way; the worker says goodbye.
+/// Errors   as Client::wait.
+/// Threads  Owner thread of the client.
+absl::Status train(Client& client, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
+                   const std::atomic<bool>& stop);
+
+/// SHA-256 over all parameters in schema order, little-endian fp32, in hex.
+std::string parameter_hash(Client& client);
+
+}  // namespace gradrail::worker
