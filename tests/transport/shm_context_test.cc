@@ -116,6 +116,17 @@ TEST(ShmContext, WhatWasWrittenThroughMapIsOnlyNotified) {
   EXPECT_EQ(await(*pair.client).tag, 3u);
 }
 
+TEST(ShmContext, LocalRegionIsNeitherMappedNorAskedFor) {
+  Pair pair;
+  const SharedMemory memory = shared_memory(4096);
+  auto local = registered(*pair.server, memory.span(), Access::local);
+  absl::StatusOr<RemoteRegion> remote = pair.to_server->import(local->key());
+  ASSERT_TRUE(remote.ok()) << remote.status();
+  EXPECT_EQ(pair.to_server->map(*remote).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(pair.to_server->send({}).ok()) << "asking for it would have ended the connection";
+  EXPECT_EQ(await(*pair.server, pair.client.get()).kind, Completion::Kind::message);
+}
+
 TEST(ShmContext, RefusedPutWritesNothing) {
   Pair pair;
   const SharedMemory memory = shared_memory(4096);

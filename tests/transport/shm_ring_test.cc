@@ -1,5 +1,6 @@
 #include "transport/shm/ring.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -77,7 +78,7 @@ TEST_F(RingTest, MessagesOfEverySizeCrossTheEnd) {
     const RingConsumer::Taken taken = take();
     ASSERT_EQ(taken.kind, Kind::message);
     ASSERT_EQ(taken.message_bytes, bytes);
-    ASSERT_EQ(std::memcmp(buffer_.data(), sent.data(), bytes), 0) << "message " << i << " of " << bytes;
+    ASSERT_TRUE(std::equal(sent.begin(), sent.end(), buffer_.begin())) << "message " << i << " of " << bytes;
     ASSERT_TRUE(consumer_.empty());
   }
 }
@@ -127,7 +128,7 @@ TEST_F(RingTest, TwoThreadsPassAMillionEntries) {
     if (next % 16 == 0) {
       const std::vector<std::byte> expected = pattern(next, next % 1000);
       correct = taken.kind == Kind::message && taken.message_bytes == expected.size() &&
-                std::memcmp(buffer_.data(), expected.data(), expected.size()) == 0;
+                std::equal(expected.begin(), expected.end(), buffer_.begin());
     } else {
       correct = taken.kind == Kind::immediate && taken.immediate == next;
     }

@@ -106,6 +106,10 @@ absl::Status ShmConnection::send(absl::Span<const std::byte> message) {
 
 absl::StatusOr<std::byte*> ShmConnection::map(RemoteRegion region) {
   if (!cause_.ok()) return lost_error();
+  const auto index = static_cast<size_t>(region);
+  if (index < imported_.size() && imported_[index].access() == Access::local) {
+    return absl::PermissionDeniedError("shm: the peer keeps this region to itself");  // never asked for, never mapped
+  }
   return locate({.region = region, .offset = 0}, 0, Access::local);
 }
 
