@@ -1,4 +1,5 @@
 // Peers that are none, or break the rules. An honest peer must never notice.
+#include <linux/filter.h>
 #include <poll.h>
 #include <sys/resource.h>
 
@@ -257,6 +258,57 @@ TEST_F(TcpHostile, RegionThatGoesAwayMidPutIsNotWritten) {
   EXPECT_EQ(memory_[4], std::byte{0});
   EXPECT_TRUE(is_closed(raw));
   EXPECT_NE(raw.heard.find("no longer registered"), std::string::npos);
+}
+
+class TcpVanished : public ::testing::Test {
+ protected:
+  static Tuning impatient() {
+    Tuning tuning;
+    tuning.socket.vanish_timeout = 1s;
+    return tuning;
+  }
+  TcpVanished() : server_(impatient()), raw_(server_.listen()) {
+    raw_.greet();
+    EXPECT_TRUE(pump({&server_}, [&] { return server_.find(Completion::Kind::connected) != nullptr; }));
+    connection_ = server_.find(Completion::Kind::connected)->connection;
+  }
+  /// From now on the peer's kernel sees nothing of ours, as if its host were gone.
+  void cut_the_cable() {
+    sock_filter drop_all = {.code = BPF_RET | BPF_K, .jt = 0, .jf = 0, .k = 0};
+    const sock_fprog program = {.len = 1, .filter = &drop_all};
+    ASSERT_EQ(setsockopt(raw_.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)), 0) << strerror(errno);
+  }
+  void expect_loss() {
+    ASSERT_TRUE(pump({&server_}, [&] { return server_.find(Completion::Kind::peer_lost) != nullptr; }));
+    EXPECT_NE(server_.lost_cause().find("Connection timed out"), std::string::npos) << server_.lost_cause();
+  }
+  Node server_;
+  RawPeer raw_;
+  Connection* connection_ = nullptr;
+};
+
+TEST_F(TcpVanished, NoticedWhileSending) {
+  cut_the_cable();
+  ASSERT_TRUE(connection_->send(bytes_of("anyone there?")).ok());
+  expect_loss();
+}
+
+TEST_F(TcpVanished, NoticedWhileIdle) {
+  cut_the_cable();
+  expect_loss();
+}
+
+TEST_F(TcpVanished, PeerThatLivesButDoesNotReadIsKept) {
+  const std::string text(4096, 'x');
+  while (connection_->send(bytes_of(text)).ok()) {
+  }
+  pump(
+      {&server_}, [&] { return server_.find(Completion::Kind::peer_lost) != nullptr; }, 4s);
+  EXPECT_EQ(server_.find(Completion::Kind::peer_lost), nullptr) << server_.lost_cause();
+  EXPECT_TRUE(pump({&server_}, [&] {
+    raw_.hear();
+    return connection_->send(bytes_of("reads again")).ok();
+  }));
 }
 
 TEST_F(TcpHostile, CrowdOfSilentStrangersKeepsNobodyOut) {

@@ -2,6 +2,7 @@
 #include "transport/tcp/connection.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "fmt/format.h"
 #include "transport/tcp/native_error.h"
@@ -96,6 +97,17 @@ void TcpConnection::lose(absl::Status cause) {
   lost.connection = this;
   lost.cause = std::move(cause);
   context_.report(std::move(lost));
+}
+
+void TcpConnection::check_alive(TimePoint now, Duration patience) {
+  if (state_ != State::open) return;
+  if (!unanswered(fd_.get())) {
+    unanswered_since_ = TimePoint::max();
+    return;
+  }
+  unanswered_since_ = std::min(unanswered_since_, now);
+  if (now - unanswered_since_ < patience) return;
+  lose(ended(words(native_error("the host has not answered for too long", ETIMEDOUT))));
 }
 
 absl::Status TcpConnection::ended(std::string_view how) const {

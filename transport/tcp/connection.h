@@ -39,6 +39,8 @@ class TcpConnection final : public Connection, public EventSource {
   void read();
   void flush();
   void writable();
+  /// Called now and then; gives up a peer that has been silent at each call for so long.
+  void check_alive(TimePoint now, Duration patience);
   bool lost() const { return state_ == State::lost; }
   bool sendable() const { return !lost() && !queue_.empty() && !blocked_ && send_error_.ok(); }
   bool flush_listed = false;  ///< in the context's list of connections to flush
@@ -113,6 +115,7 @@ class TcpConnection final : public Connection, public EventSource {
   std::deque<PendingGet> gets_;  ///< in the order asked, which is the order answered
   uint64_t next_get_ = 0;
   bool blocked_ = false;
+  TimePoint unanswered_since_ = TimePoint::max();
   absl::Status send_error_;  ///< sending is over; reading goes on for what the peer said before
 
   std::unique_ptr<std::byte[]> ahead_ = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);

@@ -120,6 +120,7 @@ absl::StatusOr<Connection*> TcpContext::connect(const std::string& address, Time
   if (!fd.ok()) return fd.status();
   connections_.push_back(std::make_unique<TcpConnection>(*this, *std::move(fd), TcpConnection::Side::connected));
   connections_.back()->greet();
+  watch_peers();
   return connections_.back().get();
 }
 

@@ -97,6 +97,8 @@ class TcpContext final : public Context {
   void adopt(Fd fd);
   void pause_accepting(int error);
   void on_timer();
+  void check_alive(TimePoint now);
+  void watch_peers();
   void schedule(TimePoint when);
   void progress_farewell(Farewell* farewell);
   std::unique_ptr<TcpConnection> take_stranger(TcpConnection* stranger);
@@ -132,6 +134,7 @@ class TcpContext final : public Context {
   bool armed_ = false;
   bool accepting_paused_ = false;
   TimePoint next_timer_ = TimePoint::max();
+  TimePoint next_check_ = TimePoint::max();  ///< of vanished hosts, while there are connections
   uint32_t turn_ = 0;
 };
 

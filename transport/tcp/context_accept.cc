@@ -74,6 +74,7 @@ std::unique_ptr<TcpConnection> TcpContext::take_stranger(TcpConnection* stranger
 
 void TcpContext::greeted(TcpConnection* stranger) {
   connections_.push_back(take_stranger(stranger));
+  watch_peers();
   Completion connected;
   connected.kind = Completion::Kind::connected;
   connected.connection = stranger;
@@ -107,6 +108,21 @@ void TcpContext::schedule(TimePoint when) {
   timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &at, nullptr);
 }
 
+void TcpContext::watch_peers() {
+  if (next_check_ != TimePoint::max()) return;
+  next_check_ = Clock::now() + tuning_.socket.vanish_timeout / 4;
+  schedule(next_check_);
+}
+
+void TcpContext::check_alive(TimePoint now) {
+  if (next_check_ > now) return;
+  next_check_ = TimePoint::max();
+  for (const auto& connection : connections_) {
+    connection->check_alive(now, tuning_.socket.vanish_timeout * 3 / 4);  // a quarter went by before the first look
+  }
+  if (!connections_.empty()) watch_peers();
+}
+
 void TcpContext::on_timer() {
   uint64_t expirations = 0;
   if (read(timer_.get(), &expirations, sizeof(expirations)) < 0) return;
@@ -124,6 +140,8 @@ void TcpContext::on_timer() {
     accepting_paused_ = false;
     watch(listener_.get(), &listener_source_, false);
   }
+  check_alive(now);
+  schedule(next_check_);
   if (!strangers_.empty()) schedule(strangers_.front()->hello_deadline);
   if (!farewells_.empty()) schedule(farewells_.front()->deadline());
 }

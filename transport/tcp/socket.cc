@@ -127,10 +127,10 @@ Address peer_address(int fd) {
 void tune(int fd, const SocketOptions& options) {
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMaxUnsentBytes);
-  // A host that vanishes says nothing: unacknowledged data is given up after the timeout, and an idle connection is
-  // probed so that there is something to acknowledge.
+  // A host that vanishes says nothing: an idle connection is probed, so that there is something to acknowledge. Not
+  // TCP_USER_TIMEOUT: Linux also ends by it a peer that acknowledges but has not read for so long (a checkpoint, a
+  // debugger); see unanswered().
   const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(options.vanish_timeout);
-  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout.count()));
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, static_cast<int>(timeout.count() / 2000)));
   set(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, static_cast<int>(timeout.count() / 5000)));
@@ -139,6 +139,14 @@ void tune(int fd, const SocketOptions& options) {
     set(fd, SOL_SOCKET, SO_SNDBUF, options.buffer_bytes);
     set(fd, SOL_SOCKET, SO_RCVBUF, options.buffer_bytes);
   }
+}
+
+bool unanswered(int fd) {
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  // One may be on its way; of two the first has had the time to be answered. An answer sets both back to 0.
+  return info.tcpi_retransmits >= 2 || info.tcpi_probes >= 2;
 }
 
 absl::StatusOr<Fd> listen_at(const Address& address) {

@@ -61,12 +61,16 @@ Address local_address(int fd);
 Address peer_address(int fd);
 
 struct SocketOptions {
-  int buffer_bytes = 0;  ///< 0 leaves SO_SNDBUF and SO_RCVBUF to the kernel
-  Duration vanish_timeout = std::chrono::seconds(10);
+  int buffer_bytes = 0;                                ///< 0 leaves SO_SNDBUF and SO_RCVBUF to the kernel
+  Duration vanish_timeout = std::chrono::seconds(10);  ///< a host that acknowledges nothing for so long is lost
 };
 
 /// Options of every connected socket. Errors are not reported: each option only improves on a working connection.
 void tune(int fd, const SocketOptions& options);
+
+/// Whether the peer's kernel leaves what ours repeats unanswered. One that answers that it has no room is not meant: it
+/// lives, and its program will read on.
+bool unanswered(int fd);
 
 /// A non-blocking socket listening at `address`.
 absl::StatusOr<Fd> listen_at(const Address& address);
