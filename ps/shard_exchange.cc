@@ -125,7 +125,8 @@ void Shard::apply_update(const Action& action) {
                                      state_[1].empty() ? nullptr : state_[1].data() + offset},
                            .gradients = gradients,
                            .targets = targets,
-                           .update_index = action.version});
+                           .update_index = action.version,
+                           .pass_count = range().count});
   ++updates_;
 }
 
