@@ -17,15 +17,23 @@ double thread_cpu_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-/// Blocks until a completion of this kind comes; unlike Side::await in one piece, so that a missed wake-up shows.
-Completion wait_for(WaitSet& waits, Kind kind) {
+/// Blocks until something comes; unlike Side::await in one piece, so that a missed wake-up shows: it only comes to
+/// light at the deadline, when wait() polls for the last time.
+Completion wait_once(WaitSet& waits) {
   const TimePoint deadline = Clock::now() + kPatience;
   std::array<Completion, 1> one;
-  while (waits.wait(absl::MakeSpan(one), deadline) > 0) {
-    if (one[0].kind == kind) return one[0];
-    if (one[0].kind == Kind::peer_lost) throw Broken("peer lost: " + one[0].cause.ToString());
+  const size_t count = waits.wait(absl::MakeSpan(one), deadline);
+  if (count == 0) throw Broken("waited in vain");
+  if (Clock::now() >= deadline) throw Broken("a wake-up was missed");
+  return one[0];
+}
+
+Completion wait_for(WaitSet& waits, Kind kind) {
+  while (true) {
+    const Completion completion = wait_once(waits);
+    if (completion.kind == kind) return completion;
+    if (completion.kind == Kind::peer_lost) throw Broken("peer lost: " + completion.cause.ToString());
   }
-  throw Broken("a wake-up was missed: waited in vain");
 }
 
 void must_send(Connection* connection, std::string_view text) {
@@ -113,9 +121,7 @@ TEST_P(Conformance, waiting_ends_when_the_peer_is_lost) {
   peer->channel().send(side.listen());
   wait_for(waits, Kind::message);
   peer->channel().send("go");
-  std::array<Completion, 1> one;
-  ASSERT_EQ(waits.wait(absl::MakeSpan(one), Clock::now() + kPatience), 1u);
-  EXPECT_EQ(one[0].kind, Kind::peer_lost);
+  EXPECT_EQ(wait_once(waits).kind, Kind::peer_lost);
   peer->join();
 }
 
@@ -204,8 +210,7 @@ TEST_P(Conformance, waiting_alone_drives_large_puts) {
   const Completion second = wait_for(waits, Kind::put_arrived);
   EXPECT_EQ(second.immediate, 2u);
   must_send(second.connection, "thanks");
-  std::array<Completion, 1> one;
-  EXPECT_EQ(waits.wait(absl::MakeSpan(one), Clock::now() + kPatience), 1u);  // the peer leaves
+  EXPECT_EQ(wait_once(waits).kind, Kind::peer_lost);
   peer->join();
 }
 
