@@ -168,6 +168,24 @@ TEST(ShmContext, ClosedPeerIsLostAfterWhatItSent) {
   EXPECT_THAT(std::string(lost.cause.message()), HasSubstr("peer closed"));
 }
 
+// More than the context keeps of messages in one poll, and room for all completions: the end must wait its turn.
+TEST(ShmContext, LostPeerWaitsForMessagesThatDidNotFit) {
+  Pair pair;
+  ASSERT_TRUE(pair.server->arm()) << "so that the next poll looks at the socket first";
+  const std::vector<std::byte> large(kMaxMessageBytes);
+  size_t sent = 0;
+  while (pair.to_server->send(large).ok()) ++sent;
+  ASSERT_GT(sent, 16u);
+  pair.client->close(pair.to_server);
+  Completion completions[64];
+  size_t messages = 0;
+  for (size_t count = pair.server->poll(completions); count > 0; count = pair.server->poll(completions)) {
+    for (size_t i = 0; i < count; ++i) messages += completions[i].kind == Completion::Kind::message;
+    if (completions[count - 1].kind == Completion::Kind::peer_lost) break;
+  }
+  EXPECT_EQ(messages, sent);
+}
+
 TEST(ShmContext, KilledPeerIsLostAfterWhatItSent) {
   std::unique_ptr<Context> server = open_context();
   const std::string address = *server->listen("");
