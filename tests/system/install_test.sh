@@ -12,6 +12,7 @@ cmake --install "$build" --prefix "$scratch/first" >"$scratch/log" || { cat "$sc
 # The tree is moved after it was installed: a package that remembers its prefix cannot be shipped.
 prefix=$scratch/prefix
 mv "$scratch/first" "$prefix"
+data=$prefix/share/gradrail/mnist
 
 flags=-O0
 [[ -z $sanitize ]] || flags+=" -fsanitize=$sanitize"
@@ -19,13 +20,13 @@ flags=-O0
 cmake -S "$consumer" -B "$scratch/by_cmake" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" \
   -DCMAKE_CXX_FLAGS="$flags" >"$scratch/log" || { cat "$scratch/log"; fail "find_package(gradrail)"; }
 cmake --build "$scratch/by_cmake" || fail "building with CMake"
-"$scratch/by_cmake/consumer" || fail "the program that CMake built"
+timeout 60 "$scratch/by_cmake/consumer" "$data" || fail "the program that CMake built"
 
 modules=$(dirname "$(find "$prefix" -name gradrail.pc)")
 read -ra described <<<"$(PKG_CONFIG_PATH=$modules pkg-config --cflags --libs gradrail)"
 # shellcheck disable=SC2086 # flags are words
 "$compiler" $flags "$consumer/consumer.cc" "${described[@]}" -o "$scratch/by_pkg_config" || fail "building with pkg-config"
-"$scratch/by_pkg_config" || fail "the program that pkg-config described"
+timeout 60 "$scratch/by_pkg_config" "$data" || fail "the program that pkg-config described"
 
 # Every installed header must stand on what is installed; the consumer uses only some of them.
 (cd "$prefix/include/gradrail" && find . -name '*.h' | sort | sed 's|^\./\(.*\)|#include "\1"|') >"$scratch/every_header.cc"

@@ -1,15 +1,33 @@
-// Reaches into every installed library, so that a missing header, object or third party breaks this build.
+// Reaches into every installed library and every third party behind it, so that whatever the package forgets breaks
+// this build or this run. Usage: consumer MNIST_FOLDER
 #include <cstdio>
 
-#include "base/crc32c.h"
-#include "ps/shard_map.h"
 #include "transport/registry.h"
+#include "worker/client.h"
+#include "worker/models/workload.h"
 
-int main() {
-  absl::StatusOr<gradrail::ps::ShardMap> map = gradrail::ps::ShardMap::cut(1000, 2, 4096);
-  if (!map.ok()) return 1;
-  for (const gradrail::transport::Transport& transport : gradrail::transport::transports()) {
-    std::printf("transport %.*s\n", static_cast<int>(transport.name.size()), transport.name.data());
-  }
-  return map->shard_count() == 2 && !gradrail::transport::transports().empty() ? 0 : 1;
+namespace {
+
+int fail(const absl::Status& status) {
+  std::fprintf(stderr, "consumer: %s\n", status.ToString().c_str());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  namespace worker = gradrail::worker;
+  if (argc != 2) return 2;
+  absl::StatusOr<std::unique_ptr<worker::Workload>> workload = worker::make_workload({.data_dir = argv[1]});
+  if (!workload.ok()) return fail(workload.status());
+
+  // Nobody listens on port 1: the answer must come from the control plane, in time.
+  worker::ClientOptions options;
+  options.cluster = {.ps = {"127.0.0.1:1"}, .workers = {"127.0.0.1:2"}};
+  options.join_timeout = std::chrono::milliseconds(200);
+  absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(options, (*workload)->schema());
+  if (client.ok()) return fail(absl::InternalError("joined a cluster that does not exist"));
+  std::printf("%zu transports; join: %s\n", gradrail::transport::transports().size(),
+              client.status().ToString().c_str());
+  return gradrail::transport::transports().empty() ? 1 : 0;
 }
