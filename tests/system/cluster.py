@@ -1,0 +1,278 @@
+"""Real processes for the system tests: tasks of `gradrail train`, their output line by line, and an end for all of them.
+
+Every wait has a deadline and ends as soon as its condition holds. $GRADRAIL_BINARY is the program under test;
+$GRADRAIL_PATIENCE stretches all deadlines (sanitizers, busy machines).
+"""
+import collections
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+PATIENCE = float(os.environ.get("GRADRAIL_PATIENCE", "1"))
+START = 30 * PATIENCE  # until a task has said something on a machine that has other things to do
+FINISH = 45 * PATIENCE  # until a small run is over
+
+GOOD, FAILED, USAGE, CONFIGURATION, RETRY = 0, 1, 2, 4, 200
+
+# What no output may ever hold, however a run ends.
+CRASHES = re.compile(r"terminate called|Sanitizer|runtime error:|check failed|Segmentation|core dumped", re.I)
+
+Line = collections.namedtuple("Line", "time text")
+
+
+def binary():
+    path = os.environ.get("GRADRAIL_BINARY")
+    if not path:
+        raise SystemExit("GRADRAIL_BINARY is not set: run these tests with ctest")
+    return path
+
+
+def free_ports(count):
+    """Ports nobody listens on, below the range from which the kernel picks source ports: they stay free for a while."""
+    held = []
+    start = 10000 + (os.getpid() * 37) % 20000
+    for port in range(start, start + 2000):
+        probe = socket.socket()
+        try:
+            probe.bind(("127.0.0.1", port))
+            held.append(probe)
+        except OSError:
+            probe.close()
+        if len(held) == count:
+            break
+    ports = [probe.getsockname()[1] for probe in held]
+    for probe in held:
+        probe.close()
+    return ports
+
+
+class Task:
+    """One process. Its output (stdout and stderr together, as a person sees them) is read all the time."""
+
+    def __init__(self, name, command, environment=None, output=None):
+        self.name = name
+        self._changed = threading.Condition()
+        self._lines = []
+        self._done = False
+        self._raw = b""
+        variables = {k: v for k, v in os.environ.items() if k not in ("TF_CONFIG", "GRADRAIL_LOG")}
+        variables.update(environment or {})
+        self.started = time.monotonic()
+        if output is None:
+            source, sink = os.pipe()
+        else:
+            source, sink = output
+        # Its own session: a Ctrl-C at the tests is ours to handle, and the whole group can be ended.
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=variables,
+                                        start_new_session=True)
+        os.close(sink)
+        self.pid = self.process.pid
+        self._reader = threading.Thread(target=self._read, args=(source,), daemon=True)
+        self._reader.start()
+
+    def _read(self, source):
+        partial = b""
+        while True:
+            try:
+                data = os.read(source, 65536)
+            except OSError:  # how a terminal says that its other end was closed
+                data = b""
+            with self._changed:
+                self._raw += data
+                *whole, partial = (partial + data).split(b"\n")
+                if not data and partial:
+                    whole.append(partial)
+                now = time.monotonic()
+                self._lines += [Line(now, line.decode(errors="replace")) for line in whole]
+                self._done = not data
+                self._changed.notify_all()
+            if not data:
+                os.close(source)
+                return
+
+    def lines(self):
+        with self._changed:
+            return list(self._lines)
+
+    def text(self):
+        return "\n".join(line.text for line in self.lines())
+
+    def raw(self):
+        with self._changed:
+            return self._raw
+
+    def transcript(self):
+        lines = self.lines()
+        shown = lines if len(lines) <= 60 else lines[:20] + lines[-40:]
+        said = "\n".join(f"    {line.time - self.started:7.2f} s  {line.text}" for line in shown)
+        return f"--- {self.name} (pid {self.pid}, code {self.process.poll()})\n{said}"
+
+    def has(self, pattern):
+        return re.search(pattern, self.text(), re.M) is not None
+
+    def wait_for(self, pattern, within=START, after=0):
+        """The match of `pattern` in a line beyond the first `after` ones; fails when the output ends without it."""
+        deadline = time.monotonic() + within
+        with self._changed:
+            while True:
+                for line in self._lines[after:]:
+                    found = re.search(pattern, line.text)
+                    if found:
+                        return found
+                left = deadline - time.monotonic()
+                if self._done or left <= 0:
+                    break
+                self._changed.wait(left)
+        why = "its output ended" if self._done else f"{within:.0f} s passed"
+        raise AssertionError(f"{self.name}: {why} without /{pattern}/\n{self.transcript()}")
+
+    def code(self, within=FINISH):
+        """The exit code as a shell would see it; a failure when it does not end in time."""
+        try:
+            code = self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end within {within:.0f} s\n{self.transcript()}") from None
+        self._reader.join(5)
+        return code
+
+    def running(self):
+        return self.process.poll() is None
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def end(self):
+        for number in (signal.SIGKILL, signal.SIGCONT):
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                break
+        self.process.wait()
+        self._reader.join(5)
+
+
+class ClusterTest(unittest.TestCase):
+    """Starts tasks, and ends whatever is left of them when the test is over."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gradrail-system-"))
+        self.addCleanup(lambda: subprocess.run(["rm", "-rf", self.folder], check=False))
+        self.tasks = []
+
+    def tearDown(self):
+        for task in self.tasks:
+            task.end()
+        for task in self.tasks:
+            self.assertIsNone(CRASHES.search(task.text()), task.transcript())
+
+    def launch(self, name, command, environment=None, output=None):
+        task = Task(name, command, environment, output)
+        self.tasks.append(task)
+        return task
+
+    def train(self, *flags, name="train", environment=None, output=None):
+        return self.launch(name, [binary(), "train", *map(str, flags)], environment, output)
+
+    def refused(self, code, says, *flags, environment=None, within=START):
+        """A run that must not start: its exit code, and the words its message must hold."""
+        task = self.train(*flags, environment=environment)
+        self.assertEqual(task.code(within), code, task.transcript())
+        for words in says:
+            self.assertRegex(task.text(), words)
+        return task
+
+    def addresses(self, workers, ps=1):
+        """Flags of a cluster on this host."""
+        self.ps_addresses = [f"127.0.0.1:{port}" for port in free_ports(ps)]
+        self.worker_names = [f"127.0.0.1/{i}" for i in range(workers)]
+        return ["--ps_hosts", ",".join(self.ps_addresses), "--worker_hosts",
+                ",".join(f"localhost:{3000 + i}" for i in range(workers))]
+
+    def start_cluster(self, workers, *flags, ps=1, model="linear"):
+        """One ps task (or more) and workers, started one by one. Returns (ps tasks, workers)."""
+        common = [*self.addresses(workers, ps), "--model", model, *flags]
+        self.common_flags = common
+        servers = [self.train(*common, "--job_name", "ps", "--task_index", i, name=f"ps/{i}") for i in range(ps)]
+        return servers, [self.start_worker(i) for i in range(workers)]
+
+    def start_worker(self, index, *flags):
+        return self.train(*self.common_flags, "--job_name", "worker", "--task_index", index, *flags,
+                          name=f"worker/{index}")
+
+    def assert_ends(self, task, code, within=FINISH, says=()):
+        """`code`: one number, or a function that accepts it."""
+        found = task.code(within)
+        good = code(found) if callable(code) else found == code
+        self.assertTrue(good, f"unexpected exit code {found}\n{task.transcript()}")
+        for words in says:
+            self.assertRegex(task.text(), words, task.transcript())
+
+    def assert_goes_on(self, task, steps=2, within=START):
+        """It reports progress that it had not reported before."""
+        for _ in range(steps):
+            task.wait_for(r"Step: \d+", within, after=len(task.lines()))
+
+    def write_json(self, content, name="cluster.json"):
+        path = self.folder / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(path)
+
+
+def retry_worthy(code):
+    return code >= 128
+
+
+def hash_of(task):
+    return task.wait_for(r"^Parameter-Hash: ([0-9a-f]{64})$", FINISH).group(1)
+
+
+def children(pid):
+    """Names and process ids of a local cluster's tasks, as it prints them."""
+    return pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def socket_inodes(pid):
+    inodes = set()
+    for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    return inodes
+
+
+def tcp_listeners(pid):
+    """(IPv4 or IPv6 address, port) of every TCP socket on which `pid` listens, seen from its network namespace."""
+    inodes, found = socket_inodes(pid), []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        path = pathlib.Path(f"/proc/{pid}/net/{table}")
+        for row in path.read_text().splitlines()[1:] if path.exists() else []:
+            fields = row.split()
+            if fields[3] != "0A" or fields[9] not in inodes:
+                continue
+            address, port = fields[1].split(":")
+            # The kernel prints each 32-bit word in the byte order of the host.
+            words = [bytes.fromhex(address[i:i + 8])[::-1] for i in range(0, len(address), 8)]
+            found.append((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+    return found
+
+
+def abstract_listeners(pid):
+    """Names (without the leading NUL) of the abstract Unix sockets on which `pid` listens."""
+    inodes, found = socket_inodes(pid), []
+    for row in pathlib.Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
+        fields = row.split()
+        listens = int(fields[3], 16) & 0x10000 != 0  # __SO_ACCEPTCON
+        if listens and fields[6] in inodes and len(fields) > 7 and fields[7].startswith("@"):
+            found.append(fields[7][1:])
+    return found

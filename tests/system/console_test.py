@@ -1,0 +1,79 @@
+"""What a person sees: the lines of the tutorials, progress bars on a terminal and nothing but lines elsewhere."""
+import fcntl
+import os
+import pty
+import re
+import struct
+import termios
+import unittest
+
+import cluster
+import digits
+
+STEP = re.compile(r"^Step: (\d+),  Epoch: ( \d|\d\d),  Batch: +(\d+) of +(\d+),  Cost: \d+\.\d{4},  "
+                  r"AvgTime: \d+\.\d{2}ms$")
+
+
+class Lines(cluster.ClusterTest):
+    def test_default_flags_speak_the_words_of_the_tutorials(self):
+        task = self.train("--epochs", 1)
+        self.assert_ends(task, cluster.GOOD, 55 * cluster.PATIENCE)
+        lines = task.text().splitlines()
+        self.assertEqual([re.sub(r"pid \d+", "pid N", line) for line in lines if line.startswith("# ")],
+                         ["# ps/0: pid N", "# worker/0: pid N", "# worker/1: pid N", "# worker/2: pid N"])
+        steps = [STEP.match(line) for line in lines if line.startswith("Step:")]
+        self.assertTrue(steps and all(steps), task.transcript())
+        self.assertEqual([(int(m[3]), int(m[4])) for m in steps], [(b, 550) for b in (100, 200, 300, 400, 500, 550)])
+        self.assertEqual({m[2] for m in steps}, {" 1"})
+        for pattern in (r"^Test-Accuracy: 0\.\d\d$", r"^Total Time: \d+\.\d{2}s$", r"^Final Cost: \d+\.\d{4}$",
+                        r"^Parameter-Hash: [0-9a-f]{64}$", r"^Global-Step: 1650$", r"^Examples/s: \d+$",
+                        r"^Path: shard 0 at 127\.0\.0\.1:\d+: shm", r"^\[worker/2\] Total Time:",
+                        r"^\[ps/0\] ps/0: global step 1650, "):
+            self.assertRegex(task.text(), re.compile(pattern, re.M))
+        # The chief alone prints plain lines; a good run has nothing to warn of.
+        self.assertEqual(len([line for line in lines if line.startswith("Parameter-Hash")]), 1)
+        self.assertFalse([line for line in lines if re.match(r"\S+ [WE] \d\d:", line)], task.transcript())
+        self.assertNotIn(b"\x1b", task.raw())
+
+    def test_linear_model_finds_its_line(self):
+        task = self.train("--model", "linear", "--epochs", 1, "--log_every", 50)
+        self.assert_ends(task, cluster.GOOD)
+        found = task.wait_for(r"^w = (-?\d+\.\d{4}), b = (-?\d+\.\d{4})$")
+        self.assertAlmostEqual(float(found[1]), 2.0, delta=0.01)
+        self.assertAlmostEqual(float(found[2]), 10.0, delta=0.01)
+
+    def test_version_and_info(self):
+        version = self.launch("version", [cluster.binary(), "--version"])
+        self.assert_ends(version, cluster.GOOD, says=[r"^\d+\.\d+\.\d+$"])
+        info = self.launch("info", [cluster.binary(), "info"])
+        self.assert_ends(info, cluster.GOOD, says=[r"shm +.*usable", r"tcp +.*usable", r"kernels: \w+"])
+
+
+class Terminal(cluster.ClusterTest):
+    def on_terminal(self, *flags, **options):
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        return self.train(*flags, output=(os.dup(master), slave), **options)
+
+    def test_bars_of_all_workers(self):
+        task = self.on_terminal("--model", "linear", "--epochs", 2, "--log_every", 10)
+        self.assert_ends(task, cluster.GOOD)
+        shown = task.raw().decode()
+        for worker in range(3):
+            self.assertRegex(shown, rf"\[#*\.*\] +\d+ %  worker {worker}: epoch [12], cost \d+\.\d{{4}}")
+        self.assertIn("\x1b[", shown)
+        # Whatever the bars did, the last words stand below them untouched.
+        plain = re.sub(r"\x1b\[\d*[A-K]", "", shown.replace("\r", ""))
+        self.assertRegex(plain, re.compile(r"^Total Time: \d+\.\d{2}s$", re.M))
+
+    def test_bar_of_one_task(self):
+        data = digits.write(self.folder)
+        flags = [*self.addresses(1), "--data_dir", data, "--epochs", 20]
+        self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
+        worker = self.on_terminal(*flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
+        self.assert_ends(worker, cluster.GOOD)
+        self.assertRegex(worker.raw().decode(), r"\r\x1b\[K\[#*\.*\] +\d+ %  epoch \d+ of 20, cost \d+\.\d{4}")
+
+
+if __name__ == "__main__":
+    unittest.main()
