@@ -1,18 +1,22 @@
 #include "transport/wait_set.h"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "absl/container/inlined_vector.h"
 #include "base/check.h"
 
 namespace gradrail::transport {
 
 WaitSet::WaitSet(WaitPolicy policy) : policy_(policy), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   GRADRAIL_CHECK(wake_fd_ >= 0);
+  fds_.push_back({.fd = wake_fd_, .events = POLLIN, .revents = 0});
+}
+
+void WaitSet::add(Context* context) {
+  contexts_.push_back(context);
+  fds_.push_back({.fd = context->wait_fd(), .events = POLLIN, .revents = 0});
 }
 
 WaitSet::~WaitSet() { close(wake_fd_); }
@@ -50,14 +54,11 @@ bool WaitSet::arm_all() {
 }
 
 void WaitSet::block(TimePoint deadline) {
-  absl::InlinedVector<pollfd, 4> fds;
-  fds.push_back({.fd = wake_fd_, .events = POLLIN, .revents = 0});
-  for (Context* context : contexts_) fds.push_back({.fd = context->wait_fd(), .events = POLLIN, .revents = 0});
   const auto left = std::max(Duration::zero(), deadline - Clock::now());
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
   const timespec timeout{.tv_sec = seconds.count(),
                          .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count()};
-  ppoll(fds.data(), fds.size(), &timeout, nullptr);  // EINTR is a legal early return: wait() looks again
+  ppoll(fds_.data(), fds_.size(), &timeout, nullptr);  // EINTR is a legal early return: wait() looks again
 }
 
 bool WaitSet::take_wake() {

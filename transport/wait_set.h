@@ -1,5 +1,7 @@
 #pragma once
 
+#include <poll.h>
+
 #include <vector>
 
 #include "absl/types/span.h"
@@ -24,7 +26,7 @@ class WaitSet {
   WaitSet& operator=(const WaitSet&) = delete;
 
   /// The context must outlive this set.
-  void add(Context* context) { contexts_.push_back(context); }
+  void add(Context* context);
 
   /// Polls, spins as the policy says, then blocks. Returns the number of completions, all from one context; 0 at the
   /// deadline or after wake().
@@ -50,6 +52,7 @@ class WaitSet {
   std::vector<Context*> contexts_;
   size_t next_ = 0;  ///< round robin: no context starves another
   int wake_fd_ = -1;
+  std::vector<pollfd> fds_;  ///< the wake-up's, then one a context
 };
 
 }  // namespace gradrail::transport
