@@ -206,9 +206,9 @@ absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view
     return TaskId{"worker", 0};
   }
   if (job == "worker") {
-    const int64_t ours = index + (cluster.chief_job ? 1 : 0);
-    if (index < 0 || ours >= kMaxWorkers) return bad(kMaxWorkers);
-    return TaskId{"worker", static_cast<uint32_t>(ours)};
+    const int64_t moved_up = cluster.chief_job ? 1 : 0;
+    if (index < 0 || index >= kMaxWorkers - moved_up) return bad(kMaxWorkers - moved_up);
+    return TaskId{"worker", static_cast<uint32_t>(index + moved_up)};
   }
   return absl::InvalidArgumentError(
       fmt::format("job_name '{}': no such job in the cluster specification (there are: ps, worker{})", job,

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint.h"
+#include "ps/cluster_spec.h"
 #include "ps/control_status.h"
 #include "spdlog/spdlog.h"
 #include "transport/registry.h"
@@ -18,6 +19,8 @@ namespace gradrail::ps {
 namespace {
 
 constexpr size_t kTokenBytes = 16;
+/// More than any cluster has; what a stranger says must not decide how much memory is asked for.
+constexpr uint32_t kMaxShards = 1 << 16;
 /// A Barrier call answers at the latest after this, so that it holds a server thread for a bounded time.
 constexpr uint32_t kLongestPatienceMs = 10'000;
 
@@ -98,6 +101,11 @@ absl::Status ControlService::agree(const proto::JoinRequest& request) {
   GRADRAIL_RETURN_IF_ERROR(validate(schema));
   const absl::StatusOr<Training> training = from_proto(request.training());
   if (!training.ok()) return training.status();
+  // Shards keep a place for every index up to the highest.
+  if (request.member().task_index() >= kMaxWorkers) {
+    return absl::InvalidArgumentError(
+        fmt::format("worker {} cannot join: there may be {} workers", request.member().task_index(), kMaxWorkers));
+  }
   if (training->mode.kind == ModeKind::sync && request.member().task_index() >= training->mode.worker_count) {
     return absl::FailedPreconditionError(fmt::format("worker {} cannot join: sync mode runs with workers 0 to {}",
                                                      request.member().task_index(), training->mode.worker_count - 1));
@@ -118,6 +126,10 @@ absl::Status ControlService::agree(const proto::JoinRequest& request) {
 }
 
 absl::Status ControlService::set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training) {
+  if (request.total_shards() > kMaxShards) {
+    return absl::InvalidArgumentError(
+        fmt::format("join: {} shards are more than {}", request.total_shards(), kMaxShards));
+  }
   uint64_t elements = 0;
   for (const Tensor& tensor : schema) elements += tensor.elements();
   absl::StatusOr<ShardMap> map = ShardMap::cut(elements, request.total_shards(), training.bucket_bytes);

@@ -1,6 +1,7 @@
 #include "ps/training.h"
 
 #include "fmt/format.h"
+#include "ps/cluster_spec.h"
 
 namespace gradrail::ps {
 
@@ -31,8 +32,9 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
   if (!mode.ok()) return mode.status();
   const absl::StatusOr<OptimizerKind> optimizer = parse_optimizer(message.optimizer());
   if (!optimizer.ok()) return optimizer.status();
-  if (*mode == ModeKind::sync && message.worker_count() == 0) {
-    return absl::InvalidArgumentError("sync mode needs the number of workers");
+  if (*mode == ModeKind::sync && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
+    return absl::InvalidArgumentError(
+        fmt::format("sync mode needs the number of workers, 1 to {}: got {}", kMaxWorkers, message.worker_count()));
   }
   return Training{.mode = {.kind = *mode, .worker_count = message.worker_count()},
                   .optimizer = {.kind = *optimizer,
