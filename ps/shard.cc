@@ -112,7 +112,10 @@ void Shard::run() {
 
 absl::Status Shard::set_up(Setup setup) {
   absl::StatusOr<absl::Status> done = on_owner([this, setup = std::move(setup)]() -> absl::Status {
-    GRADRAIL_CHECK(!is_set_up_);
+    // Again when the first worker's set-up failed at another shard; then nobody has been admitted here yet.
+    GRADRAIL_CHECK(tokens_.empty());
+    parameters_regions_.clear();
+    is_set_up_ = false;
     setup_ = setup;
     const size_t bytes = range().count * sizeof(float);
     absl::StatusOr<SharedMemory> memory = SharedMemory::create("gradrail-parameters", bytes);

@@ -94,9 +94,13 @@ class Shard {
   void greet(ShardPeer& peer, absl::Span<const std::byte> message);
   void continue_mapping(ShardPeer& peer);
   absl::Status admit_peer(ShardPeer& peer);
+  absl::Status probe_mapping(const ShardPeer& peer);
   void refuse(ShardPeer& peer, const std::string& why);
   void housekeeping();
   void retire(const ShardPeer& peer);
+  /// Takes an active peer out of service; housekeeping() closes it, since completions of it may already be on their
+  /// way.
+  void retire_until(ShardPeer& peer, TimePoint deadline);
   void drop(ShardPeer* peer);
   static void add_path(const ShardPeer& peer, std::map<std::string, Stats::Path>& paths);
 

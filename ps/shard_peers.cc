@@ -123,6 +123,7 @@ absl::Status Shard::admit_peer(ShardPeer& peer) {
   if (!returns_region.ok()) return returns_region.status();
   peer.slots_region = *std::move(slots_region);
   peer.returns_region = *std::move(returns_region);
+  GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
   peer.stored_version.assign(bucket_count(), UINT64_MAX);
   peer.parameters_sent.assign(bucket_count(), false);
 
@@ -130,7 +131,7 @@ absl::Status Shard::admit_peer(ShardPeer& peer) {
   welcome.set_slots_key(peer.slots_region->key());
   welcome.set_gradients_mapped(peer.gradients_mapped != nullptr);
   GRADRAIL_RETURN_IF_ERROR(send_welcome(*peer.connection, welcome));
-  if (ShardPeer* former = peer_of(peer.worker); former != nullptr) drop(former);
+  if (ShardPeer* former = peer_of(peer.worker); former != nullptr) retire_until(*former, Clock::now());
   if (by_worker_.size() <= peer.worker) by_worker_.resize(peer.worker + 1, nullptr);
   by_worker_[peer.worker] = &peer;
   peer.phase = ShardPeer::Phase::active;
@@ -140,12 +141,30 @@ absl::Status Shard::admit_peer(ShardPeer& peer) {
   return absl::OkStatus();
 }
 
+absl::Status Shard::probe_mapping(const ShardPeer& peer) {
+  if (range().count == 0) return absl::OkStatus();
+  // map() tells neither size nor rights, and what is stored past a region's end ends this process. A put and a get of
+  // our range's last element are checked by the transport; the worker does not look at its memory before the Welcome.
+  const size_t bytes = sizeof(float);
+  if (peer.parameters_mapped != nullptr) {
+    GRADRAIL_RETURN_IF_ERROR(
+        peer.connection->put({parameters_regions_[peer.context_index].get(), (range().count - 1) * bytes, bytes},
+                             {peer.parameters_remote, (range().first + range().count - 1) * bytes}, {}));
+  }
+  if (peer.gradients_mapped != nullptr) {
+    GRADRAIL_RETURN_IF_ERROR(peer.connection->get({peer.returns_region.get(), 0, bytes},
+                                                  {peer.gradients_remote, (range().first + range().count - 1) * bytes},
+                                                  0));
+  }
+  return absl::OkStatus();
+}
+
 void Shard::refuse(ShardPeer& peer, const std::string& why) {
   spdlog::warn("{}: refused {}: {}", options_.name, peer.connection->describe(), why);
   if (peer.phase == ShardPeer::Phase::active) {
-    retire(peer);
-    if (peer.backlog.empty()) ++unsettled_;
-    peer.backlog.clear();
+    retire_until(peer, Clock::now() + kFarewell);
+    // Its heartbeat may beat on; without this sync would wait for gradients that can never come.
+    if (options_.on_lost) options_.on_lost(peer.worker, peer.incarnation, fmt::format("it was refused: {}", why));
   }
   peer.phase = ShardPeer::Phase::dismissed;
   peer.phase_deadline = Clock::now() + kFarewell;
@@ -188,6 +207,14 @@ void Shard::retire(const ShardPeer& peer) {
   by_worker_[peer.worker] = nullptr;
   // What it pushed lies in slots that go with the connection; the worker repeats it when it comes back.
   protocol_->reconnect_worker(peer.worker, peer.incarnation);
+}
+
+void Shard::retire_until(ShardPeer& peer, TimePoint deadline) {
+  retire(peer);
+  if (peer.backlog.empty()) ++unsettled_;
+  peer.backlog.clear();
+  peer.phase = ShardPeer::Phase::dismissed;
+  peer.phase_deadline = deadline;
 }
 
 void Shard::drop(ShardPeer* peer) {
