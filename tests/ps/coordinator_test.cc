@@ -1,0 +1,207 @@
+#include "ps/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+
+namespace gradrail::ps {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class CoordinatorTest : public ::testing::Test {
+ protected:
+  static TimePoint at(Duration time) { return TimePoint() + time; }
+  bool enter(WorkerIndex worker, uint64_t generation, bool live_only = false) {
+    return coordinator_.enter_barrier("b", generation, live_only, worker, 100 + worker);
+  }
+  void join(WorkerIndex worker) {
+    const absl::Status joined = coordinator_.join(worker, 100 + worker, "host:" + std::to_string(worker), at(0s));
+    ASSERT_TRUE(joined.ok()) << joined;
+  }
+
+  Coordinator coordinator_{{.worker_names = {"host:0", "host:1", "host:2"}, .silence_limit = 10s}};
+};
+
+TEST_F(CoordinatorTest, OneIncarnationOfAWorkerIsLive) {
+  join(1);
+  const absl::Status second = coordinator_.join(1, 7, "elsewhere:1", at(1s));
+  EXPECT_TRUE(absl::IsAlreadyExists(second)) << second;
+  EXPECT_THAT(std::string(message_of(second)), HasSubstr("worker 1 is already running (from host:1)"));
+  EXPECT_TRUE(coordinator_.heard(1, 101, at(1s)).ok());
+  EXPECT_TRUE(absl::IsNotFound(coordinator_.heard(1, 7, at(1s))));
+}
+
+TEST_F(CoordinatorTest, TheSameIncarnationMayRepeatItsJoin) {
+  join(1);
+  join(1);
+  EXPECT_THAT(coordinator_.live_names(), ElementsAre("worker 1 (host:1)"));
+}
+
+TEST_F(CoordinatorTest, PlaceIsFreeAfterLeaveAndAfterLoss) {
+  join(0);
+  coordinator_.leave(0, 100);
+  EXPECT_TRUE(coordinator_.join(0, 1, "host:0", at(1s)).ok());
+  EXPECT_TRUE(coordinator_.lost(0, 1, "gone"));
+  EXPECT_TRUE(coordinator_.join(0, 2, "host:0", at(2s)).ok());
+}
+
+TEST_F(CoordinatorTest, OldIncarnationsChangeNothing) {
+  join(0);
+  coordinator_.leave(0, 100);
+  ASSERT_TRUE(coordinator_.join(0, 5, "host:0", at(1s)).ok());
+  coordinator_.leave(0, 100);
+  EXPECT_FALSE(coordinator_.lost(0, 100, "late news"));
+  EXPECT_FALSE(coordinator_.lost(9, 1, "never was here"));
+  EXPECT_TRUE(coordinator_.heard(0, 5, at(1s)).ok());
+}
+
+TEST_F(CoordinatorTest, LossIsToldOnce) {
+  join(0);
+  EXPECT_TRUE(coordinator_.lost(0, 100, "first"));
+  EXPECT_FALSE(coordinator_.lost(0, 100, "second"));
+  EXPECT_TRUE(absl::IsNotFound(coordinator_.heard(0, 100, at(1s))));
+}
+
+TEST_F(CoordinatorTest, LossAbortsSyncForEverWithTheFirstReason) {
+  coordinator_.set_mode(ModeKind::sync);
+  join(0);
+  join(1);
+  coordinator_.lost(1, 101, "its cable");
+  EXPECT_EQ(coordinator_.aborted(), "worker 1 (host:1) was lost: its cable; sync mode cannot go on without it");
+  coordinator_.lost(0, 100, "another");
+  EXPECT_THAT(coordinator_.aborted(), HasSubstr("its cable"));
+  EXPECT_TRUE(absl::IsAborted(coordinator_.join(1, 7, "host:1", at(1s))));
+}
+
+TEST_F(CoordinatorTest, LossDoesNotAbortAsync) {
+  join(0);
+  coordinator_.lost(0, 100, "its cable");
+  EXPECT_EQ(coordinator_.aborted(), "");
+}
+
+TEST_F(CoordinatorTest, LeavingAbortsNothing) {
+  coordinator_.set_mode(ModeKind::sync);
+  join(0);
+  coordinator_.leave(0, 100);
+  EXPECT_EQ(coordinator_.aborted(), "");
+  EXPECT_FALSE(coordinator_.lost(0, 100, "its heartbeat ended"));
+  EXPECT_EQ(coordinator_.aborted(), "");
+}
+
+TEST_F(CoordinatorTest, SilenceCountsFromTheLastSign) {
+  join(0);
+  join(1);
+  ASSERT_TRUE(coordinator_.heard(1, 101, at(5s)).ok());
+  EXPECT_THAT(coordinator_.silent(at(10s)), IsEmpty());
+  const std::vector<Coordinator::Member> silent = coordinator_.silent(at(10s + 1ms));
+  ASSERT_EQ(silent.size(), 1u);
+  EXPECT_EQ(silent[0].worker, 0u);
+  EXPECT_EQ(silent[0].incarnation, 100u);
+  EXPECT_EQ(coordinator_.silent(at(16s)).size(), 2u);
+  coordinator_.leave(0, 100);
+  coordinator_.lost(1, 101, "silent");
+  EXPECT_THAT(coordinator_.silent(at(60s)), IsEmpty());
+}
+
+TEST_F(CoordinatorTest, BarrierIsCompleteWhenAllOfTheSpecificationAreThere) {
+  join(0);
+  join(1);
+  EXPECT_FALSE(enter(0, 1));
+  EXPECT_FALSE(enter(1, 1));
+  EXPECT_THAT(coordinator_.barrier_missing("b", 1, false), ElementsAre("worker 2 (host:2)"));
+  join(2);
+  EXPECT_FALSE(enter(0, 1)) << "entering again is harmless";
+  EXPECT_TRUE(enter(2, 1));
+  EXPECT_TRUE(enter(0, 1)) << "all others hear of it too";
+}
+
+TEST_F(CoordinatorTest, GenerationsDoNotMix) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  enter(0, 1);
+  enter(1, 1);
+  EXPECT_TRUE(enter(2, 1));
+  EXPECT_FALSE(enter(0, 2));
+  EXPECT_TRUE(enter(1, 1)) << "one who has not yet heard of the end of the first";
+  EXPECT_EQ(coordinator_.barrier_missing("b", 2, false).size(), 2u);
+  EXPECT_TRUE(coordinator_.barrier_missing("b", 1, false).empty());
+}
+
+TEST_F(CoordinatorTest, NamesAreBarriersOfTheirOwn) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  enter(0, 1);
+  enter(1, 1);
+  EXPECT_FALSE(coordinator_.enter_barrier("c", 1, false, 2, 102));
+}
+
+TEST_F(CoordinatorTest, BarrierDoesNotWaitForWhoLeftOrWasLost) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  EXPECT_FALSE(enter(0, 1));
+  coordinator_.leave(1, 101);
+  EXPECT_FALSE(enter(0, 1));
+  coordinator_.lost(2, 102, "gone");
+  EXPECT_TRUE(enter(0, 1));
+}
+
+TEST_F(CoordinatorTest, BarrierOfTheLivingIgnoresWhoNeverCame) {
+  join(0);
+  EXPECT_TRUE(enter(0, 1, true));
+  join(1);
+  EXPECT_FALSE(enter(0, 2, true));
+  EXPECT_TRUE(enter(1, 2, true));
+}
+
+TEST_F(CoordinatorTest, StrangersDoNotEnter) {
+  join(0);
+  EXPECT_FALSE(coordinator_.enter_barrier("b", 1, true, 0, 999));
+  EXPECT_TRUE(enter(0, 1, true));
+}
+
+TEST_F(CoordinatorTest, ANewIncarnationHasEnteredNothing) {
+  join(0);
+  EXPECT_TRUE(enter(0, 1, true));
+  coordinator_.leave(0, 100);
+  ASSERT_TRUE(coordinator_.join(0, 7, "host:0", at(1s)).ok());
+  EXPECT_EQ(coordinator_.barrier_missing("b", 1, true).size(), 1u);
+}
+
+TEST_F(CoordinatorTest, FinishedWhenAllHaveBeenHereAndNobodyIsLeft) {
+  EXPECT_FALSE(coordinator_.finished());
+  join(0);
+  join(1);
+  coordinator_.leave(0, 100);
+  coordinator_.leave(1, 101);
+  EXPECT_FALSE(coordinator_.finished());
+  EXPECT_THAT(coordinator_.never_joined(), ElementsAre("worker 2 (host:2)"));
+  join(2);
+  EXPECT_FALSE(coordinator_.finished());
+  coordinator_.lost(2, 102, "gone");
+  EXPECT_TRUE(coordinator_.finished());
+}
+
+TEST_F(CoordinatorTest, WorkersBeyondTheSpecificationAreWaitedForWhileTheyAreHere) {
+  for (WorkerIndex worker = 0; worker < 4; ++worker) join(worker);
+  for (WorkerIndex worker = 0; worker < 3; ++worker) coordinator_.leave(worker, 100 + worker);
+  EXPECT_FALSE(coordinator_.finished());
+  EXPECT_EQ(coordinator_.name_of(3), "worker 3 (host:3)");
+  coordinator_.leave(3, 103);
+  EXPECT_TRUE(coordinator_.finished());
+  EXPECT_EQ(coordinator_.name_of(8), "worker 8");
+}
+
+TEST_F(CoordinatorTest, AbortedRunIsFinishedWhenTheLivingHaveGone) {
+  coordinator_.set_mode(ModeKind::sync);
+  join(0);
+  join(1);
+  coordinator_.lost(1, 101, "gone");
+  EXPECT_FALSE(coordinator_.finished());
+  coordinator_.leave(0, 100);
+  EXPECT_TRUE(coordinator_.finished());
+}
+
+}  // namespace
+}  // namespace gradrail::ps

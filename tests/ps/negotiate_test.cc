@@ -1,0 +1,76 @@
+// Which transport two tasks take, and what they say about the others.
+#include "transport/negotiate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+#include "transport/registry.h"
+
+namespace gradrail::transport {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::vector<PeerTransport> kBoth = {{"shm", ""}, {"tcp", ""}};
+
+TEST(TransportOrder, AutoNamesAllThatReachAnotherProcess) {
+  const std::vector<std::string> order = *parse_transport_order("auto");
+  EXPECT_THAT(order, ::testing::Contains("tcp"));
+  EXPECT_THAT(order, Not(::testing::Contains("loopback")));
+}
+
+TEST(TransportOrder, AsTyped) {
+  EXPECT_THAT(*parse_transport_order("tcp,shm"), ElementsAre("tcp", "shm"));
+  EXPECT_THAT(*parse_transport_order("tcp,shm,tcp"), ElementsAre("tcp", "shm"));
+}
+
+TEST(TransportOrder, Refusals) {
+  for (const char* text : {"", ",", "tcp,,shm", "carrier-pigeon", "TCP", " tcp", "auto,tcp"}) {
+    const absl::Status refused = parse_transport_order(text).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << '"' << text << '"' << ": " << refused;
+  }
+  EXPECT_THAT(std::string(message_of(parse_transport_order("x").status())), HasSubstr("there is: shm, tcp"));
+  EXPECT_THAT(std::string(message_of(parse_transport_order("loopback").status())), HasSubstr("inside one process"));
+}
+
+std::vector<std::string> reasons(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> all;
+  for (const Candidate& candidate : candidates) all.push_back(candidate.name + ":" + candidate.refused);
+  return all;
+}
+
+TEST(TransportChoice, OneHostTakesAll) {
+  EXPECT_THAT(reasons(weigh({"shm", "tcp"}, kBoth, "h", "h")), ElementsAre("shm:", "tcp:"));
+}
+
+TEST(TransportChoice, OtherHostRefusesSharedMemory) {
+  EXPECT_THAT(reasons(weigh({"shm", "tcp"}, kBoth, "h", "other")),
+              ElementsAre(HasSubstr("not on the same host"), "tcp:"));
+}
+
+TEST(TransportChoice, EveryTransportOfTheOrderIsAnsweredInItsOrder) {
+  EXPECT_THAT(reasons(weigh({"tcp", "ucx", "shm"}, {{"tcp", "no network"}, {"ucx", ""}}, "h", "h")),
+              ElementsAre("tcp:not usable at the other end: no network", "ucx:not in this build",
+                          "shm:the other end does not offer it"));
+}
+
+TEST(TransportChoice, NothingOffered) {
+  EXPECT_THAT(reasons(weigh({"tcp"}, {}, "h", "h")), ElementsAre("tcp:the other end does not offer it"));
+}
+
+TEST(TransportWords, NameTheChosenAndWhyNotTheOthers) {
+  EXPECT_EQ(explain({{"shm", ""}, {"tcp", ""}}, "shm"), "shm");
+  EXPECT_EQ(explain({{"shm", "far"}, {"ucx", "absent"}, {"tcp", ""}}, "tcp"),
+            "tcp (shm refused: far; ucx refused: absent)");
+}
+
+TEST(HostIdentity, IsStable) {
+  EXPECT_EQ(host_id(), host_id());
+  EXPECT_THAT(host_id(), Not(HasSubstr("unknown-boot")));
+}
+
+}  // namespace
+}  // namespace gradrail::transport

@@ -1,0 +1,206 @@
+#include "ps/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "grpcpp/grpcpp.h"
+#include "ps/control.grpc.pb.h"
+#include "ps/training.h"
+
+namespace gradrail::ps {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Server::Options local(uint16_t port = 0) {
+  return {.listen_address = fmt::format("127.0.0.1:{}", port),
+          .advertised_host = "127.0.0.1",
+          .shard_count = 2,
+          .transports = {"shm", "tcp"},
+          .worker_names = {"w0:1", "w1:2"}};
+}
+
+/// Calls made by hand, so that they may be wrong.
+class Caller {
+ public:
+  explicit Caller(uint16_t port)
+      : stub_(proto::Control::NewStub(
+            grpc::CreateChannel(fmt::format("127.0.0.1:{}", port), grpc::InsecureChannelCredentials()))) {}
+
+  template <typename Request, typename Reply>
+  grpc::Status call(grpc::Status (proto::Control::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                    const Request& request, Reply& reply) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 20s);
+    return (*stub_.*method)(&context, request, &reply);
+  }
+  grpc::Status join(const proto::JoinRequest& request) {
+    proto::JoinReply reply;
+    return call(&proto::Control::Stub::Join, request, reply);
+  }
+
+ private:
+  std::unique_ptr<proto::Control::Stub> stub_;
+};
+
+proto::JoinRequest good_join() {
+  proto::JoinRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.mutable_member()->set_incarnation(1);
+  to_proto({{"w", {10}}}, request);
+  *request.mutable_training() = to_proto(Training{.bucket_bytes = 64});
+  request.set_total_shards(2);
+  return request;
+}
+
+TEST(Server, PortInUseIsNamed) {
+  const auto first = Server::start(local());
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status second = Server::start(local((*first)->port())).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(second)) << second;
+  EXPECT_THAT(std::string(message_of(second)), HasSubstr(fmt::format("127.0.0.1:{}", (*first)->port())));
+}
+
+TEST(Server, AddressOfAnotherHostIsRefused) {
+  Server::Options options = local();
+  options.listen_address = "192.0.2.1:2222";  // TEST-NET-1: nobody's
+  EXPECT_TRUE(absl::IsFailedPrecondition(Server::start(options).status()));
+}
+
+TEST(Server, UnknownTransportIsNamed) {
+  Server::Options options = local();
+  options.transports = {"pigeon"};
+  EXPECT_THAT(std::string(message_of(Server::start(options).status())), HasSubstr("no transport 'pigeon'"));
+}
+
+TEST(Server, StopEndsTheWait) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::atomic<bool> stop = false;
+  std::thread stopper([&] { stop = true; });
+  EXPECT_TRUE((*server)->wait_finished(stop).ok());
+  stopper.join();
+}
+
+TEST(Server, SummaryBeforeAnybodyCame) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT((*server)->summary(), ElementsAre("ps/0: global step 0, 0 bucket updates, 2 shards"));
+}
+
+TEST(Server, DescribesItself) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::DescribeRequest request;
+  proto::DescribeReply reply;
+  request.set_protocol_version(kProtocolVersion + 1);
+  const grpc::Status other = caller.call(&proto::Control::Stub::Describe, request, reply);
+  EXPECT_EQ(other.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(other.error_message(), HasSubstr("install the same gradrail on all hosts"));
+  request.set_protocol_version(kProtocolVersion);
+  ASSERT_TRUE(caller.call(&proto::Control::Stub::Describe, request, reply).ok());
+  EXPECT_EQ(reply.shard_count(), 2u);
+  ASSERT_EQ(reply.transports_size(), 2);
+  EXPECT_EQ(reply.transports(0).name(), "shm");
+}
+
+/// Requests that no honest worker sends: each is refused, and the server serves on.
+TEST(Server, ImpossibleJoinsAreRefused) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  const auto refused = [&](auto change) {
+    proto::JoinRequest request = good_join();
+    change(request);
+    return caller.join(request).error_code();
+  };
+  using grpc::StatusCode;
+  EXPECT_EQ(caller.join({}).error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(refused([](auto& r) { r.clear_schema(); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_schema(0)->set_shape(0, -1); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_schema(0)->set_shape(0, INT64_MAX); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_schema(0)->clear_name(); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.clear_training(); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_training()->set_bucket_bytes(0); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_training()->set_bucket_bytes(65); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.set_total_shards(0); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.set_total_shards(1); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.set_total_shards(UINT32_MAX); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.set_first_shard(1); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.set_first_shard(UINT32_MAX); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_member()->set_task_index(UINT32_MAX); }), StatusCode::INVALID_ARGUMENT);
+  const auto sync_with = [](uint32_t workers) {
+    return [workers](proto::JoinRequest& r) {
+      r.mutable_training()->set_mode("sync");
+      r.mutable_training()->set_worker_count(workers);
+    };
+  };
+  EXPECT_EQ(refused(sync_with(0)), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused(sync_with(UINT32_MAX)), StatusCode::INVALID_ARGUMENT);
+  const grpc::Status good = caller.join(good_join());
+  EXPECT_TRUE(good.ok()) << good.error_message();
+}
+
+TEST(Server, StrangersCannotUseTheControlPlane) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  ASSERT_TRUE(caller.join(good_join()).ok());
+  proto::BarrierRequest barrier;
+  barrier.mutable_member()->set_incarnation(9);
+  barrier.set_patience_ms(1);
+  proto::BarrierReply barrier_reply;
+  EXPECT_EQ(caller.call(&proto::Control::Stub::Barrier, barrier, barrier_reply).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  proto::CheckpointRequest checkpoint;
+  checkpoint.mutable_member()->set_incarnation(9);
+  proto::CheckpointReply checkpoint_reply;
+  EXPECT_EQ(caller.call(&proto::Control::Stub::Checkpoint, checkpoint, checkpoint_reply).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  proto::LeaveRequest leave;
+  leave.mutable_member()->set_incarnation(9);
+  proto::LeaveReply leave_reply;
+  EXPECT_TRUE(caller.call(&proto::Control::Stub::Leave, leave, leave_reply).ok()) << "repeating a goodbye is harmless";
+  proto::StatsReply stats;
+  ASSERT_TRUE(caller.call(&proto::Control::Stub::Stats, proto::StatsRequest(), stats).ok());
+  EXPECT_EQ(stats.live_workers_size(), 1) << "the member is still here";
+}
+
+TEST(Server, BarrierGivesUpAfterItsPatienceAndNamesTheMissing) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  ASSERT_TRUE(caller.join(good_join()).ok());
+  proto::BarrierRequest barrier;
+  barrier.mutable_member()->set_incarnation(1);
+  barrier.set_name("b");
+  barrier.set_generation(1);
+  barrier.set_patience_ms(50);
+  proto::BarrierReply reply;
+  ASSERT_TRUE(caller.call(&proto::Control::Stub::Barrier, barrier, reply).ok());
+  EXPECT_FALSE(reply.complete());
+  EXPECT_THAT(reply.missing(), ElementsAre("worker 1 (w1:2)"));
+}
+
+TEST(Server, CheckpointWithoutAFolderSaysSo) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  ASSERT_TRUE(caller.join(good_join()).ok());
+  proto::CheckpointRequest request;
+  request.mutable_member()->set_incarnation(1);
+  proto::CheckpointReply reply;
+  const grpc::Status refused = caller.call(&proto::Control::Stub::Checkpoint, request, reply);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(), HasSubstr("--checkpoint_dir"));
+}
+
+}  // namespace
+}  // namespace gradrail::ps
