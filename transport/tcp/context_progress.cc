@@ -10,7 +10,7 @@
 namespace gradrail::transport::tcp {
 namespace {
 
-/// Up to here asking each socket costs less than asking epoll and then the socket (0.2 us a call).
+/// Up to here asking each socket costs less than asking epoll and then the socket.
 constexpr size_t kFewConnections = 4;
 /// While sockets are asked directly, epoll (listener, timer) is asked every so many polls.
 constexpr uint32_t kEpollEvery = 32;

@@ -17,8 +17,8 @@
 namespace gradrail::transport::tcp {
 namespace {
 
-/// Bounds what the kernel holds of ours beyond the peer's window: a message overtakes bulk only before that point.
-/// Measured on loopback: 256 KiB costs no throughput against no bound; below 64 KiB it does.
+/// Bounds what the kernel holds of ours beyond the peer's window: a message overtakes bulk only before that point. One
+/// frame; on loopback no value from 16 KiB to unbounded changed throughput or latency.
 constexpr int kMaxUnsentBytes = 256 * 1024;
 
 /// Linux clamps to net.core.somaxconn.

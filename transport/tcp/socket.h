@@ -61,7 +61,7 @@ Address local_address(int fd);
 Address peer_address(int fd);
 
 struct SocketOptions {
-  int buffer_bytes = 0;                                ///< 0 leaves SO_SNDBUF and SO_RCVBUF to the kernel
+  int buffer_bytes = 0;  ///< 0: the kernel's own, which grow with the path; fixed 0.25 to 4 MiB were no faster
   Duration vanish_timeout = std::chrono::seconds(10);  ///< a host that acknowledges nothing for so long is lost
 };
 
