@@ -274,10 +274,10 @@ grpc::Status ControlService::Checkpoint(grpc::ServerContext*, const proto::Check
         coordinator_.heard(request->member().task_index(), request->member().incarnation(), Clock::now());
     if (!live.ok()) return to_grpc(live);
   }
-  return to_grpc(save(*reply));
+  return to_grpc(save(*request, *reply));
 }
 
-absl::Status ControlService::save(proto::CheckpointReply& reply) {
+absl::Status ControlService::save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply) {
   if (options_.checkpoint_dir.empty()) {
     return absl::FailedPreconditionError("checkpoint: this ps task was started without --checkpoint_dir");
   }
@@ -302,6 +302,7 @@ absl::Status ControlService::save(proto::CheckpointReply& reply) {
     GRADRAIL_RETURN_IF_ERROR(write_checkpoint(path, view));
     reply.add_files(path);
   }
+  if (request.has_global_step()) global_step = request.global_step();
   reply.set_global_step(global_step);
   return absl::OkStatus();
 }
@@ -333,15 +334,19 @@ void ControlService::declare_lost(const Loss& loss) {
     spdlog::warn("{} was lost: {}", coordinator_.name_of(loss.worker), loss.cause);
   }
   changed_.notify_all();
-  for (const auto& shard : shards_) shard->dismiss(loss.worker, loss.incarnation);
+  for (const auto& shard : shards_) {
+    goes_on ? shard->dismiss(loss.worker, loss.incarnation) : shard->cut_off(loss.worker, loss.incarnation);
+  }
 }
 
 void ControlService::housekeep(Duration patience) {
   std::deque<Loss> losses;
+  bool goes_on = true;
   {
     std::unique_lock lock(losses_mutex_);
     if (losses_.empty()) losses_changed_.wait_for(lock, patience);
     losses.swap(losses_);
+    goes_on = coordinator_.aborted().empty();
   }
   for (const Loss& loss : losses) declare_lost(loss);
   std::vector<Coordinator::Member> silent;

@@ -53,7 +53,7 @@ class ControlService final : public proto::Control::Service {
   absl::Status set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training);
   absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restore(const Schema& schema, const Training& training);
   absl::StatusOr<std::string> admit(const proto::JoinRequest& request);
-  absl::Status save(proto::CheckpointReply& reply);
+  absl::Status save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply);
   void declare_lost(const Loss& loss);
 
   const Server::Options options_;

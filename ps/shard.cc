@@ -156,12 +156,23 @@ absl::Status Shard::admit(WorkerIndex worker, uint64_t incarnation, const std::s
       .status();
 }
 
+void Shard::forget(WorkerIndex worker, uint64_t incarnation) {
+  std::erase_if(tokens_, [&](const auto& entry) {
+    return entry.second.worker == worker && entry.second.incarnation == incarnation;
+  });
+  if (ShardPeer* peer = peer_of(worker); peer != nullptr && peer->incarnation == incarnation) drop(peer);
+}
+
+void Shard::cut_off(WorkerIndex worker, uint64_t incarnation) {
+  on_owner([this, worker, incarnation] {
+    forget(worker, incarnation);
+    return true;
+  }).IgnoreError();
+}
+
 void Shard::dismiss(WorkerIndex worker, uint64_t incarnation) {
   on_owner([this, worker, incarnation] {
-    std::erase_if(tokens_, [&](const auto& entry) {
-      return entry.second.worker == worker && entry.second.incarnation == incarnation;
-    });
-    if (ShardPeer* peer = peer_of(worker); peer != nullptr && peer->incarnation == incarnation) drop(peer);
+    forget(worker, incarnation);
     if (is_set_up_) {
       actions_.clear();
       protocol_->remove_worker(worker, incarnation, actions_);

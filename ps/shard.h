@@ -73,8 +73,11 @@ class Shard {
   absl::Status set_up(Setup setup);
   /// From now on a data connection with this token is this member's.
   absl::Status admit(WorkerIndex worker, uint64_t incarnation, const std::string& token);
-  /// The member has left or was lost: drops its connections and slots.
+  /// The member has left, or async was told to go on without it: drops its connections and slots.
   void dismiss(WorkerIndex worker, uint64_t incarnation);
+  /// The member was lost and the run with it: drops its connections and slots, but sync goes on waiting for it, so that
+  /// no step is applied without its gradient while the others are still to hear of the end.
+  void cut_off(WorkerIndex worker, uint64_t incarnation);
   absl::StatusOr<Stats> stats();
   /// A copy of everything, taken between two updates.
   absl::StatusOr<Checkpoint> snapshot();
@@ -88,6 +91,7 @@ class Shard {
   void run();
   void run_tasks();
   Duration patience() const;
+  void forget(WorkerIndex worker, uint64_t incarnation);
 
   // shard_peers.cc: data connections
   void handle(transport::Completion& completion);

@@ -31,13 +31,17 @@ absl::Status Client::Impl::barrier(const std::string& name, bool live_only) {
 absl::StatusOr<std::vector<std::string>> Client::Impl::save_checkpoint() {
   std::vector<std::string> files;
   for (const auto& control : controls_) {
-    const absl::StatusOr<ps::proto::CheckpointReply> reply = control->checkpoint(member());
+    const absl::StatusOr<ps::proto::CheckpointReply> reply = control->checkpoint(request);
     if (!reply.ok()) return reply.status();
     files.insert(files.end(), reply->files().begin(), reply->files().end());
   }
+  ps::proto::CheckpointRequest request;
+  *request.mutable_member() = member();
   return files;
 }
 
+    // Updates of others arrive between two tasks' answers: the first one names the set, else it would never be whole.
+    request.set_global_step(reply->global_step());
 absl::Status Client::Impl::leave() {
   if (left_) return absl::OkStatus();
   left_ = true;

@@ -197,7 +197,14 @@ absl::Status Client::Impl::start() {
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());
   initialised_ = true;
+absl::Status Client::Impl::may_begin(std::string_view what) {
+  GRADRAIL_RETURN_IF_ERROR(failure());
+  if (!exchanging_) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format("{}: an exchange is under way, wait() for it first", what));
+}
+
   return absl::OkStatus();
+  GRADRAIL_RETURN_IF_ERROR(may_begin("start"));
 }
 
 absl::Status Client::Impl::pull() {
@@ -208,4 +215,5 @@ absl::Status Client::Impl::pull() {
   return absl::OkStatus();
 }
 
+  GRADRAIL_RETURN_IF_ERROR(may_begin("pull"));
 }  // namespace gradrail::worker

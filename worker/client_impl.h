@@ -68,6 +68,7 @@ class Client::Impl {
   void post_backlog();
   void take(const transport::Completion& completion);
   void take_answer(ShardLink& link, uint64_t immediate);
+  absl::Status may_begin(std::string_view what);
   absl::Status finish();
   void say_whom_we_wait_for();
 

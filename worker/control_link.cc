@@ -107,11 +107,9 @@ absl::StatusOr<ps::proto::StatsReply> ControlLink::stats() {
   return reply;
 }
 
-absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::proto::Member& member) {
+absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::proto::CheckpointRequest& request) {
   grpc::ClientContext context;
   set_deadline(context, kCallDeadline);
-  ps::proto::CheckpointRequest request;
-  *request.mutable_member() = member;
   ps::proto::CheckpointReply reply;
   const grpc::Status status = stub_->Checkpoint(&context, request, &reply);
   if (!status.ok()) return explain(status);

@@ -34,7 +34,7 @@ class ControlLink {
   /// One round; complete or not.
   absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
   absl::StatusOr<ps::proto::StatsReply> stats();
-  absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::Member& member);
+  absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::CheckpointRequest& request);
   absl::Status leave(const ps::proto::Member& member);
 
   /// Pings until stop_heartbeat(); `failed` is called once, from the heartbeat's thread, when the ps is gone
