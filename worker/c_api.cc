@@ -1,0 +1,194 @@
+// The C interface over Client. Nothing is decided here: arguments are checked, words translated, exceptions stopped.
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/training.h"
+#include "transport/negotiate.h"
+#include "worker/client.h"
+#include "worker/gradrail.h"
+
+struct gradrail_client {
+  std::unique_ptr<gradrail::worker::Client> client;
+};
+
+namespace gradrail::worker {
+namespace {
+
+/// What the first version of the struct had: a program cannot have been built with less.
+constexpr size_t kFirstStructBytes = offsetof(gradrail_options, join_timeout_s) + sizeof(double);
+
+thread_local std::string last_error;  // errno's way: one per thread, since C has nowhere else to put the words
+
+gradrail_status report(const absl::Status& status) {
+  if (status.ok()) return GRADRAIL_OK;
+  last_error = std::string(message_of(status));
+  return static_cast<gradrail_status>(status.raw_code());
+}
+
+/// Runs `body`; no exception may unwind into C.
+template <typename Body>
+gradrail_status guarded(Body body) noexcept {
+  try {
+    return report(body());
+  } catch (const std::bad_alloc&) {
+    return report(absl::ResourceExhaustedError("out of memory"));
+  } catch (const std::exception& error) {
+    return report(absl::InternalError(error.what()));
+  }
+}
+
+std::string_view or_default(const char* text, std::string_view otherwise) {
+  return text == nullptr || *text == '\0' ? otherwise : std::string_view(text);
+}
+
+void set_unless_zero(float given, float& value) {
+  if (given != 0.0f) value = given;
+}
+
+absl::StatusOr<gradrail_options> known_part(const gradrail_options* given) {
+  if (given == nullptr) return absl::InvalidArgumentError("gradrail_join: options is NULL");
+  if (given->struct_bytes < kFirstStructBytes) {
+    return absl::InvalidArgumentError("gradrail_join: begin options with GRADRAIL_OPTIONS_INIT");
+  }
+  gradrail_options options{};
+  std::memcpy(&options, given, std::min(given->struct_bytes, sizeof(options)));
+  return options;
+}
+
+absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
+  ClientOptions options;
+  absl::StatusOr<ps::ClusterSpec> cluster =
+      ps::cluster_from_hosts(or_default(given.ps_hosts, ""), or_default(given.worker_hosts, ""));
+  if (!cluster.ok()) return cluster.status();
+  const absl::StatusOr<ps::TaskId> task = ps::resolve_task(*cluster, "worker", given.task_index);
+  if (!task.ok()) return task.status();
+  const absl::StatusOr<ps::ModeKind> mode = ps::parse_mode(or_default(given.mode, "async"));
+  if (!mode.ok()) return mode.status();
+  const absl::StatusOr<ps::OptimizerKind> kind = ps::parse_optimizer(or_default(given.optimizer, "sgd"));
+  if (!kind.ok()) return kind.status();
+  absl::StatusOr<std::vector<std::string>> transports =
+      transport::parse_transport_order(or_default(given.transports, "auto"));
+  if (!transports.ok()) return transports.status();
+  options.cluster = *std::move(cluster);
+  options.task_index = task->index;
+  options.mode = *mode;
+  options.optimizer.kind = *kind;
+  set_unless_zero(given.learning_rate, options.optimizer.learning_rate);
+  set_unless_zero(given.momentum, options.optimizer.momentum);
+  set_unless_zero(given.beta1, options.optimizer.beta1);
+  set_unless_zero(given.beta2, options.optimizer.beta2);
+  set_unless_zero(given.epsilon, options.optimizer.epsilon);
+  if (given.bucket_bytes != 0) options.bucket_bytes = given.bucket_bytes;
+  options.transports = *std::move(transports);
+  options.fallback = given.no_fallback == 0;
+  options.checksums = given.checksums != 0;
+  options.bind_host = or_default(given.bind_host, "");
+  if (given.join_timeout_s > 0) {
+    options.join_timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(given.join_timeout_s));
+  }
+  return options;
+}
+
+absl::StatusOr<ps::Schema> schema_of(const gradrail_tensor* tensors, size_t tensor_count) {
+  ps::Schema schema;
+  if (tensors == nullptr) return absl::InvalidArgumentError("gradrail_join: tensors is NULL");
+  for (size_t i = 0; i < tensor_count; ++i) {
+    const gradrail_tensor& tensor = tensors[i];
+    if (tensor.name == nullptr || (tensor.shape == nullptr && tensor.dimension_count > 0)) {
+      return absl::InvalidArgumentError(fmt::format("gradrail_join: tensor {} has no name or no shape", i));
+    }
+    schema.push_back({tensor.name, {tensor.shape, tensor.shape + tensor.dimension_count}});
+  }
+  return schema;
+}
+
+absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors, size_t tensor_count,
+                  gradrail_client** client) {
+  if (client == nullptr) return absl::InvalidArgumentError("gradrail_join: client is NULL");
+  *client = nullptr;
+  const absl::StatusOr<gradrail_options> known = known_part(given);
+  if (!known.ok()) return known.status();
+  absl::StatusOr<ClientOptions> options = translate(*known);
+  if (!options.ok()) return options.status();
+  absl::StatusOr<ps::Schema> schema = schema_of(tensors, tensor_count);
+  if (!schema.ok()) return schema.status();
+  absl::StatusOr<std::unique_ptr<Client>> joined = Client::join(*std::move(options), *std::move(schema));
+  if (!joined.ok()) return joined.status();
+  *client = new gradrail_client{*std::move(joined)};
+  return absl::OkStatus();
+}
+
+absl::Status check_tensor(const gradrail_client* client, size_t tensor_index) {
+  const size_t count = client->client->schema().size();
+  if (tensor_index < count) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("tensor {}: there are tensors 0 to {}", tensor_index, count - 1));
+}
+
+float* give(absl::Span<float> tensor, size_t* elements) {
+  if (elements != nullptr) *elements = tensor.size();
+  return tensor.data();
+}
+
+}  // namespace
+}  // namespace gradrail::worker
+
+using namespace gradrail::worker;
+
+gradrail_status gradrail_join(const gradrail_options* options, const gradrail_tensor* tensors, size_t tensor_count,
+                              gradrail_client** client) {
+  return guarded([&] { return join(options, tensors, tensor_count, client); });
+}
+
+float* gradrail_parameters(gradrail_client* client, size_t tensor_index, size_t* elements) {
+  if (report(check_tensor(client, tensor_index)) != GRADRAIL_OK) return nullptr;
+  return give(client->client->parameters(tensor_index), elements);
+}
+
+float* gradrail_gradients(gradrail_client* client, size_t tensor_index, size_t* elements) {
+  if (report(check_tensor(client, tensor_index)) != GRADRAIL_OK) return nullptr;
+  return give(client->client->gradients(tensor_index), elements);
+}
+
+gradrail_status gradrail_start(gradrail_client* client) {
+  return guarded([&] { return client->client->start(); });
+}
+
+gradrail_status gradrail_ready(gradrail_client* client, size_t tensor_index) {
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_tensor(client, tensor_index));
+    client->client->ready(tensor_index);
+    return absl::OkStatus();
+  });
+}
+
+gradrail_status gradrail_exchange(gradrail_client* client) {
+  return guarded([&] {
+    client->client->exchange();
+    return absl::OkStatus();
+  });
+}
+
+gradrail_status gradrail_wait(gradrail_client* client) {
+  return guarded([&] { return client->client->wait(); });
+}
+
+gradrail_status gradrail_pull(gradrail_client* client) {
+  return guarded([&] { return client->client->pull(); });
+}
+
+uint64_t gradrail_global_step(const gradrail_client* client) { return client->client->global_step(); }
+
+gradrail_status gradrail_barrier(gradrail_client* client, const char* name) {
+  return guarded([&] { return client->client->barrier(name == nullptr ? "" : name); });
+}
+
+gradrail_status gradrail_leave(gradrail_client* client) {
+  return guarded([&] { return client->client->leave(); });
+}
+
+void gradrail_free(gradrail_client* client) { delete client; }
+
+const char* gradrail_last_error(void) { return last_error.c_str(); }
