@@ -1,0 +1,38 @@
+// Runs the C program against servers in this process.
+#include "tests/worker/client_c_program.h"
+#include "tests/worker/client_cluster.h"
+
+namespace gradrail::worker {
+namespace {
+
+std::string joined(const std::vector<std::string>& hosts) {
+  std::string list;
+  for (const std::string& host : hosts) list += (list.empty() ? "" : ",") + host;
+  return list;
+}
+
+void expect_good(const char* failure) { EXPECT_EQ(failure, nullptr) << failure; }
+
+TEST(ClientFromC, Trains) {
+  const Watchdog watchdog;
+  Cluster cluster({.ps_count = 2, .worker_count = 2});
+  in_parallel(2, [&](uint32_t task) {
+    expect_good(c_program_trains(joined(cluster.spec().ps).c_str(), joined(cluster.spec().workers).c_str(), task));
+  });
+  EXPECT_TRUE(cluster.outcome(0).ok());
+}
+
+TEST(ClientFromC, IsToldWhyItIsRefused) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 2});
+  expect_good(c_program_is_refused(joined(cluster.spec().ps).c_str(), joined(cluster.spec().workers).c_str()));
+}
+
+TEST(ClientFromC, MistakesAreErrorsAndNoCrashes) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 2});
+  expect_good(c_program_makes_mistakes(joined(cluster.spec().ps).c_str(), joined(cluster.spec().workers).c_str()));
+}
+
+}  // namespace
+}  // namespace gradrail::worker

@@ -1,0 +1,168 @@
+// A run that is saved, ended and begun again elsewhere goes on as if nothing had happened.
+#include <filesystem>
+#include <fstream>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/checkpoint.h"
+#include "tests/worker/client_cluster.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Adam: its state and its count of updates matter to every later step.
+ClientOptions adam(const Cluster& cluster, ps::ModeKind mode) {
+  ClientOptions options = cluster.options(0);
+  options.mode = mode;
+  options.optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.125f};
+  return options;
+}
+
+void take_steps(Client& client, uint64_t first, uint64_t last) {
+  for (uint64_t step = first; step <= last; ++step) {
+    fill_gradients(client, 0, step);
+    client.exchange();
+    const absl::Status waited = client.wait();
+    ASSERT_TRUE(waited.ok()) << waited;
+    EXPECT_EQ(client.global_step(), step);
+  }
+}
+
+std::vector<float> uninterrupted(ps::ModeKind mode, uint64_t steps) {
+  Cluster cluster({.worker_count = 1});
+  const std::unique_ptr<Client> client = join(adam(cluster, mode), odd_schema());
+  if (client == nullptr) return {};
+  fill_initial(*client);
+  EXPECT_TRUE(client->start().ok());
+  take_steps(*client, 1, steps);
+  return flatten(*client);
+}
+
+struct Shape {
+  uint32_t ps_count;
+  uint32_t shards_per_ps;
+};
+
+void save_after_3_of_7(const TemporaryFolder& folder, ps::ModeKind mode, Shape shape) {
+  Cluster cluster({.ps_count = shape.ps_count,
+                   .shards_per_ps = shape.shards_per_ps,
+                   .worker_count = 1,
+                   .checkpoint_dir = folder.path()});
+  const std::unique_ptr<Client> client = join(adam(cluster, mode), odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  take_steps(*client, 1, 3);
+  const absl::StatusOr<std::vector<std::string>> files = client->save_checkpoint();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->size(), shape.ps_count * shape.shards_per_ps);
+  for (const std::string& file : *files) EXPECT_TRUE(std::filesystem::exists(file)) << file;
+  take_steps(*client, 4, 4);  // lost with the servers
+}
+
+TEST(ClientCheckpoint, GoesOnBitForBitWithAnyNumberOfShards) {
+  const Watchdog watchdog;
+  for (const ps::ModeKind mode : {ps::ModeKind::async, ps::ModeKind::sync}) {
+    const std::vector<float> expected = uninterrupted(mode, 7);
+    for (const auto& [before, after] : {std::pair<Shape, Shape>{{1, 1}, {1, 1}}, {{1, 3}, {2, 1}}, {{2, 2}, {1, 1}}}) {
+      const TemporaryFolder folder;
+      save_after_3_of_7(folder, mode, before);
+      Cluster cluster({.ps_count = after.ps_count,
+                       .shards_per_ps = after.shards_per_ps,
+                       .worker_count = 1,
+                       .checkpoint_dir = folder.path()});
+      const std::unique_ptr<Client> client = join(adam(cluster, mode), odd_schema());
+      ASSERT_NE(client, nullptr);
+      // What the chief holds does not matter: the checkpoint does.
+      ASSERT_TRUE(client->start().ok());
+      EXPECT_EQ(client->global_step(), 3u);
+      take_steps(*client, 4, 7);
+      EXPECT_EQ(flatten(*client), expected);
+    }
+  }
+}
+
+TEST(ClientCheckpoint, OtherModelOrOptimizerIsRefused) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  save_after_3_of_7(folder, ps::ModeKind::async, {1, 1});
+  Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
+  const absl::Status other_model = Client::join(adam(cluster, ps::ModeKind::async), {{"w", {3}}}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(other_model)) << other_model;
+  EXPECT_THAT(std::string(message_of(other_model)), HasSubstr("is of another model"));
+  const absl::Status other_optimizer = Client::join(cluster.options(0), odd_schema()).status();
+  EXPECT_THAT(std::string(message_of(other_optimizer)), HasSubstr("was trained with optimizer adam"));
+  // Neither attempt has spoilt the server.
+  EXPECT_NE(join(adam(cluster, ps::ModeKind::async), odd_schema()), nullptr);
+}
+
+TEST(ClientCheckpoint, DamagedFileIsRefusedByName) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  save_after_3_of_7(folder, ps::ModeKind::async, {1, 1});
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-9, std::ios::end);
+    file.put('!');
+  }
+  Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
+  const absl::Status refused = Client::join(adam(cluster, ps::ModeKind::async), odd_schema()).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_THAT(std::string(message_of(refused)), HasSubstr(".ckpt"));
+}
+
+TEST(ClientCheckpoint, NothingToSaveYet) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
+  const std::unique_ptr<Client> client = join(cluster.options(0), odd_schema());
+  ASSERT_NE(client, nullptr);
+  const absl::Status refused = client->save_checkpoint().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+}
+
+/// With several ps tasks the updates of others arrive between one task's snapshot and the next: the files must still be
+/// one set.
+TEST(ClientCheckpoint, SavedWhileOthersTrainIsAWholeSet) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  {
+    Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .worker_count = 2, .checkpoint_dir = folder.path()});
+    std::atomic<bool> saved = false;
+    std::atomic<uint64_t> updates = 0;
+    in_parallel(2, [&](uint32_t task) {
+      const std::unique_ptr<Client> client = join(cluster.options(task), odd_schema());
+      ASSERT_NE(client, nullptr);
+      ASSERT_TRUE(client->start().ok());
+      for (uint64_t step = 1; task == 1 && !saved; ++step) {
+        fill_gradients(*client, task, step);
+        client->exchange();
+        ASSERT_TRUE(client->wait().ok());
+        ++updates;
+      }
+      if (task == 1) return;
+      // Each save is a race between two tasks' snapshots and the updates: several make one that is torn likely.
+      for (int i = 0; i < 5; ++i) {
+        const uint64_t before = updates;
+        EXPECT_TRUE(eventually([&] { return updates > before + 1; }));
+        const absl::StatusOr<std::vector<std::string>> files = client->save_checkpoint();
+        EXPECT_TRUE(files.ok()) << files.status();
+        const size_t step_end = folder.path().size() + std::string("/gradrail-123456789012").size();
+        for (const std::string& file : *files) EXPECT_EQ(file.substr(0, step_end), files->front().substr(0, step_end));
+        const absl::StatusOr<uint64_t> newest = ps::newest_checkpoint(folder.path());
+        EXPECT_TRUE(newest.ok()) << newest.status();
+      }
+      saved = true;
+    });
+  }
+  Cluster cluster({.worker_count = 2, .checkpoint_dir = folder.path()});
+  const std::unique_ptr<Client> client = join(cluster.options(0), odd_schema());
+  ASSERT_NE(client, nullptr);
+  EXPECT_TRUE(client->start().ok());
+  EXPECT_GT(client->global_step(), 0u);
+}
+
+}  // namespace
+}  // namespace gradrail::worker

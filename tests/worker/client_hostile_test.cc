@@ -1,0 +1,309 @@
+// Members and strangers that break the rules at a running server: honest workers must not notice.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tests/worker/client_cluster.h"
+#include "tests/worker/client_raw_worker.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+const ps::Schema kModel = {{"w", {100}}};  // 400 bytes: seven buckets of 64 at one shard
+
+class ClientHostile : public ::testing::TestWithParam<const char*> {
+ protected:
+  ClientHostile() : cluster_({.worker_count = 2, .transports = {GetParam()}}) {}
+
+  void SetUp() override {
+    honest_ = join(options(0), kModel);
+    ASSERT_NE(honest_, nullptr);
+    fill_initial(*honest_);
+    ASSERT_TRUE(honest_->start().ok());
+    train_on();
+    hostile_ = std::make_unique<RawWorker>(options(1), kModel);
+    ASSERT_TRUE(hostile_->join().ok());
+  }
+
+  /// One step of the honest worker: what it holds afterwards is its own work and nothing else.
+  void train_on() {
+    const Watchdog watchdog;
+    fill_gradients(*honest_, 0, ++steps_);
+    honest_->exchange();
+    const absl::Status waited = honest_->wait();
+    ASSERT_TRUE(waited.ok()) << waited;
+    ASSERT_EQ(honest_->global_step(), steps_);
+    const std::vector<float> got = flatten(*honest_);
+    for (size_t i = 0; i < got.size(); ++i) {
+      float expected = initial_of(i);
+      for (uint64_t step = 1; step <= steps_; ++step) expected -= gradient_of(0, step, i);
+      ASSERT_EQ(got[i], expected) << i;
+    }
+  }
+
+  ClientOptions options(uint32_t task_index) const {
+    ClientOptions options = cluster_.options(task_index);
+    options.bucket_bytes = 64;
+    return options;
+  }
+
+  void greet_well() {
+    const absl::StatusOr<ps::proto::Welcome> welcome = hostile_->greet({.transport = GetParam()});
+    ASSERT_TRUE(welcome.ok()) << welcome.status();
+    ASSERT_EQ(welcome->refused(), "");
+  }
+
+  void expect_refused(const RawWorker::Greeting& greeting, const std::string& words) {
+    const absl::StatusOr<ps::proto::Welcome> welcome = hostile_->greet(greeting);
+    ASSERT_TRUE(welcome.ok()) << welcome.status();
+    EXPECT_THAT(welcome->refused(), HasSubstr(words));
+    train_on();
+  }
+
+  void expect_header_refused(const ps::SlotHeader& header, uint64_t immediate, const std::string& words) {
+    greet_well();
+    hostile_->push(header, immediate);
+    EXPECT_THAT(hostile_->last_words(), HasSubstr(words));
+    train_on();
+    // Whoever is refused is not a member any more, however long its heart goes on beating.
+    EXPECT_TRUE(honest_->barrier("without the hostile").ok());
+  }
+
+  Cluster cluster_;
+  std::unique_ptr<Client> honest_;
+  std::unique_ptr<RawWorker> hostile_;
+  uint64_t steps_ = 0;
+};
+
+TEST_P(ClientHostile, WrongToken) {
+  expect_refused({.transport = GetParam(), .token = std::string(16, 'x')}, "unknown token");
+}
+
+TEST_P(ClientHostile, TokenOfAnotherMember) {
+  expect_refused({.transport = GetParam(), .task_index = 0}, "unknown token");
+}
+
+TEST_P(ClientHostile, TokenAfterGoodbye) {
+  hostile_->vanish();
+  EXPECT_TRUE(honest_->barrier("it is gone").ok());
+  expect_refused({.transport = GetParam()}, "unknown token");
+}
+
+TEST_P(ClientHostile, GarbageForAHello) {
+  for (const std::string& message : {std::string("\xff\xff\xff\xff"), std::string(), std::string(4000, 'A')}) {
+    RawWorker another(options(7), kModel);
+    ASSERT_TRUE(another.join().ok());
+    const absl::StatusOr<ps::proto::Welcome> welcome = another.greet_with(GetParam(), message);
+    ASSERT_TRUE(welcome.ok()) << welcome.status();
+    EXPECT_NE(welcome->refused(), "");
+    train_on();
+  }
+}
+
+TEST_P(ClientHostile, WrongMagic) {
+  ps::SlotHeader header = hostile_->header(0, 64);
+  header.magic = 7;
+  expect_header_refused(header, 0, "wrong magic");
+}
+
+TEST_P(ClientHostile, BucketOutOfRange) { expect_header_refused(hostile_->header(0, 64), 7, "no bucket 7"); }
+
+TEST_P(ClientHostile, ImmediateOutOfAllRange) {
+  expect_header_refused(hostile_->header(0, 64), UINT64_MAX, "no bucket 18446744073709551615");
+}
+
+TEST_P(ClientHostile, HeaderOfAnotherBucket) {
+  ps::SlotHeader header = hostile_->header(1, 64);
+  expect_header_refused(header, 0, "is for another bucket");
+}
+
+TEST_P(ClientHostile, PayloadLength) {
+  expect_header_refused(hostile_->header(6, 64), 6, "payload length is not the bucket's");
+}
+
+TEST_P(ClientHostile, IncarnationOfSomebodyElse) {
+  ps::SlotHeader header = hostile_->header(0, 64);
+  header.incarnation += 2;
+  expect_header_refused(header, 0, "of another incarnation");
+}
+
+TEST_P(ClientHostile, UnknownKind) {
+  ps::SlotHeader header = hostile_->header(0, 64);
+  header.kind = static_cast<ps::ArrivalKind>(9);
+  expect_header_refused(header, 0, "unknown kind");
+}
+
+TEST_P(ClientHostile, PayloadThatDoesNotMatchItsChecksum) {
+  ps::SlotHeader header = hostile_->header(0, 64);
+  header.has_crc = 1;
+  header.crc32c = 12345;
+  expect_header_refused(header, 0, "does not match its CRC32C");
+}
+
+TEST_P(ClientHostile, StepFromTheFuture) {
+  ps::SlotHeader header = hostile_->header(0, 64);
+  header.step = 99;
+  expect_header_refused(header, 0, "step 99");
+}
+
+TEST_P(ClientHostile, InitialisingWithoutBeingChief) {
+  ps::SlotHeader header = hostile_->header(0, 64);
+  header.kind = ps::ArrivalKind::initialise;
+  expect_header_refused(header, 0, "only worker 0 may initialise");
+}
+
+/// Where a shard stores into the worker's memory itself, it must not trust the size or the rights that it was told.
+TEST_P(ClientHostile, MemorySmallerThanTheModel) {
+  if (std::string(GetParam()) != "shm") return;  // elsewhere the owner of the memory checks
+  const absl::StatusOr<ps::proto::Welcome> welcome =
+      hostile_->greet({.transport = GetParam(), .parameters_bytes = 64, .gradients_bytes = 64});
+  ASSERT_TRUE(welcome.ok()) << welcome.status();
+  EXPECT_THAT(welcome->refused(), HasSubstr("outside its region"));
+  train_on();
+}
+
+TEST_P(ClientHostile, GradientsSmallerThanTheModel) {
+  if (std::string(GetParam()) != "shm") return;
+  const absl::StatusOr<ps::proto::Welcome> welcome = hostile_->greet({.transport = GetParam(), .gradients_bytes = 64});
+  ASSERT_TRUE(welcome.ok()) << welcome.status();
+  EXPECT_THAT(welcome->refused(), HasSubstr("outside its region"));
+  train_on();
+}
+
+TEST_P(ClientHostile, ParametersThatMayNotBeWritten) {
+  if (std::string(GetParam()) != "shm") return;
+  const absl::StatusOr<ps::proto::Welcome> welcome =
+      hostile_->greet({.transport = GetParam(), .parameters_writable = false});
+  ASSERT_TRUE(welcome.ok()) << welcome.status();
+  EXPECT_THAT(welcome->refused(), HasSubstr("does not allow"));
+  train_on();
+}
+
+TEST_P(ClientHostile, OneTokenConnectsAgainAndTheFirstConnectionEnds) {
+  greet_well();
+  // The same member over a second connection, as after a broken one; what the first one sends is in flight meanwhile.
+  RawWorker::Link first = hostile_->take_link();
+  const absl::StatusOr<ps::proto::Welcome> again = hostile_->greet({.transport = GetParam()});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->refused(), "");
+  EXPECT_TRUE(eventually([&] { return first.is_lost(); }));
+  train_on();
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, ClientHostile, ::testing::Values("shm", "tcp"),
+                         [](const auto& each) { return std::string(each.param); });
+
+/// In sync a member that is refused cannot contribute: the others must hear of it instead of waiting.
+TEST(ClientHostileSync, RefusedWorkerAbortsTheRunByName) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 2, .transports = {"tcp"}});
+  ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
+  options[0].mode = options[1].mode = ps::ModeKind::sync;
+  const std::unique_ptr<Client> honest = join(options[0], kModel);
+  ASSERT_NE(honest, nullptr);
+  ASSERT_TRUE(honest->start().ok());
+  RawWorker hostile(options[1], kModel);
+  ASSERT_TRUE(hostile.join().ok());
+  ASSERT_TRUE(hostile.greet({.transport = "tcp"}).ok());
+  ps::SlotHeader header = hostile.header(0, 400);
+  header.magic = 7;
+  hostile.push(header, 0);
+  honest->exchange();
+  const absl::Status waited = honest->wait();
+  EXPECT_TRUE(absl::IsAborted(waited)) << waited;
+  EXPECT_THAT(std::string(message_of(waited)), HasSubstr("worker 1 (raw) was lost: it was refused: slot header"));
+}
+
+/// Bytes of no protocol at the tcp port, many at once, some of which never end.
+TEST(ClientHostileTcp, NoiseAtThePortDisturbsNobody) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
+  RawWorker guide(cluster.options(9), kModel);
+  ASSERT_TRUE(guide.join().ok());
+  const std::string address = guide.address("tcp");
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  const std::unique_ptr<Client> client = join(cluster.options(0), kModel);
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->start().ok());
+  std::vector<int> sockets;
+  for (int i = 0; i < 30; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0) << strerror(errno);
+    const std::string noise = i % 3 == 0 ? "" : i % 3 == 1 ? "GET / HTTP/1.1\r\n\r\n" : std::string(100'000, 'g');
+    send(fd, noise.data(), noise.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    sockets.push_back(fd);
+    client->exchange();
+    ASSERT_TRUE(client->wait().ok());
+  }
+  EXPECT_EQ(client->global_step(), 30u);
+  for (const int fd : sockets) close(fd);
+}
+
+/// Cuts every data connection of this process: the sockets that are neither listeners nor gRPC's.
+size_t cut_data_connections(const std::string& transport, const ps::ClusterSpec& cluster) {
+  const auto port_of = [](const sockaddr_storage& address) {
+    return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  };
+  const auto is_control = [&](uint16_t port) {
+    for (const std::string& ps : cluster.ps) {
+      if (ps.ends_with(fmt::format(":{}", port))) return true;
+    }
+    return false;
+  };
+  size_t cut = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_storage here{};
+    sockaddr_storage there{};
+    socklen_t here_bytes = sizeof(here);
+    socklen_t there_bytes = sizeof(there);
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_bytes) != 0) continue;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_bytes) != 0) continue;
+    const bool is_unix = here.ss_family == AF_UNIX;
+    if (is_unix != (transport == "shm")) continue;
+    if (!is_unix && ntohl(reinterpret_cast<sockaddr_in&>(here).sin_addr.s_addr) != INADDR_LOOPBACK) continue;
+    if (!is_unix && (is_control(port_of(here)) || is_control(port_of(there)))) continue;
+    shutdown(fd, SHUT_RDWR);
+    ++cut;
+  }
+  return cut;
+}
+
+class ClientCut : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ClientCut, DataConnectionThatDiesIsAnErrorAndNoHang) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
+  ClientOptions options = cluster.options(0);
+  options.mode = ps::ModeKind::sync;  // waits for worker 1, who never comes
+  const std::unique_ptr<Client> client = join(options, kModel);
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->start().ok());
+  client->exchange();
+  std::atomic<size_t> cut = 0;
+  std::thread cutter([&] { cut = cut_data_connections(GetParam(), cluster.spec()); });
+  const TimePoint start = Clock::now();
+  const absl::Status waited = client->wait();
+  cutter.join();
+  EXPECT_GE(cut.load(), 1u) << "nothing was cut";
+  EXPECT_FALSE(waited.ok());
+  EXPECT_TRUE(absl::IsUnavailable(waited) || absl::IsAborted(waited)) << waited;
+  EXPECT_THAT(std::string(message_of(waited)), HasSubstr("lost"));
+  EXPECT_LT(Clock::now() - start, 5s);
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, ClientCut, ::testing::Values("shm", "tcp"),
+                         [](const auto& each) { return std::string(each.param); });
+
+}  // namespace
+}  // namespace gradrail::worker

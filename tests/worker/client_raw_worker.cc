@@ -1,0 +1,208 @@
+#include "tests/worker/client_raw_worker.h"
+
+#include <cstring>
+#include <random>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/control_status.h"
+#include "ps/training.h"
+#include "transport/registry.h"
+
+namespace gradrail::worker {
+namespace {
+
+uint64_t elements_of(const ps::Schema& schema) {
+  uint64_t elements = 0;
+  for (const ps::Tensor& tensor : schema) elements += tensor.elements();
+  return elements;
+}
+
+}  // namespace
+
+RawWorker::RawWorker(const ClientOptions& options, const ps::Schema& schema)
+    : options_(options),
+      schema_(schema),
+      incarnation_(std::random_device()() | 1u),
+      stub_(
+          ps::proto::Control::NewStub(grpc::CreateChannel(options.cluster.ps[0], grpc::InsecureChannelCredentials()))) {
+}
+
+RawWorker::~RawWorker() { vanish(); }
+
+absl::Status RawWorker::join() {
+  ps::proto::DescribeReply description;
+  ps::proto::DescribeRequest ask;
+  ask.set_protocol_version(ps::kProtocolVersion);
+  grpc::ClientContext describe_context;
+  if (const grpc::Status described = stub_->Describe(&describe_context, ask, &description); !described.ok()) {
+    return ps::from_grpc(described);
+  }
+  ps::proto::JoinRequest request;
+  request.set_protocol_version(ps::kProtocolVersion);
+  request.mutable_member()->set_task_index(options_.task_index);
+  request.mutable_member()->set_incarnation(incarnation_);
+  request.set_worker_name("raw");
+  ps::to_proto(schema_, request);
+  const auto worker_count = static_cast<uint32_t>(options_.cluster.workers.size());
+  *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode, .worker_count = worker_count},
+                                              .optimizer = options_.optimizer,
+                                              .bucket_bytes = options_.bucket_bytes});
+  request.set_total_shards(description.shard_count() * static_cast<uint32_t>(options_.cluster.ps.size()));
+  grpc::ClientContext context;
+  if (const grpc::Status status = stub_->Join(&context, request, &reply_); !status.ok()) return ps::from_grpc(status);
+  heartbeat_context_ = std::make_unique<grpc::ClientContext>();
+  heartbeat_ = std::thread([this] {
+    const auto stream = stub_->Heartbeat(heartbeat_context_.get());
+    ps::proto::Ping ping;
+    ping.mutable_member()->set_task_index(options_.task_index);
+    ping.mutable_member()->set_incarnation(incarnation_);
+    ps::proto::Notice notice;
+    while (stream->Write(ping) && stream->Read(&notice)) {
+      beats_ = true;
+      std::this_thread::sleep_for(100ms);
+    }
+    stream->Finish();
+  });
+  // The end of a heartbeat is noticed, one that never began only after the silence limit.
+  return eventually([&] { return beats_.load(); }) ? absl::OkStatus() : absl::DeadlineExceededError("no heartbeat");
+}
+
+std::string RawWorker::address(const std::string& transport) const {
+  for (const auto& endpoint : reply_.shards(0).endpoints()) {
+    if (endpoint.transport() == transport) return endpoint.address();
+  }
+  return "";
+}
+
+bool RawWorker::Link::is_lost() {
+  transport::Completion completion;
+  return context->poll({&completion, 1}) == 1 && completion.kind == transport::Completion::Kind::peer_lost;
+}
+
+void RawWorker::vanish() {
+  if (!heartbeat_.joinable()) return;
+  heartbeat_context_->TryCancel();
+  heartbeat_.join();
+}
+
+absl::Status RawWorker::open(const std::string& transport) {
+  const absl::StatusOr<const transport::Transport*> found = transport::find_transport(transport);
+  if (!found.ok()) return found.status();
+  absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open({});
+  if (!context.ok()) return context.status();
+  link_.context = *std::move(context);
+  absl::StatusOr<transport::Connection*> connection = link_.context->connect(address(transport), Clock::now() + 5s);
+  if (!connection.ok()) return connection.status();
+  link_.connection = *connection;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ps::proto::Welcome> RawWorker::greet(const Greeting& greeting) {
+  GRADRAIL_RETURN_IF_ERROR(open(greeting.transport));
+  const size_t model_bytes = elements_of(schema_) * sizeof(float);
+  const size_t header_bytes = (model_bytes / options_.bucket_bytes + 1) * sizeof(ps::SlotHeader);
+  const size_t sizes[4] = {greeting.parameters_bytes == 0 ? model_bytes : greeting.parameters_bytes,
+                           greeting.gradients_bytes == 0 ? model_bytes : greeting.gradients_bytes, header_bytes,
+                           header_bytes};
+  using transport::Access;
+  const bool maps = link_.context->capabilities().direct_map;
+  const Access access[4] = {greeting.parameters_writable ? Access::remote_write : Access::remote_read,
+                            maps ? Access::remote_read : Access::local, Access::remote_write, Access::local};
+  for (int i = 0; i < 4; ++i) {
+    link_.memory[i] = *SharedMemory::create("gradrail-raw", sizes[i]);
+    absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region =
+        link_.context->register_memory(link_.memory[i].span(), access[i]);
+    if (!region.ok()) return region.status();
+    link_.regions.push_back(*std::move(region));
+  }
+  ps::proto::Hello hello;
+  hello.mutable_member()->set_task_index(greeting.task_index == UINT32_MAX ? options_.task_index : greeting.task_index);
+  hello.mutable_member()->set_incarnation(incarnation_);
+  hello.set_token(greeting.token.empty() ? reply_.token() : greeting.token);
+  hello.set_parameters_key(link_.regions[0]->key());
+  hello.set_returns_key(link_.regions[2]->key());
+  if (maps) hello.set_gradients_key(link_.regions[1]->key());
+  const std::string bytes = hello.SerializeAsString();
+  if (const absl::Status sent =
+          link_.connection->send({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+      !sent.ok()) {
+    return sent;
+  }
+  return await_welcome();
+}
+
+absl::StatusOr<ps::proto::Welcome> RawWorker::greet_with(const std::string& transport, const std::string& message) {
+  GRADRAIL_RETURN_IF_ERROR(open(transport));
+  if (const absl::Status sent =
+          link_.connection->send({reinterpret_cast<const std::byte*>(message.data()), message.size()});
+      !sent.ok()) {
+    return sent;
+  }
+  return await_welcome();
+}
+
+absl::StatusOr<ps::proto::Welcome> RawWorker::await_welcome() {
+  const TimePoint deadline = Clock::now() + 10s;
+  transport::Completion completion;
+  while (Clock::now() < deadline) {
+    if (link_.context->poll({&completion, 1}) == 0) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (completion.kind == transport::Completion::Kind::peer_lost) return completion.cause;
+    if (completion.kind != transport::Completion::Kind::message) continue;
+    ps::proto::Welcome welcome;
+    GRADRAIL_CHECK(welcome.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size())));
+    if (welcome.refused().empty()) {
+      absl::StatusOr<transport::RemoteRegion> slots = link_.connection->import(welcome.slots_key());
+      if (!slots.ok()) return slots.status();
+      link_.slots = *slots;
+    }
+    return welcome;
+  }
+  return absl::DeadlineExceededError("no welcome");
+}
+
+ps::SlotHeader RawWorker::header(uint32_t bucket, uint64_t payload_bytes) const {
+  return {.kind = ps::ArrivalKind::push,
+          .bucket = bucket,
+          .payload_bytes = static_cast<uint32_t>(payload_bytes),
+          .step = 1,
+          .incarnation = incarnation_};
+}
+
+void RawWorker::push(const ps::SlotHeader& header, uint64_t immediate) {
+  std::memcpy(link_.memory[3].data(), &header, sizeof(header));
+  const uint64_t offset = std::min<uint64_t>(immediate, header.bucket) * sizeof(ps::SlotHeader);
+  absl::Status posted = absl::ResourceExhaustedError("not yet");
+  const TimePoint deadline = Clock::now() + 10s;
+  while (absl::IsResourceExhausted(posted) && Clock::now() < deadline) {
+    posted = link_.connection->put({link_.regions[3].get(), 0, sizeof(header)}, {link_.slots, offset},
+                                   {.immediate = immediate});
+    transport::Completion completion;
+    if (absl::IsResourceExhausted(posted)) link_.context->poll({&completion, 1});
+  }
+  EXPECT_TRUE(posted.ok()) << posted;
+}
+
+std::string RawWorker::last_words(Duration limit) {
+  const TimePoint deadline = Clock::now() + limit;
+  transport::Completion completion;
+  while (Clock::now() < deadline) {
+    if (link_.context->poll({&completion, 1}) == 0) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (completion.kind == transport::Completion::Kind::peer_lost) return std::string(message_of(completion.cause));
+    if (completion.kind != transport::Completion::Kind::message) continue;
+    ps::proto::Welcome welcome;
+    if (welcome.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size()))) {
+      return welcome.refused();
+    }
+  }
+  return "";
+}
+
+}  // namespace gradrail::worker

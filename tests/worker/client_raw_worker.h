@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "grpcpp/grpcpp.h"
+#include "ps/control.grpc.pb.h"
+#include "ps/exchange_layout.h"
+#include "tests/worker/client_cluster.h"
+#include "transport/context.h"
+
+namespace gradrail::worker {
+
+/// A worker made by hand, which can join properly and then do what no honest one does. It talks to the first shard of
+/// the first ps. Its heartbeat beats until it is destroyed; it never says goodbye.
+class RawWorker {
+ public:
+  RawWorker(const ClientOptions& options, const ps::Schema& schema);
+  ~RawWorker();
+
+  absl::Status join();
+  const ps::proto::JoinReply& joined() const { return reply_; }
+  uint64_t incarnation() const { return incarnation_; }
+  /// The shard's address over this transport.
+  std::string address(const std::string& transport) const;
+
+  /// Ends the control connection as a killed process does.
+  void vanish();
+
+  /// A data connection with its memory.
+  struct Link {
+    std::unique_ptr<transport::Context> context;
+    SharedMemory memory[4];
+    std::vector<std::unique_ptr<transport::MemoryRegion>> regions;  ///< parameters, gradients, returns, headers
+    transport::Connection* connection = nullptr;
+    transport::RemoteRegion slots{};
+
+    /// Polls once.
+    bool is_lost();
+  };
+  /// Hands the connection over, so that another can be made.
+  Link take_link() { return std::move(link_); }
+
+  /// Connects and says Hello. `parameters_bytes` is what it registers, 0: as much as the model needs.
+  struct Greeting {
+    std::string transport = "tcp";
+    std::string token;  ///< "": its own
+    uint32_t task_index = UINT32_MAX;
+    size_t parameters_bytes = 0;
+    size_t gradients_bytes = 0;
+    bool parameters_writable = true;
+  };
+  absl::StatusOr<ps::proto::Welcome> greet(const Greeting& greeting);
+  /// Any first message instead.
+  absl::StatusOr<ps::proto::Welcome> greet_with(const std::string& transport, const std::string& message);
+
+  /// A header that an honest worker would send for its first push of `bucket`; the payload is zeros.
+  ps::SlotHeader header(uint32_t bucket, uint64_t payload_bytes) const;
+  void push(const ps::SlotHeader& header, uint64_t immediate);
+  /// What the shard says at last: the refusal's words, or why the connection ended. "" when nothing came in time.
+  std::string last_words(Duration limit = 10s);
+
+ private:
+  absl::Status open(const std::string& transport);
+  absl::StatusOr<ps::proto::Welcome> await_welcome();
+
+  const ClientOptions options_;
+  const ps::Schema schema_;
+  const uint64_t incarnation_;
+  std::unique_ptr<ps::proto::Control::Stub> stub_;
+  ps::proto::JoinReply reply_;
+  std::unique_ptr<grpc::ClientContext> heartbeat_context_;
+  std::atomic<bool> beats_ = false;
+  std::thread heartbeat_;
+
+  Link link_;
+};
+
+}  // namespace gradrail::worker

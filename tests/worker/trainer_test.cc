@@ -1,0 +1,147 @@
+#include "worker/trainer.h"
+
+#include <filesystem>
+
+#include "ps/checkpoint.h"
+#include "tests/worker/client_cluster.h"
+#include "worker/models/workload.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const std::atomic<bool> kNeverStop = false;
+
+struct Outcome {
+  absl::Status status;
+  std::vector<std::string> lines;
+  uint64_t progress_count = 0;
+  std::vector<float> parameters;
+};
+
+Outcome run(const Cluster& cluster, ps::ModeKind mode, TrainerOptions options, const std::atomic<bool>& stop,
+            const std::function<void(const Progress&)>& watch = {}) {
+  Outcome outcome;
+  ClientOptions client_options = cluster.options(options.task_index);
+  client_options.mode = mode;
+  client_options.optimizer.learning_rate = 0.1f;
+  auto workload = make_workload({.model = "linear", .batch_size = 32, .seed = 3, .task_index = options.task_index});
+  EXPECT_TRUE(workload.ok()) << workload.status();
+  const std::unique_ptr<Client> client = join(client_options, (*workload)->schema());
+  if (client == nullptr) return outcome;
+  outcome.status = train(*client, **workload, options,
+                         {.line = [&](const std::string& line) { outcome.lines.push_back(line); },
+                          .progress =
+                              [&](const Progress& progress) {
+                                ++outcome.progress_count;
+                                if (watch) watch(progress);
+                              }},
+                         stop);
+  outcome.parameters = flatten(*client);
+  return outcome;
+}
+
+std::string hash_of(const Outcome& outcome) {
+  for (const std::string& line : outcome.lines) {
+    if (line.starts_with("Parameter-Hash: ")) return line;
+  }
+  return "";
+}
+
+TEST(Trainer, LearnsTheLineAndSpeaksLikeTheTutorials) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 2, .log_every = 50}, kNeverStop);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_NEAR(outcome.parameters[0], 2.0f, 0.01f);
+  EXPECT_NEAR(outcome.parameters[1], 10.0f, 0.01f);
+  ASSERT_GE(outcome.lines.size(), 5u);
+  EXPECT_THAT(outcome.lines[0],
+              MatchesRegex("Step: 51,  Epoch:  1,  Batch:  50 of 100,  Cost: [0-9.]+,  AvgTime: [0-9.]+ms"));
+  EXPECT_THAT(outcome.lines[3], StartsWith("Step: 201,  Epoch:  2,  Batch: 100 of 100,"));
+  EXPECT_THAT(outcome.lines, Contains(MatchesRegex("Total Time: [0-9.]+s")));
+  EXPECT_THAT(outcome.lines, Contains(StartsWith("Final Cost: 0.0")));
+  EXPECT_THAT(outcome.lines, Contains(std::string("Global-Step: 200")));
+  EXPECT_THAT(outcome.lines, Contains(StartsWith("Exchange: 200 exchanges,")));
+  EXPECT_THAT(outcome.lines, Contains(std::string("Staleness: mean 0.00, max 0 updates")));
+  EXPECT_THAT(outcome.lines, Contains(AllOf(StartsWith("Path: shard 0 at "), HasSubstr("shm"))));
+  EXPECT_THAT(outcome.lines, Contains(MatchesRegex("Parameter-Hash: [0-9a-f]+")));
+  EXPECT_EQ(outcome.progress_count, 200u);
+  EXPECT_TRUE(cluster.outcome(0).ok()) << "the worker said goodbye";
+}
+
+TEST(Trainer, SyncWorkersEndWithTheSameParametersEveryTime) {
+  const Watchdog watchdog;
+  std::string first_hash;
+  for (int repetition = 0; repetition < 2; ++repetition) {
+    Cluster cluster({.ps_count = 2, .worker_count = 2});
+    Outcome outcomes[2];
+    in_parallel(2, [&](uint32_t task) {
+      outcomes[task] = run(cluster, ps::ModeKind::sync, {.task_index = task, .epochs = 1}, kNeverStop);
+    });
+    for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    EXPECT_EQ(outcomes[0].parameters, outcomes[1].parameters);
+    EXPECT_THAT(outcomes[1].lines, Not(Contains(StartsWith("Parameter-Hash"))));
+    EXPECT_NE(hash_of(outcomes[0]), "");
+    if (repetition == 0) first_hash = hash_of(outcomes[0]);
+    EXPECT_EQ(hash_of(outcomes[0]), first_hash);
+  }
+}
+
+TEST(Trainer, StopEndsAfterTheStepUnderWayAndSaysGoodbye) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  std::atomic<bool> stop = false;
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 100'000}, stop, [&](const Progress& progress) {
+    if (progress.global_step == 30) stop = true;
+  });
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.progress_count, 30u);
+  EXPECT_TRUE(cluster.outcome(0).ok());
+}
+
+TEST(Trainer, ChiefSavesOnItsWayAndAtTheEnd) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
+  const Outcome outcome =
+      run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every_steps = 40, .checkpoints = true}, kNeverStop);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  for (const uint64_t step : {40, 80, 100}) {
+    const std::string path = folder.path() + "/" + ps::checkpoint_file_name(step, 0, 1);
+    EXPECT_TRUE(std::filesystem::exists(path)) << path;
+  }
+}
+
+TEST(Trainer, ServerThatGoesEndsTheRunWithItsError) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  std::thread stopper;
+  const Outcome outcome =
+      run(cluster, ps::ModeKind::async, {.epochs = 100'000}, kNeverStop, [&](const Progress& progress) {
+        if (progress.global_step == 30) stopper = std::thread([&] { cluster.stop(0); });
+      });
+  stopper.join();
+  EXPECT_TRUE(absl::IsUnavailable(outcome.status)) << outcome.status;
+}
+
+TEST(Trainer, HashIsTheSha256OfTheParameters) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  const std::unique_ptr<Client> client = join(cluster.options(0), {{"a", {2}}, {"b", {1}}});
+  ASSERT_NE(client, nullptr);
+  client->parameters(0)[0] = 1.0f;
+  client->parameters(0)[1] = 2.0f;
+  client->parameters(1)[0] = -0.5f;
+  // printf '\0\0\x80\x3f\0\0\0\x40\0\0\0\xbf' | sha256sum
+  EXPECT_EQ(parameter_hash(*client), "1ffe038578726b0db1430093131187306c7d4859c5dfbbabac87a9637825787c");
+}
+
+}  // namespace
+}  // namespace gradrail::worker
