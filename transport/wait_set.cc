@@ -38,11 +38,11 @@ size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
     for (int i = 0; i < 16; ++i) {
       if (const size_t count = poll(out); count > 0) return count;
     }
+    if (woken_.exchange(false, std::memory_order_acquire)) return poll(out);
   }
   while (true) {
     if (arm_all()) {
-      block(deadline);
-      if (take_wake()) return poll(out);
+      if (block(deadline)) return poll(out);
     }
     if (const size_t count = poll(out); count > 0) return count;
     if (Clock::now() >= deadline) return 0;
@@ -53,20 +53,20 @@ bool WaitSet::arm_all() {
   return std::all_of(contexts_.begin(), contexts_.end(), [](Context* context) { return context->arm(); });
 }
 
-void WaitSet::block(TimePoint deadline) {
+bool WaitSet::block(TimePoint deadline) {
   const auto left = std::max(Duration::zero(), deadline - Clock::now());
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
   const timespec timeout{.tv_sec = seconds.count(),
                          .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count()};
-  ppoll(fds_.data(), fds_.size(), &timeout, nullptr);  // EINTR is a legal early return: wait() looks again
-}
-
-bool WaitSet::take_wake() {
+  if (ppoll(fds_.data(), fds_.size(), &timeout, nullptr) <= 0) return false;  // EINTR too: wait() looks again
   uint64_t count = 0;
-  return read(wake_fd_, &count, sizeof(count)) == sizeof(count);
+  return fds_[0].revents != 0 && read(wake_fd_, &count, sizeof(count)) == sizeof(count);
 }
 
+// Each wake-up is seen twice, once by who spins and once by who blocks; the second return is one empty turn. The other
+// way round, one might be seen by neither.
 void WaitSet::wake() {
+  woken_.store(true, std::memory_order_release);
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));  // full counter: already awake
 }

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -45,12 +46,12 @@ class WaitSet {
 
  private:
   bool arm_all();
-  void block(TimePoint deadline);
-  bool take_wake();
+  bool block(TimePoint deadline);  ///< whether wake() ended it
 
   WaitPolicy policy_;
   std::vector<Context*> contexts_;
-  size_t next_ = 0;  ///< round robin: no context starves another
+  size_t next_ = 0;                  ///< round robin: no context starves another
+  std::atomic<bool> woken_ = false;  ///< any thread; the descriptor is for who blocks, this for who spins
   int wake_fd_ = -1;
   std::vector<pollfd> fds_;  ///< the wake-up's, then one a context
 };
