@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "base/check.h"
@@ -60,6 +61,11 @@ grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::Describ
 grpc::Status ControlService::Join(grpc::ServerContext*, const proto::JoinRequest* request, proto::JoinReply* reply) {
   const absl::Status joined = join(*request, *reply);
   if (!joined.ok()) {
+    std::lock_guard lock(mutex_);
+    // It tries again while its predecessor is not known to be gone: one line is enough.
+    if (std::exchange(refused_incarnation_, request->member().incarnation()) == request->member().incarnation()) {
+      return to_grpc(joined);
+    }
     spdlog::warn("worker {} ({}) was not admitted: {}", request->member().task_index(), request->worker_name(),
                  std::string(message_of(joined)));
   }
@@ -156,7 +162,12 @@ absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> ControlService::restore(co
                                                                               const Training& training) {
   if (options_.checkpoint_dir.empty()) return nullptr;
   const absl::StatusOr<uint64_t> step = newest_checkpoint(options_.checkpoint_dir);
-  if (absl::IsNotFound(step.status())) return nullptr;
+  if (absl::IsNotFound(step.status())) {
+    if (step.status().message().find("(0 incomplete)") == absl::string_view::npos) {
+      spdlog::warn("{}: training begins anew", std::string(step.status().message()));
+    }
+    return nullptr;
+  }
   if (!step.ok()) return step.status();
   absl::StatusOr<ps::Checkpoint> checkpoint = read_checkpoint_set(options_.checkpoint_dir, *step);
   if (!checkpoint.ok()) return checkpoint.status();
@@ -291,6 +302,7 @@ absl::Status ControlService::save(const proto::CheckpointRequest& request, proto
     if (!versions.empty()) global_step = std::max(global_step, versions[0]);
     snapshots.push_back(*std::move(snapshot));
   }
+  if (request.has_global_step()) global_step = request.global_step();
   for (ps::Checkpoint& snapshot : snapshots) {
     snapshot.header.schema = agreed_->schema;
     snapshot.header.global_step = global_step;
@@ -302,7 +314,6 @@ absl::Status ControlService::save(const proto::CheckpointRequest& request, proto
     GRADRAIL_RETURN_IF_ERROR(write_checkpoint(path, view));
     reply.add_files(path);
   }
-  if (request.has_global_step()) global_step = request.global_step();
   reply.set_global_step(global_step);
   return absl::OkStatus();
 }
@@ -328,10 +339,12 @@ void ControlService::report_loss(WorkerIndex worker, uint64_t incarnation, const
 }
 
 void ControlService::declare_lost(const Loss& loss) {
+  bool goes_on = true;
   {
     std::lock_guard lock(mutex_);
     if (!coordinator_.lost(loss.worker, loss.incarnation, loss.cause)) return;
     spdlog::warn("{} was lost: {}", coordinator_.name_of(loss.worker), loss.cause);
+    goes_on = coordinator_.aborted().empty();
   }
   changed_.notify_all();
   for (const auto& shard : shards_) {
@@ -341,12 +354,10 @@ void ControlService::declare_lost(const Loss& loss) {
 
 void ControlService::housekeep(Duration patience) {
   std::deque<Loss> losses;
-  bool goes_on = true;
   {
     std::unique_lock lock(losses_mutex_);
     if (losses_.empty()) losses_changed_.wait_for(lock, patience);
     losses.swap(losses_);
-    goes_on = coordinator_.aborted().empty();
   }
   for (const Loss& loss : losses) declare_lost(loss);
   std::vector<Coordinator::Member> silent;

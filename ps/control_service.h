@@ -70,7 +70,8 @@ class ControlService final : public proto::Control::Service {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  Coordinator coordinator_;  ///< under mutex_
+  Coordinator coordinator_;           ///< under mutex_
+  uint64_t refused_incarnation_ = 0;  ///< of the join refused last, under mutex_
 
   std::mutex losses_mutex_;
   std::condition_variable losses_changed_;

@@ -19,15 +19,23 @@ absl::Status Coordinator::join(WorkerIndex worker, uint64_t incarnation, const s
     return absl::AlreadyExistsError(fmt::format(
         "worker {} is already running (from {}): was the same --task_index given twice?", worker, found->second.name));
   }
-  workers_[worker] = {
-      .incarnation = incarnation, .name = name, .phase = Phase::live, .heard = now, .barrier_generation = {}};
+  workers_[worker] = {.incarnation = incarnation,
+                      .name = name,
+                      .phase = Phase::live,
+                      .heard = now,
+                      .cause = "",
+                      .barrier_generation = {}};
   return absl::OkStatus();
 }
 
 absl::Status Coordinator::heard(WorkerIndex worker, uint64_t incarnation, TimePoint now) {
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) {
-    return absl::NotFoundError(fmt::format("worker {} is not a member any more (declared lost, or replaced)", worker));
+    const auto found = workers_.find(worker);
+    const bool was_lost =
+        found != workers_.end() && found->second.incarnation == incarnation && found->second.phase == Phase::lost;
+    return absl::NotFoundError(fmt::format("worker {} is not a member any more ({})", worker,
+                                           was_lost ? "declared lost: " + found->second.cause : "left, or replaced"));
   }
   member->heard = now;
   return absl::OkStatus();
@@ -41,6 +49,7 @@ bool Coordinator::lost(WorkerIndex worker, uint64_t incarnation, const std::stri
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return false;
   member->phase = Phase::lost;
+  member->cause = cause;
   if (mode_ == ModeKind::sync && aborted_.empty()) {
     aborted_ =
         fmt::format("worker {} ({}) was lost: {}; sync mode cannot go on without it", worker, member->name, cause);

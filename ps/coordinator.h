@@ -70,6 +70,7 @@ class Coordinator {
     std::string name;
     Phase phase = Phase::live;
     TimePoint heard;
+    std::string cause;                                   ///< lost: why
     std::map<std::string, uint64_t> barrier_generation;  ///< highest entered
   };
   Worker* find_live(WorkerIndex worker, uint64_t incarnation);
