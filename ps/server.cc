@@ -1,7 +1,16 @@
 #include "ps/server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/cluster_spec.h"
@@ -13,6 +22,33 @@ namespace {
 
 constexpr auto kReportEvery = std::chrono::seconds(10);
 constexpr auto kHousekeepEvery = std::chrono::milliseconds(200);
+
+/// Whether checkpoints can be written must be known before hours of training, not after.
+absl::Status prepare_folder(const std::string& folder) {
+  if (folder.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && access(folder.c_str(), R_OK | W_OK | X_OK) != 0) error = {errno, std::generic_category()};
+  if (!error && !std::filesystem::is_directory(folder, error)) error = std::make_error_code(std::errc::not_a_directory);
+  if (!error) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "--checkpoint_dir {}: {} (it must be a folder in which this user may write)", folder, error.message()));
+}
+
+/// gRPC keeps the reason to itself: the same is tried by hand.
+std::string why_not_bound(const HostPort& address) {
+  const addrinfo hints{.ai_flags = AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  const int failure = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  if (failure != 0) return fmt::format("{}: is the host name right?", gai_strerror(failure));
+  const int probe = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int error = bind(probe, found->ai_addr, found->ai_addrlen) == 0 ? EADDRINUSE : errno;
+  close(probe);
+  freeaddrinfo(found);
+  if (error == EADDRINUSE) return "the port is in use (choose another one in the cluster, or with --bind)";
+  if (error != EADDRNOTAVAIL) return std::strerror(error);
+  return "the address is not one of this host (is --task_index right? if so, name a local address with --bind)";
+}
 
 }  // namespace
 
@@ -38,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(Options option
   auto impl = std::make_unique<Impl>();
   impl->task_index = options.task_index;
   const std::string listen_address = options.listen_address;
+  GRADRAIL_RETURN_IF_ERROR(prepare_folder(options.checkpoint_dir));
   const absl::StatusOr<HostPort> bind = parse_host_port(listen_address);
   impl->service = std::make_unique<ControlService>(options, impl->shards);
   for (uint32_t i = 0; i < options.shard_count; ++i) {
@@ -59,9 +96,8 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(Options option
   builder.RegisterService(impl->service.get());
   impl->grpc_server = builder.BuildAndStart();
   if (impl->grpc_server == nullptr || impl->port == 0) {
-    return absl::UnavailableError(fmt::format(
-        "cannot listen on {}: the port is in use, or the address is not one of this host (choose another with --bind)",
-        listen_address));
+    return absl::FailedPreconditionError(
+        fmt::format("cannot listen on {}: {}", listen_address, bind.ok() ? why_not_bound(*bind) : "not an address"));
   }
   return impl;
 }

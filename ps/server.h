@@ -27,7 +27,7 @@ class Server {
     Duration silence_limit = std::chrono::seconds(10);
   };
 
-  /// Errors  UNAVAILABLE: the address cannot be used (names it and why), or no transport can.
+  /// Errors  FAILED_PRECONDITION: the address cannot be used (names it and why). UNAVAILABLE: no transport can.
   static absl::StatusOr<std::unique_ptr<Server>> start(Options options);
   ~Server();
 
