@@ -76,6 +76,13 @@ absl::StatusOr<std::string> source_host(const TrainOptions& options) {
   return bind->host;
 }
 
+/// Stopping on request is no failure, even where there was nothing yet to finish.
+absl::Status told_to_stop(const absl::Status& status) {
+  if (!absl::IsCancelled(status) || !stop_requested.load()) return status;
+  spdlog::warn("{}", std::string(message_of(status)));
+  return absl::OkStatus();
+}
+
 void print_line(const std::string& line) {
   fmt::print("{}\n", line);
   std::fflush(stdout);
@@ -137,20 +144,23 @@ absl::Status run_worker(const TrainOptions& options) {
                             .checksums = options.flags.checksums,
                             .bind_host = *source,
                             .wait = wait_policy(options, our_address),
-                            .join_timeout = std::chrono::seconds(options.flags.join_timeout_s)},
+                            .join_timeout = std::chrono::seconds(options.flags.join_timeout_s),
+                            .notice = nullptr,
+                            .stop = &stop_requested},
                            (*workload)->schema());
-  if (!client.ok()) return client.status();
+  if (!client.ok()) return told_to_stop(client.status());
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
-  return worker::train(**client, **workload,
-                       {.task_index = options.task.index,
-                        .epochs = options.flags.epochs,
-                        .seed = options.flags.seed,
-                        .log_every = options.flags.log_every,
-                        .save_every_steps = options.flags.checkpoint_dir.empty() ? 0 : options.flags.save_steps,
-                        .checkpoints = !options.flags.checkpoint_dir.empty()},
-                       {.line = [&](const std::string& line) { bar.print_above(line); },
-                        .progress = [&](const worker::Progress& progress) { bar.show(progress); }},
-                       stop_requested);
+  return told_to_stop(
+      worker::train(**client, **workload,
+                    {.task_index = options.task.index,
+                     .epochs = options.flags.epochs,
+                     .seed = options.flags.seed,
+                     .log_every = options.flags.log_every,
+                     .save_every_steps = options.flags.checkpoint_dir.empty() ? 0 : options.flags.save_steps,
+                     .checkpoints = !options.flags.checkpoint_dir.empty()},
+                    {.line = [&](const std::string& line) { bar.print_above(line); },
+                     .progress = [&](const worker::Progress& progress) { bar.show(progress); }},
+                    stop_requested));
 }
 
 }  // namespace gradrail::tools

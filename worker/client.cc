@@ -8,7 +8,8 @@
 namespace gradrail::worker {
 namespace {
 
-constexpr uint32_t kBarrierPatienceMs = 10'000;  // then we say whom we wait for and ask again
+constexpr uint32_t kBarrierPatienceMs = 1000;  // then we look whether to go on, and ask again
+constexpr auto kNoticeEvery = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -19,29 +20,33 @@ absl::Status Client::Impl::barrier(const std::string& name, bool live_only) {
   request.set_live_only(live_only);
   request.set_patience_ms(kBarrierPatienceMs);
   request.set_generation(++barrier_generation_[name]);
+  TimePoint notice_at = Clock::now() + kNoticeEvery;
   while (true) {
     GRADRAIL_RETURN_IF_ERROR(failure());
+    if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
     const absl::StatusOr<ps::proto::BarrierReply> reply = controls_[0]->barrier(request);
     if (!reply.ok()) return failure().ok() ? reply.status() : failure();
     if (reply->complete()) return absl::OkStatus();
+    if (Clock::now() < notice_at) continue;
+    notice_at += kNoticeEvery;
     options_.notice(fmt::format("barrier '{}': waiting for {}", name, fmt::join(reply->missing(), ", ")));
   }
 }
 
 absl::StatusOr<std::vector<std::string>> Client::Impl::save_checkpoint() {
   std::vector<std::string> files;
+  ps::proto::CheckpointRequest request;
+  *request.mutable_member() = member();
   for (const auto& control : controls_) {
     const absl::StatusOr<ps::proto::CheckpointReply> reply = control->checkpoint(request);
     if (!reply.ok()) return reply.status();
+    // Updates of others arrive between two tasks' answers: the first one names the set, else it would never be whole.
+    request.set_global_step(reply->global_step());
     files.insert(files.end(), reply->files().begin(), reply->files().end());
   }
-  ps::proto::CheckpointRequest request;
-  *request.mutable_member() = member();
   return files;
 }
 
-    // Updates of others arrive between two tasks' answers: the first one names the set, else it would never be whole.
-    request.set_global_step(reply->global_step());
 absl::Status Client::Impl::leave() {
   if (left_) return absl::OkStatus();
   left_ = true;

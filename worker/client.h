@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,7 @@ struct ClientOptions {
   transport::WaitPolicy wait;
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up
   std::function<void(const std::string&)> notice;    ///< told every 10 s for whom this worker waits
+  const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after a moment, waiting: CANCELLED
 };
 
 struct ClientStats {
@@ -54,8 +56,8 @@ struct ClientStats {
 /// exchange() and wait() neither may be touched.
 /// Errors   UNAVAILABLE: a ps was lost (the run may be tried again). ABORTED: the ps gave the run up and says why
 /// (sync: a
-///          worker was lost). FAILED_PRECONDITION: schema or options differ from the other workers'. After an error
-///          only leave() and the destructor are useful.
+///          worker was lost). FAILED_PRECONDITION: schema or options differ from the other workers'. CANCELLED: `stop`.
+///          After an error only leave() and the destructor are useful.
 /// Threads  Owner thread.
 class Client {
  public:

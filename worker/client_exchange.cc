@@ -13,6 +13,8 @@ namespace gradrail::worker {
 namespace {
 
 constexpr auto kNoticeEvery = std::chrono::seconds(10);
+/// An exchange under way is done long before, unless it waits for a worker that may never come.
+constexpr auto kStopGrace = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -120,6 +122,8 @@ void Client::Impl::take(const transport::Completion& completion) {
       contexts_[link.context_index].context->close(link.connection);
       link.connection = nullptr;
       if (link.welcome) {
+        const absl::Status dismissed = controls_[link.ps_index]->why_dismissed(member());
+        if (!dismissed.ok()) fail(dismissed);  // the first cause counts
         fail(absl::UnavailableError(fmt::format("{} was lost: shard {}: {}", controls_[link.ps_index]->name(),
                                                 link.shard_index, link.refused)));
       }
@@ -162,6 +166,9 @@ absl::Status Client::Impl::wait() {
     const auto patience = backlog_.empty() ? std::chrono::milliseconds(1000) : std::chrono::milliseconds(1);
     const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + patience);
     for (size_t i = 0; i < count; ++i) take(completions[i]);
+    if (count == 0 && asked_to_stop() && Clock::now() >= exchange_start_ + kStopGrace) {
+      return absl::CancelledError(fmt::format("stopped while waiting for the answer to step {}", step_));
+    }
     if (count == 0 && Clock::now() >= notice_at) {
       say_whom_we_wait_for();
       notice_at = Clock::now() + kNoticeEvery;
@@ -190,24 +197,25 @@ void Client::Impl::say_whom_we_wait_for() {
   options_.notice(fmt::format("step {}: waiting for {}", step_, controls_[0]->name()));
 }
 
-absl::Status Client::Impl::start() {
-  if (initialised_ || options_.task_index != 0) return pull();
-  std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());  // pushes go out from the gradients' memory
-  begin(ps::ArrivalKind::initialise);
-  exchange();
-  GRADRAIL_RETURN_IF_ERROR(wait());
-  initialised_ = true;
 absl::Status Client::Impl::may_begin(std::string_view what) {
   GRADRAIL_RETURN_IF_ERROR(failure());
   if (!exchanging_) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{}: an exchange is under way, wait() for it first", what));
 }
 
-  return absl::OkStatus();
+absl::Status Client::Impl::start() {
   GRADRAIL_RETURN_IF_ERROR(may_begin("start"));
+  if (initialised_ || options_.task_index != 0) return pull();
+  std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());  // pushes go out from the gradients' memory
+  begin(ps::ArrivalKind::initialise);
+  exchange();
+  GRADRAIL_RETURN_IF_ERROR(wait());
+  initialised_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status Client::Impl::pull() {
+  GRADRAIL_RETURN_IF_ERROR(may_begin("pull"));
   begin(ps::ArrivalKind::pull);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());
@@ -215,5 +223,4 @@ absl::Status Client::Impl::pull() {
   return absl::OkStatus();
 }
 
-  GRADRAIL_RETURN_IF_ERROR(may_begin("pull"));
 }  // namespace gradrail::worker

@@ -75,6 +75,7 @@ class Client::Impl {
   absl::Span<float> view(const SharedMemory& memory, size_t tensor_index);
   void fail(absl::Status cause);  ///< any thread; the first one counts
   absl::Status failure();
+  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
   ps::proto::Member member() const;
 
   // Set once.

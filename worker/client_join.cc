@@ -70,7 +70,7 @@ absl::Status Client::Impl::describe_all(TimePoint deadline) {
   const std::string host_id = transport::host_id();
   uint32_t shard_count = 0;
   for (uint32_t i = 0; i < options_.cluster.ps.size(); ++i) {
-    controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], options_.notice));
+    controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], options_.notice, options_.stop));
     const absl::StatusOr<ps::proto::DescribeReply> reply = controls_[i]->describe(deadline);
     if (!reply.ok()) return reply.status();
     std::vector<transport::PeerTransport> theirs;

@@ -2,6 +2,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/control_status.h"
@@ -13,6 +15,9 @@ namespace {
 constexpr auto kCallDeadline = std::chrono::seconds(30);     // a checkpoint of a large model takes a while
 constexpr auto kRetryEvery = std::chrono::milliseconds(50);  // ps tasks come up within tens of milliseconds
 constexpr auto kNoticeEvery = std::chrono::seconds(10);
+/// Three times what a ps takes by default to notice that a worker is gone: whoever lives longer is no predecessor of
+/// ours.
+constexpr auto kPredecessorEnds = std::chrono::seconds(30);
 constexpr auto kPingEvery = std::chrono::milliseconds(500);
 constexpr int kKeepaliveMs = 3000;  // a stopped or vanished ps is noticed within twice this
 
@@ -35,10 +40,11 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& address) {
 
 }  // namespace
 
-ControlLink::ControlLink(uint32_t ps_index, std::string address, Notice notice)
+ControlLink::ControlLink(uint32_t ps_index, std::string address, Notice notice, const std::atomic<bool>* stop)
     : address_(std::move(address)),
       name_(fmt::format("parameter server {} ({})", ps_index, address_)),
       notice_(std::move(notice)),
+      stop_(stop),
       stub_(ps::proto::Control::NewStub(open_channel(address_))) {}
 
 ControlLink::~ControlLink() { stop_heartbeat(); }
@@ -50,6 +56,13 @@ absl::Status ControlLink::explain(const grpc::Status& status) const {
   }
   const absl::Status cause = ps::from_grpc(status);
   return absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
+}
+
+absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
+  const absl::Status cause = explain(status);
+  if (!absl::IsNotFound(cause)) return cause;
+  // We are no member any more. Nothing is wrong with our configuration, and the run goes on.
+  return absl::AbortedError(fmt::format("{}; start this worker again", message_of(cause)));
 }
 
 absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadline) {
@@ -65,6 +78,7 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
     const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                              status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
     if (!unreachable) return explain(status);
+    if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(fmt::format(
           "{} did not come up in time (is it started, and is the address right?): {}", name_, status.error_message()));
@@ -78,13 +92,18 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
 }
 
 absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequest& request, TimePoint deadline) {
+  deadline = std::min(deadline, Clock::now() + kPredecessorEnds);
+  bool said = false;
   while (true) {
     grpc::ClientContext context;
     set_deadline(context, kCallDeadline);
     ps::proto::JoinReply reply;
     const grpc::Status status = stub_->Join(&context, request, &reply);
     if (status.ok()) return reply;
-    if (status.error_code() != grpc::StatusCode::ALREADY_EXISTS || Clock::now() >= deadline) return explain(status);
+    const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS;
+    if (!in_the_way || Clock::now() >= deadline || asked_to_stop()) return explain(status);
+    if (!said) notice_(fmt::format("waiting to join {}: {}", name_, status.error_message()));
+    said = true;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }
@@ -94,7 +113,7 @@ absl::StatusOr<ps::proto::BarrierReply> ControlLink::barrier(const ps::proto::Ba
   set_deadline(context, kCallDeadline);
   ps::proto::BarrierReply reply;
   const grpc::Status status = stub_->Barrier(&context, request, &reply);
-  if (!status.ok()) return explain(status);
+  if (!status.ok()) return explain_membership(status);
   return reply;
 }
 
@@ -126,6 +145,18 @@ absl::Status ControlLink::leave(const ps::proto::Member& member) {
   return status.ok() ? absl::OkStatus() : explain(status);
 }
 
+absl::Status ControlLink::why_dismissed(const ps::proto::Member& member) {
+  grpc::ClientContext context;
+  set_deadline(context, std::chrono::seconds(1));
+  ps::proto::BarrierRequest request;  // with no patience: only members get an answer
+  *request.mutable_member() = member;
+  request.set_name("still a member");
+  request.set_live_only(true);
+  ps::proto::BarrierReply reply;
+  const absl::Status status = explain_membership(stub_->Barrier(&context, request, &reply));
+  return absl::IsAborted(status) ? status : absl::OkStatus();
+}
+
 absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientContext& context) {
   const auto stream = stub_->Heartbeat(&context);
   ps::proto::Ping ping;
@@ -141,7 +172,7 @@ absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientCont
     std::lock_guard lock(mutex_);
     if (stopping_) context.TryCancel();
   }
-  return explain(stream->Finish());
+  return explain_membership(stream->Finish());
 }
 
 void ControlLink::start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -20,7 +21,8 @@ using Notice = std::function<void(const std::string&)>;
 /// Threads  Owner thread; the heartbeat has its own.
 class ControlLink {
  public:
-  ControlLink(uint32_t ps_index, std::string address, Notice notice);
+  /// `stop` may be null; becoming true it ends describe() (CANCELLED) and the tries of join().
+  ControlLink(uint32_t ps_index, std::string address, Notice notice, const std::atomic<bool>* stop);
   ~ControlLink();
 
   /// "parameter server 0 (10.0.0.1:2222)"
@@ -36,6 +38,8 @@ class ControlLink {
   absl::StatusOr<ps::proto::StatsReply> stats();
   absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::CheckpointRequest& request);
   absl::Status leave(const ps::proto::Member& member);
+  /// After a data connection ended: whether that was the ps' decision, and why (ABORTED). OK: it did not say.
+  absl::Status why_dismissed(const ps::proto::Member& member);
 
   /// Pings until stop_heartbeat(); `failed` is called once, from the heartbeat's thread, when the ps is gone
   /// (UNAVAILABLE) or says that the run is over (ABORTED).
@@ -45,10 +49,13 @@ class ControlLink {
  private:
   absl::Status beat(const ps::proto::Member& member, grpc::ClientContext& context);
   absl::Status explain(const grpc::Status& status) const;
+  absl::Status explain_membership(const grpc::Status& status) const;
+  bool asked_to_stop() const { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); }
 
   const std::string address_;
   const std::string name_;
   const Notice notice_;
+  const std::atomic<bool>* const stop_;
   std::unique_ptr<ps::proto::Control::Stub> stub_;
 
   std::mutex mutex_;
