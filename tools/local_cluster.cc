@@ -26,6 +26,8 @@ namespace {
 
 /// After a task has failed the others notice within this (a lost ps: 5 s); then they are killed.
 constexpr auto kGrace = std::chrono::seconds(8);
+/// The ps end by themselves when the last worker has left; those that still expect one are told to after this.
+constexpr auto kLastWords = std::chrono::seconds(1);
 constexpr auto kStartDeadline = std::chrono::seconds(30);
 
 struct Process {
@@ -72,6 +74,8 @@ class LocalCluster {
   TrainOptions options_;
   std::vector<Process> processes_;
   bool failing_ = false;
+  bool chief_has_trained_ = false;
+  TimePoint stop_at_ = TimePoint::max();
   TimePoint kill_at_ = TimePoint::max();
   WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
 };
@@ -155,7 +159,9 @@ void LocalCluster::start_workers() {
 }
 
 void LocalCluster::print(const Process& process, const std::string& line) {
-  if (process.is_worker && bars_.take(process.index, line) && !process.is_chief) return;
+  const bool is_step = process.is_worker && bars_.take(process.index, line);
+  if (is_step && !process.is_chief) return;
+  chief_has_trained_ = chief_has_trained_ || is_step;
   bars_.print_above(process.is_chief ? line : fmt::format("[{}] {}", process.name, line));
 }
 
@@ -197,10 +203,13 @@ void LocalCluster::ended(Process& process, int status) {
     fmt::print(stderr, "gradrail: {} (pid {}) was killed by signal {} ({})\n", process.name, process.pid,
                WTERMSIG(status), strsignal(WTERMSIG(status)));
   }
-  // An async run goes on without a worker; without a ps, or in sync mode, the others end by themselves.
+  // An async run goes on without a worker that was lost; what is wrong with one worker's flags or data is wrong with
+  // the whole run. Without a ps, or in sync mode, the others end by themselves.
   if (process.exit_code != kGood && !failing_) {
     failing_ = true;
-    const bool others_go_on = process.is_worker && options_.mode == ps::ModeKind::async;
+    const bool has_begun = !process.is_chief || chief_has_trained_;  // nobody else can give the first values
+    const bool others_go_on =
+        process.is_worker && options_.mode == ps::ModeKind::async && process.exit_code >= kRetry && has_begun;
     if (!others_go_on) kill_at_ = Clock::now() + kGrace;
   }
 }
@@ -226,15 +235,14 @@ void LocalCluster::supervise() {
   while (std::any_of(processes_.begin(), processes_.end(), busy)) {
     pump(50);
     reap();
-    if (asked_to_stop != 0 && !passed_on) {
+    if ((asked_to_stop != 0 || Clock::now() >= stop_at_) && !passed_on) {
       passed_on = true;
       signal_all(SIGTERM);
       kill_at_ = std::min(kill_at_, Clock::now() + kGrace);
     }
     const bool workers_run =
         std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running && p.is_worker; });
-    if (!workers_run && kill_at_ == TimePoint::max())
-      kill_at_ = Clock::now() + kGrace;  // the ps have no reason to stay
+    if (!workers_run) stop_at_ = std::min(stop_at_, Clock::now() + kLastWords);  // the ps have no reason to stay
     if (Clock::now() >= kill_at_) signal_all(SIGKILL);
   }
 }

@@ -1,5 +1,6 @@
 // The gradrail program: subcommands, and nothing else.
 #include <cstdio>
+#include <cstdlib>
 
 #include "CLI/CLI.hpp"
 #include "base/status.h"
@@ -27,6 +28,8 @@ int train(const TrainFlags& flags) {
 }
 
 int run(int argc, char** argv) {
+  // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
+  setenv("GRPC_VERBOSITY", "NONE", 0);
   CLI::App app("gradrail: gradient exchange with a sharded parameter server", "gradrail");
   app.set_version_flag("--version", GRADRAIL_VERSION);
   app.require_subcommand(1);

@@ -76,6 +76,11 @@ absl::Status check_numbers(const TrainFlags& flags) {
   if (!(flags.learning_rate >= 0.0f) || flags.learning_rate > 1e6f) {
     return invalid(fmt::format("--learning_rate {}: must be a positive number", flags.learning_rate));
   }
+  if (!(flags.momentum >= 0.0f && flags.momentum < 1.0f)) {
+    return invalid(fmt::format("--momentum {}: must be 0 or more and less than 1", flags.momentum));
+  }
+  if (flags.silence_limit_s < 1)
+    return invalid("--silence_limit_s 0: must be at least 1 (workers ping twice a second)");
   if (flags.wait != "auto" && flags.wait != "spin" && flags.wait != "block") {
     return invalid(fmt::format("--wait '{}': there are auto, spin, block", flags.wait));
   }
@@ -89,7 +94,8 @@ absl::Status check_numbers(const TrainFlags& flags) {
 
 void add_train_flags(CLI::App& command, TrainFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
-    command.add_option(both(name), value, help)->capture_default_str();
+    // The last one counts: wrappers put their defaults first and what the user typed behind.
+    command.add_option(both(name), value, help)->capture_default_str()->take_last();
   };
   add("model", flags.model, "mlp (MNIST) or linear (y = 2x + 10)");
   add("ps", flags.ps, "parameter servers of a local cluster");
