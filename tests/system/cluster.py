@@ -263,7 +263,8 @@ def tcp_listeners(pid):
             address, port = fields[1].split(":")
             # The kernel prints each 32-bit word in the byte order of the host.
             words = [bytes.fromhex(address[i:i + 8])[::-1] for i in range(0, len(address), 8)]
-            found.append((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+            # gRPC listens on IPv4 addresses by way of IPv6 sockets.
+            found.append((socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:"), int(port, 16)))
     return found
 
 

@@ -1,0 +1,104 @@
+"""Checkpoints: a run that is started again goes on where it was, with other shards too; what cannot be restored is said."""
+import unittest
+
+import cluster
+import digits
+
+
+class Restart(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        self.saved = self.folder / "checkpoints"
+        (self.folder / "data").mkdir()
+        self.data = digits.write(self.folder / "data")
+
+    def run_once(self, *flags):
+        task = self.train("--model", "linear", "--epochs", 1, "--log_every", 50, "--checkpoint_dir", self.saved, *flags)
+        self.assert_ends(task, cluster.GOOD)
+        return task
+
+    def run_digits(self, *flags):
+        task = self.train("--data_dir", self.data, "--mode", "sync", "--log_every", 5, "--checkpoint_dir", self.saved,
+                          *flags)
+        self.assert_ends(task, cluster.GOOD)
+        return task
+
+    def files(self):
+        return sorted(path.name for path in self.saved.iterdir())
+
+    def test_goes_on_from_the_global_step(self):
+        first = self.run_once()
+        self.assertTrue(first.has(r"^Global-Step: 300$"), first.transcript())
+        self.assertEqual(self.files(), ["gradrail-000000000300-0-of-1.ckpt"])
+        second = self.run_once()
+        step = int(second.wait_for(r"Step: (\d+)").group(1))
+        self.assertTrue(300 < step <= 600, second.transcript())
+        self.assertTrue(second.has(r"^Global-Step: 600$"), second.transcript())
+        self.assertEqual(self.files(), ["gradrail-000000000300-0-of-1.ckpt", "gradrail-000000000600-0-of-1.ckpt"])
+
+    def test_other_servers_and_shards_restore_the_same_values(self):
+        for optimizer in ("sgd", "adam"):
+            with self.subTest(optimizer=optimizer):
+                hashes = set()
+                for cut in (["--ps", 1], ["--ps", 2], ["--ps", 2, "--shards", 2]):
+                    self.saved = self.folder / f"checkpoints-{optimizer}-{len(hashes)}-{'-'.join(map(str, cut))}"
+                    self.run_digits("--epochs", 1, "--optimizer", optimizer, *cut)
+                    second = self.run_digits("--epochs", 1, "--optimizer", optimizer, "--ps", 1, "--shards", 3)
+                    self.assertTrue(second.has(r"^Global-Step: 22$"), second.transcript())
+                    hashes.add(cluster.hash_of(second))
+                self.assertEqual(len(hashes), 1)
+
+    def test_saves_while_it_trains(self):
+        self.run_digits("--epochs", 2, "--save_steps", 5)
+        self.assertEqual([int(name.split("-")[1]) for name in self.files()], [5, 10, 15, 20, 22])
+
+    def test_a_killed_run_goes_on_from_what_it_saved(self):
+        task = self.train("--model", "linear", "--epochs", 100000, "--save_steps", 50, "--log_every", 100,
+                          "--checkpoint_dir", self.saved)
+        for _ in range(2):
+            task.wait_for(r"Step: \d+", after=len(task.lines()))
+        task.end()
+        again = self.run_once()
+        self.assertGreater(int(again.wait_for(r"Step: (\d+)").group(1)), 100)
+
+    def test_names_the_cause_when_it_cannot_restore(self):
+        self.run_once()
+        path = self.saved / self.files()[0]
+        good = path.read_bytes()
+        damages = {"truncated": good[:-7], "empty": b"", "flipped": good[:-3] + bytes([good[-3] ^ 4]) + good[-2:],
+                   "header": b"X" + good[1:]}
+        for name, content in damages.items():
+            with self.subTest(damage=name):
+                path.write_bytes(content)
+                task = self.refused(cluster.FAILED, [path.name], "--model", "linear", "--epochs", 1,
+                                    "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
+                self.assertFalse(task.has(r"^Step: "), "it trained from nowhere")
+
+    def test_a_checkpoint_of_another_model_or_optimizer(self):
+        self.run_once()
+        self.refused(cluster.CONFIGURATION, ["is of another model: .*'?w'?", str(self.saved)], "--data_dir", self.data,
+                     "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
+        self.refused(cluster.CONFIGURATION, ["was trained with optimizer sgd, this run asks for adam"], "--model",
+                     "linear", "--optimizer", "adam", "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
+
+    def test_an_incomplete_set_is_not_restored(self):
+        self.run_digits("--epochs", 1, "--ps", 2)
+        self.assertEqual(len(self.files()), 2)
+        (self.saved / self.files()[1]).unlink()
+        task = self.run_digits("--epochs", 1, "--ps", 2)
+        self.assertTrue(task.has(r"^Global-Step: 11$"), task.transcript())
+        self.assertTrue(task.has(r"incomplete"), "it did not say that it found but half of a checkpoint\n" +
+                        task.transcript())
+
+    def test_a_folder_that_cannot_be_made_is_noticed_before_training(self):
+        blocker = self.folder / "file"
+        blocker.write_text("not a folder")
+        task = self.train("--model", "linear", "--epochs", 1, "--checkpoint_dir", blocker / "below")
+        code = task.code()
+        self.assertNotEqual(code, cluster.GOOD, task.transcript())
+        self.assertRegex(task.text(), r"file/below")
+        self.assertFalse(task.has(r"^Step: "), "noticed only after training\n" + task.transcript())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,243 @@
+"""Everything that can be typed wrongly: the right exit code, and a message that names the thing, what is wrong with it
+and what would be right. Nothing of this may hang, crash, or be found out only after training."""
+import json
+import random
+import shutil
+import socket
+import unittest
+
+import cluster
+import digits
+
+
+
+class Flags(cluster.ClusterTest):
+    def test_usage(self):
+        for arguments, words in ((["train", "--no_such_flag"], "no_such_flag"), (["train", "--epochs"], "--epochs"),
+                                 (["train", "--epochs", "many"], "--epochs.*many|many.*--epochs"),
+                                 (["train", "--ps", "-1"], "--ps"), (["train", "--epochs", "99999999999"], "--epochs"),
+                                 (["no_such_command"], "no_such_command|subcommand"), ([], "subcommand")):
+            with self.subTest(arguments=arguments):
+                task = self.launch("gradrail", [cluster.binary(), *arguments])
+                self.assert_ends(task, cluster.USAGE, says=[words])
+
+    def test_bad_values(self):
+        for flags, words in (
+                (["--ps", 0], "--ps 0: must be 1 to"), (["--workers", 0], "--workers 0: must be 1 to"),
+                (["--workers", 100000], "--workers 100000: must be 1 to 1024"),
+                (["--shards", 0], "--shards 0: must be 1 to"), (["--epochs", 0], "--epochs 0: must be at least 1"),
+                (["--batch_size", 0], "--batch_size 0: must be at least 1"),
+                (["--log_every", 0], "--log_every 0: must be at least 1"),
+                (["--bucket_kib", 0], "--bucket_kib 0: must be 1 to"),
+                (["--learning_rate", "-1"], "--learning_rate -1: must be a positive"),
+                (["--learning_rate", "nan"], "--learning_rate nan: must be a positive"),
+                (["--momentum", "nan"], "--momentum nan: must be"), (["--momentum", "1.5"], "--momentum 1.5: must be"),
+                (["--mode", "sometimes"], "--mode 'sometimes': there are async, sync"),
+                (["--optimizer", "magic"], "--optimizer.*'magic'.*sgd.*adam"),
+                (["--model", "gpt"], "--model 'gpt': there are mlp, linear"),
+                (["--wait", "nap"], "--wait 'nap': there are auto, spin, block"),
+                (["--transport", "pigeon"], "--transport:.*pigeon.*shm.*tcp"), (["--transport", ""], "--transport"),
+                (["--transport", "loopback"], "inside one process"),
+                (["--silence_limit_s", 0], "--silence_limit_s 0: must be"),
+                (["--task_index", 0], "need a cluster: --cluster FILE"),
+                (["--job_name", "ps"], "need a cluster: --cluster FILE")):
+            with self.subTest(flags=flags):
+                self.refused(cluster.CONFIGURATION, [words], "--epochs", 1, "--model", "linear", *flags)
+
+    def test_bad_tasks(self):
+        spec = self.addresses(2)
+        for flags, words in (
+                ([*spec], "--job_name and --task_index are missing"),
+                ([*spec, "--job_name", "ps"], "--task_index is missing"),
+                ([*spec, "--job_name", "ps", "--task_index", 1], "task_index 1: job 'ps' has tasks 0 to 0"),
+                ([*spec, "--job_name", "ps", "--task_index", -3], "task_index"),
+                ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker'"),
+                ([*spec, "--job_name", "boss", "--task_index", 0], "'boss': no such job.*ps, worker"),
+                (["--ps_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'worker' has no task"),
+                (["--worker_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'ps' has no task"),
+                ([*spec, "--cluster", "x.json", "--job_name", "ps", "--task_index", 0], "either --cluster or"),
+                ([*spec, "--job_name", "ps", "--task_index", 0, "--bind", "1.2.3.4:nonsense"], "--bind: '1.2.3.4:nons"),
+                (["--cluster", self.folder / "none.json", "--job_name", "ps", "--task_index", 0],
+                 "none.json: cannot be read")):
+            with self.subTest(flags=flags):
+                self.refused(cluster.CONFIGURATION, [words], *flags)
+
+    def test_malformed_cluster_files(self):
+        good = {"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]}
+        for content, words in (
+                ("", "cannot be read, or is empty"), ("{", "not JSON"), ('{"ps": ["a:1"],}', "not JSON"),
+                ("[]", "must be a JSON object"), ("42", "must be a JSON object"), ("{}", "job 'ps' has no task"),
+                ({"ps": ["a:1"]}, "job 'worker' has no task"), ({"ps": "a:1", "worker": ["b:1"]}, "job 'ps' must be"),
+                ({"ps": [2222], "worker": ["b:1"]}, "job 'ps': every task must be"),
+                ({**good, "boss": ["c:1"]}, "unknown job 'boss'.*ps, worker, chief"),
+                ({**good, "worker": good["ps"]}, "127.0.0.1:2222 is given to two tasks"),
+                ({**good, "ps": ["a:99999"]}, "a:99999"), ({**good, "ps": ["a:0"]}, "port must not be 0"),
+                ({**good, "ps": ["a:"]}, "no port"), ({**good, "ps": [":1"]}, "no host"),
+                ({**good, "ps": ["::1:2222"]}, "brackets"), ({**good, "worker": {"0": "a:1", "2": "b:1"}}, "task 1"),
+                ({**good, "chief": ["a:1", "b:1"]}, "job 'chief' must have one task"),
+                ({"cluster": []}, "\"cluster\" must be an object"), ("\0\0\0", "not JSON"),
+                ("[" * 100000, "not JSON|JSON object"), ({**good, "ps": ["a b:1"]}, "'a b:1'"),
+                ({**good, "ps": [None]}, "job 'ps': every task")):
+            with self.subTest(content=str(content)[:60]):
+                path = self.write_json(content)
+                self.refused(cluster.CONFIGURATION, ["cluster.json: ", words], "--cluster", path, "--job_name", "ps",
+                             "--task_index", 0)
+
+    def test_malformed_tf_config(self):
+        good = {"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]}
+        for content, words in (
+                ("{", "TF_CONFIG: not JSON"), ({"cluster": good}, "--job_name and --task_index are missing"),
+                ({"cluster": good, "task": 1}, "\"task\" must be"),
+                ({"cluster": good, "task": {"type": "worker"}}, "\"task\" must be"),
+                ({"cluster": good, "task": {"type": "ps", "index": 3}}, "TF_CONFIG: task_index 3"),
+                ({"cluster": good, "task": {"type": "worker", "index": 2 ** 63 - 1}}, "task_index"),
+                ({"task": {"type": "ps", "index": 0}}, "TF_CONFIG")):
+            with self.subTest(content=content):
+                text = content if isinstance(content, str) else json.dumps(content)
+                self.refused(cluster.CONFIGURATION, [words], environment={"TF_CONFIG": text})
+
+
+class Addresses(cluster.ClusterTest):
+    def test_port_in_use(self):
+        flags = self.addresses(1)
+        host, port = self.ps_addresses[0].split(":")
+        with socket.create_server((host, int(port))):
+            self.refused(cluster.CONFIGURATION, [rf"cannot listen on {self.ps_addresses[0]}: the port is in use", "--bind"],
+                         *flags, "--job_name", "ps", "--task_index", 0)
+
+    def test_two_servers_on_one_port(self):
+        flags = [*self.addresses(1), "--job_name", "ps", "--task_index", 0]
+        first = self.train(*flags, name="first")
+        first.wait_for("waiting for worker 0", 12 + cluster.START)
+        self.refused(cluster.CONFIGURATION, ["cannot listen on", "in use"], *flags)
+
+    def test_address_of_another_host(self):
+        self.refused(cluster.CONFIGURATION, [r"192\.0\.2\.1:2222: the address is not one of this host", "--bind"], "--ps_hosts", "192.0.2.1:2222",
+                     "--worker_hosts", "localhost:2223", "--job_name", "ps", "--task_index", 0)
+
+    def test_name_that_nobody_knows(self):
+        self.refused(cluster.CONFIGURATION, [r"no-such-host\.invalid:2222: .*is the host name right"], "--ps_hosts", "no-such-host.invalid:2222",
+                     "--worker_hosts", "localhost:2223", "--job_name", "ps", "--task_index", 0)
+
+    def test_wrong_port_ends_after_the_join_timeout(self):
+        flags = ["--model", "linear", *self.addresses(1), "--job_name", "worker", "--task_index", 0]
+        self.refused(cluster.RETRY, [rf"parameter server 0 \({self.ps_addresses[0]}\) did not come up in time",
+                                     "is it started, and is the address right"], *flags, "--join_timeout_s", 2,
+                     within=10 * cluster.PATIENCE)
+
+    def test_a_port_where_something_else_listens(self):
+        flags = ["--model", "linear", *self.addresses(1), "--job_name", "worker", "--task_index", 0]
+        host, port = self.ps_addresses[0].split(":")
+        with socket.create_server((host, int(port))):  # accepts (in its backlog) and stays silent
+            self.refused(cluster.RETRY, [r"did not come up in time"], *flags, "--join_timeout_s", 2,
+                         within=20 * cluster.PATIENCE)
+
+
+class Agreement(cluster.ClusterTest):
+    """What the workers of one run must agree on: the one that differs is turned away, the others go on."""
+
+    def second_worker(self, *flags, says):
+        (ps,), (first,) = self.start_cluster(1, "--epochs", 100000)
+        first.wait_for(r"Step: \d+")
+        self.assert_ends(self.start_worker(1, *flags), cluster.CONFIGURATION, says=[*says, "parameter server 0"])
+        self.assert_goes_on(first)
+        self.assertEqual(len([line for line in ps.lines() if "not admitted" in line.text]), 1, ps.transcript())
+
+    def test_another_model(self):
+        self.second_worker("--model", "mlp", "--data_dir", digits.write(self.folder),
+                           says=[r"schema mismatch: .*'?w'?.* here, .* there"])
+
+    def test_another_learning_rate(self):
+        self.second_worker("--learning_rate", 0.5, says=[r"differ from the first worker's: learning_rate 0\.1 here, 0\.5 t"])
+
+    def test_another_mode(self):
+        self.second_worker("--mode", "sync", "--worker_hosts", "localhost:1,localhost:2",
+                           says=[r"mode async here, sync there"])
+
+    def test_another_optimizer(self):
+        self.second_worker("--optimizer", "adam", says=[r"optimizer sgd here, adam there"])
+
+    def test_another_bucket_size(self):
+        self.second_worker("--bucket_kib", 4, says=[r"bucket_bytes 1048576 here, 4096 there"])
+
+    def test_another_list_of_servers(self):
+        flags = ["--model", "linear", *self.addresses(2, ps=2)]
+        servers = [self.train(*flags, "--job_name", "ps", "--task_index", i, name=f"ps/{i}") for i in range(2)]
+        first = self.train(*flags, "--epochs", 100000, "--job_name", "worker", "--task_index", 0, name="worker/0")
+        first.wait_for(r"Step: \d+")
+        other = self.train(*flags, "--ps_hosts", ",".join(reversed(self.ps_addresses)), "--job_name", "worker",
+                           "--task_index", 1, name="worker/1")
+        self.assert_ends(other, cluster.CONFIGURATION, says=["are the --ps_hosts lists the same"])
+        self.assert_goes_on(first)
+        self.assertTrue(all(server.running() for server in servers))
+
+    def test_no_common_transport(self):
+        flags = ["--model", "linear", *self.addresses(1)]
+        self.train(*flags, "--transport", "tcp", "--job_name", "ps", "--task_index", 0, name="ps/0")
+        worker = self.train(*flags, "--transport", "shm", "--job_name", "worker", "--task_index", 0, name="worker/0")
+        self.assert_ends(worker, lambda code: code in (cluster.CONFIGURATION, cluster.RETRY),
+                         says=["no transport can be used", "shm refused: the other end does not offer it"])
+
+
+class Data(cluster.ClusterTest):
+    """Damaged files of the data set, for one worker that would otherwise train."""
+
+    def setUp(self):
+        super().setUp()
+        self.data = self.folder / "data"
+        self.data.mkdir()
+
+    def worker(self, code, says):
+        # It reads its data before it looks for its ps: none is needed here.
+        self.refused(code, says, "--data_dir", self.data, *self.addresses(1), "--job_name", "worker", "--task_index", 0,
+                     "--join_timeout_s", 1)
+
+    def test_no_such_folder(self):
+        shutil.rmtree(self.data)
+        self.worker(cluster.CONFIGURATION, [str(self.data)])
+
+    def test_empty_folder(self):
+        self.worker(cluster.CONFIGURATION, [r"train-(images|labels)-idx\d-ubyte"])
+
+    def test_truncated_and_flipped_files(self):
+        seed = 7
+        print(f"seed {seed}")
+        chance = random.Random(seed)
+        for packed in (False, True):
+            names = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
+                     "t10k-labels-idx1-ubyte"]
+            for name in (f"{name}{'.gz' if packed else ''}" for name in names):
+                for damage in ("cut", "flip", "empty", "longer"):
+                    with self.subTest(name=name, damage=damage):
+                        digits.write(self.data, packed=packed)
+                        path = self.data / name
+                        content = bytearray(path.read_bytes())
+                        if damage == "cut":
+                            content = content[:chance.randrange(1, len(content))]
+                        elif damage == "flip":  # plain pixels carry no checksum: only a header can be seen to be wrong
+                            place = chance.randrange(20, len(content)) if packed else chance.randrange(8)
+                            content[place] ^= 1 << chance.randrange(8)
+                        elif damage == "longer":
+                            content += b"x" * 100
+                        else:
+                            content = b""
+                        path.write_bytes(content)
+                        self.worker(cluster.FAILED, [name])
+            for path in self.data.iterdir():
+                path.unlink()
+
+    def test_a_batch_larger_than_the_data(self):
+        digits.write(self.data)
+        self.refused(cluster.CONFIGURATION, [r"batch of 5000, but .* holds only 1100 training examples"], "--data_dir",
+                     self.data, "--batch_size", 5000, *self.addresses(1), "--job_name", "worker", "--task_index", 0)
+
+    def test_a_local_cluster_ends_at_once_and_says_it_once_a_worker(self):
+        digits.write(self.data)
+        (self.data / "train-labels-idx1-ubyte").write_bytes(b"not labels")
+        task = self.train("--data_dir", self.data)
+        self.assert_ends(task, cluster.FAILED, 10 * cluster.PATIENCE, says=[r"train-labels-idx1-ubyte"])
+        self.assertLessEqual(len([line for line in task.lines() if "train-labels" in line.text]), 3)
+
+
+if __name__ == "__main__":
+    unittest.main()

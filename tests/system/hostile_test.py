@@ -1,0 +1,120 @@
+"""Strangers at the ports of a parameter server: port scanners, health checks, half-open connections. Training goes on,
+and the log does not fill up."""
+import random
+import re
+import socket
+import time
+import unittest
+
+import cluster
+
+GARBAGE = [b"", b"\0", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 300,
+           b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64, b"SSH-2.0-scanner\r\n", b"\xff" * 4096]
+
+
+class Strangers(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        self.seed = random.randrange(2 ** 32)
+        print(f"seed {self.seed}")
+        self.chance = random.Random(self.seed)
+        self.held = []
+        self.addCleanup(lambda: [stranger.close() for stranger in self.held])
+
+    def running(self, *flags):
+        (ps,), workers = self.start_cluster(2, "--epochs", 100000, *flags)
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        return ps, workers
+
+    def visit(self, family, address):
+        for payload in GARBAGE + [self.chance.randbytes(self.chance.randrange(1, 9000)) for _ in range(8)]:
+            stranger = socket.socket(family, socket.SOCK_STREAM)
+            stranger.settimeout(2)
+            try:
+                stranger.connect(address)
+                stranger.sendall(payload)
+                if payload and self.chance.random() < 0.3:
+                    stranger.recv(100)
+            except OSError:  # it was turned away: its good right
+                pass
+            if self.chance.random() < 0.5:
+                self.held.append(stranger)  # half-open, says nothing more
+            else:
+                stranger.close()
+
+    def assert_unimpressed(self, ps, workers):
+        for worker in workers:
+            self.assert_goes_on(worker, steps=3)
+            self.assertTrue(worker.running())
+        self.assertFalse(ps.has(r"worker \d.*was lost"), ps.transcript())
+
+    def assert_terse(self, ps):
+        """No kind of line more than once a minute: what differs between visitors does not make another kind."""
+        kinds = {}
+        for line in ps.lines():
+            if not re.match(r"ps/0 [WE] ", line.text):
+                continue
+            words = re.sub(r"^ps/0 \w \S+ |\d+|0x[0-9a-f]+|'.*'", "", line.text)
+            kinds.setdefault(words[:60], []).append(line.text)
+        for texts in kinds.values():
+            self.assertLessEqual(len(texts), 3, f"{len(texts)} lines of one kind\n{ps.transcript()}")
+
+    def test_tcp_ports(self):
+        ps, workers = self.running("--transport", "tcp")
+        listeners = cluster.tcp_listeners(ps.pid)
+        self.assertEqual(len(listeners), 2, f"control and data: {listeners}")
+        for host, port in listeners:
+            self.visit(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, port))
+        self.assert_unimpressed(ps, workers)
+        self.await_greeting_deadline(workers)
+        self.assert_unimpressed(ps, workers)
+        self.assert_terse(ps)
+
+    def test_unix_sockets(self):
+        ps, workers = self.running("--transport", "shm")
+        names = cluster.abstract_listeners(ps.pid)
+        self.assertTrue(names, "no abstract Unix socket found")
+        for name in names:
+            self.visit(socket.AF_UNIX, "\0" + name)
+        self.assert_unimpressed(ps, workers)
+        self.await_greeting_deadline(workers)
+        self.assert_unimpressed(ps, workers)
+        self.assert_terse(ps)
+
+    def test_two_hundred_half_open_connections(self):
+        ps, workers = self.running("--transport", "tcp")
+        before = len(cluster.socket_inodes(ps.pid))
+        for host, port in cluster.tcp_listeners(ps.pid):
+            for _ in range(100):
+                try:
+                    self.held.append(socket.create_connection((host, port), 2))
+                except OSError:
+                    break
+        self.assert_unimpressed(ps, workers)
+        for stranger in self.held:
+            stranger.close()
+        deadline = time.monotonic() + 20 * cluster.PATIENCE
+        while len(cluster.socket_inodes(ps.pid)) > before + 2:
+            self.assertLess(time.monotonic(), deadline, "the ps keeps connections of visitors that have left")
+            time.sleep(0.05)
+        self.assert_terse(ps)
+
+    def test_newcomers_are_served_while_strangers_hold_connections(self):
+        ps, workers = self.running("--transport", "tcp")
+        for host, port in cluster.tcp_listeners(ps.pid):
+            for _ in range(50):
+                self.held.append(socket.create_connection((host, port), 2))
+        late = self.start_worker(2, "--epochs", 2)
+        self.assert_ends(late, cluster.GOOD)
+        self.assert_unimpressed(ps, workers)
+
+    def await_greeting_deadline(self, workers):
+        """Until well after a visitor that does not introduce itself is closed (5 s), by the pace of the workers."""
+        deadline = time.monotonic() + 7
+        while time.monotonic() < deadline:
+            self.assert_goes_on(workers[0], steps=1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,184 @@
+"""Tasks that die, stall and come late: the others go on or end, soon, and say whom they lost."""
+import os
+import re
+import signal
+import time
+import unittest
+
+import cluster
+
+LONG = ["--epochs", 100000]
+# What people are promised, and what a busy machine adds to it.
+NOTICED = 5 * cluster.PATIENCE + 3
+SILENCE = 2
+
+
+class Killed(cluster.ClusterTest):
+    def running(self, *flags, workers=3, ps=1):
+        servers, started = self.start_cluster(workers, *LONG, *flags, ps=ps)
+        for worker in started:
+            worker.wait_for(r"Step: \d+")
+        return servers, started
+
+    def test_async_goes_on_without_a_worker(self):
+        (ps,), workers = self.running()
+        workers[1].signal(signal.SIGKILL)
+        ps.wait_for(r"worker 1 \(localhost:3001\) was lost: ", NOTICED)
+        self.assert_goes_on(workers[0])
+        self.assert_goes_on(workers[2])
+        for worker in (workers[0], workers[2]):
+            worker.signal(signal.SIGTERM)
+            self.assert_ends(worker, cluster.GOOD)
+        self.assert_ends(ps, cluster.GOOD)
+
+    def test_async_run_ends_well_without_a_killed_worker(self):
+        (ps,), workers = self.start_cluster(3, "--epochs", 20)
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        workers[2].signal(signal.SIGKILL)
+        for task in (workers[0], workers[1], ps):
+            self.assert_ends(task, cluster.GOOD)
+        cluster.hash_of(workers[0])
+
+    def test_sync_ends_naming_the_lost_worker(self):
+        for transport in ("shm", "tcp"):
+            with self.subTest(transport=transport):
+                (ps,), workers = self.running("--mode", "sync", "--transport", transport)
+                workers[1].signal(signal.SIGKILL)
+                for task in (workers[0], workers[2], ps):
+                    self.assert_ends(task, cluster.retry_worthy, NOTICED,
+                                     says=[r"worker 1 \(localhost:3001\) was lost", r"sync mode cannot go on"])
+
+    def test_workers_end_without_their_ps(self):
+        for flags in (["--transport", "shm"], ["--transport", "tcp"], ["--mode", "sync"]):
+            with self.subTest(flags=flags):
+                (ps,), workers = self.running(*flags)
+                ps.signal(signal.SIGKILL)
+                for worker in workers:
+                    self.assert_ends(worker, cluster.retry_worthy, NOTICED,
+                                     says=[rf"parameter server 0 \({self.ps_addresses[0]}\) was lost"])
+
+    def test_workers_name_the_ps_that_died(self):
+        # Its data connections end first on some transports, its control connection on others.
+        servers, workers = self.running(ps=2)
+        servers[1].signal(signal.SIGKILL)
+        for worker in workers:
+            self.assert_ends(worker, cluster.retry_worthy, NOTICED,
+                             says=[rf"parameter server 1 \({self.ps_addresses[1]}\) was lost"])
+
+    def test_local_cluster_without_a_worker(self):
+        task = self.train("--model", "linear", *LONG, "--mode", "sync")
+        task.wait_for(r"Step: \d+")
+        worker = int(task.wait_for(r"# worker/2: pid (\d+)").group(1))
+        os.kill(worker, signal.SIGKILL)
+        self.assert_ends(task, cluster.retry_worthy, NOTICED + 10,
+                         says=[r"worker/2 \(pid \d+\) was killed by signal 9", r"worker 2 .* was lost"])
+
+    def test_local_cluster_leaves_no_orphans(self):
+        task = self.train("--model", "linear", *LONG)
+        task.wait_for(r"Step: \d+")
+        pids = [int(pid) for pid in cluster.children(task.pid)]
+        task.signal(signal.SIGKILL)
+        task.code(5)
+        deadline = time.monotonic() + NOTICED
+        while any(os.path.exists(f"/proc/{pid}") and "Z" != state(pid) for pid in pids):
+            self.assertLess(time.monotonic(), deadline, "tasks outlived their supervisor")
+            time.sleep(0.02)
+
+
+class Stalled(cluster.ClusterTest):
+    def running(self, *flags, workers=3):
+        # Without a core for a while a good worker is silent too, hence not shorter.
+        (ps,), started = self.start_cluster(workers, *LONG, "--silence_limit_s", SILENCE, *flags)
+        for worker in started:
+            worker.wait_for(r"Step: \d+")
+        return ps, started
+
+    def test_async_declares_a_silent_worker_lost(self):
+        for transport in ("shm", "tcp"):
+            with self.subTest(transport=transport):
+                ps, workers = self.running("--transport", transport)
+                workers[1].signal(signal.SIGSTOP)
+                self.assert_goes_on(workers[0])
+                ps.wait_for(rf"worker 1 \(localhost:3001\) was lost: no sign of life for {SILENCE} s", SILENCE + NOTICED)
+                self.assert_goes_on(workers[2])
+                workers[1].signal(signal.SIGCONT)
+                self.assert_ends(workers[1], cluster.retry_worthy, SILENCE + NOTICED,
+                                 says=[r"worker 1 .*(declared lost|no sign of life)"])
+                self.assert_goes_on(workers[0])
+
+    def test_sync_ends_naming_the_silent_worker(self):
+        ps, workers = self.running("--mode", "sync")
+        workers[2].signal(signal.SIGSTOP)
+        for task in (workers[0], workers[1], ps):
+            self.assert_ends(task, cluster.retry_worthy, SILENCE + NOTICED,
+                             says=[rf"worker 2 \(localhost:3002\) was lost: no sign of life for {SILENCE} s"])
+        workers[2].signal(signal.SIGCONT)
+        self.assert_ends(workers[2], cluster.retry_worthy, SILENCE + NOTICED)
+
+    def test_workers_end_when_their_ps_stalls(self):
+        ps, workers = self.running(workers=2)
+        ps.signal(signal.SIGSTOP)
+        for worker in workers:
+            self.assert_ends(worker, cluster.retry_worthy, 10 * cluster.PATIENCE + 3,
+                             says=[rf"parameter server 0 \({self.ps_addresses[0]}\) was lost"])
+
+    def test_a_short_stall_is_no_loss(self):
+        ps, workers = self.running("--silence_limit_s", 30, workers=2)
+        workers[1].signal(signal.SIGSTOP)
+        self.assert_goes_on(workers[0])
+        workers[1].signal(signal.SIGCONT)
+        self.assert_goes_on(workers[1])
+        self.assertFalse(ps.has("lost"), ps.transcript())
+
+
+class Late(cluster.ClusterTest):
+    def test_workers_join_a_running_async_cluster(self):
+        self.start_cluster(3, *LONG)
+        first = self.tasks[1]
+        first.wait_for(r"Step: \d+")
+        late = self.start_worker(7, "--epochs", 3)  # the last --epochs counts; nobody planned for worker 7
+        self.assert_ends(late, cluster.GOOD, says=[r"Final Cost: 0\.0"])
+        step = int(late.wait_for(r"Step: (\d+)").group(1))
+        self.assertGreater(step, 100, "it did not begin with the parameters of the others")
+        self.assert_goes_on(first)
+
+    def test_a_worker_comes_back(self):
+        (ps,), workers = self.start_cluster(2, *LONG)
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        workers[1].signal(signal.SIGKILL)
+        again = self.start_worker(1, "--epochs", 3)
+        self.assert_ends(again, cluster.GOOD)
+        self.assert_goes_on(workers[0])
+        ps.wait_for(r"worker 1 .* was lost")
+
+    def test_the_same_task_twice_is_refused(self):
+        (ps,), workers = self.start_cluster(2, *LONG)
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        twin = self.start_worker(1, "--join_timeout_s", 2)
+        self.assert_ends(twin, cluster.CONFIGURATION, 10 * cluster.PATIENCE,
+                         says=[r"worker 1 is already running", r"--task_index given twice"])
+        self.assert_goes_on(workers[1])
+        self.assertLess(len(re.findall("already running", ps.text())), 4, ps.transcript())
+
+    def test_sync_refuses_a_worker_beyond_the_list(self):
+        _, workers = self.start_cluster(2, *LONG, "--mode", "sync")
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        self.assert_ends(self.start_worker(5), cluster.CONFIGURATION,
+                         says=[r"worker 5 cannot join: sync mode runs with workers 0 to 1"])
+        self.assert_goes_on(workers[0])
+
+
+def state(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
+if __name__ == "__main__":
+    unittest.main()

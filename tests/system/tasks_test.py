@@ -1,0 +1,136 @@
+"""A cluster started by hand, one task per terminal: in any order, described in any of the ways that tutorials use."""
+import itertools
+import json
+import signal
+import unittest
+
+import cluster
+
+RUN = ["--model", "linear", "--epochs", "1", "--log_every", "50"]
+
+
+class ByHand(cluster.ClusterTest):
+    def spec(self, workers=3):
+        ps, *names = (f"127.0.0.1:{port}" for port in cluster.free_ports(1 + workers))
+        return {"ps": [ps], "worker": names}
+
+    def run_tasks(self, order, flags, environment=lambda job, index: None, naming=lambda job, index: [
+            "--job_name", job, "--task_index", index]):
+        """Starts the tasks in that order, each once the one before has had time to begin, and sees all end well."""
+        started = []
+        for job, index in order:
+            started.append(self.train(*RUN, *flags, *naming(job, index), name=f"{job}/{index}",
+                                      environment=environment(job, index)))
+        for task in started:
+            self.assert_ends(task, cluster.GOOD)
+        return started
+
+    def test_cluster_file_in_every_order(self):
+        tasks = [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]
+        orders = list(itertools.permutations(tasks))
+        for order in orders[::5] + [tuple(reversed(tasks))]:  # each task comes first and last
+            with self.subTest(order=order):
+                self.run_tasks(order, ["--cluster", self.write_json(self.spec())])
+
+    def test_workers_wait_for_a_ps_that_comes_last(self):
+        flags = ["--cluster", self.write_json({"cluster": self.spec()})]
+        workers = [self.train(*RUN, *flags, "--job_name", "worker", "--task_index", i, name=f"worker/{i}")
+                   for i in range(3)]
+        for worker in workers:
+            worker.wait_for(r"worker/\d .* waiting for parameter server 0 \(127\.0\.0\.1:\d+\)", 12 + cluster.START)
+        ps = self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
+        for task in (*workers, ps):
+            self.assert_ends(task, cluster.GOOD)
+
+    def test_a_ps_says_for_which_worker_it_waits(self):
+        flags = ["--cluster", self.write_json(self.spec(2))]
+        ps = self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
+        worker = self.train(*RUN, *flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
+        self.assert_ends(worker, cluster.GOOD)  # async: nobody waits for a worker that has not come
+        ps.wait_for(r"ps/0 .* waiting for worker 1 \(127\.0\.0\.1:\d+\)", 12 + cluster.START)
+        self.assertTrue(ps.running())
+        self.assert_ends(self.train(*RUN, *flags, "--job_name", "worker", "--task_index", 1, name="worker/1"),
+                         cluster.GOOD)
+        self.assert_ends(ps, cluster.GOOD)
+
+    def test_sync_workers_say_whom_they_wait_for(self):
+        flags = ["--mode", "sync", "--cluster", self.write_json(self.spec(2))]
+        self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
+        worker = self.train(*RUN, *flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
+        worker.wait_for(r"waiting for worker 1", 12 + cluster.START)
+        self.assert_ends(self.train(*RUN, *flags, "--job_name", "worker", "--task_index", 1, name="worker/1"),
+                         cluster.GOOD)
+        self.assert_ends(worker, cluster.GOOD)
+
+    def test_host_lists_with_underscores_and_with_dashes(self):
+        spec = self.spec(2)
+        order = [("worker", 1), ("ps", 0), ("worker", 0)]
+        lists = ",".join(spec["ps"]), ",".join(spec["worker"])
+        self.run_tasks(order, ["--ps_hosts", lists[0], "--worker_hosts", lists[1]])
+        self.run_tasks(order, [f"--ps-hosts={lists[0]}", f"--worker-hosts={lists[1]}"],
+                       naming=lambda job, index: [f"--job-name={job}", f"--task-index={index}"])
+
+    def test_tf_config(self):
+        spec = self.spec(2)
+        self.run_tasks([("worker", 0), ("worker", 1), ("ps", 0)], [], naming=lambda job, index: [],
+                       environment=lambda job, index: {"TF_CONFIG": json.dumps(
+                           {"cluster": spec, "task": {"type": job, "index": index}})})
+
+    def test_chief_job_is_worker_0(self):
+        spec = self.spec(2)
+        spec = {"ps": spec["ps"], "chief": spec["worker"][:1], "worker": spec["worker"][1:]}
+        chief, worker, _ = self.run_tasks([("chief", 0), ("worker", 0), ("ps", 0)],
+                                          ["--cluster", self.write_json(spec)])
+        self.assertTrue(chief.has(r"^Parameter-Hash"), chief.transcript())
+        self.assertFalse(worker.has(r"^Parameter-Hash"), worker.transcript())
+
+    def test_two_ps_tasks(self):
+        spec = self.spec(2)
+        spec["ps"].append(f"127.0.0.1:{cluster.free_ports(4)[3]}")
+        tasks = self.run_tasks([("ps", 1), ("worker", 0), ("worker", 1), ("ps", 0)],
+                               ["--cluster", self.write_json(spec)])
+        self.assertRegex(tasks[1].text(), r"Path: shard 1 at|shard 0 at")
+
+    def test_a_flag_given_twice_means_the_last_one(self):
+        # Wrappers put their defaults first and what the user typed behind.
+        task = self.train(*RUN, "--workers", 3, "--workers", 1)
+        self.assert_ends(task, cluster.GOOD)
+        self.assertFalse(task.has(r"^# worker/1"), task.transcript())
+
+
+class Stop(cluster.ClusterTest):
+    def test_sigterm_while_waiting_for_the_ps(self):
+        worker = self.train(*RUN, *self.addresses(1), "--job_name", "worker", "--task_index", 0, name="worker/0",
+                            environment={"GRADRAIL_LOG": "info"})
+        worker.wait_for(r"waiting for parameter server 0", 12 + cluster.START)
+        worker.signal(signal.SIGTERM)
+        worker.code(3 * cluster.PATIENCE)
+
+    def test_sigterm_ends_a_waiting_ps(self):
+        ps = self.train(*RUN, *self.addresses(1), "--job_name", "ps", "--task_index", 0, name="ps/0")
+        ps.wait_for(r"waiting for worker 0", 12 + cluster.START)
+        ps.signal(signal.SIGTERM)
+        self.assert_ends(ps, cluster.GOOD, 5 * cluster.PATIENCE)
+
+    def test_sigterm_of_an_async_worker_says_goodbye(self):
+        (ps,), workers = self.start_cluster(3, "--epochs", 100000)
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        workers[1].signal(signal.SIGTERM)
+        self.assert_ends(workers[1], cluster.GOOD, 10 * cluster.PATIENCE, says=[r"Total Time: ", r"Final Cost: "])
+        self.assert_goes_on(workers[0])
+        self.assert_goes_on(workers[2])
+        self.assertFalse(ps.has("lost"), ps.transcript())
+
+    def test_ctrl_c_of_a_local_cluster(self):
+        task = self.train("--model", "linear", "--epochs", 100000)
+        task.wait_for(r"Step: \d+")
+        tasks = cluster.children(task.pid)
+        self.assertEqual(len(tasks), 4)
+        task.signal(signal.SIGINT)
+        self.assert_ends(task, cluster.GOOD, 10 * cluster.PATIENCE, says=[r"^Total Time: |\nTotal Time: "])
+        self.assertFalse(task.has("lost|killed"), task.transcript())
+
+
+if __name__ == "__main__":
+    unittest.main()
