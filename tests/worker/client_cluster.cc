@@ -123,11 +123,14 @@ void fill_initial(Client& client) {
   }
 }
 
-void fill_gradients(Client& client, uint32_t worker, uint64_t step) {
+void fill_gradient(Client& client, size_t tensor, uint32_t worker, uint64_t step) {
   size_t element = 0;
-  for (size_t i = 0; i < client.schema().size(); ++i) {
-    for (float& value : client.gradients(i)) value = gradient_of(worker, step, element++);
-  }
+  for (size_t i = 0; i < tensor; ++i) element += client.gradients(i).size();
+  for (float& value : client.gradients(tensor)) value = gradient_of(worker, step, element++);
+}
+
+void fill_gradients(Client& client, uint32_t worker, uint64_t step) {
+  for (size_t i = 0; i < client.schema().size(); ++i) fill_gradient(client, i, worker, step);
 }
 
 bool eventually(const std::function<bool()>& done, Duration limit) {

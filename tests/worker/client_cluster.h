@@ -88,6 +88,7 @@ float initial_of(size_t element);
 /// All tensors of a client, flattened.
 std::vector<float> flatten(Client& client);
 void fill_initial(Client& client);
+void fill_gradient(Client& client, size_t tensor, uint32_t worker, uint64_t step);
 void fill_gradients(Client& client, uint32_t worker, uint64_t step);
 
 /// True when `done` became so within `limit`.
