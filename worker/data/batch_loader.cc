@@ -8,15 +8,21 @@
 
 namespace gradrail::worker {
 
-BatchLoader::BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream)
+BatchLoader::BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form)
     : split_(&split),
       batch_size_(batch_size),
       seed_(seed),
       stream_(stream),
       order_(split.count),
-      images_(2 * batch_size * split.pixels),
       labels_(2 * batch_size) {
   GRADRAIL_CHECK(batch_size > 0 && batch_size <= split.count);
+  if (form == Form::kSparse) {
+    GRADRAIL_CHECK(fits_sparse(batch_size, split.pixels));
+    sparse_images_.emplace(split.images, split.pixels);
+    lists_.assign(2, SparseLists(batch_size, split.pixels));
+  } else {
+    images_.resize(2 * batch_size * split.pixels);
+  }
   shuffle();
 }
 
@@ -27,11 +33,19 @@ void BatchLoader::prefetch() {
 }
 
 BatchLoader::Batch BatchLoader::next() {
+  GRADRAIL_CHECK(!sparse_images_);
   prefetch();
   ready_ = false;
   const size_t image_values = batch_size_ * split_->pixels;
   return {.images = absl::MakeConstSpan(images_).subspan(half_ * image_values, image_values),
-          .labels = absl::MakeConstSpan(labels_).subspan(half_ * batch_size_, batch_size_)};
+          .labels = labels_in_use()};
+}
+
+SparseBatch BatchLoader::next_sparse() {
+  GRADRAIL_CHECK(sparse_images_.has_value());
+  prefetch();
+  ready_ = false;
+  return lists_[half_].batch(labels_in_use());
 }
 
 void BatchLoader::shuffle() {
@@ -49,14 +63,29 @@ void BatchLoader::fill() {
     shuffle();
   }
   half_ = 1 - half_;
-  float* image = images_.data() + half_ * batch_size_ * split_->pixels;
+  const absl::Span<const uint32_t> examples = absl::MakeConstSpan(order_).subspan(position_, batch_size_);
+  position_ += batch_size_;
   uint8_t* label = labels_.data() + half_ * batch_size_;
-  for (size_t i = 0; i < batch_size_; ++i) {
-    const size_t example = order_[position_++];
+  for (const uint32_t example : examples) *label++ = split_->labels[example];
+  if (sparse_images_) {
+    fill_lists(examples);
+  } else {
+    fill_images(examples);
+  }
+}
+
+void BatchLoader::fill_images(absl::Span<const uint32_t> examples) {
+  float* image = images_.data() + half_ * batch_size_ * split_->pixels;
+  for (const uint32_t example : examples) {
     scale_pixels(split_->images.data() + example * split_->pixels, split_->pixels, image);
     image += split_->pixels;
-    *label++ = split_->labels[example];
   }
+}
+
+void BatchLoader::fill_lists(absl::Span<const uint32_t> examples) {
+  SparseLists& lists = lists_[half_];
+  for (size_t i = 0; i < batch_size_; ++i) lists.set_image(i, (*sparse_images_)[examples[i]]);
+  lists.transpose();
 }
 
 }  // namespace gradrail::worker

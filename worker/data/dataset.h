@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/random.h"
+#include "worker/data/sparse.h"
 
 namespace gradrail::worker {
 
@@ -45,11 +47,14 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder);
 absl::StatusOr<std::string> default_mnist_folder();
 
 /// Batches of one split in an order shuffled anew each epoch from (seed, stream, epoch); the last, smaller batch of an
-/// epoch is left out, as the tutorials do. pixels/255.
+/// epoch is left out, as the tutorials do. pixels/255. A loader makes them in one form; the order is the same in both.
 /// Threads  One owner.
 class BatchLoader {
  public:
-  BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream);
+  enum class Form { kDense, kSparse };
+
+  /// The sparse form goes through the whole split once, here; it takes what fits_sparse().
+  BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form = Form::kDense);
 
   size_t batches_per_epoch() const { return split_->count / batch_size_; }
 
@@ -62,12 +67,19 @@ class BatchLoader {
   };
   /// The next batch; valid until the call after the next prefetch() or next().
   Batch next();
+  /// The same of a sparse loader; a loader answers to the one of its form only.
+  SparseBatch next_sparse();
 
  private:
   /// Begins the epoch `epoch_` with an order of its own.
   void shuffle();
   /// Writes the batch at `position_` into the half that is not in use.
   void fill();
+  void fill_images(absl::Span<const uint32_t> examples);
+  void fill_lists(absl::Span<const uint32_t> examples);
+  absl::Span<const uint8_t> labels_in_use() const {
+    return absl::MakeConstSpan(labels_).subspan(half_ * batch_size_, batch_size_);
+  }
 
   const Split* split_;
   size_t batch_size_;
@@ -79,8 +91,10 @@ class BatchLoader {
   std::vector<uint32_t> order_;
   // Two halves in turn: a prefetched batch must not overwrite the one in use.
   size_t half_ = 0;
-  std::vector<float> images_;
+  std::vector<float> images_;       // dense only
+  std::vector<SparseLists> lists_;  // sparse only
   std::vector<uint8_t> labels_;
+  std::optional<SparseImages> sparse_images_;
 };
 
 }  // namespace gradrail::worker

@@ -4,11 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "worker/data/pixels.h"
 #include "worker/models/elementwise.h"
 #include "worker/models/product.h"
+#include "worker/models/sparse_product.h"
 
 namespace gradrail::worker {
 namespace {
@@ -49,6 +51,7 @@ struct Mlp::Impl {
       : shape(shape),
         threads(threads),
         products(std::move(products)),
+        sparse(shape.batch, shape.inputs, shape.hidden),
         hidden(shape.batch * shape.hidden),
         hidden_gradient(shape.batch * shape.hidden),
         logits(shape.batch * shape.classes) {}
@@ -56,9 +59,23 @@ struct Mlp::Impl {
   /// Fills `hidden` and `logits`.
   void forward(const float* images, Parameters parameters) {
     products.to_hidden.run(images, parameters[kW1].data(), hidden.data(), parameters[kB1].data());
+    finish_forward(parameters);
+  }
+
+  /// From the hidden layer's sums on.
+  void finish_forward(Parameters parameters) {
     sigmoid(hidden.data(), hidden.size());
     products.to_logits.run(hidden.data(), parameters[kW2].data(), logits.data(), parameters[kB2].data());
   }
+
+  void check(absl::Span<const uint8_t> labels, Parameters parameters, Gradients gradients) const {
+    GRADRAIL_CHECK(labels.size() == shape.batch);
+    GRADRAIL_CHECK(parameters.size() == kTensorCount && gradients.size() == kTensorCount);
+    GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < shape.classes);
+  }
+
+  float backward(absl::Span<const uint8_t> labels, Parameters parameters, Gradients gradients,
+                 const GradientReady& ready, absl::FunctionRef<void(const float* hidden_gradient)> write_w1);
 
   size_t count_right(const uint8_t* labels, size_t rows) const {
     size_t right = 0;
@@ -73,6 +90,7 @@ struct Mlp::Impl {
   const Shape shape;
   const int threads;
   Products products;
+  SparseProduct sparse;
   std::vector<float> hidden;
   std::vector<float> hidden_gradient;
   std::vector<float> logits;  // after the forward pass their gradient
@@ -108,33 +126,46 @@ void Mlp::initialise(uint64_t seed, Gradients parameters) {
   for (const size_t biases : {kB1, kB2}) std::fill(parameters[biases].begin(), parameters[biases].end(), 0.0f);
 }
 
-float Mlp::step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
-                Gradients gradients, const GradientReady& ready) {
-  Impl& impl = *impl_;
-  const Shape& shape = impl.shape;
-  GRADRAIL_CHECK(images.size() == shape.batch * shape.inputs && labels.size() == shape.batch);
-  GRADRAIL_CHECK(parameters.size() == kTensorCount && gradients.size() == kTensorCount);
-  GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < shape.classes);
+/// All behind forward(); `write_w1` is the last product, the only one that reads the images once more.
+float Mlp::Impl::backward(absl::Span<const uint8_t> labels, Parameters parameters, Gradients gradients,
+                          const GradientReady& ready, absl::FunctionRef<void(const float* hidden_gradient)> write_w1) {
   const auto done = [&ready](size_t tensor) {
     if (ready) ready(tensor);
   };
-
-  limit_product_threads(impl.threads);
-  impl.forward(images.data(), parameters);
-  float* logits = impl.logits.data();
-  const float cost = softmax_cross_entropy(logits, labels.data(), shape.batch, shape.classes);
-
-  impl.products.to_w2.run(impl.hidden.data(), logits, gradients[kW2].data());
+  const float cost = softmax_cross_entropy(logits.data(), labels.data(), shape.batch, shape.classes);
+  products.to_w2.run(hidden.data(), logits.data(), gradients[kW2].data());
   done(kW2);
-  sum_rows(logits, shape.batch, shape.classes, gradients[kB2].data());
+  sum_rows(logits.data(), shape.batch, shape.classes, gradients[kB2].data());
   done(kB2);
-  float* back = impl.hidden_gradient.data();
-  impl.products.from_logits.run(logits, parameters[kW2].data(), back);
-  sigmoid_backward(impl.hidden.data(), back, shape.batch, shape.hidden, gradients[kB1].data());
-  impl.products.to_w1.run(images.data(), back, gradients[kW1].data());
+  products.from_logits.run(logits.data(), parameters[kW2].data(), hidden_gradient.data());
+  sigmoid_backward(hidden.data(), hidden_gradient.data(), shape.batch, shape.hidden, gradients[kB1].data());
+  write_w1(hidden_gradient.data());
   done(kW1);
   done(kB1);
   return cost;
+}
+
+float Mlp::step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
+                Gradients gradients, const GradientReady& ready) {
+  Impl& impl = *impl_;
+  GRADRAIL_CHECK(images.size() == impl.shape.batch * impl.shape.inputs);
+  impl.check(labels, parameters, gradients);
+  limit_product_threads(impl.threads);
+  impl.forward(images.data(), parameters);
+  return impl.backward(labels, parameters, gradients, ready, [&](const float* hidden_gradient) {
+    impl.products.to_w1.run(images.data(), hidden_gradient, gradients[kW1].data());
+  });
+}
+
+float Mlp::step(const SparseBatch& batch, Parameters parameters, Gradients gradients, const GradientReady& ready) {
+  Impl& impl = *impl_;
+  impl.check(batch.labels, parameters, gradients);
+  limit_product_threads(impl.threads);
+  impl.sparse.forward(batch.by_image, parameters[kW1].data(), parameters[kB1].data(), impl.hidden.data());
+  impl.finish_forward(parameters);
+  return impl.backward(batch.labels, parameters, gradients, ready, [&](const float* hidden_gradient) {
+    impl.sparse.backward(batch.by_pixel, hidden_gradient, gradients[kW1].data());
+  });
 }
 
 float Mlp::accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters) {

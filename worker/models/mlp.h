@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "ps/shard_map.h"
+#include "worker/data/sparse.h"
 
 namespace gradrail::worker {
 
@@ -18,8 +19,9 @@ using Parameters = absl::Span<const absl::Span<const float>>;
 using Gradients = absl::Span<const absl::Span<float>>;
 
 /// The reference experiment's network: inputs-hidden-classes, sigmoid, softmax cross-entropy (mean over the batch),
-/// 784-100-10 by default. Schema: W1 [inputs, hidden], W2 [hidden, classes], b1, b2. Products by oneDNN.
-/// Threads  One owner; products use up to `threads` threads.
+/// 784-100-10 by default. Schema: W1 [inputs, hidden], W2 [hidden, classes], b1, b2. Products by oneDNN, those with a
+/// sparse batch by loops of our own.
+/// Threads  One owner; oneDNN's products use up to `threads` threads, the sparse ones the owner's alone.
 class Mlp {
  public:
   struct Shape {
@@ -42,6 +44,9 @@ class Mlp {
   /// Shapes  images: [batch, inputs], labels: [batch].
   float step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
              Gradients gradients, const GradientReady& ready);
+
+  /// The same from a sparse batch: equal up to rounding.
+  float step(const SparseBatch& batch, Parameters parameters, Gradients gradients, const GradientReady& ready);
 
   /// Share of images [n, inputs] (bytes, scaled by 1/255) whose most likely class is the label, in [0, 1].
   float accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters);

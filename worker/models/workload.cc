@@ -9,6 +9,20 @@
 namespace gradrail::worker {
 namespace {
 
+// On one core of a Zen 4 a sparse step of 784-100-10 becomes as slow as a dense one at a density of 0.6, together with
+// the making of its lists at 0.5. MNIST has 0.19, Fashion-MNIST 0.5.
+constexpr double kBreakEvenDensity = 0.5;
+// Well below, since only this one CPU was measured.
+constexpr double kSparseDensity = 0.35;
+
+/// oneDNN divides its work among the threads, the sparse products do not.
+BatchLoader::Form better_form(const Split& train, const WorkloadOptions& options) {
+  const double share = density(train.images);
+  const bool sparse = fits_sparse(options.batch_size, train.pixels) && share <= kSparseDensity &&
+                      share * options.threads <= kBreakEvenDensity;
+  return sparse ? BatchLoader::Form::kSparse : BatchLoader::Form::kDense;
+}
+
 /// Mlp on MNIST.
 class MlpWorkload final : public Workload {
  public:
@@ -16,7 +30,8 @@ class MlpWorkload final : public Workload {
       : schema_(Mlp::schema(shape)),
         mlp_(std::move(mlp)),
         data_(std::move(data)),
-        loader_(data_.train, options.batch_size, options.seed, options.task_index),
+        form_(better_form(data_.train, options)),
+        loader_(data_.train, options.batch_size, options.seed, options.task_index, form_),
         batch_size_(options.batch_size) {}
 
   const ps::Schema& schema() const override { return schema_; }
@@ -26,6 +41,9 @@ class MlpWorkload final : public Workload {
   void prefetch() override { loader_.prefetch(); }
 
   float step(Parameters parameters, Gradients gradients, const GradientReady& ready) override {
+    if (form_ == BatchLoader::Form::kSparse) {
+      return mlp_->step(loader_.next_sparse(), parameters, gradients, ready);
+    }
     const BatchLoader::Batch batch = loader_.next();
     return mlp_->step(batch.images, batch.labels, parameters, gradients, ready);
   }
@@ -38,6 +56,7 @@ class MlpWorkload final : public Workload {
   const ps::Schema schema_;
   const std::unique_ptr<Mlp> mlp_;
   const MnistData data_;
+  const BatchLoader::Form form_;
   BatchLoader loader_;
   const size_t batch_size_;
 };
