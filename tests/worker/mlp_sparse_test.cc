@@ -59,7 +59,7 @@ std::vector<float> by_pixel_as_dense(const SparseBatch& batch) {
   for (size_t pixel = 0; pixel < pixels; ++pixel) {
     size_t least = 0;
     for (const SparseValue& value : batch.by_pixel[pixel]) {
-      EXPECT_GE(value.row(), least) << "not in ascending order: reruns still agree, other batch layouts may not";
+      EXPECT_GE(value.row(), least) << "pixel " << pixel << ": not in ascending order";
       least = value.row() + 1;
       images[value.row() * pixels + pixel] = static_cast<float>(value.value()) * (1.0f / 255.0f);
     }

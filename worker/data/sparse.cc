@@ -27,7 +27,7 @@ bool fits_sparse(size_t batch_size, size_t pixels) {
 }
 
 SparseImages::SparseImages(absl::Span<const uint8_t> images, size_t pixels) {
-  GRADRAIL_CHECK(pixels > 0 && images.size() % pixels == 0);
+  GRADRAIL_CHECK(pixels > 0 && images.size() % pixels == 0 && fits_sparse(1, pixels));
   // Counted first: growing step by step would need up to three times the room for a moment.
   values_.reserve(count_values(images));
   offsets_.reserve(images.size() / pixels + 1);
