@@ -41,12 +41,24 @@ int core_count() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/// Busy threads that the cluster puts on `host`: one a shard, one a worker.
-size_t busy_threads(const TrainOptions& options, const std::string& host) {
-  size_t count = 0;
-  for (const std::string& ps : options.cluster.ps) count += host_of(ps) == host ? options.flags.shards : 0;
-  for (const std::string& worker : options.cluster.workers) count += host_of(worker) == host ? 1 : 0;
-  return count;
+/// What the cluster puts on one host.
+struct HostLoad {
+  size_t shards = 0;   ///< one busy thread each
+  size_t workers = 0;  ///< one busy thread each, or more where there are cores
+};
+
+HostLoad load_of(const TrainOptions& options, const std::string& host) {
+  const auto here = [&](const std::string& address) { return options.local || host_of(address) == host; };
+  const auto ps = std::count_if(options.cluster.ps.begin(), options.cluster.ps.end(), here);
+  const auto workers = std::count_if(options.cluster.workers.begin(), options.cluster.workers.end(), here);
+  return {.shards = static_cast<size_t>(ps) * options.flags.shards, .workers = static_cast<size_t>(workers)};
+}
+
+/// Cores for one worker's products: what the shards leave, shared evenly.
+int compute_threads(const TrainOptions& options, const std::string& our_address) {
+  const HostLoad load = load_of(options, host_of(our_address));
+  const int cores = core_count() - static_cast<int>(load.shards);
+  return std::max(1, cores / std::max(1, static_cast<int>(load.workers)));
 }
 
 transport::WaitPolicy wait_policy(const TrainOptions& options, const std::string& our_address) {
@@ -54,7 +66,8 @@ transport::WaitPolicy wait_policy(const TrainOptions& options, const std::string
   constexpr Duration kSpin = std::chrono::microseconds(200);
   if (options.flags.wait == "spin") return {.spin = kSpin};
   if (options.flags.wait == "block") return {};
-  const bool fits = busy_threads(options, host_of(our_address)) <= static_cast<size_t>(core_count());
+  const HostLoad load = load_of(options, host_of(our_address));
+  const bool fits = load.shards + load.workers <= static_cast<size_t>(core_count());
   return {.spin = fits ? kSpin : Duration::zero()};
 }
 
@@ -118,18 +131,13 @@ absl::Status run_worker(const TrainOptions& options) {
   catch_signals();
   const auto& workers = options.cluster.workers;
   const std::string our_address = workers[std::min<size_t>(options.task.index, workers.size() - 1)];
-  const int shards_here = static_cast<int>(options.flags.shards);
-  const size_t workers_here =
-      std::max<size_t>(1, std::count_if(workers.begin(), workers.end(),
-                                        [&](const std::string& w) { return host_of(w) == host_of(our_address); }));
-  const int threads = std::max(1, (core_count() - shards_here) / static_cast<int>(workers_here));
   absl::StatusOr<std::unique_ptr<worker::Workload>> workload =
       worker::make_workload({.model = options.flags.model,
                              .batch_size = options.flags.batch_size,
                              .data_dir = options.flags.data_dir,
                              .seed = options.flags.seed,
                              .task_index = options.task.index,
-                             .threads = threads});
+                             .threads = compute_threads(options, our_address)});
   if (!workload.ok()) return workload.status();
   const absl::StatusOr<std::string> source = source_host(options);
   if (!source.ok()) return source.status();
