@@ -88,6 +88,8 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
       notice_(fmt::format("waiting for {}: {}", name_, status.error_message()));
     }
     std::this_thread::sleep_for(kRetryEvery);
+    // A channel that failed once looks again only after 5 s, whatever it was told about backing off.
+    stub_ = ps::proto::Control::NewStub(open_channel(address_));
   }
 }
 
