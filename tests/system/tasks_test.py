@@ -41,6 +41,9 @@ class ByHand(cluster.ClusterTest):
         ps = self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
         for task in (*workers, ps):
             self.assert_ends(task, cluster.GOOD)
+        for worker in workers:  # they look again many times a second, whatever their channels think
+            first_step = next(line.time for line in worker.lines() if line.text.startswith("Step:"))
+            self.assertLess(first_step - ps.started, 3 * cluster.PATIENCE, worker.transcript())
 
     def test_a_ps_says_for_which_worker_it_waits(self):
         flags = ["--cluster", self.write_json(self.spec(2))]
