@@ -35,7 +35,6 @@ class ClientHostile : public ::testing::TestWithParam<const char*> {
 
   /// One step of the honest worker: what it holds afterwards is its own work and nothing else.
   void train_on() {
-    const Watchdog watchdog;
     fill_gradients(*honest_, 0, ++steps_);
     honest_->exchange();
     const absl::Status waited = honest_->wait();
@@ -77,6 +76,7 @@ class ClientHostile : public ::testing::TestWithParam<const char*> {
     EXPECT_TRUE(honest_->barrier("without the hostile").ok());
   }
 
+  const Watchdog watchdog_;
   Cluster cluster_;
   std::unique_ptr<Client> honest_;
   std::unique_ptr<RawWorker> hostile_;
