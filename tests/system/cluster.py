@@ -70,7 +70,7 @@ class Task:
             source, sink = os.pipe()
         else:
             source, sink = output
-        # Its own session: a Ctrl-C at the tests is ours to handle, and the whole group can be ended.
+        # Its own process group: a Ctrl-C at the tests is ours to handle, and all of it can be ended at once.
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=variables,
                                         start_new_session=True)
         os.close(sink)
