@@ -67,7 +67,7 @@ typedef struct gradrail_options {
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \
-  { sizeof(gradrail_options) }
+  { .struct_bytes = sizeof(gradrail_options) }
 
 /* All that return gradrail_status: after anything but GRADRAIL_OK gradrail_last_error() has the words. After an error
  * of start, wait, pull or barrier only leave and free are useful. */
