@@ -13,17 +13,17 @@ constexpr auto kNoticeEvery = std::chrono::seconds(10);
 
 }  // namespace
 
-absl::Status Client::Impl::barrier(const std::string& name, bool live_only) {
+absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_until) {
   ps::proto::BarrierRequest request;
   *request.mutable_member() = member();
   request.set_name(name);
-  request.set_live_only(live_only);
   request.set_patience_ms(kBarrierPatienceMs);
   request.set_generation(++barrier_generation_[name]);
   TimePoint notice_at = Clock::now() + kNoticeEvery;
   while (true) {
     GRADRAIL_RETURN_IF_ERROR(failure());
     if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
+    request.set_live_only(Clock::now() >= absent_until);
     const absl::StatusOr<ps::proto::BarrierReply> reply = controls_[0]->barrier(request);
     if (!reply.ok()) return failure().ok() ? reply.status() : failure();
     if (reply->complete()) return absl::OkStatus();
@@ -121,8 +121,10 @@ void Client::exchange() { impl_->exchange(); }
 absl::Status Client::wait() { return impl_->wait(); }
 absl::Status Client::pull() { return impl_->pull(); }
 uint64_t Client::global_step() const { return impl_->global_step(); }
-absl::Status Client::barrier(const std::string& name) { return impl_->barrier(name, false); }
-absl::Status Client::barrier_of_the_living(const std::string& name) { return impl_->barrier(name, true); }
+absl::Status Client::barrier(const std::string& name) { return impl_->barrier(name, TimePoint::max()); }
+absl::Status Client::barrier_of_the_living(const std::string& name, Duration patience_for_absent) {
+  return impl_->barrier(name, Clock::now() + patience_for_absent);
+}
 absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() { return impl_->save_checkpoint(); }
 absl::Status Client::leave() { return impl_->leave(); }
 ClientStats Client::stats() const { return impl_->stats(); }

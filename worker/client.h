@@ -88,8 +88,9 @@ class Client {
 
   /// Waits until every worker of the cluster specification has called it; who left or was lost is not waited for.
   absl::Status barrier(const std::string& name);
-  /// Waits until every other live worker has called it or left: for the chief's last words.
-  absl::Status barrier_of_the_living(const std::string& name);
+  /// Waits until every other live worker has called it or left: for the chief's last words. Those of the cluster
+  /// specification that have not joined yet are waited for as long as `patience_for_absent`.
+  absl::Status barrier_of_the_living(const std::string& name, Duration patience_for_absent = Duration::zero());
 
   /// Saves parameters, optimizer state and step at every ps task; returns the files. For the chief.
   absl::StatusOr<std::vector<std::string>> save_checkpoint();

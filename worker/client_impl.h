@@ -31,7 +31,8 @@ class Client::Impl {
   absl::Status pull();
 
   // client.cc
-  absl::Status barrier(const std::string& name, bool live_only);
+  /// Workers that have not joined yet are waited for until then.
+  absl::Status barrier(const std::string& name, TimePoint absent_until);
   absl::StatusOr<std::vector<std::string>> save_checkpoint();
   absl::Status leave();
   absl::Span<float> parameters(size_t tensor_index) { return view(parameters_, tensor_index); }

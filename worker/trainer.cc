@@ -11,6 +11,9 @@
 namespace gradrail::worker {
 namespace {
 
+/// Workers are started together; one that has not joined when the chief is done may be a slow starter or never come.
+constexpr auto kPatienceForAbsent = std::chrono::seconds(60);
+
 /// The spans of a client as a workload wants them.
 struct Views {
   explicit Views(Client& client) {
@@ -123,7 +126,7 @@ absl::Status Run::last_words() {
   const bool stopped = stop_.load();
   if (is_chief() && !stopped) {
     // The final parameters are those after the last update of anybody.
-    GRADRAIL_RETURN_IF_ERROR(client_.barrier_of_the_living("training done"));
+    GRADRAIL_RETURN_IF_ERROR(client_.barrier_of_the_living("training done", kPatienceForAbsent));
     GRADRAIL_RETURN_IF_ERROR(client_.pull());
   }
   for (const std::string& text : workload_.verdict(views_.parameters)) {
