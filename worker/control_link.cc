@@ -50,7 +50,8 @@ ControlLink::ControlLink(uint32_t ps_index, std::string address, Notice notice, 
 ControlLink::~ControlLink() { stop_heartbeat(); }
 
 absl::Status ControlLink::explain(const grpc::Status& status) const {
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+  // We cancel nothing whose answer we look at: CANCELLED is a ps that shuts down with our call under way.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::CANCELLED ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::UnavailableError(fmt::format("{} was lost: {}", name_, status.error_message()));
   }
