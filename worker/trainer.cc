@@ -11,8 +11,8 @@
 namespace gradrail::worker {
 namespace {
 
-/// Workers are started together; one that has not joined when the chief is done may be a slow starter or never come.
-constexpr auto kPatienceForAbsent = std::chrono::seconds(60);
+/// Workers are started together; one that has not joined when the chief is done may be a slow starter or never come: starting takes one second.
+constexpr auto kPatienceForAbsent = std::chrono::seconds(10);
 
 /// The spans of a client as a workload wants them.
 struct Views {
