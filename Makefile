@@ -67,7 +67,7 @@ format:
 install:
 	@tools/setup --for demo
 	cmake --preset release
-	cmake --build --preset release
+	cmake --build --preset release --target gradrail
 	cmake --install build/release --prefix $(PREFIX)
 
 clean:

@@ -90,6 +90,7 @@ absl::Status ControlService::join(const proto::JoinRequest& request, proto::Join
   reply.set_initialised(initialised);
   reply.set_first_step(agreed_->training.mode.kind == ModeKind::sync ? next_step : 1);
   reply.set_token(*token);
+  reply.set_saves_checkpoints(!options_.checkpoint_dir.empty());
   for (const auto& shard : shards_) {
     proto::JoinReply::Shard* described = reply.add_shards();
     for (const Shard::Endpoint& endpoint : shard->endpoints()) {

@@ -24,6 +24,7 @@ proto::Training to_proto(const Training& training) {
   message.set_beta2(training.optimizer.beta2);
   message.set_epsilon(training.optimizer.epsilon);
   message.set_bucket_bytes(training.bucket_bytes);
+  message.set_agreement(training.agreement);
   return message;
 }
 
@@ -43,7 +44,8 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                 .beta1 = message.beta1(),
                                 .beta2 = message.beta2(),
                                 .epsilon = message.epsilon()},
-                  .bucket_bytes = message.bucket_bytes()};
+                  .bucket_bytes = message.bucket_bytes(),
+                  .agreement = message.agreement()};
 }
 
 std::string difference(const Training& ours, const Training& theirs) {
@@ -62,6 +64,9 @@ std::string difference(const Training& ours, const Training& theirs) {
   if (a.beta1 != b.beta1) return say("beta1", a.beta1, b.beta1);
   if (a.beta2 != b.beta2) return say("beta2", a.beta2, b.beta2);
   if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
+  if (ours.mode.kind == ModeKind::sync && ours.agreement != theirs.agreement) {
+    return say("options", ours.agreement, theirs.agreement);
+  }
   if (ours.bucket_bytes != theirs.bucket_bytes) return say("bucket_bytes", ours.bucket_bytes, theirs.bucket_bytes);
   return "";
 }

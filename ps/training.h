@@ -19,6 +19,7 @@ struct Training {
   Mode mode;
   OptimizerConfig optimizer;
   uint32_t bucket_bytes = 1 << 20;
+  std::string agreement;  ///< sync: whatever else must be the same (epochs, batch size), in words for people
 };
 
 /// Names as on the command line: async, sync. INVALID_ARGUMENT lists them.

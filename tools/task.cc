@@ -147,6 +147,8 @@ absl::Status run_worker(const TrainOptions& options) {
                             .mode = options.mode,
                             .optimizer = options.optimizer,
                             .bucket_bytes = options.flags.bucket_kib * 1024,
+                            .agreement = fmt::format("--epochs {} --batch_size {} --seed {}", options.flags.epochs,
+                                                     options.flags.batch_size, options.flags.seed),
                             .transports = options.transports,
                             .fallback = !options.flags.no_fallback,
                             .checksums = options.flags.checksums,
@@ -157,18 +159,21 @@ absl::Status run_worker(const TrainOptions& options) {
                             .stop = &stop_requested},
                            (*workload)->schema());
   if (!client.ok()) return told_to_stop(client.status());
+  const bool wants_checkpoints = options.flags.save_steps > 0 || !options.flags.checkpoint_dir.empty();
+  if (wants_checkpoints && !(*client)->saves_checkpoints()) {
+    return absl::FailedPreconditionError(
+        "--save_steps or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
+  }
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
-  return told_to_stop(
-      worker::train(**client, **workload,
-                    {.task_index = options.task.index,
-                     .epochs = options.flags.epochs,
-                     .seed = options.flags.seed,
-                     .log_every = options.flags.log_every,
-                     .save_every_steps = options.flags.checkpoint_dir.empty() ? 0 : options.flags.save_steps,
-                     .checkpoints = !options.flags.checkpoint_dir.empty()},
-                    {.line = [&](const std::string& line) { bar.print_above(line); },
-                     .progress = [&](const worker::Progress& progress) { bar.show(progress); }},
-                    stop_requested));
+  return told_to_stop(worker::train(**client, **workload,
+                                    {.task_index = options.task.index,
+                                     .epochs = options.flags.epochs,
+                                     .seed = options.flags.seed,
+                                     .log_every = options.flags.log_every,
+                                     .save_every_steps = options.flags.save_steps},
+                                    {.line = [&](const std::string& line) { bar.print_above(line); },
+                                     .progress = [&](const worker::Progress& progress) { bar.show(progress); }},
+                                    stop_requested));
 }
 
 }  // namespace gradrail::tools

@@ -126,6 +126,7 @@ absl::Status Client::barrier_of_the_living(const std::string& name, Duration pat
   return impl_->barrier(name, Clock::now() + patience_for_absent);
 }
 absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() { return impl_->save_checkpoint(); }
+bool Client::saves_checkpoints() const { return impl_->saves_checkpoints(); }
 absl::Status Client::leave() { return impl_->leave(); }
 ClientStats Client::stats() const { return impl_->stats(); }
 

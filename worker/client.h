@@ -25,6 +25,7 @@ struct ClientOptions {
   ps::ModeKind mode = ps::ModeKind::async;  ///< must be the same on all workers, as must optimizer and bucket_bytes
   ps::OptimizerConfig optimizer;
   uint32_t bucket_bytes = 1 << 20;
+  std::string agreement;  ///< sync: what else must be the same on all workers, in words for people
   std::vector<std::string> transports = {"shm", "tcp"};  ///< in order of preference
   bool fallback = true;                                  ///< false: the first refusal of a transport is an error
   bool checksums = false;                                ///< CRC32C over every payload, both ways
@@ -92,6 +93,8 @@ class Client {
   /// specification that have not joined yet are waited for as long as `patience_for_absent`.
   absl::Status barrier_of_the_living(const std::string& name, Duration patience_for_absent = Duration::zero());
 
+  /// Whether every ps task was given a checkpoint folder.
+  bool saves_checkpoints() const;
   /// Saves parameters, optimizer state and step at every ps task; returns the files. For the chief.
   absl::StatusOr<std::vector<std::string>> save_checkpoint();
 

@@ -18,6 +18,13 @@ constexpr auto kStopGrace = std::chrono::seconds(2);
 
 }  // namespace
 
+bool Client::Impl::begin_push() {
+  if (!started_) fail(absl::FailedPreconditionError("exchange before start(): there are no parameters yet"));
+  if (!started_) return false;
+  begin(ps::ArrivalKind::push);
+  return true;
+}
+
 void Client::Impl::begin(ps::ArrivalKind kind) {
   GRADRAIL_CHECK(!exchanging_);
   exchanging_ = true;
@@ -36,7 +43,7 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
 }
 
 void Client::Impl::ready(size_t tensor_index) {
-  if (!exchanging_) begin(ps::ArrivalKind::push);
+  if (!exchanging_ && !begin_push()) return;
   for (ShardLink* link : touched_[tensor_index]) {
     // Last bucket first: the order in which the backward pass completes them.
     for (size_t i = link->buckets.size(); i-- > 0;) {
@@ -49,7 +56,7 @@ void Client::Impl::ready(size_t tensor_index) {
 }
 
 void Client::Impl::exchange() {
-  if (!exchanging_) begin(ps::ArrivalKind::push);
+  if (!exchanging_ && !begin_push()) return;
   for (const auto& link : links_) {
     for (size_t i = link->buckets.size(); i-- > 0;) {
       if (!link->buckets[i].pushed) push(*link, static_cast<uint32_t>(i));
@@ -210,7 +217,7 @@ absl::Status Client::Impl::start() {
   begin(ps::ArrivalKind::initialise);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());
-  initialised_ = true;
+  initialised_ = started_ = true;
   return absl::OkStatus();
 }
 
@@ -219,7 +226,7 @@ absl::Status Client::Impl::pull() {
   begin(ps::ArrivalKind::pull);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());
-  initialised_ = true;
+  initialised_ = started_ = true;
   return absl::OkStatus();
 }
 

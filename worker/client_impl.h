@@ -33,6 +33,7 @@ class Client::Impl {
   // client.cc
   /// Workers that have not joined yet are waited for until then.
   absl::Status barrier(const std::string& name, TimePoint absent_until);
+  bool saves_checkpoints() const { return saves_checkpoints_; }
   absl::StatusOr<std::vector<std::string>> save_checkpoint();
   absl::Status leave();
   absl::Span<float> parameters(size_t tensor_index) { return view(parameters_, tensor_index); }
@@ -63,6 +64,7 @@ class Client::Impl {
   void count_tensors(ShardLink& link);
 
   // client_exchange.cc
+  bool begin_push();  ///< false: not now, wait() says why
   void begin(ps::ArrivalKind kind);
   void push(ShardLink& link, uint32_t bucket_index);
   bool post(ShardLink& link, uint32_t bucket_index);
@@ -87,6 +89,7 @@ class Client::Impl {
   ps::ShardMap map_;
   SharedMemory parameters_;
   SharedMemory gradients_;
+  bool saves_checkpoints_ = true;
   bool initialised_ = true;          ///< false: the chief must offer values
   std::vector<std::string> tokens_;  ///< per ps task
 
@@ -101,7 +104,8 @@ class Client::Impl {
   std::vector<std::unique_ptr<ShardLink>> links_;
   std::vector<std::vector<ShardLink*>> touched_;  ///< per tensor: links with buckets that overlap it
   ps::ArrivalKind kind_{};
-  uint64_t step_ = 0;  ///< of the exchange under way or last done
+  uint64_t step_ = 0;     ///< of the exchange under way or last done
+  bool started_ = false;  ///< holds parameters to compute gradients on
   bool exchanging_ = false;
   TimePoint exchange_start_;
   size_t outstanding_ = 0;  ///< buckets pushed or to be pushed whose answer is missing

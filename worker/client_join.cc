@@ -121,7 +121,8 @@ ps::proto::JoinRequest Client::Impl::join_request(uint32_t first_shard) const {
   *request.mutable_training() =
       ps::to_proto({.mode = {.kind = options_.mode, .worker_count = static_cast<uint32_t>(names.size())},
                     .optimizer = options_.optimizer,
-                    .bucket_bytes = options_.bucket_bytes});
+                    .bucket_bytes = options_.bucket_bytes,
+                    .agreement = options_.agreement});
   request.set_first_shard(first_shard);
   request.set_total_shards(map_.shard_count());
   return request;
@@ -138,6 +139,7 @@ absl::Status Client::Impl::join_all(TimePoint deadline) {
     initialised_ = initialised_ && reply->initialised();
     first_step = std::min(first_step, reply->first_step());
     tokens_.push_back(reply->token());
+    saves_checkpoints_ = saves_checkpoints_ && reply->saves_checkpoints();
     for (const auto& shard : reply->shards()) {
       GRADRAIL_CHECK(next_link < links_.size());
       links_[next_link++]->endpoints = {shard.endpoints().begin(), shard.endpoints().end()};

@@ -11,7 +11,8 @@
 namespace gradrail::worker {
 namespace {
 
-/// Workers are started together; one that has not joined when the chief is done may be a slow starter or never come: starting takes one second.
+/// Workers are started together; one that has not joined when the chief is done may be a slow starter or never come:
+/// starting takes one second.
 constexpr auto kPatienceForAbsent = std::chrono::seconds(10);
 
 /// The spans of a client as a workload wants them.
@@ -64,7 +65,9 @@ absl::Status Run::step() {
   workload_.prefetch();  // the next batch is prepared while the exchange is under way
   GRADRAIL_RETURN_IF_ERROR(client_.wait());
   ++steps_;
-  if (is_chief() && options_.save_every_steps > 0 && steps_ % options_.save_every_steps == 0) return save();
+  if (is_chief() && options_.save_every_steps > 0 && client_.saves_checkpoints() &&
+      steps_ % options_.save_every_steps == 0)
+    return save();
   return absl::OkStatus();
 }
 
@@ -138,7 +141,7 @@ absl::Status Run::last_words() {
   }
   summary(seconds);
   if (is_chief() && output_.line) output_.line("Parameter-Hash: " + parameter_hash(client_));
-  if (is_chief() && options_.checkpoints) GRADRAIL_RETURN_IF_ERROR(save());
+  if (is_chief() && client_.saves_checkpoints()) GRADRAIL_RETURN_IF_ERROR(save());
   return absl::OkStatus();
 }
 

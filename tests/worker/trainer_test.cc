@@ -110,8 +110,7 @@ TEST(Trainer, ChiefSavesOnItsWayAndAtTheEnd) {
   const Watchdog watchdog;
   const TemporaryFolder folder;
   Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
-  const Outcome outcome =
-      run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every_steps = 40, .checkpoints = true}, kNeverStop);
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every_steps = 40}, kNeverStop);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   for (const uint64_t step : {40, 80, 100}) {
     const std::string path = folder.path() + "/" + ps::checkpoint_file_name(step, 0, 1);
