@@ -108,9 +108,8 @@ std::vector<Contender> peers(const ExchangeOptions& options, const std::string& 
   std::vector<Contender> list = {
       {"raw socket", [touch](uint64_t bytes, double seconds) { return run_socket(bytes, seconds, touch); }}};
   if (mpi_program.empty()) return list;
-  const std::string version = fmt::format("Open MPI");
   for (const auto& [name, btl] : {std::pair{"shared memory", "vader"}, std::pair{"tcp", "tcp"}}) {
-    list.push_back({fmt::format("{} {}", version, name), [=, btl = std::string(btl)](uint64_t bytes, double seconds) {
+    list.push_back({fmt::format("Open MPI {}", name), [=, btl = std::string(btl)](uint64_t bytes, double seconds) {
                       return run_mpi(mpi_program, btl, bytes, seconds, touch);
                     }});
   }

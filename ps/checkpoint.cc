@@ -71,7 +71,7 @@ absl::Status check_view(const std::string& path, const CheckpointView& view) {
     return absl::InvalidArgumentError(fmt::format("checkpoint {}: {}", path, what));
   };
   if (const absl::Status header = check_header(*view.header); !header.ok()) {
-    return wrong(std::string_view(header.message().data(), header.message().size()));
+    return wrong(message_of(header));
   }
   const uint64_t count = view.header->range.count;
   const bool sizes_agree = std::all_of(view.state.begin(), view.state.end(),

@@ -19,8 +19,10 @@ constexpr auto kStopGrace = std::chrono::seconds(2);
 }  // namespace
 
 bool Client::Impl::begin_push() {
-  if (!started_) fail(absl::FailedPreconditionError("exchange before start(): there are no parameters yet"));
-  if (!started_) return false;
+  if (!started_) {
+    fail(absl::FailedPreconditionError("exchange before start(): there are no parameters yet"));
+    return false;
+  }
   begin(ps::ArrivalKind::push);
   return true;
 }

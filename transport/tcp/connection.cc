@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/status.h"
 #include "fmt/format.h"
 #include "transport/tcp/native_error.h"
 
@@ -57,10 +58,10 @@ absl::StatusOr<std::byte*> TcpConnection::map(RemoteRegion) {
 void TcpConnection::refuse(absl::Status why) {
   const bool zeros = queue_.begun_frame_is_answer() && !answers_alive();
   std::string last_words = queue_.rest_of_begun_frame(zeros);
-  last_words += refusal_frame(words(why));
-  if (state_ == State::open) spdlog::warn("{}: refused the peer: {}", name_, words(why));
+  last_words += refusal_frame(message_of(why));
+  if (state_ == State::open) spdlog::warn("{}: refused the peer: {}", name_, message_of(why));
   hand_over(std::move(last_words));
-  lose({why.code(), fmt::format("{}: refused the peer: {}", name_, words(why))});
+  lose({why.code(), fmt::format("{}: refused the peer: {}", name_, message_of(why))});
 }
 
 void TcpConnection::hand_over(std::string last_words) {
@@ -89,7 +90,7 @@ void TcpConnection::lose(absl::Status cause) {
   queue_.clear();
   gets_.clear();
   if (stranger) {
-    context_.dismiss(this, words(cause));
+    context_.dismiss(this, message_of(cause));
     return;
   }
   Completion lost;
@@ -107,7 +108,7 @@ void TcpConnection::check_alive(TimePoint now, Duration patience) {
   }
   unanswered_since_ = std::min(unanswered_since_, now);
   if (now - unanswered_since_ < patience) return;
-  lose(ended(words(native_error("the host has not answered for too long", ETIMEDOUT))));
+  lose(ended(message_of(native_error("the host has not answered for too long", ETIMEDOUT))));
 }
 
 absl::Status TcpConnection::ended(std::string_view how) const {

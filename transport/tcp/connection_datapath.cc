@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/native_error.h"
@@ -242,9 +243,9 @@ TcpConnection::ReadResult TcpConnection::read_failed(ssize_t result) {
   if (result < 0 && errno == EINTR) return ReadResult::again;
   if (result < 0 && errno == EAGAIN) return ReadResult::dry;
   if (result < 0) {
-    lose(ended(words(native_error("receive", errno))));
+    lose(ended(message_of(native_error("receive", errno))));
   } else if (!send_error_.ok()) {
-    lose(ended(words(send_error_)));  // the socket tells its error once, and sending has heard it
+    lose(ended(message_of(send_error_)));  // the socket tells its error once, and sending has heard it
   } else {
     lose(ended("peer closed the connection"));
   }
@@ -257,7 +258,7 @@ void TcpConnection::header_complete(const HeaderBytes& header) {
   if (status.ok()) status = begin_frame(*frame);
   if (status.ok()) return;
   if (!peer_greeted_ && status.code() == absl::StatusCode::kDataLoss) {
-    lose({status.code(), fmt::format("{}: not a gradrail peer: {}", name_, words(status))});
+    lose({status.code(), fmt::format("{}: not a gradrail peer: {}", name_, message_of(status))});
   } else {
     refuse(std::move(status));
   }

@@ -10,7 +10,4 @@ namespace gradrail::transport::tcp {
 /// `doing` reads as the start of that sentence.
 absl::Status native_error(std::string_view doing, int error);
 
-/// A status' message as the standard's string_view (Debian's absl has its own).
-inline std::string_view words(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
-
 }  // namespace gradrail::transport::tcp
