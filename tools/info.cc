@@ -34,7 +34,6 @@ int run_info() {
   for (const transport::Transport& transport : transport::transports()) {
     fmt::print("  {:9} {}; {}\n", transport.name, transport.purpose, try_transport(transport));
   }
-  fmt::print("  {:9} InfiniBand, RoCE; NOT built\n  {:9} verbs, EFA; NOT built\n", "ucx", "ofi");
   const absl::StatusOr<std::string> data = worker::default_mnist_folder();
   fmt::print("data: {}\n", data.ok() ? *data : std::string(message_of(data.status())));
   fmt::print("host: {}\n", transport::host_id());

@@ -66,6 +66,9 @@ class Connection {
   /// For people: transport and both ends, `tcp 10.0.0.2:40112 > 10.0.0.1:2223`.
   virtual std::string describe() const = 0;
 
+  /// Whether an RDMA device carries the bytes. May be known only after the first put.
+  virtual bool uses_rdma() const { return false; }
+
   /// Any value of the owner's; the transport does not look at it.
   void set_user_data(uint64_t value) { user_data_ = value; }
   uint64_t user_data() const { return user_data_; }

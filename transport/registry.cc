@@ -3,22 +3,61 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "transport/loopback/context.h"
+#include "transport/plugin_loader.h"
 #include "transport/shm/context.h"
 #include "transport/tcp/context.h"
 
 namespace gradrail::transport {
 
-const std::vector<Transport>& transports() {
-  static const std::vector<Transport> list = {
-      {"shm", "tasks on one host: peers map each other's memory", &shm::open, true, false},
-      {"tcp", "everywhere", &tcp::open, false, false},
-      {"loopback", "tests and simulation, inside one process", &loopback::open, true, true},
+namespace {
+
+/// The kernel's list of RDMA devices. Looked at before a plug-in is loaded, so that the many hosts without one do not
+/// pay for libraries they cannot use.
+bool has_rdma_device() {
+  std::error_code error;
+  return std::filesystem::directory_iterator("/sys/class/infiniband", error) != std::filesystem::directory_iterator() ||
+         std::filesystem::directory_iterator("/sys/class/cxi", error) != std::filesystem::directory_iterator();
+}
+
+Transport plugin(const std::string& name, const std::string& purpose) {
+  const auto open = [name](const OpenOptions& options) -> absl::StatusOr<std::unique_ptr<Context>> {
+    if (options.rdma_only && !has_rdma_device()) {
+      return absl::UnavailableError("no RDMA device on this host (nothing in /sys/class/infiniband)");
+    }
+    const absl::StatusOr<const Plugin*> loaded = load_plugin(name);
+    if (!loaded.ok()) return loaded.status();
+    return (*loaded)->open(options);
   };
+  return {name, purpose, open, /*same_host_only=*/false, /*in_process_only=*/false, /*plugin=*/true};
+}
+
+std::vector<Transport> make_list() {
+  std::vector<Transport> list = {
+      {"shm", "tasks on one host: peers map each other's memory", &shm::open, true},
+      plugin("ucx", "InfiniBand, RoCE through UCX"),
+      plugin("ofi", "InfiniBand, RoCE, EFA through libfabric"),
+  };
+  for (const std::string& name : plugin_names()) {
+    const auto same = [&](const Transport& transport) { return transport.name == name; };
+    const bool built_in = name == "tcp" || name == "loopback" || std::any_of(list.begin(), list.end(), same);
+    if (!built_in) list.push_back(plugin(name, "plug-in"));
+  }
+  list.push_back({"tcp", "everywhere", &tcp::open});
+  list.push_back({"loopback", "tests and simulation, inside one process", &loopback::open, true, true});
+  return list;
+}
+
+}  // namespace
+
+const std::vector<Transport>& transports() {
+  static const std::vector<Transport> list = make_list();
   return list;
 }
 

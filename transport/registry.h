@@ -12,21 +12,28 @@
 namespace gradrail::transport {
 
 struct OpenOptions {
-  std::string bind_host;  ///< tcp: source address of outgoing connections; "" lets the kernel choose
+  std::string bind_host;  ///< address of this task's network interface; "" lets the transport choose
+  /// Refuse to open where no RDMA device would carry the bytes: ucx and ofi run over sockets too, but there tcp is
+  /// better.
+  bool rdma_only = false;
+  std::string ofi_provider;  ///< ofi: the libfabric provider to use and no other, "verbs;ofi_rxm"; "": the best
 };
 
-/// One transport of this build.
+/// One transport: built in, or in a plug-in that is loaded when it is first opened.
 struct Transport {
-  std::string_view name;
-  std::string_view purpose;
+  std::string name;
+  std::string purpose;
+  /// Errors  UNAVAILABLE, FAILED_PRECONDITION, NOT_FOUND: why it cannot be used here, for people.
   std::function<absl::StatusOr<std::unique_ptr<Context>>(const OpenOptions&)> open;
   /// Whether two tasks can use it only on one host (same kernel, same network namespace: see host_id()).
   bool same_host_only = false;
   /// Only between contexts of one process: for tests and simulation, never chosen by itself.
   bool in_process_only = false;
+  bool plugin = false;
 };
 
-/// The one list of transports, in order of preference.
+/// The one list of transports, in order of preference: those built in, ucx and ofi whether there are plug-ins for them
+/// or not, and whatever else lies in the plug-in folders (plugin_loader.h).
 const std::vector<Transport>& transports();
 
 /// The transport of this name. NOT_FOUND names those that exist.

@@ -1,11 +1,13 @@
 #include "conformance/setup.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "conformance/channel.h"
 #include "fmt/format.h"
+#include "transport/plugin_loader.h"
 
 namespace gradrail::conformance {
 
@@ -15,9 +17,19 @@ std::string Setup::name() const {
 
 std::ostream& operator<<(std::ostream& out, const Setup& setup) { return out << setup.name(); }
 
+namespace {
+
+bool is_built(const transport::Transport& transport) {
+  const std::vector<std::string> plugins = transport::plugin_names();
+  return !transport.plugin || std::find(plugins.begin(), plugins.end(), transport.name) != plugins.end();
+}
+
+}  // namespace
+
 std::vector<Setup> all_setups() {
   std::vector<Setup> setups;
   for (const transport::Transport& transport : transport::transports()) {
+    if (!is_built(transport) && !is_required(transport.name)) continue;
     setups.push_back({&transport, Peers::threads});
     if (!transport.in_process_only) setups.push_back({&transport, Peers::processes});
   }
@@ -39,18 +51,33 @@ bool is_required(std::string_view transport_name) {
   return false;
 }
 
+namespace {
+
+std::string environment(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
+
+/// GRADRAIL_TEST_OFI_PROVIDER: one run of the suite for each libfabric provider.
+transport::OpenOptions open_options() { return {.ofi_provider = environment("GRADRAIL_TEST_OFI_PROVIDER", "")}; }
+
+}  // namespace
+
 std::unique_ptr<transport::Context> open(const transport::Transport& transport) {
-  auto context = transport.open({});
+  auto context = transport.open(open_options());
   if (!context.ok()) throw Broken(fmt::format("open {}: {}", transport.name, context.status().ToString()));
   return *std::move(context);
 }
 
-std::string any_address(const transport::Transport& transport) { return transport.name == "tcp" ? "127.0.0.1:0" : ""; }
+std::string any_address(const transport::Transport& transport) {
+  if (transport.same_host_only) return "";
+  return environment("GRADRAIL_TEST_HOST", "127.0.0.1") + ":0";  // a device may hear on one address alone
+}
 
 void Conformance::SetUp() {
   // Losing peers by the hundred is what these tests are about: their log would bury the results.
   if (std::getenv("GRADRAIL_LOG") == nullptr) spdlog::set_level(spdlog::level::off);
-  const auto probe = GetParam().transport->open({});
+  const auto probe = GetParam().transport->open(open_options());
   if (!probe.ok()) GRADRAIL_CANNOT(GetParam(), probe.status().ToString());
 }
 
@@ -66,7 +93,8 @@ TEST(Required, transports_are_in_this_build) {
     // Other suites read this variable too: what only they know about is theirs to check.
     const std::string text(name.data(), name.size());
     if (text != "tcp" && text != "shm" && text != "loopback" && text != "ucx" && text != "ofi") continue;
-    EXPECT_TRUE(transport::find_transport(text).ok()) << text;
+    const auto found = transport::find_transport(text);
+    EXPECT_TRUE(found.ok() && is_built(**found)) << text;
   }
 }
 

@@ -26,3 +26,9 @@ if(NOT "${GRADRAIL_MPI}" STREQUAL "OFF")
   set(mpi_found ${MPI_CXX_FOUND})
 endif()
 gradrail_feature(MPI "the Open MPI peer in bench/exchange" "${mpi_found}" "${MPI_CXX_VERSION}" "Open MPI not found")
+
+pkg_check_modules(LIBFABRIC QUIET IMPORTED_TARGET libfabric>=1.17)
+gradrail_feature(OFI "the ofi transport, a plug-in over libfabric" "${LIBFABRIC_FOUND}" "${LIBFABRIC_VERSION}"
+                 "libfabric >= 1.17 not found")
+pkg_check_modules(UCX QUIET IMPORTED_TARGET ucx>=1.13)
+gradrail_feature(UCX "the ucx transport, a plug-in over UCX" "${UCX_FOUND}" "${UCX_VERSION}" "UCX >= 1.13 not found")

@@ -1,0 +1,153 @@
+#include "transport/plugin_loader.h"
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace gradrail::transport {
+namespace {
+
+constexpr std::string_view kPrefix = "libgradrail_transport_";
+constexpr std::string_view kSuffix = ".so";
+
+std::mutex mutex;
+std::string chosen_folder;                                                 // under mutex
+std::map<std::string, absl::StatusOr<const Plugin*>, std::less<>> loaded;  // under mutex
+
+/// Whoever else may change the file, or put another in its place, would run code in this process.
+absl::Status check_owner(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    return absl::NotFoundError(fmt::format("{}: {}", path, std::strerror(errno)));
+  }
+  if (info.st_uid != 0 && info.st_uid != geteuid()) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} belongs to user {}, who is neither root nor this one: code is loaded from it (chown it)", path,
+                    info.st_uid));
+  }
+  // A group of one's own is common (umask 002), but its members are not known here: the rule stays simple.
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{} may be written by others: code is loaded from it (chmod go-w {})", path, path));
+}
+
+absl::Status check_folder(const std::string& folder) {
+  if (folder.empty() || folder[0] != '/') {
+    return absl::InvalidArgumentError(fmt::format("plug-in folder '{}': give the absolute path", folder));
+  }
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) {
+    return absl::InvalidArgumentError(fmt::format("plug-in folder {}: there is no such folder", folder));
+  }
+  const absl::Status owner = check_owner(folder);
+  return owner.ok() ? owner : absl::InvalidArgumentError(fmt::format("plug-in folder {}", message_of(owner)));
+}
+
+std::string program_folder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+std::vector<std::string> folders_locked() {
+  std::vector<std::string> folders;
+  const char* from_environment = std::getenv("GRADRAIL_PLUGIN_DIR");
+  if (!chosen_folder.empty()) {
+    folders.push_back(chosen_folder);
+  } else if (from_environment != nullptr && *from_environment != '\0') {
+    folders.emplace_back(from_environment);
+  }
+  if (const std::string own = program_folder(); !own.empty()) {
+    folders.push_back(own);
+    folders.push_back((std::filesystem::path(own).parent_path() / "lib/gradrail").string());
+  }
+  folders.emplace_back(GRADRAIL_INSTALLED_PLUGINS);
+  std::set<std::string> seen;
+  std::erase_if(folders, [&](const std::string& folder) { return !seen.insert(folder).second; });
+  return folders;
+}
+
+absl::StatusOr<const Plugin*> load_file(const std::string& path) {
+  // Now, not at the first call: a missing library is a reason here and a crash later. Local: two plug-ins may bring
+  // symbols of the same name.
+  void* object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object == nullptr) return absl::FailedPreconditionError(dlerror());
+  const auto entry = reinterpret_cast<PluginEntry>(dlsym(object, kPluginEntry));
+  if (entry == nullptr) {
+    return absl::FailedPreconditionError(fmt::format("{} is not a transport plug-in: no {}()", path, kPluginEntry));
+  }
+  const Plugin* plugin = entry();
+  if (plugin == nullptr) return absl::FailedPreconditionError(fmt::format("{} offers nothing", path));
+  if (plugin->version != kPluginVersion) {
+    return absl::FailedPreconditionError(fmt::format("{} speaks plug-in version {}, this program {}: rebuild it", path,
+                                                     plugin->version, kPluginVersion));
+  }
+  if (std::string_view(plugin->build) != kPluginBuild) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} was built with {}, this program with {}: rebuild it", path, plugin->build, kPluginBuild));
+  }
+  return plugin;
+}
+
+absl::StatusOr<const Plugin*> find_and_load(std::string_view name) {
+  const std::string file = fmt::format("{}{}{}", kPrefix, name, kSuffix);
+  const std::vector<std::string> folders = folders_locked();
+  for (const std::string& folder : folders) {
+    const std::string path = fmt::format("{}/{}", folder, file);
+    if (access(path.c_str(), F_OK) != 0) continue;
+    if (folder[0] != '/') return absl::FailedPreconditionError(fmt::format("{}: the folder is not absolute", path));
+    GRADRAIL_RETURN_IF_ERROR(check_owner(folder));
+    GRADRAIL_RETURN_IF_ERROR(check_owner(path));
+    return load_file(path);
+  }
+  return absl::NotFoundError(fmt::format("plug-in {} not found in {}", file, fmt::join(folders, ", ")));
+}
+
+}  // namespace
+
+std::vector<std::string> plugin_folders() {
+  std::lock_guard lock(mutex);
+  return folders_locked();
+}
+
+absl::Status set_plugin_dir(const std::string& folder) {
+  GRADRAIL_RETURN_IF_ERROR(check_folder(folder));
+  std::lock_guard lock(mutex);
+  chosen_folder = folder;
+  return absl::OkStatus();
+}
+
+std::vector<std::string> plugin_names() {
+  std::set<std::string> names;
+  for (const std::string& folder : plugin_folders()) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      const std::string file = entry.path().filename().string();
+      if (file.size() <= kPrefix.size() + kSuffix.size() || !file.starts_with(kPrefix) || !file.ends_with(kSuffix))
+        continue;
+      names.insert(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+absl::StatusOr<const Plugin*> load_plugin(std::string_view name) {
+  std::lock_guard lock(mutex);
+  if (const auto known = loaded.find(name); known != loaded.end()) return known->second;
+  return loaded.emplace(std::string(name), find_and_load(name)).first->second;
+}
+
+}  // namespace gradrail::transport

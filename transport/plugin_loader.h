@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "transport/plugin.h"
+
+namespace gradrail::transport {
+
+/// Where plug-ins are looked for, in this order: the folder named by set_plugin_dir() or else GRADRAIL_PLUGIN_DIR, the
+/// program's own folder, lib/gradrail beside it, the install prefix.
+std::vector<std::string> plugin_folders();
+
+/// `--plugin-dir`. Call before the first use of the registry.
+/// Errors  INVALID_ARGUMENT: not absolute, not a folder, or others may write to it: whoever can put a file there runs
+///         code in this process.
+absl::Status set_plugin_dir(const std::string& folder);
+
+/// Names of the transports for which a file lies in those folders, sorted; nothing is loaded.
+std::vector<std::string> plugin_names();
+
+/// Loads the plug-in once; later calls give the same answer.
+/// Errors   NOT_FOUND: no such file; names the folders. FAILED_PRECONDITION: it cannot be loaded or was built against
+///          another gradrail; or the file or its folder can be changed by others.
+/// Threads  Any.
+absl::StatusOr<const Plugin*> load_plugin(std::string_view name);
+
+}  // namespace gradrail::transport
