@@ -8,11 +8,12 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CMAKE_C_COMPILER_LAUNCHER)
 FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check asan tsan format install clean
+.PHONY: help demo test test-rdma bench check asan tsan format install clean
 
 help:
 	@echo 'make demo     train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
 	@echo 'make test     the whole suite, then the tests that skipped and why'
+	@echo 'make test-rdma  suites over soft-RoCE in virtual machines, no RDMA hardware (ARGS= flags, such as --list)'
 	@echo 'make bench    what one gradient exchange costs on every path (ARGS= flags of bench/exchange)'
 	@echo 'make check    format, include order, file sizes; clang-tidy on what changed since BASE='
 	@echo 'make asan     the whole suite under the address and undefined-behaviour sanitizers'
@@ -32,6 +33,12 @@ test:
 	cmake --preset release
 	cmake --build --preset release
 	@tools/run_tests release $(ARGS)
+
+test-rdma:
+	@tools/setup --for test
+	cmake --preset release
+	cmake --build --preset release
+	@tests/rdma/lab.py $(ARGS)
 
 asan:
 	@tools/setup --for test

@@ -1,0 +1,149 @@
+"""Virtual machines that see the host's files: what was built on the host runs in them, on a kernel with soft-RoCE.
+
+Their root is the host's, read-only, under a layer of memory; /out is a folder that all guests and the host can write.
+QEMU emulates the processor (TCG): that needs no privilege and no /dev/kvm, and costs a factor of about eleven.
+"""
+import ctypes
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+
+from cable import Cable
+from problem import CannotRun, Problem
+from switch import Switch
+
+HERE = pathlib.Path(__file__).resolve().parent
+QEMU = "qemu-system-x86_64"
+BOOT_SECONDS = 90  # 5-14 s here; a loaded machine may take some times that
+MEMORY_MB = 1024  # taken from the host only as far as the guest touches it
+POLL_SECONDS = 0.02
+PR_SET_PDEATHSIG = 1
+
+
+class Guests:
+    """Use with `with`: whatever happens, no guest outlives it."""
+
+    def __init__(self, kernel, count, out, build, options, deadline):
+        self.count = count
+        self.out = out
+        self._kernel = kernel
+        self._build = build
+        self._options = options
+        self._deadline = deadline
+        self._processes = []
+        self._switch = Switch(count)
+        self.cable = Cable(self._switch, out / "cable")
+
+    def __enter__(self):
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def _start(self):
+        words = {"LAB": HERE, "BUILD": self._build, "MODULES": self._kernel.modules, "RANKS": self.count}
+        (self.out / "lab.env").write_text("".join(f"{k}={shlex.quote(str(v))}\n" for k, v in words.items()))
+        for role in range(self.count):
+            (self.out / f"up.{role}").unlink(missing_ok=True)
+            self._processes.append(self._launch(role))
+        for end in self._switch.guest_sockets:
+            end.close()
+        self._switch.start()
+        deadline = min(time.monotonic() + BOOT_SECONDS, self._deadline)
+        while not all((self.out / f"up.{role}").exists() for role in range(self.count)):
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise Problem(f"a guest did not come up in time (limit {BOOT_SECONDS} s): see {self.out}/console.*")
+            time.sleep(POLL_SECONDS)
+
+    def _launch(self, role):
+        link = self._switch.guest_sockets[role].fileno()
+        command = qemu_command(self._kernel, role, self.out, link, self._options)
+        with open(self.out / f"console.{role}", "ab") as console:
+            # Its own process group: a Ctrl-C is ours to handle.
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=console, stderr=subprocess.STDOUT,
+                                    pass_fds=[link], start_new_session=True, preexec_fn=_die_with_parent)
+
+    def check_alive(self):
+        for role, process in enumerate(self._processes):
+            if process.poll() is not None:
+                last = _last_line(self.out / f"console.{role}")
+                raise Problem(f"guest {role} stopped (status {process.returncode}): {last} (see {self.out}/console.{role})")
+
+    def send(self, role, line):
+        """One line to the guest's console, where guest/start waits for it."""
+        try:
+            self._processes[role].stdin.write(line.encode() + b"\n")
+            self._processes[role].stdin.flush()
+        except OSError:
+            self.check_alive()
+            raise
+
+    def restore_cable(self):
+        self._switch.restore()
+
+    def stop(self):
+        for process in self._processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.stdin.close()
+            process.wait()
+        self._switch.stop()
+
+
+def qemu_command(kernel, role, out, link, options):
+    def path(text):
+        return str(text).replace(",", ",,")  # QEMU's own way to quote
+
+    arguments = [
+        "console=ttyS0 quiet loglevel=4 mitigations=off nokaslr panic=-1 rdinit=/init", clock(), f"role={role}"]
+    return [
+        shutil.which(QEMU), "-accel", options.accel, "-M", "q35", "-cpu", "max", "-smp", "1",
+        "-m", str(options.memory_mb), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
+        "-kernel", str(kernel.image), "-initrd", str(kernel.first_root), "-append", " ".join(arguments),
+        "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+        "-device", "virtio-9p-pci,fsdev=root,mount_tag=hostroot",
+        "-fsdev", f"local,id=out,path={path(out)},security_model=none",
+        "-device", "virtio-9p-pci,fsdev=out,mount_tag=out",
+        "-device", "virtio-rng-pci",
+        "-netdev", f"socket,id=net,fd={link}",
+        # 4200 bytes hold RoCE's largest packet with its headers.
+        "-device", f"virtio-net-pci,netdev=net,mac=52:54:00:00:07:{role + 1:02x},host_mtu=4200,romfile="]
+
+
+def clock():
+    """What the guest's kernel is told of time. TCG shows it the host's time stamp counter: say how fast that runs, so that
+    it is not measured against an emulated timer on a loaded host; never `tsc=reliable`, with which one boot ran 2.4 times
+    as fast as it should. Where the counter stops or changes pace, HPET, which is slow but right."""
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    steady = "constant_tsc" in text and "nonstop_tsc" in text
+    pace = re.search(r"^bogomips\s*:\s*([\d.]+)", text, re.M)  # two per cycle, wherever the counter gives the time
+    return f"tsc_early_khz={round(float(pace.group(1)) * 500)}" if steady and pace else "clocksource=hpet"
+
+
+def check_machine():
+    if os.uname().machine != "x86_64":
+        raise CannotRun(f"the guests run this machine's programs, and this is {os.uname().machine}, not x86_64")
+    if not shutil.which(QEMU):
+        raise CannotRun(f"{QEMU} is missing: run tools/setup --for rdma (package qemu-system-x86)")
+
+
+def _die_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _last_line(path):
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no output"

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Runs suites over real RDMA verbs without RDMA hardware: in virtual machines with soft-RoCE. See README.md.
+
+Exit status: 0 all passed, 1 something failed, 77 this machine cannot run the lab (the reason is printed).
+GRADRAIL_FORBID_SKIPS=1 turns skips into failures; so does a GRADRAIL_REQUIRE that names rdma.
+"""
+import argparse
+import fnmatch
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+import guests
+import kernel
+from problem import CannotRun, Problem
+from runner import Runner
+from suites import SUITES
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SKIPPED = 77
+WHOLE_SECONDS = 280  # ctest's limit for the lab is 300 s
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="the suites, and what each is about")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="suites to run; * and ? as in the shell")
+    parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build/release", help="what is tested")
+    parser.add_argument("--cache", type=pathlib.Path, default=ROOT / "build/rdma-lab", help="the kernel, logs of failed runs")
+    parser.add_argument("--limit", type=float, default=WHOLE_SECONDS, metavar="SECONDS", help="for the whole run")
+    parser.add_argument("--slower", type=float, default=1, metavar="N", help="stretch every suite's limit, for sanitizers")
+    parser.add_argument("--keep", action="store_true", help="keep the logs of a good run too")
+    parser.add_argument("--accel", default="tcg,thread=multi", help="QEMU's accelerator; kvm is faster where it works")
+    parser.add_argument("--memory-mb", type=int, default=guests.MEMORY_MB, help="of each guest")
+    return parser.parse_args()
+
+
+def chosen(patterns):
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(suite.name, pattern) for suite in SUITES):
+            raise SystemExit(f"no suite is called {pattern}; --list shows them")
+    return [s for s in SUITES if not patterns or any(fnmatch.fnmatchcase(s.name, p) for p in patterns)]
+
+
+def say(text):
+    print(f"rdma  {text}", flush=True)
+
+
+def run(options, suites):
+    guests.check_machine()
+    start = time.monotonic()
+    prepared = kernel.prepare(options.cache.resolve(), say)
+    out = pathlib.Path(tempfile.mkdtemp(dir=options.cache.resolve(), prefix=time.strftime("run-%H%M%S-")))
+    runner = Runner(prepared, out, options, say, deadline=start + options.limit)
+    good = runner.run(suites)
+    say(f"{runner.total_line()} in {time.monotonic() - start:.0f} s (Linux {prepared.version}, soft-RoCE)")
+    if good and not options.keep:
+        shutil.rmtree(out, ignore_errors=True)
+    else:
+        say(f"logs: {out}")
+    return 0 if good else 1
+
+
+def is_required():
+    return "rdma" in os.environ.get("GRADRAIL_REQUIRE", "").split(",")
+
+
+def main():
+    options = parse_arguments()
+    suites = chosen(options.only)
+    if options.list:
+        for suite in suites:
+            print(f"{suite.name:24} {suite.guests} guest{'s' if suite.guests > 1 else ' '}  {suite.about}")
+        return 0
+    # A signal becomes an exception, so that the guests end on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return run(options, suites)
+    except CannotRun as why:
+        say(f"skipped: {why}")
+        return 1 if is_required() else SKIPPED
+    except Problem as why:
+        say(f"failed: {why}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,9 @@
+"""What ends a run of the lab with a sentence instead of a traceback."""
+
+
+class Problem(Exception):
+    """Something is wrong that a person has to put right: the text names the thing, the cause and the remedy."""
+
+
+class CannotRun(Exception):
+    """This machine cannot run the lab: a skip, or a failure where GRADRAIL_REQUIRE names rdma."""

@@ -1,0 +1,138 @@
+"""Runs suites in the guests: those for one guest side by side, one in each; then those for two guests, one by one."""
+import collections
+import os
+import shlex
+import time
+
+import results
+from guests import POLL_SECONDS, Guests
+from problem import Problem
+from suites import ENVIRONMENT
+
+GRACE_SECONDS = 30  # for a guest to end a job that is past its limit; after that the guest itself counts as stuck
+
+
+class Job:
+    """A suite that is running in some guests."""
+
+    def __init__(self, suite, roles, folder, limit_seconds):
+        self.suite = suite
+        self.roles = roles
+        self.folder = folder
+        self.started = time.monotonic()
+        self.deadline = self.started + limit_seconds + GRACE_SECONDS
+
+    def status(self):
+        """None while it runs; then the first status that is not 0, if any."""
+        try:
+            statuses = [int((self.folder / f"status.{role}").read_text()) for role in self.roles]
+        except FileNotFoundError:
+            return None
+        return next(filter(None, statuses), 0)
+
+    def log(self):
+        logs = [self.folder / f"log.{role}" for role in self.roles]
+        return "\n".join(log.read_text(errors="replace") for log in logs if log.exists())
+
+
+class Runner:
+    def __init__(self, kernel, out, options, say, deadline):
+        self._kernel = kernel
+        self._out = out
+        self._options = options
+        self._build = options.build_dir.resolve()
+        self._say = say
+        self._deadline = deadline
+        self._waiting = []
+        self._running = []
+        self._totals = collections.Counter()
+
+    def run(self, suites):
+        """Whether all is well."""
+        for suite in suites:
+            missing = suite.missing(self._build)
+            if missing:
+                self._report(suite, results.Result(skipped=[(suite.name, f"not built: {', '.join(missing)}")]), 0)
+            else:
+                self._waiting.append(suite)
+        # A guest that broke is not used again: what is left gets fresh ones. Each round takes a suite off the list.
+        while self._waiting:
+            try:
+                self._boot_and_run()
+            except Problem as why:
+                self._give_up(str(why))
+        return not self._totals["failed"] and self._totals["passed"] > 0
+
+    def total_line(self):
+        return "total: " + ", ".join(f"{self._totals[word]} {word}" for word in ("passed", "failed", "skipped"))
+
+    def _boot_and_run(self):
+        count = 2 if len(self._waiting) > 1 else self._waiting[0].guests
+        start = time.monotonic()
+        with Guests(self._kernel, count, self._out, self._build, self._options, self._deadline) as guests:
+            self._say(f"{count} guest{'s' if count > 1 else ''} up after {time.monotonic() - start:.1f} s")
+            while self._waiting or self._running:
+                self._start_what_can(guests)
+                guests.cable.serve()
+                guests.check_alive()
+                self._collect()
+                time.sleep(POLL_SECONDS)
+
+    def _start_what_can(self, guests):
+        busy = {role for job in self._running for role in job.roles}
+        idle = [role for role in range(guests.count) if role not in busy]
+        alone = [suite for suite in self._waiting if suite.guests == 1]
+        for role, suite in zip(idle, alone):
+            self._start(guests, suite, [role])
+        if self._waiting and not alone and not busy:
+            self._start(guests, self._waiting[0], list(range(self._waiting[0].guests)))
+
+    def _start(self, guests, suite, roles):
+        folder = self._out / suite.name
+        folder.mkdir()
+        limit = suite.seconds * self._options.slower
+        words = {**ENVIRONMENT, **suite.environment, "RANKS": suite.guests, "OUT": f"/out/{suite.name}"}
+        exports = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in words.items())
+        (folder / "job").write_text(exports + suite.job + "\n")
+        guests.restore_cable()
+        self._waiting.remove(suite)
+        self._running.append(Job(suite, roles, folder, limit))
+        for role in roles:
+            guests.send(role, f"{suite.name} {limit:.0f}")
+
+    def _collect(self):
+        for job in list(self._running):
+            status = job.status()
+            if status is not None:
+                self._running.remove(job)
+                self._report(job.suite, job.suite.read(job.log(), status), time.monotonic() - job.started)
+            elif time.monotonic() > job.deadline:
+                raise Problem(f"{job.suite.name}: the guest does not answer, {GRACE_SECONDS} s past the suite's limit")
+        if time.monotonic() > self._deadline:
+            raise Problem(f"the lab's {self._options.limit:.0f} s are over (--limit)")
+
+    def _give_up(self, why):
+        """Ends what was running; where nothing was, no guest came up and none will. Then, and when the time is over, all."""
+        lost = [job.suite for job in self._running]
+        if not lost or time.monotonic() > self._deadline:
+            lost += self._waiting
+        for suite in lost:
+            self._report(suite, results.Result(failed=[(suite.name, why)]), 0)
+        self._waiting = [suite for suite in self._waiting if suite not in lost]
+        self._running = []
+
+    def _report(self, suite, result, seconds):
+        forbidden = os.environ.get("GRADRAIL_FORBID_SKIPS") == "1" or suite.is_required(os.environ.get("GRADRAIL_REQUIRE", ""))
+        if forbidden:
+            result.failed += [(name, f"skip forbidden: {why}") for name, why in result.skipped]
+            result.skipped = []
+        counts = {"passed": result.passed, "failed": len(result.failed), "skipped": len(result.skipped)}
+        self._totals.update(counts)
+        shown = "  ".join(f"{count:4} {word}" for word, count in counts.items())
+        self._say(f"{suite.name:28}{shown}  {seconds:6.1f} s")
+        for name, why in result.failed:
+            self._say(f"  failed   {name}: {why}")
+        for name, why in result.skipped:
+            self._say(f"  skipped  {name}: {why}")
+        if result.failed:
+            self._say(f"  log      {self._out / suite.name}/log.*")
