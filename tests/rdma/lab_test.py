@@ -120,6 +120,10 @@ class ResultsTest(unittest.TestCase):
         result = results.read_gtest(GTEST + "[ RUN      ] A.last\n", 139)
         self.assertEqual(result.failed[-1], ("A.last", "never ended: ended by signal 11"))
 
+    def test_crash_in_the_first_of_two_logs(self):
+        result = results.read_gtest("[ RUN      ] A.lost\n[ RUN      ] A.good\n[       OK ] A.good (3 ms)\n", 139)
+        self.assertEqual((result.passed, [name for name, _ in result.failed]), (1, ["A.lost"]))
+
     def test_a_bad_status_alone_is_a_failure(self):
         self.assertTrue(results.read_gtest("[ RUN      ] A.good\n[       OK ] A.good (3 ms)\n", 1).failed)
         self.assertTrue(results.read_steps("PASS a: b\n", 1).failed)

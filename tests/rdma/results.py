@@ -19,6 +19,8 @@ def read_gtest(log, status):
         begun = re.match(r"\[ RUN      \] (\S+)", line)
         ended = re.match(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+?),? .*\(\d+ ms\)", line)
         if begun:
+            if running:  # the log of another guest begins
+                result.failed.append((running, f"never ended: {meaning(status)}"))
             running, first = begun.group(1), number + 1
         elif ended and running:
             outcome, name = ended.groups()

@@ -90,6 +90,8 @@ class Runner:
     def _start(self, guests, suite, roles):
         folder = self._out / suite.name
         folder.mkdir()
+        for prepare in suite.prepare:
+            prepare(self._out)
         limit = suite.seconds * self._options.slower
         words = {**ENVIRONMENT, **suite.environment, "RANKS": suite.guests, "OUT": f"/out/{suite.name}"}
         exports = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in words.items())

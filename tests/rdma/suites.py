@@ -7,6 +7,7 @@ and rxe0, the RDMA device; /out/<suite>/ is a folder that both guests and the ho
 import pathlib
 from dataclasses import dataclass, field
 
+import mnist
 import results
 
 # What the libraries need to be told on soft-RoCE.
@@ -30,6 +31,7 @@ class Suite:
     read: object = results.read_gtest
     needs: tuple = ()  # files of the build folder without which there is nothing to run
     environment: dict = field(default_factory=dict)
+    prepare: tuple = ()  # functions that put something into the run's folder, seen in the guests as /out
     requires: tuple = ()  # words of GRADRAIL_REQUIRE that forbid this suite to skip, beside "rdma" and its own name
 
     def missing(self, build):
@@ -39,12 +41,53 @@ class Suite:
         return bool({"rdma", self.name, *self.requires} & set(words.split(",")))
 
 
+
+def small_mnist(out):
+    if not (out / "mnist").exists():
+        mnist.write(out / "mnist")
+
+
 CONFORMANCE = "tests/conformance_test"
+GRADRAIL = "tools/gradrail"
+
+
+def plugin(transport):
+    return f"lib/gradrail/libgradrail_transport_{transport}.so"
+
+
+def conformance(name, about, transport, seconds, environment):
+    """The whole transport suite, no skip allowed. Each guest takes half of the tests: odd ones, and there are cores for both."""
+    return Suite(
+        f"conformance-{name}", about, seconds=seconds, guests=2, requires=(transport,), needs=(CONFORMANCE, plugin(transport)),
+        # A device hears on the address of its network device, not on 127.0.0.1.
+        job=f'GRADRAIL_TEST_HOST=$MY_ADDRESS GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$ROLE "$BUILD/{CONFORMANCE}" '
+            f'--gtest_filter="*/{transport}_*"',
+        environment={"GRADRAIL_REQUIRE": transport, **environment})
+
+
+def training(transport, environment=None):
+    return Suite(
+        f"train-{transport}", f"MNIST, 1 ps and 2 workers, sync, over {transport} on verbs: hash as over tcp, bytes by RDMA",
+        job=f'. "$LAB/jobs/train.sh"; reference; over {transport} {transport}; exit $failed', seconds=120, guests=2,
+        read=results.read_steps, needs=(GRADRAIL, plugin(transport)), prepare=(small_mnist,), requires=(transport,),
+        environment=environment or {})
+
+
+# rc brings ud along, over which it is wired up; rc_verbs alone, or with tcp, ends with "no auxiliary transport".
+UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
+UCX_UD = {"UCX_TLS": "ud_verbs"}
 
 SUITES = (
     Suite("lab-libraries", "the lab itself: verbs, libfabric, UCX over soft-RoCE between two hosts, and a cut cable",
           job='. "$LAB/jobs/libraries.sh"', seconds=150, guests=2, read=results.read_steps,
           needs=("tests/verbs_writer",)),
-    Suite("conformance-tcp", "the transport suite over tcp: the build's programs run in a guest",
-          job=f'"$BUILD/{CONFORMANCE}" --gtest_filter="*/tcp_*:-*_of_every_size_*:*_round_trips*"', seconds=90, needs=(CONFORMANCE,)),
+    Suite("conformance-tcp", "what of the transport suite is quick, over tcp: the build's programs run in a guest",
+          job=f'"$BUILD/{CONFORMANCE}" --gtest_filter="*/tcp_threads:-*_of_every_size_*:*_round_trips*"', seconds=90,
+          needs=(CONFORMANCE,)),
+    conformance("ofi-verbs", "the transport suite over libfabric's verbs;ofi_rxm", "ofi", 180,
+                {"GRADRAIL_TEST_OFI_PROVIDER": "verbs;ofi_rxm"}),
+    conformance("ucx-rc", "the transport suite over UCX's rc_verbs", "ucx", 180, UCX_RC),
+    conformance("ucx-ud", "the transport suite over UCX's ud_verbs", "ucx", 180, UCX_UD),
+    training("ofi"),
+    training("ucx", UCX_RC),
 )

@@ -1,0 +1,85 @@
+# Training across the cable: the ps in guest 1, two workers in guest 0, so that every gradient crosses it.
+#   train NAME FLAG…         one sync run; its output in $OUT/NAME.*, its hash in $OUT/NAME.hash
+. "$LAB/jobs/steps.sh"
+gradrail=$BUILD/tools/gradrail
+RUN_SECONDS=60
+EPOCHS=${EPOCHS:-1}
+
+task() {
+  local name=$1 log=$2
+  shift 2
+  timeout $RUN_SECONDS "$gradrail" train --ps_hosts 10.7.0.2:2222 --worker_hosts 10.7.0.1:2223,10.7.0.1:2224 \
+    --data_dir /out/mnist --mode sync --epochs "$EPOCHS" --no-fallback "$@" > "$OUT/$name.$log" 2>&1
+}
+
+# counted NAME: the device's own count of packets sent and the cable's of RoCE bytes, before or after a run.
+counted() {
+  cat /sys/class/infiniband/rxe0/ports/1/hw_counters/{sent,rcvd}_pkts
+  cable bytes
+}
+
+train() {
+  local name=$1
+  shift
+  meet "$name.start" || return
+  if [ "$ROLE" = 1 ]; then
+    task "$name" ps --job_name ps --task_index 0 "$@"
+    local status=$?
+    [ $status = 0 ] || fail "$name.ps" "exit status $status: $(tail -1 "$OUT/$name.ps")"
+  else
+    counted > "$OUT/$name.before"
+    task "$name" worker1 --job_name worker --task_index 1 "$@" &
+    task "$name" worker0 --job_name worker --task_index 0 "$@"
+    local status=$?
+    wait $! || status=$?
+    counted > "$OUT/$name.after"
+    sed -n 's/^Parameter-Hash: //p' "$OUT/$name.worker0" > "$OUT/$name.hash"
+    [ $status = 0 ] || fail "$name" "exit status $status: $(tail -1 "$OUT/$name.worker0")"
+  fi
+  meet "$name.end" || return
+}
+
+# The hash that every other run must reach; computed once for all suites of a boot.
+reference() {
+  [ -s /out/reference.hash ] && return
+  train reference --transport tcp
+  [ "$ROLE" = 0 ] && cp "$OUT/reference.hash" /out/
+  meet reference.known
+}
+
+# over NAME TRANSPORT FLAG…: a run over TRANSPORT, and whether it did what it says.
+over() {
+  local name=$1 transport=$2
+  shift 2
+  train "$name" --transport "$transport" "$@"
+  [ "$ROLE" = 0 ] && [ -s "$OUT/$name.hash" ] || return
+  same_hash "$name"
+  took_path "$name" "$transport"
+  moved_by_rdma "$name"
+}
+
+same_hash() {
+  local hash wanted
+  read -r hash < "$OUT/$1.hash"
+  read -r wanted < /out/reference.hash
+  if [ "$hash" = "$wanted" ]; then pass "$1.hash" "as over tcp"; else fail "$1.hash" "$hash, over tcp $wanted"; fi
+}
+
+took_path() {
+  local paths
+  paths=$(sed -n 's/^Path: //p' "$OUT/$1".worker[01])
+  if [ "$(grep -c "$2" <<< "$paths")" = 2 ]; then pass "$1.path" "$(head -1 <<< "$paths")"; else fail "$1.path" "${paths//$'\n'/; }"; fi
+}
+
+# What the workers say they moved, the cable must have seen as RoCE, and rxe0 as packets of at most 4096 bytes.
+moved_by_rdma() {
+  local told=0 pushed returned before after roce packets
+  while read -r pushed returned; do told=$((told + pushed + returned)); done < <(
+    sed -n 's/^Exchange: .* \([0-9]*\) bytes pushed, \([0-9]*\) bytes returned.*/\1 \2/p' "$OUT/$1".worker[01])
+  mapfile -t before < "$OUT/$1.before"
+  mapfile -t after < "$OUT/$1.after"
+  packets=$((after[0] + after[1] - before[0] - before[1]))
+  roce=$(($(cut -d' ' -f2 <<< "${after[2]}") - $(cut -d' ' -f2 <<< "${before[2]}")))
+  local told_packets=$((told / 4096)) said="told $told B, cable $roce B RoCE, rxe0 $packets packets"
+  if [ $told -gt 0 ] && [ $roce -ge $told ] && [ $packets -ge $told_packets ]; then pass "$1.bytes" "$said"; else fail "$1.bytes" "$said"; fi
+}
