@@ -14,7 +14,7 @@ import subprocess
 import time
 
 from cable import Cable
-from problem import CannotRun, Problem
+from problem import CannotRun, GuestLost, Problem
 from switch import Switch
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -77,8 +77,8 @@ class Guests:
     def check_alive(self):
         for role, process in enumerate(self._processes):
             if process.poll() is not None:
-                last = _last_line(self.out / f"console.{role}")
-                raise Problem(f"guest {role} stopped (status {process.returncode}): {last} (see {self.out}/console.{role})")
+                console = self.out / f"console.{role}"
+                raise GuestLost(role, f"guest {role} stopped: {_last_words(console)} (see {console})")
 
     def send(self, role, line):
         """One line to the guest's console, where guest/start waits for it."""
@@ -144,6 +144,7 @@ def _die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _last_line(path):
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "no output"
+def _last_words(console):
+    """A kernel that panics goes on to say where; the reason stands before."""
+    lines = console.read_text(errors="replace").strip().splitlines() or ["no output"]
+    return next((line for line in reversed(lines) if "Kernel panic" in line), lines[-1])

@@ -23,6 +23,7 @@ from suites import SUITES
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
 WHOLE_SECONDS = 280  # ctest's limit for the lab is 300 s
+KEPT_RUNS = 5
 
 
 def parse_arguments():
@@ -50,11 +51,19 @@ def say(text):
     print(f"rdma  {text}", flush=True)
 
 
+def new_folder(cache):
+    """For the logs of this run; those of older runs go, but for the last few."""
+    for old in sorted(cache.glob("run-*"), key=lambda folder: folder.stat().st_mtime)[:-KEPT_RUNS]:
+        shutil.rmtree(old, ignore_errors=True)
+    return pathlib.Path(tempfile.mkdtemp(dir=cache, prefix=time.strftime("run-%H%M%S-")))
+
+
 def run(options, suites):
     guests.check_machine()
     start = time.monotonic()
-    prepared = kernel.prepare(options.cache.resolve(), say)
-    out = pathlib.Path(tempfile.mkdtemp(dir=options.cache.resolve(), prefix=time.strftime("run-%H%M%S-")))
+    cache = options.cache.resolve()
+    prepared = kernel.prepare(cache, say)
+    out = new_folder(cache)
     runner = Runner(prepared, out, options, say, deadline=start + options.limit)
     good = runner.run(suites)
     say(f"{runner.total_line()} in {time.monotonic() - start:.0f} s (Linux {prepared.version}, soft-RoCE)")

@@ -5,5 +5,13 @@ class Problem(Exception):
     """Something is wrong that a person has to put right: the text names the thing, the cause and the remedy."""
 
 
+class GuestLost(Problem):
+    """One guest stopped or does not answer. What ran in the others is not to blame."""
+
+    def __init__(self, role, text):
+        super().__init__(text)
+        self.role = role
+
+
 class CannotRun(Exception):
     """This machine cannot run the lab: a skip, or a failure where GRADRAIL_REQUIRE names rdma."""

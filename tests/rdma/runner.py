@@ -6,7 +6,7 @@ import time
 
 import results
 from guests import POLL_SECONDS, Guests
-from problem import Problem
+from problem import GuestLost, Problem
 from suites import ENVIRONMENT
 
 GRACE_SECONDS = 30  # for a guest to end a job that is past its limit; after that the guest itself counts as stuck
@@ -45,6 +45,7 @@ class Runner:
         self._deadline = deadline
         self._waiting = []
         self._running = []
+        self._booted_again = False
         self._totals = collections.Counter()
 
     def run(self, suites):
@@ -60,7 +61,7 @@ class Runner:
             try:
                 self._boot_and_run()
             except Problem as why:
-                self._give_up(str(why))
+                self._give_up(why)
         return not self._totals["failed"] and self._totals["passed"] > 0
 
     def total_line(self):
@@ -109,19 +110,28 @@ class Runner:
                 self._running.remove(job)
                 self._report(job.suite, job.suite.read(job.log(), status), time.monotonic() - job.started)
             elif time.monotonic() > job.deadline:
-                raise Problem(f"{job.suite.name}: the guest does not answer, {GRACE_SECONDS} s past the suite's limit")
+                raise GuestLost(job.roles[0], f"the guest does not answer, {GRACE_SECONDS} s past the limit of {job.suite.name}")
         if time.monotonic() > self._deadline:
             raise Problem(f"the lab's {self._options.limit:.0f} s are over (--limit)")
 
     def _give_up(self, why):
-        """Ends what was running; where nothing was, no guest came up and none will. Then, and when the time is over, all."""
-        lost = [job.suite for job in self._running]
-        if not lost or time.monotonic() > self._deadline:
-            lost += self._waiting
-        for suite in lost:
-            self._report(suite, results.Result(failed=[(suite.name, why)]), 0)
+        """Which suites this costs: those in the guest that was lost. The others begin again, in new guests."""
+        jobs, self._running = self._running, []
+        late = time.monotonic() > self._deadline
+        if not jobs and not late and not self._booted_again:
+            self._say(f"{why}; once more")
+            self._booted_again = True
+            return
+        blamed = [job for job in jobs if late or not isinstance(why, GuestLost) or why.role in job.roles]
+        for job in jobs:
+            if job not in blamed:
+                job.folder.rename(job.folder.with_suffix(f".interrupted-{time.monotonic():.0f}"))
+                self._waiting.append(job.suite)
+        # Where nothing ran no guest came up, and none will; and when the time is over it is so for all.
+        lost = [job.suite for job in blamed] + (self._waiting if late or not jobs else [])
         self._waiting = [suite for suite in self._waiting if suite not in lost]
-        self._running = []
+        for suite in lost:
+            self._report(suite, results.Result(failed=[(suite.name, str(why))]), 0)
 
     def _report(self, suite, result, seconds):
         forbidden = os.environ.get("GRADRAIL_FORBID_SKIPS") == "1" or suite.is_required(os.environ.get("GRADRAIL_REQUIRE", ""))
