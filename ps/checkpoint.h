@@ -49,6 +49,14 @@ absl::Status write_checkpoint(const std::string& path, const CheckpointView& che
 ///         holds.
 absl::StatusOr<Checkpoint> read_checkpoint(const std::string& path);
 
+/// The sets of shards' files in a folder.
+struct CheckpointSets {
+  std::vector<uint64_t> complete;  ///< global steps of which all shards are there, newest first
+  uint64_t incomplete_step = 0;    ///< of the newest set that lacks shards
+  std::string incomplete;          ///< that set in words, with what is missing; "" when every set is complete
+};
+absl::StatusOr<CheckpointSets> list_checkpoints(const std::string& folder);
+
 /// Global step of the newest complete set (all shards present) in a folder; NOT_FOUND when there is none.
 absl::StatusOr<uint64_t> newest_checkpoint(const std::string& folder);
 

@@ -161,14 +161,28 @@ std::string checkpoint_file_name(uint64_t global_step, uint32_t shard_index, uin
   return fmt::format("gradrail-{:012}-{}-of-{}.ckpt", global_step, shard_index, shard_count);
 }
 
-absl::StatusOr<uint64_t> newest_checkpoint(const std::string& folder) {
-  absl::StatusOr<Sets> sets = list_sets(folder);
+absl::StatusOr<CheckpointSets> list_checkpoints(const std::string& folder) {
+  const absl::StatusOr<Sets> sets = list_sets(folder);
   if (!sets.ok()) return sets.status();
+  CheckpointSets found;
   for (auto set = sets->rbegin(); set != sets->rend(); ++set) {
-    if (complete(*set)) return set->first.first;
+    const auto [step, shard_count] = set->first;
+    if (complete(*set)) {
+      if (found.complete.empty() || found.complete.back() != step) found.complete.push_back(step);
+    } else if (found.incomplete.empty()) {
+      found.incomplete_step = step;
+      found.incomplete = fmt::format("step {} is incomplete: {}", step, describe_missing(shard_count, set->second));
+    }
   }
-  return absl::NotFoundError(
-      fmt::format("checkpoint folder {}: no complete set ({} incomplete)", folder, sets->size()));
+  return found;
+}
+
+absl::StatusOr<uint64_t> newest_checkpoint(const std::string& folder) {
+  const absl::StatusOr<CheckpointSets> sets = list_checkpoints(folder);
+  if (!sets.ok()) return sets.status();
+  if (!sets->complete.empty()) return sets->complete.front();
+  return absl::NotFoundError(fmt::format("checkpoint folder {}: no complete set{}{}", folder,
+                                         sets->incomplete.empty() ? "" : ": ", sets->incomplete));
 }
 
 absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, uint64_t global_step) {

@@ -1,16 +1,14 @@
 #include "ps/control_service.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-#include "base/check.h"
+#include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint.h"
+#include "ps/checkpoint_folder.h"
 #include "ps/cluster_spec.h"
 #include "ps/control_status.h"
 #include "spdlog/spdlog.h"
@@ -25,12 +23,6 @@ constexpr uint32_t kMaxShards = 1 << 16;
 /// A Barrier call answers at the latest after this, so that it holds a server thread for a bounded time.
 constexpr uint32_t kLongestPatienceMs = 10'000;
 
-std::string random_token() {
-  std::string token(kTokenBytes, '\0');
-  GRADRAIL_CHECK(getrandom(token.data(), token.size(), 0) == static_cast<ssize_t>(token.size()));
-  return token;
-}
-
 absl::Status check_version(uint32_t theirs) {
   if (theirs == kProtocolVersion) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(
@@ -39,8 +31,10 @@ absl::Status check_version(uint32_t theirs) {
 
 }  // namespace
 
-ControlService::ControlService(Server::Options options, std::vector<std::unique_ptr<Shard>>& shards)
+ControlService::ControlService(Server::Options options, std::string checkpoint_folder,
+                               std::vector<std::unique_ptr<Shard>>& shards)
     : options_(std::move(options)),
+      checkpoint_folder_(std::move(checkpoint_folder)),
       shards_(shards),
       coordinator_({.worker_names = options_.worker_names, .silence_limit = options_.silence_limit}) {}
 
@@ -50,6 +44,7 @@ grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::Describ
   if (const absl::Status same = check_version(request->protocol_version()); !same.ok()) return to_grpc(same);
   reply->set_shard_count(static_cast<uint32_t>(shards_.size()));
   reply->set_host_id(transport::host_id());
+  reply->set_checkpoint_folder(checkpoint_folder_);
   for (const Shard::Endpoint& endpoint : shards_[0]->endpoints()) {
     proto::DescribeReply::Transport* transport = reply->add_transports();
     transport->set_name(endpoint.transport);
@@ -113,20 +108,25 @@ absl::Status ControlService::agree(const proto::JoinRequest& request) {
     return absl::InvalidArgumentError(
         fmt::format("worker {} cannot join: there may be {} workers", request.member().task_index(), kMaxWorkers));
   }
+  if (agreed_.has_value()) GRADRAIL_RETURN_IF_ERROR(compare(request, schema, *training));
   if (training->mode.kind == ModeKind::sync && request.member().task_index() >= training->mode.worker_count) {
     return absl::FailedPreconditionError(fmt::format("worker {} cannot join: sync mode runs with workers 0 to {}",
                                                      request.member().task_index(), training->mode.worker_count - 1));
   }
-  if (!agreed_.has_value()) return set_up(request, schema, *training);
+  return agreed_.has_value() ? absl::OkStatus() : set_up(request, schema, *training);
+}
+
+absl::Status ControlService::compare(const proto::JoinRequest& request, const Schema& schema,
+                                     const Training& training) const {
   if (const std::string differs = difference(agreed_->schema, schema); !differs.empty()) {
     return absl::FailedPreconditionError(fmt::format("schema mismatch: {}", differs));
   }
-  if (const std::string differs = difference(agreed_->training, *training); !differs.empty()) {
+  if (const std::string differs = difference(agreed_->training, training); !differs.empty()) {
     return absl::FailedPreconditionError(fmt::format("training options differ from the first worker's: {}", differs));
   }
   if (request.first_shard() != agreed_->first_shard || request.total_shards() != agreed_->map.shard_count()) {
     return absl::FailedPreconditionError(
-        fmt::format("this ps task holds shards {}.. of {} here, {}.. of {} there: are the --ps_hosts lists the same?",
+        fmt::format("this ps task holds shards {}.. of {} here, {}.. of {} there: are the ps_hosts lists the same?",
                     agreed_->first_shard, agreed_->map.shard_count(), request.first_shard(), request.total_shards()));
   }
   return absl::OkStatus();
@@ -162,27 +162,13 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
 absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> ControlService::restore(const Schema& schema,
                                                                               const Training& training) {
   if (options_.checkpoint_dir.empty()) return nullptr;
-  const absl::StatusOr<uint64_t> step = newest_checkpoint(options_.checkpoint_dir);
-  if (absl::IsNotFound(step.status())) {
-    if (step.status().message().find("(0 incomplete)") == absl::string_view::npos) {
-      spdlog::warn("{}: training begins anew", std::string(step.status().message()));
-    }
-    return nullptr;
+  absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restored =
+      restore_newest(options_.checkpoint_dir, schema, training.optimizer.kind);
+  if (restored.ok() && *restored != nullptr && options_.console) {
+    options_.console(
+        fmt::format("restored global step {} from {}", (*restored)->header.global_step, options_.checkpoint_dir));
   }
-  if (!step.ok()) return step.status();
-  absl::StatusOr<ps::Checkpoint> checkpoint = read_checkpoint_set(options_.checkpoint_dir, *step);
-  if (!checkpoint.ok()) return checkpoint.status();
-  if (const std::string differs = difference(schema, checkpoint->header.schema); !differs.empty()) {
-    return absl::FailedPreconditionError(fmt::format("checkpoint in {} is of another model: {} (there: the checkpoint)",
-                                                     options_.checkpoint_dir, differs));
-  }
-  if (checkpoint->header.optimizer.kind != training.optimizer.kind) {
-    return absl::FailedPreconditionError(
-        fmt::format("checkpoint in {} was trained with optimizer {}, this run asks for {}", options_.checkpoint_dir,
-                    optimizer_name(checkpoint->header.optimizer.kind), optimizer_name(training.optimizer.kind)));
-  }
-  spdlog::warn("restored global step {} from {}", *step, options_.checkpoint_dir);
-  return std::make_shared<const ps::Checkpoint>(*std::move(checkpoint));
+  return restored;
 }
 
 absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& request) {
@@ -193,7 +179,7 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
         coordinator_.join(member.task_index(), member.incarnation(), request.worker_name(), Clock::now()));
   }
   changed_.notify_all();
-  std::string token = random_token();
+  std::string token = random_bytes(kTokenBytes);
   for (const auto& shard : shards_) {
     GRADRAIL_RETURN_IF_ERROR(shard->admit(member.task_index(), member.incarnation(), token));
   }

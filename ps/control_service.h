@@ -21,7 +21,8 @@ namespace gradrail::ps {
 ///          `setup_mutex_` serialises joins, which do ask shards.
 class ControlService final : public proto::Control::Service {
  public:
-  ControlService(Server::Options options, std::vector<std::unique_ptr<Shard>>& shards);
+  /// `checkpoint_folder`: the identity of options.checkpoint_dir.
+  ControlService(Server::Options options, std::string checkpoint_folder, std::vector<std::unique_ptr<Shard>>& shards);
 
   grpc::Status Describe(grpc::ServerContext*, const proto::DescribeRequest*, proto::DescribeReply*) override;
   grpc::Status Join(grpc::ServerContext*, const proto::JoinRequest*, proto::JoinReply*) override;
@@ -50,6 +51,7 @@ class ControlService final : public proto::Control::Service {
   };
   absl::Status join(const proto::JoinRequest& request, proto::JoinReply& reply);
   absl::Status agree(const proto::JoinRequest& request);
+  absl::Status compare(const proto::JoinRequest& request, const Schema& schema, const Training& training) const;
   absl::Status set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training);
   absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restore(const Schema& schema, const Training& training);
   absl::StatusOr<std::string> admit(const proto::JoinRequest& request);
@@ -57,6 +59,7 @@ class ControlService final : public proto::Control::Service {
   void declare_lost(const Loss& loss);
 
   const Server::Options options_;
+  const std::string checkpoint_folder_;
   std::vector<std::unique_ptr<Shard>>& shards_;
 
   std::mutex setup_mutex_;

@@ -7,12 +7,11 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/checkpoint_folder.h"
 #include "ps/cluster_spec.h"
 #include "ps/control_service.h"
 #include "spdlog/spdlog.h"
@@ -22,18 +21,6 @@ namespace {
 
 constexpr auto kReportEvery = std::chrono::seconds(10);
 constexpr auto kHousekeepEvery = std::chrono::milliseconds(200);
-
-/// Whether checkpoints can be written must be known before hours of training, not after.
-absl::Status prepare_folder(const std::string& folder) {
-  if (folder.empty()) return absl::OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error && access(folder.c_str(), R_OK | W_OK | X_OK) != 0) error = {errno, std::generic_category()};
-  if (!error && !std::filesystem::is_directory(folder, error)) error = std::make_error_code(std::errc::not_a_directory);
-  if (!error) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format(
-      "--checkpoint_dir {}: {} (it must be a folder in which this user may write)", folder, error.message()));
-}
 
 /// gRPC keeps the reason to itself: the same is tried by hand.
 std::string why_not_bound(const HostPort& address) {
@@ -61,7 +48,6 @@ class Server::Impl {
   std::unique_ptr<ControlService> service;
   std::unique_ptr<grpc::Server> grpc_server;
   int port = 0;
-  uint32_t task_index = 0;
 };
 
 Server::Impl::~Impl() {
@@ -72,11 +58,13 @@ Server::Impl::~Impl() {
 
 absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(Options options) {
   auto impl = std::make_unique<Impl>();
-  impl->task_index = options.task_index;
   const std::string listen_address = options.listen_address;
-  GRADRAIL_RETURN_IF_ERROR(prepare_folder(options.checkpoint_dir));
+  absl::StatusOr<std::string> checkpoint_folder = std::string();
+  // Whether checkpoints can be written must be known before hours of training, not after.
+  if (!options.checkpoint_dir.empty()) checkpoint_folder = prepare_checkpoint_folder(options.checkpoint_dir);
+  if (!checkpoint_folder.ok()) return checkpoint_folder.status();
   const absl::StatusOr<HostPort> bind = parse_host_port(listen_address);
-  impl->service = std::make_unique<ControlService>(options, impl->shards);
+  impl->service = std::make_unique<ControlService>(options, *std::move(checkpoint_folder), impl->shards);
   for (uint32_t i = 0; i < options.shard_count; ++i) {
     absl::StatusOr<std::unique_ptr<Shard>> shard =
         Shard::start({.name = fmt::format("shard {}", i),
@@ -129,12 +117,10 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop) {
 std::vector<std::string> Server::summary() {
   const absl::StatusOr<proto::StatsReply> stats = impl_->service->gather_stats();
   if (!stats.ok()) return {std::string(stats.status().message())};
-  std::vector<std::string> lines = {fmt::format("ps/{}: global step {}, {} bucket updates, {} shards",
-                                                impl_->task_index, stats->global_step(), stats->updates(),
-                                                impl_->shards.size())};
+  std::vector<std::string> lines = {fmt::format("global step {}, {} bucket updates, {} shards", stats->global_step(),
+                                                stats->updates(), impl_->shards.size())};
   for (const proto::StatsReply::Path& path : stats->paths()) {
-    lines.push_back(fmt::format("ps/{}: path {}: {} bytes in, {} bytes out", impl_->task_index, path.path(),
-                                path.bytes_in(), path.bytes_out()));
+    lines.push_back(fmt::format("path {}: {} bytes in, {} bytes out", path.path(), path.bytes_in(), path.bytes_out()));
   }
   return lines;
 }

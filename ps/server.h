@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ class Server {
     transport::WaitPolicy wait;
     std::string checkpoint_dir;  ///< "": no checkpoints
     Duration silence_limit = std::chrono::seconds(10);
+    /// Told what people want to know of a good run; may be empty. Called from any thread.
+    std::function<void(const std::string&)> console = nullptr;
   };
 
   /// Errors  FAILED_PRECONDITION: the address cannot be used (names it and why). UNAVAILABLE: no transport can.

@@ -118,7 +118,8 @@ absl::Status run_ps(const TrainOptions& options, const std::function<void(uint16
                          .worker_names = options.cluster.workers,
                          .wait = wait_policy(options, advertised),
                          .checkpoint_dir = options.flags.checkpoint_dir,
-                         .silence_limit = std::chrono::seconds(options.flags.silence_limit_s)});
+                         .silence_limit = std::chrono::seconds(options.flags.silence_limit_s),
+                         .console = print_line});
   if (!server.ok()) return server.status();
   listening((*server)->port());
   const absl::Status finished = (*server)->wait_finished(stop_requested);

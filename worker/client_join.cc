@@ -47,6 +47,7 @@ absl::Status Client::Impl::join() {
   const TimePoint deadline = Clock::now() + options_.join_timeout;
   GRADRAIL_RETURN_IF_ERROR(allocate());
   GRADRAIL_RETURN_IF_ERROR(describe_all(deadline));
+  GRADRAIL_RETURN_IF_ERROR(check_one_checkpoint_folder(controls_));
   GRADRAIL_RETURN_IF_ERROR(join_all(deadline));
   for (const auto& link : links_) {
     if (link->buckets.empty()) continue;  // more shards than elements: nothing to exchange with this one

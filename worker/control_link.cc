@@ -75,7 +75,10 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
     set_deadline(context, std::chrono::seconds(2));
     ps::proto::DescribeReply reply;
     const grpc::Status status = stub_->Describe(&context, request, &reply);
-    if (status.ok()) return reply;
+    if (status.ok()) {
+      checkpoint_folder_ = reply.checkpoint_folder();
+      return reply;
+    }
     const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                              status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
     if (!unreachable) return explain(status);
@@ -199,6 +202,25 @@ void ControlLink::stop_heartbeat() {
   changed_.notify_all();
   heartbeat_->TryCancel();
   thread_.join();
+}
+
+absl::Status check_one_checkpoint_folder(absl::Span<const std::unique_ptr<ControlLink>> controls) {
+  for (const auto& control : controls) {
+    const ControlLink& first = *controls[0];
+    if (control->checkpoint_folder() == first.checkpoint_folder()) continue;
+    if (control->checkpoint_folder().empty() || first.checkpoint_folder().empty()) {
+      const ControlLink& without = first.checkpoint_folder().empty() ? first : *control;
+      const ControlLink& with = first.checkpoint_folder().empty() ? *control : first;
+      return absl::FailedPreconditionError(
+          fmt::format("{} has a checkpoint folder, {} has none: give all ps tasks one shared --checkpoint_dir, or none",
+                      with.name(), without.name()));
+    }
+    return absl::FailedPreconditionError(
+        fmt::format("{} and {} have different checkpoint folders: what is saved in two halves can never be restored; "
+                    "give all ps tasks one shared folder (--checkpoint_dir on a file system that all their hosts see)",
+                    first.name(), control->name()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gradrail::worker

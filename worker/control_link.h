@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "ps/control.grpc.pb.h"
 
@@ -31,6 +32,8 @@ class ControlLink {
 
   /// Waits for the task to come up, saying so. DEADLINE_EXCEEDED.
   absl::StatusOr<ps::proto::DescribeReply> describe(TimePoint deadline);
+  /// Identity of the task's checkpoint folder, known after describe(); "" when it was given none.
+  const std::string& checkpoint_folder() const { return checkpoint_folder_; }
   /// Tries again while an earlier incarnation of this worker has not been noticed to be gone.
   absl::StatusOr<ps::proto::JoinReply> join(const ps::proto::JoinRequest& request, TimePoint deadline);
   /// One round; complete or not.
@@ -57,6 +60,7 @@ class ControlLink {
   const Notice notice_;
   const std::atomic<bool>* const stop_;
   std::unique_ptr<ps::proto::Control::Stub> stub_;
+  std::string checkpoint_folder_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -64,5 +68,8 @@ class ControlLink {
   std::unique_ptr<grpc::ClientContext> heartbeat_;  ///< set before the thread starts
   std::thread thread_;
 };
+
+/// A set of checkpoint files is whole in one folder only. Errors  FAILED_PRECONDITION names two tasks that differ.
+absl::Status check_one_checkpoint_folder(absl::Span<const std::unique_ptr<ControlLink>> controls);
 
 }  // namespace gradrail::worker

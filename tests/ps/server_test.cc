@@ -91,7 +91,7 @@ TEST(Server, StopEndsTheWait) {
 TEST(Server, SummaryBeforeAnybodyCame) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
-  EXPECT_THAT((*server)->summary(), ElementsAre("ps/0: global step 0, 0 bucket updates, 2 shards"));
+  EXPECT_THAT((*server)->summary(), ElementsAre("global step 0, 0 bucket updates, 2 shards"));
 }
 
 TEST(Server, DescribesItself) {

@@ -24,7 +24,7 @@ class Restart(cluster.ClusterTest):
         return task
 
     def files(self):
-        return sorted(path.name for path in self.saved.iterdir())
+        return sorted(path.name for path in self.saved.glob("*.ckpt"))
 
     def test_goes_on_from_the_global_step(self):
         first = self.run_once()
@@ -34,6 +34,7 @@ class Restart(cluster.ClusterTest):
         step = int(second.wait_for(r"Step: (\d+)").group(1))
         self.assertTrue(300 < step <= 600, second.transcript())
         self.assertTrue(second.has(r"^Global-Step: 600$"), second.transcript())
+        self.assertTrue(second.has(rf"^\[ps/0\] restored global step 300 from {self.saved}$"), second.transcript())
         self.assertEqual(self.files(), ["gradrail-000000000300-0-of-1.ckpt", "gradrail-000000000600-0-of-1.ckpt"])
 
     def test_other_servers_and_shards_restore_the_same_values(self):
@@ -70,7 +71,7 @@ class Restart(cluster.ClusterTest):
         for name, content in damages.items():
             with self.subTest(damage=name):
                 path.write_bytes(content)
-                task = self.refused(cluster.FAILED, [path.name], "--model", "linear", "--epochs", 1,
+                task = self.refused(cluster.CONFIGURATION, [path.name, "no older one"], "--model", "linear", "--epochs", 1,
                                     "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
                 self.assertFalse(task.has(r"^Step: "), "it trained from nowhere")
 
@@ -81,14 +82,34 @@ class Restart(cluster.ClusterTest):
         self.refused(cluster.CONFIGURATION, ["was trained with optimizer sgd, this run asks for adam"], "--model",
                      "linear", "--optimizer", "adam", "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
 
-    def test_an_incomplete_set_is_not_restored(self):
+    def test_a_folder_with_nothing_but_half_a_set_is_no_place_to_begin_anew(self):
         self.run_digits("--epochs", 1, "--ps", 2)
         self.assertEqual(len(self.files()), 2)
         (self.saved / self.files()[1]).unlink()
+        task = self.refused(cluster.CONFIGURATION, [r"step 11 is incomplete: of 2 shards 1 are there, missing 1",
+                                                    "one shared folder", str(self.saved)], "--data_dir", self.data,
+                            "--mode", "sync", "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
+        self.assertFalse(task.has(r"^Step: "), task.transcript())
+
+    def test_half_a_set_is_passed_over_for_a_whole_one_and_said(self):
+        self.run_digits("--epochs", 1, "--ps", 2)
+        self.run_digits("--epochs", 1, "--ps", 2)
+        (self.saved / self.files()[3]).unlink()
         task = self.run_digits("--epochs", 1, "--ps", 2)
-        self.assertTrue(task.has(r"^Global-Step: 11$"), task.transcript())
-        self.assertTrue(task.has(r"incomplete"), "it did not say that it found but half of a checkpoint\n" +
-                        task.transcript())
+        self.assertTrue(task.has(r"step 22 is incomplete: .*missing 1: going back to step 11"), task.transcript())
+        self.assertTrue(task.has(r"restored global step 11 "), task.transcript())
+
+    def test_the_older_sets_are_named_when_the_newest_is_damaged(self):
+        self.run_once()
+        self.run_once()
+        newest = self.saved / self.files()[1]
+        newest.write_bytes(newest.read_bytes()[:-7])
+        flags = ["--model", "linear", "--epochs", 1, "--checkpoint_dir", self.saved]
+        self.refused(cluster.CONFIGURATION, [newest.name, r"older complete sets: step 300; to go on from step 300, move "
+                                             "the files of step 600 out of the folder"], *flags,
+                     within=15 * cluster.PATIENCE)
+        newest.rename(self.folder / "away")
+        self.assertTrue(self.run_once().has(r"restored global step 300"))
 
     def test_a_folder_that_cannot_be_made_is_noticed_before_training(self):
         blocker = self.folder / "file"
@@ -98,6 +119,22 @@ class Restart(cluster.ClusterTest):
         self.assertNotEqual(code, cluster.GOOD, task.transcript())
         self.assertRegex(task.text(), r"file/below")
         self.assertFalse(task.has(r"^Step: "), "noticed only after training\n" + task.transcript())
+
+    def test_two_folders_are_not_one(self):
+        flags = ["--model", "linear", "--epochs", 1, *self.addresses(1, ps=2)]
+        folders = [self.folder / "here", self.folder / "there"]
+        servers = [self.train(*flags, "--job_name", "ps", "--task_index", i, "--checkpoint_dir", folder, name=f"ps/{i}")
+                   for i, folder in enumerate(folders)]
+        worker = self.train(*flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
+        self.assert_ends(worker, cluster.CONFIGURATION,
+                         says=[rf"parameter server 0 \({self.ps_addresses[0]}\) and parameter server 1 "
+                               rf"\({self.ps_addresses[1]}\) have different checkpoint folders", "one shared folder"])
+        self.assertTrue(all(server.running() for server in servers))
+        servers[1].end()
+        self.train(*flags, "--job_name", "ps", "--task_index", 1, name="ps/1")
+        worker = self.train(*flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
+        self.assert_ends(worker, cluster.CONFIGURATION, says=[r"parameter server 1 .* has none", "--checkpoint_dir"])
+        self.assertFalse(list(self.folder.glob("*/*.ckpt")))
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ class Agreement(cluster.ClusterTest):
         first.wait_for(r"Step: \d+")
         other = self.train(*flags, "--ps_hosts", ",".join(reversed(self.ps_addresses)), "--job_name", "worker",
                            "--task_index", 1, name="worker/1")
-        self.assert_ends(other, cluster.CONFIGURATION, says=["are the --ps_hosts lists the same"])
+        self.assert_ends(other, cluster.CONFIGURATION, says=["are the ps_hosts lists the same"])
         self.assert_goes_on(first)
         self.assertTrue(all(server.running() for server in servers))
 
@@ -222,7 +222,7 @@ class Data(cluster.ClusterTest):
                         else:
                             content = b""
                         path.write_bytes(content)
-                        self.worker(cluster.FAILED, [name])
+                        self.worker(cluster.CONFIGURATION, [name])
             for path in self.data.iterdir():
                 path.unlink()
 
@@ -235,7 +235,7 @@ class Data(cluster.ClusterTest):
         digits.write(self.data)
         (self.data / "train-labels-idx1-ubyte").write_bytes(b"not labels")
         task = self.train("--data_dir", self.data)
-        self.assert_ends(task, cluster.FAILED, 10 * cluster.PATIENCE, says=[r"train-labels-idx1-ubyte"])
+        self.assert_ends(task, cluster.CONFIGURATION, 10 * cluster.PATIENCE, says=[r"train-labels-idx1-ubyte"])
         self.assertLessEqual(len([line for line in task.lines() if "train-labels" in line.text]), 3)
 
 

@@ -28,7 +28,7 @@ class Lines(cluster.ClusterTest):
         for pattern in (r"^Test-Accuracy: 0\.\d\d$", r"^Total Time: \d+\.\d{2}s$", r"^Final Cost: \d+\.\d{4}$",
                         r"^Parameter-Hash: [0-9a-f]{64}$", r"^Global-Step: 1650$", r"^Examples/s: \d+$",
                         r"^Path: shard 0 at 127\.0\.0\.1:\d+: shm", r"^\[worker/2\] Total Time:",
-                        r"^\[ps/0\] ps/0: global step 1650, "):
+                        r"^\[ps/0\] global step 1650, "):
             self.assertRegex(task.text(), re.compile(pattern, re.M))
         # The chief alone prints plain lines; a good run has nothing to warn of.
         self.assertEqual(len([line for line in lines if line.startswith("Parameter-Hash")]), 1)

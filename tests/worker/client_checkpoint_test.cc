@@ -103,6 +103,7 @@ TEST(ClientCheckpoint, DamagedFileIsRefusedByName) {
   const TemporaryFolder folder;
   save_after_3_of_7(folder, ps::ModeKind::async, {1, 1});
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    if (entry.path().extension() != ".ckpt") continue;
     std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-9, std::ios::end);
     file.put('!');

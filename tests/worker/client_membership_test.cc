@@ -282,6 +282,13 @@ TEST_F(ClientRefusal, OtherMode) {
   expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "mode async here, sync there");
 }
 
+/// It would not fit into the other mode either: what it did wrong is the mode.
+TEST_F(ClientRefusal, OtherModeAndAnIndexThatModeHasNoPlaceFor) {
+  ClientOptions options = cluster_.options(5);
+  options.mode = ModeKind::sync;
+  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "mode async here, sync there");
+}
+
 TEST_F(ClientRefusal, OtherBucketBytes) {
   ClientOptions options = cluster_.options(1);
   options.bucket_bytes = 64;
@@ -292,7 +299,7 @@ TEST_F(ClientRefusal, OtherListOfServers) {
   Cluster stranger({.worker_count = 2});
   ClientOptions options = cluster_.options(1);
   options.cluster.ps.insert(options.cluster.ps.begin(), stranger.spec().ps[0]);
-  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "are the --ps_hosts lists the same?");
+  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "are the ps_hosts lists the same?");
 }
 
 TEST_F(ClientRefusal, SameTaskTwice) {
