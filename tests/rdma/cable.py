@@ -1,13 +1,17 @@
 """What jobs in a guest may ask of the cable: the command `cable` there (guest/cable) writes a file, this answers it.
 
     cut | restore | drop-udp PORT      everything is lost | nothing | only UDP to PORT
+    pull ROLE | plug ROLE              that guest's end: its carrier goes and comes, which a cut elsewhere does not show
     bytes                              answers "<bytes carried> <of them RoCE> <frames dropped on purpose>"
 """
 
 
 class Cable:
-    def __init__(self, switch, folder):
+    def __init__(self, switch, folder, plugs):
+        """`plugs`: for each guest a function of whether its cable is in."""
         self._switch = switch
+        self._plugs = plugs
+        self._pulled = set()
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -18,6 +22,13 @@ class Cable:
             question.with_suffix(".answer").write_text(answer + "\n")
             question.unlink()
 
+    def repair(self):
+        """As it was in the beginning."""
+        self._switch.restore()
+        for role in sorted(self._pulled):
+            self._plugs[role](True)
+        self._pulled.clear()
+
     def _answer(self, words):
         if words == ["cut"]:
             self._switch.cut()
@@ -25,8 +36,12 @@ class Cable:
             self._switch.restore()
         elif len(words) == 2 and words[0] == "drop-udp" and words[1].isdigit() and int(words[1]) < 65536:
             self._switch.drop_udp(int(words[1]))
+        elif len(words) == 2 and words[0] in ("pull", "plug") and words[1] in map(str, range(len(self._plugs))):
+            role = int(words[1])
+            self._plugs[role](words[0] == "plug")
+            (self._pulled.add if words[0] == "pull" else self._pulled.discard)(role)
         elif words == ["bytes"]:
             return f"{self._switch.carried_bytes} {self._switch.roce_bytes} {self._switch.dropped_frames}"
         else:
-            return f"error: unknown request {' '.join(words)!r}: cut, restore, drop-udp PORT or bytes"
+            return f"error: unknown request {' '.join(words)!r}: cut, restore, drop-udp PORT, pull ROLE, plug ROLE or bytes"
         return "ok"

@@ -4,6 +4,7 @@ Their root is the host's, read-only, under a layer of memory; /out is a folder t
 QEMU emulates the processor (TCG): that needs no privilege and no /dev/kvm, and costs a factor of about eleven.
 """
 import ctypes
+import functools
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ import subprocess
 import time
 
 from cable import Cable
+from monitor import Monitor
 from problem import CannotRun, GuestLost, Problem
 from switch import Switch
 
@@ -37,7 +39,9 @@ class Guests:
         self._deadline = deadline
         self._processes = []
         self._switch = Switch(count)
-        self.cable = Cable(self._switch, out / "cable")
+        self._monitors = [Monitor() for _ in range(count)]
+        plugs = [functools.partial(monitor.set_link, "link") for monitor in self._monitors]
+        self.cable = Cable(self._switch, out / "cable", plugs)
 
     def __enter__(self):
         try:
@@ -56,8 +60,8 @@ class Guests:
         for role in range(self.count):
             (self.out / f"up.{role}").unlink(missing_ok=True)
             self._processes.append(self._launch(role))
-        for end in self._switch.guest_sockets:
-            end.close()
+        for end in self._switch.guest_sockets + [monitor.guest_socket for monitor in self._monitors]:
+            end.close()  # the guests have theirs
         self._switch.start()
         deadline = min(time.monotonic() + BOOT_SECONDS, self._deadline)
         while not all((self.out / f"up.{role}").exists() for role in range(self.count)):
@@ -67,12 +71,12 @@ class Guests:
             time.sleep(POLL_SECONDS)
 
     def _launch(self, role):
-        link = self._switch.guest_sockets[role].fileno()
-        command = qemu_command(self._kernel, role, self.out, link, self._options)
+        sockets = [self._switch.guest_sockets[role].fileno(), self._monitors[role].guest_socket.fileno()]
+        command = qemu_command(self._kernel, role, self.out, *sockets, self._options)
         with open(self.out / f"console.{role}", "ab") as console:
             # Its own process group: a Ctrl-C is ours to handle.
             return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=console, stderr=subprocess.STDOUT,
-                                    pass_fds=[link], start_new_session=True, preexec_fn=_die_with_parent)
+                                    pass_fds=sockets, start_new_session=True, preexec_fn=_die_with_parent)
 
     def check_alive(self):
         for role, process in enumerate(self._processes):
@@ -89,9 +93,6 @@ class Guests:
             self.check_alive()
             raise
 
-    def restore_cable(self):
-        self._switch.restore()
-
     def stop(self):
         for process in self._processes:
             try:
@@ -101,9 +102,11 @@ class Guests:
             process.stdin.close()
             process.wait()
         self._switch.stop()
+        for monitor in self._monitors:
+            monitor.close()
 
 
-def qemu_command(kernel, role, out, link, options):
+def qemu_command(kernel, role, out, link, monitor, options):
     def path(text):
         return str(text).replace(",", ",,")  # QEMU's own way to quote
 
@@ -120,7 +123,8 @@ def qemu_command(kernel, role, out, link, options):
         "-device", "virtio-rng-pci",
         "-netdev", f"socket,id=net,fd={link}",
         # 4200 bytes hold RoCE's largest packet with its headers.
-        "-device", f"virtio-net-pci,netdev=net,mac=52:54:00:00:07:{role + 1:02x},host_mtu=4200,romfile="]
+        "-device", f"virtio-net-pci,netdev=net,mac=52:54:00:00:07:{role + 1:02x},host_mtu=4200,id=link,romfile=",
+        "-chardev", f"socket,id=monitor,fd={monitor}", "-mon", "chardev=monitor,mode=control"]
 
 
 def clock():

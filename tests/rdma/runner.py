@@ -97,7 +97,7 @@ class Runner:
         words = {**ENVIRONMENT, **suite.environment, "RANKS": suite.guests, "OUT": f"/out/{suite.name}"}
         exports = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in words.items())
         (folder / "job").write_text(exports + suite.job + "\n")
-        guests.restore_cable()
+        guests.cable.repair()
         self._waiting.remove(suite)
         self._running.append(Job(suite, roles, folder, limit))
         for role in roles:

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -24,6 +25,7 @@ constexpr std::uint8_t kDevicePort = 1;
 constexpr std::size_t kBufferBytes = 4 << 20;
 constexpr int kReceives = 64;  // more than kDepth: an arrival always finds one
 constexpr int kDepth = 4;
+constexpr int kTcpPatienceSeconds = 1;  // less than a cut lasts
 constexpr double kSilenceSeconds = 30;
 
 struct Peer {
@@ -194,7 +196,10 @@ int serve(Device& device, int tcp) {
       continue;
     }
     char end = 0;
-    if (recv(tcp, &end, 1, MSG_DONTWAIT) >= 0) break;
+    if (recv(tcp, &end, 1, MSG_DONTWAIT) >= 0) {
+      must(write(tcp, &end, 1) >= 0 || errno == EPIPE, "write");
+      break;
+    }
     std::this_thread::yield();
   }
   std::printf("arrived=%u, all in order, data never behind its notice\n", arrived);
@@ -215,6 +220,14 @@ void post_write(Device& device, const Peer& peer, std::size_t bytes, std::uint32
   must(ibv_post_send(device.queue_pair, &request, &bad) == 0, "ibv_post_send");
 }
 
+// What a fault that takes RoCE alone leaves alive.
+const char* state_of(int tcp) {
+  const timeval patience = {kTcpPatienceSeconds, 0};
+  setsockopt(tcp, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  char byte = 0;
+  return write(tcp, &byte, 1) == 1 && recv(tcp, &byte, 1, 0) == 1 ? "alive" : "silent";
+}
+
 int write_for(Device& device, const Peer& peer, std::size_t bytes, double seconds) {
   std::uint32_t posted = 0, done = 0;
   const double start = now_seconds();
@@ -225,7 +238,7 @@ int write_for(Device& device, const Peer& peer, std::size_t bytes, double second
     if (ibv_poll_cq(device.completions, 1, &wc) > 0) {
       if (wc.status != IBV_WC_SUCCESS) return report(wc, done, now_seconds() - last);
       last = now_seconds();
-      ++done;
+      if (++done == 1) std::printf("first write done\n");
     } else if (now_seconds() - last > kSilenceSeconds) {
       std::printf("no completion for %.0f s after %u\n", kSilenceSeconds, done);
       return 2;
@@ -256,5 +269,8 @@ int main(int argc, char** argv) {
   connect_queue_pair(device, peer, writing ? std::atoi(argv[5]) : 18, writing ? std::atoi(argv[6]) : 7);
   for (int i = 0; i < kReceives; ++i) post_receive(device);
   swap(tcp, char{1});
-  return serving ? serve(device, tcp) : write_for(device, peer, static_cast<std::size_t>(bytes), std::atof(argv[4]));
+  if (serving) return serve(device, tcp);
+  const int status = write_for(device, peer, static_cast<std::size_t>(bytes), std::atof(argv[4]));
+  std::printf("the TCP connection is %s\n", state_of(tcp));
+  return status;
 }
