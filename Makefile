@@ -11,16 +11,16 @@ FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 .PHONY: help demo test test-rdma bench check asan tsan format install clean
 
 help:
-	@echo 'make demo     train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
-	@echo 'make test     the whole suite, then the tests that skipped and why'
-	@echo 'make test-rdma  suites over soft-RoCE in virtual machines, no RDMA hardware (ARGS= flags, such as --list)'
-	@echo 'make bench    what one gradient exchange costs on every path (ARGS= flags of bench/exchange)'
-	@echo 'make check    format, include order, file sizes; clang-tidy on what changed since BASE='
-	@echo 'make asan     the whole suite under the address and undefined-behaviour sanitizers'
-	@echo 'make tsan     the whole suite under the thread sanitizer'
-	@echo 'make format   clang-format on every tracked C++ file'
-	@echo 'make install  program, libraries, headers, data under PREFIX=$(PREFIX)'
-	@echo 'make clean    remove the build folders of the presets'
+	@echo 'make demo      train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
+	@echo 'make test      the whole suite, then the tests that skipped and why'
+	@echo 'make test-rdma suites over soft-RoCE in virtual machines, no RDMA hardware (ARGS= flags, such as --list)'
+	@echo 'make bench     what one gradient exchange costs on every path (ARGS= flags of bench/exchange)'
+	@echo 'make check     format, include order, file sizes; clang-tidy on what changed since BASE='
+	@echo 'make asan      the whole suite under the address and undefined-behaviour sanitizers'
+	@echo 'make tsan      the whole suite under the thread sanitizer'
+	@echo 'make format    clang-format on every tracked C++ file'
+	@echo 'make install   program, libraries, headers, data under PREFIX=$(PREFIX)'
+	@echo 'make clean     remove the build folders of the presets'
 
 demo:
 	@tools/setup --for demo
