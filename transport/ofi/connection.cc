@@ -1,0 +1,218 @@
+// Setting up and ending. The data path is in connection_datapath.cc.
+#include "transport/ofi/connection.h"
+
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+#include "transport/ofi/context.h"
+
+namespace gradrail::transport::ofi {
+namespace {
+
+/// Two step's worth of 1 MiB buckets for a 500 MB shard, as with tcp; an entry is 100 B.
+constexpr size_t kMaxPuts = 1024;
+constexpr size_t kMaxGets = 256;
+/// RDMA devices take 16 reads of one connection at a time, more would only wait in the device.
+constexpr size_t kGetPieces = 16;
+/// A peer that keeps asking is broken: a task opens a handful of regions.
+constexpr size_t kMaxImports = 65536;
+
+std::string name_of(const Provider& provider, const Connection& lifeline) {
+  const std::string ends = lifeline.describe();  // "tcp a > b"
+  return fmt::format("ofi {} {} {}", provider.name, provider.device, ends.substr(ends.find(' ') + 1));
+}
+
+}  // namespace
+
+OfiConnection::OfiConnection(OfiContext& context, Connection* lifeline, bool accepted, TimePoint deadline)
+    : context_(context),
+      accepted_(accepted),
+      deadline_(deadline),
+      name_(name_of(context.provider(), *lifeline)),
+      lifeline_(lifeline),
+      state_(accepted ? State::stranger : State::greeting),
+      puts_(Operation::Kind::put, kMaxPuts, context.provider().ordered ? context.provider().pieces_in_flight : 1,
+            context.provider().piece_bytes),
+      gets_(Operation::Kind::get, kMaxGets, kGetPieces, context.provider().piece_bytes) {}
+
+OfiConnection::~OfiConnection() {
+  release_endpoint();
+  if (lifeline_ != nullptr) context_.lifeline().close(lifeline_);
+}
+
+bool OfiConnection::uses_rdma() const { return context_.provider().rdma; }
+
+absl::Status OfiConnection::open_endpoint() {
+  const Provider& provider = context_.provider();
+  domain_ = &context_.home();
+  if (provider.binds_regions || (provider.chooses_keys && accepted_)) {
+    absl::StatusOr<std::unique_ptr<Domain>> own = context_.open_domain();
+    if (!own.ok()) return own.status();
+    own_domain_ = *std::move(own);
+    domain_ = own_domain_.get();
+  }
+  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = Endpoint::open(*domain_);
+  if (!endpoint.ok()) return endpoint.status();
+  absl::StatusOr<Registration> slab = domain_->add_messages(messages_.slab());
+  if (!slab.ok()) return slab.status();
+  absl::StatusOr<Registration> mailbox =
+      domain_->add({.data = mailbox_, .bytes = sizeof(mailbox_)}, Access::remote_write);
+  if (!mailbox.ok()) return mailbox.status();
+  endpoint_ = *std::move(endpoint);
+  message_memory_ = *std::move(slab);
+  mailbox_memory_ = *std::move(mailbox);
+  context_.watch(endpoint_->wait_fd());
+  return messages_.start(*endpoint_, message_memory_.descriptor);
+}
+
+void OfiConnection::release_endpoint() {
+  if (endpoint_ != nullptr) context_.unwatch(endpoint_->wait_fd());
+  endpoint_.reset();
+  message_memory_ = {};
+  mailbox_memory_ = {};
+  if (own_domain_ != nullptr) context_.regions().forget(*own_domain_);
+  own_domain_.reset();
+}
+
+Hello OfiConnection::own_hello() const {
+  const Provider& provider = context_.provider();
+  return {.provider = provider.name,
+          .immediate_bits = static_cast<uint8_t>(provider.immediate_bits),
+          .message_bytes = kMaxMessageBytes,
+          .receives = kReceives,
+          .token = messages_.token(),
+          .mailbox_key = mailbox_memory_.key,
+          .mailbox_base = mailbox_memory_.base,
+          .address = endpoint_ == nullptr ? "" : endpoint_->address()};
+}
+
+absl::Status OfiConnection::say(const std::string& words) {
+  return lifeline_->send({reinterpret_cast<const std::byte*>(words.data()), words.size()});
+}
+
+absl::Status OfiConnection::greet() {
+  if (absl::Status status = open_endpoint(); !status.ok()) return status;
+  return say(encode(own_hello()));
+}
+
+void OfiConnection::hear(absl::Span<const std::byte> message) {
+  if (lost()) return;
+  const absl::StatusOr<Word> word = decode(message);
+  absl::Status status = word.status();
+  if (status.ok()) status = hear_word(*word);
+  if (!status.ok()) lose(std::move(status));
+}
+
+absl::Status OfiConnection::hear_word(const Word& word) {
+  if (const auto* parting = std::get_if<Parting>(&word)) {
+    context_.lifeline().close(std::exchange(lifeline_, nullptr));  // it has been said: no farewell in return
+    lose(absl::UnavailableError(fmt::format("{}: the peer gave up: {}", name_, parting->reason)));
+    return absl::OkStatus();
+  }
+  if (const auto* hello = std::get_if<Hello>(&word)) return hear_hello(*hello);
+  if (state_ != State::open) return absl::DataLossError("ofi: no hello");
+  if (const auto* request = std::get_if<Request>(&word)) return answer(*request);
+  return hear_grant(std::get<Grant>(word));
+}
+
+absl::Status OfiConnection::hear_hello(const Hello& hello) {
+  if (!waits_for_hello()) return absl::DataLossError("ofi: second hello");
+  // Before anything is opened for it: who does not fit should cost nothing.
+  if (absl::Status status = compare(own_hello(), hello); !status.ok()) return status;
+  if (accepted_) {
+    if (absl::Status status = open_endpoint(); !status.ok()) return status;
+  }
+  if (absl::Status status = endpoint_->set_peer(hello.address); !status.ok()) return status;
+  messages_.meet(hello.receives, hello.token);
+  mailbox_key_ = hello.mailbox_key;
+  mailbox_base_ = hello.mailbox_base;
+  if (accepted_) {
+    if (absl::Status status = say(encode(own_hello())); !status.ok()) return status;
+  }
+  state_ = State::open;
+  if (accepted_) {
+    Completion connected;
+    connected.kind = Completion::Kind::connected;
+    connected.connection = this;
+    reported_ = true;
+    context_.report(std::move(connected));
+  }
+  return pump();
+}
+
+absl::Status OfiConnection::answer(const Request& request) {
+  const absl::StatusOr<const Region*> region = context_.regions().find(request.key);
+  if (!region.ok()) return region.status();
+  const absl::StatusOr<const Registration*> open = (*region)->open_in(*domain_);
+  if (!open.ok()) return open.status();
+  return say(encode(Grant{request.number, (*open)->key, (*open)->base}));
+}
+
+absl::Status OfiConnection::hear_grant(const Grant& grant) {
+  if (grant.number == 0 || grant.number > imports_.size() || imports_[grant.number - 1].granted) {
+    return absl::DataLossError("ofi: answer to a question that was not asked");
+  }
+  // Transfers will follow: what is registered now does not delay the first of them.
+  if (own_domain_ != nullptr && !prepared_) {
+    if (absl::Status status = context_.regions().prepare(*domain_); !status.ok()) return status;
+  }
+  prepared_ = true;
+  Import& import = imports_[grant.number - 1];
+  import.granted = true;
+  import.device_key = grant.key;
+  import.base = grant.base;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RemoteRegion> OfiConnection::import(std::string_view key) {
+  const absl::StatusOr<RegionKey> parsed = RegionKey::parse(key);
+  if (!parsed.ok()) return parsed.status();
+  if (lost()) return absl::UnavailableError(fmt::format("{}: the peer is lost", name_));
+  if (imports_.size() >= kMaxImports) return absl::ResourceExhaustedError("ofi: too many imported regions");
+  imports_.push_back({.key = *parsed});
+  const auto number = static_cast<uint32_t>(imports_.size());
+  if (absl::Status status = say(encode(Request{number, *parsed})); !status.ok()) {
+    imports_.pop_back();
+    return status;
+  }
+  return static_cast<RemoteRegion>(number);
+}
+
+void OfiConnection::lifeline_lost(const absl::Status& cause) {
+  context_.lifeline().close(std::exchange(lifeline_, nullptr));
+  if (lost()) return;
+  while (endpoint_ != nullptr && read_queue()) {  // what had arrived before
+  }
+  lose(absl::UnavailableError(fmt::format("{}: {}", name_, message_of(cause))));
+}
+
+void OfiConnection::check_deadline(TimePoint now) {
+  if (!waits_for_hello() || now < deadline_) return;
+  lose(absl::DeadlineExceededError(
+      fmt::format("{}: no greeting in time (is the peer's transport ofi, and does it poll?)", name_)));
+}
+
+void OfiConnection::lose(absl::Status cause) {
+  if (lost()) return;
+  const bool reports = !never_reported();
+  state_ = State::lost;
+  if (cause.message().find(name_) == absl::string_view::npos) {
+    cause = absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
+  }
+  spdlog::warn("{}", message_of(cause));
+  if (lifeline_ != nullptr) {
+    say(encode(Parting{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well
+    context_.lifeline().close(std::exchange(lifeline_, nullptr));
+  }
+  release_endpoint();
+  if (!reports) return;
+  Completion lost;
+  lost.kind = Completion::Kind::peer_lost;
+  lost.connection = this;
+  lost.cause = std::move(cause);
+  context_.report(std::move(lost));
+}
+
+}  // namespace gradrail::transport::ofi

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/connection.h"
+#include "transport/ofi/endpoint.h"
+#include "transport/ofi/greeting.h"
+#include "transport/ofi/memory_region.h"
+#include "transport/ofi/message_channel.h"
+#include "transport/ofi/transfer_queue.h"
+
+namespace gradrail::transport::ofi {
+
+class OfiContext;
+
+/// A peer: an endpoint of libfabric for the bytes, and beside it the lifeline, a tcp connection over which the ends
+/// greet each other, open their regions and say why they go.
+/// Invariants  1. endpoint_ exists from the hello on (of whoever is first to say it) until the connection is lost.
+///             2. peer_lost is reported once, after everything that had arrived; a stranger (accepted, no hello yet)
+///                reports nothing.
+class OfiConnection final : public Connection {
+ public:
+  /// `lifeline` stays the lifeline context's. `own_domain`: for a peer that must not reach what others may.
+  OfiConnection(OfiContext& context, Connection* lifeline, bool accepted, TimePoint deadline);
+  ~OfiConnection() override;
+
+  // Connection.
+  absl::StatusOr<RemoteRegion> import(std::string_view key) override;
+  absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) override;
+  absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) override;
+  absl::Status send(absl::Span<const std::byte> message) override;
+  absl::StatusOr<std::byte*> map(RemoteRegion region) override;
+  std::string describe() const override { return name_; }
+  bool uses_rdma() const override;
+
+  // For the context: setting up.
+  /// Opens the endpoint and says hello.
+  absl::Status greet();
+  void hear(absl::Span<const std::byte> message);
+  void lifeline_lost(const absl::Status& cause);
+  void check_deadline(TimePoint now);
+  /// Says why, ends everything under way and reports peer_lost.
+  void lose(absl::Status cause);
+  bool lost() const { return state_ == State::lost; }
+  /// The owner has never heard of it: it goes by itself.
+  bool never_reported() const { return accepted_ && !reported_; }
+  bool waits_for_hello() const { return state_ == State::stranger || state_ == State::greeting; }
+  TimePoint deadline() const { return deadline_; }
+
+  // For the context: the data path.
+  void progress();
+  void release_message(uint32_t slot);
+  /// -1: none, or no endpoint.
+  int wait_fd() const { return endpoint_ == nullptr ? -1 : endpoint_->wait_fd(); }
+  fid_cq* queue() const { return endpoint_ == nullptr ? nullptr : endpoint_->queue(); }
+  /// Something is to be posted that the provider did not take, and no completion will say when it does.
+  bool stuck() const;
+
+ private:
+  enum class State : uint8_t {
+    stranger,  ///< accepted, no hello yet
+    greeting,  ///< connected, said hello, no answer yet
+    open,
+    lost
+  };
+  struct Import {
+    RegionKey key;
+    bool granted = false;
+    uint64_t device_key = 0;
+    uint64_t base = 0;
+  };
+
+  // connection.cc
+  absl::Status open_endpoint();
+  absl::Status say(const std::string& words);
+  absl::Status hear_word(const Word& word);
+  absl::Status hear_hello(const Hello& hello);
+  absl::Status answer(const Request& request);
+  absl::Status hear_grant(const Grant& grant);
+  Hello own_hello() const;
+  void release_endpoint();
+
+  // connection_datapath.cc
+  absl::StatusOr<const Import*> remote(RemoteSlice slice, uint64_t bytes, Access wanted) const;
+  absl::Status check_local(const LocalSlice& slice) const;
+  absl::Status check_post(const TransferQueue& queue) const;
+  absl::StatusOr<Transfer> local_part(const LocalSlice& slice) const;
+  absl::Status pump();
+  absl::Status pump_or_lose();
+  bool read_queue();
+  absl::Status handle(const fi_cq_data_entry& entry);
+  absl::Status handle_received(const Operation& operation, size_t bytes);
+  absl::Status failure();
+  void report_done(Completion::Kind kind, uint64_t tag);
+
+  // Set once.
+  OfiContext& context_;
+  const bool accepted_;
+  const TimePoint deadline_;  ///< for the hello
+  const std::string name_;
+
+  // Owner thread.
+  Connection* lifeline_;
+  State state_;
+  bool reported_ = false;  ///< accepted: as connected
+  std::unique_ptr<Domain> own_domain_;
+  Domain* domain_ = nullptr;
+  MessageChannel messages_;  ///< outlives the endpoint: its messages may not be delivered yet
+  Registration message_memory_;
+  Registration mailbox_memory_;
+  alignas(64) std::byte mailbox_[64] = {};
+  std::unique_ptr<Endpoint> endpoint_;
+  TransferQueue puts_;
+  TransferQueue gets_;
+  uint64_t mailbox_key_ = 0;
+  uint64_t mailbox_base_ = 0;
+  bool prepared_ = false;
+  std::vector<Import> imports_;  ///< RemoteRegion n is imports_[n - 1]; 0 is no region
+};
+
+}  // namespace gradrail::transport::ofi

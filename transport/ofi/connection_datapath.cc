@@ -1,0 +1,239 @@
+// Posting, and what the completion queue says.
+#include <rdma/fi_errno.h>
+
+#include <array>
+#include <cstddef>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "transport/ofi/connection.h"
+#include "transport/ofi/context.h"
+#include "transport/ofi/native_error.h"
+
+namespace gradrail::transport::ofi {
+namespace {
+
+constexpr size_t kEntriesPerRead = 16;
+
+std::string_view doing(const Operation* operation) {
+  if (operation == nullptr) return "receive";
+  switch (operation->kind) {
+    case Operation::Kind::put:
+      return "put";
+    case Operation::Kind::get:
+      return "get";
+    case Operation::Kind::send:
+      return "send message";
+    case Operation::Kind::receive:
+      return "receive message";
+  }
+  return "?";
+}
+
+}  // namespace
+
+// Posts.
+
+absl::Status OfiConnection::check_post(const TransferQueue& queue) const {
+  if (lost()) return absl::UnavailableError(fmt::format("{}: the peer is lost", name_));
+  if (queue.full()) return absl::ResourceExhaustedError("ofi: queue full, poll first");
+  return absl::OkStatus();
+}
+
+absl::Status OfiConnection::check_local(const LocalSlice& slice) const {
+  if (slice.region == nullptr) {
+    return slice.bytes == 0 ? absl::OkStatus() : absl::InvalidArgumentError("ofi: slice of no region");
+  }
+  const size_t size = slice.region->span().bytes;
+  if (slice.offset <= size && slice.bytes <= size - slice.offset) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format(
+      "ofi: local slice outside region (offset {}, length {}, region {} bytes)", slice.offset, slice.bytes, size));
+}
+
+absl::StatusOr<const OfiConnection::Import*> OfiConnection::remote(RemoteSlice slice, uint64_t bytes,
+                                                                   Access wanted) const {
+  const auto number = static_cast<uint32_t>(slice.region);
+  if (number == 0 && bytes == 0 && slice.offset == 0 && wanted == Access::remote_write) return nullptr;
+  if (number == 0 || number > imports_.size()) return absl::InvalidArgumentError("ofi: not an imported region");
+  const Import& import = imports_[number - 1];
+  if (!allows(import.key.access, wanted)) {
+    return absl::InvalidArgumentError(wanted == Access::remote_write ? "ofi: put to a region not remotely writable"
+                                                                     : "ofi: get from a region not remotely readable");
+  }
+  if (slice.offset > import.key.bytes || bytes > import.key.bytes - slice.offset) {
+    return absl::InvalidArgumentError(
+        fmt::format("ofi: remote slice outside region (offset {}, length {}, region {} bytes)", slice.offset, bytes,
+                    import.key.bytes));
+  }
+  if (!import.granted) return absl::ResourceExhaustedError("ofi: the peer has not opened its region yet, poll first");
+  return &import;
+}
+
+absl::StatusOr<Transfer> OfiConnection::local_part(const LocalSlice& slice) const {
+  Transfer transfer{.bytes = slice.bytes};
+  if (slice.bytes == 0) return transfer;
+  const auto* region = static_cast<const Region*>(slice.region);
+  const absl::StatusOr<void*> descriptor = region->descriptor_in(*domain_);
+  if (!descriptor.ok()) return descriptor.status();
+  transfer.local = region->span().data + slice.offset;
+  transfer.descriptor = *descriptor;
+  return transfer;
+}
+
+absl::Status OfiConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
+  if (absl::Status status = check_post(puts_); !status.ok()) return status;
+  if (absl::Status status = check_local(source); !status.ok()) return status;
+  const absl::StatusOr<const Import*> import = remote(target, source.bytes, Access::remote_write);
+  if (!import.ok()) return import.status();
+  if (state_ != State::open) return absl::ResourceExhaustedError("ofi: the peer has not greeted yet, poll first");
+  if (source.bytes == 0 && !options.immediate) {
+    if (options.tag != 0) report_done(Completion::Kind::put_done, options.tag);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Transfer> transfer = local_part(source);
+  if (!transfer.ok()) return transfer.status();
+  // Providers differ on whether a write of no bytes needs a key: with the mailbox's it is right for all.
+  const bool mailbox = source.bytes == 0;
+  transfer->local = mailbox ? mailbox_ : transfer->local;
+  transfer->descriptor = mailbox ? mailbox_memory_.descriptor : transfer->descriptor;
+  transfer->remote = mailbox ? mailbox_base_ : (*import)->base + target.offset;
+  transfer->key = mailbox ? mailbox_key_ : (*import)->device_key;
+  transfer->immediate = options.immediate;
+  transfer->tag = options.tag;
+  puts_.push(*transfer);
+  return pump_or_lose();
+}
+
+absl::Status OfiConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
+  if (absl::Status status = check_post(gets_); !status.ok()) return status;
+  if (absl::Status status = check_local(target); !status.ok()) return status;
+  const absl::StatusOr<const Import*> import = remote(source, target.bytes, Access::remote_read);
+  if (!import.ok()) return import.status();
+  if (target.bytes == 0) {
+    report_done(Completion::Kind::get_done, tag);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Transfer> transfer = local_part(target);
+  if (!transfer.ok()) return transfer.status();
+  transfer->remote = (*import)->base + source.offset;
+  transfer->key = (*import)->device_key;
+  transfer->tag = tag;
+  gets_.push(*transfer);
+  return pump_or_lose();
+}
+
+absl::Status OfiConnection::send(absl::Span<const std::byte> message) {
+  if (message.size() > kMaxMessageBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("ofi: message of {} bytes, more than {}", message.size(), kMaxMessageBytes));
+  }
+  if (lost()) return absl::UnavailableError(fmt::format("{}: the peer is lost", name_));
+  if (absl::Status status = messages_.send(message); !status.ok()) return status;
+  return pump_or_lose();
+}
+
+absl::StatusOr<std::byte*> OfiConnection::map(RemoteRegion) {
+  return absl::UnimplementedError("ofi: a peer's memory cannot be mapped");
+}
+
+absl::Status OfiConnection::pump() {
+  if (state_ != State::open) return absl::OkStatus();
+  if (absl::Status status = messages_.pump(*endpoint_); !status.ok()) return status;
+  if (absl::Status status = puts_.pump(*endpoint_); !status.ok()) return status;
+  return gets_.pump(*endpoint_);
+}
+
+absl::Status OfiConnection::pump_or_lose() {
+  absl::Status status = pump();
+  if (!status.ok()) lose(status);
+  return status;
+}
+
+bool OfiConnection::stuck() const {
+  return state_ == State::open && (messages_.stuck() || puts_.stuck() || gets_.stuck());
+}
+
+void OfiConnection::report_done(Completion::Kind kind, uint64_t tag) {
+  Completion done;
+  done.kind = kind;
+  done.connection = this;
+  done.tag = tag;
+  context_.report(std::move(done));
+}
+
+// Completions.
+
+void OfiConnection::progress() {
+  if (endpoint_ == nullptr) return;
+  while (!lost() && context_.room() > 0 && read_queue()) {
+  }
+  if (!lost()) pump_or_lose().IgnoreError();
+}
+
+bool OfiConnection::read_queue() {
+  std::array<fi_cq_data_entry, kEntriesPerRead> entries;
+  const ssize_t got = fi_cq_read(endpoint_->queue(), entries.data(), entries.size());
+  if (got == -FI_EAGAIN) return false;
+  absl::Status status;
+  if (got == -FI_EAVAIL) {
+    status = failure();
+  } else if (got < 0) {
+    status = native_error("read completions", static_cast<int>(-got));
+  }
+  for (ssize_t i = 0; i < got && status.ok(); ++i) status = handle(entries[static_cast<size_t>(i)]);
+  if (!status.ok()) lose(std::move(status));
+  return !lost();
+}
+
+absl::Status OfiConnection::handle(const fi_cq_data_entry& entry) {
+  if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
+    Completion arrived;
+    arrived.kind = Completion::Kind::put_arrived;
+    arrived.connection = this;
+    arrived.immediate = entry.data;
+    context_.report(std::move(arrived));
+    return absl::OkStatus();
+  }
+  if (entry.op_context == nullptr) return absl::OkStatus();
+  const auto& operation = *static_cast<const Operation*>(entry.op_context);
+  switch (operation.kind) {
+    case Operation::Kind::put:
+      if (const auto tag = puts_.finished(operation); tag.value_or(0) != 0) {
+        report_done(Completion::Kind::put_done, *tag);
+      }
+      return absl::OkStatus();
+    case Operation::Kind::get:
+      if (const auto tag = gets_.finished(operation)) report_done(Completion::Kind::get_done, *tag);
+      return absl::OkStatus();
+    case Operation::Kind::send:
+      messages_.sent(operation);
+      return absl::OkStatus();
+    case Operation::Kind::receive:
+      return handle_received(operation, entry.len);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OfiConnection::handle_received(const Operation& operation, size_t bytes) {
+  const auto body = messages_.received(operation, bytes);
+  if (!body.ok()) return body.status();
+  if (!*body) return absl::OkStatus();
+  Completion message;
+  message.kind = Completion::Kind::message;
+  message.connection = this;
+  message.message = **body;
+  context_.report(std::move(message), operation.slot);
+  return absl::OkStatus();
+}
+
+absl::Status OfiConnection::failure() {
+  const Endpoint::Failure failure = endpoint_->read_failure();
+  if (failure.error == 0 || failure.error == FI_ECANCELED) return absl::OkStatus();
+  return native_error(fmt::format("{} ({})", name_, doing(failure.operation)), failure.error, failure.detail);
+}
+
+void OfiConnection::release_message(uint32_t slot) {
+  if (!lost()) messages_.release(slot);
+}
+
+}  // namespace gradrail::transport::ofi

@@ -1,0 +1,106 @@
+// Opening, connecting, closing. The poll loop is in context_progress.cc.
+#include "transport/ofi/context.h"
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "transport/ofi/connection.h"
+#include "transport/ofi/native_error.h"
+#include "transport/tcp/context.h"
+#include "transport/tcp/native_error.h"
+
+namespace gradrail::transport::ofi {
+
+absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) { return OfiContext::create(options); }
+
+absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& options) {
+  std::unique_ptr<OfiContext> context(new OfiContext());
+  absl::StatusOr<Provider> provider = choose_provider(options);
+  if (!provider.ok()) return provider.status();
+  context->provider_ = std::make_unique<Provider>(*std::move(provider));
+  fid_fabric* fabric = nullptr;
+  const int error = fi_fabric(context->provider_->info->fabric_attr, &fabric, nullptr);
+  if (error != 0) return native_error("open fabric of " + context->provider_->name, -error);
+  context->fabric_.reset(fabric);
+  absl::StatusOr<std::unique_ptr<Domain>> home = context->open_domain();
+  if (!home.ok()) return home.status();
+  context->home_ = *std::move(home);
+  absl::StatusOr<std::unique_ptr<Context>> lifeline = tcp::open({.bind_host = options.bind_host});
+  if (!lifeline.ok()) return lifeline.status();
+  context->lifeline_ = *std::move(lifeline);
+  context->epoll_ = tcp::Fd(epoll_create1(EPOLL_CLOEXEC));
+  context->timer_ = tcp::Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!context->epoll_.open() || !context->timer_.open()) return tcp::native_error("open epoll and timer", errno);
+  context->watch(context->lifeline_->wait_fd());
+  context->watch(context->timer_.get());
+  return context;
+}
+
+OfiContext::~OfiContext() {
+  ready_.clear();
+  connections_.clear();  // they still use what is declared after them
+}
+
+Capabilities OfiContext::capabilities() const {
+  return {.one_sided = provider_->rdma,  // else the provider copies when its owner polls
+          .gpu_memory = GpuMemory::staged,
+          .ordered_puts = provider_->ordered,
+          .max_message_bytes = 4096,
+          .immediate_bits = provider_->immediate_bits};
+}
+
+absl::StatusOr<std::unique_ptr<Domain>> OfiContext::open_domain() { return Domain::open(*provider_, fabric_.get()); }
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> OfiContext::register_memory(MemorySpan memory, Access access) {
+  absl::StatusOr<std::unique_ptr<Region>> region = regions_.add(memory, access);
+  if (!region.ok()) return region.status();
+  // Here and not at the first use: that the limit on locked memory is too low should be known before peers come.
+  if (!provider_->binds_regions) {
+    absl::Status status =
+        access == Access::local ? (*region)->descriptor_in(*home_).status() : (*region)->open_in(*home_).status();
+    if (!status.ok()) return status;
+  }
+  return *std::move(region);
+}
+
+absl::StatusOr<std::string> OfiContext::listen(const std::string& address) { return lifeline_->listen(address); }
+
+absl::StatusOr<Connection*> OfiContext::connect(const std::string& address, TimePoint deadline) {
+  const absl::StatusOr<Connection*> lifeline = lifeline_->connect(address, deadline);
+  if (!lifeline.ok()) return lifeline.status();
+  auto connection = std::make_unique<OfiConnection>(*this, *lifeline, /*accepted=*/false, deadline);
+  (*lifeline)->set_user_data(reinterpret_cast<uint64_t>(connection.get()));
+  if (absl::Status status = connection->greet(); !status.ok()) return status;
+  connections_.push_back(std::move(connection));
+  return connections_.back().get();
+}
+
+void OfiContext::close(Connection* connection) {
+  const auto place = std::find_if(connections_.begin(), connections_.end(),
+                                  [&](const auto& each) { return each.get() == connection; });
+  GRADRAIL_CHECK(place != connections_.end());
+  std::erase_if(ready_, [&](const Ready& each) { return each.completion.connection == connection; });
+  std::erase_if(delivered_, [&](const Delivered& each) { return each.connection == connection; });
+  connections_.erase(place);
+}
+
+void OfiContext::report(Completion completion, uint32_t slot) { ready_.push_back({std::move(completion), slot}); }
+
+void OfiContext::watch(int fd) {
+  if (fd < 0) return;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void OfiContext::unwatch(int fd) {
+  if (fd >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+}  // namespace gradrail::transport::ofi

@@ -1,0 +1,64 @@
+#include "transport/ofi/domain.h"
+
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+
+#include "base/random_bits.h"
+#include "transport/ofi/native_error.h"
+
+namespace gradrail::transport::ofi {
+namespace {
+
+/// Two random keys of 64 bits are never the same; a provider with short keys may need a few attempts.
+constexpr int kKeyAttempts = 16;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Domain>> Domain::open(const Provider& provider, fid_fabric* fabric) {
+  fid_domain* domain = nullptr;
+  const int error = fi_domain(fabric, provider.info.get(), &domain, nullptr);
+  if (error != 0) return native_error("open domain " + provider.device, -error);
+  return std::unique_ptr<Domain>(new Domain(provider, Handle<fid_domain>(domain)));
+}
+
+absl::StatusOr<Registration> Domain::add(MemorySpan memory, Access access) {
+  uint64_t flags = provider_.needs_descriptors ? FI_READ | FI_WRITE : 0;
+  if (allows(access, Access::remote_read)) flags |= FI_REMOTE_READ;
+  if (allows(access, Access::remote_write)) flags |= FI_REMOTE_WRITE;
+  return register_with(memory, flags);
+}
+
+absl::StatusOr<Registration> Domain::add_messages(MemorySpan memory) {
+  return register_with(memory, provider_.needs_descriptors ? FI_SEND | FI_RECV : 0);
+}
+
+absl::StatusOr<fid_mr*> Domain::try_register(MemorySpan memory, uint64_t flags) {
+  int error = 0;
+  for (int attempt = 0; attempt < kKeyAttempts; ++attempt) {
+    const uint64_t key = provider_.chooses_keys ? 0 : random_bits() & provider_.key_mask;
+    fid_mr* mr = nullptr;
+    error = fi_mr_reg(domain_.get(), memory.data, memory.bytes, flags, 0, key, 0, &mr, nullptr);
+    if (error == 0) return mr;
+    if (error != -FI_ENOKEY) break;
+  }
+  return registration_error(memory.bytes, -error);
+}
+
+absl::StatusOr<Registration> Domain::register_with(MemorySpan memory, uint64_t flags) {
+  Registration made;
+  if (flags == 0 || memory.bytes == 0) return made;
+  const absl::StatusOr<fid_mr*> mr = try_register(memory, flags);
+  if (!mr.ok()) return mr.status();
+  made.mr.reset(*mr);
+  if (provider_.binds_regions) {
+    int error = fi_mr_bind(*mr, &endpoint_->fid, 0);
+    if (error == 0) error = fi_mr_enable(*mr);
+    if (error != 0) return native_error("bind memory to its endpoint", -error);
+  }
+  made.descriptor = fi_mr_desc(*mr);
+  made.key = fi_mr_key(*mr);
+  made.base = provider_.virtual_addresses ? reinterpret_cast<uint64_t>(memory.data) : 0;
+  return made;
+}
+
+}  // namespace gradrail::transport::ofi

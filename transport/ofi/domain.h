@@ -1,0 +1,49 @@
+#pragma once
+
+#include <rdma/fi_domain.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "base/memory.h"
+#include "transport/memory_region.h"
+#include "transport/ofi/handle.h"
+#include "transport/ofi/provider.h"
+
+namespace gradrail::transport::ofi {
+
+/// Memory as one domain knows it. Without `mr` the provider needs none: local memory of a provider that copies.
+struct Registration {
+  Handle<fid_mr> mr;
+  void* descriptor = nullptr;  ///< for local use
+  uint64_t key = 0;            ///< for peers
+  uint64_t base = 0;           ///< where the region begins for them
+};
+
+/// A protection domain: what is registered here can be reached by the endpoints opened here and by no others.
+class Domain {
+ public:
+  static absl::StatusOr<std::unique_ptr<Domain>> open(const Provider& provider, fid_fabric* fabric);
+
+  /// For local use of `memory`, and for peers as far as `access` says.
+  /// Errors  RESOURCE_EXHAUSTED: names the limit.
+  absl::StatusOr<Registration> add(MemorySpan memory, Access access);
+  /// Buffers of small messages.
+  absl::StatusOr<Registration> add_messages(MemorySpan memory);
+
+  fid_domain* fid() const { return domain_.get(); }
+  const Provider& provider() const { return provider_; }
+  /// Where regions are bound to endpoints: the only one of this domain.
+  void set_endpoint(fid_ep* endpoint) { endpoint_ = endpoint; }
+
+ private:
+  Domain(const Provider& provider, Handle<fid_domain> domain) : provider_(provider), domain_(std::move(domain)) {}
+  absl::StatusOr<Registration> register_with(MemorySpan memory, uint64_t flags);
+  absl::StatusOr<fid_mr*> try_register(MemorySpan memory, uint64_t flags);
+
+  const Provider& provider_;
+  const Handle<fid_domain> domain_;
+  fid_ep* endpoint_ = nullptr;
+};
+
+}  // namespace gradrail::transport::ofi

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <rdma/fabric.h>
+
+#include <memory>
+
+namespace gradrail::transport::ofi {
+
+template <typename Fid>
+struct CloseFid {
+  void operator()(Fid* fid) const { fi_close(&fid->fid); }
+};
+
+/// A libfabric object. What was opened from it must be gone before: fi_close of a busy object fails, and it stays.
+template <typename Fid>
+using Handle = std::unique_ptr<Fid, CloseFid<Fid>>;
+
+struct FreeInfo {
+  void operator()(fi_info* info) const { fi_freeinfo(info); }
+};
+using Info = std::unique_ptr<fi_info, FreeInfo>;
+
+}  // namespace gradrail::transport::ofi

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "transport/memory_region.h"
+#include "transport/ofi/domain.h"
+
+namespace gradrail::transport::ofi {
+
+/// What a key says: which region, the proof that its holder may use it, its size and rights. It is not a key of the
+/// device: those are handed out by the region's owner, per connection, to whoever shows this one (greeting.h).
+struct RegionKey {
+  uint32_t region = 0;
+  uint32_t epoch = 0;
+  uint64_t token = 0;
+  uint64_t bytes = 0;
+  Access access = Access::local;
+
+  std::string encode() const;
+  /// Errors  INVALID_ARGUMENT: not a key of this transport, or damaged.
+  static absl::StatusOr<RegionKey> parse(std::string_view key);
+  bool operator==(const RegionKey&) const = default;
+};
+
+class RegionTable;
+
+/// Memory and its registrations, made in each domain when a connection there first needs it.
+/// Invariants  1. In a domain of one accepted peer it is remotely accessible only after that peer has shown the key.
+///             2. No registration outlives the region or the domain (RegionTable::forget).
+class Region final : public MemoryRegion {
+ public:
+  Region(RegionTable& table, const RegionKey& key, MemorySpan memory);
+  ~Region() override;
+
+  const RegionKey& region_key() const { return region_key_; }
+  /// For transfers from and to this memory over endpoints of `domain`. Null: the provider needs no descriptor.
+  /// Errors  RESOURCE_EXHAUSTED: locked memory.
+  absl::StatusOr<void*> descriptor_in(Domain& domain) const;
+  /// For a peer of `domain` that has shown the key.
+  absl::StatusOr<const Registration*> open_in(Domain& domain) const;
+
+ private:
+  friend class RegionTable;
+  struct Entry {
+    Domain* domain = nullptr;
+    bool remote = false;
+    Registration registration;
+  };
+  absl::StatusOr<const Registration*> registration_in(Domain& domain, bool remote) const;
+
+  RegionTable& table_;
+  const RegionKey region_key_;
+  mutable std::vector<Entry> entries_;  ///< one for most; two a domain at most
+};
+
+/// The regions of one Context by number, and the one place that decides what a peer may use.
+class RegionTable {
+ public:
+  /// Errors  INVALID_ARGUMENT: not host memory.
+  absl::StatusOr<std::unique_ptr<Region>> add(MemorySpan memory, Access access);
+  /// The region that this key opens.
+  /// Errors  PERMISSION_DENIED: the reason, as the peer may read it.
+  absl::StatusOr<const Region*> find(const RegionKey& key) const;
+  /// Registers what only transfers from here can mean, before the first of them.
+  absl::Status prepare(Domain& domain) const;
+  void forget(const Domain& domain);
+
+ private:
+  friend class Region;
+  void remove(uint32_t region);
+
+  struct Slot {
+    Region* region = nullptr;
+    uint32_t epoch = 0;  ///< counts the regions that this slot has held: an old key does not open a new region
+  };
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+}  // namespace gradrail::transport::ofi

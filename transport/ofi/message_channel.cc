@@ -1,0 +1,146 @@
+#include "transport/ofi/message_channel.h"
+
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/random_bits.h"
+#include "fmt/format.h"
+#include "transport/ofi/native_error.h"
+#include "transport/tcp/little_endian.h"
+
+namespace gradrail::transport::ofi {
+
+using tcp::load_le;
+using tcp::store_le;
+
+MessageChannel::MessageChannel()
+    : token_(random_bits()),
+      slab_(std::make_unique<std::byte[]>(kSlabBytes)),
+      receives_(kReceiveSlots),
+      sends_(kSendSlots + kCreditSlots),
+      lengths_(kSendSlots + kCreditSlots) {
+  for (uint32_t slot = 0; slot < kReceiveSlots; ++slot) {
+    receives_[slot].kind = Operation::Kind::receive;
+    receives_[slot].slot = slot;
+    to_repost_.push_back({slot, false});
+  }
+  for (uint32_t slot = 0; slot < kSendSlots + kCreditSlots; ++slot) {
+    sends_[slot].kind = Operation::Kind::send;
+    sends_[slot].slot = slot;
+    (slot < kSendSlots ? free_sends_ : free_credit_sends_).push_back(slot);
+  }
+}
+
+absl::Status MessageChannel::start(const Endpoint& endpoint, void* descriptor) {
+  descriptor_ = descriptor;
+  if (absl::Status status = repost(endpoint); !status.ok()) return status;
+  if (!to_repost_.empty()) return native_error("post receives", FI_EAGAIN);
+  return absl::OkStatus();
+}
+
+void MessageChannel::meet(uint32_t credits, uint64_t token) {
+  credits_ = std::min(credits, kReceives);
+  peer_token_ = token;
+}
+
+absl::Status MessageChannel::send(absl::Span<const std::byte> message) {
+  if (free_sends_.empty()) return absl::ResourceExhaustedError("ofi: too many messages under way, poll first");
+  const uint32_t slot = free_sends_.back();
+  free_sends_.pop_back();
+  if (!message.empty()) std::memcpy(send_slot(slot) + kHeaderBytes, message.data(), message.size());
+  lengths_[slot] = static_cast<uint32_t>(message.size());
+  queued_[end_queued_++ % kSendSlots] = slot;
+  return absl::OkStatus();
+}
+
+absl::Status MessageChannel::pump(const Endpoint& endpoint) {
+  blocked_ = false;
+  if (absl::Status status = repost(endpoint); !status.ok()) return status;
+  if (absl::Status status = send_queued(endpoint); !status.ok()) return status;
+  return return_credits(endpoint);
+}
+
+absl::Status MessageChannel::repost(const Endpoint& endpoint) {
+  while (!to_repost_.empty()) {
+    const auto [slot, is_credit] = to_repost_.back();
+    const ssize_t result =
+        fi_recv(endpoint.fid(), receive_slot(slot), kSlotBytes, descriptor_, FI_ADDR_UNSPEC, &receives_[slot].context);
+    if (result == -FI_EAGAIN) {
+      blocked_ = true;
+      return absl::OkStatus();
+    }
+    if (result != 0) return native_error("post receive", static_cast<int>(-result));
+    to_repost_.pop_back();
+    if (is_credit) ++consumed_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageChannel::send_queued(const Endpoint& endpoint) {
+  while (first_queued_ < end_queued_ && credits_ > 0) {
+    const absl::StatusOr<bool> posted = post_send(endpoint, queued_[first_queued_ % kSendSlots], Kind::message);
+    if (!posted.ok()) return posted.status();
+    if (!*posted) return absl::OkStatus();
+    ++first_queued_;
+    --credits_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageChannel::return_credits(const Endpoint& endpoint) {
+  if (consumed_ < kReceives / 2 || free_credit_sends_.empty() || endpoint.peer() == FI_ADDR_UNSPEC) {
+    return absl::OkStatus();
+  }
+  const uint32_t slot = free_credit_sends_.back();
+  lengths_[slot] = 0;
+  const absl::StatusOr<bool> posted = post_send(endpoint, slot, Kind::credits);
+  if (!posted.ok()) return posted.status();
+  if (*posted) free_credit_sends_.pop_back();
+  return absl::OkStatus();
+}
+
+void MessageChannel::write_header(uint32_t slot, Kind kind, uint32_t bytes) {
+  std::byte* header = send_slot(slot);
+  store_le(header, static_cast<uint16_t>(consumed_));
+  store_le(header + 2, static_cast<uint16_t>(kind));
+  store_le(header + 4, bytes);
+  store_le(header + 8, peer_token_);
+}
+
+absl::StatusOr<bool> MessageChannel::post_send(const Endpoint& endpoint, uint32_t slot, Kind kind) {
+  write_header(slot, kind, lengths_[slot]);
+  const ssize_t result = fi_send(endpoint.fid(), send_slot(slot), kHeaderBytes + lengths_[slot], descriptor_,
+                                 endpoint.peer(), &sends_[slot].context);
+  if (result == -FI_EAGAIN) {
+    blocked_ = true;
+    return false;
+  }
+  if (result != 0) return native_error("post message", static_cast<int>(-result));
+  consumed_ = 0;
+  return true;
+}
+
+void MessageChannel::sent(const Operation& operation) {
+  (operation.slot < kSendSlots ? free_sends_ : free_credit_sends_).push_back(operation.slot);
+}
+
+absl::StatusOr<std::optional<absl::Span<const std::byte>>> MessageChannel::received(const Operation& operation,
+                                                                                    size_t bytes) {
+  const std::byte* header = receive_slot(operation.slot);
+  const absl::Status damaged = absl::DataLossError("ofi: a message that is not the peer's");
+  if (bytes < kHeaderBytes || load_le<uint64_t>(header + 8) != token_) return damaged;
+  const auto kind = static_cast<Kind>(load_le<uint16_t>(header + 2));
+  const size_t length = load_le<uint32_t>(header + 4);
+  const uint32_t credits = credits_ + load_le<uint16_t>(header);
+  if (length != bytes - kHeaderBytes || credits > kReceives) return damaged;
+  credits_ = credits;
+  if (kind == Kind::message) return absl::Span<const std::byte>(header + kHeaderBytes, length);
+  if (kind != Kind::credits || length != 0) return damaged;
+  to_repost_.push_back({operation.slot, false});
+  return std::nullopt;
+}
+
+}  // namespace gradrail::transport::ofi

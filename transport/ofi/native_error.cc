@@ -1,0 +1,74 @@
+#include "transport/ofi/native_error.h"
+
+#include <rdma/fi_errno.h>
+#include <sys/resource.h>
+
+#include "fmt/format.h"
+
+namespace gradrail::transport::ofi {
+namespace {
+
+struct Meaning {
+  absl::StatusCode code;
+  std::string_view hint;
+};
+
+Meaning meaning(int error) {
+  switch (error) {
+    case FI_ENODATA:
+      return {absl::StatusCode::kUnavailable, "no such provider or device here; see `fi_info`"};
+    case FI_ECONNREFUSED:
+    case FI_ECONNRESET:
+    case FI_ECONNABORTED:
+    case FI_ENOTCONN:
+    case FI_ESHUTDOWN:
+      return {absl::StatusCode::kUnavailable, "the peer was killed or gave up: see its log"};
+    case FI_EIO:
+    case FI_ETIMEDOUT:
+    case FI_EHOSTUNREACH:
+    case FI_ENETUNREACH:
+      return {absl::StatusCode::kUnavailable, "the peer or the path to it is gone: check link, port and switch"};
+    case FI_EACCES:
+    case FI_EPERM:
+    case FI_ENOKEY:
+    case FI_EKEYREJECTED:
+      return {absl::StatusCode::kPermissionDenied, "the peer's memory is not open to this connection there"};
+    case FI_ENOMEM:
+    case FI_EMFILE:
+    case FI_ENOSPC:
+      return {absl::StatusCode::kResourceExhausted, "check `ulimit -l`, `ulimit -n` and /dev/shm"};
+    case FI_ENOSYS:
+    case FI_EOPNOTSUPP:
+      return {absl::StatusCode::kUnimplemented, "choose another provider"};
+    default:
+      return {absl::StatusCode::kUnavailable, "FI_LOG_LEVEL=warn tells more"};
+  }
+}
+
+std::string limit_text() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return fmt::format("{} KiB", limit.rlim_cur / 1024);
+}
+
+}  // namespace
+
+absl::Status native_error(std::string_view doing, int error, std::string_view detail) {
+  const Meaning what = meaning(error);
+  std::string text = fmt::format("ofi: {}: {}", doing, fi_strerror(error));
+  if (!detail.empty() && detail != fi_strerror(error)) text += fmt::format(": {}", detail);
+  return {what.code, fmt::format("{} ({})", text, what.hint)};
+}
+
+absl::Status registration_error(size_t bytes, int error) {
+  if (error != FI_ENOMEM && error != FI_EAGAIN && error != FI_EPERM) {
+    return native_error(fmt::format("register {} bytes", bytes), error);
+  }
+  return absl::ResourceExhaustedError(fmt::format(
+      "ofi: cannot register {} bytes: {}; the limit on locked memory is {} and counts each registration (raise it: "
+      "`ulimit -l unlimited` in the shell, or LimitMEMLOCK=infinity in the systemd unit, or memlock in "
+      "/etc/security/limits.conf)",
+      bytes, fi_strerror(error), limit_text()));
+}
+
+}  // namespace gradrail::transport::ofi

@@ -1,0 +1,202 @@
+#include "transport/ofi/provider.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_rma.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "transport/ofi/native_error.h"
+
+namespace gradrail::transport::ofi {
+namespace {
+
+constexpr std::array<std::string_view, 6> kRdma = {"verbs", "efa", "cxi", "psm3", "opx", "psm2"};
+/// Of these there are enough for one task's connections; ofi_rxm allocates 16 KiB for each receive.
+constexpr size_t kQueueEntries = 256;
+constexpr size_t kPiecesInFlight = 128;
+/// Beyond this a longer piece saves nothing, and others wait.
+constexpr size_t kPieceBytes = 64 << 20;
+constexpr uint64_t kOrder = FI_ORDER_SAS | FI_ORDER_WAW;
+
+std::string_view first_part(std::string_view name) { return name.substr(0, name.find(';')); }
+
+Info make_hints(const OpenOptions& options, bool ordered) {
+  Info hints(fi_allocinfo());
+  if (hints == nullptr) return hints;
+  hints->caps = FI_MSG | FI_RMA;
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED | FI_MR_ENDPOINT;
+  hints->domain_attr->threading = FI_THREAD_DOMAIN;
+  hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+  hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+  hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints->domain_attr->cq_data_size = sizeof(uint32_t);
+  hints->tx_attr->msg_order = ordered ? kOrder : FI_ORDER_SAS;
+  hints->rx_attr->msg_order = hints->tx_attr->msg_order;
+  // Where order is ours to make, a write counts as done when it can be seen.
+  if (!ordered) hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
+  if (!options.ofi_provider.empty()) hints->fabric_attr->prov_name = strdup(options.ofi_provider.c_str());
+  return hints;
+}
+
+/// The address of an interface as text; "" where the device has none of IP.
+std::string source_text(const fi_info& info) {
+  if (info.src_addr == nullptr) return "";
+  const auto* address = static_cast<const sockaddr*>(info.src_addr);
+  const bool ip =
+      info.addr_format == FI_SOCKADDR || info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR_IN6;
+  if (!ip) return "";
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (address->sa_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text.data(), text.size());
+  } else if (address->sa_family == AF_INET6) {
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text.data(), text.size());
+  }
+  return text.data();
+}
+
+/// The addresses that a host name stands for; empty where any device will do.
+std::set<std::string> wanted_addresses(const std::string& host) {
+  std::set<std::string> wanted;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (host.empty() || getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return wanted;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    if (getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    const std::string address = text.data();
+    const bool any = address.rfind("127.", 0) == 0 || address == "::1" || address == "0.0.0.0" || address == "::";
+    if (!any) wanted.insert(address);
+  }
+  freeaddrinfo(found);
+  return wanted;
+}
+
+struct Choice {
+  const fi_info* best = nullptr;
+  std::set<std::string> seen;  ///< what there is, for people
+};
+
+Choice choose(const fi_info* list, const OpenOptions& options) {
+  const std::set<std::string> wanted = wanted_addresses(options.bind_host);
+  Choice choice;
+  int best_rank = 0;
+  for (const fi_info* info = list; info != nullptr; info = info->next) {
+    const std::string_view name = info->fabric_attr->prov_name;
+    const std::string source = source_text(*info);
+    const bool link_local = source.rfind("fe80", 0) == 0;  // needs a scope that a peer cannot know
+    choice.seen.insert(fmt::format("{} on {}{}{}", name, info->domain_attr->name, source.empty() ? "" : " ", source));
+    const bool forced = !options.ofi_provider.empty();
+    if (forced && !provider_matches(name, options.ofi_provider)) continue;
+    if (options.rdma_only && !is_rdma_provider(name)) continue;
+    if (!source.empty() && (wanted.empty() ? link_local : wanted.count(source) == 0)) continue;
+    const int rank = provider_rank(name);
+    if (!forced && rank < 0) continue;
+    if (choice.best != nullptr && rank >= best_rank) continue;
+    choice.best = info;
+    best_rank = rank;
+  }
+  return choice;
+}
+
+Provider describe(const fi_info& found, bool ordered) {
+  Provider provider;
+  provider.info.reset(fi_dupinfo(&found));
+  fi_info& info = *provider.info;
+  const auto mode = static_cast<uint64_t>(info.domain_attr->mr_mode);
+  provider.name = info.fabric_attr->prov_name;
+  provider.device = info.domain_attr->name;
+  provider.rdma = is_rdma_provider(provider.name);
+  provider.ordered = ordered && info.ep_attr->max_order_waw_size > 0;
+  provider.needs_descriptors = (mode & FI_MR_LOCAL) != 0;
+  provider.virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
+  provider.chooses_keys = (mode & FI_MR_PROV_KEY) != 0;
+  provider.binds_regions = (mode & FI_MR_ENDPOINT) != 0;
+  const size_t key_bytes = info.domain_attr->mr_key_size;
+  provider.key_mask = key_bytes >= sizeof(uint64_t) ? UINT64_MAX : (uint64_t{1} << (8 * key_bytes)) - 1;
+  provider.immediate_bits = static_cast<int>(std::min<size_t>(8 * info.domain_attr->cq_data_size, 64));
+  provider.piece_bytes = std::min(info.ep_attr->max_msg_size, kPieceBytes);
+  if (provider.ordered) provider.piece_bytes = std::min(provider.piece_bytes, info.ep_attr->max_order_waw_size);
+  info.tx_attr->size = std::min(info.tx_attr->size, kQueueEntries);
+  info.rx_attr->size = std::min(info.rx_attr->size, kQueueEntries);
+  provider.pieces_in_flight = std::min(info.tx_attr->size, kPiecesInFlight);
+  return provider;
+}
+
+absl::Status nothing(const OpenOptions& options, const std::set<std::string>& seen) {
+  std::string wanted = "no provider";
+  if (options.rdma_only) wanted = "no RDMA provider";
+  if (!options.ofi_provider.empty()) wanted += fmt::format(" '{}'", options.ofi_provider);
+  if (!options.bind_host.empty()) wanted += fmt::format(" for the address {}", options.bind_host);
+  return absl::UnavailableError(fmt::format("ofi: libfabric has {} with one-sided writes here (there is: {})", wanted,
+                                            seen.empty() ? "nothing" : fmt::format("{}", fmt::join(seen, ", "))));
+}
+
+}  // namespace
+
+void prepare_environment() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    setenv("FI_UNIVERSE_SIZE", "4", 0);  // an endpoint here has one peer; ofi_rxm may hold two links to it for a moment
+    setenv("FI_MR_CACHE_MONITOR", "disabled", 0);
+  });
+}
+
+bool is_rdma_provider(std::string_view name) {
+  return std::find(kRdma.begin(), kRdma.end(), first_part(name)) != kRdma.end();
+}
+
+int provider_rank(std::string_view name) {
+  const auto place = std::find(kRdma.begin(), kRdma.end(), first_part(name));
+  // verbs alone has no RDM endpoints with all we need, and ofi_rxd over datagrams is slow.
+  if (name.find("ofi_rxd") != std::string_view::npos) return -1;
+  if (place != kRdma.end()) return static_cast<int>(place - kRdma.begin());
+  if (name == "tcp;ofi_rxm" || name == "tcp") return 10;
+  if (name == "shm") return 11;
+  return -1;
+}
+
+bool provider_matches(std::string_view name, std::string_view wanted) {
+  return name == wanted || (wanted.find(';') == std::string_view::npos && first_part(name) == wanted);
+}
+
+absl::StatusOr<Provider> choose_provider(const OpenOptions& options) {
+  prepare_environment();
+  std::set<std::string> seen;
+  for (const bool ordered : {true, false}) {
+    const Info hints = make_hints(options, ordered);
+    fi_info* list = nullptr;
+    const int error =
+        hints == nullptr ? -FI_ENOMEM : fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &list);
+    if (error != 0 && error != -FI_ENODATA) return native_error("fi_getinfo", -error);
+    const Info owner(list);
+    Choice choice = choose(list, options);
+    if (choice.best != nullptr) return describe(*choice.best, ordered);
+    seen.merge(choice.seen);
+  }
+  if (!seen.empty() || options.ofi_provider.empty()) return nothing(options, seen);
+  OpenOptions any = options;  // so that the answer says what there is instead
+  any.ofi_provider.clear();
+  const Info hints = make_hints(any, true);
+  fi_info* list = nullptr;
+  if (hints != nullptr) fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &list);
+  const Info owner(list);
+  return nothing(options, choose(list, any).seen);
+}
+
+}  // namespace gradrail::transport::ofi

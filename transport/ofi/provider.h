@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "transport/ofi/handle.h"
+#include "transport/registry.h"
+
+namespace gradrail::transport::ofi {
+
+/// One way of libfabric to reach peers, and what it asks of us.
+struct Provider {
+  std::string name;    ///< "verbs;ofi_rxm"
+  std::string device;  ///< "rxe0"
+  bool rdma = false;
+  bool ordered = false;            ///< writes land in the order posted; else they are made to by waiting for each
+  bool needs_descriptors = false;  ///< FI_MR_LOCAL: local memory is registered too
+  bool virtual_addresses = false;  ///< FI_MR_VIRT_ADDR: remote addresses are those of the peer's process
+  bool chooses_keys = false;       ///< FI_MR_PROV_KEY: keys are few and can be guessed, only domains protect
+  bool binds_regions = false;      ///< FI_MR_ENDPOINT: a region belongs to one endpoint
+  uint64_t key_mask = UINT64_MAX;  ///< bits of a key that we may choose
+  int immediate_bits = 0;
+  size_t piece_bytes = 0;  ///< longest single write or read
+  size_t pieces_in_flight = 0;
+  Info info;
+};
+
+/// Sets what libfabric reads from the environment at its first use, where the user has not:
+/// FI_UNIVERSE_SIZE, because completion queues are sized by it and soft-RoCE's stop at 32,767 entries;
+/// FI_MR_CACHE_MONITOR=disabled, because the verbs provider's cache opens every region to remote writes, whatever was
+/// asked, and keeps it open after its end.
+void prepare_environment();
+
+/// The best provider that has what this transport needs, on the device that has the address bind_host where that
+/// names one; or the one that the options name.
+/// Errors  UNAVAILABLE: none; says what there is.
+absl::StatusOr<Provider> choose_provider(const OpenOptions& options);
+
+/// Smaller is better; RDMA providers come before all others. Negative: only when asked for by name.
+int provider_rank(std::string_view name);
+bool is_rdma_provider(std::string_view name);
+/// Whether the provider `name` answers to what the user wrote: "tcp" means "tcp;ofi_rxm" too.
+bool provider_matches(std::string_view name, std::string_view wanted);
+
+}  // namespace gradrail::transport::ofi

@@ -1,0 +1,71 @@
+#include "transport/ofi/transfer_queue.h"
+
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "transport/ofi/native_error.h"
+
+namespace gradrail::transport::ofi {
+
+TransferQueue::TransferQueue(Operation::Kind kind, size_t capacity, size_t pieces, size_t piece_bytes)
+    : kind_(kind), piece_bytes_(piece_bytes), entries_(capacity), operations_(pieces) {
+  GRADRAIL_CHECK((capacity & (capacity - 1)) == 0);
+  for (Operation& operation : operations_) {
+    operation.kind = kind;
+    free_.push_back(&operation);
+  }
+}
+
+void TransferQueue::push(const Transfer& transfer) { at(end_++) = {.transfer = transfer}; }
+
+ssize_t TransferQueue::post_piece(const Endpoint& endpoint, Entry& entry, Operation& operation, uint64_t bytes) {
+  const Transfer& what = entry.transfer;
+  std::byte* local = what.local + entry.posted_bytes;
+  const uint64_t remote = what.remote + entry.posted_bytes;
+  const bool last = entry.posted_bytes + bytes == what.bytes;
+  if (kind_ == Operation::Kind::get) {
+    return fi_read(endpoint.fid(), local, bytes, what.descriptor, endpoint.peer(), remote, what.key,
+                   &operation.context);
+  }
+  if (last && what.immediate) {
+    return fi_writedata(endpoint.fid(), local, bytes, what.descriptor, *what.immediate, endpoint.peer(), remote,
+                        what.key, &operation.context);
+  }
+  return fi_write(endpoint.fid(), local, bytes, what.descriptor, endpoint.peer(), remote, what.key, &operation.context);
+}
+
+absl::Status TransferQueue::pump(const Endpoint& endpoint) {
+  while (next_ < end_ && !free_.empty()) {
+    Entry& entry = at(next_);
+    Operation& operation = *free_.back();
+    operation.slot = static_cast<uint32_t>(next_ & (entries_.size() - 1));
+    const uint64_t bytes = std::min<uint64_t>(piece_bytes_, entry.transfer.bytes - entry.posted_bytes);
+    const ssize_t result = post_piece(endpoint, entry, operation, bytes);
+    if (result == -FI_EAGAIN) return absl::OkStatus();
+    if (result != 0) {
+      return native_error(kind_ == Operation::Kind::put ? "post put" : "post get", static_cast<int>(-result));
+    }
+    free_.pop_back();
+    ++entry.pieces_under_way;
+    entry.posted_bytes += bytes;
+    entry.posted = entry.posted_bytes == entry.transfer.bytes;
+    if (entry.posted) ++next_;
+  }
+  return absl::OkStatus();
+}
+
+std::optional<uint64_t> TransferQueue::finished(const Operation& operation) {
+  Entry& entry = entries_[operation.slot];
+  free_.push_back(const_cast<Operation*>(&operation));
+  --entry.pieces_under_way;
+  if (!entry.posted || entry.pieces_under_way > 0) return std::nullopt;
+  const uint64_t tag = entry.transfer.tag;
+  // Pieces of several transfers may finish in any order: the queue shrinks from its front.
+  while (done_ < next_ && at(done_).posted && at(done_).pieces_under_way == 0) ++done_;
+  return tag;
+}
+
+}  // namespace gradrail::transport::ofi
