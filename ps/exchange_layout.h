@@ -8,14 +8,22 @@ namespace gradrail::ps {
 // What lies in registered memory during an exchange. All fields little-endian, as on every host this builds for.
 //
 //   slot region of one worker at one shard (written by that worker alone):
-//     [SlotHeader × buckets][payload of bucket 0][payload of bucket 1]…      payload absent where the shard maps the
+//     [SlotHeader × buckets][payload of bucket 0][payload of bucket 1]…      payload not used where the shard maps the
 //                                                                            worker's gradients (shm)
 //   return region of one worker for one shard (in the worker's memory, written by that shard alone):
 //     [ReturnHeader × buckets]
+//   Both are at least kCheckBytes long: before a path is trusted, a pattern is put over it each way (path_check.h).
 //   parameters and gradients at the worker: all elements of the model, flattened; each shard touches its range alone.
 //
 // A push is put(payload), put(SlotHeader, immediate = bucket); the way back is put(parameters), put(ReturnHeader,
 // immediate = bucket). Both sides' puts are ordered, so the notice of the header says that the bytes are there.
+
+/// More than any network's packet: a path that loses large packets alone fails the check.
+inline constexpr uint64_t kCheckBytes = 16 << 10;
+/// Announces the pattern. A transport may carry as few as 20 bits.
+inline constexpr uint64_t kCheckImmediate = (1 << 20) - 1;
+/// Immediates below are bucket indexes.
+inline constexpr uint64_t kMaxBuckets = kCheckImmediate;
 
 enum class ArrivalKind : uint16_t {
   push = 1,        ///< payload is a gradient: apply it, return fresh parameters

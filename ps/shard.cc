@@ -7,7 +7,6 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "transport/registry.h"
 
 namespace gradrail::ps {
 namespace {
@@ -32,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
   for (const std::string& name : shard->options_.transports) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
     if (!found.ok()) return found.status();
-    absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open({});
+    absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open(shard->options_.open);
     absl::StatusOr<std::string> address = context.ok()
                                               ? (*context)->listen(listen_address(**found, shard->options_.bind_host))
                                               : absl::StatusOr<std::string>(context.status());
@@ -106,7 +105,7 @@ void Shard::run() {
     const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + patience());
     for (size_t i = 0; i < count; ++i) handle(completions[i]);
     if (tasks_waiting_.load(std::memory_order_acquire)) run_tasks();
-    if (unsettled_ > 0) housekeeping();
+    if (unsettled_ > 0 || !absent_.empty()) housekeeping();
   }
 }
 
@@ -160,7 +159,14 @@ void Shard::forget(WorkerIndex worker, uint64_t incarnation) {
   std::erase_if(tokens_, [&](const auto& entry) {
     return entry.second.worker == worker && entry.second.incarnation == incarnation;
   });
-  if (ShardPeer* peer = peer_of(worker); peer != nullptr && peer->incarnation == incarnation) drop(peer);
+  std::erase_if(absent_,
+                [&](const Absent& absent) { return absent.worker == worker && absent.incarnation == incarnation; });
+  // All of them: besides the active one, others may stand by.
+  std::vector<ShardPeer*> theirs;
+  for (const auto& [connection, peer] : peers_) {
+    if (peer->worker == worker && peer->incarnation == incarnation) theirs.push_back(peer.get());
+  }
+  for (ShardPeer* peer : theirs) drop(peer);
 }
 
 void Shard::cut_off(WorkerIndex worker, uint64_t incarnation) {

@@ -20,9 +20,14 @@
 #include "ps/shard_map.h"
 #include "ps/shard_peer.h"
 #include "transport/context.h"
+#include "transport/registry.h"
 #include "transport/wait_set.h"
 
 namespace gradrail::ps {
+
+namespace proto {
+class Hello;
+}
 
 /// One part of the parameters: one thread, its own transport contexts, nothing shared with other shards.
 /// Threads  Public functions: any thread (they hand a task to the shard's thread and wait for it), unless noted.
@@ -32,8 +37,10 @@ class Shard {
     std::string name;                     ///< for the log: "ps/0 shard 1"
     std::vector<std::string> transports;  ///< to listen on
     std::string bind_host;                ///< for transports with network addresses
+    transport::OpenOptions open;
     transport::WaitPolicy wait;
-    /// Told from the shard's thread when a worker's data connection ends by itself; must not block.
+    /// Told from the shard's thread when a worker was refused, or its data connection ended and it did not come back in
+    /// time; must not block.
     std::function<void(WorkerIndex, uint64_t incarnation, const std::string& cause)> on_lost;
   };
   /// What one transport of this shard listens on, or why it does not.
@@ -95,18 +102,26 @@ class Shard {
 
   // shard_peers.cc: data connections
   void handle(transport::Completion& completion);
-  void greet(ShardPeer& peer, absl::Span<const std::byte> message);
-  void continue_mapping(ShardPeer& peer);
-  absl::Status admit_peer(ShardPeer& peer);
-  absl::Status probe_mapping(const ShardPeer& peer);
-  void refuse(ShardPeer& peer, const std::string& why);
+  void on_lost(ShardPeer& peer, const std::string& cause);
   void housekeeping();
+  void give_up_absent(TimePoint now);
   void retire(const ShardPeer& peer);
   /// Takes an active peer out of service; housekeeping() closes it, since completions of it may already be on their
   /// way.
   void retire_until(ShardPeer& peer, TimePoint deadline);
   void drop(ShardPeer* peer);
   static void add_path(const ShardPeer& peer, std::map<std::string, Stats::Path>& paths);
+
+  // shard_greeting.cc: from the first message until it is active
+  void on_message(ShardPeer& peer, absl::Span<const std::byte> bytes);
+  void greet(ShardPeer& peer, const proto::Hello& hello);
+  void continue_mapping(ShardPeer& peer);
+  absl::Status welcome(ShardPeer& peer);
+  absl::Status probe_mapping(const ShardPeer& peer);
+  void on_check(ShardPeer& peer, uint64_t immediate);
+  void answer_check(ShardPeer& peer);
+  void activate(ShardPeer& peer);
+  void refuse(ShardPeer& peer, const std::string& why);
 
   // shard_exchange.cc: the hot path
   void on_arrival(ShardPeer& peer, uint64_t immediate);
@@ -151,6 +166,13 @@ class Shard {
   std::map<std::string, Arrival> tokens_;  ///< token → member (worker and incarnation)
   std::unordered_map<const transport::Connection*, std::unique_ptr<ShardPeer>> peers_;
   std::vector<ShardPeer*> by_worker_;  ///< active peers
+  struct Absent {                      ///< a member whose data connection was lost
+    WorkerIndex worker = 0;
+    uint64_t incarnation = 0;
+    TimePoint deadline;
+    std::string cause;
+  };
+  std::vector<Absent> absent_;
   size_t unsettled_ = 0;  ///< peers that are not active, or have a backlog: housekeeping() looks after them
   std::map<std::string, Stats::Path> past_paths_;
 

@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/exchange_layout.h"
 
 namespace gradrail::ps {
 namespace {
@@ -83,9 +84,9 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
     first_line += line_count;
   }
   // The first shard is the largest.
-  if ((map.shards_[0].count + map.bucket_elements_ - 1) / map.bucket_elements_ > UINT32_MAX) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} elements in buckets of {} bytes: too many buckets", elements, bucket_bytes));
+  if ((map.shards_[0].count + map.bucket_elements_ - 1) / map.bucket_elements_ > kMaxBuckets) {
+    return absl::InvalidArgumentError(fmt::format("{} elements in buckets of {} bytes are more than {} buckets a shard",
+                                                  elements, bucket_bytes, kMaxBuckets));
   }
   return map;
 }

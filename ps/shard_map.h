@@ -38,7 +38,7 @@ struct ElementRange {
 class ShardMap {
  public:
   /// INVALID_ARGUMENT: no shard, bucket_bytes not a positive multiple of 64, more elements than a schema may have, or
-  /// more buckets in a shard than 32 bits count.
+  /// more than kMaxBuckets buckets in a shard.
   static absl::StatusOr<ShardMap> cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes);
 
   ShardMap() = default;

@@ -17,12 +17,20 @@ namespace gradrail::ps {
 /// A data connection of a shard, from the moment it is accepted until it is closed.
 /// Threads  Owner thread of the shard.
 struct ShardPeer {
-  enum class Phase : uint8_t { greeting, mapping, active, dismissed };
+  enum class Phase : uint8_t {
+    greeting,   ///< has not said Hello
+    mapping,    ///< its memory is being mapped
+    checking,   ///< welcome; its pattern has not arrived
+    answering,  ///< its pattern was right; the transport had no room for ours yet
+    standby,    ///< both patterns are on their way or there: may become active
+    active,     ///< exchanges
+    dismissed,  ///< is going to be closed
+  };
 
   transport::Connection* connection = nullptr;
   size_t context_index = 0;
   Phase phase = Phase::greeting;
-  TimePoint phase_deadline;  ///< greeting, mapping, dismissed: then the connection is closed
+  TimePoint phase_deadline;  ///< but for active: then the connection is closed
 
   // Set once, by Hello.
   WorkerIndex worker = 0;
@@ -31,12 +39,13 @@ struct ShardPeer {
   transport::RemoteRegion returns_remote{};
   transport::RemoteRegion gradients_remote{};
   bool gradients_offered = false;
+  uint64_t check_seed = 0;
 
   // The worker's memory, where the transport maps it; else null.
   float* parameters_mapped = nullptr;       ///< all elements of the model
   const float* gradients_mapped = nullptr;  ///< all elements of the model
 
-  SharedMemory slots;  ///< [SlotHeader × buckets][payload, unless gradients_mapped]
+  SharedMemory slots;  ///< [SlotHeader × buckets][payload]
   std::unique_ptr<transport::MemoryRegion> slots_region;
   SharedMemory returns;  ///< [ReturnHeader × buckets], source of the way back
   std::unique_ptr<transport::MemoryRegion> returns_region;

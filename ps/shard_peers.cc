@@ -1,10 +1,8 @@
-// Data connections of a shard: greeting, mapping, farewell.
+// Data connections of a shard: who comes, who goes, who is expected back.
 #include <algorithm>
 
-#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/control.pb.h"
 #include "ps/shard.h"
 #include "spdlog/spdlog.h"
 
@@ -13,15 +11,9 @@ namespace {
 
 /// A connection that says nothing this long after it was accepted is none of ours.
 constexpr auto kGreetingDeadline = std::chrono::seconds(5);
-/// Mapping a worker's memory needs its process to answer once; it is waiting for our welcome, so it will.
-constexpr auto kMappingDeadline = std::chrono::seconds(5);
-/// Time for a refusal to be read before the connection closes.
-constexpr auto kFarewell = std::chrono::seconds(1);
-
-absl::Status send_welcome(transport::Connection& connection, const proto::Welcome& welcome) {
-  const std::string bytes = welcome.SerializeAsString();
-  return connection.send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
-}
+/// Longer than a worker tries to come back over another path (its own limit is 20 s); whether it lives at all is the
+/// control plane's to notice, and faster.
+constexpr auto kReturnDeadline = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -40,137 +32,30 @@ void Shard::handle(transport::Completion& completion) {
   auto* peer = reinterpret_cast<ShardPeer*>(completion.connection->user_data());
   switch (completion.kind) {
     case Kind::put_arrived:
-      if (peer->phase == ShardPeer::Phase::active) on_arrival(*peer, completion.immediate);
+      if (peer->phase == ShardPeer::Phase::active) {
+        on_arrival(*peer, completion.immediate);
+      } else if (peer->phase == ShardPeer::Phase::checking) {
+        on_check(*peer, completion.immediate);
+      }
       break;
     case Kind::message:
-      if (peer->phase == ShardPeer::Phase::greeting) greet(*peer, completion.message);
+      on_message(*peer, completion.message);
       break;
-    case Kind::peer_lost: {
-      const bool was_active = peer->phase == ShardPeer::Phase::active;
-      const WorkerIndex worker = peer->worker;
-      const uint64_t incarnation = peer->incarnation;
-      drop(peer);
-      if (was_active && options_.on_lost)
-        options_.on_lost(worker, incarnation, std::string(message_of(completion.cause)));
+    case Kind::peer_lost:
+      on_lost(*peer, std::string(message_of(completion.cause)));
       break;
-    }
     default:
-      break;  // the shard asks for no put_done and posts no get
+      break;  // the shard asks for no put_done and posts no get but to probe
   }
 }
 
-void Shard::greet(ShardPeer& peer, absl::Span<const std::byte> message) {
-  proto::Hello hello;
-  if (!hello.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
-    return refuse(peer, "the first message is not a Hello");
-  }
-  const auto token = tokens_.find(hello.token());
-  if (hello.token().empty() || token == tokens_.end() || token->second.worker != hello.member().task_index() ||
-      token->second.incarnation != hello.member().incarnation()) {
-    return refuse(peer, "unknown token: join at the control plane first");
-  }
-  peer.worker = token->second.worker;
-  peer.incarnation = token->second.incarnation;
-  const auto import = [&](const std::string& key, transport::RemoteRegion& region) {
-    absl::StatusOr<transport::RemoteRegion> imported = peer.connection->import(key);
-    if (imported.ok()) region = *imported;
-    return imported.status();
-  };
-  absl::Status imported = import(hello.parameters_key(), peer.parameters_remote);
-  if (imported.ok()) imported = import(hello.returns_key(), peer.returns_remote);
-  peer.gradients_offered = !hello.gradients_key().empty();
-  if (imported.ok() && peer.gradients_offered) imported = import(hello.gradients_key(), peer.gradients_remote);
-  if (!imported.ok()) return refuse(peer, fmt::format("region key: {}", message_of(imported)));
-  peer.phase = ShardPeer::Phase::mapping;
-  peer.phase_deadline = Clock::now() + kMappingDeadline;
-  continue_mapping(peer);
-}
-
-void Shard::continue_mapping(ShardPeer& peer) {
-  if (contexts_[peer.context_index]->capabilities().direct_map) {
-    const absl::StatusOr<std::byte*> parameters = peer.connection->map(peer.parameters_remote);
-    if (absl::IsResourceExhausted(parameters.status())) return;  // still under way
-    if (!parameters.ok())
-      return refuse(peer, fmt::format("parameters cannot be mapped: {}", message_of(parameters.status())));
-    peer.parameters_mapped = reinterpret_cast<float*>(*parameters);
-    if (peer.gradients_offered) {
-      const absl::StatusOr<std::byte*> gradients = peer.connection->map(peer.gradients_remote);
-      if (absl::IsResourceExhausted(gradients.status())) return;
-      if (!gradients.ok())
-        return refuse(peer, fmt::format("gradients cannot be mapped: {}", message_of(gradients.status())));
-      peer.gradients_mapped = reinterpret_cast<const float*>(*gradients);
-    }
-  }
-  if (const absl::Status admitted = admit_peer(peer); !admitted.ok()) refuse(peer, std::string(message_of(admitted)));
-}
-
-absl::Status Shard::admit_peer(ShardPeer& peer) {
-  transport::Context& context = *contexts_[peer.context_index];
-  const size_t header_bytes = bucket_count() * sizeof(SlotHeader);
-  const size_t payload_bytes = range().count * sizeof(float);
-  absl::StatusOr<SharedMemory> slots = SharedMemory::create("gradrail-slots", header_bytes + payload_bytes);
-  if (!slots.ok()) return slots.status();
-  absl::StatusOr<SharedMemory> returns =
-      SharedMemory::create("gradrail-returns", bucket_count() * sizeof(ReturnHeader));
-  if (!returns.ok()) return returns.status();
-  peer.slots = *std::move(slots);
-  peer.returns = *std::move(returns);
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> slots_region =
-      context.register_memory(peer.slots.span(), transport::Access::remote_write);
-  if (!slots_region.ok()) return slots_region.status();
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> returns_region =
-      context.register_memory(peer.returns.span(), transport::Access::local);
-  if (!returns_region.ok()) return returns_region.status();
-  peer.slots_region = *std::move(slots_region);
-  peer.returns_region = *std::move(returns_region);
-  GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
-  peer.stored_version.assign(bucket_count(), UINT64_MAX);
-  peer.parameters_sent.assign(bucket_count(), false);
-
-  proto::Welcome welcome;
-  welcome.set_slots_key(peer.slots_region->key());
-  welcome.set_gradients_mapped(peer.gradients_mapped != nullptr);
-  GRADRAIL_RETURN_IF_ERROR(send_welcome(*peer.connection, welcome));
-  if (ShardPeer* former = peer_of(peer.worker); former != nullptr) retire_until(*former, Clock::now());
-  if (by_worker_.size() <= peer.worker) by_worker_.resize(peer.worker + 1, nullptr);
-  by_worker_[peer.worker] = &peer;
-  peer.phase = ShardPeer::Phase::active;
-  --unsettled_;
-  spdlog::info("{}: worker {} connected: {}{}", options_.name, peer.worker, peer.connection->describe(),
-               peer.gradients_mapped != nullptr ? " (mapped)" : "");
-  return absl::OkStatus();
-}
-
-absl::Status Shard::probe_mapping(const ShardPeer& peer) {
-  if (range().count == 0) return absl::OkStatus();
-  // map() tells neither size nor rights, and what is stored past a region's end ends this process. A put and a get of
-  // our range's last element are checked by the transport; the worker does not look at its memory before the Welcome.
-  const size_t bytes = sizeof(float);
-  if (peer.parameters_mapped != nullptr) {
-    GRADRAIL_RETURN_IF_ERROR(
-        peer.connection->put({parameters_regions_[peer.context_index].get(), (range().count - 1) * bytes, bytes},
-                             {peer.parameters_remote, (range().first + range().count - 1) * bytes}, {}));
-  }
-  if (peer.gradients_mapped != nullptr) {
-    GRADRAIL_RETURN_IF_ERROR(peer.connection->get({peer.returns_region.get(), 0, bytes},
-                                                  {peer.gradients_remote, (range().first + range().count - 1) * bytes},
-                                                  0));
-  }
-  return absl::OkStatus();
-}
-
-void Shard::refuse(ShardPeer& peer, const std::string& why) {
-  spdlog::warn("{}: refused {}: {}", options_.name, peer.connection->describe(), why);
+void Shard::on_lost(ShardPeer& peer, const std::string& cause) {
   if (peer.phase == ShardPeer::Phase::active) {
-    retire_until(peer, Clock::now() + kFarewell);
-    // Its heartbeat may beat on; without this sync would wait for gradients that can never come.
-    if (options_.on_lost) options_.on_lost(peer.worker, peer.incarnation, fmt::format("it was refused: {}", why));
+    spdlog::warn("{}: lost {} to worker {}: {}; it may come back over another path", options_.name,
+                 peer.connection->describe(), peer.worker, cause);
+    absent_.push_back({peer.worker, peer.incarnation, Clock::now() + kReturnDeadline, cause});
   }
-  peer.phase = ShardPeer::Phase::dismissed;
-  peer.phase_deadline = Clock::now() + kFarewell;
-  proto::Welcome welcome;
-  welcome.set_refused(why);
-  send_welcome(*peer.connection, welcome).IgnoreError();  // best effort: it is going to be closed
+  drop(&peer);
 }
 
 void Shard::housekeeping() {
@@ -178,6 +63,7 @@ void Shard::housekeeping() {
   std::vector<ShardPeer*> expired;
   for (auto& [connection, peer] : peers_) {
     if (peer->phase == ShardPeer::Phase::mapping) continue_mapping(*peer);
+    if (peer->phase == ShardPeer::Phase::answering) answer_check(*peer);
     if (peer->phase == ShardPeer::Phase::active) {
       if (!peer->backlog.empty()) send_backlog(*peer);
     } else if (now >= peer->phase_deadline) {
@@ -190,13 +76,21 @@ void Shard::housekeeping() {
     }
     drop(peer);
   }
+  give_up_absent(now);
+}
+
+void Shard::give_up_absent(TimePoint now) {
+  for (const Absent& absent : absent_) {
+    if (now < absent.deadline || !options_.on_lost) continue;
+    options_.on_lost(absent.worker, absent.incarnation,
+                     fmt::format("its data connection was lost ({}) and it did not come back", absent.cause));
+  }
+  std::erase_if(absent_, [&](const Absent& absent) { return now >= absent.deadline; });
 }
 
 void Shard::add_path(const ShardPeer& peer, std::map<std::string, Stats::Path>& paths) {
   if (peer.bytes_in + peer.bytes_out == 0) return;
-  const std::string described = peer.connection->describe();
-  const std::string name =
-      described.substr(0, described.find(' ')) + (peer.gradients_mapped != nullptr ? " mapped" : "");
+  const std::string name = peer.connection->path() + (peer.gradients_mapped != nullptr ? " mapped" : "");
   Stats::Path& path = paths[name];
   path.path = name;
   path.bytes_in += peer.bytes_in;

@@ -63,8 +63,15 @@ class Connection {
   /// and try again. UNIMPLEMENTED: no direct_map. Reading needs remote_read, writing remote_write.
   virtual absl::StatusOr<std::byte*> map(RemoteRegion region) = 0;
 
-  /// For people: transport and both ends, `tcp 10.0.0.2:40112 > 10.0.0.1:2223`.
+  /// For people: path() and both ends, `tcp 10.0.0.2:40112 > 10.0.0.1:2223`.
   virtual std::string describe() const = 0;
+
+  /// What carries the bytes, for people and for counting them: `tcp`, `ofi verbs;ofi_rxm rxe0`. Begins with the
+  /// transport's name.
+  virtual std::string path() const {
+    const std::string whole = describe();
+    return whole.substr(0, whole.find(' '));
+  }
 
   /// Whether an RDMA device carries the bytes. May be known only after the first put.
   virtual bool uses_rdma() const { return false; }

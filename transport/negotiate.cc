@@ -46,7 +46,8 @@ std::vector<Candidate> weigh(const std::vector<std::string>& order, const std::v
     } else if ((*ours)->same_host_only && our_host_id != peer_host_id) {
       refused = "not on the same host (or another user or network namespace)";
     }
-    candidates.push_back({name, std::move(refused)});
+    const bool never = !refused.empty();
+    candidates.push_back({name, std::move(refused), never});
   }
   return candidates;
 }
@@ -54,6 +55,7 @@ std::vector<Candidate> weigh(const std::vector<std::string>& order, const std::v
 std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen) {
   std::vector<std::string> reasons;
   for (const Candidate& candidate : candidates) {
+    if (candidate.name == chosen) break;
     if (!candidate.refused.empty()) reasons.push_back(fmt::format("{} refused: {}", candidate.name, candidate.refused));
   }
   if (reasons.empty()) return std::string(chosen);

@@ -21,6 +21,7 @@ struct PeerTransport {
 struct Candidate {
   std::string name;
   std::string refused;  ///< why not; "": may be tried, or is in use
+  bool never = false;   ///< what refused it will not change while these two tasks live
 };
 
 /// Weighs our order against what the peer has. Every transport of the order is in the answer, refused ones with the
@@ -28,7 +29,7 @@ struct Candidate {
 std::vector<Candidate> weigh(const std::vector<std::string>& order, const std::vector<PeerTransport>& peer,
                              std::string_view our_host_id, std::string_view peer_host_id);
 
-/// For people: "shm" or "tcp (shm refused: …)".
+/// For people: "shm" or "tcp (shm refused: …)", with the reasons against all that would have been preferred.
 std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen);
 
 }  // namespace gradrail::transport

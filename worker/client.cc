@@ -72,10 +72,15 @@ uint64_t Client::Impl::global_step() const {
 ClientStats Client::Impl::stats() const {
   ClientStats stats = stats_;
   for (const auto& link : links_) {
-    if (link->buckets.empty()) continue;
+    if (link->path == nullptr) continue;
     stats.paths.push_back(fmt::format("shard {} at {}: {}{}", link->shard_index, controls_[link->ps_index]->address(),
-                                      transport::explain(link->candidates, contexts_[link->context_index].transport),
-                                      link->gradients_mapped ? ", memory mapped both ways" : ""));
+                                      transport::explain(link->candidates, link->candidates[link->candidate].name),
+                                      link->path->gradients_mapped() ? ", memory mapped both ways" : ""));
+  }
+  for (const auto& [path, bytes] : path_bytes_) {
+    stats.path_bytes.push_back({path, bytes.pushed, bytes.returned});
+    stats.bytes_pushed += bytes.pushed;
+    stats.bytes_returned += bytes.returned;
   }
   return stats;
 }

@@ -26,10 +26,14 @@ struct ClientOptions {
   ps::OptimizerConfig optimizer;
   uint32_t bucket_bytes = 1 << 20;
   std::string agreement;  ///< sync: what else must be the same on all workers, in words for people
-  std::vector<std::string> transports = {"shm", "tcp"};  ///< in order of preference
-  bool fallback = true;                                  ///< false: the first refusal of a transport is an error
-  bool checksums = false;                                ///< CRC32C over every payload, both ways
-  std::string bind_host;  ///< source address of network connections; "": the kernel's choice
+  std::vector<std::string> transports = {"shm", "ucx", "ofi", "tcp"};  ///< in order of preference
+  bool rdma_only = true;                                               ///< ucx and ofi: not without an RDMA device
+  std::string ofi_provider;                      ///< libfabric's name of the provider to use; "": the best
+  bool fallback = true;                          ///< false: the first refusal of a transport is an error
+  bool require_rdma = false;                     ///< a path that no RDMA device carries is refused
+  Duration failback = std::chrono::seconds(30);  ///< after a move, how often better paths are tried; zero: never
+  bool checksums = false;                        ///< CRC32C over every payload, both ways
+  std::string bind_host;  ///< this host's address for network connections; "": the kernel's choice
   transport::WaitPolicy wait;
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up
   std::function<void(const std::string&)> notice;    ///< told every 10 s for whom this worker waits
@@ -44,6 +48,14 @@ struct ClientStats {
   uint64_t bytes_pushed = 0;
   uint64_t bytes_returned = 0;
   std::vector<std::string> paths;  ///< one line per shard: transport, address and why
+  struct PathBytes {
+    std::string path;
+    uint64_t pushed = 0;
+    uint64_t returned = 0;
+  };
+  std::vector<PathBytes> path_bytes;
+  uint64_t moves = 0;    ///< paths lost in mid-run and replaced by another
+  uint64_t returns = 0;  ///< moves back to a better path
 };
 
 /// A worker's end of the exchange: the drop-in library for trainers of any kind.
@@ -55,6 +67,10 @@ struct ClientStats {
 ///
 /// Parameters and gradients live in memory registered once; the spans stay valid while the client lives. Between
 /// exchange() and wait() neither may be touched.
+/// Paths    A data connection that dies while the control plane lives is replaced: by the next transport of the order
+/// that
+///          works, or the same again; what was under way is repeated and counts once. Later the better path is tried
+///          again, beside the one in use.
 /// Errors   UNAVAILABLE: a ps was lost (the run may be tried again). ABORTED: the ps gave the run up and says why
 /// (sync: a
 ///          worker was lost). FAILED_PRECONDITION: schema or options differ from the other workers'. CANCELLED: `stop`.

@@ -29,10 +29,11 @@ bool Client::Impl::begin_push() {
 
 void Client::Impl::begin(ps::ArrivalKind kind) {
   GRADRAIL_CHECK(!exchanging_);
+  exchange_start_ = Clock::now();
+  if (exchange_start_ >= next_come_back_) come_back();  // nothing is under way: the moment to change paths
   exchanging_ = true;
   kind_ = kind;
   if (kind == ps::ArrivalKind::push) ++step_;
-  exchange_start_ = Clock::now();
   outstanding_ = 0;
   for (const auto& link : links_) {
     for (ShardLink::Bucket& bucket : link->buckets) {
@@ -70,9 +71,10 @@ void Client::Impl::push(ShardLink& link, uint32_t bucket_index) {
   ShardLink::Bucket& bucket = link.buckets[bucket_index];
   if (bucket.pushed) return;
   bucket.pushed = true;
+  if (!link.is_up()) return;  // repeated once the link has moved
   const bool has_payload = kind_ != ps::ArrivalKind::pull;
   const auto payload_bytes = static_cast<uint32_t>(has_payload ? bucket.range.count * sizeof(float) : 0);
-  ps::SlotHeader& header = link.slot_headers()[bucket_index];
+  ps::SlotHeader& header = link.path->slot_headers()[bucket_index];
   header = {.kind = kind_,
             .has_crc = options_.checksums,
             .bucket = bucket_index,
@@ -83,28 +85,29 @@ void Client::Impl::push(ShardLink& link, uint32_t bucket_index) {
   if (options_.checksums) {
     header.crc32c = crc32c(gradients_.data() + bucket.range.first * sizeof(float), payload_bytes);
   }
-  bucket.payload_posted = !has_payload || link.gradients_mapped;
-  stats_.bytes_pushed += payload_bytes + sizeof(header);
+  bucket.payload_posted = !has_payload || link.path->gradients_mapped();
+  link.bytes->pushed += payload_bytes + sizeof(header);
   if (!backlog_.empty() || !post(link, bucket_index)) backlog_.push_back({&link, bucket_index});
 }
 
 bool Client::Impl::post(ShardLink& link, uint32_t bucket_index) {
-  if (link.connection == nullptr) return true;  // lost: wait() says so
+  if (!link.is_up()) return true;  // repeated once the link has moved
+  ShardPath& path = *link.path;
   ShardLink::Bucket& bucket = link.buckets[bucket_index];
   if (!bucket.payload_posted) {
     const size_t slot_offset =
         link.buckets.size() * sizeof(ps::SlotHeader) + (bucket.range.first - link.range.first) * sizeof(float);
-    const absl::Status posted = link.connection->put({.region = contexts_[link.context_index].gradients.get(),
-                                                      .offset = bucket.range.first * sizeof(float),
-                                                      .bytes = bucket.range.count * sizeof(float)},
-                                                     {.region = link.slots, .offset = slot_offset}, {});
+    const absl::Status posted = path.connection().put({.region = path.context().gradients.get(),
+                                                       .offset = bucket.range.first * sizeof(float),
+                                                       .bytes = bucket.range.count * sizeof(float)},
+                                                      {.region = path.slots(), .offset = slot_offset}, {});
     if (absl::IsResourceExhausted(posted)) return false;
     bucket.payload_posted = true;  // any other failure: peer_lost is on its way
   }
   const size_t offset = bucket_index * sizeof(ps::SlotHeader);
   const absl::Status posted =
-      link.connection->put({.region = link.headers_region.get(), .offset = offset, .bytes = sizeof(ps::SlotHeader)},
-                           {.region = link.slots, .offset = offset}, {.immediate = bucket_index});
+      path.connection().put({.region = &path.headers_region(), .offset = offset, .bytes = sizeof(ps::SlotHeader)},
+                            {.region = path.slots(), .offset = offset}, {.immediate = bucket_index});
   return !absl::IsResourceExhausted(posted);
 }
 
@@ -114,30 +117,24 @@ void Client::Impl::post_backlog() {
 
 void Client::Impl::take(const transport::Completion& completion) {
   using Kind = transport::Completion::Kind;
-  auto& link = *reinterpret_cast<ShardLink*>(completion.connection->user_data());
+  auto& path = *reinterpret_cast<ShardPath*>(completion.connection->user_data());
+  const bool in_use = path.phase() == ShardPath::Phase::active;
   switch (completion.kind) {
     case Kind::put_arrived:
-      take_answer(link, completion.immediate);
+      in_use ? take_answer(path.link(), completion.immediate) : path.on_check(completion.immediate);
       break;
     case Kind::message:
-      take_welcome(link, completion.message);
-      if (exchanging_ && !link.refused.empty()) {
-        fail(absl::FailedPreconditionError(fmt::format("shard {} at {} refused this worker: {}", link.shard_index,
-                                                       controls_[link.ps_index]->address(), link.refused)));
+      path.on_message(completion.message);
+      if (in_use) {
+        fail(
+            absl::FailedPreconditionError(fmt::format("shard {} at {} refused this worker: {}", path.link().shard_index,
+                                                      controls_[path.link().ps_index]->address(), path.why())));
       }
       break;
-    case Kind::peer_lost: {
-      if (link.refused.empty()) link.refused = message_of(completion.cause);
-      contexts_[link.context_index].context->close(link.connection);
-      link.connection = nullptr;
-      if (link.welcome) {
-        const absl::Status dismissed = controls_[link.ps_index]->why_dismissed(member());
-        if (!dismissed.ok()) fail(dismissed);  // the first cause counts
-        fail(absl::UnavailableError(fmt::format("{} was lost: shard {}: {}", controls_[link.ps_index]->name(),
-                                                link.shard_index, link.refused)));
-      }
+    case Kind::peer_lost:
+      path.on_lost(message_of(completion.cause));
+      link_lost_ = link_lost_ || in_use;
       break;
-    }
     default:
       break;  // no put_done or get_done is asked for
   }
@@ -146,7 +143,7 @@ void Client::Impl::take(const transport::Completion& completion) {
 void Client::Impl::take_answer(ShardLink& link, uint64_t immediate) {
   if (immediate >= link.buckets.size()) return;
   ShardLink::Bucket& bucket = link.buckets[immediate];
-  const ps::ReturnHeader header = link.return_headers()[immediate];
+  const ps::ReturnHeader header = link.path->return_headers()[immediate];
   const bool expected = header.magic == ps::ReturnHeader::kMagic && header.incarnation == incarnation_ &&
                         header.step == step_ && bucket.outstanding;
   if (!expected) return;  // a repeated answer to an exchange that is over
@@ -158,7 +155,7 @@ void Client::Impl::take_answer(ShardLink& link, uint64_t immediate) {
   bucket.version = header.version;
   bucket.outstanding = false;
   --outstanding_;
-  stats_.bytes_returned += bytes + sizeof(header);
+  link.bytes->returned += bytes + sizeof(header);
   if (immediate == 0 && &link == links_[0].get() && kind_ == ps::ArrivalKind::push) {
     stats_.staleness_sum += header.staleness;
     stats_.staleness_max = std::max(stats_.staleness_max, header.staleness);
@@ -171,8 +168,10 @@ absl::Status Client::Impl::wait() {
   TimePoint notice_at = exchange_start_ + kNoticeEvery;
   while (outstanding_ > 0) {
     GRADRAIL_RETURN_IF_ERROR(failure());
+    if (link_lost_) GRADRAIL_RETURN_IF_ERROR(move_lost_links());
     if (!backlog_.empty()) post_backlog();
-    const auto patience = backlog_.empty() ? std::chrono::milliseconds(1000) : std::chrono::milliseconds(1);
+    const bool in_need = advance_trials() || !backlog_.empty();
+    const auto patience = in_need ? std::chrono::milliseconds(1) : std::chrono::milliseconds(1000);
     const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + patience);
     for (size_t i = 0; i < count; ++i) take(completions[i]);
     if (count == 0 && asked_to_stop() && Clock::now() >= exchange_start_ + kStopGrace) {

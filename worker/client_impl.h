@@ -43,25 +43,29 @@ class Client::Impl {
   ClientStats stats() const;
 
  private:
-  struct OpenContext {  ///< a transport in use, with our memory registered
-    std::string transport;
-    std::unique_ptr<transport::Context> context;
-    std::unique_ptr<transport::MemoryRegion> parameters;
-    std::unique_ptr<transport::MemoryRegion> gradients;
-  };
-
   // client_join.cc
   absl::Status allocate();
   absl::Status describe_all(TimePoint deadline);
   absl::Status join_all(TimePoint deadline);
   ps::proto::JoinRequest join_request(uint32_t first_shard) const;
-  absl::Status connect(ShardLink& link, TimePoint deadline);
-  absl::Status connect_over(ShardLink& link, const transport::Candidate& candidate, TimePoint deadline);
-  absl::StatusOr<size_t> open_context(const std::string& transport);
-  absl::Status register_link(ShardLink& link);
-  absl::Status greet(ShardLink& link, TimePoint deadline);
-  void take_welcome(ShardLink& link, absl::Span<const std::byte> message);
   void count_tensors(ShardLink& link);
+
+  // client_paths.cc
+  absl::Status connect(ShardLink& link, TimePoint deadline);
+  absl::StatusOr<OpenContext*> open_context(const std::string& transport);
+  absl::StatusOr<std::unique_ptr<ShardPath>> open_path(ShardLink& link, const transport::Candidate& candidate,
+                                                       TimePoint deadline);
+  absl::Status establish(ShardPath& path, ShardPath::Phase until, TimePoint deadline);
+  absl::Status try_candidate(ShardLink& link, size_t candidate, TimePoint deadline);
+  absl::Status allowed(const ShardPath& path) const;
+  void use(ShardLink& link, std::unique_ptr<ShardPath> path, size_t candidate);
+  absl::Status move_lost_links();
+  absl::Status move(ShardLink& link);
+  void replay(ShardLink& link);
+  void come_back();
+  void start_trial(ShardLink& link);
+  void end_trial(ShardLink& link, const std::string& why);
+  bool advance_trials();
 
   // client_exchange.cc
   bool begin_push();  ///< false: not now, wait() says why
@@ -100,8 +104,11 @@ class Client::Impl {
 
   // Owner thread. Links before contexts before the wait set: members are destroyed bottom up.
   transport::WaitSet wait_set_;
-  std::vector<OpenContext> contexts_;
+  std::vector<std::unique_ptr<OpenContext>> contexts_;
+  std::map<std::string, ShardLink::Bytes> path_bytes_;
   std::vector<std::unique_ptr<ShardLink>> links_;
+  bool link_lost_ = false;                        ///< at least one path in use has failed
+  TimePoint next_come_back_ = TimePoint::max();   ///< when to look for better paths again
   std::vector<std::vector<ShardLink*>> touched_;  ///< per tensor: links with buckets that overlap it
   ps::ArrivalKind kind_{};
   uint64_t step_ = 0;     ///< of the exchange under way or last done

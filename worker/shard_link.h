@@ -5,36 +5,34 @@
 #include <string>
 #include <vector>
 
-#include "base/memory.h"
+#include "base/clock.h"
 #include "ps/control.pb.h"
-#include "ps/exchange_layout.h"
 #include "ps/shard_map.h"
-#include "transport/connection.h"
-#include "transport/context.h"
 #include "transport/negotiate.h"
+#include "worker/shard_path.h"
 
 namespace gradrail::worker {
 
-/// A worker's data connection to one shard and what an exchange over it needs.
+/// A worker's end of one shard: which paths there are to it, the one in use, and what an exchange with it needs.
 /// Threads  Owner thread of the client.
 struct ShardLink {
   uint32_t ps_index = 0;
   uint32_t shard_index = 0;  ///< in the whole
   ps::ElementRange range;
-  std::vector<transport::Candidate> candidates;
+  std::vector<transport::Candidate> candidates;  ///< in order of preference
   std::vector<ps::proto::JoinReply::Endpoint> endpoints;
 
-  size_t context_index = 0;
-  transport::Connection* connection = nullptr;
-  transport::RemoteRegion slots{};
-  bool gradients_mapped = false;
-  bool welcome = false;
-  std::string refused;
-
-  SharedMemory headers;  ///< [SlotHeader × buckets], source of the headers
-  std::unique_ptr<transport::MemoryRegion> headers_region;
-  SharedMemory returns;  ///< [ReturnHeader × buckets], written by the shard
-  std::unique_ptr<transport::MemoryRegion> returns_region;
+  std::unique_ptr<ShardPath> path;    ///< in use, or just lost; null while none is open
+  size_t candidate = 0;               ///< of `path`
+  std::unique_ptr<ShardPath> trial;   ///< a better path that is being tried beside it
+  size_t trial_candidate = SIZE_MAX;  ///< the last that was tried
+  TimePoint trial_deadline;
+  TimePoint next_trial = TimePoint::max();  ///< max: `path` is the best there is
+  struct Bytes {
+    uint64_t pushed = 0;
+    uint64_t returned = 0;
+  };
+  Bytes* bytes = nullptr;  ///< of the path in use
 
   struct Bucket {
     ps::ElementRange range;        ///< in the whole model
@@ -47,8 +45,7 @@ struct ShardLink {
   };
   std::vector<Bucket> buckets;
 
-  ps::SlotHeader* slot_headers() const { return reinterpret_cast<ps::SlotHeader*>(headers.data()); }
-  const ps::ReturnHeader* return_headers() const { return reinterpret_cast<const ps::ReturnHeader*>(returns.data()); }
+  bool is_up() const { return path != nullptr && path->phase() == ShardPath::Phase::active; }
 };
 
 }  // namespace gradrail::worker

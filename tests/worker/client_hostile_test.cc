@@ -55,15 +55,15 @@ class ClientHostile : public ::testing::TestWithParam<const char*> {
   }
 
   void greet_well() {
-    const absl::StatusOr<ps::proto::Welcome> welcome = hostile_->greet({.transport = GetParam()});
-    ASSERT_TRUE(welcome.ok()) << welcome.status();
-    ASSERT_EQ(welcome->refused(), "");
+    const absl::StatusOr<std::string> refused = hostile_->greet({.transport = GetParam()});
+    ASSERT_TRUE(refused.ok()) << refused.status();
+    ASSERT_EQ(*refused, "");
   }
 
   void expect_refused(const RawWorker::Greeting& greeting, const std::string& words) {
-    const absl::StatusOr<ps::proto::Welcome> welcome = hostile_->greet(greeting);
-    ASSERT_TRUE(welcome.ok()) << welcome.status();
-    EXPECT_THAT(welcome->refused(), HasSubstr(words));
+    const absl::StatusOr<std::string> refused = hostile_->greet(greeting);
+    ASSERT_TRUE(refused.ok()) << refused.status();
+    EXPECT_THAT(*refused, HasSubstr(words));
     train_on();
   }
 
@@ -101,9 +101,9 @@ TEST_P(ClientHostile, GarbageForAHello) {
   for (const std::string& message : {std::string("\xff\xff\xff\xff"), std::string(), std::string(4000, 'A')}) {
     RawWorker another(options(7), kModel);
     ASSERT_TRUE(another.join().ok());
-    const absl::StatusOr<ps::proto::Welcome> welcome = another.greet_with(GetParam(), message);
-    ASSERT_TRUE(welcome.ok()) << welcome.status();
-    EXPECT_NE(welcome->refused(), "");
+    const absl::StatusOr<std::string> refused = another.greet_with(GetParam(), message);
+    ASSERT_TRUE(refused.ok()) << refused.status();
+    EXPECT_NE(*refused, "");
     train_on();
   }
 }
@@ -160,30 +160,59 @@ TEST_P(ClientHostile, InitialisingWithoutBeingChief) {
   expect_header_refused(header, 0, "only worker 0 may initialise");
 }
 
+/// Nothing of a connection counts before bytes were seen to travel over it both ways.
+TEST_P(ClientHostile, PushBeforeThePathWasChecked) {
+  ASSERT_EQ(hostile_->greet({.transport = GetParam()}, RawWorker::Until::welcome).value(), "");
+  hostile_->push(hostile_->header(0, 64), 0);
+  EXPECT_THAT(hostile_->last_words(), HasSubstr("a push before the path was checked"));
+  train_on();
+}
+
+TEST_P(ClientHostile, CheckedTransferThatArrivesDamaged) {
+  ASSERT_EQ(hostile_->greet({.transport = GetParam()}, RawWorker::Until::welcome).value(), "");
+  hostile_->put_check(RawWorker::kCheckSeed + 1);
+  EXPECT_THAT(hostile_->last_words(), HasSubstr("arrived damaged: byte 0"));
+  train_on();
+}
+
+TEST_P(ClientHostile, ReadyOutOfTurn) {
+  ASSERT_EQ(hostile_->greet({.transport = GetParam()}, RawWorker::Until::welcome).value(), "");
+  ps::proto::ToShard message;
+  message.mutable_ready();
+  hostile_->say(message);
+  EXPECT_THAT(hostile_->last_words(), HasSubstr("out of turn"));
+  train_on();
+}
+
+TEST_P(ClientHostile, PushOnAPathThatOnlyStandsBy) {
+  ASSERT_EQ(hostile_->greet({.transport = GetParam()}, RawWorker::Until::checked).value(), "");
+  hostile_->push(hostile_->header(0, 64), 0);
+  train_on();  // it was not applied
+}
+
 /// Where a shard stores into the worker's memory itself, it must not trust the size or the rights that it was told.
 TEST_P(ClientHostile, MemorySmallerThanTheModel) {
   if (std::string(GetParam()) != "shm") return;  // elsewhere the owner of the memory checks
-  const absl::StatusOr<ps::proto::Welcome> welcome =
+  const absl::StatusOr<std::string> refused =
       hostile_->greet({.transport = GetParam(), .parameters_bytes = 64, .gradients_bytes = 64});
-  ASSERT_TRUE(welcome.ok()) << welcome.status();
-  EXPECT_THAT(welcome->refused(), HasSubstr("outside its region"));
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_THAT(*refused, HasSubstr("outside its region"));
   train_on();
 }
 
 TEST_P(ClientHostile, GradientsSmallerThanTheModel) {
   if (std::string(GetParam()) != "shm") return;
-  const absl::StatusOr<ps::proto::Welcome> welcome = hostile_->greet({.transport = GetParam(), .gradients_bytes = 64});
-  ASSERT_TRUE(welcome.ok()) << welcome.status();
-  EXPECT_THAT(welcome->refused(), HasSubstr("outside its region"));
+  const absl::StatusOr<std::string> refused = hostile_->greet({.transport = GetParam(), .gradients_bytes = 64});
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_THAT(*refused, HasSubstr("outside its region"));
   train_on();
 }
 
 TEST_P(ClientHostile, ParametersThatMayNotBeWritten) {
   if (std::string(GetParam()) != "shm") return;
-  const absl::StatusOr<ps::proto::Welcome> welcome =
-      hostile_->greet({.transport = GetParam(), .parameters_writable = false});
-  ASSERT_TRUE(welcome.ok()) << welcome.status();
-  EXPECT_THAT(welcome->refused(), HasSubstr("does not allow"));
+  const absl::StatusOr<std::string> refused = hostile_->greet({.transport = GetParam(), .parameters_writable = false});
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_THAT(*refused, HasSubstr("does not allow"));
   train_on();
 }
 
@@ -191,9 +220,9 @@ TEST_P(ClientHostile, OneTokenConnectsAgainAndTheFirstConnectionEnds) {
   greet_well();
   // The same member over a second connection, as after a broken one; what the first one sends is in flight meanwhile.
   RawWorker::Link first = hostile_->take_link();
-  const absl::StatusOr<ps::proto::Welcome> again = hostile_->greet({.transport = GetParam()});
+  const absl::StatusOr<std::string> again = hostile_->greet({.transport = GetParam()});
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->refused(), "");
+  EXPECT_EQ(*again, "");
   EXPECT_TRUE(eventually([&] { return first.is_lost(); }));
   train_on();
 }
@@ -249,61 +278,6 @@ TEST(ClientHostileTcp, NoiseAtThePortDisturbsNobody) {
   EXPECT_EQ(client->global_step(), 30u);
   for (const int fd : sockets) close(fd);
 }
-
-/// Cuts every data connection of this process: the sockets that are neither listeners nor gRPC's.
-size_t cut_data_connections(const std::string& transport, const ps::ClusterSpec& cluster) {
-  const auto port_of = [](const sockaddr_storage& address) {
-    return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
-  };
-  const auto is_control = [&](uint16_t port) {
-    for (const std::string& ps : cluster.ps) {
-      if (ps.ends_with(fmt::format(":{}", port))) return true;
-    }
-    return false;
-  };
-  size_t cut = 0;
-  for (int fd = 3; fd < 1024; ++fd) {
-    sockaddr_storage here{};
-    sockaddr_storage there{};
-    socklen_t here_bytes = sizeof(here);
-    socklen_t there_bytes = sizeof(there);
-    if (getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_bytes) != 0) continue;
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_bytes) != 0) continue;
-    const bool is_unix = here.ss_family == AF_UNIX;
-    if (is_unix != (transport == "shm")) continue;
-    if (!is_unix && ntohl(reinterpret_cast<sockaddr_in&>(here).sin_addr.s_addr) != INADDR_LOOPBACK) continue;
-    if (!is_unix && (is_control(port_of(here)) || is_control(port_of(there)))) continue;
-    shutdown(fd, SHUT_RDWR);
-    ++cut;
-  }
-  return cut;
-}
-
-class ClientCut : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(ClientCut, DataConnectionThatDiesIsAnErrorAndNoHang) {
-  const Watchdog watchdog;
-  Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
-  ClientOptions options = cluster.options(0);
-  options.mode = ps::ModeKind::sync;  // waits for worker 1, who never comes
-  const std::unique_ptr<Client> client = join(options, kModel);
-  ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->start().ok());
-  client->exchange();
-  std::atomic<size_t> cut = 0;
-  std::thread cutter([&] { cut = cut_data_connections(GetParam(), cluster.spec()); });
-  const TimePoint start = Clock::now();
-  const absl::Status waited = client->wait();
-  cutter.join();
-  EXPECT_GE(cut.load(), 1u) << "nothing was cut";
-  EXPECT_FALSE(waited.ok());
-  EXPECT_TRUE(absl::IsUnavailable(waited) || absl::IsAborted(waited)) << waited;
-  EXPECT_THAT(std::string(message_of(waited)), HasSubstr("lost"));
-  EXPECT_LT(Clock::now() - start, 5s);
-}
-
-INSTANTIATE_TEST_SUITE_P(Over, ClientCut, ::testing::Values("shm", "tcp"),
-                         [](const auto& each) { return std::string(each.param); });
 
 }  // namespace
 }  // namespace gradrail::worker

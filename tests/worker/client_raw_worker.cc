@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/control_status.h"
+#include "ps/path_check.h"
 #include "ps/training.h"
 #include "transport/registry.h"
 
@@ -99,10 +100,11 @@ absl::Status RawWorker::open(const std::string& transport) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ps::proto::Welcome> RawWorker::greet(const Greeting& greeting) {
+absl::StatusOr<std::string> RawWorker::greet(const Greeting& greeting, Until until) {
   GRADRAIL_RETURN_IF_ERROR(open(greeting.transport));
   const size_t model_bytes = elements_of(schema_) * sizeof(float);
-  const size_t header_bytes = (model_bytes / options_.bucket_bytes + 1) * sizeof(ps::SlotHeader);
+  const size_t header_bytes =
+      std::max<size_t>(ps::kCheckBytes, (model_bytes / options_.bucket_bytes + 1) * sizeof(ps::SlotHeader));
   const size_t sizes[4] = {greeting.parameters_bytes == 0 ? model_bytes : greeting.parameters_bytes,
                            greeting.gradients_bytes == 0 ? model_bytes : greeting.gradients_bytes, header_bytes,
                            header_bytes};
@@ -117,33 +119,53 @@ absl::StatusOr<ps::proto::Welcome> RawWorker::greet(const Greeting& greeting) {
     if (!region.ok()) return region.status();
     link_.regions.push_back(*std::move(region));
   }
-  ps::proto::Hello hello;
+  ps::proto::ToShard message;
+  ps::proto::Hello& hello = *message.mutable_hello();
   hello.mutable_member()->set_task_index(greeting.task_index == UINT32_MAX ? options_.task_index : greeting.task_index);
   hello.mutable_member()->set_incarnation(incarnation_);
   hello.set_token(greeting.token.empty() ? reply_.token() : greeting.token);
   hello.set_parameters_key(link_.regions[0]->key());
   hello.set_returns_key(link_.regions[2]->key());
   if (maps) hello.set_gradients_key(link_.regions[1]->key());
-  const std::string bytes = hello.SerializeAsString();
-  if (const absl::Status sent =
-          link_.connection->send({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
-      !sent.ok()) {
-    return sent;
+  hello.set_check_seed(kCheckSeed);
+  say(message);
+  absl::Status arrived = await_next([](const auto* said) { return said != nullptr && said->has_welcome(); });
+  if (arrived.ok() && until != Until::welcome) {
+    put_check(kCheckSeed);
+    arrived = await_next([](const auto* said) { return said == nullptr; });
   }
-  return await_welcome();
+  if (arrived.ok() && until == Until::active) {
+    message.mutable_ready();
+    say(message);
+    arrived = await_next([](const auto* said) { return said != nullptr && said->has_active(); });
+  }
+  if (absl::IsInvalidArgument(arrived)) return std::string(message_of(arrived));
+  if (!arrived.ok()) return arrived;
+  return "";
 }
 
-absl::StatusOr<ps::proto::Welcome> RawWorker::greet_with(const std::string& transport, const std::string& message) {
+absl::StatusOr<std::string> RawWorker::greet_with(const std::string& transport, const std::string& message) {
   GRADRAIL_RETURN_IF_ERROR(open(transport));
-  if (const absl::Status sent =
-          link_.connection->send({reinterpret_cast<const std::byte*>(message.data()), message.size()});
-      !sent.ok()) {
-    return sent;
-  }
-  return await_welcome();
+  GRADRAIL_RETURN_IF_ERROR(
+      link_.connection->send({reinterpret_cast<const std::byte*>(message.data()), message.size()}));
+  const absl::Status arrived = await_next([](const auto* said) { return said != nullptr && said->has_welcome(); });
+  if (absl::IsInvalidArgument(arrived)) return std::string(message_of(arrived));
+  if (!arrived.ok()) return arrived;
+  return "";
 }
 
-absl::StatusOr<ps::proto::Welcome> RawWorker::await_welcome() {
+void RawWorker::say(const ps::proto::ToShard& message) {
+  const std::string bytes = message.SerializeAsString();
+  const absl::Status sent = link_.connection->send({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+  EXPECT_TRUE(sent.ok()) << sent;
+}
+
+void RawWorker::put_check(uint64_t seed) {
+  ps::fill_check({link_.memory[3].data(), ps::kCheckBytes}, seed);
+  put(ps::kCheckBytes, 0, ps::kCheckImmediate);
+}
+
+absl::Status RawWorker::await_next(const std::function<bool(const ps::proto::ToWorker*)>& is_it) {
   const TimePoint deadline = Clock::now() + 10s;
   transport::Completion completion;
   while (Clock::now() < deadline) {
@@ -152,17 +174,19 @@ absl::StatusOr<ps::proto::Welcome> RawWorker::await_welcome() {
       continue;
     }
     if (completion.kind == transport::Completion::Kind::peer_lost) return completion.cause;
+    if (completion.kind == transport::Completion::Kind::put_arrived && is_it(nullptr)) return absl::OkStatus();
     if (completion.kind != transport::Completion::Kind::message) continue;
-    ps::proto::Welcome welcome;
-    GRADRAIL_CHECK(welcome.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size())));
-    if (welcome.refused().empty()) {
-      absl::StatusOr<transport::RemoteRegion> slots = link_.connection->import(welcome.slots_key());
+    ps::proto::ToWorker said;
+    GRADRAIL_CHECK(said.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size())));
+    if (said.has_refused()) return absl::InvalidArgumentError(said.refused());
+    if (said.has_welcome()) {
+      absl::StatusOr<transport::RemoteRegion> slots = link_.connection->import(said.welcome().slots_key());
       if (!slots.ok()) return slots.status();
       link_.slots = *slots;
     }
-    return welcome;
+    if (is_it(&said)) return absl::OkStatus();
   }
-  return absl::DeadlineExceededError("no welcome");
+  return absl::DeadlineExceededError("the shard did not answer");
 }
 
 ps::SlotHeader RawWorker::header(uint32_t bucket, uint64_t payload_bytes) const {
@@ -176,11 +200,14 @@ ps::SlotHeader RawWorker::header(uint32_t bucket, uint64_t payload_bytes) const 
 void RawWorker::push(const ps::SlotHeader& header, uint64_t immediate) {
   std::memcpy(link_.memory[3].data(), &header, sizeof(header));
   const uint64_t offset = std::min<uint64_t>(immediate, header.bucket) * sizeof(ps::SlotHeader);
+  put(sizeof(header), offset, immediate);
+}
+
+void RawWorker::put(size_t bytes, uint64_t offset, uint64_t immediate) {
   absl::Status posted = absl::ResourceExhaustedError("not yet");
   const TimePoint deadline = Clock::now() + 10s;
   while (absl::IsResourceExhausted(posted) && Clock::now() < deadline) {
-    posted = link_.connection->put({link_.regions[3].get(), 0, sizeof(header)}, {link_.slots, offset},
-                                   {.immediate = immediate});
+    posted = link_.connection->put({link_.regions[3].get(), 0, bytes}, {link_.slots, offset}, {.immediate = immediate});
     transport::Completion completion;
     if (absl::IsResourceExhausted(posted)) link_.context->poll({&completion, 1});
   }
@@ -197,9 +224,9 @@ std::string RawWorker::last_words(Duration limit) {
     }
     if (completion.kind == transport::Completion::Kind::peer_lost) return std::string(message_of(completion.cause));
     if (completion.kind != transport::Completion::Kind::message) continue;
-    ps::proto::Welcome welcome;
-    if (welcome.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size()))) {
-      return welcome.refused();
+    ps::proto::ToWorker said;
+    if (said.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size()))) {
+      return said.refused();
     }
   }
   return "";

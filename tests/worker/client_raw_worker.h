@@ -51,9 +51,17 @@ class RawWorker {
     size_t gradients_bytes = 0;
     bool parameters_writable = true;
   };
-  absl::StatusOr<ps::proto::Welcome> greet(const Greeting& greeting);
+  /// How far an honest handshake goes.
+  enum class Until { welcome, checked, active };
+  /// "" or why the shard refused.
+  absl::StatusOr<std::string> greet(const Greeting& greeting, Until until = Until::active);
   /// Any first message instead.
-  absl::StatusOr<ps::proto::Welcome> greet_with(const std::string& transport, const std::string& message);
+  absl::StatusOr<std::string> greet_with(const std::string& transport, const std::string& message);
+  /// Any message at any time.
+  void say(const ps::proto::ToShard& message);
+  /// The pattern that goes over a new path first; `seed` is the one of the Hello unless the worker lies.
+  void put_check(uint64_t seed);
+  static constexpr uint64_t kCheckSeed = 42;
 
   /// A header that an honest worker would send for its first push of `bucket`; the payload is zeros.
   ps::SlotHeader header(uint32_t bucket, uint64_t payload_bytes) const;
@@ -63,7 +71,9 @@ class RawWorker {
 
  private:
   absl::Status open(const std::string& transport);
-  absl::StatusOr<ps::proto::Welcome> await_welcome();
+  void put(size_t bytes, uint64_t offset, uint64_t immediate);  ///< from the start of its headers
+  /// The next thing that the shard says or puts; INVALID_ARGUMENT when it is a refusal.
+  absl::Status await_next(const std::function<bool(const ps::proto::ToWorker*)>& is_it);
 
   const ClientOptions options_;
   const ps::Schema schema_;

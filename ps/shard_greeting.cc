@@ -1,0 +1,183 @@
+// A data connection of a shard from its first message until it is active: admitted, mapped, checked (control.proto).
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/control.pb.h"
+#include "ps/path_check.h"
+#include "ps/shard.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Mapping a worker's memory needs its process to answer once; it is waiting for our welcome, so it will.
+constexpr auto kMappingDeadline = std::chrono::seconds(5);
+/// For one transfer over a path that works, however slow.
+constexpr auto kCheckDeadline = std::chrono::seconds(10);
+/// A worker switches between two of its steps, which may be long.
+constexpr auto kStandbyDeadline = std::chrono::minutes(2);
+/// Time for a refusal to be read before the connection closes.
+constexpr auto kFarewell = std::chrono::seconds(1);
+
+absl::Status send(transport::Connection& connection, const proto::ToWorker& message) {
+  const std::string bytes = message.SerializeAsString();
+  return connection.send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
+}
+
+absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> make_region(transport::Context& context, const char* name,
+                                                                     size_t bytes, transport::Access access,
+                                                                     SharedMemory& memory) {
+  absl::StatusOr<SharedMemory> made = SharedMemory::create(name, std::max<size_t>(bytes, kCheckBytes));
+  if (!made.ok()) return made.status();
+  memory = *std::move(made);
+  return context.register_memory(memory.span(), access);
+}
+
+}  // namespace
+
+void Shard::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
+  if (peer.phase == ShardPeer::Phase::dismissed) return;
+  proto::ToShard message;
+  const bool parsed = message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+  if (peer.phase == ShardPeer::Phase::greeting) {
+    return parsed && message.has_hello() ? greet(peer, message.hello())
+                                         : refuse(peer, "the first message is not a Hello");
+  }
+  if (parsed && message.has_ready() && peer.phase == ShardPeer::Phase::standby) return activate(peer);
+  refuse(peer, "a message out of turn");
+}
+
+void Shard::greet(ShardPeer& peer, const proto::Hello& hello) {
+  const auto token = tokens_.find(hello.token());
+  if (hello.token().empty() || token == tokens_.end() || token->second.worker != hello.member().task_index() ||
+      token->second.incarnation != hello.member().incarnation()) {
+    return refuse(peer, "unknown token: join at the control plane first");
+  }
+  peer.worker = token->second.worker;
+  peer.incarnation = token->second.incarnation;
+  peer.check_seed = hello.check_seed();
+  const auto import = [&](const std::string& key, transport::RemoteRegion& region) {
+    absl::StatusOr<transport::RemoteRegion> imported = peer.connection->import(key);
+    if (imported.ok()) region = *imported;
+    return imported.status();
+  };
+  absl::Status imported = import(hello.parameters_key(), peer.parameters_remote);
+  if (imported.ok()) imported = import(hello.returns_key(), peer.returns_remote);
+  peer.gradients_offered = !hello.gradients_key().empty();
+  if (imported.ok() && peer.gradients_offered) imported = import(hello.gradients_key(), peer.gradients_remote);
+  if (!imported.ok()) return refuse(peer, fmt::format("region key: {}", message_of(imported)));
+  peer.phase = ShardPeer::Phase::mapping;
+  peer.phase_deadline = Clock::now() + kMappingDeadline;
+  continue_mapping(peer);
+}
+
+void Shard::continue_mapping(ShardPeer& peer) {
+  if (contexts_[peer.context_index]->capabilities().direct_map) {
+    const absl::StatusOr<std::byte*> parameters = peer.connection->map(peer.parameters_remote);
+    if (absl::IsResourceExhausted(parameters.status())) return;  // still under way
+    if (!parameters.ok())
+      return refuse(peer, fmt::format("parameters cannot be mapped: {}", message_of(parameters.status())));
+    peer.parameters_mapped = reinterpret_cast<float*>(*parameters);
+    if (peer.gradients_offered) {
+      const absl::StatusOr<std::byte*> gradients = peer.connection->map(peer.gradients_remote);
+      if (absl::IsResourceExhausted(gradients.status())) return;
+      if (!gradients.ok())
+        return refuse(peer, fmt::format("gradients cannot be mapped: {}", message_of(gradients.status())));
+      peer.gradients_mapped = reinterpret_cast<const float*>(*gradients);
+    }
+  }
+  if (const absl::Status welcomed = welcome(peer); !welcomed.ok()) refuse(peer, std::string(message_of(welcomed)));
+}
+
+absl::Status Shard::welcome(ShardPeer& peer) {
+  transport::Context& context = *contexts_[peer.context_index];
+  const size_t payload_bytes = range().count * sizeof(float);
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> slots =
+      make_region(context, "gradrail-slots", bucket_count() * sizeof(SlotHeader) + payload_bytes,
+                  transport::Access::remote_write, peer.slots);
+  if (!slots.ok()) return slots.status();
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> returns = make_region(
+      context, "gradrail-returns", bucket_count() * sizeof(ReturnHeader), transport::Access::local, peer.returns);
+  if (!returns.ok()) return returns.status();
+  peer.slots_region = *std::move(slots);
+  peer.returns_region = *std::move(returns);
+  GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
+  peer.stored_version.assign(bucket_count(), UINT64_MAX);
+  peer.parameters_sent.assign(bucket_count(), false);
+
+  proto::ToWorker message;
+  message.mutable_welcome()->set_slots_key(peer.slots_region->key());
+  message.mutable_welcome()->set_gradients_mapped(peer.gradients_mapped != nullptr);
+  GRADRAIL_RETURN_IF_ERROR(send(*peer.connection, message));
+  peer.phase = ShardPeer::Phase::checking;
+  peer.phase_deadline = Clock::now() + kCheckDeadline;
+  return absl::OkStatus();
+}
+
+absl::Status Shard::probe_mapping(const ShardPeer& peer) {
+  if (range().count == 0) return absl::OkStatus();
+  // map() tells neither size nor rights, and what is stored past a region's end ends this process. A put and a get of
+  // our range's last element are checked by the transport; the worker does not look at its memory before the Welcome.
+  const size_t bytes = sizeof(float);
+  if (peer.parameters_mapped != nullptr) {
+    GRADRAIL_RETURN_IF_ERROR(
+        peer.connection->put({parameters_regions_[peer.context_index].get(), (range().count - 1) * bytes, bytes},
+                             {peer.parameters_remote, (range().first + range().count - 1) * bytes}, {}));
+  }
+  if (peer.gradients_mapped != nullptr) {
+    GRADRAIL_RETURN_IF_ERROR(peer.connection->get({peer.returns_region.get(), 0, bytes},
+                                                  {peer.gradients_remote, (range().first + range().count - 1) * bytes},
+                                                  0));
+  }
+  return absl::OkStatus();
+}
+
+void Shard::on_check(ShardPeer& peer, uint64_t immediate) {
+  if (immediate != kCheckImmediate) return refuse(peer, "a push before the path was checked");
+  const absl::Span<std::byte> arrived(peer.slots.data(), kCheckBytes);
+  if (const std::string wrong = compare_check(arrived, peer.check_seed); !wrong.empty()) return refuse(peer, wrong);
+  std::fill(arrived.begin(), arrived.end(), std::byte{});
+  fill_check({peer.returns.data(), kCheckBytes}, check_answer_seed(peer.check_seed));
+  peer.phase = ShardPeer::Phase::answering;
+  answer_check(peer);
+}
+
+void Shard::answer_check(ShardPeer& peer) {
+  const absl::Status posted = peer.connection->put({peer.returns_region.get(), 0, kCheckBytes},
+                                                   {peer.returns_remote, 0}, {.immediate = kCheckImmediate});
+  if (absl::IsResourceExhausted(posted)) return;
+  if (!posted.ok()) return refuse(peer, fmt::format("the checked transfer: {}", message_of(posted)));
+  peer.phase = ShardPeer::Phase::standby;
+  peer.phase_deadline = Clock::now() + kStandbyDeadline;
+}
+
+void Shard::activate(ShardPeer& peer) {
+  proto::ToWorker message;
+  message.mutable_active();
+  if (const absl::Status sent = send(*peer.connection, message); !sent.ok()) {
+    return refuse(peer, std::string(message_of(sent)));
+  }
+  if (ShardPeer* former = peer_of(peer.worker); former != nullptr) retire_until(*former, Clock::now());
+  std::erase_if(absent_, [&](const Absent& absent) { return absent.worker == peer.worker; });
+  if (by_worker_.size() <= peer.worker) by_worker_.resize(peer.worker + 1, nullptr);
+  by_worker_[peer.worker] = &peer;
+  peer.phase = ShardPeer::Phase::active;
+  --unsettled_;
+  spdlog::info("{}: worker {} connected: {}{}", options_.name, peer.worker, peer.connection->describe(),
+               peer.gradients_mapped != nullptr ? " (mapped)" : "");
+}
+
+void Shard::refuse(ShardPeer& peer, const std::string& why) {
+  spdlog::warn("{}: refused {}: {}", options_.name, peer.connection->describe(), why);
+  if (peer.phase == ShardPeer::Phase::active) {
+    retire_until(peer, Clock::now() + kFarewell);
+    // Its heartbeat may beat on; without this sync would wait for gradients that can never come.
+    if (options_.on_lost) options_.on_lost(peer.worker, peer.incarnation, fmt::format("it was refused: {}", why));
+  }
+  peer.phase = ShardPeer::Phase::dismissed;
+  peer.phase_deadline = Clock::now() + kFarewell;
+  proto::ToWorker message;
+  message.set_refused(why);
+  send(*peer.connection, message).IgnoreError();  // best effort: it is going to be closed
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,267 @@
+// Which path leads to each shard: chosen when joining, replaced when it dies, taken back when it lives again.
+#include <algorithm>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+#include "transport/registry.h"
+#include "worker/client_impl.h"
+
+namespace gradrail::worker {
+namespace {
+
+using Phase = ShardPath::Phase;
+
+/// One attempt over one transport: connecting, greeting and mapping take milliseconds where they work at all.
+constexpr auto kConnectDeadline = std::chrono::seconds(10);
+/// In mid-run others are waiting: a path that takes longer than this is passed over, and tried again in the next round.
+constexpr auto kMoveAttempt = std::chrono::seconds(2);
+/// Then this worker gives up. Shorter than the shard waits for it.
+constexpr auto kMoveDeadline = std::chrono::seconds(20);
+constexpr auto kBetweenRounds = std::chrono::milliseconds(100);
+/// A trial may not hold up the exchange it runs beside: connecting is the part that blocks.
+constexpr auto kTrialConnect = std::chrono::milliseconds(300);
+constexpr auto kTrialDeadline = std::chrono::seconds(10);
+/// Both ends just saw the trial's bytes arrive: the last word takes one round trip.
+constexpr auto kSwitchDeadline = std::chrono::seconds(2);
+
+}  // namespace
+
+absl::Status Client::Impl::connect(ShardLink& link, TimePoint deadline) {
+  for (size_t i = 0; i < link.candidates.size(); ++i) {
+    transport::Candidate& candidate = link.candidates[i];
+    if (candidate.refused.empty()) {
+      const absl::Status connected = try_candidate(link, i, std::min(deadline, Clock::now() + kConnectDeadline));
+      if (connected.ok()) return absl::OkStatus();
+      GRADRAIL_RETURN_IF_ERROR(failure());
+      candidate.refused = message_of(connected);
+    }
+    if (!options_.fallback) {
+      return absl::FailedPreconditionError(
+          fmt::format("shard {} at {}: transport {} refused: {} (and fallback is forbidden)", link.shard_index,
+                      controls_[link.ps_index]->address(), candidate.name, candidate.refused));
+    }
+  }
+  return absl::UnavailableError(fmt::format("shard {} at {}: no transport can be used ({})", link.shard_index,
+                                            controls_[link.ps_index]->address(),
+                                            transport::explain(link.candidates, "none")));
+}
+
+absl::StatusOr<OpenContext*> Client::Impl::open_context(const std::string& name) {
+  for (const auto& context : contexts_) {
+    if (context->transport == name) return context.get();
+  }
+  const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+  if (!found.ok()) return found.status();
+  absl::StatusOr<std::unique_ptr<transport::Context>> context =
+      (*found)->open({.bind_host = options_.bind_host,
+                      .rdma_only = options_.rdma_only || options_.require_rdma,
+                      .ofi_provider = options_.ofi_provider});
+  if (!context.ok()) return context.status();
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> parameters =
+      (*context)->register_memory(parameters_.span(), transport::Access::remote_write);
+  if (!parameters.ok()) return parameters.status();
+  // Only a transport that maps lets the shard read gradients; elsewhere they are pushed.
+  const auto access = (*context)->capabilities().direct_map ? transport::Access::remote_read : transport::Access::local;
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> gradients =
+      (*context)->register_memory(gradients_.span(), access);
+  if (!gradients.ok()) return gradients.status();
+  contexts_.push_back(std::make_unique<OpenContext>(
+      OpenContext{name, *std::move(context), *std::move(parameters), *std::move(gradients)}));
+  wait_set_.add(contexts_.back()->context.get());
+  return contexts_.back().get();
+}
+
+absl::StatusOr<std::unique_ptr<ShardPath>> Client::Impl::open_path(ShardLink& link,
+                                                                   const transport::Candidate& candidate,
+                                                                   TimePoint deadline) {
+  const auto endpoint = std::find_if(link.endpoints.begin(), link.endpoints.end(),
+                                     [&](const auto& e) { return e.transport() == candidate.name; });
+  if (endpoint == link.endpoints.end()) return absl::UnavailableError("the shard does not listen on it");
+  const absl::StatusOr<OpenContext*> context = open_context(candidate.name);
+  if (!context.ok()) return context.status();
+  ps::proto::Hello hello;
+  *hello.mutable_member() = member();
+  hello.set_token(tokens_[link.ps_index]);
+  return ShardPath::open(link, **context, endpoint->address(), std::move(hello), link.buckets.size(), deadline);
+}
+
+absl::Status Client::Impl::establish(ShardPath& path, Phase until, TimePoint deadline) {
+  transport::Completion completions[16];
+  while (path.phase() != until) {
+    const bool in_need = path.advance();
+    if (path.phase() == Phase::failed) return absl::UnavailableError(path.why());
+    GRADRAIL_RETURN_IF_ERROR(failure());
+    if (Clock::now() >= deadline) {
+      return absl::DeadlineExceededError(path.phase() == Phase::checking
+                                             ? "a transfer to the shard and back did not arrive in time"
+                                             : "the shard did not answer in time");
+    }
+    const auto patience = std::chrono::milliseconds(in_need ? 1 : 100);
+    const size_t count = wait_set_.wait(absl::MakeSpan(completions), std::min(deadline, Clock::now() + patience));
+    for (size_t i = 0; i < count; ++i) take(completions[i]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::allowed(const ShardPath& path) const {
+  if (!options_.require_rdma || path.connection().uses_rdma()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{} is carried by no RDMA device, and RDMA is required", path.connection().path()));
+}
+
+absl::Status Client::Impl::try_candidate(ShardLink& link, size_t candidate, TimePoint deadline) {
+  absl::StatusOr<std::unique_ptr<ShardPath>> path = open_path(link, link.candidates[candidate], deadline);
+  if (!path.ok()) return path.status();
+  GRADRAIL_RETURN_IF_ERROR(establish(**path, Phase::ready, deadline));
+  GRADRAIL_RETURN_IF_ERROR(allowed(**path));
+  (*path)->activate();
+  GRADRAIL_RETURN_IF_ERROR(establish(**path, Phase::active, deadline));
+  use(link, *std::move(path), candidate);
+  return absl::OkStatus();
+}
+
+void Client::Impl::use(ShardLink& link, std::unique_ptr<ShardPath> path, size_t candidate) {
+  link.path = std::move(path);
+  link.candidate = candidate;
+  link.candidates[candidate].refused.clear();
+  link.bytes = &path_bytes_[link.path->name()];
+  const auto better_lost = [&](const transport::Candidate& other) { return !other.never && !other.refused.empty(); };
+  const auto end = link.candidates.begin() + static_cast<ptrdiff_t>(candidate);
+  const bool is_best = std::none_of(link.candidates.begin(), end, better_lost);
+  const bool for_good = options_.failback == Duration::zero() || !options_.fallback;
+  link.next_trial = is_best || for_good ? TimePoint::max() : Clock::now() + options_.failback;
+  next_come_back_ = std::min(next_come_back_, link.next_trial);
+}
+
+absl::Status Client::Impl::move_lost_links() {
+  link_lost_ = false;  // whatever is lost from here on sets it again
+  for (const auto& link : links_) {
+    if (link->path != nullptr && link->path->phase() == Phase::failed) GRADRAIL_RETURN_IF_ERROR(move(*link));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::move(ShardLink& link) {
+  const TimePoint start = Clock::now();
+  const std::string where = fmt::format("shard {} at {}", link.shard_index, controls_[link.ps_index]->address());
+  const std::string lost = link.path->describe();
+  const std::string cause = link.path->why();
+  const size_t former = link.candidate;
+  link.path.reset();
+  link.trial.reset();
+  link.trial_candidate = SIZE_MAX;  // the next trial begins with the best
+  std::erase_if(backlog_, [&](const Unposted& unposted) { return unposted.link == &link; });
+  link.candidates[former].refused = fmt::format("lost in mid-run: {}", cause);
+  // Another path first: the one that was lost may take its whole time to fail again. All of them, round after round:
+  // the network as a whole may be away for a moment.
+  std::vector<size_t> order;
+  for (size_t i = 0; i < link.candidates.size(); ++i) {
+    if (i != former && !link.candidates[i].never && options_.fallback) order.push_back(i);
+  }
+  order.push_back(former);
+  std::string last_error;
+  while (Clock::now() < start + kMoveDeadline) {
+    for (const size_t candidate : order) {
+      const absl::Status moved = try_candidate(link, candidate, Clock::now() + kMoveAttempt);
+      GRADRAIL_RETURN_IF_ERROR(failure());
+      if (moved.ok()) {
+        ++stats_.moves;
+        spdlog::warn("{}: {} was lost ({}); goes on over {} after {:.2f} s", where, lost, cause, link.path->describe(),
+                     seconds_since(start));
+        replay(link);
+        return absl::OkStatus();
+      }
+      last_error = fmt::format("{}: {}", link.candidates[candidate].name, message_of(moved));
+      if (candidate != former) link.candidates[candidate].refused = message_of(moved);
+    }
+    // Whether the ps dismissed us: then it said why, and no path will do.
+    const absl::Status dismissed = controls_[link.ps_index]->why_dismissed(member());
+    if (!dismissed.ok()) fail(dismissed);
+    GRADRAIL_RETURN_IF_ERROR(failure());
+    if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while {} was lost", where));
+    transport::Completion completions[16];
+    const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + kBetweenRounds);
+    for (size_t i = 0; i < count; ++i) take(completions[i]);
+  }
+  fail(absl::UnavailableError(fmt::format("{} was lost: {}: {} ({}), and no other path works ({})",
+                                          controls_[link.ps_index]->name(), where, lost, cause, last_error)));
+  return failure();
+}
+
+void Client::Impl::replay(ShardLink& link) {
+  // What was applied already is answered again and counts once: the shard knows (incarnation, step, bucket).
+  for (uint32_t i = static_cast<uint32_t>(link.buckets.size()); i-- > 0;) {
+    ShardLink::Bucket& bucket = link.buckets[i];
+    if (!exchanging_ || !bucket.pushed || !bucket.outstanding) continue;
+    bucket.pushed = false;
+    push(link, i);
+  }
+}
+
+void Client::Impl::come_back() {
+  const TimePoint now = Clock::now();
+  next_come_back_ = TimePoint::max();
+  for (const auto& link : links_) {
+    if (link->trial != nullptr && link->trial->phase() == Phase::ready) {
+      link->trial->activate();
+      const absl::Status switched = establish(*link->trial, Phase::active, now + kSwitchDeadline);
+      if (switched.ok()) {
+        spdlog::warn("shard {} at {}: back on {}", link->shard_index, controls_[link->ps_index]->address(),
+                     link->trial->describe());
+        ++stats_.returns;
+        use(*link, std::move(link->trial), link->trial_candidate);
+      } else {
+        end_trial(*link, std::string(message_of(switched)));
+      }
+    } else if (link->trial == nullptr && now >= link->next_trial) {
+      start_trial(*link);
+    }
+    // A trial under way is looked at before each exchange.
+    next_come_back_ = std::min(next_come_back_, link->trial != nullptr ? now : link->next_trial);
+  }
+}
+
+void Client::Impl::start_trial(ShardLink& link) {
+  for (size_t tried = 0; tried < link.candidate; ++tried) {
+    // From the one after the last that was tried: one that never works again must not hide the next.
+    const size_t i = link.trial_candidate = (link.trial_candidate + 1) % link.candidate;
+    if (link.candidates[i].never) continue;
+    absl::StatusOr<std::unique_ptr<ShardPath>> path = open_path(link, link.candidates[i], Clock::now() + kTrialConnect);
+    if (path.ok()) {
+      link.trial = *std::move(path);
+      link.trial_deadline = Clock::now() + kTrialDeadline;
+      link.trial->advance();
+      return;
+    }
+    link.candidates[i].refused = message_of(path.status());
+  }
+  link.next_trial = Clock::now() + options_.failback;
+}
+
+void Client::Impl::end_trial(ShardLink& link, const std::string& why) {
+  spdlog::info("shard {} at {}: {} does not work yet: {}", link.shard_index, controls_[link.ps_index]->address(),
+               link.candidates[link.trial_candidate].name, why);
+  link.candidates[link.trial_candidate].refused = why;
+  link.trial.reset();
+  link.next_trial = Clock::now() + options_.failback;
+}
+
+bool Client::Impl::advance_trials() {
+  if (next_come_back_ == TimePoint::max()) return false;
+  bool in_need = false;
+  for (const auto& link : links_) {
+    if (link->trial == nullptr) continue;
+    in_need = link->trial->advance() || in_need;
+    if (link->trial->phase() == Phase::ready) {
+      if (const absl::Status may = allowed(*link->trial); !may.ok()) end_trial(*link, std::string(message_of(may)));
+    } else if (link->trial->phase() == Phase::failed) {
+      end_trial(*link, link->trial->why());
+    } else if (Clock::now() >= link->trial_deadline) {
+      end_trial(*link, "a transfer to the shard and back did not arrive in time");
+    }
+  }
+  return in_need;
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,153 @@
+#include "worker/shard_path.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/random_bits.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/path_check.h"
+
+namespace gradrail::worker {
+namespace {
+
+absl::Status send(transport::Connection& connection, const ps::proto::ToShard& message) {
+  const std::string bytes = message.SerializeAsString();
+  return connection.send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
+}
+
+absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> make_region(transport::Context& context, const char* name,
+                                                                     size_t bytes, transport::Access access,
+                                                                     SharedMemory& memory) {
+  absl::StatusOr<SharedMemory> made = SharedMemory::create(name, std::max<size_t>(bytes, ps::kCheckBytes));
+  if (!made.ok()) return made.status();
+  memory = *std::move(made);
+  return context.register_memory(memory.span(), access);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
+                                                           const std::string& address, ps::proto::Hello hello,
+                                                           size_t bucket_count, TimePoint deadline) {
+  std::unique_ptr<ShardPath> path(new ShardPath(link, context));
+  GRADRAIL_RETURN_IF_ERROR(path->register_memory(bucket_count));
+  absl::StatusOr<transport::Connection*> connection = context.context->connect(address, deadline);
+  if (!connection.ok()) return connection.status();
+  path->connection_ = *connection;
+  path->connection_->set_user_data(reinterpret_cast<uint64_t>(path.get()));
+  hello.set_parameters_key(context.parameters->key());
+  hello.set_returns_key(path->returns_region_->key());
+  if (context.context->capabilities().direct_map) hello.set_gradients_key(context.gradients->key());
+  hello.set_check_seed(random_bits());
+  path->hello_ = std::move(hello);
+  return path;
+}
+
+ShardPath::~ShardPath() {
+  if (connection_ != nullptr) context_.context->close(connection_);
+}
+
+absl::Status ShardPath::register_memory(size_t bucket_count) {
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> headers = make_region(
+      *context_.context, "gradrail-headers", bucket_count * sizeof(ps::SlotHeader), transport::Access::local, headers_);
+  if (!headers.ok()) return headers.status();
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> returns =
+      make_region(*context_.context, "gradrail-returns", bucket_count * sizeof(ps::ReturnHeader),
+                  transport::Access::remote_write, returns_);
+  if (!returns.ok()) return returns.status();
+  headers_region_ = *std::move(headers);
+  returns_region_ = *std::move(returns);
+  return absl::OkStatus();
+}
+
+bool ShardPath::advance() {
+  if (!to_post_) return false;
+  ps::proto::ToShard message;
+  switch (phase_) {
+    case Phase::greeting:
+      *message.mutable_hello() = hello_;
+      post(send(*connection_, message), "Hello");
+      break;
+    case Phase::checking:
+      post(connection_->put({headers_region_.get(), 0, ps::kCheckBytes}, {slots_, 0},
+                            {.immediate = ps::kCheckImmediate}),
+           "the checked transfer");
+      break;
+    case Phase::activating:
+      message.mutable_ready();
+      post(send(*connection_, message), "Ready");
+      break;
+    default:
+      to_post_ = false;
+  }
+  return to_post_ && phase_ != Phase::failed;
+}
+
+void ShardPath::post(absl::Status posted, std::string_view what) {
+  if (absl::IsResourceExhausted(posted)) return;
+  to_post_ = false;
+  if (!posted.ok()) fail(fmt::format("{}: {}", what, message_of(posted)));
+}
+
+void ShardPath::activate() {
+  GRADRAIL_CHECK(phase_ == Phase::ready);
+  phase_ = Phase::activating;
+  to_post_ = true;
+}
+
+void ShardPath::on_message(absl::Span<const std::byte> bytes) {
+  ps::proto::ToWorker message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return fail("the shard said something that is no message of this protocol");
+  }
+  if (message.has_welcome() && phase_ == Phase::greeting) return take_welcome(message.welcome());
+  if (message.has_active() && phase_ == Phase::activating) {
+    phase_ = Phase::active;
+    return;
+  }
+  fail(message.has_refused() ? message.refused() : "the shard sent a message out of turn");
+}
+
+void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
+  const absl::StatusOr<transport::RemoteRegion> slots = connection_->import(welcome.slots_key());
+  if (!slots.ok()) return fail(fmt::format("the shard's region key: {}", message_of(slots.status())));
+  slots_ = *slots;
+  gradients_mapped_ = welcome.gradients_mapped();
+  ps::fill_check({headers_.data(), ps::kCheckBytes}, hello_.check_seed());
+  phase_ = Phase::checking;
+  to_post_ = true;
+}
+
+void ShardPath::on_check(uint64_t immediate) {
+  if (immediate != ps::kCheckImmediate || phase_ != Phase::checking) return fail("the shard put something out of turn");
+  const absl::Span<std::byte> arrived(returns_.data(), ps::kCheckBytes);
+  const std::string wrong = ps::compare_check(arrived, ps::check_answer_seed(hello_.check_seed()));
+  if (!wrong.empty()) return fail(wrong);
+  std::fill(arrived.begin(), arrived.end(), std::byte{});
+  phase_ = Phase::ready;
+}
+
+void ShardPath::on_lost(std::string_view cause) {
+  described_ = describe();
+  context_.context->close(connection_);
+  connection_ = nullptr;
+  fail(std::string(cause));
+}
+
+void ShardPath::fail(std::string why) {
+  if (phase_ == Phase::failed) return;  // the first cause counts: a refusal comes before the loss that follows it
+  phase_ = Phase::failed;
+  to_post_ = false;
+  why_ = std::move(why);
+}
+
+std::string ShardPath::describe() const { return connection_ != nullptr ? connection_->describe() : described_; }
+
+std::string ShardPath::name() const {
+  return fmt::format("{}{}", connection_ != nullptr ? connection_->path() : context_.transport,
+                     gradients_mapped_ ? " mapped" : "");
+}
+
+}  // namespace gradrail::worker

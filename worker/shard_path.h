@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/memory.h"
+#include "ps/control.pb.h"
+#include "ps/exchange_layout.h"
+#include "transport/context.h"
+
+namespace gradrail::worker {
+
+struct ShardLink;
+
+/// A transport in use by a client, with the client's memory registered.
+struct OpenContext {
+  std::string transport;
+  std::unique_ptr<transport::Context> context;
+  std::unique_ptr<transport::MemoryRegion> parameters;
+  std::unique_ptr<transport::MemoryRegion> gradients;
+};
+
+/// One data connection of a worker to a shard, from connecting to closing. Nothing here blocks but open(): the owner
+/// hands in what happened and calls advance(), so that a path can be tried beside the one in use.
+/// Threads  Owner thread of the client.
+class ShardPath {
+ public:
+  enum class Phase : uint8_t {
+    greeting,    ///< Hello is on its way
+    checking,    ///< welcome; patterns are on their way
+    ready,       ///< bytes were seen to travel both ways; the shard stands by
+    activating,  ///< Ready is on its way
+    active,      ///< exchanges
+    failed,      ///< why() says why
+  };
+
+  /// Connects and registers what belongs to this path alone. `hello` holds member and token.
+  static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
+                                                         const std::string& address, ps::proto::Hello hello,
+                                                         size_t bucket_count, TimePoint deadline);
+  ~ShardPath();
+
+  /// Posts what the handshake needs next. True while something waits for room: call again soon.
+  bool advance();
+  /// phase() must be ready.
+  void activate();
+
+  // What the transport reported for this path.
+  void on_message(absl::Span<const std::byte> bytes);
+  void on_check(uint64_t immediate);
+  void on_lost(std::string_view cause);
+
+  Phase phase() const { return phase_; }
+  const std::string& why() const { return why_; }
+  ShardLink& link() const { return link_; }
+  OpenContext& context() const { return context_; }
+  transport::Connection& connection() const { return *connection_; }
+  std::string describe() const;  ///< for people, also after the connection has gone
+  std::string name() const;      ///< what carries the bytes, and whether they are mapped
+
+  // For the exchange, once active.
+  transport::RemoteRegion slots() const { return slots_; }
+  bool gradients_mapped() const { return gradients_mapped_; }
+  const transport::MemoryRegion& headers_region() const { return *headers_region_; }
+  ps::SlotHeader* slot_headers() const { return reinterpret_cast<ps::SlotHeader*>(headers_.data()); }
+  const ps::ReturnHeader* return_headers() const { return reinterpret_cast<const ps::ReturnHeader*>(returns_.data()); }
+
+ private:
+  ShardPath(ShardLink& link, OpenContext& context) : link_(link), context_(context) {}
+  absl::Status register_memory(size_t bucket_count);
+  void take_welcome(const ps::proto::Welcome& welcome);
+  void post(absl::Status posted, std::string_view what);
+  void fail(std::string why);
+
+  ShardLink& link_;
+  OpenContext& context_;
+  ps::proto::Hello hello_;
+  Phase phase_ = Phase::greeting;
+  bool to_post_ = true;  ///< what this phase begins with has not been posted yet
+  std::string why_;
+  std::string described_;
+  transport::Connection* connection_ = nullptr;  ///< null once lost
+  transport::RemoteRegion slots_{};
+  bool gradients_mapped_ = false;
+  SharedMemory headers_;  ///< [SlotHeader × buckets], at least kCheckBytes; source of the headers
+  SharedMemory returns_;  ///< [ReturnHeader × buckets], at least kCheckBytes; written by the shard
+  std::unique_ptr<transport::MemoryRegion> headers_region_;
+  std::unique_ptr<transport::MemoryRegion> returns_region_;
+};
+
+}  // namespace gradrail::worker
