@@ -24,6 +24,7 @@ QEMU = "qemu-system-x86_64"
 BOOT_SECONDS = 90  # 5-14 s here; a loaded machine may take some times that
 MEMORY_MB = 1024  # taken from the host only as far as the guest touches it
 POLL_SECONDS = 0.02
+SHELL_ROLE = 0
 PR_SET_PDEATHSIG = 1
 
 
@@ -55,7 +56,8 @@ class Guests:
         self.stop()
 
     def _start(self):
-        words = {"LAB": HERE, "BUILD": self._build, "MODULES": self._kernel.modules, "RANKS": self.count}
+        words = {"LAB": HERE, "BUILD": self._build, "MODULES": self._kernel.modules, "RANKS": self.count,
+                 "SHELL_ROLE": SHELL_ROLE if self._options.shell else ""}
         (self.out / "lab.env").write_text("".join(f"{k}={shlex.quote(str(v))}\n" for k, v in words.items()))
         for role in range(self.count):
             (self.out / f"up.{role}").unlink(missing_ok=True)
@@ -73,10 +75,19 @@ class Guests:
     def _launch(self, role):
         sockets = [self._switch.guest_sockets[role].fileno(), self._monitors[role].guest_socket.fileno()]
         command = qemu_command(self._kernel, role, self.out, *sockets, self._options)
+        if self._options.shell and role == SHELL_ROLE:
+            # The terminal stays with this one, and with our process group: only that may read it.
+            return subprocess.Popen(command, pass_fds=sockets, preexec_fn=_die_with_parent)
         with open(self.out / f"console.{role}", "ab") as console:
             # Its own process group: a Ctrl-C is ours to handle.
             return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=console, stderr=subprocess.STDOUT,
                                     pass_fds=sockets, start_new_session=True, preexec_fn=_die_with_parent)
+
+    def wait_for_shell(self):
+        """Until the guest with the shell has ended."""
+        while self._processes[SHELL_ROLE].poll() is None:
+            self.cable.serve()
+            time.sleep(POLL_SECONDS)
 
     def check_alive(self):
         for role, process in enumerate(self._processes):
@@ -95,11 +106,9 @@ class Guests:
 
     def stop(self):
         for process in self._processes:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.stdin.close()
+            process.kill()  # QEMU has no children
+            if process.stdin:
+                process.stdin.close()
             process.wait()
         self._switch.stop()
         for monitor in self._monitors:
@@ -114,7 +123,7 @@ def qemu_command(kernel, role, out, link, monitor, options):
         "console=ttyS0 quiet loglevel=4 mitigations=off nokaslr panic=-1 rdinit=/init", clock(), f"role={role}"]
     return [
         shutil.which(QEMU), "-accel", options.accel, "-M", "q35", "-cpu", "max", "-smp", "1",
-        "-m", str(options.memory_mb), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
+        "-m", str(options.memory_mb), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
         "-kernel", str(kernel.image), "-initrd", str(kernel.first_root), "-append", " ".join(arguments),
         "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
         "-device", "virtio-9p-pci,fsdev=root,mount_tag=hostroot",

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import termios
 import time
 
 import guests
@@ -30,6 +31,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="the suites, and what each is about")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="suites to run; * and ? as in the shell")
+    parser.add_argument("--shell", action="store_true", help="no suites: two guests, and a shell in one of them")
     parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build/release", help="what is tested")
     parser.add_argument("--cache", type=pathlib.Path, default=ROOT / "build/rdma-lab", help="the kernel, logs of failed runs")
     parser.add_argument("--limit", type=float, default=WHOLE_SECONDS, metavar="SECONDS", help="for the whole run")
@@ -64,6 +66,8 @@ def run(options, suites):
     cache = options.cache.resolve()
     prepared = kernel.prepare(cache, say)
     out = new_folder(cache)
+    if options.shell:
+        return open_shell(prepared, out, options)
     runner = Runner(prepared, out, options, say, deadline=start + options.limit)
     good = runner.run(suites)
     say(f"{runner.total_line()} in {time.monotonic() - start:.0f} s (Linux {prepared.version}, soft-RoCE)")
@@ -72,6 +76,19 @@ def run(options, suites):
     else:
         say(f"logs: {out}")
     return 0 if good else 1
+
+
+def open_shell(prepared, out, options):
+    if not sys.stdin.isatty():
+        raise Problem("--shell needs a terminal")
+    settings = termios.tcgetattr(sys.stdin)
+    try:
+        with guests.Guests(prepared, 2, out, options.build_dir.resolve(), options, deadline=float("inf")) as booted:
+            booted.wait_for_shell()
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)  # QEMU is ended, and puts nothing right
+        shutil.rmtree(out, ignore_errors=True)
+    return 0
 
 
 def is_required():
