@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "transport/ucx/wire.h"
+
+namespace gradrail::transport::ucx {
+
+class Region;
+class UcxConnection;
+
+/// A put on its way into its region.
+struct Arrival {
+  enum class State : uint8_t {
+    waiting,  ///< for an earlier put to the same place
+    moving,   ///< UCX writes to the target
+    moved,    ///< all bytes are there; whether the sender was still there to vouch for them is not known yet
+    done
+  };
+  UcxConnection* connection = nullptr;
+  const Region* region = nullptr;
+  std::byte* target = nullptr;
+  size_t bytes = 0;
+  uint64_t immediate = 0;
+  bool notify = false;
+  bool rendezvous = false;
+  State state = State::done;
+  void* held = nullptr;               ///< UCX's descriptor of a waiting put, ours to release
+  std::unique_ptr<std::byte[]> copy;  ///< its bytes, where UCX would not leave them with us
+
+  bool writes() const { return state == State::waiting || state == State::moving; }
+};
+
+/// The puts of one connection that have arrived and are not announced yet, oldest first. Bulk comes by rendezvous and
+/// may take its time: later puts go on beside it unless they touch the same bytes, and notices keep the order.
+/// Bound  The sender lets no more than kPutWindow be under way beyond its oldest that is not done; what it was told is
+///        done stays here until the end of one turn of progress.
+class Arrivals {
+ public:
+  bool empty() const { return arrivals_.empty(); }
+  Arrival& front() { return arrivals_.front(); }
+  void pop() { arrivals_.pop_front(); }
+  /// The new one is the youngest; its address stays. Null: the sender does not keep to the bound.
+  Arrival* push();
+
+  /// Whether an older put has yet to write where this one will.
+  bool must_wait(const Arrival& arrival) const;
+
+  template <typename Visit>
+  void for_each(const Visit& visit) {
+    for (Arrival& each : arrivals_) visit(each);
+  }
+
+  /// The oldest that waits and need not any more; null when there is none.
+  Arrival* next_to_start();
+
+ private:
+  std::deque<Arrival> arrivals_;
+};
+
+}  // namespace gradrail::transport::ucx

@@ -1,0 +1,216 @@
+// Set-up and end of a connection; what is sent is in connection_datapath.cc, what arrives in connection_arrival.cc.
+#include "transport/ucx/connection.h"
+
+#include <utility>
+
+#include "base/random_bits.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+#include "transport/ucx/context.h"
+#include "transport/ucx/native_error.h"
+
+namespace gradrail::transport::ucx {
+namespace {
+
+/// Operations of one connection in UCX's hands: enough to fill a 100 Gb/s link with 4 KiB puts for 40 us.
+constexpr size_t kMaxOperations = 128;
+/// UCX cancels at once what it can; a device that does not answer even that is given up.
+constexpr Duration kEndTime = std::chrono::seconds(1);
+/// The other end's reason travels beside the error that it caused, by another way, and is the better one.
+constexpr Duration kWordsTime = std::chrono::milliseconds(100);
+/// UCX reads an address as its own words say, not as its length does: behind the end there is something harmless.
+constexpr size_t kAddressPaddingBytes = 4096;
+
+std::string without_first_word(std::string text) { return text.erase(0, text.find(' ') + 1); }
+
+}  // namespace
+
+UcxConnection::UcxConnection(UcxContext& context, Side side, uint32_t number, Connection* lifeline,
+                             TimePoint greeting_deadline)
+    : context_(context),
+      side_(side),
+      number_(number),
+      token_(random_bits()),
+      greeting_deadline_(greeting_deadline),
+      ends_(without_first_word(lifeline->describe())),
+      lifeline_(lifeline),
+      operations_(kMaxOperations),
+      answers_(kMaxGets + 1) {  // and the hello
+  lifeline->set_user_data(reinterpret_cast<uint64_t>(this));
+}
+
+UcxConnection::~UcxConnection() = default;
+
+absl::StatusOr<RemoteRegion> UcxConnection::import(std::string_view key) {
+  absl::StatusOr<RegionKey> parsed = RegionKey::parse(key);
+  if (!parsed.ok()) return parsed.status();
+  imported_.push_back(*parsed);
+  return static_cast<RemoteRegion>(imported_.size());
+}
+
+absl::StatusOr<std::byte*> UcxConnection::map(RemoteRegion) {
+  return absl::UnimplementedError("ucx does not map a peer's memory");
+}
+
+std::string UcxConnection::describe() const {
+  return fmt::format("ucx {} {}", endpoint_ == nullptr ? "closed" : lanes_of(endpoint_).text, ends_);
+}
+
+absl::Status UcxConnection::greet() {
+  const std::string text = encode(context_.greeting_for(*this));
+  for (const std::string& frame : frames_of(FrameKind::greeting, text, context_.max_frame_bytes())) {
+    const absl::Status status = lifeline_->send({reinterpret_cast<const std::byte*>(frame.data()), frame.size()});
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void UcxConnection::say(FrameKind kind, std::string_view text) {
+  if (lifeline_ == nullptr) return;
+  text = text.substr(0, context_.max_frame_bytes() / 2);  // one frame
+  for (const std::string& frame : frames_of(kind, text, context_.max_frame_bytes())) {
+    // It may be full or dead: then the other end has to do without a reason.
+    lifeline_->send({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}).IgnoreError();
+  }
+}
+
+void UcxConnection::lifeline_says(std::string_view bytes) {
+  const absl::StatusOr<Frame> frame = parse_frame(bytes);
+  if (!frame.ok()) {
+    return fail({frame.status().code(), fmt::format("ucx {}: {}", ends_, message_of(frame.status()))});
+  }
+  if (frame->kind != FrameKind::greeting) {
+    heard_last_words_ = true;
+    const absl::Status said = absl::UnavailableError(
+        fmt::format("ucx {}: the peer {}: {}", ends_,
+                    frame->kind == FrameKind::refused ? "refused the connection" : "gave up", frame->text));
+    if (state_ == State::failing || state_ == State::ending) cause_ = said;
+    return fail(said);
+  }
+  if (state_ != State::greeting || greeting_text_.size() + frame->text.size() > kMaxGreetingBytes) {
+    return fail(absl::DataLossError(fmt::format("ucx {}: a greeting too many", ends_)));
+  }
+  greeting_text_ += frame->text;
+  if (!frame->more) greeting_complete();
+}
+
+void UcxConnection::greeting_complete() {
+  absl::Status status;
+  if (absl::StatusOr<Greeting> peer = parse_greeting(greeting_text_, UCP_API_MAJOR, UCP_API_MINOR); peer.ok()) {
+    status = open_endpoint(*peer);
+    peer_ = *std::move(peer);
+  } else {
+    status = peer.status();
+  }
+  greeting_text_.clear();
+  if (status.ok() && side_ == Side::accepted) status = greet();
+  if (!status.ok()) return fail({status.code(), fmt::format("ucx {}: {}", ends_, message_of(status))});
+  state_ = State::open;
+  post_hello();
+  post_early_messages();
+  answer_early_requests();
+}
+
+absl::Status UcxConnection::open_endpoint(const Greeting& peer) {
+  std::string address = peer.worker_address;
+  address.resize(address.size() + kAddressPaddingBytes);
+  ucp_ep_params_t params{};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {.cb = endpoint_failed, .arg = this};
+  const ucs_status_t status = ucp_ep_create(context_.worker(), &params, &endpoint_);
+  if (status != UCS_OK) {
+    endpoint_ = nullptr;
+    return native_error("reach the peer", status);
+  }
+  vouched_ = lanes_of(endpoint_).rdma;
+  return absl::OkStatus();
+}
+
+void UcxConnection::endpoint_failed(void* connection, ucp_ep_h, ucs_status_t status) {
+  auto* const self = static_cast<UcxConnection*>(connection);
+  const absl::Status cause = native_error("the endpoint failed", status);
+  self->fail({cause.code(), fmt::format("{}: {}", self->describe(), message_of(cause))});
+}
+
+void UcxConnection::lifeline_lost(const absl::Status& why) {
+  context_.close_lifeline(std::exchange(lifeline_, nullptr));
+  fail(absl::UnavailableError(fmt::format("ucx {}: the peer is gone: {}", ends_, message_of(why))));
+}
+
+void UcxConnection::fail(absl::Status cause) {
+  if (state_ != State::greeting && state_ != State::open) return;
+  const bool greeting = state_ == State::greeting;
+  state_ = State::failing;
+  cause_ = std::move(cause);
+  if (lifeline_ != nullptr && !heard_last_words_) {
+    say(greeting ? FrameKind::refused : FrameKind::last_words, message_of(cause_));
+  }
+  context_.end_soon(this);
+}
+
+void UcxConnection::begin_end() {
+  const TimePoint now = Clock::now();
+  end_deadline_ = now + kEndTime;
+  // A refusal and a loss of the lifeline are their own reason; an error of UCX's may be the peer's refusal.
+  words_deadline_ = cause_.code() == absl::StatusCode::kUnavailable && !heard_last_words_ ? now + kWordsTime : now;
+  close_endpoint();
+  drop_held();
+  state_ = State::ending;
+}
+
+void UcxConnection::leave() {
+  if (state_ != State::ending) state_ = State::failing;
+  // First: once the peer's device or processor can still read what we may change, its lifeline must tell it so.
+  if (lifeline_ != nullptr) context_.close_lifeline(std::exchange(lifeline_, nullptr));
+  close_endpoint();
+  drop_held();
+  state_ = State::ending;
+}
+
+void UcxConnection::close_endpoint() {
+  if (endpoint_ == nullptr) return;
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t request = ucp_ep_close_nbx(std::exchange(endpoint_, nullptr), &param);
+  if (UCS_PTR_IS_PTR(request)) close_request_ = request;
+}
+
+bool UcxConnection::released() const {
+  if (close_request_ != nullptr && ucp_request_check_status(close_request_) == UCS_INPROGRESS) return false;
+  return operations_.all_back() && answers_.all_back() && receiving_ == 0;
+}
+
+bool UcxConnection::ended(TimePoint now) {
+  if (now >= end_deadline_) return true;
+  return released() && (lifeline_ == nullptr || heard_last_words_ || now >= words_deadline_);
+}
+
+void UcxConnection::bury() {
+  if (close_request_ != nullptr) ucp_request_free(std::exchange(close_request_, nullptr));
+  if (lifeline_ != nullptr) context_.close_lifeline(std::exchange(lifeline_, nullptr));
+  if (!released()) spdlog::error("ucx {}: UCX has not let go of this connection's memory", ends_);
+  state_ = State::lost;
+}
+
+void UcxConnection::drop_held() {
+  for (const EarlyMessage& early : std::exchange(early_messages_, {})) give_back(early.operation);
+  arrivals_.for_each([&](Arrival& arrival) {
+    if (arrival.held != nullptr) ucp_am_data_release(context_.worker(), std::exchange(arrival.held, nullptr));
+    arrival.copy.reset();
+  });
+}
+
+bool UcxConnection::serves_from(const Region& region) {
+  bool serves = false;
+  arrivals_.for_each(
+      [&](const Arrival& arrival) { serves = serves || (arrival.writes() && arrival.region == &region); });
+  for (const Operation& answer : answers_.slots()) serves = serves || answer.region == &region;
+  return serves;
+}
+
+}  // namespace gradrail::transport::ucx

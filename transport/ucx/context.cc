@@ -1,0 +1,98 @@
+// Opening and closing. Greetings are in context_greeting.cc, the poll loop in context_progress.cc.
+#include "transport/ucx/context.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "base/random_bits.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "transport/tcp/context.h"
+#include "transport/tcp/native_error.h"
+#include "transport/ucx/native_error.h"
+
+namespace gradrail::transport::ucx {
+
+absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
+  absl::StatusOr<std::unique_ptr<Context>> lifelines = tcp::open(options);
+  if (!lifelines.ok()) return lifelines.status();
+  absl::StatusOr<Worker> worker = Worker::open(options);
+  if (!worker.ok()) return worker.status();
+  absl::StatusOr<std::string> address = worker->address();
+  if (!address.ok()) return address.status();
+  tcp::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.open()) return tcp::native_error("open epoll", errno);
+  auto context =
+      std::make_unique<UcxContext>(*std::move(worker), *std::move(lifelines), std::move(epoll), *std::move(address));
+  if (absl::Status status = context->start(); !status.ok()) return status;
+  return context;
+}
+
+UcxContext::UcxContext(Worker worker, std::unique_ptr<Context> lifelines, tcp::Fd epoll, std::string worker_address)
+    : lifelines_(std::move(lifelines)),
+      worker_(std::move(worker)),
+      epoll_(std::move(epoll)),
+      worker_address_(std::move(worker_address)),
+      id_(random_bits()),
+      regions_(worker_.context(), id_, [this](const Region& region) { region_ends(region); }) {}
+
+UcxContext::~UcxContext() {
+  for (const auto& connection : connections_) {
+    if (connection != nullptr) finish(connection.get());
+  }
+}
+
+absl::Status UcxContext::start() {
+  for (const int fd : {lifelines_->wait_fd(), worker_.event_fd()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return tcp::native_error("watch a descriptor", errno);
+  }
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = kActiveMessage;
+  handler.cb = on_message;
+  handler.arg = this;
+  const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_.get(), &handler);
+  if (status != UCS_OK) return native_error("receive messages", status);
+  return absl::OkStatus();
+}
+
+Capabilities UcxContext::capabilities() const {
+  return {.one_sided = false,  // the peer's owner thread must poll for a put to land
+          .gpu_memory = GpuMemory::staged,
+          .max_message_bytes = kMaxMessageBytes};
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> UcxContext::register_memory(MemorySpan memory, Access access) {
+  return regions_.add(memory, access);
+}
+
+absl::StatusOr<std::string> UcxContext::listen(const std::string& address) { return lifelines_->listen(address); }
+
+void UcxContext::close(Connection* connection) {
+  auto* const peer = static_cast<UcxConnection*>(connection);
+  GRADRAIL_CHECK(peer->number() < connections_.size() && connections_[peer->number()].get() == peer);
+  finish(peer);
+  remove(peer);
+}
+
+void UcxContext::remove(UcxConnection* connection) {
+  const auto of_it = [&](const Ready& each) { return each.completion.connection == connection; };
+  ready_.erase(std::remove_if(ready_.begin() + static_cast<ptrdiff_t>(next_ready_), ready_.end(), of_it), ready_.end());
+  std::erase(failing_, connection);
+  std::erase(ending_, connection);
+  std::erase(vouching_, connection);
+  std::unique_ptr<UcxConnection>& place = connections_[connection->number()];
+  // What UCX still holds must stay for ever: an error is in the log.
+  if (!connection->released()) {
+    static_cast<void>(place.release());
+  }
+  place.reset();
+}
+
+}  // namespace gradrail::transport::ucx

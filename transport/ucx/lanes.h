@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <string>
+#include <string_view>
+
+namespace gradrail::transport::ucx {
+
+/// What carries an endpoint's bytes. UCX 1.13 tells it to people only (ucp_ep_print_info), so that is what is read.
+struct Lanes {
+  std::string text;   ///< for people: "rc_verbs/rxe0:1", "posix/memory + cma/memory"
+  bool rdma = false;  ///< all lanes that carry messages or bulk are an RDMA device's
+};
+
+Lanes lanes_of(ucp_ep_h endpoint);
+
+/// Out of the text of ucp_ep_print_info.
+Lanes parse_lanes(std::string_view text);
+
+/// Whether any transport of an RDMA device is in use by this UCX context; `names` gets all that are, for people.
+bool has_rdma_resource(ucp_context_h context, std::string* names);
+
+/// Out of the text of ucp_context_print_info.
+bool parse_resources(std::string_view text, std::string* names);
+
+}  // namespace gradrail::transport::ucx

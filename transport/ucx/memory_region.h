@@ -1,0 +1,78 @@
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "transport/memory_region.h"
+#include "transport/ucx/wire.h"
+
+namespace gradrail::transport::ucx {
+
+/// What a key says: whose region, which, the proof that its holder may use it, and its bounds. There is no key of the
+/// device in it: peers name regions, and the owner's worker alone decides what that opens and moves the bytes.
+struct RegionKey {
+  uint64_t context = 0;
+  uint32_t region = 0;
+  uint64_t token = 0;
+  uint64_t bytes = 0;
+  Access access = Access::local;
+
+  std::string encode() const;
+  /// Errors  INVALID_ARGUMENT: not a key of this transport, or damaged.
+  static absl::StatusOr<RegionKey> parse(std::string_view key);
+};
+
+class RegionTable;
+
+class Region final : public MemoryRegion {
+ public:
+  Region(RegionTable& table, uint32_t number, MemorySpan memory, Access access, std::string key, ucp_mem_h handle);
+  ~Region() override;
+
+  /// UCX's registration; null for a region of no bytes.
+  ucp_mem_h handle() const { return handle_; }
+
+ private:
+  RegionTable& table_;
+  const uint32_t number_;
+  const ucp_mem_h handle_;
+};
+
+/// The regions of one Context by number, and the one place that decides what a peer may touch.
+class RegionTable {
+ public:
+  /// `before_end` is called with each region that ends, while it can still be used: nothing may use it afterwards.
+  RegionTable(ucp_context_h context, uint64_t context_id, std::function<void(const Region&)> before_end)
+      : context_(context), context_id_(context_id), before_end_(std::move(before_end)) {}
+
+  /// Errors  INVALID_ARGUMENT: not host memory. RESOURCE_EXHAUSTED: the device does not take so much.
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> add(MemorySpan memory, Access access);
+
+  /// The region that a header names, if its sender may reach `bytes` bytes there in this way.
+  /// Errors  PERMISSION_DENIED: the reason, as the peer may read it.
+  absl::StatusOr<const Region*> resolve(const Header& header, uint64_t bytes, Access wanted) const;
+
+ private:
+  friend class Region;
+  struct Slot {
+    const Region* region = nullptr;
+    uint64_t token = 0;
+  };
+  absl::StatusOr<ucp_mem_h> map(MemorySpan memory, Access access) const;
+  void remove(const Region& region, uint32_t number, ucp_mem_h handle);
+
+  const ucp_context_h context_;
+  const uint64_t context_id_;
+  const std::function<void(const Region&)> before_end_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+}  // namespace gradrail::transport::ucx

@@ -1,0 +1,76 @@
+#include "transport/ucx/network_device.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+namespace gradrail::transport::ucx {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string first_line(const fs::path& file) {
+  std::string line;
+  std::ifstream stream(file);
+  std::getline(stream, line);
+  return line;
+}
+
+std::vector<fs::path> entries(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
+    found.push_back(each->path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string interface_of_port(const fs::path& port) {
+  // Entries of unused GIDs cannot be read; the first that can names the interface.
+  for (const fs::path& entry : entries(port / "gid_attrs" / "ndevs")) {
+    if (std::string name = first_line(entry); !name.empty()) return name;
+  }
+  return "";
+}
+
+std::string numeric(const sockaddr* address) {
+  const socklen_t bytes = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  char text[NI_MAXHOST];
+  return getnameinfo(address, bytes, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
+}
+
+}  // namespace
+
+std::vector<RdmaPort> rdma_ports(const std::string& root) {
+  std::vector<RdmaPort> ports;
+  for (const fs::path& device : entries(fs::path(root) / "class" / "infiniband")) {
+    // rxe is no device on a bus, and the only kind whose description says so.
+    const bool soft_roce = first_line(device / "node_desc").substr(0, 3) == "rxe";
+    for (const fs::path& port : entries(device / "ports")) {
+      ports.push_back(
+          {device.filename().string() + ":" + port.filename().string(), interface_of_port(port), soft_roce});
+    }
+  }
+  return ports;
+}
+
+std::string interface_of(const std::string& host) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  std::string found;
+  for (const ifaddrs* each = all; each != nullptr && found.empty(); each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    const int family = each->ifa_addr->sa_family;
+    if ((family == AF_INET || family == AF_INET6) && numeric(each->ifa_addr) == host) found = each->ifa_name;
+  }
+  freeifaddrs(all);
+  return found;
+}
+
+}  // namespace gradrail::transport::ucx

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "transport/ucx/wire.h"
+
+namespace gradrail::transport::ucx {
+
+class Region;
+class UcxConnection;
+
+using MessageBuffer = std::unique_ptr<std::byte[]>;  ///< of kMaxMessageBytes
+
+/// Something handed to UCX to send. UCX reads header and body where they are until it reports the end.
+struct Operation {
+  UcxConnection* connection = nullptr;
+  MessageKind kind = MessageKind::put;
+  uint32_t sequence = 0;
+  uint64_t tag = 0;
+  const Region* region = nullptr;  ///< of get_data: what it reads
+  HeaderBytes header{};
+  MessageBuffer body;  ///< of a message
+  Operation* next_free = nullptr;
+};
+
+/// A fixed number of operations; none is made or freed while data moves.
+class OperationPool {
+ public:
+  explicit OperationPool(size_t count) : slots_(count) {
+    for (Operation& each : slots_) release(&each);
+  }
+  OperationPool(const OperationPool&) = delete;
+  OperationPool& operator=(const OperationPool&) = delete;
+
+  bool empty() const { return free_ == nullptr; }
+  /// Not empty.
+  Operation* take() {
+    Operation* const taken = free_;
+    free_ = taken->next_free;
+    ++in_use_;
+    return taken;
+  }
+  void give_back(Operation* operation) {
+    --in_use_;
+    release(operation);
+  }
+  bool all_back() const { return in_use_ == 0; }
+  const std::vector<Operation>& slots() const { return slots_; }
+
+ private:
+  void release(Operation* operation) {
+    operation->region = nullptr;
+    operation->next_free = free_;
+    free_ = operation;
+  }
+
+  std::vector<Operation> slots_;
+  Operation* free_ = nullptr;
+  size_t in_use_ = 0;
+};
+
+/// A get of ours until its bytes are here.
+struct PendingGet {
+  UcxConnection* connection = nullptr;
+  std::byte* target = nullptr;
+  uint64_t bytes = 0;
+  uint64_t tag = 0;
+  const Region* region = nullptr;  ///< null: the slot is free
+  uint64_t number = 0;
+  bool moved = false;  ///< all bytes are here, and the lifeline has yet to vouch for them
+};
+
+}  // namespace gradrail::transport::ucx

@@ -1,0 +1,62 @@
+#include "transport/ucx/settings.h"
+
+#include <ucs/config/global_opts.h>
+#include <ucs/debug/debug.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+
+namespace gradrail::transport::ucx {
+namespace {
+
+bool set_by_user(const std::string& name) { return std::getenv(("UCX_" + name).c_str()) != nullptr; }
+
+/// The devices that reach the network of bind_host: its interface, and the RDMA ports beside it. "" for any.
+std::string devices_of(const std::string& bind_host, const std::vector<RdmaPort>& ports) {
+  const std::string interface = interface_of(bind_host);
+  if (interface.empty()) return "";
+  std::string devices = interface;
+  for (const RdmaPort& port : ports) {
+    if (port.interface == interface) devices += "," + port.name;
+  }
+  return devices;
+}
+
+}  // namespace
+
+std::vector<Setting> settings(const OpenOptions& options, const std::vector<RdmaPort>& ports) {
+  std::vector<Setting> wanted = {
+      // UCX hides shared memory from endpoints that report errors unless told; deaths are seen by the lifeline.
+      {"POSIX_ERROR_HANDLING", "y"},
+      {"SYSV_ERROR_HANDLING", "y"},
+      // The default of 8 KiB makes bulk over UCX's tcp twenty times as slow.
+      {"TCP_TX_SEG_SIZE", "64k"},
+      {"TCP_RX_SEG_SIZE", "64k"},
+  };
+  // Up to 1.18 UCX chooses a RoCE v2 GID of IPv4, whose UD packets soft-RoCE drops without a word, so that no wire-up
+  // comes through. GID 0 is the link-local one. Real adapters are left to UCX's own choice, which suits them.
+  const bool all_soft =
+      !ports.empty() && std::all_of(ports.begin(), ports.end(), [](auto& port) { return port.soft_roce; });
+  if (all_soft) wanted.push_back({"IB_GID_INDEX", "0"});
+  if (options.rdma_only) wanted.push_back({"TLS", "ib"});
+  if (const std::string devices = devices_of(options.bind_host, ports); !devices.empty()) {
+    wanted.push_back({"NET_DEVICES", devices});
+  }
+  std::erase_if(wanted, [](const Setting& setting) { return set_by_user(setting.name); });
+  return wanted;
+}
+
+void tame_library() {
+  static const bool done = [] {
+    // Every loss of a peer would be told twice, and memory that cannot be locked at length: our errors say it.
+    if (!set_by_user("LOG_LEVEL")) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
+    if (!set_by_user("HANDLE_ERRORS") && !set_by_user("ERROR_SIGNALS")) {
+      for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(signal);
+    }
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+}  // namespace gradrail::transport::ucx

@@ -1,0 +1,92 @@
+#include "transport/ucx/worker.h"
+
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "transport/ucx/lanes.h"
+#include "transport/ucx/native_error.h"
+#include "transport/ucx/network_device.h"
+#include "transport/ucx/settings.h"
+
+namespace gradrail::transport::ucx {
+namespace {
+
+absl::Status configure(ucp_config_t* config, const OpenOptions& options) {
+  for (const Setting& setting : settings(options, rdma_ports())) {
+    const ucs_status_t status = ucp_config_modify(config, setting.name.c_str(), setting.value.c_str());
+    if (status != UCS_OK) return native_error(fmt::format("set {} to {}", setting.name, setting.value), status);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ucp_context_h> init(const OpenOptions& options) {
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return native_error("read the UCX_* variables", status);
+  ucp_context_h context = nullptr;
+  absl::Status result = configure(config, options);
+  if (result.ok()) {
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES;
+    params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    status = ucp_init(&params, config, &context);
+    if (status != UCS_OK) result = native_error("open devices", status);
+  }
+  ucp_config_release(config);
+  if (!result.ok()) return result;
+  return context;
+}
+
+}  // namespace
+
+absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
+  tame_library();
+  const absl::StatusOr<ucp_context_h> context = init(options);
+  if (!context.ok()) return context.status();
+  Worker worker(*context);
+  std::string resources;
+  if (!has_rdma_resource(*context, &resources) && options.rdma_only) {
+    return absl::UnavailableError(fmt::format(
+        "ucx: no RDMA device in what UCX would use ({}); see `ibv_devices`, UCX_TLS and UCX_NET_DEVICES", resources));
+  }
+  if (absl::Status status = worker.create_worker(); !status.ok()) return status;
+  return worker;
+}
+
+absl::Status Worker::create_worker() {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  // One thread at a time, not always the same one.
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  ucs_status_t status = ucp_worker_create(context_, &params, &worker_);
+  if (status != UCS_OK) {
+    worker_ = nullptr;
+    return native_error("open a worker", status);
+  }
+  status = ucp_worker_get_efd(worker_, &event_fd_);
+  if (status != UCS_OK) return native_error("no transport of UCX_TLS can wake who waits", status);
+  return absl::OkStatus();
+}
+
+Worker::Worker(Worker&& other) noexcept
+    : context_(std::exchange(other.context_, nullptr)),
+      worker_(std::exchange(other.worker_, nullptr)),
+      event_fd_(other.event_fd_) {}
+
+Worker::~Worker() {
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucp_cleanup(context_);
+}
+
+absl::StatusOr<std::string> Worker::address() const {
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  const ucs_status_t status = ucp_worker_get_address(worker_, &address, &bytes);
+  if (status != UCS_OK) return native_error("take the worker's address", status);
+  std::string copy(reinterpret_cast<const char*>(address), bytes);
+  ucp_worker_release_address(worker_, address);
+  return copy;
+}
+
+}  // namespace gradrail::transport::ucx
