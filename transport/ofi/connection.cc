@@ -69,7 +69,7 @@ absl::Status OfiConnection::open_endpoint() {
 
 void OfiConnection::release_endpoint() {
   if (endpoint_ != nullptr) context_.unwatch(endpoint_->wait_fd());
-  endpoint_.reset();
+  context_.bury(std::move(endpoint_));
   message_memory_ = {};
   mailbox_memory_ = {};
   if (own_domain_ != nullptr) context_.regions().forget(*own_domain_);
@@ -139,7 +139,7 @@ absl::Status OfiConnection::hear_hello(const Hello& hello) {
     reported_ = true;
     context_.report(std::move(connected));
   }
-  return pump();
+  return accepted_ ? pump() : messages_.knock(*endpoint_);
 }
 
 absl::Status OfiConnection::answer(const Request& request) {
@@ -202,6 +202,7 @@ void OfiConnection::lose(absl::Status cause) {
     cause = absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
   }
   spdlog::warn("{}", message_of(cause));
+  cause_ = cause;
   if (lifeline_ != nullptr) {
     say(encode(Parting{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well
     context_.lifeline().close(std::exchange(lifeline_, nullptr));

@@ -45,11 +45,13 @@ class OfiConnection final : public Connection {
   void check_deadline(TimePoint now);
   /// Says why, ends everything under way and reports peer_lost.
   void lose(absl::Status cause);
+  /// Greeted, and libfabric has its own connection: what is posted leaves without waiting for another poll.
+  bool ready() const { return state_ == State::open && messages_.idle(); }
   bool lost() const { return state_ == State::lost; }
   /// The owner has never heard of it: it goes by itself.
   bool never_reported() const { return accepted_ && !reported_; }
   bool waits_for_hello() const { return state_ == State::stranger || state_ == State::greeting; }
-  TimePoint deadline() const { return deadline_; }
+  const absl::Status& cause() const { return cause_; }  ///< when lost
 
   // For the context: the data path.
   void progress();
@@ -118,6 +120,7 @@ class OfiConnection final : public Connection {
   TransferQueue gets_;
   uint64_t mailbox_key_ = 0;
   uint64_t mailbox_base_ = 0;
+  absl::Status cause_;
   bool prepared_ = false;
   std::vector<Import> imports_;  ///< RemoteRegion n is imports_[n - 1]; 0 is no region
 };

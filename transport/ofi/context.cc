@@ -1,6 +1,7 @@
 // Opening, connecting, closing. The poll loop is in context_progress.cc.
 #include "transport/ofi/context.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
@@ -16,6 +17,16 @@
 #include "transport/tcp/native_error.h"
 
 namespace gradrail::transport::ofi {
+namespace {
+
+/// A peer that polls answers within milliseconds, and then what is posted leaves at once. One that is busy is not
+/// waited for: it greets later, and posts are kept until then.
+constexpr Duration kSettleTime = std::chrono::seconds(1);
+/// A peer thread that still answers what was under way to it, through a pointer into our endpoint, has heard of the end
+/// by then. Short, since libfabric's shm takes 10 MB an endpoint.
+constexpr Duration kBurialTime = std::chrono::milliseconds(300);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) { return OfiContext::create(options); }
 
@@ -78,7 +89,22 @@ absl::StatusOr<Connection*> OfiContext::connect(const std::string& address, Time
   (*lifeline)->set_user_data(reinterpret_cast<uint64_t>(connection.get()));
   if (absl::Status status = connection->greet(); !status.ok()) return status;
   connections_.push_back(std::move(connection));
-  return connections_.back().get();
+  return settle(connections_.back().get(), deadline);
+}
+
+absl::StatusOr<Connection*> OfiContext::settle(OfiConnection* connection, TimePoint deadline) {
+  const TimePoint until = std::min(deadline, Clock::now() + kSettleTime);
+  room_ = SIZE_MAX;  // what comes for others meanwhile is for the next poll
+  while (!connection->ready() && !connection->lost() && Clock::now() < until) {
+    look_at_lifelines();
+    connection->progress();
+    pollfd waiting{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
+    ::poll(&waiting, 1, 1);
+  }
+  if (!connection->lost()) return connection;
+  const absl::Status cause = connection->cause();
+  close(connection);
+  return cause;
 }
 
 void OfiContext::close(Connection* connection) {
@@ -91,6 +117,11 @@ void OfiContext::close(Connection* connection) {
 }
 
 void OfiContext::report(Completion completion, uint32_t slot) { ready_.push_back({std::move(completion), slot}); }
+
+void OfiContext::bury(std::unique_ptr<Endpoint> endpoint) {
+  if (endpoint == nullptr || !provider_->shares_endpoints) return;
+  graveyard_.push_back({std::move(endpoint), Clock::now() + kBurialTime});
+}
 
 void OfiContext::watch(int fd) {
   if (fd < 0) return;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "transport/context.h"
 #include "transport/ofi/domain.h"
+#include "transport/ofi/endpoint.h"
 #include "transport/ofi/handle.h"
 #include "transport/ofi/memory_region.h"
 #include "transport/ofi/provider.h"
@@ -51,6 +52,8 @@ class OfiContext final : public Context {
   /// `slot`: of the message, to be released when the owner has seen it.
   void report(Completion completion, uint32_t slot = kNoSlot);
   size_t room() const { return ready_.size() < room_ ? room_ - ready_.size() : 0; }
+  /// Closes the endpoint, now or a little later.
+  void bury(std::unique_ptr<Endpoint> endpoint);
   void watch(int fd);
   void unwatch(int fd);
 
@@ -59,12 +62,17 @@ class OfiContext final : public Context {
     Completion completion;
     uint32_t slot = kNoSlot;
   };
+  struct Grave {
+    std::unique_ptr<Endpoint> endpoint;
+    TimePoint until{};
+  };
   struct Delivered {
     OfiConnection* connection = nullptr;
     uint32_t slot = 0;
   };
 
   OfiContext() = default;
+  absl::StatusOr<Connection*> settle(OfiConnection* connection, TimePoint deadline);
 
   // context_progress.cc
   void progress();
@@ -89,6 +97,7 @@ class OfiContext final : public Context {
   std::unique_ptr<Context> lifeline_;
   RegionTable regions_;
   std::vector<std::unique_ptr<OfiConnection>> connections_;
+  std::deque<Grave> graveyard_;
   std::deque<Ready> ready_;
   size_t room_ = 0;
   std::vector<Delivered> delivered_;

@@ -65,6 +65,7 @@ void OfiContext::look_at_lifelines() {
   const TimePoint now = Clock::now();
   for (const auto& connection : connections_) connection->check_deadline(now);
   drop_lost_strangers();
+  while (!graveyard_.empty() && graveyard_.front().until <= now) graveyard_.pop_front();
 }
 
 void OfiContext::handle_lifeline(const Completion& completion) {

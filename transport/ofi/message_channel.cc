@@ -41,6 +41,11 @@ absl::Status MessageChannel::start(const Endpoint& endpoint, void* descriptor) {
   return absl::OkStatus();
 }
 
+absl::Status MessageChannel::knock(const Endpoint& endpoint) {
+  knocking_ = true;
+  return pump(endpoint);
+}
+
 void MessageChannel::meet(uint32_t credits, uint64_t token) {
   credits_ = std::min(credits, kReceives);
   peer_token_ = token;
@@ -91,14 +96,13 @@ absl::Status MessageChannel::send_queued(const Endpoint& endpoint) {
 }
 
 absl::Status MessageChannel::return_credits(const Endpoint& endpoint) {
-  if (consumed_ < kReceives / 2 || free_credit_sends_.empty() || endpoint.peer() == FI_ADDR_UNSPEC) {
-    return absl::OkStatus();
-  }
+  if ((consumed_ < kReceives / 2 && !knocking_) || free_credit_sends_.empty()) return absl::OkStatus();
   const uint32_t slot = free_credit_sends_.back();
   lengths_[slot] = 0;
   const absl::StatusOr<bool> posted = post_send(endpoint, slot, Kind::credits);
   if (!posted.ok()) return posted.status();
   if (*posted) free_credit_sends_.pop_back();
+  knocking_ = knocking_ && !*posted;
   return absl::OkStatus();
 }
 

@@ -14,7 +14,7 @@ namespace gradrail::transport::ofi {
 
 /// Control messages carry region keys and short reports; as with tcp.
 inline constexpr size_t kMaxMessageBytes = 4096;
-/// Messages of one connection that the receiver has room for. With 4 KiB each, 300 KB a connection for both directions.
+/// Messages of one connection that the receiver has room for, and that wait for that room here: 4 KiB each.
 inline constexpr uint32_t kReceives = 32;
 
 /// The small messages of one connection. The receiver's posted buffers are the sender's credit: no message ever meets
@@ -37,6 +37,10 @@ class MessageChannel {
   /// Copies the message; pump() sends it. RESOURCE_EXHAUSTED: poll, then try again.
   absl::Status send(absl::Span<const std::byte> message);
   absl::Status pump(const Endpoint& endpoint);
+  /// Sends nothing but a header: libfabric connects at the first message.
+  absl::Status knock(const Endpoint& endpoint);
+  /// All that was to be sent has gone.
+  bool idle() const { return !knocking_ && free_sends_.size() + free_credit_sends_.size() == sends_.size(); }
   bool waiting() const { return first_queued_ < end_queued_ || !to_repost_.empty(); }
   /// pump() could not do its work though nothing is under way whose completion would tell when it can.
   bool stuck() const { return blocked_; }
@@ -59,7 +63,7 @@ class MessageChannel {
   /// News of credits take no credit: two may be under way, one for each half of the receives.
   static constexpr uint32_t kCreditSlots = 4;
   static constexpr uint32_t kReceiveSlots = kReceives + kCreditSlots;
-  static constexpr uint32_t kSendSlots = kReceives;
+  static constexpr uint32_t kSendSlots = 2 * kReceives;
   static constexpr size_t kSlabBytes = (kReceiveSlots + kSendSlots + kCreditSlots) * kSlotBytes;
 
   std::byte* receive_slot(uint32_t slot) const { return slab_.get() + slot * kSlotBytes; }
@@ -77,6 +81,7 @@ class MessageChannel {
   uint32_t credits_ = 0;   ///< messages that the peer has room for
   uint32_t consumed_ = 0;  ///< messages whose buffers are posted again and of which the peer does not know
   bool blocked_ = false;
+  bool knocking_ = false;  ///< to be sent: news of credits even if there are none
   std::vector<Operation> receives_;
   std::vector<Operation> sends_;  ///< the last kCreditSlots are for news of credits
   std::vector<uint32_t> lengths_;

@@ -22,7 +22,7 @@ namespace gradrail::transport::ofi {
 namespace {
 
 constexpr std::array<std::string_view, 6> kRdma = {"verbs", "efa", "cxi", "psm3", "opx", "psm2"};
-/// Of these there are enough for one task's connections; ofi_rxm allocates 16 KiB for each receive.
+/// Entries of an endpoint's queues: more than one connection can have under way (kPiecesInFlight, kReceives).
 constexpr size_t kQueueEntries = 256;
 constexpr size_t kPiecesInFlight = 128;
 /// Beyond this a longer piece saves nothing, and others wait.
@@ -122,6 +122,7 @@ Provider describe(const fi_info& found, bool ordered) {
   provider.name = info.fabric_attr->prov_name;
   provider.device = info.domain_attr->name;
   provider.rdma = is_rdma_provider(provider.name);
+  provider.shares_endpoints = provider.name == "shm";
   provider.ordered = ordered && info.ep_attr->max_order_waw_size > 0;
   provider.needs_descriptors = (mode & FI_MR_LOCAL) != 0;
   provider.virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
@@ -154,6 +155,10 @@ void prepare_environment() {
   std::call_once(once, [] {
     setenv("FI_UNIVERSE_SIZE", "4", 0);  // an endpoint here has one peer; ofi_rxm may hold two links to it for a moment
     setenv("FI_MR_CACHE_MONITOR", "disabled", 0);
+    // ofi_rxm's buffers, of each endpoint: 64 MB by default, where 256 of 8 KiB hold all that we send at a time.
+    setenv("FI_OFI_RXM_MSG_RX_SIZE", "256", 0);
+    setenv("FI_OFI_RXM_MSG_TX_SIZE", "256", 0);
+    setenv("FI_OFI_RXM_BUFFER_SIZE", "8192", 0);
   });
 }
 

@@ -19,6 +19,7 @@ struct Provider {
   bool needs_descriptors = false;  ///< FI_MR_LOCAL: local memory is registered too
   bool virtual_addresses = false;  ///< FI_MR_VIRT_ADDR: remote addresses are those of the peer's process
   bool chooses_keys = false;       ///< FI_MR_PROV_KEY: keys are few and can be guessed, only domains protect
+  bool shares_endpoints = false;   ///< shm: peers of one process look into each other's endpoints as they are
   bool binds_regions = false;      ///< FI_MR_ENDPOINT: a region belongs to one endpoint
   uint64_t key_mask = UINT64_MAX;  ///< bits of a key that we may choose
   int immediate_bits = 0;
@@ -27,7 +28,8 @@ struct Provider {
   Info info;
 };
 
-/// Sets what libfabric reads from the environment at its first use, where the user has not:
+/// Sets what libfabric reads from the environment at its first use, where the user has not: queues and buffers for
+/// endpoints that have one peer each (provider.cc), and
 /// FI_UNIVERSE_SIZE, because completion queues are sized by it and soft-RoCE's stop at 32,767 entries;
 /// FI_MR_CACHE_MONITOR=disabled, because the verbs provider's cache opens every region to remote writes, whatever was
 /// asked, and keeps it open after its end.
