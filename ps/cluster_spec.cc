@@ -160,7 +160,8 @@ absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path) {
   return parse_cluster(text.str(), path);
 }
 
-absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::string_view worker_hosts) {
+absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::string_view worker_hosts,
+                                               std::string_view source) {
   ClusterSpec cluster;
   // Joined as Debian's absl::string_view, which is not std's.
   const auto split = [](std::string_view list) -> std::vector<std::string> {
@@ -168,7 +169,7 @@ absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::s
   };
   cluster.ps = split(ps_hosts);
   cluster.workers = split(worker_hosts);
-  return checked(std::move(cluster), "--ps_hosts/--worker_hosts");
+  return checked(std::move(cluster), source);
 }
 
 absl::StatusOr<TfConfig> parse_tf_config(std::string_view json) {
@@ -207,7 +208,11 @@ absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view
   }
   if (job == "worker") {
     const int64_t moved_up = cluster.chief_job ? 1 : 0;
-    if (index < 0 || index >= kMaxWorkers - moved_up) return bad(kMaxWorkers - moved_up);
+    if (index < 0 || index >= kMaxWorkers - moved_up) {
+      return absl::InvalidArgumentError(fmt::format(
+          "task_index {}: job 'worker' has tasks 0 to {} in the cluster specification, and may grow to {} at most",
+          index, static_cast<int64_t>(cluster.workers.size()) - moved_up - 1, kMaxWorkers - moved_up - 1));
+    }
     return TaskId{"worker", static_cast<uint32_t>(index + moved_up)};
   }
   return absl::InvalidArgumentError(

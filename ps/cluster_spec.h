@@ -43,8 +43,9 @@ std::string to_string(const HostPort& address);
 absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source);
 absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path);
 
-/// Comma-separated lists as the tutorials pass them in --ps_hosts and --worker_hosts.
-absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::string_view worker_hosts);
+/// Comma-separated lists as the tutorials pass them in --ps_hosts and --worker_hosts. `source` names them in errors.
+absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::string_view worker_hosts,
+                                               std::string_view source = "--ps_hosts/--worker_hosts");
 
 struct TfConfig {
   ClusterSpec cluster;

@@ -17,7 +17,7 @@ absl::Status Coordinator::join(WorkerIndex worker, uint64_t incarnation, const s
   const auto found = workers_.find(worker);
   if (found != workers_.end() && found->second.phase == Phase::live && found->second.incarnation != incarnation) {
     return absl::AlreadyExistsError(fmt::format(
-        "worker {} is already running (from {}): was the same --task_index given twice?", worker, found->second.name));
+        "worker {} is already running (from {}): was the same task_index given twice?", worker, found->second.name));
   }
   workers_[worker] = {.incarnation = incarnation,
                       .name = name,

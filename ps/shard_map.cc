@@ -17,6 +17,26 @@ std::string describe(const Tensor& tensor) {
   return fmt::format("'{}' [{}]", tensor.name, fmt::join(tensor.shape, "×"));
 }
 
+/// Names travel in protobuf strings, which carry nothing else. Ill-formed, overlong and surrogate sequences are
+/// refused.
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+    if (length == 0 || i + length > text.size()) return false;
+    uint32_t code = length == 1 ? lead : lead & (0x7F >> length);
+    for (size_t k = 1; k < length; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      if ((next & 0xC0) != 0x80) return false;
+      code = code << 6 | (next & 0x3F);
+    }
+    const uint32_t smallest = length == 3 ? 0x800 : length == 4 ? 0x10000 : 0;
+    if (code < smallest || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += length;
+  }
+  return true;
+}
+
 /// 0 when it does not fit.
 uint64_t checked_elements(const Tensor& tensor) {
   uint64_t elements = 1;
@@ -37,6 +57,10 @@ absl::Status validate(const Schema& schema) {
   uint64_t total = 0;
   for (const Tensor& tensor : schema) {
     if (tensor.name.empty()) return absl::InvalidArgumentError("schema: a tensor without a name");
+    if (!is_utf8(tensor.name)) {  // its name could not be shown
+      return absl::InvalidArgumentError(
+          fmt::format("schema: tensor {}: its name is not UTF-8", &tensor - schema.data()));
+    }
     if (!names.insert(tensor.name).second) {
       return absl::InvalidArgumentError(fmt::format("schema: two tensors named '{}'", tensor.name));
     }

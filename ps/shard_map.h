@@ -20,7 +20,8 @@ struct Tensor {
 /// All tensors, in the order in which they are flattened into one element range.
 using Schema = std::vector<Tensor>;
 
-/// INVALID_ARGUMENT names the tensor: no name, twice the same name, a dimension < 1, or more elements than fit.
+/// INVALID_ARGUMENT names the tensor: no name or one that is not UTF-8, twice the same name, a dimension < 1, or more
+/// elements than fit.
 absl::Status validate(const Schema& schema);
 
 /// What differs, for people: "tensor 2: 'b1' [100] here, 'b1' [128] there". "" when equal.

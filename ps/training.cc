@@ -1,5 +1,8 @@
 #include "ps/training.h"
 
+#include <limits>
+
+#include "base/status.h"
 #include "fmt/format.h"
 #include "ps/cluster_spec.h"
 
@@ -12,6 +15,21 @@ absl::StatusOr<ModeKind> parse_mode(std::string_view name) {
 }
 
 std::string_view mode_name(ModeKind kind) { return kind == ModeKind::sync ? "sync" : "async"; }
+
+absl::Status validate(const OptimizerConfig& optimizer) {
+  const auto check = [](std::string_view name, float value, float limit, std::string_view must_be) {
+    if (value >= 0.0f && value < limit) return absl::OkStatus();  // false for NaN
+    return absl::InvalidArgumentError(fmt::format("{} {}: must be {}", name, value, must_be));
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr std::string_view kFinite = "a finite number, 0 or more";
+  constexpr std::string_view kShare = "0 or more and less than 1";
+  GRADRAIL_RETURN_IF_ERROR(check("learning_rate", optimizer.learning_rate, kInfinity, kFinite));
+  GRADRAIL_RETURN_IF_ERROR(check("momentum", optimizer.momentum, 1.0f, kShare));
+  GRADRAIL_RETURN_IF_ERROR(check("beta1", optimizer.beta1, 1.0f, kShare));
+  GRADRAIL_RETURN_IF_ERROR(check("beta2", optimizer.beta2, 1.0f, kShare));
+  return check("epsilon", optimizer.epsilon, kInfinity, kFinite);
+}
 
 proto::Training to_proto(const Training& training) {
   proto::Training message;
@@ -37,13 +55,15 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
     return absl::InvalidArgumentError(
         fmt::format("sync mode needs the number of workers, 1 to {}: got {}", kMaxWorkers, message.worker_count()));
   }
+  const OptimizerConfig config = {.kind = *optimizer,
+                                  .learning_rate = message.learning_rate(),
+                                  .momentum = message.momentum(),
+                                  .beta1 = message.beta1(),
+                                  .beta2 = message.beta2(),
+                                  .epsilon = message.epsilon()};
+  GRADRAIL_RETURN_IF_ERROR(validate(config));
   return Training{.mode = {.kind = *mode, .worker_count = message.worker_count()},
-                  .optimizer = {.kind = *optimizer,
-                                .learning_rate = message.learning_rate(),
-                                .momentum = message.momentum(),
-                                .beta1 = message.beta1(),
-                                .beta2 = message.beta2(),
-                                .epsilon = message.epsilon()},
+                  .optimizer = config,
                   .bucket_bytes = message.bucket_bytes(),
                   .agreement = message.agreement()};
 }

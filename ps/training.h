@@ -26,6 +26,9 @@ struct Training {
 absl::StatusOr<ModeKind> parse_mode(std::string_view name);
 std::string_view mode_name(ModeKind kind);
 
+/// INVALID_ARGUMENT names the number that is none, or beyond what the optimizers' formulas allow.
+absl::Status validate(const OptimizerConfig& optimizer);
+
 proto::Training to_proto(const Training& training);
 absl::StatusOr<Training> from_proto(const proto::Training& message);
 

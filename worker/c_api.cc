@@ -1,4 +1,6 @@
-// The C interface over Client. Nothing is decided here: arguments are checked, words translated, exceptions stopped.
+// The C interface over Client. Nothing is decided here: arguments and the order of calls are checked, words translated,
+// exceptions stopped.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -12,6 +14,12 @@
 
 struct gradrail_client {
   std::unique_ptr<gradrail::worker::Client> client;
+  // What C programs get wrong is the order of calls; the class takes it on trust.
+  bool has_parameters = false;  ///< started, or pulled
+  bool started = false;
+  bool pushed = false;  ///< between exchange and wait
+  bool left = false;
+  std::vector<bool> ready;  ///< per tensor, in the step under way
 };
 
 namespace gradrail::worker {
@@ -19,6 +27,8 @@ namespace {
 
 /// What the first version of the struct had: a program cannot have been built with less.
 constexpr size_t kFirstStructBytes = offsetof(gradrail_options, join_timeout_s) + sizeof(double);
+
+constexpr double kLongestJoinTimeoutS = 1e9;  // 31 years; what nanoseconds count ends at 292
 
 thread_local std::string last_error;  // errno's way: one per thread, since C has nowhere else to put the words
 
@@ -58,10 +68,24 @@ absl::StatusOr<gradrail_options> known_part(const gradrail_options* given) {
   return options;
 }
 
+/// An error of one member of gradrail_options, whose name its words do not hold.
+absl::Status in_member(std::string_view member, const absl::Status& status) {
+  return absl::Status(status.code(), fmt::format("{}: {}", member, message_of(status)));
+}
+
+absl::StatusOr<Duration> join_timeout(double seconds, Duration otherwise) {
+  if (seconds == 0) return otherwise;
+  if (seconds > 0 && seconds <= kLongestJoinTimeoutS) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  }
+  return absl::InvalidArgumentError(fmt::format(
+      "join_timeout_s {}: must be more than 0 and at most {}, or 0 for half an hour", seconds, kLongestJoinTimeoutS));
+}
+
 absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   ClientOptions options;
-  absl::StatusOr<ps::ClusterSpec> cluster =
-      ps::cluster_from_hosts(or_default(given.ps_hosts, ""), or_default(given.worker_hosts, ""));
+  absl::StatusOr<ps::ClusterSpec> cluster = ps::cluster_from_hosts(
+      or_default(given.ps_hosts, ""), or_default(given.worker_hosts, ""), "ps_hosts/worker_hosts");
   if (!cluster.ok()) return cluster.status();
   const absl::StatusOr<ps::TaskId> task = ps::resolve_task(*cluster, "worker", given.task_index);
   if (!task.ok()) return task.status();
@@ -71,7 +95,11 @@ absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   if (!kind.ok()) return kind.status();
   absl::StatusOr<std::vector<std::string>> transports =
       transport::parse_transport_order(or_default(given.transports, "auto"));
-  if (!transports.ok()) return transports.status();
+  if (!transports.ok()) return in_member("transports", transports.status());
+  if (given.bucket_bytes % 64 != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("bucket_bytes {}: must be a multiple of 64, or 0 for 1 MiB", given.bucket_bytes));
+  }
   options.cluster = *std::move(cluster);
   options.task_index = task->index;
   options.mode = *mode;
@@ -81,14 +109,15 @@ absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   set_unless_zero(given.beta1, options.optimizer.beta1);
   set_unless_zero(given.beta2, options.optimizer.beta2);
   set_unless_zero(given.epsilon, options.optimizer.epsilon);
+  GRADRAIL_RETURN_IF_ERROR(ps::validate(options.optimizer));
   if (given.bucket_bytes != 0) options.bucket_bytes = given.bucket_bytes;
   options.transports = *std::move(transports);
   options.fallback = given.no_fallback == 0;
   options.checksums = given.checksums != 0;
   options.bind_host = or_default(given.bind_host, "");
-  if (given.join_timeout_s > 0) {
-    options.join_timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(given.join_timeout_s));
-  }
+  const absl::StatusOr<Duration> timeout = join_timeout(given.join_timeout_s, options.join_timeout);
+  if (!timeout.ok()) return timeout.status();
+  options.join_timeout = *timeout;
   return options;
 }
 
@@ -117,11 +146,28 @@ absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors,
   if (!schema.ok()) return schema.status();
   absl::StatusOr<std::unique_ptr<Client>> joined = Client::join(*std::move(options), *std::move(schema));
   if (!joined.ok()) return joined.status();
-  *client = new gradrail_client{*std::move(joined)};
+  *client = new gradrail_client{.client = *std::move(joined)};
+  (*client)->ready.resize(tensor_count);
   return absl::OkStatus();
 }
 
+absl::Status check_client(std::string_view call, const gradrail_client* client) {
+  if (client == nullptr) return absl::InvalidArgumentError(fmt::format("{}: client is NULL", call));
+  if (!client->left) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format("{} after gradrail_leave: join again for a new client", call));
+}
+
+absl::Status check_may_push(std::string_view call, const gradrail_client* client) {
+  GRADRAIL_RETURN_IF_ERROR(check_client(call, client));
+  if (!client->has_parameters) {
+    return absl::FailedPreconditionError(fmt::format("{} before gradrail_start: there are no parameters yet", call));
+  }
+  if (!client->pushed) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format("{} before gradrail_wait: an exchange is under way", call));
+}
+
 absl::Status check_tensor(const gradrail_client* client, size_t tensor_index) {
+  if (client == nullptr) return absl::InvalidArgumentError("client is NULL");
   const size_t count = client->client->schema().size();
   if (tensor_index < count) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format("tensor {}: there are tensors 0 to {}", tensor_index, count - 1));
@@ -153,40 +199,87 @@ float* gradrail_gradients(gradrail_client* client, size_t tensor_index, size_t* 
 }
 
 gradrail_status gradrail_start(gradrail_client* client) {
-  return guarded([&] { return client->client->start(); });
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_start", client));
+    if (client->started) return absl::FailedPreconditionError("gradrail_start: this client has started already");
+    GRADRAIL_RETURN_IF_ERROR(client->client->start());
+    client->started = client->has_parameters = true;
+    return absl::OkStatus();
+  });
 }
 
 gradrail_status gradrail_ready(gradrail_client* client, size_t tensor_index) {
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_tensor(client, tensor_index));
+    GRADRAIL_RETURN_IF_ERROR(check_may_push("gradrail_ready", client));
+    if (client->ready[tensor_index]) {
+      return absl::FailedPreconditionError(
+          fmt::format("gradrail_ready: tensor {} was ready before in this step", tensor_index));
+    }
+    client->ready[tensor_index] = true;
     client->client->ready(tensor_index);
     return absl::OkStatus();
   });
 }
 
 gradrail_status gradrail_exchange(gradrail_client* client) {
-  return guarded([&] {
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_may_push("gradrail_exchange", client));
+    client->pushed = true;
     client->client->exchange();
     return absl::OkStatus();
   });
 }
 
 gradrail_status gradrail_wait(gradrail_client* client) {
-  return guarded([&] { return client->client->wait(); });
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_wait", client));
+    const auto ready = std::count(client->ready.begin(), client->ready.end(), true);
+    if (!client->pushed && ready > 0 && static_cast<size_t>(ready) < client->ready.size()) {
+      return absl::FailedPreconditionError(  // it would wait for ever
+          fmt::format("gradrail_wait before gradrail_exchange: only {} of {} tensors are ready", ready,
+                      client->ready.size()));
+    }
+    GRADRAIL_RETURN_IF_ERROR(client->client->wait());
+    client->pushed = false;
+    client->ready.assign(client->ready.size(), false);
+    return absl::OkStatus();
+  });
 }
 
 gradrail_status gradrail_pull(gradrail_client* client) {
-  return guarded([&] { return client->client->pull(); });
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_pull", client));
+    GRADRAIL_RETURN_IF_ERROR(client->client->pull());
+    client->has_parameters = true;
+    return absl::OkStatus();
+  });
 }
 
-uint64_t gradrail_global_step(const gradrail_client* client) { return client->client->global_step(); }
+uint64_t gradrail_global_step(const gradrail_client* client) {
+  return client == nullptr ? 0 : client->client->global_step();
+}
 
 gradrail_status gradrail_barrier(gradrail_client* client, const char* name) {
-  return guarded([&] { return client->client->barrier(name == nullptr ? "" : name); });
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_barrier", client));
+    return client->client->barrier(name == nullptr ? "" : name);
+  });
+}
+
+gradrail_status gradrail_save_checkpoint(gradrail_client* client) {
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_save_checkpoint", client));
+    return client->client->save_checkpoint().status();
+  });
 }
 
 gradrail_status gradrail_leave(gradrail_client* client) {
-  return guarded([&] { return client->client->leave(); });
+  return guarded([&]() -> absl::Status {
+    if (client == nullptr) return check_client("gradrail_leave", client);
+    client->left = true;  // a second goodbye is harmless
+    return client->client->leave();
+  });
 }
 
 void gradrail_free(gradrail_client* client) { delete client; }

@@ -30,10 +30,11 @@ typedef enum gradrail_status {
   GRADRAIL_DEADLINE_EXCEEDED = 4,
   GRADRAIL_ALREADY_EXISTS = 6,      /* the task index runs already */
   GRADRAIL_RESOURCE_EXHAUSTED = 8,  /* memory or descriptors; the text names the limit */
-  GRADRAIL_FAILED_PRECONDITION = 9, /* options or schema differ from the other workers' */
+  GRADRAIL_FAILED_PRECONDITION = 9, /* options or schema differ from the other workers', or a call out of order */
   GRADRAIL_ABORTED = 10,            /* the run was given up: the text says why */
   GRADRAIL_INTERNAL = 13,
-  GRADRAIL_UNAVAILABLE = 14 /* a parameter server was lost: the run may be tried again */
+  GRADRAIL_UNAVAILABLE = 14, /* a parameter server was lost: the run may be tried again */
+  GRADRAIL_DATA_LOSS = 15    /* a damaged checkpoint: the text names the file */
 } gradrail_status;
 
 typedef struct gradrail_client gradrail_client;
@@ -54,7 +55,7 @@ typedef struct gradrail_options {
   uint32_t bucket_bytes;    /* 0: 1 MiB */
   const char* mode;         /* "async" (default), "sync" */
   const char* optimizer;    /* "sgd" (default), "momentum", "nesterov", "adam" */
-  float learning_rate;      /* 0: 0.001; the others 0: TensorFlow's */
+  float learning_rate;      /* 0: 0.001; the others 0: TensorFlow's; never negative, NaN or infinite */
   float momentum;
   float beta1;
   float beta2;
@@ -63,14 +64,15 @@ typedef struct gradrail_options {
   int32_t no_fallback;    /* 1: the first transport that is refused is an error */
   int32_t checksums;      /* 1: CRC32C over every payload */
   const char* bind_host;  /* source address of network connections; NULL: the kernel's choice */
-  double join_timeout_s;  /* for all parameter servers to come up; 0: half an hour */
+  double join_timeout_s;  /* for all parameter servers to come up, to 1e9; 0: half an hour */
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \
   { .struct_bytes = sizeof(gradrail_options) }
 
 /* All that return gradrail_status: after anything but GRADRAIL_OK gradrail_last_error() has the words. After an error
- * of start, wait, pull or barrier only leave and free are useful. */
+ * of start, wait, pull or barrier only leave and free are useful, unless it was of the call itself: a call out of order
+ * (start twice, exchange before start or before wait, anything after leave) is refused and changes nothing. */
 
 /* On success *client is the caller's to free, else NULL. */
 GRADRAIL_API gradrail_status gradrail_join(const gradrail_options* options, const gradrail_tensor* tensors,
@@ -98,6 +100,10 @@ GRADRAIL_API uint64_t gradrail_global_step(const gradrail_client* client);
 
 /* Until every worker has called it with this name; who left or was lost is not waited for. */
 GRADRAIL_API gradrail_status gradrail_barrier(gradrail_client* client, const char* name);
+
+/* Saves parameters, optimizer state and step at every parameter server, in the folder that each was given: one that
+ * all of them share. For the chief, between wait and exchange. */
+GRADRAIL_API gradrail_status gradrail_save_checkpoint(gradrail_client* client);
 
 /* Says goodbye; the others go on. */
 GRADRAIL_API gradrail_status gradrail_leave(gradrail_client* client);

@@ -144,6 +144,18 @@ TEST(Schema, RefusesNamesAndDimensionsAndOverflow) {
               HasSubstr("'more'"));
 }
 
+TEST(Schema, NamesAreUtf8) {
+  for (const char* name : {"w", "größe", "重み", "\xF0\x9F\x90\xA2", "\xED\x9F\xBF", "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_TRUE(validate({{"fine", {1}}, {name, {1}}}).ok()) << name;
+  }
+  for (const char* name : {"gr\xF6\xDF", "\x80", "cut\xC3", "\xE2\x82", "\xC0\xAF", "\xC1\xBF", "\xE0\x9F\xBF",
+                           "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
+    const absl::Status refused = validate({{"fine", {1}}, {name, {1}}});
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(message(refused), HasSubstr("tensor 1: its name is not UTF-8"));
+  }
+}
+
 TEST(Schema, DifferenceIsForPeople) {
   const Schema ours = {{"w1", {784, 100}}, {"b1", {100}}};
   EXPECT_EQ(difference(ours, ours), "");

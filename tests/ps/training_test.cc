@@ -78,6 +78,24 @@ TEST(TrainingOptions, SyncNeedsABoundedNumberOfWorkers) {
   EXPECT_TRUE(from_proto(message).ok());
 }
 
+TEST(TrainingOptions, NumbersThatAreNoneAreRefusedByName) {
+  const auto refused = [](auto change) {
+    proto::Training message = to_proto(odd_training());
+    change(message);
+    const absl::Status status = from_proto(message).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(message_of(status));
+  };
+  const float nan = std::nanf("");
+  EXPECT_THAT(refused([&](auto& m) { m.set_learning_rate(nan); }), HasSubstr("learning_rate nan: must be"));
+  EXPECT_THAT(refused([](auto& m) { m.set_learning_rate(-1.0f); }), HasSubstr("learning_rate -1"));
+  EXPECT_THAT(refused([](auto& m) { m.set_learning_rate(INFINITY); }), HasSubstr("learning_rate inf"));
+  EXPECT_THAT(refused([](auto& m) { m.set_momentum(1.0f); }), HasSubstr("momentum 1: must be 0 or more and less"));
+  EXPECT_THAT(refused([&](auto& m) { m.set_beta1(nan); }), HasSubstr("beta1"));
+  EXPECT_THAT(refused([](auto& m) { m.set_beta2(1.5f); }), HasSubstr("beta2"));
+  EXPECT_THAT(refused([](auto& m) { m.set_epsilon(-1e-8f); }), HasSubstr("epsilon"));
+}
+
 TEST(TrainingOptions, SchemaSurvivesTheWire) {
   const Schema schema = {{"w", {3, 4}}, {"scalar", {}}, {"b", {7}}};
   proto::JoinRequest request;

@@ -159,7 +159,7 @@ class Late(cluster.ClusterTest):
             worker.wait_for(r"Step: \d+")
         twin = self.start_worker(1, "--join_timeout_s", 2)
         self.assert_ends(twin, cluster.CONFIGURATION, 10 * cluster.PATIENCE,
-                         says=[r"worker 1 is already running", r"--task_index given twice"])
+                         says=[r"worker 1 is already running", r"task_index given twice"])
         self.assert_goes_on(workers[1])
         self.assertLess(len(re.findall("already running", ps.text())), 4, ps.transcript())
 

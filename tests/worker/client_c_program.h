@@ -10,6 +10,7 @@ extern "C" {
 #endif
 
 const char* c_program_trains(const char* ps_hosts, const char* worker_hosts, uint32_t task_index);
+const char* c_program_saves(const char* ps_hosts, const char* worker_hosts);
 const char* c_program_is_refused(const char* ps_hosts, const char* worker_hosts);
 const char* c_program_makes_mistakes(const char* ps_hosts, const char* worker_hosts);
 

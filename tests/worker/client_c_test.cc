@@ -1,4 +1,5 @@
 // Runs the C program against servers in this process.
+#include "ps/checkpoint.h"
 #include "tests/worker/client_c_program.h"
 #include "tests/worker/client_cluster.h"
 
@@ -32,6 +33,14 @@ TEST(ClientFromC, MistakesAreErrorsAndNoCrashes) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2});
   expect_good(c_program_makes_mistakes(joined(cluster.spec().ps).c_str(), joined(cluster.spec().workers).c_str()));
+}
+
+TEST(ClientFromC, SavesACheckpoint) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.ps_count = 2, .worker_count = 1, .checkpoint_dir = folder.path()});
+  expect_good(c_program_saves(joined(cluster.spec().ps).c_str(), joined(cluster.spec().workers).c_str()));
+  EXPECT_EQ(ps::newest_checkpoint(folder.path()).value_or(0), 1u);
 }
 
 }  // namespace

@@ -303,7 +303,7 @@ TEST_F(ClientRefusal, OtherListOfServers) {
 }
 
 TEST_F(ClientRefusal, SameTaskTwice) {
-  expect(cluster_.options(0), kSmall, absl::StatusCode::kAlreadyExists, "was the same --task_index given twice?");
+  expect(cluster_.options(0), kSmall, absl::StatusCode::kAlreadyExists, "was the same task_index given twice?");
 }
 
 TEST_F(ClientRefusal, TaskIndexBeyondAllBounds) {
