@@ -27,7 +27,7 @@ namespace {
 /// After a task has failed the others notice within this (a lost ps: 5 s); then they are killed.
 constexpr auto kGrace = std::chrono::seconds(8);
 /// The ps end by themselves when the last worker has left; those that still expect one are told to after this.
-constexpr auto kLastWords = std::chrono::seconds(1);
+constexpr Duration kLastWords = std::chrono::seconds(1);
 constexpr auto kStartDeadline = std::chrono::seconds(30);
 
 struct Process {
@@ -69,6 +69,7 @@ class LocalCluster {
   void reap();
   void ended(Process& process, int status);
   void signal_all(int signal_number);
+  void signal_workers(int signal_number);
   int result() const;
 
   TrainOptions options_;
@@ -90,6 +91,11 @@ Process LocalCluster::spawn(const std::string& name, F body) {
   }
   std::fflush(nullptr);  // else the child prints our buffers again
   const pid_t parent = getpid();
+  // Until the child has a handler of its own a SIGTERM waits: ours, which it inherits, would swallow it.
+  sigset_t stop_signal, before;
+  sigemptyset(&stop_signal);
+  sigaddset(&stop_signal, SIGTERM);
+  sigprocmask(SIG_BLOCK, &stop_signal, &before);
   const pid_t pid = fork();
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -104,6 +110,7 @@ Process LocalCluster::spawn(const std::string& name, F body) {
     std::fflush(nullptr);
     _exit(code);  // no destructors of the parent's objects
   }
+  sigprocmask(SIG_SETMASK, &before, nullptr);
   close(ends[1]);
   if (pid < 0) {
     fmt::print(stderr, "gradrail: fork: {}\n", std::strerror(errno));
@@ -111,6 +118,7 @@ Process LocalCluster::spawn(const std::string& name, F body) {
     return {.name = name, .running = false, .exit_code = kFailed};
   }
   fmt::print("# {}: pid {}\n", name, pid);
+  std::fflush(stdout);  // whoever reads a pipe wants it now
   return {.name = name, .pid = pid, .output = ends[0]};
 }
 
@@ -229,20 +237,33 @@ void LocalCluster::signal_all(int signal_number) {
   }
 }
 
+void LocalCluster::signal_workers(int signal_number) {
+  for (const Process& process : processes_) {
+    if (process.running && process.is_worker) kill(process.pid, signal_number);
+  }
+}
+
 void LocalCluster::supervise() {
-  bool passed_on = false;
+  bool workers_told = false;
+  bool all_told = false;
   const auto busy = [](const Process& process) { return process.running || process.output >= 0; };
   while (std::any_of(processes_.begin(), processes_.end(), busy)) {
     pump(50);
     reap();
-    if ((asked_to_stop != 0 || Clock::now() >= stop_at_) && !passed_on) {
-      passed_on = true;
-      signal_all(SIGTERM);
+    if (asked_to_stop != 0 && !workers_told) {
+      workers_told = true;
+      signal_workers(SIGTERM);  // the ps stay until the last of them has said goodbye
       kill_at_ = std::min(kill_at_, Clock::now() + kGrace);
     }
     const bool workers_run =
         std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running && p.is_worker; });
-    if (!workers_run) stop_at_ = std::min(stop_at_, Clock::now() + kLastWords);  // the ps have no reason to stay
+    // Without workers the ps have no reason to stay.
+    if (!workers_run) stop_at_ = std::min(stop_at_, Clock::now() + (workers_told ? Duration::zero() : kLastWords));
+    if (Clock::now() >= stop_at_ && !all_told) {
+      all_told = true;
+      signal_all(SIGTERM);
+      kill_at_ = std::min(kill_at_, Clock::now() + kGrace);
+    }
     if (Clock::now() >= kill_at_) signal_all(SIGKILL);
   }
 }
@@ -262,9 +283,9 @@ int LocalCluster::run() {
   action.sa_handler = on_stop_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  if (start_ps()) {
-    start_workers();
-  } else {
+  const bool have_ps = start_ps();
+  if (have_ps && asked_to_stop == 0) start_workers();
+  if (!have_ps) {
     signal_all(SIGTERM);
     kill_at_ = Clock::now() + kGrace;
   }

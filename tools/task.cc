@@ -29,6 +29,10 @@ void catch_signals() {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  sigset_t stop_signal;  // a local cluster's tasks are born with it blocked: now it may come
+  sigemptyset(&stop_signal);
+  sigaddset(&stop_signal, SIGTERM);
+  sigprocmask(SIG_UNBLOCK, &stop_signal, nullptr);
 }
 
 std::string host_of(const std::string& address) {
@@ -92,7 +96,7 @@ absl::StatusOr<std::string> source_host(const TrainOptions& options) {
 /// Stopping on request is no failure, even where there was nothing yet to finish.
 absl::Status told_to_stop(const absl::Status& status) {
   if (!absl::IsCancelled(status) || !stop_requested.load()) return status;
-  spdlog::warn("{}", std::string(message_of(status)));
+  spdlog::warn("{}", message_of(status));
   return absl::OkStatus();
 }
 
@@ -159,7 +163,11 @@ absl::Status run_worker(const TrainOptions& options) {
                             .notice = nullptr,
                             .stop = &stop_requested},
                            (*workload)->schema());
-  if (!client.ok()) return told_to_stop(client.status());
+  if (!client.ok()) {
+    const absl::Status stopped = told_to_stop(client.status());
+    if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
+    return stopped;
+  }
   const bool wants_checkpoints = options.flags.save_steps > 0 || !options.flags.checkpoint_dir.empty();
   if (wants_checkpoints && !(*client)->saves_checkpoints()) {
     return absl::FailedPreconditionError(

@@ -1,6 +1,8 @@
 #include "tools/train_options.h"
 
+#include <charconv>
 #include <cstdlib>
+#include <type_traits>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -13,6 +15,8 @@ namespace {
 constexpr float kMlpLearningRate = 0.001f;   // the reference experiment's
 constexpr float kLinearLearningRate = 0.1f;  // converges within 20 epochs
 
+constexpr float kMaxLearningRate = 1e6f;  // beyond it every model of ours is infinite after one step
+
 absl::Status invalid(const std::string& what) { return absl::InvalidArgumentError(what); }
 
 /// "--batch_size,--batch-size": tutorials type underscores, most tools dashes.
@@ -20,6 +24,14 @@ std::string both(std::string name) {
   std::string dashed = name;
   for (char& c : dashed) c = c == '_' ? '-' : c;
   return dashed == name ? "--" + name : fmt::format("--{},--{}", name, dashed);
+}
+
+/// CLI11 goes by strtoull(), which takes -1 for the largest number there is, and what is larger for it too.
+std::string check_whole_number(const std::string& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size()) return "";
+  return fmt::format("'{}' is not a whole number from 0 to {}", text, UINT64_MAX);
 }
 
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
@@ -73,12 +85,15 @@ absl::Status check_numbers(const TrainFlags& flags) {
   if (flags.bucket_kib < 1 || flags.bucket_kib > 1 << 20) {
     return invalid(fmt::format("--bucket_kib {}: must be 1 to {}", flags.bucket_kib, 1 << 20));
   }
-  if (!(flags.learning_rate >= 0.0f) || flags.learning_rate > 1e6f) {
-    return invalid(fmt::format("--learning_rate {}: must be a positive number", flags.learning_rate));
+  if (!(flags.learning_rate >= 0.0f) || flags.learning_rate > kMaxLearningRate) {
+    return invalid(fmt::format("--learning_rate {}: must be a positive number up to {}, or 0 for the model's own",
+                               flags.learning_rate, kMaxLearningRate));
   }
   if (!(flags.momentum >= 0.0f && flags.momentum < 1.0f)) {
     return invalid(fmt::format("--momentum {}: must be 0 or more and less than 1", flags.momentum));
   }
+  if (flags.join_timeout_s < 1)
+    return invalid("--join_timeout_s 0: must be at least 1 (a worker needs a moment to reach its parameter servers)");
   if (flags.silence_limit_s < 1)
     return invalid("--silence_limit_s 0: must be at least 1 (workers ping twice a second)");
   if (flags.wait != "auto" && flags.wait != "spin" && flags.wait != "block") {
@@ -95,7 +110,8 @@ absl::Status check_numbers(const TrainFlags& flags) {
 void add_train_flags(CLI::App& command, TrainFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     // The last one counts: wrappers put their defaults first and what the user typed behind.
-    command.add_option(both(name), value, help)->capture_default_str()->take_last();
+    CLI::Option* option = command.add_option(both(name), value, help)->capture_default_str()->take_last();
+    if constexpr (std::is_same_v<decltype(value), uint64_t&>) option->check(check_whole_number);
   };
   add("model", flags.model, "mlp (MNIST) or linear (y = 2x + 10)");
   add("ps", flags.ps, "parameter servers of a local cluster");

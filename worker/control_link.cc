@@ -14,6 +14,9 @@ namespace {
 
 constexpr auto kCallDeadline = std::chrono::seconds(30);     // a checkpoint of a large model takes a while
 constexpr auto kRetryEvery = std::chrono::milliseconds(50);  // ps tasks come up within tens of milliseconds
+constexpr auto kTryDeadline = std::chrono::seconds(2);
+constexpr int kConnectMs = 1500;                        // less than kTryDeadline, else nobody hears of the failure
+constexpr auto kFirstNotice = std::chrono::seconds(1);  // a ps that is up has answered by then
 constexpr auto kNoticeEvery = std::chrono::seconds(10);
 /// Three times what a ps takes by default to notice that a worker is gone: whoever lives longer is no predecessor of
 /// ours.
@@ -31,11 +34,20 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);  // gRPC's name for the time a connect may take
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster addresses are never behind $http_proxy
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+/// Why a try failed. One that was cut short has words about gRPC's insides only; what the one before found out may
+/// help.
+std::string explain_try(const grpc::Status& status, std::string& found_before) {
+  const bool cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+                         status.error_message().find("handshaker shutdown") != std::string::npos;
+  if (!cut_short) return found_before = status.error_message();
+  return found_before.empty() ? "no answer" : fmt::format("no answer (before: {})", found_before);
 }
 
 }  // namespace
@@ -67,12 +79,13 @@ absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
 }
 
 absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadline) {
-  TimePoint notice_at = Clock::now() + kNoticeEvery;
+  TimePoint notice_at = Clock::now() + kFirstNotice;
+  std::string found_before;
   ps::proto::DescribeRequest request;
   request.set_protocol_version(ps::kProtocolVersion);
   while (true) {
     grpc::ClientContext context;
-    set_deadline(context, std::chrono::seconds(2));
+    set_deadline(context, kTryDeadline);
     ps::proto::DescribeReply reply;
     const grpc::Status status = stub_->Describe(&context, request, &reply);
     if (status.ok()) {
@@ -82,14 +95,15 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
     const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                              status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
     if (!unreachable) return explain(status);
+    const std::string why = explain_try(status, found_before);
     if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
     if (Clock::now() >= deadline) {
-      return absl::DeadlineExceededError(fmt::format(
-          "{} did not come up in time (is it started, and is the address right?): {}", name_, status.error_message()));
+      return absl::DeadlineExceededError(
+          fmt::format("{} did not come up in time (is it started, and is the address right?): {}", name_, why));
     }
     if (Clock::now() >= notice_at) {
-      notice_at += kNoticeEvery;
-      notice_(fmt::format("waiting for {}: {}", name_, status.error_message()));
+      notice_at = Clock::now() + kNoticeEvery;
+      notice_(fmt::format("waiting for {}: {}", name_, why));
     }
     std::this_thread::sleep_for(kRetryEvery);
     // A channel that failed once looks again only after 5 s, whatever it was told about backing off.

@@ -15,7 +15,7 @@
 
 namespace gradrail::worker {
 
-/// Tells people what is waited for, at most every 10 s.
+/// Tells people what is waited for: after a second, then every 10 s.
 using Notice = std::function<void(const std::string&)>;
 
 /// A worker's side of the control plane towards one ps task.

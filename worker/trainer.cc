@@ -127,6 +127,10 @@ void Run::summary(double seconds) {
 absl::Status Run::last_words() {
   const double seconds = seconds_since(start_);
   const bool stopped = stop_.load();
+  if (stopped && output_.line) {
+    output_.line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
+                             : fmt::format("Stopped after {} steps of this worker", steps_));
+  }
   if (is_chief() && !stopped) {
     // The final parameters are those after the last update of anybody.
     GRADRAIL_RETURN_IF_ERROR(client_.barrier_of_the_living("training done", kPatienceForAbsent));

@@ -38,7 +38,7 @@ struct TrainerOutput {
 /// Trains one worker's share to the end: the loop of the tutorials. Lines, in their words:
 ///   Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
 ///   Test-Accuracy: 0.65 / Total Time: 12.34s / Final Cost: 0.9876, and from the chief Parameter-Hash: <hex>
-/// `stop` becoming true ends the run after the step under way; the worker says goodbye.
+/// `stop` becoming true ends the run after the step under way; the worker says so, and goodbye to the ps.
 /// Errors   as Client::wait.
 /// Threads  Owner thread of the client.
 absl::Status train(Client& client, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,

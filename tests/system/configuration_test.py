@@ -16,6 +16,8 @@ class Flags(cluster.ClusterTest):
         for arguments, words in ((["train", "--no_such_flag"], "no_such_flag"), (["train", "--epochs"], "--epochs"),
                                  (["train", "--epochs", "many"], "--epochs.*many|many.*--epochs"),
                                  (["train", "--ps", "-1"], "--ps"), (["train", "--epochs", "99999999999"], "--epochs"),
+                                 (["train", "--seed", "-1"], "--seed"), (["train", "--save_steps=-1"], "--save_steps"),
+                                 (["train", "--seed", "18446744073709551616"], "--seed"),
                                  (["no_such_command"], "no_such_command|subcommand"), ([], "subcommand")):
             with self.subTest(arguments=arguments):
                 task = self.launch("gradrail", [cluster.binary(), *arguments])
@@ -30,6 +32,8 @@ class Flags(cluster.ClusterTest):
                 (["--log_every", 0], "--log_every 0: must be at least 1"),
                 (["--bucket_kib", 0], "--bucket_kib 0: must be 1 to"),
                 (["--learning_rate", "-1"], "--learning_rate -1: must be a positive"),
+                (["--learning_rate", "1e30"], r"--learning_rate 1e\+30: must be a positive number up to 1000000"),
+                (["--join_timeout_s", 0], "--join_timeout_s 0: must be at least 1"),
                 (["--learning_rate", "nan"], "--learning_rate nan: must be a positive"),
                 (["--momentum", "nan"], "--momentum nan: must be"), (["--momentum", "1.5"], "--momentum 1.5: must be"),
                 (["--mode", "sometimes"], "--mode 'sometimes': there are async, sync"),
@@ -51,7 +55,7 @@ class Flags(cluster.ClusterTest):
                 ([*spec, "--job_name", "ps"], "--task_index is missing"),
                 ([*spec, "--job_name", "ps", "--task_index", 1], "task_index 1: job 'ps' has tasks 0 to 0"),
                 ([*spec, "--job_name", "ps", "--task_index", -3], "task_index"),
-                ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker'"),
+                ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker' has tasks 0 to 1 .* may grow to 1023"),
                 ([*spec, "--job_name", "boss", "--task_index", 0], "'boss': no such job.*ps, worker"),
                 (["--ps_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'worker' has no task"),
                 (["--worker_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'ps' has no task"),

@@ -105,9 +105,12 @@ class Stop(cluster.ClusterTest):
     def test_sigterm_while_waiting_for_the_ps(self):
         worker = self.train(*RUN, *self.addresses(1), "--job_name", "worker", "--task_index", 0, name="worker/0",
                             environment={"GRADRAIL_LOG": "info"})
-        worker.wait_for(r"waiting for parameter server 0", 12 + cluster.START)
+        waiting = worker.wait_for(r"waiting for parameter server 0 \(\S+\): .*Connection refused", 12 + cluster.START)
         worker.signal(signal.SIGTERM)
-        worker.code(3 * cluster.PATIENCE)
+        self.assert_ends(worker, cluster.GOOD, 5 * cluster.PATIENCE,
+                         says=["Stopped before the first step: nothing was trained"])
+        line = next(line for line in worker.lines() if line.text == waiting.string)
+        self.assertLess(line.time - worker.started, 6 * cluster.PATIENCE, "for ten seconds it looked dead")
 
     def test_sigterm_ends_a_waiting_ps(self):
         ps = self.train(*RUN, *self.addresses(1), "--job_name", "ps", "--task_index", 0, name="ps/0")
@@ -124,6 +127,16 @@ class Stop(cluster.ClusterTest):
         self.assert_goes_on(workers[0])
         self.assert_goes_on(workers[2])
         self.assertFalse(ps.has("lost"), ps.transcript())
+
+    def test_sigterm_of_a_local_cluster_at_any_time(self):
+        # Tasks just forked have no handlers of their own yet: the signal must not be lost on them.
+        for moment in ("# ps/0: pid", "# worker/0: pid", "# worker/2: pid"):
+            with self.subTest(moment=moment):
+                task = self.train("--model", "linear", "--epochs", 100000)
+                task.wait_for(moment)
+                task.signal(signal.SIGTERM)
+                self.assert_ends(task, cluster.GOOD, 6 * cluster.PATIENCE)
+                self.assertFalse(task.has("lost|killed"), task.transcript())
 
     def test_ctrl_c_of_a_local_cluster(self):
         task = self.train("--model", "linear", "--epochs", 100000)

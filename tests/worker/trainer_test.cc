@@ -103,7 +103,18 @@ TEST(Trainer, StopEndsAfterTheStepUnderWayAndSaysGoodbye) {
   });
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_EQ(outcome.progress_count, 30u);
+  EXPECT_THAT(outcome.lines, Contains(std::string("Stopped after 30 steps of this worker")));
   EXPECT_TRUE(cluster.outcome(0).ok());
+}
+
+TEST(Trainer, StopBeforeTheFirstStepSaysThatNothingWasTrained) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  const std::atomic<bool> stop = true;
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1}, stop);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.progress_count, 0u);
+  EXPECT_THAT(outcome.lines, Contains(std::string("Stopped before the first step: nothing was trained")));
 }
 
 TEST(Trainer, ChiefSavesOnItsWayAndAtTheEnd) {
