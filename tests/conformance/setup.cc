@@ -1,5 +1,8 @@
 #include "conformance/setup.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -74,11 +77,40 @@ std::string any_address(const transport::Transport& transport) {
   return environment("GRADRAIL_TEST_HOST", "127.0.0.1") + ":0";  // a device may hear on one address alone
 }
 
+namespace {
+
+/// Why the transport cannot be opened here, or "". Asked in a child: an RDMA library that was once opened keeps its
+/// devices, and the kernel then refuses them to the forked peers.
+std::string why_not(const transport::Transport& transport) {
+  const auto probe = [&] {
+    const auto context = transport.open(open_options());
+    return context.ok() ? std::string() : context.status().ToString();
+  };
+  int ends[2];
+  if (!transport.plugin || pipe(ends) != 0) return probe();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(std::chrono::duration_cast<std::chrono::seconds>(kPatience).count());
+    const std::string answer = probe();
+    const ssize_t written = write(ends[1], answer.data(), answer.size());
+    _exit(written == static_cast<ssize_t>(answer.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  char answer[2048];
+  const ssize_t got = read(ends[0], answer, sizeof(answer));  // the child ends, and its end of the pipe with it
+  ::close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (got > 0) return std::string(answer, static_cast<size_t>(got));
+  return status == 0 ? "" : fmt::format("the process that tried it ended with wait status {}", status);
+}
+
+}  // namespace
+
 void Conformance::SetUp() {
   // Losing peers by the hundred is what these tests are about: their log would bury the results.
   if (std::getenv("GRADRAIL_LOG") == nullptr) spdlog::set_level(spdlog::level::off);
-  const auto probe = GetParam().transport->open(open_options());
-  if (!probe.ok()) GRADRAIL_CANNOT(GetParam(), probe.status().ToString());
+  if (const std::string reason = why_not(*GetParam().transport); !reason.empty()) GRADRAIL_CANNOT(GetParam(), reason);
 }
 
 std::string setup_name(const ::testing::TestParamInfo<Setup>& info) { return info.param.name(); }

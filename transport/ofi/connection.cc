@@ -201,7 +201,8 @@ void OfiConnection::lose(absl::Status cause) {
   if (cause.message().find(name_) == absl::string_view::npos) {
     cause = absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
   }
-  spdlog::warn("{}", message_of(cause));
+  // An end that the peer chose is for our owner to judge, and was logged there if it was an error.
+  spdlog::log(lifeline_ == nullptr ? spdlog::level::info : spdlog::level::warn, "{}", message_of(cause));
   cause_ = cause;
   if (lifeline_ != nullptr) {
     say(encode(Parting{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well

@@ -106,7 +106,7 @@ Choice choose(const fi_info* list, const OpenOptions& options) {
     if (options.rdma_only && !is_rdma_provider(name)) continue;
     if (!source.empty() && (wanted.empty() ? link_local : wanted.count(source) == 0)) continue;
     const int rank = provider_rank(name);
-    if (!forced && rank < 0) continue;
+    if (!forced && rank == kOnlyByName) continue;
     if (choice.best != nullptr && rank >= best_rank) continue;
     choice.best = info;
     best_rank = rank;
@@ -163,17 +163,17 @@ void prepare_environment() {
 }
 
 bool is_rdma_provider(std::string_view name) {
+  if (name.find("ofi_rxd") != std::string_view::npos) return false;  // datagrams: the device writes nothing by itself
   return std::find(kRdma.begin(), kRdma.end(), first_part(name)) != kRdma.end();
 }
 
 int provider_rank(std::string_view name) {
+  if (name.find("ofi_rxd") != std::string_view::npos) return kOnlyByName;  // reliable datagrams in software: slow
   const auto place = std::find(kRdma.begin(), kRdma.end(), first_part(name));
-  // verbs alone has no RDM endpoints with all we need, and ofi_rxd over datagrams is slow.
-  if (name.find("ofi_rxd") != std::string_view::npos) return -1;
   if (place != kRdma.end()) return static_cast<int>(place - kRdma.begin());
   if (name == "tcp;ofi_rxm" || name == "tcp") return 10;
   if (name == "shm") return 11;
-  return -1;
+  return kOnlyByName;
 }
 
 bool provider_matches(std::string_view name, std::string_view wanted) {

@@ -40,7 +40,9 @@ void prepare_environment();
 /// Errors  UNAVAILABLE: none; says what there is.
 absl::StatusOr<Provider> choose_provider(const OpenOptions& options);
 
-/// Smaller is better; RDMA providers come before all others. Negative: only when asked for by name.
+/// The rank of providers that are only used when asked for by name.
+inline constexpr int kOnlyByName = 100;
+/// Smaller is better; RDMA providers come before all others.
 int provider_rank(std::string_view name);
 bool is_rdma_provider(std::string_view name);
 /// Whether the provider `name` answers to what the user wrote: "tcp" means "tcp;ofi_rxm" too.
