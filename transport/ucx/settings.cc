@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <string_view>
 
 namespace gradrail::transport::ucx {
 namespace {
@@ -25,15 +26,14 @@ std::string devices_of(const std::string& bind_host, const std::vector<RdmaPort>
 
 }  // namespace
 
+std::string Setting::short_name() const {
+  constexpr std::string_view kPrefix = "IB_";
+  if (name.substr(0, kPrefix.size()) == kPrefix) return name.substr(kPrefix.size());
+  return name;
+}
+
 std::vector<Setting> settings(const OpenOptions& options, const std::vector<RdmaPort>& ports) {
-  std::vector<Setting> wanted = {
-      // UCX hides shared memory from endpoints that report errors unless told; deaths are seen by the lifeline.
-      {"POSIX_ERROR_HANDLING", "y"},
-      {"SYSV_ERROR_HANDLING", "y"},
-      // The default of 8 KiB makes bulk over UCX's tcp twenty times as slow.
-      {"TCP_TX_SEG_SIZE", "64k"},
-      {"TCP_RX_SEG_SIZE", "64k"},
-  };
+  std::vector<Setting> wanted;
   // Up to 1.18 UCX chooses a RoCE v2 GID of IPv4, whose UD packets soft-RoCE drops without a word, so that no wire-up
   // comes through. GID 0 is the link-local one. Real adapters are left to UCX's own choice, which suits them.
   const bool all_soft =
@@ -49,6 +49,12 @@ std::vector<Setting> settings(const OpenOptions& options, const std::vector<Rdma
 
 void tame_library() {
   static const bool done = [] {
+    // Variables that 1.13 lets nobody set but the environment. They are read when a worker is made, after this.
+    // UCX hides shared memory from endpoints that report errors unless told; deaths are seen by the lifeline.
+    setenv("UCX_POSIX_ERROR_HANDLING", "y", 0);
+    // The default of 8 KiB makes bulk over UCX's tcp twenty times as slow.
+    setenv("UCX_TCP_TX_SEG_SIZE", "64k", 0);
+    setenv("UCX_TCP_RX_SEG_SIZE", "64k", 0);
     // Every loss of a peer would be told twice, and memory that cannot be locked at length: our errors say it.
     if (!set_by_user("LOG_LEVEL")) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
     if (!set_by_user("HANDLE_ERRORS") && !set_by_user("ERROR_SIGNALS")) {

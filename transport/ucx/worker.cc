@@ -14,8 +14,10 @@ namespace {
 
 absl::Status configure(ucp_config_t* config, const OpenOptions& options) {
   for (const Setting& setting : settings(options, rdma_ports())) {
-    const ucs_status_t status = ucp_config_modify(config, setting.name.c_str(), setting.value.c_str());
-    if (status != UCS_OK) return native_error(fmt::format("set {} to {}", setting.name, setting.value), status);
+    for (const std::string& name : {setting.name, setting.short_name()}) {
+      const ucs_status_t status = ucp_config_modify(config, name.c_str(), setting.value.c_str());
+      if (status != UCS_OK) return native_error(fmt::format("set {} to {}", name, setting.value), status);
+    }
   }
   return absl::OkStatus();
 }
