@@ -363,7 +363,7 @@ TEST(ClientTransports, NoneInCommon) {
   ClientOptions options = cluster.options(0);
   options.transports = {"shm"};
   const absl::Status refused = Client::join(options, kSmall).status();
-  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(std::string(message_of(refused)), HasSubstr("no transport can be used"));
 }
 
