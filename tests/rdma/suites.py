@@ -65,16 +65,17 @@ def conformance(name, about, transport, seconds, environment):
         environment={"GRADRAIL_REQUIRE": transport, **environment})
 
 
-def training(transport, environment=None):
+def training(name, about, transport, steps, seconds=120, environment=None):
     return Suite(
-        f"train-{transport}", f"MNIST, 1 ps and 2 workers, sync, over {transport} on verbs: hash as over tcp, bytes by RDMA",
-        job=f'. "$LAB/jobs/train.sh"; reference; over {transport} {transport}; exit $failed', seconds=120, guests=2,
+        f"train-{name}", about, job=f'. "$LAB/jobs/train.sh"; reference; {steps}; exit $failed', seconds=seconds, guests=2,
         read=results.read_steps, needs=(GRADRAIL, plugin(transport)), prepare=(small_mnist,), requires=(transport,),
         environment=environment or {})
 
 
 # rc brings ud along, over which it is wired up; rc_verbs alone, or with tcp, ends with "no auxiliary transport".
 UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
+# Notices a dead peer after a second. Not 7 retries: rxe takes 7 as for ever.
+UCX_RC_QUICK = {**UCX_RC, "UCX_RC_VERBS_TIMEOUT": "100ms", "UCX_RC_VERBS_RETRY_COUNT": "6"}
 UCX_UD = {"UCX_TLS": "ud_verbs"}
 
 SUITES = (
@@ -88,6 +89,13 @@ SUITES = (
                 {"GRADRAIL_TEST_OFI_PROVIDER": "verbs;ofi_rxm"}),
     conformance("ucx-rc", "the transport suite over UCX's rc_verbs", "ucx", 180, UCX_RC),
     conformance("ucx-ud", "the transport suite over UCX's ud_verbs", "ucx", 180, UCX_UD),
-    training("ofi"),
-    training("ucx", UCX_RC),
+    training("ofi", "MNIST, 1 ps and 2 workers, sync, over ofi on verbs: hash as over tcp, bytes by RDMA", "ofi",
+             "over ofi ofi"),
+    training("ucx", "the same over ucx", "ucx", "over ucx ucx", environment=UCX_RC),
+    training("ofi-cut", "the cable cut for a second in mid-run: nothing lost, nothing twice", "ofi",
+             "disturbed ofi-cut ofi 1 cut"),
+    training("ofi-roce-dropped", "RoCE alone dropped for 6 s in mid-run: on over tcp, back again, hash as undisturbed", "ofi",
+             "moves ofi-roce ofi", environment={"EPOCHS": "2"}, seconds=200),
+    training("ucx-roce-dropped", "the same over ucx", "ucx", "moves ucx-roce ucx", environment={"EPOCHS": "2", **UCX_RC_QUICK},
+             seconds=200),
 )

@@ -2,14 +2,14 @@
 #   train NAME FLAG…         one sync run; its output in $OUT/NAME.*, its hash in $OUT/NAME.hash
 . "$LAB/jobs/steps.sh"
 gradrail=$BUILD/tools/gradrail
-RUN_SECONDS=60
+RUN_SECONDS=80
 EPOCHS=${EPOCHS:-1}
 
 task() {
   local name=$1 log=$2
   shift 2
   timeout $RUN_SECONDS "$gradrail" train --ps_hosts 10.7.0.2:2222 --worker_hosts 10.7.0.1:2223,10.7.0.1:2224 \
-    --data_dir /out/mnist --mode sync --epochs "$EPOCHS" --no-fallback "$@" > "$OUT/$name.$log" 2>&1
+    --data_dir /out/mnist --mode sync --epochs "$EPOCHS" --log_every 2 "$@" > "$OUT/$name.$log" 2>&1
 }
 
 # counted NAME: the device's own count of packets sent and the cable's of RoCE bytes, before or after a run.
@@ -39,11 +39,12 @@ train() {
   meet "$name.end" || return
 }
 
-# The hash that every other run must reach; computed once for all suites of a boot.
+# The hash that every other run of as many epochs must reach; computed once for all suites of a boot.
+REFERENCE=/out/reference.$EPOCHS.hash
 reference() {
-  [ -s /out/reference.hash ] && return
-  train reference --transport tcp
-  [ "$ROLE" = 0 ] && cp "$OUT/reference.hash" /out/
+  [ -s "$REFERENCE" ] && return
+  train reference --transport tcp --no-fallback
+  [ "$ROLE" = 0 ] && cp "$OUT/reference.hash" "$REFERENCE"
   meet reference.known
 }
 
@@ -51,7 +52,7 @@ reference() {
 over() {
   local name=$1 transport=$2
   shift 2
-  train "$name" --transport "$transport" "$@"
+  train "$name" --transport "$transport" --no-fallback "$@"
   [ "$ROLE" = 0 ] && [ -s "$OUT/$name.hash" ] || return
   same_hash "$name"
   took_path "$name" "$transport"
@@ -61,7 +62,7 @@ over() {
 same_hash() {
   local hash wanted
   read -r hash < "$OUT/$1.hash"
-  read -r wanted < /out/reference.hash
+  read -r wanted < "$REFERENCE"
   if [ "$hash" = "$wanted" ]; then pass "$1.hash" "as over tcp"; else fail "$1.hash" "$hash, over tcp $wanted"; fi
 }
 
@@ -82,4 +83,37 @@ moved_by_rdma() {
   roce=$(($(cut -d' ' -f2 <<< "${after[2]}") - $(cut -d' ' -f2 <<< "${before[2]}")))
   local told_packets=$((told / 4096)) said="told $told B, cable $roce B RoCE, rxe0 $packets packets"
   if [ $told -gt 0 ] && [ $roce -ge $told ] && [ $packets -ge $told_packets ]; then pass "$1.bytes" "$said"; else fail "$1.bytes" "$said"; fi
+}
+
+# disturbed NAME TRANSPORT SECONDS WHAT…: in the third step `cable WHAT` for so long. The run must reach the hash of an
+# undisturbed one: nothing lost, nothing applied twice.
+disturbed() {
+  local name=$1 transport=$2 seconds=$3
+  shift 3
+  if [ "$ROLE" = 0 ]; then
+    (until_true $RUN_SECONDS grep -q '^Step:' "$OUT/$name.worker0"
+     cable "$@" && sleep "$seconds" && cable restore) > "$OUT/$name.fault" 2>&1 &
+  fi
+  train "$name" --transport "$transport,tcp" --failback-secs 2
+  [ "$ROLE" = 0 ] && [ -s "$OUT/$name.hash" ] || return
+  same_hash "$name"
+}
+
+# What the workers said of their way: both must have said it.
+said() {
+  local name=$1 step=$2 words=$3 line
+  line=$(grep -h "$words" "$OUT/$name.worker0" | head -1)
+  if grep -q "$words" "$OUT/$name.worker0" && grep -q "$words" "$OUT/$name.worker1"; then
+    pass "$name.$step" "${line:0:160}"
+  else
+    fail "$name.$step" "a worker did not say \"$words\""
+  fi
+}
+
+# moves NAME TRANSPORT: RoCE alone is dropped for a while. On over tcp, and back when RoCE is.
+moves() {
+  disturbed "$1" "$2" 6 drop-udp 4791
+  [ "$ROLE" = 0 ] || return
+  said "$1" moved "goes on over tcp"
+  said "$1" back "back on $2"
 }
