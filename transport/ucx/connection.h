@@ -58,12 +58,14 @@ class UcxConnection final : public Connection {
   absl::Status greet();
   void lifeline_says(std::string_view frame);
   void lifeline_lost(const absl::Status& why);
-  /// Whether its owner has been given it: by connect(), or as connected when the peer's hello has come.
-  bool known_to_owner() const { return peer_said_hello_ || side_ == Side::connected; }
+  /// Whether its owner has been given it: by connect(), or as connected when the path is proven.
+  bool known_to_owner() const { return introduced_ || side_ == Side::connected; }
   /// Whether both directions have been used.
   bool proven() const { return peer_said_hello_ && hello_sent_; }
   /// Ends the connection for this reason, soon; the first reason counts.
   void fail(absl::Status cause);
+  /// Whether the endpoint can be closed now; progress helps.
+  bool may_close() const;
   /// Not in a callback of UCX's. Says last words and closes the endpoint.
   void begin_end();
   /// Ends it because the owner wants so: no words, no report.
@@ -116,7 +118,7 @@ class UcxConnection final : public Connection {
 
   // connection_arrival.cc
   ucs_status_t refuse(const absl::Status& why);
-  ucs_status_t hello_arrives();
+  void introduce();
   ucs_status_t put_arrives(const Header& header, void* data, size_t bytes, const ucp_am_recv_param_t& param);
   ucs_status_t hold(Arrival& arrival, void* data, const ucp_am_recv_param_t& param);
   void start(Arrival& arrival, void* data);
@@ -152,7 +154,9 @@ class UcxConnection final : public Connection {
   absl::Status cause_;
   bool hello_sent_ = false;
   bool peer_said_hello_ = false;
+  bool introduced_ = false;
   bool heard_last_words_ = false;
+  TimePoint wire_up_deadline_{};
   TimePoint end_deadline_{};
   TimePoint words_deadline_{};
   ucp_ep_h endpoint_ = nullptr;

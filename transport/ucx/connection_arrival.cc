@@ -12,8 +12,11 @@
 namespace gradrail::transport::ucx {
 
 ucs_status_t UcxConnection::arrived(const Header& header, void* data, size_t bytes, const ucp_am_recv_param_t& param) {
+  if (header.kind == MessageKind::hello) peer_said_hello_ = true;
   if (state_ != State::open && state_ != State::greeting) return UCS_ERR_CANCELED;
   const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  // A peer in haste speaks before our own hello is out: the owner hears of it in the right order all the same.
+  if (header.kind != MessageKind::hello) introduce();
   switch (header.kind) {
     case MessageKind::put:
       return put_arrives(header, data, bytes, param);
@@ -24,9 +27,10 @@ ucs_status_t UcxConnection::arrived(const Header& header, void* data, size_t byt
     case MessageKind::get_data:
       return get_data_arrives(header, data, bytes, rendezvous);
     case MessageKind::hello:
-      return hello_arrives();
+      break;
   }
-  return UCS_ERR_INVALID_PARAM;
+  if (proven()) introduce();
+  return UCS_OK;
 }
 
 ucs_status_t UcxConnection::refuse(const absl::Status& why) {
@@ -35,9 +39,8 @@ ucs_status_t UcxConnection::refuse(const absl::Status& why) {
   return UCS_ERR_REJECTED;
 }
 
-ucs_status_t UcxConnection::hello_arrives() {
-  if (!std::exchange(peer_said_hello_, true) && side_ == Side::accepted) context_.introduce(this);
-  return UCS_OK;
+void UcxConnection::introduce() {
+  if (side_ == Side::accepted && !std::exchange(introduced_, true)) context_.introduce(this);
 }
 
 ucs_status_t UcxConnection::put_arrives(const Header& header, void* data, size_t bytes,

@@ -204,13 +204,14 @@ void UcxConnection::sent(Operation* operation, ucs_status_t status) {
   const MessageKind kind = operation->kind;
   const uint64_t tag = operation->tag;
   if (kind == MessageKind::put) put_sent(operation->sequence);
-  hello_sent_ = hello_sent_ || kind == MessageKind::hello;
   give_back(operation);
+  hello_sent_ = hello_sent_ || (kind == MessageKind::hello && status == UCS_OK);
   if (state_ != State::open) return;
   if (status != UCS_OK) {
     const absl::Status error = native_error(kind_name(kind), status);
     return fail({error.code(), fmt::format("{}: {}", describe(), message_of(error))});
   }
+  if (kind == MessageKind::hello && proven()) introduce();
   if (kind == MessageKind::put && tag != 0) {
     context_.report({.kind = Completion::Kind::put_done, .connection = this, .tag = tag});
   }

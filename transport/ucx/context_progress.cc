@@ -66,6 +66,10 @@ void UcxContext::take_last_messages() {
 
 void UcxContext::end_failed() {
   for (UcxConnection* connection : std::exchange(failing_, {})) {
+    if (!connection->may_close()) {
+      failing_.push_back(connection);
+      continue;
+    }
     connection->begin_end();
     ending_.push_back(connection);
   }
@@ -92,6 +96,7 @@ void UcxContext::bury_ended() {
 
 void UcxContext::finish(UcxConnection* connection) {
   if (connection->state() == UcxConnection::State::lost) return;
+  while (!connection->may_close()) ucp_worker_progress(worker_.get());
   connection->leave();
   const TimePoint deadline = Clock::now() + kReleaseTime;
   while (!connection->released() && Clock::now() < deadline) ucp_worker_progress(worker_.get());

@@ -39,7 +39,9 @@ std::vector<Setting> settings(const OpenOptions& options, const std::vector<Rdma
   const bool all_soft =
       !ports.empty() && std::all_of(ports.begin(), ports.end(), [](auto& port) { return port.soft_roce; });
   if (all_soft) wanted.push_back({"IB_GID_INDEX", "0"});
-  if (options.rdma_only) wanted.push_back({"TLS", "ib"});
+  // ud comes along for wire-up by itself. As a path of its own it copies, and up to 1.13 an endpoint that ends before
+  // its wire-up is over makes UCX abort.
+  if (options.rdma_only) wanted.push_back({"TLS", "rc,dc"});
   if (const std::string devices = devices_of(options.bind_host, ports); !devices.empty()) {
     wanted.push_back({"NET_DEVICES", devices});
   }
