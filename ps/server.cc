@@ -70,6 +70,9 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(Options option
         Shard::start({.name = fmt::format("shard {}", i),
                       .transports = options.transports,
                       .bind_host = bind.ok() ? bind->host : options.advertised_host,
+                      .open = {.bind_host = bind.ok() ? bind->host : options.advertised_host,
+                               .rdma_only = options.rdma_only,
+                               .ofi_provider = options.ofi_provider},
                       .wait = options.wait,
                       .on_lost = [service = impl->service.get()](WorkerIndex worker, uint64_t incarnation,
                                                                  const std::string& cause) {

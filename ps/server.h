@@ -22,6 +22,8 @@ class Server {
     std::string advertised_host;  ///< host of this task as workers reach it
     uint32_t shard_count = 1;
     std::vector<std::string> transports;    ///< to offer, in order
+    bool rdma_only = true;                  ///< ucx and ofi: not without an RDMA device
+    std::string ofi_provider = {};          ///< libfabric's name of the provider to use; "": the best
     std::vector<std::string> worker_names;  ///< of the cluster specification
     transport::WaitPolicy wait;
     std::string checkpoint_dir;  ///< "": no checkpoints

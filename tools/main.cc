@@ -37,12 +37,16 @@ int run(int argc, char** argv) {
   CLI::App& train_command = *app.add_subcommand("train", "train a model: a local cluster, or one task of a real one");
   add_train_flags(train_command, flags);
   CLI::App& info_command = *app.add_subcommand("info", "what was built, what is usable here, and why not");
+  add_plugin_flag(info_command, flags.plugin_dir);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
     return app.exit(error) == 0 ? kGood : kUsage;
   }
-  if (info_command.parsed()) return run_info();
+  if (info_command.parsed()) {
+    const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
+    return plugins.ok() ? run_info() : finish(plugins);
+  }
   return train(flags);
 }
 

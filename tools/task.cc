@@ -119,6 +119,8 @@ absl::Status run_ps(const TrainOptions& options, const std::function<void(uint16
                          .advertised_host = host_of(advertised),
                          .shard_count = options.flags.shards,
                          .transports = options.transports,
+                         .rdma_only = options.rdma_only,
+                         .ofi_provider = options.flags.ofi_provider,
                          .worker_names = options.cluster.workers,
                          .wait = wait_policy(options, advertised),
                          .checkpoint_dir = options.flags.checkpoint_dir,
@@ -146,23 +148,27 @@ absl::Status run_worker(const TrainOptions& options) {
   if (!workload.ok()) return workload.status();
   const absl::StatusOr<std::string> source = source_host(options);
   if (!source.ok()) return source.status();
-  absl::StatusOr<std::unique_ptr<worker::Client>> client =
-      worker::Client::join({.cluster = options.cluster,
-                            .task_index = options.task.index,
-                            .mode = options.mode,
-                            .optimizer = options.optimizer,
-                            .bucket_bytes = options.flags.bucket_kib * 1024,
-                            .agreement = fmt::format("--epochs {} --batch_size {} --seed {}", options.flags.epochs,
-                                                     options.flags.batch_size, options.flags.seed),
-                            .transports = options.transports,
-                            .fallback = !options.flags.no_fallback,
-                            .checksums = options.flags.checksums,
-                            .bind_host = *source,
-                            .wait = wait_policy(options, our_address),
-                            .join_timeout = std::chrono::seconds(options.flags.join_timeout_s),
-                            .notice = nullptr,
-                            .stop = &stop_requested},
-                           (*workload)->schema());
+  absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
+      {.cluster = options.cluster,
+       .task_index = options.task.index,
+       .mode = options.mode,
+       .optimizer = options.optimizer,
+       .bucket_bytes = options.flags.bucket_kib * 1024,
+       .agreement = fmt::format("--epochs {} --batch_size {} --seed {}", options.flags.epochs, options.flags.batch_size,
+                                options.flags.seed),
+       .transports = options.transports,
+       .rdma_only = options.rdma_only,
+       .ofi_provider = options.flags.ofi_provider,
+       .fallback = !options.flags.no_fallback,
+       .require_rdma = options.flags.require == "rdma",
+       .failback = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.flags.failback_secs)),
+       .checksums = options.flags.checksums,
+       .bind_host = *source,
+       .wait = wait_policy(options, our_address),
+       .join_timeout = std::chrono::seconds(options.flags.join_timeout_s),
+       .notice = nullptr,
+       .stop = &stop_requested},
+      (*workload)->schema());
   if (!client.ok()) {
     const absl::Status stopped = told_to_stop(client.status());
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");

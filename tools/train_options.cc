@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "ps/training.h"
 #include "transport/negotiate.h"
+#include "transport/plugin_loader.h"
 
 namespace gradrail::tools {
 namespace {
@@ -99,6 +100,12 @@ absl::Status check_numbers(const TrainFlags& flags) {
   if (flags.wait != "auto" && flags.wait != "spin" && flags.wait != "block") {
     return invalid(fmt::format("--wait '{}': there are auto, spin, block", flags.wait));
   }
+  if (!flags.require.empty() && flags.require != "rdma") {
+    return invalid(fmt::format("--require '{}': there is rdma", flags.require));
+  }
+  if (!(flags.failback_secs >= 0.0 && flags.failback_secs <= 86400.0)) {
+    return invalid(fmt::format("--failback_secs {}: must be 0 (never) to 86400", flags.failback_secs));
+  }
   if (flags.model != "mlp" && flags.model != "linear") {
     return invalid(fmt::format("--model '{}': there are mlp, linear", flags.model));
   }
@@ -106,6 +113,17 @@ absl::Status check_numbers(const TrainFlags& flags) {
 }
 
 }  // namespace
+
+void add_plugin_flag(CLI::App& command, std::string& folder) {
+  command.add_option(both("plugin_dir"), folder, "absolute folder with transport plug-ins, looked at first")
+      ->take_last();
+}
+
+absl::Status use_plugin_dir(const std::string& folder) {
+  if (folder.empty()) return absl::OkStatus();
+  const absl::Status set = transport::set_plugin_dir(folder);
+  return set.ok() ? set : invalid(fmt::format("--plugin_dir: {}", message_of(set)));
+}
 
 void add_train_flags(CLI::App& command, TrainFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
@@ -118,8 +136,13 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("workers", flags.workers, "workers of a local cluster");
   add("shards", flags.shards, "shards (threads) in each parameter server");
   add("mode", flags.mode, "async or sync");
-  add("transport", flags.transport, "auto, or a list in order of preference: shm,tcp");
+  add("transport", flags.transport, "auto, or a list in order of preference: ucx,tcp");
   command.add_flag("--no-fallback,--no_fallback", flags.no_fallback, "the first refusal of a transport is an error");
+  add("require", flags.require, "rdma: refuse paths that no RDMA device carries");
+  add("ofi_provider", flags.ofi_provider, "libfabric's name of the provider to use: verbs;ofi_rxm");
+  add("failback_secs", flags.failback_secs, "after a path was lost, how often better ones are tried; 0: never");
+  command.add_flag("--verbose", flags.verbose, "say which paths are tried, and what registration costs");
+  add_plugin_flag(command, flags.plugin_dir);
   add("epochs", flags.epochs, "passes of each worker over the training images");
   add("batch_size", flags.batch_size, "images in a batch");
   add("learning_rate", flags.learning_rate, "0: the model's own (mlp 0.001, linear 0.1)");
@@ -156,9 +179,11 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   options.optimizer.momentum = flags.momentum;
   const float model_rate = flags.model == "linear" ? kLinearLearningRate : kMlpLearningRate;
   options.optimizer.learning_rate = flags.learning_rate > 0.0f ? flags.learning_rate : model_rate;
+  GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
   if (!order.ok()) return invalid(fmt::format("--transport: {}", message_of(order.status())));
   options.transports = *std::move(order);
+  options.rdma_only = flags.transport == "auto";
   return options;
 }
 

@@ -21,6 +21,11 @@ struct TrainFlags {
   std::string mode = "async";
   std::string transport = "auto";
   bool no_fallback = false;
+  std::string require;
+  std::string ofi_provider;
+  double failback_secs = 30.0;
+  std::string plugin_dir;
+  bool verbose = false;
   uint32_t epochs = 20;
   uint32_t batch_size = 100;
   float learning_rate = 0.0f;  ///< 0: the model's default
@@ -51,6 +56,7 @@ struct TrainOptions {
   ps::ModeKind mode = ps::ModeKind::async;
   ps::OptimizerConfig optimizer;
   std::vector<std::string> transports;
+  bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: nobody asked for them by name
   ps::ClusterSpec cluster;
   ps::TaskId task;
   bool local = true;  ///< all tasks as processes of this host, started by us
@@ -58,6 +64,10 @@ struct TrainOptions {
 
 /// Adds the flags, each with - and _ spelling.
 void add_train_flags(CLI::App& command, TrainFlags& flags);
+
+/// Where `--plugin-dir` goes, of every subcommand; before the list of transports is first looked at.
+void add_plugin_flag(CLI::App& command, std::string& folder);
+absl::Status use_plugin_dir(const std::string& folder);
 
 /// INVALID_ARGUMENT names the flag, what is wrong with it and what would be right.
 absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags);

@@ -8,11 +8,24 @@
 
 namespace gradrail::transport {
 
+namespace {
+
+absl::Status no_such_transport(std::string_view name) {
+  std::vector<std::string> names = {"auto"};
+  for (const Transport& transport : transports()) {
+    if (!transport.in_process_only) names.push_back(transport.name);
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("no transport '{}' between tasks (there are {})", name, fmt::join(names, ", ")));
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<std::string>> parse_transport_order(std::string_view text) {
   std::vector<std::string> order;
   if (text == "auto") {
     for (const Transport& transport : transports()) {
-      if (!transport.in_process_only) order.emplace_back(transport.name);
+      if (!transport.in_process_only && !transport.by_name_only) order.push_back(transport.name);
     }
     return order;
   }
@@ -20,10 +33,7 @@ absl::StatusOr<std::vector<std::string>> parse_transport_order(std::string_view 
     const std::string name(text.substr(0, text.find(',')));
     text.remove_prefix(std::min(text.size(), name.size() + 1));
     const absl::StatusOr<const Transport*> found = find_transport(name);
-    if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
-    if ((*found)->in_process_only) {
-      return absl::InvalidArgumentError(fmt::format("transport '{}' works inside one process only", name));
-    }
+    if (!found.ok() || (*found)->in_process_only) return no_such_transport(name);
     if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
   }
   if (order.empty()) return absl::InvalidArgumentError("no transport named (try auto)");
@@ -52,14 +62,15 @@ std::vector<Candidate> weigh(const std::vector<std::string>& order, const std::v
   return candidates;
 }
 
-std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen) {
+std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen, std::string_view path) {
   std::vector<std::string> reasons;
   for (const Candidate& candidate : candidates) {
     if (candidate.name == chosen) break;
     if (!candidate.refused.empty()) reasons.push_back(fmt::format("{} refused: {}", candidate.name, candidate.refused));
   }
-  if (reasons.empty()) return std::string(chosen);
-  return fmt::format("{} ({})", chosen, fmt::join(reasons, "; "));
+  if (path.empty()) path = chosen;
+  if (reasons.empty()) return std::string(path);
+  return fmt::format("{} ({})", path, fmt::join(reasons, "; "));
 }
 
 }  // namespace gradrail::transport

@@ -30,6 +30,7 @@ std::vector<Candidate> weigh(const std::vector<std::string>& order, const std::v
                              std::string_view our_host_id, std::string_view peer_host_id);
 
 /// For people: "shm" or "tcp (shm refused: …)", with the reasons against all that would have been preferred.
-std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen);
+/// `path`: Connection::path() of the chosen one, where it is known.
+std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen, std::string_view path = "");
 
 }  // namespace gradrail::transport

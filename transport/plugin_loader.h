@@ -23,7 +23,7 @@ std::vector<std::string> plugin_names();
 
 /// Loads the plug-in once; later calls give the same answer.
 /// Errors   NOT_FOUND: no such file; names the folders. FAILED_PRECONDITION: it cannot be loaded or was built against
-///          another gradrail; or the file or its folder can be changed by others.
+///          another gradrail; or it lies in a named folder and others can change it.
 /// Threads  Any.
 absl::StatusOr<const Plugin*> load_plugin(std::string_view name);
 

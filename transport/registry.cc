@@ -26,28 +26,28 @@ bool has_rdma_device() {
          std::filesystem::directory_iterator("/sys/class/cxi", error) != std::filesystem::directory_iterator();
 }
 
-Transport plugin(const std::string& name, const std::string& purpose) {
-  const auto open = [name](const OpenOptions& options) -> absl::StatusOr<std::unique_ptr<Context>> {
-    if (options.rdma_only && !has_rdma_device()) {
+Transport plugin(const std::string& name, const std::string& purpose, bool is_ours) {
+  const auto open = [name, is_ours](const OpenOptions& options) -> absl::StatusOr<std::unique_ptr<Context>> {
+    if (is_ours && options.rdma_only && !has_rdma_device()) {
       return absl::UnavailableError("no RDMA device on this host (nothing in /sys/class/infiniband)");
     }
     const absl::StatusOr<const Plugin*> loaded = load_plugin(name);
     if (!loaded.ok()) return loaded.status();
     return (*loaded)->open(options);
   };
-  return {name, purpose, open, /*same_host_only=*/false, /*in_process_only=*/false, /*plugin=*/true};
+  return {.name = name, .purpose = purpose, .open = open, .plugin = true, .by_name_only = !is_ours};
 }
 
 std::vector<Transport> make_list() {
   std::vector<Transport> list = {
       {"shm", "tasks on one host: peers map each other's memory", &shm::open, true},
-      plugin("ucx", "InfiniBand, RoCE through UCX"),
-      plugin("ofi", "InfiniBand, RoCE, EFA through libfabric"),
+      plugin("ucx", "InfiniBand, RoCE through UCX", true),
+      plugin("ofi", "InfiniBand, RoCE, EFA through libfabric", true),
   };
   for (const std::string& name : plugin_names()) {
     const auto same = [&](const Transport& transport) { return transport.name == name; };
     const bool built_in = name == "tcp" || name == "loopback" || std::any_of(list.begin(), list.end(), same);
-    if (!built_in) list.push_back(plugin(name, "plug-in"));
+    if (!built_in) list.push_back(plugin(name, "a plug-in", false));
   }
   list.push_back({"tcp", "everywhere", &tcp::open});
   list.push_back({"loopback", "tests and simulation, inside one process", &loopback::open, true, true});

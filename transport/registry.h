@@ -30,6 +30,8 @@ struct Transport {
   /// Only between contexts of one process: for tests and simulation, never chosen by itself.
   bool in_process_only = false;
   bool plugin = false;
+  /// Not part of "auto": a plug-in of somebody else's is used when it is asked for.
+  bool by_name_only = false;
 };
 
 /// The one list of transports, in order of preference: those built in, ucx and ofi whether there are plug-ins for them

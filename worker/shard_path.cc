@@ -145,9 +145,12 @@ void ShardPath::fail(std::string why) {
 
 std::string ShardPath::describe() const { return connection_ != nullptr ? connection_->describe() : described_; }
 
+std::string ShardPath::connection_path() const {
+  return connection_ != nullptr ? connection_->path() : context_.transport;
+}
+
 std::string ShardPath::name() const {
-  return fmt::format("{}{}", connection_ != nullptr ? connection_->path() : context_.transport,
-                     gradients_mapped_ ? " mapped" : "");
+  return fmt::format("{}{}", connection_path(), gradients_mapped_ ? " mapped" : "");
 }
 
 }  // namespace gradrail::worker

@@ -60,8 +60,9 @@ class ShardPath {
   ShardLink& link() const { return link_; }
   OpenContext& context() const { return context_; }
   transport::Connection& connection() const { return *connection_; }
-  std::string describe() const;  ///< for people, also after the connection has gone
-  std::string name() const;      ///< what carries the bytes, and whether they are mapped
+  std::string describe() const;         ///< for people, also after the connection has gone
+  std::string connection_path() const;  ///< transport::Connection::path(), also after it has gone
+  std::string name() const;             ///< that, and whether memory is mapped: under which bytes are counted
 
   // For the exchange, once active.
   transport::RemoteRegion slots() const { return slots_; }

@@ -122,6 +122,16 @@ void Run::summary(double seconds) {
                      stats.staleness_max));
   }
   for (const std::string& path : stats.paths) line(fmt::format("Path: {}", path));
+  // One path's bytes are those of the line above.
+  for (const ClientStats::PathBytes& bytes : stats.path_bytes) {
+    if (stats.path_bytes.size() > 1) {
+      line(fmt::format("Bytes: {}: {} pushed, {} returned", bytes.path, bytes.pushed, bytes.returned));
+    }
+  }
+  if (stats.moves > 0) {
+    line(fmt::format("Moves: {} paths were lost and replaced, {} times back to a better one", stats.moves,
+                     stats.returns));
+  }
 }
 
 absl::Status Run::last_words() {

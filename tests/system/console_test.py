@@ -30,9 +30,10 @@ class Lines(cluster.ClusterTest):
                         r"^Path: shard 0 at 127\.0\.0\.1:\d+: shm", r"^\[worker/2\] Total Time:",
                         r"^\[ps/0\] global step 1650, "):
             self.assertRegex(task.text(), re.compile(pattern, re.M))
-        # The chief alone prints plain lines; a good run has nothing to warn of.
+        # The chief alone prints plain lines; a good run has nothing to warn of but, on a slow machine, a slow start.
         self.assertEqual(len([line for line in lines if line.startswith("Parameter-Hash")]), 1)
-        self.assertFalse([line for line in lines if re.match(r"\S+ [WE] \d\d:", line)], task.transcript())
+        warnings = [line for line in lines if re.match(r"\S+ [WE] \d\d:", line) and "waiting for worker" not in line]
+        self.assertFalse(warnings, task.transcript())
         self.assertNotIn(b"\x1b", task.raw())
 
     def test_linear_model_finds_its_line(self):
