@@ -38,54 +38,47 @@ OfiConnection::OfiConnection(OfiContext& context, Connection* lifeline, bool acc
       gets_(Operation::Kind::get, kMaxGets, kGetPieces, context.provider().piece_bytes) {}
 
 OfiConnection::~OfiConnection() {
-  release_endpoint();
+  release_link();
   if (lifeline_ != nullptr) context_.lifeline().close(lifeline_);
 }
 
 bool OfiConnection::uses_rdma() const { return context_.provider().rdma; }
 
-absl::Status OfiConnection::open_endpoint() {
+absl::Status OfiConnection::open_link() {
   const Provider& provider = context_.provider();
-  domain_ = &context_.home();
+  std::unique_ptr<Domain> own;
   if (provider.binds_regions || (provider.chooses_keys && accepted_)) {
-    absl::StatusOr<std::unique_ptr<Domain>> own = context_.open_domain();
-    if (!own.ok()) return own.status();
-    own_domain_ = *std::move(own);
-    domain_ = own_domain_.get();
+    absl::StatusOr<std::unique_ptr<Domain>> opened = context_.open_domain();
+    if (!opened.ok()) return opened.status();
+    own = *std::move(opened);
   }
-  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = Endpoint::open(*domain_);
-  if (!endpoint.ok()) return endpoint.status();
-  absl::StatusOr<Registration> slab = domain_->add_messages(messages_.slab());
-  if (!slab.ok()) return slab.status();
-  absl::StatusOr<Registration> mailbox =
-      domain_->add({.data = mailbox_, .bytes = sizeof(mailbox_)}, Access::remote_write);
-  if (!mailbox.ok()) return mailbox.status();
-  endpoint_ = *std::move(endpoint);
-  message_memory_ = *std::move(slab);
-  mailbox_memory_ = *std::move(mailbox);
-  context_.watch(endpoint_->wait_fd());
-  return messages_.start(*endpoint_, message_memory_.descriptor);
+  absl::StatusOr<std::unique_ptr<Link>> link = Link::open(context_.home(), std::move(own));
+  if (!link.ok()) return link.status();
+  link_ = *std::move(link);
+  context_.watch(link_->endpoint().wait_fd());
+  return absl::OkStatus();
 }
 
-void OfiConnection::release_endpoint() {
-  if (endpoint_ != nullptr) context_.unwatch(endpoint_->wait_fd());
-  context_.bury(std::move(endpoint_));
-  message_memory_ = {};
-  mailbox_memory_ = {};
-  if (own_domain_ != nullptr) context_.regions().forget(*own_domain_);
-  own_domain_.reset();
+void OfiConnection::release_link() {
+  if (link_ == nullptr) return;
+  context_.unwatch(link_->endpoint().wait_fd());
+  if (link_->has_own_domain()) context_.regions().forget(link_->domain());
+  retired_ = std::move(link_);
+  context_.bury(retired_);
 }
 
 Hello OfiConnection::own_hello() const {
   const Provider& provider = context_.provider();
-  return {.provider = provider.name,
-          .immediate_bits = static_cast<uint8_t>(provider.immediate_bits),
-          .message_bytes = kMaxMessageBytes,
-          .receives = kReceives,
-          .token = messages_.token(),
-          .mailbox_key = mailbox_memory_.key,
-          .mailbox_base = mailbox_memory_.base,
-          .address = endpoint_ == nullptr ? "" : endpoint_->address()};
+  Hello hello{.provider = provider.name,
+              .immediate_bits = static_cast<uint8_t>(provider.immediate_bits),
+              .message_bytes = kMaxMessageBytes,
+              .receives = kReceives};
+  if (link_ == nullptr) return hello;
+  hello.token = link_->messages().token();
+  hello.mailbox_key = link_->mailbox_memory().key;
+  hello.mailbox_base = link_->mailbox_memory().base;
+  hello.address = link_->endpoint().address();
+  return hello;
 }
 
 absl::Status OfiConnection::say(const std::string& words) {
@@ -93,7 +86,7 @@ absl::Status OfiConnection::say(const std::string& words) {
 }
 
 absl::Status OfiConnection::greet() {
-  if (absl::Status status = open_endpoint(); !status.ok()) return status;
+  if (absl::Status status = open_link(); !status.ok()) return status;
   return say(encode(own_hello()));
 }
 
@@ -122,10 +115,10 @@ absl::Status OfiConnection::hear_hello(const Hello& hello) {
   // Before anything is opened for it: who does not fit should cost nothing.
   if (absl::Status status = compare(own_hello(), hello); !status.ok()) return status;
   if (accepted_) {
-    if (absl::Status status = open_endpoint(); !status.ok()) return status;
+    if (absl::Status status = open_link(); !status.ok()) return status;
   }
-  if (absl::Status status = endpoint_->set_peer(hello.address); !status.ok()) return status;
-  messages_.meet(hello.receives, hello.token);
+  if (absl::Status status = link_->endpoint().set_peer(hello.address); !status.ok()) return status;
+  link_->messages().meet(hello.receives, hello.token);
   mailbox_key_ = hello.mailbox_key;
   mailbox_base_ = hello.mailbox_base;
   if (accepted_) {
@@ -139,13 +132,13 @@ absl::Status OfiConnection::hear_hello(const Hello& hello) {
     reported_ = true;
     context_.report(std::move(connected));
   }
-  return accepted_ ? pump() : messages_.knock(*endpoint_);
+  return accepted_ ? pump() : link_->messages().knock(link_->endpoint());
 }
 
 absl::Status OfiConnection::answer(const Request& request) {
   const absl::StatusOr<const Region*> region = context_.regions().find(request.key);
   if (!region.ok()) return region.status();
-  const absl::StatusOr<const Registration*> open = (*region)->open_in(*domain_);
+  const absl::StatusOr<const Registration*> open = (*region)->open_in(link_->domain());
   if (!open.ok()) return open.status();
   return say(encode(Grant{request.number, (*open)->key, (*open)->base}));
 }
@@ -155,8 +148,8 @@ absl::Status OfiConnection::hear_grant(const Grant& grant) {
     return absl::DataLossError("ofi: answer to a question that was not asked");
   }
   // Transfers will follow: what is registered now does not delay the first of them.
-  if (own_domain_ != nullptr && !prepared_) {
-    if (absl::Status status = context_.regions().prepare(*domain_); !status.ok()) return status;
+  if (link_->has_own_domain() && !prepared_) {
+    if (absl::Status status = context_.regions().prepare(link_->domain()); !status.ok()) return status;
   }
   prepared_ = true;
   Import& import = imports_[grant.number - 1];
@@ -183,7 +176,7 @@ absl::StatusOr<RemoteRegion> OfiConnection::import(std::string_view key) {
 void OfiConnection::lifeline_lost(const absl::Status& cause) {
   context_.lifeline().close(std::exchange(lifeline_, nullptr));
   if (lost()) return;
-  while (endpoint_ != nullptr && read_queue()) {  // what had arrived before
+  while (link_ != nullptr && read_queue()) {  // what had arrived before
   }
   lose(absl::UnavailableError(fmt::format("{}: {}", name_, message_of(cause))));
 }
@@ -208,7 +201,7 @@ void OfiConnection::lose(absl::Status cause) {
     say(encode(Parting{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well
     context_.lifeline().close(std::exchange(lifeline_, nullptr));
   }
-  release_endpoint();
+  release_link();
   if (!reports) return;
   Completion lost;
   lost.kind = Completion::Kind::peer_lost;

@@ -7,10 +7,9 @@
 
 #include "base/clock.h"
 #include "transport/connection.h"
-#include "transport/ofi/endpoint.h"
 #include "transport/ofi/greeting.h"
+#include "transport/ofi/link.h"
 #include "transport/ofi/memory_region.h"
-#include "transport/ofi/message_channel.h"
 #include "transport/ofi/transfer_queue.h"
 
 namespace gradrail::transport::ofi {
@@ -19,7 +18,7 @@ class OfiContext;
 
 /// A peer: an endpoint of libfabric for the bytes, and beside it the lifeline, a tcp connection over which the ends
 /// greet each other, open their regions and say why they go.
-/// Invariants  1. endpoint_ exists from the hello on (of whoever is first to say it) until the connection is lost.
+/// Invariants  1. link_ exists from the hello on (of whoever is first to say it) until the connection is lost.
 ///             2. peer_lost is reported once, after everything that had arrived; a stranger (accepted, no hello yet)
 ///                reports nothing.
 class OfiConnection final : public Connection {
@@ -46,7 +45,7 @@ class OfiConnection final : public Connection {
   /// Says why, ends everything under way and reports peer_lost.
   void lose(absl::Status cause);
   /// Greeted, and libfabric has its own connection: what is posted leaves without waiting for another poll.
-  bool ready() const { return state_ == State::open && messages_.idle(); }
+  bool ready() const { return state_ == State::open && link_->messages().idle(); }
   bool lost() const { return state_ == State::lost; }
   /// The owner has never heard of it: it goes by itself.
   bool never_reported() const { return accepted_ && !reported_; }
@@ -57,8 +56,8 @@ class OfiConnection final : public Connection {
   void progress();
   void release_message(uint32_t slot);
   /// -1: none, or no endpoint.
-  int wait_fd() const { return endpoint_ == nullptr ? -1 : endpoint_->wait_fd(); }
-  fid_cq* queue() const { return endpoint_ == nullptr ? nullptr : endpoint_->queue(); }
+  int wait_fd() const { return link_ == nullptr ? -1 : link_->endpoint().wait_fd(); }
+  fid_cq* queue() const { return link_ == nullptr ? nullptr : link_->endpoint().queue(); }
   /// Something is to be posted that the provider did not take, and no completion will say when it does.
   bool stuck() const;
 
@@ -77,20 +76,21 @@ class OfiConnection final : public Connection {
   };
 
   // connection.cc
-  absl::Status open_endpoint();
+  absl::Status open_link();
   absl::Status say(const std::string& words);
   absl::Status hear_word(const Word& word);
   absl::Status hear_hello(const Hello& hello);
   absl::Status answer(const Request& request);
   absl::Status hear_grant(const Grant& grant);
   Hello own_hello() const;
-  void release_endpoint();
+  void release_link();
 
   // connection_datapath.cc
   absl::StatusOr<const Import*> remote(RemoteSlice slice, uint64_t bytes, Access wanted) const;
   absl::Status check_local(const LocalSlice& slice) const;
   absl::Status check_post(const TransferQueue& queue) const;
   absl::StatusOr<Transfer> local_part(const LocalSlice& slice) const;
+  Transfer notice(uint64_t immediate, uint64_t tag) const;
   absl::Status pump();
   absl::Status pump_or_lose();
   bool read_queue();
@@ -109,13 +109,10 @@ class OfiConnection final : public Connection {
   Connection* lifeline_;
   State state_;
   bool reported_ = false;  ///< accepted: as connected
-  std::unique_ptr<Domain> own_domain_;
-  Domain* domain_ = nullptr;
-  MessageChannel messages_;  ///< outlives the endpoint: its messages may not be delivered yet
-  Registration message_memory_;
-  Registration mailbox_memory_;
-  alignas(64) std::byte mailbox_[64] = {};
-  std::unique_ptr<Endpoint> endpoint_;
+  std::unique_ptr<Link> link_;
+  /// What link_ was until the connection was lost: holds messages to be delivered. Shared with the context, where it
+  /// may outlive the connection.
+  std::shared_ptr<Link> retired_;
   TransferQueue puts_;
   TransferQueue gets_;
   uint64_t mailbox_key_ = 0;

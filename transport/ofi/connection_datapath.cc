@@ -36,7 +36,8 @@ std::string_view doing(const Operation* operation) {
 
 absl::Status OfiConnection::check_post(const TransferQueue& queue) const {
   if (lost()) return absl::UnavailableError(fmt::format("{}: the peer is lost", name_));
-  if (queue.full()) return absl::ResourceExhaustedError("ofi: queue full, poll first");
+  constexpr size_t kMost = 2;  // a put and its notice
+  if (queue.room() < kMost) return absl::ResourceExhaustedError("ofi: queue full, poll first");
   return absl::OkStatus();
 }
 
@@ -73,7 +74,7 @@ absl::StatusOr<Transfer> OfiConnection::local_part(const LocalSlice& slice) cons
   Transfer transfer{.bytes = slice.bytes};
   if (slice.bytes == 0) return transfer;
   const auto* region = static_cast<const Region*>(slice.region);
-  const absl::StatusOr<void*> descriptor = region->descriptor_in(*domain_);
+  const absl::StatusOr<void*> descriptor = region->descriptor_in(link_->domain());
   if (!descriptor.ok()) return descriptor.status();
   transfer.local = region->span().data + slice.offset;
   transfer.descriptor = *descriptor;
@@ -90,18 +91,30 @@ absl::Status OfiConnection::put(LocalSlice source, RemoteSlice target, PutOption
     if (options.tag != 0) report_done(Completion::Kind::put_done, options.tag);
     return absl::OkStatus();
   }
+  if (source.bytes == 0) {
+    puts_.push(notice(*options.immediate, options.tag));
+    return pump_or_lose();
+  }
   absl::StatusOr<Transfer> transfer = local_part(source);
   if (!transfer.ok()) return transfer.status();
-  // Providers differ on whether a write of no bytes needs a key: with the mailbox's it is right for all.
-  const bool mailbox = source.bytes == 0;
-  transfer->local = mailbox ? mailbox_ : transfer->local;
-  transfer->descriptor = mailbox ? mailbox_memory_.descriptor : transfer->descriptor;
-  transfer->remote = mailbox ? mailbox_base_ : (*import)->base + target.offset;
-  transfer->key = mailbox ? mailbox_key_ : (*import)->device_key;
-  transfer->immediate = options.immediate;
+  transfer->remote = (*import)->base + target.offset;
+  transfer->key = (*import)->device_key;
   transfer->tag = options.tag;
+  const bool separate = options.immediate && context_.provider().separate_notices;
+  if (!separate) transfer->immediate = options.immediate;
   puts_.push(*transfer);
+  if (separate) puts_.push(notice(*options.immediate, 0));
   return pump_or_lose();
+}
+
+Transfer OfiConnection::notice(uint64_t immediate, uint64_t tag) const {
+  // Providers differ on whether a write of no bytes needs a key: with the mailbox's it is right for all.
+  return {.local = link_->mailbox(),
+          .descriptor = link_->mailbox_memory().descriptor,
+          .remote = mailbox_base_,
+          .key = mailbox_key_,
+          .immediate = immediate,
+          .tag = tag};
 }
 
 absl::Status OfiConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
@@ -128,7 +141,7 @@ absl::Status OfiConnection::send(absl::Span<const std::byte> message) {
         fmt::format("ofi: message of {} bytes, more than {}", message.size(), kMaxMessageBytes));
   }
   if (lost()) return absl::UnavailableError(fmt::format("{}: the peer is lost", name_));
-  if (absl::Status status = messages_.send(message); !status.ok()) return status;
+  if (absl::Status status = link_->messages().send(message); !status.ok()) return status;
   return pump_or_lose();
 }
 
@@ -138,9 +151,9 @@ absl::StatusOr<std::byte*> OfiConnection::map(RemoteRegion) {
 
 absl::Status OfiConnection::pump() {
   if (state_ != State::open) return absl::OkStatus();
-  if (absl::Status status = messages_.pump(*endpoint_); !status.ok()) return status;
-  if (absl::Status status = puts_.pump(*endpoint_); !status.ok()) return status;
-  return gets_.pump(*endpoint_);
+  if (absl::Status status = link_->messages().pump(link_->endpoint()); !status.ok()) return status;
+  if (absl::Status status = puts_.pump(link_->endpoint()); !status.ok()) return status;
+  return gets_.pump(link_->endpoint());
 }
 
 absl::Status OfiConnection::pump_or_lose() {
@@ -150,7 +163,7 @@ absl::Status OfiConnection::pump_or_lose() {
 }
 
 bool OfiConnection::stuck() const {
-  return state_ == State::open && (messages_.stuck() || puts_.stuck() || gets_.stuck());
+  return state_ == State::open && (link_->messages().stuck() || puts_.stuck() || gets_.stuck());
 }
 
 void OfiConnection::report_done(Completion::Kind kind, uint64_t tag) {
@@ -164,7 +177,7 @@ void OfiConnection::report_done(Completion::Kind kind, uint64_t tag) {
 // Completions.
 
 void OfiConnection::progress() {
-  if (endpoint_ == nullptr) return;
+  if (link_ == nullptr) return;
   while (!lost() && context_.room() > 0 && read_queue()) {
   }
   if (!lost()) pump_or_lose().IgnoreError();
@@ -172,7 +185,7 @@ void OfiConnection::progress() {
 
 bool OfiConnection::read_queue() {
   std::array<fi_cq_data_entry, kEntriesPerRead> entries;
-  const ssize_t got = fi_cq_read(endpoint_->queue(), entries.data(), entries.size());
+  const ssize_t got = fi_cq_read(link_->endpoint().queue(), entries.data(), entries.size());
   if (got == -FI_EAGAIN) return false;
   absl::Status status;
   if (got == -FI_EAVAIL) {
@@ -206,7 +219,7 @@ absl::Status OfiConnection::handle(const fi_cq_data_entry& entry) {
       if (const auto tag = gets_.finished(operation)) report_done(Completion::Kind::get_done, *tag);
       return absl::OkStatus();
     case Operation::Kind::send:
-      messages_.sent(operation);
+      link_->messages().sent(operation);
       return absl::OkStatus();
     case Operation::Kind::receive:
       return handle_received(operation, entry.len);
@@ -215,7 +228,7 @@ absl::Status OfiConnection::handle(const fi_cq_data_entry& entry) {
 }
 
 absl::Status OfiConnection::handle_received(const Operation& operation, size_t bytes) {
-  const auto body = messages_.received(operation, bytes);
+  const auto body = link_->messages().received(operation, bytes);
   if (!body.ok()) return body.status();
   if (!*body) return absl::OkStatus();
   Completion message;
@@ -227,13 +240,13 @@ absl::Status OfiConnection::handle_received(const Operation& operation, size_t b
 }
 
 absl::Status OfiConnection::failure() {
-  const Endpoint::Failure failure = endpoint_->read_failure();
+  const Endpoint::Failure failure = link_->endpoint().read_failure();
   if (failure.error == 0 || failure.error == FI_ECANCELED) return absl::OkStatus();
   return native_error(fmt::format("{} ({})", name_, doing(failure.operation)), failure.error, failure.detail);
 }
 
 void OfiConnection::release_message(uint32_t slot) {
-  if (!lost()) messages_.release(slot);
+  if (!lost()) link_->messages().release(slot);
 }
 
 }  // namespace gradrail::transport::ofi

@@ -22,8 +22,8 @@ namespace {
 /// A peer that polls answers within milliseconds, and then what is posted leaves at once. One that is busy is not
 /// waited for: it greets later, and posts are kept until then.
 constexpr Duration kSettleTime = std::chrono::seconds(1);
-/// A peer thread that still answers what was under way to it, through a pointer into our endpoint, has heard of the end
-/// by then. Short, since libfabric's shm takes 10 MB an endpoint.
+/// By then the peer has heard of the end over its lifeline, and has sent what it sends. Short, since an endpoint can
+/// take 10 MB (shm).
 constexpr Duration kBurialTime = std::chrono::milliseconds(300);
 
 }  // namespace
@@ -56,6 +56,11 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
 OfiContext::~OfiContext() {
   ready_.clear();
   connections_.clear();  // they still use what is declared after them
+  while (!graveyard_.empty()) {
+    visit_graves(Clock::now());
+    pollfd nothing{.fd = -1, .events = 0, .revents = 0};
+    ::poll(&nothing, 1, 1);
+  }
 }
 
 Capabilities OfiContext::capabilities() const {
@@ -118,9 +123,9 @@ void OfiContext::close(Connection* connection) {
 
 void OfiContext::report(Completion completion, uint32_t slot) { ready_.push_back({std::move(completion), slot}); }
 
-void OfiContext::bury(std::unique_ptr<Endpoint> endpoint) {
-  if (endpoint == nullptr || !provider_->shares_endpoints) return;
-  graveyard_.push_back({std::move(endpoint), Clock::now() + kBurialTime});
+void OfiContext::bury(std::shared_ptr<Link> link) {
+  if (!provider_->lingers) return link->shut();
+  graveyard_.push_back({std::move(link), Clock::now() + kBurialTime});
 }
 
 void OfiContext::watch(int fd) {

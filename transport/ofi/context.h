@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "transport/context.h"
 #include "transport/ofi/domain.h"
-#include "transport/ofi/endpoint.h"
 #include "transport/ofi/handle.h"
+#include "transport/ofi/link.h"
 #include "transport/ofi/memory_region.h"
 #include "transport/ofi/provider.h"
 #include "transport/registry.h"
@@ -52,8 +52,8 @@ class OfiContext final : public Context {
   /// `slot`: of the message, to be released when the owner has seen it.
   void report(Completion completion, uint32_t slot = kNoSlot);
   size_t room() const { return ready_.size() < room_ ? room_ - ready_.size() : 0; }
-  /// Closes the endpoint, now or a little later.
-  void bury(std::unique_ptr<Endpoint> endpoint);
+  /// Closes the link, now or where the provider needs it a little later.
+  void bury(std::shared_ptr<Link> link);
   void watch(int fd);
   void unwatch(int fd);
 
@@ -63,7 +63,7 @@ class OfiContext final : public Context {
     uint32_t slot = kNoSlot;
   };
   struct Grave {
-    std::unique_ptr<Endpoint> endpoint;
+    std::shared_ptr<Link> link;
     TimePoint until{};
   };
   struct Delivered {
@@ -80,6 +80,7 @@ class OfiContext final : public Context {
   void look_at_lifelines();
   void handle_lifeline(const Completion& completion);
   void drop_lost_strangers();
+  void visit_graves(TimePoint now);
   size_t take(absl::Span<Completion> out);
   void release_messages();
   bool queues_are_dry();

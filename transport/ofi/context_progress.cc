@@ -65,7 +65,7 @@ void OfiContext::look_at_lifelines() {
   const TimePoint now = Clock::now();
   for (const auto& connection : connections_) connection->check_deadline(now);
   drop_lost_strangers();
-  while (!graveyard_.empty() && graveyard_.front().until <= now) graveyard_.pop_front();
+  visit_graves(now);
 }
 
 void OfiContext::handle_lifeline(const Completion& completion) {
@@ -83,6 +83,14 @@ void OfiContext::handle_lifeline(const Completion& completion) {
       return connection->lifeline_lost(completion.cause);
     default:
       return connection->lose(absl::DataLossError("ofi: the peer speaks tcp: use the same transport on both sides"));
+  }
+}
+
+void OfiContext::visit_graves(TimePoint now) {
+  for (const Grave& grave : graveyard_) grave.link->drain();
+  while (!graveyard_.empty() && graveyard_.front().until <= now) {
+    graveyard_.front().link->shut();
+    graveyard_.pop_front();
   }
 }
 
@@ -127,6 +135,7 @@ bool OfiContext::queues_are_dry() {
 
 Duration OfiContext::time_to_look() const {
   Duration shortest = Duration::max();
+  if (!graveyard_.empty()) shortest = kDeadlineBeat;
   for (const auto& connection : connections_) {
     if (connection->waits_for_hello()) shortest = std::min(shortest, kDeadlineBeat);
     if (connection->stuck()) shortest = std::min(shortest, kStuckBeat);

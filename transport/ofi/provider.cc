@@ -122,7 +122,9 @@ Provider describe(const fi_info& found, bool ordered) {
   provider.name = info.fabric_attr->prov_name;
   provider.device = info.domain_attr->name;
   provider.rdma = is_rdma_provider(provider.name);
-  provider.shares_endpoints = provider.name == "shm";
+  provider.separate_notices = first_part(provider.name) == "tcp";
+  const bool shared_receives = first_part(provider.name) == "tcp";  // theirs are not posted to the endpoint
+  provider.lingers = provider.name == "shm" || (provider.name.find("ofi_rxm") != std::string::npos && !shared_receives);
   provider.ordered = ordered && info.ep_attr->max_order_waw_size > 0;
   provider.needs_descriptors = (mode & FI_MR_LOCAL) != 0;
   provider.virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;

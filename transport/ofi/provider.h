@@ -19,7 +19,12 @@ struct Provider {
   bool needs_descriptors = false;  ///< FI_MR_LOCAL: local memory is registered too
   bool virtual_addresses = false;  ///< FI_MR_VIRT_ADDR: remote addresses are those of the peer's process
   bool chooses_keys = false;       ///< FI_MR_PROV_KEY: keys are few and can be guessed, only domains protect
-  bool shares_endpoints = false;   ///< shm: peers of one process look into each other's endpoints as they are
+  /// An endpoint must not be closed while something may still arrive, or libfabric 1.17 falls over: shm's peers of one
+  /// process look into each other's endpoints, ofi_rxm posts a buffer that a late message leaves to what it has closed.
+  bool lingers = false;
+  /// A notice must not travel with bytes: when an endpoint of the tcp provider 1.17 is closed in the middle of such a
+  /// write, ofi_rxm takes what it was for a pointer.
+  bool separate_notices = false;
   bool binds_regions = false;      ///< FI_MR_ENDPOINT: a region belongs to one endpoint
   uint64_t key_mask = UINT64_MAX;  ///< bits of a key that we may choose
   int immediate_bits = 0;

@@ -30,13 +30,11 @@ class TransferQueue {
  public:
   TransferQueue(Operation::Kind kind, size_t capacity, size_t pieces, size_t piece_bytes);
 
-  bool full() const { return end_ - done_ == entries_.size(); }
-  bool idle() const { return done_ == end_; }
+  size_t room() const { return entries_.size() - (end_ - done_); }
   /// There is something to post, and nothing under way whose completion would say when.
   bool stuck() const { return next_ < end_ && free_.size() == operations_.size(); }
-  bool waiting() const { return next_ < end_; }
 
-  void push(const Transfer& transfer);  ///< not when full
+  void push(const Transfer& transfer);  ///< not without room
   /// Posts what the provider takes now.
   absl::Status pump(const Endpoint& endpoint);
   /// One piece is finished. The transfer's tag when that was its last.

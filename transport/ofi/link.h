@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "transport/ofi/domain.h"
+#include "transport/ofi/endpoint.h"
+#include "transport/ofi/message_channel.h"
+
+namespace gradrail::transport::ofi {
+
+/// All that libfabric holds of one connection, and the memory that it may write to: it can outlive the connection
+/// (OfiContext::bury).
+class Link {
+ public:
+  /// `own` is the connection's own domain, or null: then it is in `home`.
+  static absl::StatusOr<std::unique_ptr<Link>> open(Domain& home, std::unique_ptr<Domain> own);
+
+  Domain& domain() const { return *domain_; }
+  bool has_own_domain() const { return own_domain_ != nullptr; }
+  Endpoint& endpoint() const { return *endpoint_; }
+  MessageChannel& messages() { return messages_; }
+  std::byte* mailbox() { return mailbox_; }
+  const Registration& mailbox_memory() const { return mailbox_memory_; }
+
+  /// Throws away what has come.
+  void drain() const;
+  /// Closes everything. The memory stays, with messages that the owner has not seen yet.
+  void shut();
+
+ private:
+  Link() = default;
+
+  // The order of declaration is the reverse of the order in which libfabric allows them to be closed.
+  std::unique_ptr<Domain> own_domain_;
+  Domain* domain_ = nullptr;
+  MessageChannel messages_;
+  alignas(64) std::byte mailbox_[64] = {};
+  Registration message_memory_;
+  Registration mailbox_memory_;
+  std::unique_ptr<Endpoint> endpoint_;
+};
+
+}  // namespace gradrail::transport::ofi
