@@ -22,9 +22,6 @@ constexpr Duration kWordsTime = std::chrono::milliseconds(100);
 /// UCX reads an address as its own words say, not as its length does: behind the end there is something harmless.
 constexpr size_t kAddressPaddingBytes = 4096;
 
-/// Wire-up takes a few round trips; soft-RoCE in an emulated machine takes half a second.
-constexpr Duration kWireUpTime = std::chrono::seconds(1);
-
 std::string without_first_word(std::string text) { return text.erase(0, text.find(' ') + 1); }
 
 }  // namespace
@@ -110,7 +107,6 @@ void UcxConnection::greeting_complete() {
   if (status.ok() && side_ == Side::accepted) status = greet();
   if (!status.ok()) return fail({status.code(), fmt::format("ucx {}: {}", ends_, message_of(status))});
   state_ = State::open;
-  wire_up_deadline_ = Clock::now() + kWireUpTime;
   post_hello();
   post_early_messages();
   answer_early_requests();
@@ -156,16 +152,12 @@ void UcxConnection::fail(absl::Status cause) {
   context_.end_soon(this);
 }
 
-// UCX 1.13 aborts the process when an endpoint is closed whose wire-up messages are not out yet ("got %s message" in
-// ucp_request_send_state_ff; newer releases do without the assertion). So the wire-up gets its time first.
-bool UcxConnection::may_close() const { return endpoint_ == nullptr || proven() || Clock::now() >= wire_up_deadline_; }
-
 void UcxConnection::begin_end() {
   const TimePoint now = Clock::now();
   end_deadline_ = now + kEndTime;
   // A refusal and a loss of the lifeline are their own reason; an error of UCX's may be the peer's refusal.
   words_deadline_ = cause_.code() == absl::StatusCode::kUnavailable && !heard_last_words_ ? now + kWordsTime : now;
-  close_endpoint();
+  if (closable()) close_endpoint();
   drop_held();
   state_ = State::ending;
 }
@@ -174,7 +166,7 @@ void UcxConnection::leave() {
   if (state_ != State::ending) state_ = State::failing;
   // First: once the peer's device or processor can still read what we may change, its lifeline must tell it so.
   if (lifeline_ != nullptr) context_.close_lifeline(std::exchange(lifeline_, nullptr));
-  close_endpoint();
+  if (closable()) close_endpoint();
   drop_held();
   state_ = State::ending;
 }
@@ -189,19 +181,25 @@ void UcxConnection::close_endpoint() {
 }
 
 bool UcxConnection::released() const {
+  if (endpoint_ != nullptr) return false;
   if (close_request_ != nullptr && ucp_request_check_status(close_request_) == UCS_INPROGRESS) return false;
   return operations_.all_back() && answers_.all_back() && receiving_ == 0;
 }
 
+bool UcxConnection::try_release() {
+  if (closable()) close_endpoint();
+  return released();
+}
+
 bool UcxConnection::ended(TimePoint now) {
   if (now >= end_deadline_) return true;
-  return released() && (lifeline_ == nullptr || heard_last_words_ || now >= words_deadline_);
+  return (released() || abandoned()) && (lifeline_ == nullptr || heard_last_words_ || now >= words_deadline_);
 }
 
 void UcxConnection::bury() {
   if (close_request_ != nullptr) ucp_request_free(std::exchange(close_request_, nullptr));
   if (lifeline_ != nullptr) context_.close_lifeline(std::exchange(lifeline_, nullptr));
-  if (!released()) spdlog::error("ucx {}: UCX has not let go of this connection's memory", ends_);
+  if (!released() && !abandoned()) spdlog::error("ucx {}: UCX has not let go of this connection's memory", ends_);
   state_ = State::lost;
 }
 

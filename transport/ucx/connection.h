@@ -64,8 +64,13 @@ class UcxConnection final : public Connection {
   bool proven() const { return peer_said_hello_ && hello_sent_; }
   /// Ends the connection for this reason, soon; the first reason counts.
   void fail(absl::Status cause);
-  /// Whether the endpoint can be closed now; progress helps.
-  bool may_close() const;
+  /// UCX 1.13 aborts the process when an endpoint is closed whose wire-up messages are not out yet (an assertion in
+  /// ucp_request_send_state_ff that newer releases do without). Such a one is abandoned: it holds nothing of the
+  /// owner's and waits for the end of its wire-up, if need be until the process ends.
+  bool closable() const { return endpoint_ == nullptr || hello_sent_; }
+  bool abandoned() const { return state_ >= State::ending && !closable(); }
+  /// Of an abandoned one: whether it is gone by now.
+  bool try_release();
   /// Not in a callback of UCX's. Says last words and closes the endpoint.
   void begin_end();
   /// Ends it because the owner wants so: no words, no report.
@@ -156,7 +161,6 @@ class UcxConnection final : public Connection {
   bool peer_said_hello_ = false;
   bool introduced_ = false;
   bool heard_last_words_ = false;
-  TimePoint wire_up_deadline_{};
   TimePoint end_deadline_{};
   TimePoint words_deadline_{};
   ucp_ep_h endpoint_ = nullptr;

@@ -12,8 +12,8 @@
 namespace gradrail::transport::ucx {
 
 absl::Status UcxConnection::check_post() const {
-  if (state_ == State::open) return absl::OkStatus();
-  if (state_ == State::greeting)
+  if (state_ == State::open && hello_sent_) return absl::OkStatus();
+  if (state_ == State::greeting || state_ == State::open)
     return absl::ResourceExhaustedError("ucx: the peer has not answered yet: poll, then try again");
   return absl::UnavailableError(cause_.message());
 }
@@ -85,7 +85,9 @@ absl::Status UcxConnection::put(LocalSlice source, RemoteSlice target, PutOption
 }
 
 absl::Status UcxConnection::send(absl::Span<const std::byte> message) {
-  if (absl::Status status = check_post(); !status.ok() && state_ != State::greeting) return status;
+  if (absl::Status status = check_post(); !status.ok() && state_ != State::greeting && state_ != State::open) {
+    return status;
+  }
   if (message.size() > kMaxMessageBytes) {
     return absl::InvalidArgumentError(
         fmt::format("ucx: a message of {} bytes, at most {} are possible", message.size(), kMaxMessageBytes));

@@ -11,6 +11,7 @@
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "spdlog/spdlog.h"
 #include "transport/tcp/context.h"
 #include "transport/tcp/native_error.h"
 #include "transport/ucx/native_error.h"
@@ -42,8 +43,21 @@ UcxContext::UcxContext(Worker worker, std::unique_ptr<Context> lifelines, tcp::F
 
 UcxContext::~UcxContext() {
   for (const auto& connection : connections_) {
-    if (connection != nullptr) finish(connection.get());
+    if (connection == nullptr) continue;
+    finish(connection.get());
+    remove(connection.get());
   }
+  if (!abandoned_.empty()) leak_abandoned();
+}
+
+void UcxContext::leak_abandoned() {
+  constexpr Duration kPatience = std::chrono::seconds(1);
+  const TimePoint deadline = Clock::now() + kPatience;
+  while (!abandoned_.empty() && Clock::now() < deadline) progress();
+  if (abandoned_.empty()) return;
+  spdlog::warn("ucx: {} endpoints whose wire-up never ended stay until the process ends", abandoned_.size());
+  worker_.leak();
+  for (auto& each : abandoned_) static_cast<void>(each.release());
 }
 
 absl::Status UcxContext::start() {
@@ -88,10 +102,8 @@ void UcxContext::remove(UcxConnection* connection) {
   std::erase(ending_, connection);
   std::erase(vouching_, connection);
   std::unique_ptr<UcxConnection>& place = connections_[connection->number()];
-  // What UCX still holds must stay for ever: an error is in the log.
-  if (!connection->released()) {
-    static_cast<void>(place.release());
-  }
+  // What UCX still holds must stay.
+  if (!connection->released()) abandoned_.push_back(std::move(place));
   place.reset();
 }
 

@@ -72,6 +72,8 @@ class UcxContext final : public Context {
   void dismiss_silent_strangers(TimePoint now);
   void remove(UcxConnection* connection);
 
+  void leak_abandoned();
+
   // context_progress.cc
   void progress();
   void progress_worker();
@@ -89,7 +91,7 @@ class UcxContext final : public Context {
 
   // Set once. Order of destruction: connections, regions' table, UCX, lifelines.
   const std::unique_ptr<Context> lifelines_;
-  const Worker worker_;
+  Worker worker_;
   const tcp::Fd epoll_;
   const std::string worker_address_;
   const uint64_t id_;
@@ -102,6 +104,7 @@ class UcxContext final : public Context {
   std::vector<UcxConnection*> failing_;
   std::vector<UcxConnection*> ending_;
   std::vector<UcxConnection*> vouching_;
+  std::vector<std::unique_ptr<UcxConnection>> abandoned_;  ///< closed by their owners, not by UCX
 
   std::vector<Ready> ready_;  ///< from next_ready_ on
   size_t next_ready_ = 0;

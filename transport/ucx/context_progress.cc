@@ -37,6 +37,7 @@ void UcxContext::progress() {
   if (!vouching_.empty()) vouch();
   if (!failing_.empty()) end_failed();
   if (!ending_.empty()) bury_ended();
+  if (!abandoned_.empty()) std::erase_if(abandoned_, [](const auto& each) { return each->try_release(); });
 }
 
 void UcxContext::progress_worker() {
@@ -66,10 +67,6 @@ void UcxContext::take_last_messages() {
 
 void UcxContext::end_failed() {
   for (UcxConnection* connection : std::exchange(failing_, {})) {
-    if (!connection->may_close()) {
-      failing_.push_back(connection);
-      continue;
-    }
     connection->begin_end();
     ending_.push_back(connection);
   }
@@ -96,10 +93,10 @@ void UcxContext::bury_ended() {
 
 void UcxContext::finish(UcxConnection* connection) {
   if (connection->state() == UcxConnection::State::lost) return;
-  while (!connection->may_close()) ucp_worker_progress(worker_.get());
   connection->leave();
   const TimePoint deadline = Clock::now() + kReleaseTime;
-  while (!connection->released() && Clock::now() < deadline) ucp_worker_progress(worker_.get());
+  while (!connection->released() && !connection->abandoned() && Clock::now() < deadline)
+    ucp_worker_progress(worker_.get());
   connection->bury();
 }
 

@@ -23,6 +23,11 @@ class Worker {
   /// Readable when there is progress to make, once armed.
   int event_fd() const { return event_fd_; }
   absl::StatusOr<std::string> address() const;
+  /// Leaves both to the end of the process.
+  void leak() {
+    worker_ = nullptr;
+    context_ = nullptr;
+  }
 
  private:
   explicit Worker(ucp_context_h context) : context_(context) {}
