@@ -1,6 +1,7 @@
 // The exchange of one worker: push buckets as they become ready, wait for all answers.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/crc32c.h"
@@ -35,6 +36,7 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
   kind_ = kind;
   if (kind == ps::ArrivalKind::push) ++step_;
   outstanding_ = 0;
+  ready_.assign(schema_.size(), false);
   for (const auto& link : links_) {
     for (ShardLink::Bucket& bucket : link->buckets) {
       bucket.tensors_missing = bucket.tensors;
@@ -47,6 +49,7 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
 
 void Client::Impl::ready(size_t tensor_index) {
   if (!exchanging_ && !begin_push()) return;
+  if (std::exchange(ready_[tensor_index], true)) return;  // said before: counting it again would push too early
   for (ShardLink* link : touched_[tensor_index]) {
     // Last bucket first: the order in which the backward pass completes them.
     for (size_t i = link->buckets.size(); i-- > 0;) {

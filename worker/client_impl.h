@@ -115,7 +115,8 @@ class Client::Impl {
   bool started_ = false;  ///< holds parameters to compute gradients on
   bool exchanging_ = false;
   TimePoint exchange_start_;
-  size_t outstanding_ = 0;  ///< buckets pushed or to be pushed whose answer is missing
+  std::vector<bool> ready_;  ///< per tensor: said to be complete in this exchange
+  size_t outstanding_ = 0;   ///< buckets pushed or to be pushed whose answer is missing
   struct Unposted {
     ShardLink* link;
     uint32_t bucket_index;
