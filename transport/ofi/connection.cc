@@ -52,16 +52,19 @@ absl::Status OfiConnection::open_link() {
     if (!opened.ok()) return opened.status();
     own = *std::move(opened);
   }
-  absl::StatusOr<std::unique_ptr<Link>> link = Link::open(context_.home(), std::move(own));
+  absl::StatusOr<std::unique_ptr<Link>> link =
+      Link::open(context_.fabric(), context_.home(), std::move(own), accepted_);
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   context_.watch(link_->endpoint().wait_fd());
+  context_.watch(link_->endpoint().event_fd());
   return absl::OkStatus();
 }
 
 void OfiConnection::release_link() {
   if (link_ == nullptr) return;
   context_.unwatch(link_->endpoint().wait_fd());
+  context_.unwatch(link_->endpoint().event_fd());
   if (link_->has_own_domain()) context_.regions().forget(link_->domain());
   retired_ = std::move(link_);
   context_.bury(retired_);
@@ -117,7 +120,7 @@ absl::Status OfiConnection::hear_hello(const Hello& hello) {
   if (accepted_) {
     if (absl::Status status = open_link(); !status.ok()) return status;
   }
-  if (absl::Status status = link_->endpoint().set_peer(hello.address); !status.ok()) return status;
+  if (absl::Status status = link_->meet(hello.address, hello.token); !status.ok()) return status;
   link_->messages().meet(hello.receives, hello.token);
   mailbox_key_ = hello.mailbox_key;
   mailbox_base_ = hello.mailbox_base;
@@ -132,7 +135,8 @@ absl::Status OfiConnection::hear_hello(const Hello& hello) {
     reported_ = true;
     context_.report(std::move(connected));
   }
-  return accepted_ ? pump() : link_->messages().knock(link_->endpoint());
+  if (!accepted_) link_->messages().knock();
+  return pump();
 }
 
 absl::Status OfiConnection::answer(const Request& request) {

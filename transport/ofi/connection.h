@@ -93,6 +93,7 @@ class OfiConnection final : public Connection {
   Transfer notice(uint64_t immediate, uint64_t tag) const;
   absl::Status pump();
   absl::Status pump_or_lose();
+  void progress_connecting();
   bool read_queue();
   absl::Status handle(const fi_cq_data_entry& entry);
   absl::Status handle_received(const Operation& operation, size_t bytes);

@@ -150,7 +150,7 @@ absl::StatusOr<std::byte*> OfiConnection::map(RemoteRegion) {
 }
 
 absl::Status OfiConnection::pump() {
-  if (state_ != State::open) return absl::OkStatus();
+  if (state_ != State::open || !link_->connected()) return absl::OkStatus();
   if (absl::Status status = link_->messages().pump(link_->endpoint()); !status.ok()) return status;
   if (absl::Status status = puts_.pump(link_->endpoint()); !status.ok()) return status;
   return gets_.pump(link_->endpoint());
@@ -180,7 +180,14 @@ void OfiConnection::progress() {
   if (link_ == nullptr) return;
   while (!lost() && context_.room() > 0 && read_queue()) {
   }
+  if (!lost() && state_ == State::open && !link_->connected()) progress_connecting();
   if (!lost()) pump_or_lose().IgnoreError();
+}
+
+void OfiConnection::progress_connecting() {
+  absl::Status status = link_->progress_connecting();
+  if (!status.ok()) return lose(std::move(status));
+  if (link_->connected()) context_.unwatch(link_->endpoint().event_fd());  // from now on the lifeline tells of the end
 }
 
 bool OfiConnection::read_queue() {
@@ -205,6 +212,7 @@ absl::Status OfiConnection::handle(const fi_cq_data_entry& entry) {
     arrived.connection = this;
     arrived.immediate = entry.data;
     context_.report(std::move(arrived));
+    if (entry.op_context != nullptr) link_->messages().taken(*static_cast<const Operation*>(entry.op_context));
     return absl::OkStatus();
   }
   if (entry.op_context == nullptr) return absl::OkStatus();

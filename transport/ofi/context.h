@@ -46,6 +46,7 @@ class OfiContext final : public Context {
   static constexpr uint32_t kNoSlot = UINT32_MAX;
   const Provider& provider() const { return *provider_; }
   RegionTable& regions() { return regions_; }
+  fid_fabric* fabric() { return fabric_.get(); }
   Domain& home() { return *home_; }
   Context& lifeline() { return *lifeline_; }
   absl::StatusOr<std::unique_ptr<Domain>> open_domain();

@@ -4,6 +4,8 @@
 #include <rdma/fi_errno.h>
 
 #include <array>
+#include <cstdlib>
+#include <cstring>
 
 #include "transport/ofi/greeting.h"
 #include "transport/ofi/native_error.h"
@@ -16,30 +18,27 @@ constexpr size_t kQueueEntries = 1024;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::open(Domain& domain) {
-  std::unique_ptr<Endpoint> made(new Endpoint());
-  if (absl::Status status = made->open_queue(domain); !status.ok()) return status;
-  if (absl::Status status = made->open_addresses(domain); !status.ok()) return status;
-  fid_ep* endpoint = nullptr;
-  const int error = fi_endpoint(domain.fid(), domain.provider().info.get(), &endpoint, nullptr);
-  if (error != 0) return native_error("open endpoint", -error);
-  made->endpoint_.reset(endpoint);
-  if (absl::Status status = made->start(); !status.ok()) return status;
-  domain.set_endpoint(endpoint);
+absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::open(fid_fabric* fabric, Domain& domain, bool accepts) {
+  std::unique_ptr<Endpoint> made(new Endpoint(domain));
+  if (absl::Status status = made->open_queue(); !status.ok()) return status;
+  absl::Status status = domain.provider().connects ? made->open_events(fabric, accepts) : made->open_addresses();
+  if (status.ok() && !domain.provider().connects) status = made->make_from(domain.provider().info.get());
+  if (status.ok() && !domain.provider().connects) status = made->name_after(&made->endpoint_->fid);
+  if (!status.ok()) return status;
   return made;
 }
 
-absl::Status Endpoint::open_queue(Domain& domain) {
+absl::Status Endpoint::open_queue() {
   fi_cq_attr attributes{};
   attributes.size = kQueueEntries;
   attributes.format = FI_CQ_FORMAT_DATA;
   attributes.wait_obj = FI_WAIT_FD;
   fid_cq* queue = nullptr;
-  int error = fi_cq_open(domain.fid(), &attributes, &queue, nullptr);
+  int error = fi_cq_open(domain_.fid(), &attributes, &queue, nullptr);
   const bool waits = error == 0;
   if (error == -FI_ENOSYS || error == -FI_EINVAL || error == -FI_EOPNOTSUPP) {
     attributes.wait_obj = FI_WAIT_NONE;
-    error = fi_cq_open(domain.fid(), &attributes, &queue, nullptr);
+    error = fi_cq_open(domain_.fid(), &attributes, &queue, nullptr);
   }
   if (error != 0) return native_error("open completion queue", -error);
   queue_.reset(queue);
@@ -47,36 +46,122 @@ absl::Status Endpoint::open_queue(Domain& domain) {
   return absl::OkStatus();
 }
 
-absl::Status Endpoint::open_addresses(Domain& domain) {
+absl::Status Endpoint::open_addresses() {
   fi_av_attr attributes{};
-  attributes.type = domain.provider().info->domain_attr->av_type;
+  attributes.type = domain_.provider().info->domain_attr->av_type;
   if (attributes.type == FI_AV_UNSPEC) attributes.type = FI_AV_TABLE;
   attributes.count = 1;
   fid_av* addresses = nullptr;
-  const int error = fi_av_open(domain.fid(), &attributes, &addresses, nullptr);
+  const int error = fi_av_open(domain_.fid(), &attributes, &addresses, nullptr);
   if (error != 0) return native_error("open address table", -error);
   addresses_.reset(addresses);
   return absl::OkStatus();
 }
 
-absl::Status Endpoint::start() {
-  int error = fi_ep_bind(endpoint_.get(), &addresses_->fid, 0);
-  if (error == 0) error = fi_ep_bind(endpoint_.get(), &queue_->fid, FI_TRANSMIT | FI_RECV);
-  if (error == 0) error = fi_enable(endpoint_.get());
-  if (error != 0) return native_error("start endpoint", -error);
+absl::Status Endpoint::open_events(fid_fabric* fabric, bool accepts) {
+  fi_eq_attr attributes{};
+  attributes.wait_obj = FI_WAIT_FD;
+  fid_eq* events = nullptr;
+  const int error = fi_eq_open(fabric, &attributes, &events, nullptr);
+  if (error != 0) return native_error("open event queue", -error);
+  events_.reset(events);
+  if (fi_control(&events->fid, FI_GETWAIT, &event_fd_) != 0) event_fd_ = -1;
+  address_ = "connects";
+  return accepts ? listen(fabric) : absl::OkStatus();
+}
+
+absl::Status Endpoint::listen(fid_fabric* fabric) {
+  fid_pep* listener = nullptr;
+  int error = fi_passive_ep(fabric, domain_.provider().info.get(), &listener, nullptr);
+  if (error != 0) return native_error("open listening endpoint", -error);
+  listener_.reset(listener);
+  error = fi_pep_bind(listener, &events_->fid, 0);
+  if (error == 0) error = fi_listen(listener);
+  if (error != 0) return native_error("listen for the peer's endpoint", -error);
+  return name_after(&listener->fid);
+}
+
+absl::Status Endpoint::name_after(struct fid* object) {
   std::array<char, kMaxAddressBytes> name{};
   size_t bytes = name.size();
-  error = fi_getname(&endpoint_->fid, name.data(), &bytes);
+  const int error = fi_getname(object, name.data(), &bytes);
   if (error != 0) return native_error("ask for the endpoint's address", -error);
   address_.assign(name.data(), bytes);
+  return absl::OkStatus();
+}
+
+absl::Status Endpoint::make_from(fi_info* info) {
+  fid_ep* endpoint = nullptr;
+  int error = fi_endpoint(domain_.fid(), info, &endpoint, nullptr);
+  if (error != 0) return native_error("open endpoint", -error);
+  endpoint_.reset(endpoint);
+  error = fi_ep_bind(endpoint, addresses_ != nullptr ? &addresses_->fid : &events_->fid, 0);
+  if (error == 0) error = fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV);
+  if (error == 0) error = fi_enable(endpoint);
+  if (error != 0) return native_error("start endpoint", -error);
+  domain_.set_endpoint(endpoint);
   return absl::OkStatus();
 }
 
 absl::Status Endpoint::set_peer(std::string_view address) {
   const std::string terminated(address);  // addresses that are text end with the zero byte of theirs, or with this one
   const int inserted = fi_av_insert(addresses_.get(), terminated.c_str(), 1, &peer_, 0, nullptr);
-  if (inserted == 1) return absl::OkStatus();
+  connected_ = inserted == 1;
+  if (connected_) return absl::OkStatus();
   return absl::InvalidArgumentError("ofi: the provider does not understand the peer's endpoint address");
+}
+
+absl::Status Endpoint::make(std::string_view peer_address) {
+  const Info info(fi_dupinfo(domain_.provider().info.get()));
+  if (info == nullptr) return native_error("copy provider", FI_ENOMEM);
+  // A peer's word: it must at least be as long as an address of this family is.
+  if (info->src_addrlen != 0 && peer_address.size() != info->src_addrlen) {
+    return absl::InvalidArgumentError("ofi: the peer's endpoint address is of another kind");
+  }
+  peer_address_ = peer_address;
+  std::free(info->dest_addr);
+  info->dest_addr = std::malloc(peer_address.size());
+  if (info->dest_addr == nullptr) return native_error("copy address", FI_ENOMEM);
+  std::memcpy(info->dest_addr, peer_address.data(), peer_address.size());
+  info->dest_addrlen = peer_address.size();
+  return make_from(info.get());
+}
+
+absl::Status Endpoint::connect(uint64_t token) {
+  const int error = fi_connect(endpoint_.get(), peer_address_.data(), &token, sizeof(token));
+  return error == 0 ? absl::OkStatus() : native_error("connect endpoint", -error);
+}
+
+absl::Status Endpoint::accept() {
+  const int error = fi_accept(endpoint_.get(), nullptr, 0);
+  return error == 0 ? absl::OkStatus() : native_error("accept the peer's endpoint", -error);
+}
+
+absl::StatusOr<Endpoint::Event> Endpoint::next_event(uint64_t token) {
+  alignas(fi_eq_cm_entry) std::array<std::byte, sizeof(fi_eq_cm_entry) + 64> buffer{};  // and what the peer added
+  const auto& entry = *reinterpret_cast<const fi_eq_cm_entry*>(buffer.data());
+  uint32_t event = 0;
+  const ssize_t got = fi_eq_read(events_.get(), &event, buffer.data(), buffer.size(), 0);
+  if (got == -FI_EAGAIN) return Event::none;
+  if (got == -FI_EAVAIL) {
+    fi_eq_err_entry failure{};
+    fi_eq_readerr(events_.get(), &failure, 0);
+    return native_error("connect endpoints", failure.err == 0 ? FI_EIO : failure.err);
+  }
+  if (got < 0) return native_error("read connection events", static_cast<int>(-got));
+  if (event == FI_CONNECTED) connected_ = true;
+  if (event == FI_CONNECTED) return Event::connected;
+  if (event != FI_CONNREQ) return Event::none;  // an end: the lifeline tells of it
+  const Info info(entry.info);
+  uint64_t shown = 0;
+  std::memcpy(&shown, &buffer[sizeof(fi_eq_cm_entry)], sizeof(shown));
+  const bool knows = static_cast<size_t>(got) >= sizeof(fi_eq_cm_entry) + sizeof(shown) && shown == token;
+  if (!knows || endpoint_ != nullptr) {
+    fi_reject(listener_.get(), info->handle, nullptr, 0);  // a stranger
+    return Event::none;
+  }
+  if (absl::Status status = make_from(info.get()); !status.ok()) return status;
+  return Event::asked;
 }
 
 Endpoint::Failure Endpoint::read_failure() const {

@@ -27,19 +27,32 @@ struct Operation {
 /// is without spending bits of the immediate, and closing it ends all that is under way for this peer and no other.
 class Endpoint {
  public:
-  static absl::StatusOr<std::unique_ptr<Endpoint>> open(Domain& domain);
+  /// `accepts`: where endpoints connect, this one waits for its peer. Others are ready for receives at once.
+  static absl::StatusOr<std::unique_ptr<Endpoint>> open(fid_fabric* fabric, Domain& domain, bool accepts);
 
+  /// For the peer. Where endpoints connect and this one does not accept: some text.
+  const std::string& address() const { return address_; }
   /// Errors  INVALID_ARGUMENT: the provider does not know what to do with it.
   absl::Status set_peer(std::string_view address);
-  const std::string& address() const { return address_; }
+
+  // Where endpoints connect: whoever does not accept makes its endpoint, posts receives, connects; the other does so
+  // when next_event() says that somebody connects.
+  absl::Status make(std::string_view peer_address);
+  absl::Status connect(uint64_t token);
+  absl::Status accept();
+  enum class Event { none, asked, connected };
+  /// `asked`: somebody connects who knows the token, and the endpoint for it is made.
+  absl::StatusOr<Event> next_event(uint64_t token);
+  bool connected() const { return connected_; }
 
   fid_ep* fid() const { return endpoint_.get(); }
   fid_cq* queue() const { return queue_.get(); }
   fi_addr_t peer() const { return peer_; }
   /// -1 where the provider has none.
   int wait_fd() const { return wait_fd_; }
+  int event_fd() const { return event_fd_; }
 
-  /// "put", "get" … with what the provider says of the failure in front of the queue.
+  /// What the provider says of the failure in front of the queue.
   struct Failure {
     int error = 0;
     Operation* operation = nullptr;
@@ -48,17 +61,26 @@ class Endpoint {
   Failure read_failure() const;
 
  private:
-  Endpoint() = default;
-  absl::Status open_queue(Domain& domain);
-  absl::Status open_addresses(Domain& domain);
-  absl::Status start();
+  explicit Endpoint(Domain& domain) : domain_(domain) {}
+  absl::Status open_queue();
+  absl::Status open_addresses();
+  absl::Status open_events(fid_fabric* fabric, bool accepts);
+  absl::Status listen(fid_fabric* fabric);
+  absl::Status make_from(fi_info* info);
+  absl::Status name_after(struct fid* object);
 
+  Domain& domain_;
   Handle<fid_av> addresses_;
   Handle<fid_cq> queue_;
+  Handle<fid_eq> events_;
+  Handle<fid_pep> listener_;
   Handle<fid_ep> endpoint_;  // the first to be closed
   std::string address_;
+  std::string peer_address_;
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
+  bool connected_ = false;
   int wait_fd_ = -1;
+  int event_fd_ = -1;
 };
 
 }  // namespace gradrail::transport::ofi

@@ -7,11 +7,12 @@
 
 namespace gradrail::transport::ofi {
 
-absl::StatusOr<std::unique_ptr<Link>> Link::open(Domain& home, std::unique_ptr<Domain> own) {
-  std::unique_ptr<Link> link(new Link());
+absl::StatusOr<std::unique_ptr<Link>> Link::open(fid_fabric* fabric, Domain& home, std::unique_ptr<Domain> own,
+                                                 bool accepts) {
+  std::unique_ptr<Link> link(new Link(accepts));
   link->own_domain_ = std::move(own);
   link->domain_ = link->own_domain_ == nullptr ? &home : link->own_domain_.get();
-  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = Endpoint::open(*link->domain_);
+  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = Endpoint::open(fabric, *link->domain_, accepts);
   if (!endpoint.ok()) return endpoint.status();
   link->endpoint_ = *std::move(endpoint);
   absl::StatusOr<Registration> slab = link->domain_->add_messages(link->messages_.slab());
@@ -21,9 +22,28 @@ absl::StatusOr<std::unique_ptr<Link>> Link::open(Domain& home, std::unique_ptr<D
       link->domain_->add({.data = link->mailbox_, .bytes = sizeof(link->mailbox_)}, Access::remote_write);
   if (!mailbox.ok()) return mailbox.status();
   link->mailbox_memory_ = *std::move(mailbox);
-  absl::Status started = link->messages_.start(*link->endpoint_, link->message_memory_.descriptor);
-  if (!started.ok()) return started;
+  if (link->domain_->provider().connects) return link;
+  if (absl::Status status = link->start(); !status.ok()) return status;
   return link;
+}
+
+absl::Status Link::start() { return messages_.start(*endpoint_, message_memory_.descriptor); }
+
+absl::Status Link::meet(std::string_view address, uint64_t token) {
+  if (!domain_->provider().connects) return endpoint_->set_peer(address);
+  if (accepts_) return absl::OkStatus();
+  if (absl::Status status = endpoint_->make(address); !status.ok()) return status;
+  if (absl::Status status = start(); !status.ok()) return status;
+  return endpoint_->connect(token);
+}
+
+absl::Status Link::progress_connecting() {
+  if (!domain_->provider().connects) return absl::OkStatus();
+  const absl::StatusOr<Endpoint::Event> event = endpoint_->next_event(messages_.token());
+  if (!event.ok()) return event.status();
+  if (*event != Endpoint::Event::asked) return absl::OkStatus();
+  if (absl::Status status = start(); !status.ok()) return status;
+  return endpoint_->accept();
 }
 
 void Link::drain() const {

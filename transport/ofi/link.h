@@ -14,7 +14,14 @@ namespace gradrail::transport::ofi {
 class Link {
  public:
   /// `own` is the connection's own domain, or null: then it is in `home`.
-  static absl::StatusOr<std::unique_ptr<Link>> open(Domain& home, std::unique_ptr<Domain> own);
+  static absl::StatusOr<std::unique_ptr<Link>> open(fid_fabric* fabric, Domain& home, std::unique_ptr<Domain> own,
+                                                    bool accepts);
+
+  /// Begins to reach the endpoint that the peer has named, or to wait for it. `token` is the peer's.
+  absl::Status meet(std::string_view address, uint64_t token);
+  /// Goes on with that.
+  absl::Status progress_connecting();
+  bool connected() const { return endpoint_->connected(); }
 
   Domain& domain() const { return *domain_; }
   bool has_own_domain() const { return own_domain_ != nullptr; }
@@ -29,7 +36,11 @@ class Link {
   void shut();
 
  private:
-  Link() = default;
+  explicit Link(bool accepts) : accepts_(accepts) {}
+
+  absl::Status start();
+
+  const bool accepts_;
 
   // The order of declaration is the reverse of the order in which libfabric allows them to be closed.
   std::unique_ptr<Domain> own_domain_;

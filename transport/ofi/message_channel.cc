@@ -41,11 +41,6 @@ absl::Status MessageChannel::start(const Endpoint& endpoint, void* descriptor) {
   return absl::OkStatus();
 }
 
-absl::Status MessageChannel::knock(const Endpoint& endpoint) {
-  knocking_ = true;
-  return pump(endpoint);
-}
-
 void MessageChannel::meet(uint32_t credits, uint64_t token) {
   credits_ = std::min(credits, kReceives);
   peer_token_ = token;

@@ -38,7 +38,7 @@ class MessageChannel {
   absl::Status send(absl::Span<const std::byte> message);
   absl::Status pump(const Endpoint& endpoint);
   /// Sends nothing but a header: libfabric connects at the first message.
-  absl::Status knock(const Endpoint& endpoint);
+  void knock() { knocking_ = true; }
   /// All that was to be sent has gone.
   bool idle() const { return !knocking_ && free_sends_.size() + free_credit_sends_.size() == sends_.size(); }
   bool waiting() const { return first_queued_ < end_queued_ || !to_repost_.empty(); }
@@ -51,6 +51,8 @@ class MessageChannel {
   absl::StatusOr<std::optional<absl::Span<const std::byte>>> received(const Operation& operation, size_t bytes);
   /// The owner has seen the message: its buffer can receive again.
   void release(uint32_t slot) { to_repost_.push_back({slot, true}); }
+  /// A notice took the buffer, as it does where FI_RX_CQ_DATA is.
+  void taken(const Operation& operation) { to_repost_.push_back({operation.slot, false}); }
 
  private:
   struct Emptied {
@@ -62,7 +64,9 @@ class MessageChannel {
   static constexpr size_t kSlotBytes = kHeaderBytes + kMaxMessageBytes;
   /// News of credits take no credit: two may be under way, one for each half of the receives.
   static constexpr uint32_t kCreditSlots = 4;
-  static constexpr uint32_t kReceiveSlots = kReceives + kCreditSlots;
+  /// Notices take buffers too with some providers; the network holds them back when there are none.
+  static constexpr uint32_t kNoticeSlots = 92;
+  static constexpr uint32_t kReceiveSlots = kReceives + kCreditSlots + kNoticeSlots;
   static constexpr uint32_t kSendSlots = 2 * kReceives;
   static constexpr size_t kSlabBytes = (kReceiveSlots + kSendSlots + kCreditSlots) * kSlotBytes;
 

@@ -31,12 +31,13 @@ constexpr uint64_t kOrder = FI_ORDER_SAS | FI_ORDER_WAW;
 
 std::string_view first_part(std::string_view name) { return name.substr(0, name.find(';')); }
 
-Info make_hints(const OpenOptions& options, bool ordered) {
+Info make_hints(const OpenOptions& options, fi_ep_type type, bool ordered) {
   Info hints(fi_allocinfo());
   if (hints == nullptr) return hints;
   hints->caps = FI_MSG | FI_RMA;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
-  hints->ep_attr->type = FI_EP_RDM;
+  if (type == FI_EP_MSG) hints->mode |= FI_RX_CQ_DATA;
+  hints->ep_attr->type = type;
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED | FI_MR_ENDPOINT;
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
@@ -92,7 +93,23 @@ struct Choice {
   std::set<std::string> seen;  ///< what there is, for people
 };
 
-Choice choose(const fi_info* list, const OpenOptions& options) {
+/// verbs connects by itself: of the two ways to it the one with less in between, and without the ends of ofi_rxm.
+struct Attempt {
+  fi_ep_type type = FI_EP_RDM;
+  bool ordered = true;
+};
+constexpr std::array<Attempt, 3> kAttempts = {{{FI_EP_MSG, true}, {FI_EP_RDM, true}, {FI_EP_RDM, false}}};
+
+absl::StatusOr<Info> ask(const OpenOptions& options, fi_ep_type type, bool ordered) {
+  const Info hints = make_hints(options, type, ordered);
+  if (hints == nullptr) return native_error("fi_allocinfo", FI_ENOMEM);
+  fi_info* list = nullptr;
+  const int error = fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &list);
+  if (error != 0 && error != -FI_ENODATA) return native_error("fi_getinfo", -error);
+  return Info(list);
+}
+
+Choice choose(const fi_info* list, const OpenOptions& options, fi_ep_type type) {
   const std::set<std::string> wanted = wanted_addresses(options.bind_host);
   Choice choice;
   int best_rank = 0;
@@ -102,6 +119,7 @@ Choice choose(const fi_info* list, const OpenOptions& options) {
     const bool link_local = source.rfind("fe80", 0) == 0;  // needs a scope that a peer cannot know
     choice.seen.insert(fmt::format("{} on {}{}{}", name, info->domain_attr->name, source.empty() ? "" : " ", source));
     const bool forced = !options.ofi_provider.empty();
+    if (type == FI_EP_MSG && name != "verbs") continue;
     if (forced && !provider_matches(name, options.ofi_provider)) continue;
     if (options.rdma_only && !is_rdma_provider(name)) continue;
     if (!source.empty() && (wanted.empty() ? link_local : wanted.count(source) == 0)) continue;
@@ -125,6 +143,7 @@ Provider describe(const fi_info& found, bool ordered) {
   provider.separate_notices = first_part(provider.name) == "tcp";
   const bool shared_receives = first_part(provider.name) == "tcp";  // theirs are not posted to the endpoint
   provider.lingers = provider.name == "shm" || (provider.name.find("ofi_rxm") != std::string::npos && !shared_receives);
+  provider.connects = info.ep_attr->type == FI_EP_MSG;
   provider.ordered = ordered && info.ep_attr->max_order_waw_size > 0;
   provider.needs_descriptors = (mode & FI_MR_LOCAL) != 0;
   provider.virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
@@ -185,25 +204,18 @@ bool provider_matches(std::string_view name, std::string_view wanted) {
 absl::StatusOr<Provider> choose_provider(const OpenOptions& options) {
   prepare_environment();
   std::set<std::string> seen;
-  for (const bool ordered : {true, false}) {
-    const Info hints = make_hints(options, ordered);
-    fi_info* list = nullptr;
-    const int error =
-        hints == nullptr ? -FI_ENOMEM : fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &list);
-    if (error != 0 && error != -FI_ENODATA) return native_error("fi_getinfo", -error);
-    const Info owner(list);
-    Choice choice = choose(list, options);
+  for (const auto& [type, ordered] : kAttempts) {
+    const absl::StatusOr<Info> list = ask(options, type, ordered);
+    if (!list.ok()) return list.status();
+    Choice choice = choose(list->get(), options, type);
     if (choice.best != nullptr) return describe(*choice.best, ordered);
     seen.merge(choice.seen);
   }
-  if (!seen.empty() || options.ofi_provider.empty()) return nothing(options, seen);
-  OpenOptions any = options;  // so that the answer says what there is instead
-  any.ofi_provider.clear();
-  const Info hints = make_hints(any, true);
-  fi_info* list = nullptr;
-  if (hints != nullptr) fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &list);
-  const Info owner(list);
-  return nothing(options, choose(list, any).seen);
+  if (seen.empty() && !options.ofi_provider.empty()) {  // so that the answer says what there is instead
+    const absl::StatusOr<Info> list = ask({}, FI_EP_RDM, true);
+    if (list.ok()) seen = choose(list->get(), options, FI_EP_RDM).seen;
+  }
+  return nothing(options, seen);
 }
 
 }  // namespace gradrail::transport::ofi

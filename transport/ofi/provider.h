@@ -15,6 +15,8 @@ struct Provider {
   std::string name;    ///< "verbs;ofi_rxm"
   std::string device;  ///< "rxe0"
   bool rdma = false;
+  /// FI_EP_MSG: endpoints have connections of their own, else any endpoint reaches any other.
+  bool connects = false;
   bool ordered = false;            ///< writes land in the order posted; else they are made to by waiting for each
   bool needs_descriptors = false;  ///< FI_MR_LOCAL: local memory is registered too
   bool virtual_addresses = false;  ///< FI_MR_VIRT_ADDR: remote addresses are those of the peer's process
