@@ -1,7 +1,6 @@
 // The exchange of one worker: push buckets as they become ready, wait for all answers.
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "base/check.h"
 #include "base/crc32c.h"
@@ -49,7 +48,8 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
 
 void Client::Impl::ready(size_t tensor_index) {
   if (!exchanging_ && !begin_push()) return;
-  if (std::exchange(ready_[tensor_index], true)) return;  // said before: counting it again would push too early
+  if (ready_[tensor_index]) return;  // said before: counting it again would push too early
+  ready_[tensor_index] = true;
   for (ShardLink* link : touched_[tensor_index]) {
     // Last bucket first: the order in which the backward pass completes them.
     for (size_t i = link->buckets.size(); i-- > 0;) {

@@ -29,7 +29,8 @@ Client::Impl::~Impl() {
 }
 
 absl::Status Client::Impl::join() {
-  const TimePoint deadline = Clock::now() + options_.join_timeout;
+  const TimePoint now = Clock::now();
+  const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
   GRADRAIL_RETURN_IF_ERROR(allocate());
   GRADRAIL_RETURN_IF_ERROR(describe_all(deadline));
   GRADRAIL_RETURN_IF_ERROR(check_one_checkpoint_folder(controls_));
