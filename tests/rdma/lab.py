@@ -18,12 +18,14 @@ import time
 import guests
 import kernel
 from problem import CannotRun, Problem
+from results import read_status
 from runner import Runner
-from suites import SUITES
+from suites import SUITES, Suite
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
 WHOLE_SECONDS = 280  # ctest's limit for the lab is 300 s
+FULL_SECONDS = 3600
 KEPT_RUNS = 5
 
 
@@ -31,15 +33,21 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="the suites, and what each is about")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="suites to run; * and ? as in the shell")
+    parser.add_argument("--full", action="store_true", help="also what takes long: an hour rather than minutes, no limit but --limit")
     parser.add_argument("--shell", action="store_true", help="no suites: two guests, and a shell in one of them")
+    parser.add_argument("--run", metavar="COMMAND", help="no suites: this shell command, and its output ($BUILD is the build folder)")
+    parser.add_argument("--guests", type=int, default=1, choices=(1, 2), help="that --run runs in; $ROLE is 0 or 1")
     parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build/release", help="what is tested")
     parser.add_argument("--cache", type=pathlib.Path, default=ROOT / "build/rdma-lab", help="the kernel, logs of failed runs")
-    parser.add_argument("--limit", type=float, default=WHOLE_SECONDS, metavar="SECONDS", help="for the whole run")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help=f"for the whole run ({WHOLE_SECONDS}; {FULL_SECONDS} with --full)")
     parser.add_argument("--slower", type=float, default=1, metavar="N", help="stretch every suite's limit, for sanitizers")
     parser.add_argument("--keep", action="store_true", help="keep the logs of a good run too")
     parser.add_argument("--accel", default="tcg,thread=multi", help="QEMU's accelerator; kvm is faster where it works")
     parser.add_argument("--memory-mb", type=int, default=guests.MEMORY_MB, help="of each guest")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.limit is None:
+        options.limit = FULL_SECONDS if options.full else WHOLE_SECONDS
+    return options
 
 
 def chosen(patterns):
@@ -69,7 +77,11 @@ def run(options, suites):
     if options.shell:
         return open_shell(prepared, out, options)
     runner = Runner(prepared, out, options, say, deadline=start + options.limit)
+    if options.run:
+        suites = [Suite("run", "", job=options.run, seconds=int(options.limit), guests=options.guests, read=read_status)]
     good = runner.run(suites)
+    for log in sorted(out.glob("run/log.*")):
+        print(log.read_text(errors="replace"), end="")
     say(f"{runner.total_line()} in {time.monotonic() - start:.0f} s (Linux {prepared.version}, soft-RoCE)")
     if good and not options.keep:
         shutil.rmtree(out, ignore_errors=True)

@@ -10,6 +10,7 @@ from problem import GuestLost, Problem
 from suites import ENVIRONMENT
 
 GRACE_SECONDS = 30  # for a guest to end a job that is past its limit; after that the guest itself counts as stuck
+FULL_FACTOR = 6  # of a suite's limit, with --full
 
 
 class Job:
@@ -93,8 +94,9 @@ class Runner:
         folder.mkdir()
         for prepare in suite.prepare:
             prepare(self._out)
-        limit = suite.seconds * self._options.slower
-        words = {**ENVIRONMENT, **suite.environment, "RANKS": suite.guests, "OUT": f"/out/{suite.name}"}
+        limit = suite.seconds * self._options.slower * (FULL_FACTOR if self._options.full else 1)
+        words = {**ENVIRONMENT, **suite.environment, "RANKS": suite.guests, "OUT": f"/out/{suite.name}",
+                 "FULL": "1" if self._options.full else ""}
         exports = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in words.items())
         (folder / "job").write_text(exports + suite.job + "\n")
         guests.cable.repair()

@@ -56,13 +56,10 @@ def plugin(transport):
 
 
 def conformance(name, about, transport, seconds, environment):
-    """The whole transport suite, no skip allowed. Each guest takes half of the tests: odd ones, and there are cores for both."""
-    return Suite(
-        f"conformance-{name}", about, seconds=seconds, guests=2, requires=(transport,), needs=(CONFORMANCE, plugin(transport)),
-        # A device hears on the address of its network device, not on 127.0.0.1.
-        job=f'GRADRAIL_TEST_HOST=$MY_ADDRESS GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$ROLE "$BUILD/{CONFORMANCE}" '
-            f'--gtest_filter="*/{transport}_*"',
-        environment={"GRADRAIL_REQUIRE": transport, **environment})
+    """The whole transport suite, no skip allowed."""
+    return Suite(f"conformance-{name}", about, job='. "$LAB/jobs/conformance.sh"', seconds=seconds, guests=2,
+                 requires=(transport,), needs=(CONFORMANCE, plugin(transport)),
+                 environment={"TRANSPORT": transport, "GRADRAIL_REQUIRE": transport, **environment})
 
 
 def training(name, about, transport, steps, seconds=120, environment=None):

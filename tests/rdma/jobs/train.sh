@@ -18,6 +18,11 @@ counted() {
   cable bytes
 }
 
+# What a task that failed said about it: a crash buries that under a backtrace.
+last_words() {
+  grep -hE "^gradrail: |[Aa]ssertion|terminate called|Sanitizer|what\(\):" "$@" | tail -1 | grep . || tail -qn 1 "$@" | tail -1
+}
+
 train() {
   local name=$1
   shift
@@ -25,7 +30,7 @@ train() {
   if [ "$ROLE" = 1 ]; then
     task "$name" ps --job_name ps --task_index 0 "$@"
     local status=$?
-    [ $status = 0 ] || fail "$name.ps" "exit status $status: $(tail -1 "$OUT/$name.ps")"
+    [ $status = 0 ] || fail "$name.ps" "exit status $status: $(last_words "$OUT/$name.ps")"
   else
     counted > "$OUT/$name.before"
     task "$name" worker1 --job_name worker --task_index 1 "$@" &
@@ -34,7 +39,7 @@ train() {
     wait $! || status=$?
     counted > "$OUT/$name.after"
     sed -n 's/^Parameter-Hash: //p' "$OUT/$name.worker0" > "$OUT/$name.hash"
-    [ $status = 0 ] || fail "$name" "exit status $status: $(tail -1 "$OUT/$name.worker0")"
+    [ $status = 0 ] || fail "$name" "exit status $status: $(last_words "$OUT/$name".worker[01])"
   fi
   meet "$name.end" || return
 }
@@ -91,7 +96,7 @@ disturbed() {
   local name=$1 transport=$2 seconds=$3
   shift 3
   if [ "$ROLE" = 0 ]; then
-    (until_true $RUN_SECONDS grep -q '^Step:' "$OUT/$name.worker0"
+    (until_true $RUN_SECONDS grep -qs '^Step:' "$OUT/$name.worker0"
      cable "$@" && sleep "$seconds" && cable restore) > "$OUT/$name.fault" 2>&1 &
   fi
   train "$name" --transport "$transport,tcp" --failback-secs 2
