@@ -15,9 +15,11 @@ namespace {
 
 /// An accepted connection that has not greeted by then is closed, as over tcp.
 constexpr Duration kGreetingTime = std::chrono::seconds(5);
-/// How long connect() waits for the path to be there, which takes milliseconds when the peer polls: whoever does not
-/// poll afterwards can count on what it sends all the same.
-constexpr Duration kPathTime = std::chrono::seconds(1);
+/// How long connect() waits for the peer's greeting, which comes at once when the peer polls, and then for the path.
+/// Both take milliseconds, a second in an emulated machine. Whoever does not poll afterwards can count on what it
+/// sends.
+constexpr Duration kAnswerTime = std::chrono::seconds(2);
+constexpr Duration kPathTime = std::chrono::seconds(10);
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxConnections = 1024;
 
@@ -63,7 +65,7 @@ absl::StatusOr<Connection*> UcxContext::connect(const std::string& address, Time
     close(*adopted);
     return status;
   }
-  await_path(**adopted, std::min(deadline, Clock::now() + kPathTime));
+  await_path(**adopted, deadline);
   const auto state = (*adopted)->state();
   if (state == UcxConnection::State::greeting || state == UcxConnection::State::open) return *adopted;
   const absl::Status cause = (*adopted)->cause();
@@ -78,7 +80,9 @@ void UcxContext::await_path(const UcxConnection& connection, TimePoint deadline)
     const auto state = connection.state();
     return state == UcxConnection::State::greeting || (state == UcxConnection::State::open && !connection.proven());
   };
-  while (waiting() && Clock::now() < deadline) {
+  const TimePoint start = Clock::now();
+  const auto patience = [&] { return connection.state() == UcxConnection::State::greeting ? kAnswerTime : kPathTime; };
+  while (waiting() && Clock::now() < std::min(deadline, start + patience())) {
     progress_worker();
     poll_lifelines();
     if (!waiting()) return;
