@@ -34,7 +34,7 @@ OfiConnection::OfiConnection(OfiContext& context, Connection* lifeline, bool acc
       lifeline_(lifeline),
       state_(accepted ? State::stranger : State::greeting),
       puts_(Operation::Kind::put, kMaxPuts, context.provider().ordered ? context.provider().pieces_in_flight : 1,
-            context.provider().piece_bytes),
+            context.provider().piece_bytes, context.provider().confirms_writes),
       gets_(Operation::Kind::get, kMaxGets, kGetPieces, context.provider().piece_bytes) {}
 
 OfiConnection::~OfiConnection() {

@@ -27,6 +27,7 @@ class Link {
   bool has_own_domain() const { return own_domain_ != nullptr; }
   Endpoint& endpoint() const { return *endpoint_; }
   MessageChannel& messages() { return messages_; }
+  void* message_descriptor() const { return message_memory_.descriptor; }
   std::byte* mailbox() { return mailbox_; }
   const Registration& mailbox_memory() const { return mailbox_memory_; }
 

@@ -46,8 +46,6 @@ Info make_hints(const OpenOptions& options, fi_ep_type type, bool ordered) {
   hints->domain_attr->cq_data_size = sizeof(uint32_t);
   hints->tx_attr->msg_order = ordered ? kOrder : FI_ORDER_SAS;
   hints->rx_attr->msg_order = hints->tx_attr->msg_order;
-  // Where order is ours to make, a write counts as done when it can be seen.
-  if (!ordered) hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
   if (!options.ofi_provider.empty()) hints->fabric_attr->prov_name = strdup(options.ofi_provider.c_str());
   return hints;
 }
@@ -145,6 +143,7 @@ Provider describe(const fi_info& found, bool ordered) {
   provider.lingers = provider.name == "shm" || (provider.name.find("ofi_rxm") != std::string::npos && !shared_receives);
   provider.connects = info.ep_attr->type == FI_EP_MSG;
   provider.ordered = ordered && info.ep_attr->max_order_waw_size > 0;
+  provider.confirms_writes = !provider.ordered || first_part(provider.name) == "tcp";
   provider.needs_descriptors = (mode & FI_MR_LOCAL) != 0;
   provider.virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
   provider.chooses_keys = (mode & FI_MR_PROV_KEY) != 0;

@@ -27,6 +27,9 @@ struct Provider {
   /// A notice must not travel with bytes: when an endpoint of the tcp provider 1.17 is closed in the middle of such a
   /// write, ofi_rxm takes what it was for a pointer.
   bool separate_notices = false;
+  /// A write is done when the peer's side has confirmed it: where order is ours to make, and where a write that is
+  /// refused there would otherwise pass for done here.
+  bool confirms_writes = false;
   bool binds_regions = false;      ///< FI_MR_ENDPOINT: a region belongs to one endpoint
   uint64_t key_mask = UINT64_MAX;  ///< bits of a key that we may choose
   int immediate_bits = 0;

@@ -10,8 +10,8 @@
 
 namespace gradrail::transport::ofi {
 
-TransferQueue::TransferQueue(Operation::Kind kind, size_t capacity, size_t pieces, size_t piece_bytes)
-    : kind_(kind), piece_bytes_(piece_bytes), entries_(capacity), operations_(pieces) {
+TransferQueue::TransferQueue(Operation::Kind kind, size_t capacity, size_t pieces, size_t piece_bytes, bool confirmed)
+    : kind_(kind), piece_bytes_(piece_bytes), confirmed_(confirmed), entries_(capacity), operations_(pieces) {
   GRADRAIL_CHECK((capacity & (capacity - 1)) == 0);
   for (Operation& operation : operations_) {
     operation.kind = kind;
@@ -22,19 +22,39 @@ TransferQueue::TransferQueue(Operation::Kind kind, size_t capacity, size_t piece
 void TransferQueue::push(const Transfer& transfer) { at(end_++) = {.transfer = transfer}; }
 
 ssize_t TransferQueue::post_piece(const Endpoint& endpoint, Entry& entry, Operation& operation, uint64_t bytes) {
-  const Transfer& what = entry.transfer;
-  std::byte* local = what.local + entry.posted_bytes;
-  const uint64_t remote = what.remote + entry.posted_bytes;
-  const bool last = entry.posted_bytes + bytes == what.bytes;
+  Transfer piece = entry.transfer;
+  const bool last = entry.posted_bytes + bytes == piece.bytes;
+  piece.local += entry.posted_bytes;
+  piece.remote += entry.posted_bytes;
+  piece.bytes = bytes;
+  if (!last) piece.immediate.reset();
   if (kind_ == Operation::Kind::get) {
-    return fi_read(endpoint.fid(), local, bytes, what.descriptor, endpoint.peer(), remote, what.key,
+    return fi_read(endpoint.fid(), piece.local, bytes, piece.descriptor, endpoint.peer(), piece.remote, piece.key,
                    &operation.context);
   }
-  if (last && what.immediate) {
-    return fi_writedata(endpoint.fid(), local, bytes, what.descriptor, *what.immediate, endpoint.peer(), remote,
-                        what.key, &operation.context);
+  if (confirmed_) return post_confirmed(endpoint, piece, operation);
+  if (piece.immediate) {
+    return fi_writedata(endpoint.fid(), piece.local, bytes, piece.descriptor, *piece.immediate, endpoint.peer(),
+                        piece.remote, piece.key, &operation.context);
   }
-  return fi_write(endpoint.fid(), local, bytes, what.descriptor, endpoint.peer(), remote, what.key, &operation.context);
+  return fi_write(endpoint.fid(), piece.local, bytes, piece.descriptor, endpoint.peer(), piece.remote, piece.key,
+                  &operation.context);
+}
+
+ssize_t TransferQueue::post_confirmed(const Endpoint& endpoint, const Transfer& piece, Operation& operation) const {
+  const iovec local = {piece.local, piece.bytes};
+  const fi_rma_iov remote = {piece.remote, piece.bytes, piece.key};
+  void* descriptor = piece.descriptor;
+  const fi_msg_rma message = {.msg_iov = &local,
+                              .desc = &descriptor,
+                              .iov_count = 1,
+                              .addr = endpoint.peer(),
+                              .rma_iov = &remote,
+                              .rma_iov_count = 1,
+                              .context = &operation.context,
+                              .data = piece.immediate.value_or(0)};
+  const uint64_t flags = FI_COMPLETION | FI_DELIVERY_COMPLETE | (piece.immediate ? FI_REMOTE_CQ_DATA : 0);
+  return fi_writemsg(endpoint.fid(), &message, flags);
 }
 
 absl::Status TransferQueue::pump(const Endpoint& endpoint) {

@@ -28,7 +28,8 @@ struct Transfer {
 ///             2. A piece is either in free_ or posted.
 class TransferQueue {
  public:
-  TransferQueue(Operation::Kind kind, size_t capacity, size_t pieces, size_t piece_bytes);
+  /// `confirmed`: puts count as finished when they can be seen by the peer.
+  TransferQueue(Operation::Kind kind, size_t capacity, size_t pieces, size_t piece_bytes, bool confirmed = false);
 
   size_t room() const { return entries_.size() - (end_ - done_); }
   /// There is something to post, and nothing under way whose completion would say when.
@@ -48,10 +49,12 @@ class TransferQueue {
     bool posted = false;  ///< to the end
   };
   Entry& at(uint64_t number) { return entries_[number & (entries_.size() - 1)]; }
+  ssize_t post_confirmed(const Endpoint& endpoint, const Transfer& piece, Operation& operation) const;
   ssize_t post_piece(const Endpoint& endpoint, Entry& entry, Operation& operation, uint64_t bytes);
 
   const Operation::Kind kind_;
   const size_t piece_bytes_;
+  const bool confirmed_;
   std::vector<Entry> entries_;
   std::vector<Operation> operations_;  ///< slot: number of the entry, modulo their count
   std::vector<Operation*> free_;
