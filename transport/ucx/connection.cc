@@ -53,9 +53,7 @@ absl::StatusOr<std::byte*> UcxConnection::map(RemoteRegion) {
   return absl::UnimplementedError("ucx does not map a peer's memory");
 }
 
-std::string UcxConnection::describe() const {
-  return fmt::format("ucx {} {}", endpoint_ == nullptr ? "closed" : lanes_of(endpoint_).text, ends_);
-}
+std::string UcxConnection::describe() const { return fmt::format("ucx {} {}", lanes_.text, ends_); }
 
 absl::Status UcxConnection::greet() {
   const std::string text = encode(context_.greeting_for(*this));
@@ -126,7 +124,7 @@ absl::Status UcxConnection::open_endpoint(const Greeting& peer) {
     endpoint_ = nullptr;
     return native_error("reach the peer", status);
   }
-  vouched_ = lanes_of(endpoint_).rdma;
+  lanes_ = lanes_of(endpoint_);
   return absl::OkStatus();
 }
 

@@ -46,7 +46,7 @@ class UcxConnection final : public Connection {
   absl::Status send(absl::Span<const std::byte> message) override;
   absl::StatusOr<std::byte*> map(RemoteRegion region) override;
   std::string describe() const override;
-  bool uses_rdma() const override { return endpoint_ != nullptr && lanes_of(endpoint_).rdma; }
+  bool uses_rdma() const override { return lanes_.rdma; }
 
   // For the context: set-up and end (connection.cc).
   State state() const { return state_; }
@@ -150,7 +150,6 @@ class UcxConnection final : public Connection {
   const TimePoint greeting_deadline_;
   std::string ends_;  ///< "10.0.0.2:40112 > 10.0.0.1:2223"
   Greeting peer_;
-  bool vouched_ = false;  ///< whether bulk that has moved is known to have been whole without asking the lifeline
 
   // Owner thread.
   State state_ = State::greeting;
@@ -164,6 +163,7 @@ class UcxConnection final : public Connection {
   TimePoint end_deadline_{};
   TimePoint words_deadline_{};
   ucp_ep_h endpoint_ = nullptr;
+  Lanes lanes_{.text = "(not connected yet)", .rdma = false};  ///< as they were chosen, and again once wired up
   void* close_request_ = nullptr;
   std::vector<RegionKey> imported_;  ///< RemoteRegion n is imported_[n - 1]; 0 is no region
 

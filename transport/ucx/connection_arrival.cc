@@ -133,8 +133,8 @@ void UcxConnection::on_put_moved(void* request, ucs_status_t status, size_t, voi
 // the sender's own loop moves the bytes, they may come from memory that the sender, having closed, uses for something
 // else; its lifeline says so before that.
 void UcxConnection::moved(Arrival& arrival) {
-  arrival.state = vouched_ ? Arrival::State::done : Arrival::State::moved;
-  if (vouched_) {
+  arrival.state = lanes_.rdma ? Arrival::State::done : Arrival::State::moved;
+  if (lanes_.rdma) {
     announce();
   } else {
     context_.vouch_soon(this);
@@ -237,7 +237,7 @@ ucs_status_t UcxConnection::get_data_arrives(const Header& header, void* data, s
 }
 
 void UcxConnection::get_moved(PendingGet& get) {
-  if (vouched_) return get_done(get);
+  if (lanes_.rdma) return get_done(get);
   get.moved = true;
   context_.vouch_soon(this);
 }

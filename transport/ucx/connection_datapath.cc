@@ -213,7 +213,10 @@ void UcxConnection::sent(Operation* operation, ucs_status_t status) {
     const absl::Status error = native_error(kind_name(kind), status);
     return fail({error.code(), fmt::format("{}: {}", describe(), message_of(error))});
   }
-  if (kind == MessageKind::hello && proven()) introduce();
+  if (kind == MessageKind::hello) {
+    lanes_ = lanes_of(endpoint_);
+    if (proven()) introduce();
+  }
   if (kind == MessageKind::put && tag != 0) {
     context_.report({.kind = Completion::Kind::put_done, .connection = this, .tag = tag});
   }

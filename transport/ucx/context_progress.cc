@@ -92,8 +92,8 @@ void UcxContext::bury_ended() {
 }
 
 void UcxContext::finish(UcxConnection* connection) {
-  if (connection->state() == UcxConnection::State::lost) return;
-  connection->leave();
+  const bool lost = connection->state() == UcxConnection::State::lost;
+  if (!lost) connection->leave();
   const TimePoint deadline = Clock::now() + kReleaseTime;
   while (!connection->released() && !connection->abandoned() && Clock::now() < deadline)
     ucp_worker_progress(worker_.get());
