@@ -50,11 +50,13 @@ def parse_arguments():
     return options
 
 
-def chosen(patterns):
+def chosen(patterns, full):
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(suite.name, pattern) for suite in SUITES):
             raise SystemExit(f"no suite is called {pattern}; --list shows them")
-    return [s for s in SUITES if not patterns or any(fnmatch.fnmatchcase(s.name, p) for p in patterns)]
+    if not patterns:
+        return [suite for suite in SUITES if full or not suite.long]
+    return [suite for suite in SUITES if any(fnmatch.fnmatchcase(suite.name, p) for p in patterns)]
 
 
 def say(text):
@@ -109,10 +111,10 @@ def is_required():
 
 def main():
     options = parse_arguments()
-    suites = chosen(options.only)
+    suites = chosen(options.only, options.full or options.list)
     if options.list:
         for suite in suites:
-            print(f"{suite.name:24} {suite.guests} guest{'s' if suite.guests > 1 else ' '}  {suite.about}")
+            print(f"{suite.name:24} {'--full' if suite.long else '':8}{suite.about}")
         return 0
     # A signal becomes an exception, so that the guests end on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -31,6 +31,7 @@ class Suite:
     read: object = results.read_gtest
     needs: tuple = ()  # files of the build folder without which there is nothing to run
     environment: dict = field(default_factory=dict)
+    long: bool = False  # only with --full, or when asked for by name
     prepare: tuple = ()  # functions that put something into the run's folder, seen in the guests as /out
     requires: tuple = ()  # words of GRADRAIL_REQUIRE that forbid this suite to skip, beside "rdma" and its own name
 
@@ -55,18 +56,18 @@ def plugin(transport):
     return f"lib/gradrail/libgradrail_transport_{transport}.so"
 
 
-def conformance(name, about, transport, seconds, environment):
+def conformance(name, about, transport, seconds, environment, long=False):
     """The whole transport suite, no skip allowed."""
     return Suite(f"conformance-{name}", about, job='. "$LAB/jobs/conformance.sh"', seconds=seconds, guests=2,
-                 requires=(transport,), needs=(CONFORMANCE, plugin(transport)),
+                 requires=(transport,), needs=(CONFORMANCE, plugin(transport)), long=long,
                  environment={"TRANSPORT": transport, "GRADRAIL_REQUIRE": transport, **environment})
 
 
-def training(name, about, transport, steps, seconds=120, environment=None):
+def training(name, about, transport, steps, seconds=120, environment=None, long=False):
     return Suite(
         f"train-{name}", about, job=f'. "$LAB/jobs/train.sh"; reference; {steps}; exit $failed', seconds=seconds, guests=2,
         read=results.read_steps, needs=(GRADRAIL, plugin(transport)), prepare=(small_mnist,), requires=(transport,),
-        environment=environment or {})
+        environment=environment or {}, long=long)
 
 
 # rc brings ud along, over which it is wired up; rc_verbs alone, or with tcp, ends with "no auxiliary transport".
@@ -85,7 +86,7 @@ SUITES = (
     conformance("ofi-verbs", "the transport suite over libfabric's verbs;ofi_rxm", "ofi", 180,
                 {"GRADRAIL_TEST_OFI_PROVIDER": "verbs;ofi_rxm"}),
     conformance("ucx-rc", "the transport suite over UCX's rc_verbs", "ucx", 180, UCX_RC),
-    conformance("ucx-ud", "the transport suite over UCX's ud_verbs", "ucx", 180, UCX_UD),
+    conformance("ucx-ud", "the transport suite over UCX's ud_verbs", "ucx", 180, UCX_UD, long=True),
     training("ofi", "MNIST, 1 ps and 2 workers, sync, over ofi on verbs: hash as over tcp, bytes by RDMA", "ofi",
              "over ofi ofi"),
     training("ucx", "the same over ucx", "ucx", "over ucx ucx", environment=UCX_RC),
@@ -95,4 +96,6 @@ SUITES = (
              "moves ofi-roce ofi", environment={"EPOCHS": "2"}, seconds=200),
     training("ucx-roce-dropped", "the same over ucx", "ucx", "moves ucx-roce ucx", environment={"EPOCHS": "2", **UCX_RC_QUICK},
              seconds=200),
+    training("ofi-loss", "1 % of the frames lost and 1 ms of delay: hash as over tcp", "ofi", "lossy ofi-loss ofi", long=True),
+    training("ucx-loss", "the same over ucx", "ucx", "lossy ucx-loss ucx", environment=UCX_RC, long=True),
 )

@@ -122,3 +122,10 @@ moves() {
   said "$1" moved "goes on over tcp"
   said "$1" back "back on $2"
 }
+
+# lossy NAME TRANSPORT: a link that loses 1 % of the frames, both ways, and takes a millisecond. Right, if slow.
+lossy() {
+  tc qdisc replace dev "$NETDEV" root netem loss 1% delay 1ms || fail "$1.netem" "tc refused"
+  over "$1" "$2"
+  tc qdisc del dev "$NETDEV" root
+}
