@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -19,7 +20,7 @@ namespace gradrail::ps {
 // immediate = bucket). Both sides' puts are ordered, so the notice of the header says that the bytes are there.
 
 /// More than any network's packet: a path that loses large packets alone fails the check.
-inline constexpr uint64_t kCheckBytes = 16 << 10;
+inline constexpr size_t kCheckBytes = 16 << 10;
 /// Announces the pattern. A transport may carry as few as 20 bits.
 inline constexpr uint64_t kCheckImmediate = (1 << 20) - 1;
 /// Immediates below are bucket indexes.

@@ -122,7 +122,7 @@ absl::Status Shard::set_up(Setup setup) {
     parameters_ = *std::move(memory);
     for (const auto& context : contexts_) {
       absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region =
-          context->register_memory(parameters_.span(), transport::Access::local);
+          transport::register_on(registered_, *context, parameters_.span(), transport::Access::local);
       if (!region.ok()) return region.status();
       parameters_regions_.push_back(*std::move(region));
     }

@@ -157,6 +157,7 @@ class Shard {
   bool is_set_up_ = false;
   Setup setup_;
   std::unique_ptr<ShardProtocol> protocol_;
+  transport::RegistrationBudget registered_;
   SharedMemory parameters_;
   std::vector<std::unique_ptr<transport::MemoryRegion>> parameters_regions_;  ///< per context
   std::vector<float> state_[2];

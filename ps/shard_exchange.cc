@@ -22,7 +22,7 @@ float* Shard::parameters_of(uint32_t bucket) const {
 const float* Shard::gradient(const ShardPeer& peer, uint32_t bucket) const {
   const ElementRange where = bucket_range(bucket);
   if (peer.gradients_mapped != nullptr) return peer.gradients_mapped + where.first;
-  const std::byte* payload = peer.slots.data() + bucket_count() * sizeof(SlotHeader);
+  const std::byte* payload = peer.slots.memory.data() + bucket_count() * sizeof(SlotHeader);
   return reinterpret_cast<const float*>(payload) + (where.first - range().first);
 }
 
@@ -166,7 +166,7 @@ bool Shard::send_answer(ShardPeer& peer, uint32_t bucket) {
     peer.parameters_sent[bucket] = true;  // any other failure: peer_lost is on its way
   }
   const absl::Status posted = peer.connection->put(
-      {.region = peer.returns_region.get(), .offset = bucket * sizeof(ReturnHeader), .bytes = sizeof(ReturnHeader)},
+      {.region = peer.returns.region.get(), .offset = bucket * sizeof(ReturnHeader), .bytes = sizeof(ReturnHeader)},
       {.region = peer.returns_remote, .offset = bucket * sizeof(ReturnHeader)}, {.immediate = bucket});
   return !absl::IsResourceExhausted(posted);
 }

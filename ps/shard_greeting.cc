@@ -1,4 +1,6 @@
 // A data connection of a shard from its first message until it is active: admitted, mapped, checked (control.proto).
+#include <algorithm>
+
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/control.pb.h"
@@ -21,15 +23,6 @@ constexpr auto kFarewell = std::chrono::seconds(1);
 absl::Status send(transport::Connection& connection, const proto::ToWorker& message) {
   const std::string bytes = message.SerializeAsString();
   return connection.send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
-}
-
-absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> make_region(transport::Context& context, const char* name,
-                                                                     size_t bytes, transport::Access access,
-                                                                     SharedMemory& memory) {
-  absl::StatusOr<SharedMemory> made = SharedMemory::create(name, std::max<size_t>(bytes, kCheckBytes));
-  if (!made.ok()) return made.status();
-  memory = *std::move(made);
-  return context.register_memory(memory.span(), access);
 }
 
 }  // namespace
@@ -90,22 +83,22 @@ void Shard::continue_mapping(ShardPeer& peer) {
 
 absl::Status Shard::welcome(ShardPeer& peer) {
   transport::Context& context = *contexts_[peer.context_index];
-  const size_t payload_bytes = range().count * sizeof(float);
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> slots =
-      make_region(context, "gradrail-slots", bucket_count() * sizeof(SlotHeader) + payload_bytes,
-                  transport::Access::remote_write, peer.slots);
+  const size_t slot_bytes = bucket_count() * sizeof(SlotHeader) + range().count * sizeof(float);
+  absl::StatusOr<transport::RegisteredMemory> slots = transport::make_registered(
+      registered_, context, "gradrail-slots", std::max(slot_bytes, kCheckBytes), transport::Access::remote_write);
   if (!slots.ok()) return slots.status();
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> returns = make_region(
-      context, "gradrail-returns", bucket_count() * sizeof(ReturnHeader), transport::Access::local, peer.returns);
+  const size_t return_bytes = bucket_count() * sizeof(ReturnHeader);
+  absl::StatusOr<transport::RegisteredMemory> returns = transport::make_registered(
+      registered_, context, "gradrail-returns", std::max(return_bytes, kCheckBytes), transport::Access::local);
   if (!returns.ok()) return returns.status();
-  peer.slots_region = *std::move(slots);
-  peer.returns_region = *std::move(returns);
+  peer.slots = *std::move(slots);
+  peer.returns = *std::move(returns);
   GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
   peer.stored_version.assign(bucket_count(), UINT64_MAX);
   peer.parameters_sent.assign(bucket_count(), false);
 
   proto::ToWorker message;
-  message.mutable_welcome()->set_slots_key(peer.slots_region->key());
+  message.mutable_welcome()->set_slots_key(peer.slots.region->key());
   message.mutable_welcome()->set_gradients_mapped(peer.gradients_mapped != nullptr);
   GRADRAIL_RETURN_IF_ERROR(send(*peer.connection, message));
   peer.phase = ShardPeer::Phase::checking;
@@ -124,7 +117,7 @@ absl::Status Shard::probe_mapping(const ShardPeer& peer) {
                              {peer.parameters_remote, (range().first + range().count - 1) * bytes}, {}));
   }
   if (peer.gradients_mapped != nullptr) {
-    GRADRAIL_RETURN_IF_ERROR(peer.connection->get({peer.returns_region.get(), 0, bytes},
+    GRADRAIL_RETURN_IF_ERROR(peer.connection->get({peer.returns.region.get(), 0, bytes},
                                                   {peer.gradients_remote, (range().first + range().count - 1) * bytes},
                                                   0));
   }
@@ -133,16 +126,16 @@ absl::Status Shard::probe_mapping(const ShardPeer& peer) {
 
 void Shard::on_check(ShardPeer& peer, uint64_t immediate) {
   if (immediate != kCheckImmediate) return refuse(peer, "a push before the path was checked");
-  const absl::Span<std::byte> arrived(peer.slots.data(), kCheckBytes);
+  const absl::Span<std::byte> arrived(peer.slots.memory.data(), kCheckBytes);
   if (const std::string wrong = compare_check(arrived, peer.check_seed); !wrong.empty()) return refuse(peer, wrong);
   std::fill(arrived.begin(), arrived.end(), std::byte{});
-  fill_check({peer.returns.data(), kCheckBytes}, check_answer_seed(peer.check_seed));
+  fill_check({peer.returns.memory.data(), kCheckBytes}, check_answer_seed(peer.check_seed));
   peer.phase = ShardPeer::Phase::answering;
   answer_check(peer);
 }
 
 void Shard::answer_check(ShardPeer& peer) {
-  const absl::Status posted = peer.connection->put({peer.returns_region.get(), 0, kCheckBytes},
+  const absl::Status posted = peer.connection->put({peer.returns.region.get(), 0, kCheckBytes},
                                                    {peer.returns_remote, 0}, {.immediate = kCheckImmediate});
   if (absl::IsResourceExhausted(posted)) return;
   if (!posted.ok()) return refuse(peer, fmt::format("the checked transfer: {}", message_of(posted)));
@@ -162,8 +155,8 @@ void Shard::activate(ShardPeer& peer) {
   by_worker_[peer.worker] = &peer;
   peer.phase = ShardPeer::Phase::active;
   --unsettled_;
-  spdlog::info("{}: worker {} connected: {}{}", options_.name, peer.worker, peer.connection->describe(),
-               peer.gradients_mapped != nullptr ? " (mapped)" : "");
+  spdlog::info("{}: worker {} connected: {}{}; registered so far: {}", options_.name, peer.worker,
+               peer.connection->describe(), peer.gradients_mapped != nullptr ? " (mapped)" : "", registered_.text());
 }
 
 void Shard::refuse(ShardPeer& peer, const std::string& why) {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/memory.h"
 #include "ps/exchange_layout.h"
 #include "ps/protocol.h"
 #include "transport/connection.h"
+#include "transport/registration.h"
 
 namespace gradrail::ps {
 
@@ -45,10 +45,8 @@ struct ShardPeer {
   float* parameters_mapped = nullptr;       ///< all elements of the model
   const float* gradients_mapped = nullptr;  ///< all elements of the model
 
-  SharedMemory slots;  ///< [SlotHeader × buckets][payload]
-  std::unique_ptr<transport::MemoryRegion> slots_region;
-  SharedMemory returns;  ///< [ReturnHeader × buckets], source of the way back
-  std::unique_ptr<transport::MemoryRegion> returns_region;
+  transport::RegisteredMemory slots;    ///< [SlotHeader × buckets][payload]
+  transport::RegisteredMemory returns;  ///< [ReturnHeader × buckets], source of the way back
 
   std::vector<uint64_t> stored_version;  ///< per bucket: version already stored into parameters_mapped
   std::deque<uint32_t> backlog;          ///< buckets whose answer the transport could not take yet
@@ -57,8 +55,8 @@ struct ShardPeer {
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
 
-  const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.data()); }
-  ReturnHeader* return_headers() const { return reinterpret_cast<ReturnHeader*>(returns.data()); }
+  const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.memory.data()); }
+  ReturnHeader* return_headers() const { return reinterpret_cast<ReturnHeader*>(returns.memory.data()); }
 };
 
 }  // namespace gradrail::ps

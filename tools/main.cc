@@ -22,6 +22,7 @@ int finish(const absl::Status& status) {
 int train(const TrainFlags& flags) {
   absl::StatusOr<TrainOptions> options = check_train_flags(flags);
   if (!options.ok()) return finish(options.status());
+  if (flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
   if (options->local) return run_local_cluster(*std::move(options));
   if (options->task.job == "ps") return finish(run_ps(*options, [](uint16_t) {}));
   return finish(run_worker(*options));

@@ -185,7 +185,8 @@ absl::Status run_worker(const TrainOptions& options) {
                                      .epochs = options.flags.epochs,
                                      .seed = options.flags.seed,
                                      .log_every = options.flags.log_every,
-                                     .save_every_steps = options.flags.save_steps},
+                                     .save_every_steps = options.flags.save_steps,
+                                     .verbose = options.flags.verbose},
                                     {.line = [&](const std::string& line) { bar.print_above(line); },
                                      .progress = [&](const worker::Progress& progress) { bar.show(progress); }},
                                     stop_requested));

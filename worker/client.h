@@ -15,6 +15,7 @@
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
 #include "ps/shard_map.h"
+#include "transport/registration.h"
 #include "transport/wait_set.h"
 
 namespace gradrail::worker {
@@ -54,6 +55,7 @@ struct ClientStats {
     uint64_t returned = 0;
   };
   std::vector<PathBytes> path_bytes;
+  transport::RegistrationBudget registered;
   uint64_t moves = 0;    ///< paths lost in mid-run and replaced by another
   uint64_t returns = 0;  ///< moves back to a better path
 };

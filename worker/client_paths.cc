@@ -62,12 +62,12 @@ absl::StatusOr<OpenContext*> Client::Impl::open_context(const std::string& name)
                       .ofi_provider = options_.ofi_provider});
   if (!context.ok()) return context.status();
   absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> parameters =
-      (*context)->register_memory(parameters_.span(), transport::Access::remote_write);
+      transport::register_on(stats_.registered, **context, parameters_.span(), transport::Access::remote_write);
   if (!parameters.ok()) return parameters.status();
   // Only a transport that maps lets the shard read gradients; elsewhere they are pushed.
   const auto access = (*context)->capabilities().direct_map ? transport::Access::remote_read : transport::Access::local;
   absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> gradients =
-      (*context)->register_memory(gradients_.span(), access);
+      transport::register_on(stats_.registered, **context, gradients_.span(), access);
   if (!gradients.ok()) return gradients.status();
   contexts_.push_back(std::make_unique<OpenContext>(
       OpenContext{name, *std::move(context), *std::move(parameters), *std::move(gradients)}));
@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> Client::Impl::open_path(ShardLink& li
   ps::proto::Hello hello;
   *hello.mutable_member() = member();
   hello.set_token(tokens_[link.ps_index]);
-  return ShardPath::open(link, **context, endpoint->address(), std::move(hello), link.buckets.size(), deadline);
+  return ShardPath::open(link, **context, endpoint->address(), std::move(hello), stats_.registered, deadline);
 }
 
 absl::Status Client::Impl::establish(ShardPath& path, Phase until, TimePoint deadline) {

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/path_check.h"
+#include "worker/shard_link.h"
 
 namespace gradrail::worker {
 namespace {
@@ -17,28 +18,28 @@ absl::Status send(transport::Connection& connection, const ps::proto::ToShard& m
   return connection.send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
 }
 
-absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> make_region(transport::Context& context, const char* name,
-                                                                     size_t bytes, transport::Access access,
-                                                                     SharedMemory& memory) {
-  absl::StatusOr<SharedMemory> made = SharedMemory::create(name, std::max<size_t>(bytes, ps::kCheckBytes));
-  if (!made.ok()) return made.status();
-  memory = *std::move(made);
-  return context.register_memory(memory.span(), access);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
                                                            const std::string& address, ps::proto::Hello hello,
-                                                           size_t bucket_count, TimePoint deadline) {
+                                                           transport::RegistrationBudget& budget, TimePoint deadline) {
   std::unique_ptr<ShardPath> path(new ShardPath(link, context));
-  GRADRAIL_RETURN_IF_ERROR(path->register_memory(bucket_count));
+  const size_t header_bytes = std::max(link.buckets.size() * sizeof(ps::SlotHeader), ps::kCheckBytes);
+  absl::StatusOr<transport::RegisteredMemory> headers =
+      transport::make_registered(budget, *context.context, "gradrail-headers", header_bytes, transport::Access::local);
+  if (!headers.ok()) return headers.status();
+  const size_t return_bytes = std::max(link.buckets.size() * sizeof(ps::ReturnHeader), ps::kCheckBytes);
+  absl::StatusOr<transport::RegisteredMemory> returns = transport::make_registered(
+      budget, *context.context, "gradrail-returns", return_bytes, transport::Access::remote_write);
+  if (!returns.ok()) return returns.status();
   absl::StatusOr<transport::Connection*> connection = context.context->connect(address, deadline);
   if (!connection.ok()) return connection.status();
+  path->headers_ = *std::move(headers);
+  path->returns_ = *std::move(returns);
   path->connection_ = *connection;
   path->connection_->set_user_data(reinterpret_cast<uint64_t>(path.get()));
   hello.set_parameters_key(context.parameters->key());
-  hello.set_returns_key(path->returns_region_->key());
+  hello.set_returns_key(path->returns_.region->key());
   if (context.context->capabilities().direct_map) hello.set_gradients_key(context.gradients->key());
   hello.set_check_seed(random_bits());
   path->hello_ = std::move(hello);
@@ -47,19 +48,6 @@ absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, Open
 
 ShardPath::~ShardPath() {
   if (connection_ != nullptr) context_.context->close(connection_);
-}
-
-absl::Status ShardPath::register_memory(size_t bucket_count) {
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> headers = make_region(
-      *context_.context, "gradrail-headers", bucket_count * sizeof(ps::SlotHeader), transport::Access::local, headers_);
-  if (!headers.ok()) return headers.status();
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> returns =
-      make_region(*context_.context, "gradrail-returns", bucket_count * sizeof(ps::ReturnHeader),
-                  transport::Access::remote_write, returns_);
-  if (!returns.ok()) return returns.status();
-  headers_region_ = *std::move(headers);
-  returns_region_ = *std::move(returns);
-  return absl::OkStatus();
 }
 
 bool ShardPath::advance() {
@@ -71,7 +59,7 @@ bool ShardPath::advance() {
       post(send(*connection_, message), "Hello");
       break;
     case Phase::checking:
-      post(connection_->put({headers_region_.get(), 0, ps::kCheckBytes}, {slots_, 0},
+      post(connection_->put({headers_.region.get(), 0, ps::kCheckBytes}, {slots_, 0},
                             {.immediate = ps::kCheckImmediate}),
            "the checked transfer");
       break;
@@ -115,14 +103,14 @@ void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
   if (!slots.ok()) return fail(fmt::format("the shard's region key: {}", message_of(slots.status())));
   slots_ = *slots;
   gradients_mapped_ = welcome.gradients_mapped();
-  ps::fill_check({headers_.data(), ps::kCheckBytes}, hello_.check_seed());
+  ps::fill_check({headers_.memory.data(), ps::kCheckBytes}, hello_.check_seed());
   phase_ = Phase::checking;
   to_post_ = true;
 }
 
 void ShardPath::on_check(uint64_t immediate) {
   if (immediate != ps::kCheckImmediate || phase_ != Phase::checking) return fail("the shard put something out of turn");
-  const absl::Span<std::byte> arrived(returns_.data(), ps::kCheckBytes);
+  const absl::Span<std::byte> arrived(returns_.memory.data(), ps::kCheckBytes);
   const std::string wrong = ps::compare_check(arrived, ps::check_answer_seed(hello_.check_seed()));
   if (!wrong.empty()) return fail(wrong);
   std::fill(arrived.begin(), arrived.end(), std::byte{});

@@ -8,10 +8,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "base/memory.h"
 #include "ps/control.pb.h"
 #include "ps/exchange_layout.h"
 #include "transport/context.h"
+#include "transport/registration.h"
 
 namespace gradrail::worker {
 
@@ -42,7 +42,7 @@ class ShardPath {
   /// Connects and registers what belongs to this path alone. `hello` holds member and token.
   static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
                                                          const std::string& address, ps::proto::Hello hello,
-                                                         size_t bucket_count, TimePoint deadline);
+                                                         transport::RegistrationBudget& budget, TimePoint deadline);
   ~ShardPath();
 
   /// Posts what the handshake needs next. True while something waits for room: call again soon.
@@ -67,13 +67,14 @@ class ShardPath {
   // For the exchange, once active.
   transport::RemoteRegion slots() const { return slots_; }
   bool gradients_mapped() const { return gradients_mapped_; }
-  const transport::MemoryRegion& headers_region() const { return *headers_region_; }
-  ps::SlotHeader* slot_headers() const { return reinterpret_cast<ps::SlotHeader*>(headers_.data()); }
-  const ps::ReturnHeader* return_headers() const { return reinterpret_cast<const ps::ReturnHeader*>(returns_.data()); }
+  const transport::MemoryRegion& headers_region() const { return *headers_.region; }
+  ps::SlotHeader* slot_headers() const { return reinterpret_cast<ps::SlotHeader*>(headers_.memory.data()); }
+  const ps::ReturnHeader* return_headers() const {
+    return reinterpret_cast<const ps::ReturnHeader*>(returns_.memory.data());
+  }
 
  private:
   ShardPath(ShardLink& link, OpenContext& context) : link_(link), context_(context) {}
-  absl::Status register_memory(size_t bucket_count);
   void take_welcome(const ps::proto::Welcome& welcome);
   void post(absl::Status posted, std::string_view what);
   void fail(std::string why);
@@ -88,10 +89,8 @@ class ShardPath {
   transport::Connection* connection_ = nullptr;  ///< null once lost
   transport::RemoteRegion slots_{};
   bool gradients_mapped_ = false;
-  SharedMemory headers_;  ///< [SlotHeader × buckets], at least kCheckBytes; source of the headers
-  SharedMemory returns_;  ///< [ReturnHeader × buckets], at least kCheckBytes; written by the shard
-  std::unique_ptr<transport::MemoryRegion> headers_region_;
-  std::unique_ptr<transport::MemoryRegion> returns_region_;
+  transport::RegisteredMemory headers_;  ///< [SlotHeader × buckets], at least kCheckBytes; source of the headers
+  transport::RegisteredMemory returns_;  ///< [ReturnHeader × buckets], at least kCheckBytes; written by the shard
 };
 
 }  // namespace gradrail::worker

@@ -128,6 +128,7 @@ void Run::summary(double seconds) {
       line(fmt::format("Bytes: {}: {} pushed, {} returned", bytes.path, bytes.pushed, bytes.returned));
     }
   }
+  if (options_.verbose) line(fmt::format("Registered: {}", stats.registered.text()));
   if (stats.moves > 0) {
     line(fmt::format("Moves: {} paths were lost and replaced, {} times back to a better one", stats.moves,
                      stats.returns));

@@ -17,6 +17,7 @@ struct TrainerOptions {
   uint64_t seed = 1;
   uint32_t log_every = 100;       ///< batches between two lines, as in the tutorials
   uint64_t save_every_steps = 0;  ///< chief: checkpoint after so many of its steps; 0: at the end only
+  bool verbose = false;           ///< more lines in the summary
 };
 
 /// One step of training as a console wants to show it.

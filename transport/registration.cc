@@ -1,0 +1,32 @@
+#include "transport/registration.h"
+
+#include "fmt/format.h"
+
+namespace gradrail::transport {
+
+std::string RegistrationBudget::text() const {
+  return fmt::format("{} regions, {} KiB, {:.2f} ms", regions, (bytes + 1023) / 1024,
+                     std::chrono::duration<double, std::milli>(time).count());
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> register_on(RegistrationBudget& budget, Context& context,
+                                                          MemorySpan memory, Access access) {
+  const TimePoint start = Clock::now();
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> region = context.register_memory(memory, access);
+  if (!region.ok()) return region;
+  ++budget.regions;
+  budget.bytes += memory.bytes;
+  budget.time += Clock::now() - start;
+  return region;
+}
+
+absl::StatusOr<RegisteredMemory> make_registered(RegistrationBudget& budget, Context& context, const std::string& name,
+                                                 size_t bytes, Access access) {
+  absl::StatusOr<SharedMemory> memory = SharedMemory::create(name, bytes);
+  if (!memory.ok()) return memory.status();
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> region = register_on(budget, context, memory->span(), access);
+  if (!region.ok()) return region.status();
+  return RegisteredMemory{*std::move(memory), *std::move(region)};
+}
+
+}  // namespace gradrail::transport
