@@ -74,6 +74,7 @@ def training(name, about, transport, steps, seconds=120, environment=None, long=
 UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
 # Notices a dead peer after a second. Not 7 retries: rxe takes 7 as for ever.
 UCX_RC_QUICK = {**UCX_RC, "UCX_RC_VERBS_TIMEOUT": "100ms", "UCX_RC_VERBS_RETRY_COUNT": "6"}
+FEW_STEPS = {"BATCH": "1100"}
 UCX_UD = {"UCX_TLS": "ud_verbs"}
 
 SUITES = (
@@ -96,6 +97,8 @@ SUITES = (
              "moves ofi-roce ofi", environment={"EPOCHS": "2"}, seconds=200),
     training("ucx-roce-dropped", "the same over ucx", "ucx", "moves ucx-roce ucx", environment={"EPOCHS": "2", **UCX_RC_QUICK},
              seconds=200),
-    training("ofi-loss", "1 % of the frames lost and 1 ms of delay: hash as over tcp", "ofi", "lossy ofi-loss ofi", long=True),
-    training("ucx-loss", "the same over ucx", "ucx", "lossy ucx-loss ucx", environment=UCX_RC, long=True),
+    training("ofi-loss", "1 % of the frames lost and 1 ms of delay: hash as over tcp", "ofi", "lossy ofi-loss ofi", long=True,
+             environment=FEW_STEPS),
+    training("ucx-loss", "the same over ucx", "ucx", "lossy ucx-loss ucx", long=True,
+             environment={**FEW_STEPS, **UCX_RC}),
 )

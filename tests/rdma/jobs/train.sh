@@ -3,13 +3,13 @@
 . "$LAB/jobs/steps.sh"
 gradrail=$BUILD/tools/gradrail
 RUN_SECONDS=80
-EPOCHS=${EPOCHS:-1}
+EPOCHS=${EPOCHS:-1} BATCH=${BATCH:-100}
 
 task() {
   local name=$1 log=$2
   shift 2
   timeout $RUN_SECONDS "$gradrail" train --ps_hosts 10.7.0.2:2222 --worker_hosts 10.7.0.1:2223,10.7.0.1:2224 \
-    --data_dir /out/mnist --mode sync --epochs "$EPOCHS" --log_every 2 "$@" > "$OUT/$name.$log" 2>&1
+    --data_dir /out/mnist --mode sync --epochs "$EPOCHS" --batch_size "$BATCH" --log_every 2 "$@" > "$OUT/$name.$log" 2>&1
 }
 
 # counted NAME: the device's own count of packets sent and the cable's of RoCE bytes, before or after a run.
@@ -44,8 +44,8 @@ train() {
   meet "$name.end" || return
 }
 
-# The hash that every other run of as many epochs must reach; computed once for all suites of a boot.
-REFERENCE=/out/reference.$EPOCHS.hash
+# The hash that every other run of as many epochs and steps must reach; computed once for all suites of a boot.
+REFERENCE=/out/reference.$EPOCHS.$BATCH.hash
 reference() {
   [ -s "$REFERENCE" ] && return
   train reference --transport tcp --no-fallback
@@ -123,7 +123,8 @@ moves() {
   said "$1" back "back on $2"
 }
 
-# lossy NAME TRANSPORT: a link that loses 1 % of the frames, both ways, and takes a millisecond. Right, if slow.
+# lossy NAME TRANSPORT: a link that loses 1 % of the frames, both ways, and takes a millisecond. Right, if slow:
+# each loss may cost a timeout of the queue pair, which is seconds where rdma_cm chose it. Hence few steps (BATCH).
 lossy() {
   tc qdisc replace dev "$NETDEV" root netem loss 1% delay 1ms || fail "$1.netem" "tc refused"
   over "$1" "$2"
