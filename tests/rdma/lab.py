@@ -81,7 +81,7 @@ def run(options, suites):
     runner = Runner(prepared, out, options, say, deadline=start + options.limit)
     if options.run:
         suites = [Suite("run", "", job=options.run, seconds=int(options.limit), guests=options.guests, read=read_status)]
-    good = runner.run(suites)
+    good, ran = runner.run(suites)
     for log in sorted(out.glob("run/log.*")):
         print(log.read_text(errors="replace"), end="")
     say(f"{runner.total_line()} in {time.monotonic() - start:.0f} s (Linux {prepared.version}, soft-RoCE)")
@@ -89,6 +89,8 @@ def run(options, suites):
         shutil.rmtree(out, ignore_errors=True)
     else:
         say(f"logs: {out}")
+    if good and not ran:
+        raise CannotRun("no suite could run")
     return 0 if good else 1
 
 

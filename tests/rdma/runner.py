@@ -50,7 +50,7 @@ class Runner:
         self._totals = collections.Counter()
 
     def run(self, suites):
-        """Whether all is well."""
+        """(whether all is well, whether anything ran at all)"""
         for suite in suites:
             missing = suite.missing(self._build)
             if missing:
@@ -63,7 +63,7 @@ class Runner:
                 self._boot_and_run()
             except Problem as why:
                 self._give_up(why)
-        return not self._totals["failed"] and self._totals["passed"] > 0
+        return not self._totals["failed"], self._totals["passed"] > 0
 
     def total_line(self):
         return "total: " + ", ".join(f"{self._totals[word]} {word}" for word in ("passed", "failed", "skipped"))
