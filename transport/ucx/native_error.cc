@@ -23,8 +23,8 @@ Meaning meaning(ucs_status_t status) {
               "no device fits UCX_TLS and UCX_NET_DEVICES; `ucx_info -d` lists what there is"};
     case UCS_ERR_UNREACHABLE:
       return {absl::StatusCode::kUnavailable,
-              "the two ends share no UCX transport that can carry messages and report errors; where UCX_TLS is set, "
-              "rc and dc need ud beside them as auxiliary transport: UCX_TLS=rc,ud or UCX_TLS=ib"};
+              "the two ends share no UCX transport that can carry messages and report errors; UCX_TLS=rc_verbs or "
+              "dc_mlx5 has no auxiliary transport for the wire-up: use rc or dc, or add ud_verbs"};
     case UCS_ERR_UNSUPPORTED:
       return {absl::StatusCode::kUnavailable, "no transport of UCX_TLS can do this; unset it or add another"};
     case UCS_ERR_ENDPOINT_TIMEOUT:

@@ -1,5 +1,8 @@
 #include "transport/ucx/worker.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 #include <utility>
 
 #include "base/status.h"
@@ -40,6 +43,27 @@ absl::StatusOr<ucp_context_h> init(const OpenOptions& options) {
   return context;
 }
 
+// A device's queues live in locked memory. Where there is not enough, UCX opens all the same and then tries again and
+// again to get some, while no message comes through: better to know before.
+absl::Status check_locked_memory(ucp_context_h context) {
+  constexpr size_t kQueueBytes = 32 << 20;  // ud's receive buffers alone are 20 MiB
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY) return absl::OkStatus();
+  void* const memory = mmap(nullptr, kQueueBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return absl::ResourceExhaustedError("ucx: no memory for the device's queues");
+  ucp_mem_map_params_t params{};
+  params.field_mask =
+      UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+  params.address = memory;
+  params.length = kQueueBytes;
+  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  ucp_mem_h handle = nullptr;
+  const ucs_status_t status = ucp_mem_map(context, &params, &handle);
+  if (status == UCS_OK) ucp_mem_unmap(context, handle);
+  munmap(memory, kQueueBytes);
+  return status == UCS_OK ? absl::OkStatus() : registration_error(kQueueBytes, status);
+}
+
 }  // namespace
 
 absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
@@ -48,7 +72,10 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
   if (!context.ok()) return context.status();
   Worker worker(*context);
   std::string resources;
-  if (!has_rdma_resource(*context, &resources) && options.rdma_only) {
+  const bool rdma = has_rdma_resource(*context, &resources);
+  if (rdma) {
+    if (absl::Status status = check_locked_memory(*context); !status.ok()) return status;
+  } else if (options.rdma_only) {
     return absl::UnavailableError(fmt::format(
         "ucx: no RDMA device in what UCX would use ({}); see `ibv_devices`, UCX_TLS and UCX_NET_DEVICES", resources));
   }
