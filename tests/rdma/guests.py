@@ -150,7 +150,7 @@ def check_machine():
     if os.uname().machine != "x86_64":
         raise CannotRun(f"the guests run this machine's programs, and this is {os.uname().machine}, not x86_64")
     if not shutil.which(QEMU):
-        raise CannotRun(f"{QEMU} is missing: run tools/setup --for rdma (package qemu-system-x86)")
+        raise CannotRun(f"{QEMU} is missing: run tools/setup --for test (package qemu-system-x86)")
 
 
 def _die_with_parent():

@@ -193,7 +193,7 @@ def _cpio_entry(inode, name, mode, data):
 def _run(command, check=True, seconds=60, cwd=None):
     environment = {**os.environ, "PATH": PATH, "LC_ALL": "C"}
     if not shutil.which(command[0], path=PATH):
-        raise Problem(f"{command[0]} is missing: run tools/setup --for rdma")
+        raise Problem(f"{command[0]} is missing: run tools/setup --for test")
     done = subprocess.run(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=seconds)
     if check and done.returncode:
