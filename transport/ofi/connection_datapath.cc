@@ -212,7 +212,9 @@ absl::Status OfiConnection::handle(const fi_cq_data_entry& entry) {
     arrived.connection = this;
     arrived.immediate = entry.data;
     context_.report(std::move(arrived));
-    if (entry.op_context != nullptr) link_->messages().taken(*static_cast<const Operation*>(entry.op_context));
+    if (context_.provider().notices_take_receives && entry.op_context != nullptr) {
+      link_->messages().taken(*static_cast<const Operation*>(entry.op_context));
+    }
     return absl::OkStatus();
   }
   if (entry.op_context == nullptr) return absl::OkStatus();

@@ -34,6 +34,12 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   std::unique_ptr<OfiContext> context(new OfiContext());
   absl::StatusOr<Provider> provider = choose_provider(options);
   if (!provider.ok()) return provider.status();
+  if (!provider->may_be_used_here()) {
+    return absl::FailedPreconditionError(
+        "ofi: this process was forked from one that uses RDMA devices, which the kernel then refuses to it: start it "
+        "by "
+        "exec, or fork before the first use");
+  }
   context->provider_ = std::make_unique<Provider>(*std::move(provider));
   fid_fabric* fabric = nullptr;
   const int error = fi_fabric(context->provider_->info->fabric_attr, &fabric, nullptr);

@@ -5,9 +5,11 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_rma.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -144,6 +146,7 @@ Provider describe(const fi_info& found, bool ordered) {
   provider.connects = info.ep_attr->type == FI_EP_MSG;
   provider.ordered = ordered && info.ep_attr->max_order_waw_size > 0;
   provider.confirms_writes = !provider.ordered || first_part(provider.name) == "tcp";
+  provider.notices_take_receives = ((info.mode | info.rx_attr->mode) & FI_RX_CQ_DATA) != 0;
   provider.needs_descriptors = (mode & FI_MR_LOCAL) != 0;
   provider.virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
   provider.chooses_keys = (mode & FI_MR_PROV_KEY) != 0;
@@ -169,6 +172,13 @@ absl::Status nothing(const OpenOptions& options, const std::set<std::string>& se
 }
 
 }  // namespace
+
+bool Provider::may_be_used_here() const {
+  static std::atomic<pid_t> first_user = 0;  // of this memory, which a fork copies
+  if (!rdma) return true;
+  pid_t nobody = 0;
+  return first_user.compare_exchange_strong(nobody, getpid()) || nobody == getpid();
+}
 
 void prepare_environment() {
   static std::once_flag once;

@@ -30,12 +30,16 @@ struct Provider {
   /// A write is done when the peer's side has confirmed it: where order is ours to make, and where a write that is
   /// refused there would otherwise pass for done here.
   bool confirms_writes = false;
-  bool binds_regions = false;      ///< FI_MR_ENDPOINT: a region belongs to one endpoint
-  uint64_t key_mask = UINT64_MAX;  ///< bits of a key that we may choose
+  bool notices_take_receives = false;  ///< FI_RX_CQ_DATA
+  bool binds_regions = false;          ///< FI_MR_ENDPOINT: a region belongs to one endpoint
+  uint64_t key_mask = UINT64_MAX;      ///< bits of a key that we may choose
   int immediate_bits = 0;
   size_t piece_bytes = 0;  ///< longest single write or read
   size_t pieces_in_flight = 0;
   Info info;
+
+  /// Not in a child of a process that has used RDMA devices: libfabric keeps them open, and they are its parent's.
+  bool may_be_used_here() const;
 };
 
 /// Sets what libfabric reads from the environment at its first use, where the user has not: queues and buffers for
