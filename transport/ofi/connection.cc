@@ -38,8 +38,9 @@ OfiConnection::OfiConnection(OfiContext& context, Connection* lifeline, bool acc
       gets_(Operation::Kind::get, kMaxGets, kGetPieces, context.provider().piece_bytes) {}
 
 OfiConnection::~OfiConnection() {
-  release_link();
+  // The peer should hear of it now: ending what is under way can take a device a while.
   if (lifeline_ != nullptr) context_.lifeline().close(lifeline_);
+  release_link();
 }
 
 bool OfiConnection::uses_rdma() const { return context_.provider().rdma; }
