@@ -1,0 +1,219 @@
+#include "bench/put_loops.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace gradrail::bench {
+namespace {
+
+// An immediate: the number of the turn or window, and whether it is the last. 32 bits arrive everywhere.
+constexpr uint32_t kLast = 1u << 31;
+constexpr uint32_t kNumber = kLast - 1;
+
+constexpr size_t kFewest = 10;
+constexpr size_t kMost = 1 << 18;  // figures kept; their memory is touched before the clock starts
+constexpr uint32_t kWindowsUnderWay = 2;
+static_assert(kWindowsUnderWay <= PutEnd::kSlots);
+constexpr Duration kPatience = std::chrono::seconds(60);
+constexpr uint32_t kPollsPerClock = 1 << 12;  // reading it costs as much as a poll
+
+/// Polls, and gives up when nothing has come for too long.
+class Listener {
+ public:
+  explicit Listener(PutEnd& end) : end_(end) {}
+
+  absl::StatusOr<absl::Span<const uint32_t>> poll() {
+    const absl::StatusOr<size_t> count = end_.poll(absl::MakeSpan(arrived_));
+    if (!count.ok()) return count.status();
+    if (*count == 0 && ++idle_ % kPollsPerClock == 0) GRADRAIL_RETURN_IF_ERROR(check_patience());
+    if (*count > 0) idle_ = 0;
+    return absl::Span<const uint32_t>(arrived_.data(), *count);
+  }
+
+  /// Until one immediate comes.
+  absl::StatusOr<uint32_t> await() {
+    while (true) {
+      const absl::StatusOr<absl::Span<const uint32_t>> arrived = poll();
+      if (!arrived.ok()) return arrived.status();
+      if (arrived->size() > 1) return absl::DataLossError("two notices where one was due");
+      if (!arrived->empty()) return arrived->front();
+    }
+  }
+
+ private:
+  absl::Status check_patience() {
+    if (idle_ == kPollsPerClock) quiet_since_ = Clock::now();
+    if (Clock::now() - quiet_since_ < kPatience) return absl::OkStatus();
+    return absl::DeadlineExceededError("no notice came");
+  }
+
+  PutEnd& end_;
+  std::array<uint32_t, PutEnd::kBatch> arrived_{};
+  uint32_t idle_ = 0;
+  TimePoint quiet_since_;
+};
+
+void stamp(PutEnd& end, size_t slot, size_t bytes, uint64_t value) {
+  std::memcpy(end.source(slot) + bytes - sizeof(value), &value, sizeof(value));
+}
+
+bool has_stamp(const PutEnd& end, size_t slot, size_t bytes, uint64_t value) {
+  uint64_t got = 0;
+  std::memcpy(&got, end.target(slot) + bytes - sizeof(got), sizeof(got));
+  return got == value;
+}
+
+/// Posts, polling while there is no room; what arrives meanwhile goes to `on_arrival`.
+template <typename OnArrival>
+absl::Status put(PutEnd& end, Listener& listener, size_t slot, size_t bytes, std::optional<uint32_t> immediate,
+                 OnArrival&& on_arrival) {
+  while (true) {
+    const absl::StatusOr<bool> posted = end.try_put(slot, bytes, immediate);
+    if (!posted.ok() || *posted) return posted.status();
+    const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
+    if (!arrived.ok()) return arrived.status();
+    for (const uint32_t each : *arrived) on_arrival(each);
+  }
+}
+
+PutFigure figure_of(std::vector<double>& micros) {
+  std::sort(micros.begin(), micros.end());
+  const auto at = [&](double share) {
+    return micros[std::min(micros.size() - 1, static_cast<size_t>(share * static_cast<double>(micros.size())))];
+  };
+  const double sum = std::accumulate(micros.begin(), micros.end(), 0.0);
+  return {.count = micros.size(),
+          .min_us = micros.front(),
+          .p50_us = at(0.5),
+          .p99_us = at(0.99),
+          .mean_us = sum / static_cast<double>(micros.size())};
+}
+
+/// Says when the warm-up is over and when all is.
+class Watch {
+ public:
+  explicit Watch(double seconds) : seconds_(seconds) {
+    micros_.assign(kMost, 0.0);
+    micros_.clear();
+  }
+
+  void add(double micros) {
+    micros_.push_back(micros);
+    if (warm_ || seconds_since(start_) < seconds_ / 10 || micros_.size() < kFewest) return;
+    warm_ = true;
+    micros_.clear();
+    start_ = Clock::now();
+  }
+  bool over() const {
+    if (!warm_ || micros_.size() < kFewest) return false;
+    return micros_.size() + kWindowsUnderWay >= kMost || seconds_since(start_) >= seconds_;
+  }
+  PutFigure figure() { return figure_of(micros_); }
+
+ private:
+  const double seconds_;
+  std::vector<double> micros_;
+  TimePoint start_ = Clock::now();
+  bool warm_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<PutFigure> lead_latency(PutEnd& end, const PutLoad& load) {
+  Listener listener(end);
+  Watch watch(load.seconds);
+  uint64_t wrong = 0;
+  bool last = false;
+  for (uint32_t turn = 1; !last; ++turn) {
+    last = watch.over();
+    stamp(end, 0, load.bytes, turn);
+    const TimePoint start = Clock::now();
+    GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, load.bytes, turn | (last ? kLast : 0), [&](uint32_t) { ++wrong; }));
+    const absl::StatusOr<uint32_t> answer = listener.await();
+    if (!answer.ok()) return answer.status();
+    watch.add(seconds_since(start) * 5e5);
+    wrong += (*answer & kNumber) == turn && has_stamp(end, 0, load.bytes, turn + 1) ? 0 : 1;
+  }
+  PutFigure figure = watch.figure();
+  figure.wrong = wrong;
+  return figure;
+}
+
+absl::StatusOr<uint64_t> answer_latency(PutEnd& end, const PutLoad& load) {
+  Listener listener(end);
+  uint64_t wrong = 0;
+  while (true) {
+    const absl::StatusOr<uint32_t> asked = listener.await();
+    if (!asked.ok()) return asked.status();
+    const uint32_t turn = *asked & kNumber;
+    wrong += has_stamp(end, 0, load.bytes, turn) ? 0 : 1;
+    stamp(end, 0, load.bytes, turn + 1);
+    GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, load.bytes, *asked, [&](uint32_t) { ++wrong; }));
+    if ((*asked & kLast) != 0) return wrong;
+  }
+}
+
+absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
+  Listener listener(end);
+  Watch watch(load.seconds);
+  uint64_t wrong = 0;
+  uint32_t posted = 0;
+  uint32_t answered = 0;
+  bool last = false;
+  TimePoint mark = Clock::now();
+  const auto on_answer = [&](uint32_t immediate) {
+    wrong += (immediate & kNumber) == answered++ ? 0 : 1;
+    const TimePoint now = Clock::now();
+    watch.add(std::chrono::duration<double, std::micro>(now - mark).count());
+    mark = now;
+  };
+  while (!last || answered < posted) {
+    if (last || posted - answered == kWindowsUnderWay) {
+      const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
+      if (!arrived.ok()) return arrived.status();
+      for (const uint32_t each : *arrived) on_answer(each);
+      continue;
+    }
+    last = watch.over();
+    const size_t slot = posted % PutEnd::kSlots;
+    stamp(end, slot, load.bytes, posted);
+    for (uint32_t i = 1; i < load.window; ++i) {
+      GRADRAIL_RETURN_IF_ERROR(put(end, listener, slot, load.bytes, std::nullopt, on_answer));
+    }
+    GRADRAIL_RETURN_IF_ERROR(put(end, listener, slot, load.bytes, posted | (last ? kLast : 0), on_answer));
+    ++posted;
+  }
+  PutFigure figure = watch.figure();
+  figure.wrong = wrong;
+  return figure;
+}
+
+absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load) {
+  Listener listener(end);
+  uint64_t wrong = 0;
+  std::vector<uint32_t> owed;
+  const auto check = [&](uint32_t immediate) {
+    const uint32_t number = immediate & kNumber;
+    wrong += has_stamp(end, number % PutEnd::kSlots, load.bytes, number) ? 0 : 1;
+    owed.push_back(immediate);
+  };
+  while (true) {
+    const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
+    if (!arrived.ok()) return arrived.status();
+    for (const uint32_t each : *arrived) check(each);
+    while (!owed.empty()) {
+      const uint32_t immediate = owed.front();
+      owed.erase(owed.begin());
+      GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, 0, immediate, check));
+      if ((immediate & kLast) != 0) return wrong;
+    }
+  }
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "bench/put_end.h"
+
+namespace gradrail::bench {
+
+struct PutFigure {
+  uint64_t count = 0;  ///< turns, or windows
+  double min_us = 0.0;
+  double p50_us = 0.0;
+  double p99_us = 0.0;
+  double mean_us = 0.0;
+  uint64_t wrong = 0;  ///< arrivals whose bytes were not what they had to be
+};
+
+struct PutLoad {
+  size_t bytes = 0;     ///< of one put, at least 8
+  uint32_t window = 1;  ///< bandwidth: puts between two notices
+  double seconds = 0;
+};
+
+/// Ping-pong of puts with an immediate, for about `seconds` after a warm-up of a tenth. Figures are half round trips.
+absl::StatusOr<PutFigure> lead_latency(PutEnd& end, const PutLoad& load);
+/// The other end of it; returns what it found wrong.
+absl::StatusOr<uint64_t> answer_latency(PutEnd& end, const PutLoad& load);
+
+/// Windows of puts, the last of each with an immediate that the other end answers with a put of no bytes; two windows
+/// are under way. Figures are times between two answers: one window's.
+absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load);
+absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load);
+
+}  // namespace gradrail::bench
