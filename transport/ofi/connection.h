@@ -23,7 +23,7 @@ class OfiContext;
 ///                reports nothing.
 class OfiConnection final : public Connection {
  public:
-  /// `lifeline` stays the lifeline context's. `own_domain`: for a peer that must not reach what others may.
+  /// `lifeline` stays the lifeline context's. `deadline` is for the peer's hello.
   OfiConnection(OfiContext& context, Connection* lifeline, bool accepted, TimePoint deadline);
   ~OfiConnection() override;
 

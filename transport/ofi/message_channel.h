@@ -14,7 +14,7 @@ namespace gradrail::transport::ofi {
 
 /// Control messages carry region keys and short reports; as with tcp.
 inline constexpr size_t kMaxMessageBytes = 4096;
-/// Messages of one connection that the receiver has room for, and that wait for that room here: 4 KiB each.
+/// Messages of one connection that the receiver has room for, 4 KiB each.
 inline constexpr uint32_t kReceives = 32;
 
 /// The small messages of one connection. The receiver's posted buffers are the sender's credit: no message ever meets
@@ -41,7 +41,6 @@ class MessageChannel {
   void knock() { knocking_ = true; }
   /// All that was to be sent has gone.
   bool idle() const { return !knocking_ && free_sends_.size() + free_credit_sends_.size() == sends_.size(); }
-  bool waiting() const { return first_queued_ < end_queued_ || !to_repost_.empty(); }
   /// pump() could not do its work though nothing is under way whose completion would tell when it can.
   bool stuck() const { return blocked_; }
 
