@@ -307,6 +307,10 @@ absl::Status ControlService::save(const proto::CheckpointRequest& request, proto
 
 grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveRequest* request, proto::LeaveReply*) {
   const proto::Member& member = request->member();
+  if (!request->failed().empty()) {
+    declare_lost({member.task_index(), member.incarnation(), request->failed()});
+    return grpc::Status::OK;
+  }
   {
     std::lock_guard lock(mutex_);
     coordinator_.leave(member.task_index(), member.incarnation());

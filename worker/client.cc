@@ -47,12 +47,13 @@ absl::StatusOr<std::vector<std::string>> Client::Impl::save_checkpoint() {
   return files;
 }
 
-absl::Status Client::Impl::leave() {
+absl::Status Client::Impl::leave(const std::string& failed) {
   if (left_) return absl::OkStatus();
   left_ = true;
   absl::Status first_error;
   // The heartbeats stop after Leave: their end without it would mean that we are lost.
-  for (const auto& control : controls_) first_error.Update(control->leave(member()));
+  for (size_t i = 0; i < tokens_.size(); ++i)
+    first_error.Update(controls_[i]->leave(member(), failed));  // those joined
   for (const auto& control : controls_) control->stop_heartbeat();
   return first_error;
 }
@@ -114,7 +115,12 @@ Client::~Client() = default;
 absl::StatusOr<std::unique_ptr<Client>> Client::join(ClientOptions options, ps::Schema schema) {
   GRADRAIL_RETURN_IF_ERROR(ps::validate(schema));
   auto impl = std::make_unique<Impl>(std::move(options), std::move(schema));
-  GRADRAIL_RETURN_IF_ERROR(impl->join());
+  const absl::Status joined = impl->join();
+  if (!joined.ok()) {
+    // Some ps may count it as a member by now; in sync they must not take this for a goodbye and go on without it.
+    if (!absl::IsCancelled(joined)) impl->leave(std::string(message_of(joined))).IgnoreError();
+    return joined;
+  }
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 

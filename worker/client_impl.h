@@ -35,7 +35,7 @@ class Client::Impl {
   absl::Status barrier(const std::string& name, TimePoint absent_until);
   bool saves_checkpoints() const { return saves_checkpoints_; }
   absl::StatusOr<std::vector<std::string>> save_checkpoint();
-  absl::Status leave();
+  absl::Status leave(const std::string& failed = "");
   absl::Span<float> parameters(size_t tensor_index) { return view(parameters_, tensor_index); }
   absl::Span<float> gradients(size_t tensor_index) { return view(gradients_, tensor_index); }
   const ps::Schema& schema() const { return schema_; }

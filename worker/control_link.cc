@@ -155,11 +155,12 @@ absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::pro
   return reply;
 }
 
-absl::Status ControlLink::leave(const ps::proto::Member& member) {
+absl::Status ControlLink::leave(const ps::proto::Member& member, const std::string& failed) {
   grpc::ClientContext context;
   set_deadline(context, std::chrono::seconds(5));
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
+  request.set_failed(failed);
   ps::proto::LeaveReply reply;
   const grpc::Status status = stub_->Leave(&context, request, &reply);
   return status.ok() ? absl::OkStatus() : explain(status);

@@ -40,7 +40,8 @@ class ControlLink {
   absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
   absl::StatusOr<ps::proto::StatsReply> stats();
   absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::CheckpointRequest& request);
-  absl::Status leave(const ps::proto::Member& member);
+  /// `failed`: why this worker cannot go on, so that sync does not go on without it; "": goodbye.
+  absl::Status leave(const ps::proto::Member& member, const std::string& failed);
   /// After a data connection ended: whether that was the ps' decision, and why (ABORTED). OK: it did not say.
   absl::Status why_dismissed(const ps::proto::Member& member);
 

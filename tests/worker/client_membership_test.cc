@@ -357,6 +357,24 @@ TEST(ClientTransports, NoFallbackMakesTheFirstRefusalFatal) {
   EXPECT_NE(join(options, kSmall), nullptr);
 }
 
+/// The control plane took it, no path did: sync must not go on as if it had said goodbye.
+TEST(ClientTransports, WorkerWithoutAPathAbortsSyncByName) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 2, .transports = {"tcp"}});
+  ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
+  options[0].mode = options[1].mode = ps::ModeKind::sync;
+  options[1].transports = {"shm"};
+  const std::unique_ptr<Client> honest = join(options[0], kSmall);
+  ASSERT_NE(honest, nullptr);
+  ASSERT_TRUE(honest->start().ok());
+  honest->exchange();
+  EXPECT_FALSE(Client::join(options[1], kSmall).ok());
+  const absl::Status waited = honest->wait();
+  EXPECT_TRUE(absl::IsAborted(waited)) << waited;
+  EXPECT_THAT(std::string(message_of(waited)), HasSubstr("worker 1"));
+  EXPECT_THAT(std::string(message_of(waited)), HasSubstr("no transport can be used"));
+}
+
 TEST(ClientTransports, NoneInCommon) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
