@@ -84,8 +84,8 @@ SUITES = (
     Suite("conformance-tcp", "what of the transport suite is quick, over tcp: the build's programs run in a guest",
           job=f'"$BUILD/{CONFORMANCE}" --gtest_filter="*/tcp_threads:-*_of_every_size_*:*_round_trips*"', seconds=90,
           needs=(CONFORMANCE,)),
-    conformance("ofi-verbs", "the transport suite over libfabric's verbs;ofi_rxm", "ofi", 180,
-                {"GRADRAIL_TEST_OFI_PROVIDER": "verbs;ofi_rxm"}),
+    conformance("ofi-verbs", "the transport suite over libfabric's verbs", "ofi", 180,
+                {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
     conformance("ucx-rc", "the transport suite over UCX's rc_verbs", "ucx", 180, UCX_RC),
     conformance("ucx-ud", "the transport suite over UCX's ud_verbs", "ucx", 180, UCX_UD, long=True),
     training("ofi", "MNIST, 1 ps and 2 workers, sync, over ofi on verbs: hash as over tcp, bytes by RDMA", "ofi",
@@ -101,4 +101,10 @@ SUITES = (
              environment=FEW_STEPS),
     training("ucx-loss", "the same over ucx", "ucx", "lossy ucx-loss ucx", long=True,
              environment={**FEW_STEPS, **UCX_RC}),
+    # Takes ten minutes of the lab: --only bench-put --limit 1500 --keep.
+    Suite("bench-put", "what puts over ofi and ucx cost beside bare libfabric, ucx_perftest and ib_write (bench/README.md)",
+          job='. "$LAB/jobs/put.sh"', seconds=1400, guests=2, read=results.read_steps, long=True,
+          needs=("bench/put", "bench/fi_writedata", plugin("ofi"), plugin("ucx")), requires=("ofi", "ucx"),
+          environment={"PUT_GROUPS": "ofi-verbs,ofi-verbs-rxm,ucx-rc",
+                       "PUT_FLAGS": "--sizes 8,4K,64K,4M --rounds 3 --seconds 0.5"}),
 )
