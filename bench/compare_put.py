@@ -53,7 +53,7 @@ def our_program(program, *flags):
         where = ["--connect", f"{server}:{task.port}"] if server else ["--listen", f":{task.port}"]
         bind = ["--bind-host", options.bind_host] if options.bind_host else []
         return [options.build_dir / "bench" / program, *flags, *where, *bind, "--what", task.what, "--sizes", task.size,
-                "--seconds", task.seconds, "--window", WINDOW, "--json", "/dev/stdout"]
+                "--seconds", task.seconds, "--window", WINDOW, "--json", "/proc/self/fd/1"]
     return command
 
 
@@ -90,7 +90,7 @@ def fi_pingpong(provider, endpoint="rdm"):
 def ucx_perftest(kind, **environment):
     def command(task, server, options):
         # Their default of 10000 turns to warm up is most of a minute for large sizes.
-        test = f"ucp_{kind}_{'lat' if task.what == 'latency' else 'bw'}"
+        test = f"{kind}_{'lat' if task.what == 'latency' else 'bw'}"
         common = ["ucx_perftest", "-p", task.port]
         return [*common, "-t", test, "-s", task.size, "-n", task.count, "-w", max(2, task.count // 10), "-f", "-v",
                 server] if server else common
@@ -123,7 +123,10 @@ UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
 
 
 def against_ucx(**environment):
-    return [ours("ucx", **environment), ucx_perftest("am", **environment), ucx_perftest("put", **environment)]
+    # tag is what does as ours: the receiver gets to know and has the bytes where they belong. An am leaves them in UCX's
+    # buffer up to its eager limit, and nobody is told of a put.
+    kinds = ("tag", "ucp_am", "ucp_put")
+    return [ours("ucx", **environment), *(ucx_perftest(kind, **environment) for kind in kinds)]
 
 
 # The first of each group is what the others are compared with.
@@ -147,8 +150,8 @@ def contender_of(task):
 def start(task, server, options, output):
     contender = contender_of(task)
     command = [str(word) for word in contender.command(task, server, options)]
-    if options.nice:
-        command = ["nice", "-n", str(options.nice), *command]
+    if options.realtime:
+        command = ["chrt", "--rr", "1", *command]
     if options.pin:
         command = ["taskset", "-c", "1" if server else "0", *command]
     environment = {**os.environ, "UCX_WARN_UNUSED_ENV_VARS": "n", **contender.environment}
@@ -249,7 +252,7 @@ class Comparison:
 
     def group(self, group):
         print(f"\n# {group}: {', '.join(each.name for each in GROUPS[group])}", flush=True)
-        print(f"{'# contender':22}{'what':>10}{'bytes':>9}{'basis':>14}{'median':>10}{'best':>10}{'of ours':>9}{'best':>9}  rounds")
+        print(f"{'# contender':22}{'what':>10}{'bytes':>9}{'basis':>14}{'its':>11}{'ours':>11}{'ours/it':>9}{'of best':>9}  rounds")
         for size in self._options.sizes:
             for what in self._options.what.split(","):
                 self._compare(group, what, size)
@@ -257,21 +260,24 @@ class Comparison:
     def _compare(self, group, what, size):
         contenders = [each for each in GROUPS[group] if what in each.whats]
         rounds = []
-        count = FEWEST
+        counts = {}  # of iterations, so that each takes about as long as ours
         for _ in range(self._options.rounds):
             figures = {}
             for contender in contenders:
+                count = counts.get(contender.name, counts.get(contenders[0].name, FEWEST))
                 task = Task(group, contender.name, what, size, count, self._options.seconds, FIRST_PORT + self._runs % PORTS)
-                figures[contender.name] = self._run(task)
-                if contender is contenders[0] and figures[contender.name]:
-                    count = self._count(figures[contender.name], size)
+                figure = figures[contender.name] = self._run(task)
+                if figure:
+                    counts[contender.name] = self._count(figure, what, size)
             rounds.append(figures)
-        for contender in contenders:
+        for contender in contenders[1:]:
             self._report(group, contender.name, what, size, rounds, contenders[0].name)
 
-    def _count(self, ours, size):
-        """As many iterations for the others as ours did in its time."""
-        each = 2e-6 * ours["p50_us"] if "p50_us" in ours else size / ours["gb_per_s"] * 1e-9
+    def _count(self, figure, what, size):
+        if what == "latency":
+            each = 2e-6 * figure.get("p50_us", figure.get("mean_us"))
+        else:
+            each = size / figure["gb_per_s"] * 1e-9
         return int(min(MOST, max(FEWEST, self._options.seconds / each)))
 
     def _run(self, task):
@@ -291,7 +297,7 @@ class Comparison:
                 self._servers.stop()
         except (RuntimeError, OSError, ValueError, LookupError, StopIteration, subprocess.TimeoutExpired) as why:
             self.failures += 1
-            print(f"# {task.contender}, {task.what} of {task.size} bytes: {why}", flush=True)
+            print(f"# {task.contender}, {task.what} of {task.size} bytes: {str(why) or repr(why)}", flush=True)
             return None
 
     def _report(self, group, name, what, size, rounds, first):
@@ -306,12 +312,12 @@ class Comparison:
         worse = (lambda its, our: its / our) if what == "bandwidth" else (lambda its, our: our / its)
         best = max if what == "bandwidth" else min
         row = {"question": "compare_put", "group": group, "contender": name, "what": what, "bytes": size, "basis": basis,
-               "median": statistics.median(its for its, _ in pairs), "best": best(its for its, _ in pairs),
+               "its": statistics.median(its for its, _ in pairs), "ours": statistics.median(our for _, our in pairs),
                "ours_over_it": statistics.median(worse(*pair) for pair in pairs),
                "ours_over_it_best": worse(best(its for its, _ in pairs), best(our for _, our in pairs)),
                "rounds": len(pairs), "rounds_its": [its for its, _ in pairs], "rounds_ours": [our for _, our in pairs],
                "machine": self._options.machine, "commit": self._options.commit}
-        print(f"{name:22}{what:>10}{size:>9}{basis:>14}{row['median']:>10.3f}{row['best']:>10.3f}"
+        print(f"{name:22}{what:>10}{size:>9}{basis:>14}{row['its']:>11.3f}{row['ours']:>11.3f}"
               f"{row['ours_over_it']:>9.3f}{row['ours_over_it_best']:>9.3f}{row['rounds']:>8}", flush=True)
         if self._options.json:
             with open(self._options.json, "a") as lines:
@@ -344,7 +350,8 @@ def main():
     parser.add_argument("--what", default="latency,bandwidth")
     parser.add_argument("--seconds", type=float, default=0.3, help="per figure")
     parser.add_argument("--rounds", type=int, default=5, help="contenders take turns this often")
-    parser.add_argument("--nice", type=int, default=0, help="for all contenders alike; negative on a machine that others use")
+    parser.add_argument("--realtime", action="store_true",
+                        help="all contenders alike run before whatever else the machine does; needs CAP_SYS_NICE")
     parser.add_argument("--pin", action="store_true", help="servers to core 0, clients to core 1")
     parser.add_argument("--bind-host", default="", help="address of this host's interface")
     parser.add_argument("--serve", action="store_true", help="start the servers that --peer on the other host asks for")
@@ -361,7 +368,7 @@ def main():
     options.machine, options.commit = machine(), commit()
     print(f"# puts beside the libraries themselves | {options.commit} | {options.machine} | {options.rounds} rounds of "
           f"{options.seconds} s | {'two hosts' if options.peer else 'one host'}")
-    print("# of ours: how many times as much ours costs; below 1 ours is faster. Goal: 1.05.")
+    print("# ours/it: how many times as much ours costs; below 1 ours is faster. Goal: 1.05. Round by round, and best against best.")
     comparison = Comparison(RemoteServers(options.peer) if options.peer else LocalServers(options), options)
     for group in groups:
         comparison.group(group)
