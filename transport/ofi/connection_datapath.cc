@@ -178,7 +178,8 @@ void OfiConnection::report_done(Completion::Kind kind, uint64_t tag) {
 
 void OfiConnection::progress() {
   if (link_ == nullptr) return;
-  while (!lost() && context_.room() > 0 && read_queue()) {
+  // What came is told at once: another look that finds nothing may cost as much, over tcp system calls.
+  while (!lost() && context_.room() > 0 && read_queue() && !context_.has_ready()) {
   }
   if (!lost() && state_ == State::open && !link_->connected()) progress_connecting();
   if (!lost()) pump_or_lose().IgnoreError();

@@ -53,6 +53,7 @@ class OfiContext final : public Context {
   /// `slot`: of the message, to be released when the owner has seen it.
   void report(Completion completion, uint32_t slot = kNoSlot);
   size_t room() const { return ready_.size() < room_ ? room_ - ready_.size() : 0; }
+  bool has_ready() const { return !ready_.empty(); }
   /// Closes the link, now or where the provider needs it a little later.
   void bury(std::shared_ptr<Link> link);
   void watch(int fd);
