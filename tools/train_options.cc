@@ -139,7 +139,7 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("transport", flags.transport, "auto, or a list in order of preference: ucx,tcp");
   command.add_flag("--no-fallback,--no_fallback", flags.no_fallback, "the first refusal of a transport is an error");
   add("require", flags.require, "rdma: refuse paths that no RDMA device carries");
-  add("ofi_provider", flags.ofi_provider, "libfabric's name of the provider to use: verbs;ofi_rxm");
+  add("ofi_provider", flags.ofi_provider, "libfabric's name of the provider to use: verbs");
   add("failback_secs", flags.failback_secs, "after a path was lost, how often better ones are tried; 0: never");
   command.add_flag("--verbose", flags.verbose, "say which paths are tried, and what registration costs");
   add_plugin_flag(command, flags.plugin_dir);

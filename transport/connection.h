@@ -66,7 +66,7 @@ class Connection {
   /// For people: path() and both ends, `tcp 10.0.0.2:40112 > 10.0.0.1:2223`.
   virtual std::string describe() const = 0;
 
-  /// What carries the bytes, for people and for counting them: `tcp`, `ofi verbs;ofi_rxm rxe0`. Begins with the
+  /// What carries the bytes, for people and for counting them: `tcp`, `ofi verbs rxe0`. Begins with the
   /// transport's name.
   virtual std::string path() const {
     const std::string whole = describe();

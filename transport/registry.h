@@ -16,7 +16,7 @@ struct OpenOptions {
   /// Refuse to open where no RDMA device would carry the bytes: ucx and ofi run over sockets too, but there tcp is
   /// better.
   bool rdma_only = false;
-  std::string ofi_provider;  ///< ofi: the libfabric provider to use and no other, "verbs;ofi_rxm"; "": the best
+  std::string ofi_provider;  ///< ofi: the libfabric provider to use and no other, "verbs"; "": the best
 };
 
 /// One transport: built in, or in a plug-in that is loaded when it is first opened.

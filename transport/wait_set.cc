@@ -19,6 +19,14 @@ void WaitSet::add(Context* context) {
   fds_.push_back({.fd = context->wait_fd(), .events = POLLIN, .revents = 0});
 }
 
+void WaitSet::remove(Context* context) {
+  const auto found = std::find(contexts_.begin(), contexts_.end(), context);
+  GRADRAIL_CHECK(found != contexts_.end());
+  fds_.erase(fds_.begin() + 1 + (found - contexts_.begin()));
+  contexts_.erase(found);
+  next_ = 0;
+}
+
 WaitSet::~WaitSet() { close(wake_fd_); }
 
 size_t WaitSet::poll(absl::Span<Completion> out) {

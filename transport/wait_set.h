@@ -28,6 +28,7 @@ class WaitSet {
 
   /// The context must outlive this set.
   void add(Context* context);
+  void remove(Context* context);
 
   /// Polls, spins as the policy says, then blocks. Returns the number of completions, all from one context; 0 at the
   /// deadline or after wake().

@@ -53,6 +53,7 @@ class Client::Impl {
   // client_paths.cc
   absl::Status connect(ShardLink& link, TimePoint deadline);
   absl::StatusOr<OpenContext*> open_context(const std::string& transport);
+  void close_unused_contexts();
   absl::StatusOr<std::unique_ptr<ShardPath>> open_path(ShardLink& link, const transport::Candidate& candidate,
                                                        TimePoint deadline);
   absl::Status establish(ShardPath& path, ShardPath::Phase until, TimePoint deadline);

@@ -21,7 +21,7 @@ constexpr auto kMoveDeadline = std::chrono::seconds(20);
 constexpr auto kBetweenRounds = std::chrono::milliseconds(100);
 /// A trial may not hold up the exchange it runs beside: connecting is the part that blocks.
 constexpr auto kTrialConnect = std::chrono::milliseconds(300);
-constexpr auto kTrialDeadline = std::chrono::seconds(10);
+constexpr auto kTrialDeadline = std::chrono::seconds(3);
 /// Both ends just saw the trial's bytes arrive: the last word takes one round trip.
 constexpr auto kSwitchDeadline = std::chrono::seconds(2);
 
@@ -73,6 +73,20 @@ absl::StatusOr<OpenContext*> Client::Impl::open_context(const std::string& name)
       OpenContext{name, *std::move(context), *std::move(parameters), *std::move(gradients)}));
   wait_set_.add(contexts_.back()->context.get());
   return contexts_.back().get();
+}
+
+/// What a device's library keeps of connections that ended badly may be in the way of the next one: that begins afresh.
+void Client::Impl::close_unused_contexts() {
+  std::erase_if(contexts_, [&](const std::unique_ptr<OpenContext>& open) {
+    const auto uses = [&](const std::unique_ptr<ShardPath>& path) {
+      return path != nullptr && &path->context() == open.get();
+    };
+    for (const auto& link : links_) {
+      if (uses(link->path) || uses(link->trial)) return false;
+    }
+    wait_set_.remove(open->context.get());
+    return true;
+  });
 }
 
 absl::StatusOr<std::unique_ptr<ShardPath>> Client::Impl::open_path(ShardLink& link,
@@ -153,6 +167,7 @@ absl::Status Client::Impl::move(ShardLink& link) {
   const size_t former = link.candidate;
   link.path.reset();
   link.trial.reset();
+  close_unused_contexts();
   link.trial_candidate = SIZE_MAX;  // the next trial begins with the best
   std::erase_if(backlog_, [&](const Unposted& unposted) { return unposted.link == &link; });
   link.candidates[former].refused = fmt::format("lost in mid-run: {}", cause);
@@ -175,6 +190,7 @@ absl::Status Client::Impl::move(ShardLink& link) {
         replay(link);
         return absl::OkStatus();
       }
+      close_unused_contexts();
       last_error = fmt::format("{}: {}", link.candidates[candidate].name, message_of(moved));
       if (candidate != former) link.candidates[candidate].refused = message_of(moved);
     }
@@ -239,6 +255,7 @@ void Client::Impl::start_trial(ShardLink& link) {
     }
     link.candidates[i].refused = message_of(path.status());
   }
+  close_unused_contexts();
   link.next_trial = Clock::now() + options_.failback;
 }
 
@@ -247,6 +264,7 @@ void Client::Impl::end_trial(ShardLink& link, const std::string& why) {
                link.candidates[link.trial_candidate].name, why);
   link.candidates[link.trial_candidate].refused = why;
   link.trial.reset();
+  close_unused_contexts();
   link.next_trial = Clock::now() + options_.failback;
 }
 

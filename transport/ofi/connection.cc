@@ -19,9 +19,14 @@ constexpr size_t kGetPieces = 16;
 /// A peer that keeps asking is broken: a task opens a handful of regions.
 constexpr size_t kMaxImports = 65536;
 
+std::string path_of(const Provider& provider) {
+  return provider.device.empty() ? fmt::format("ofi {}", provider.name)
+                                 : fmt::format("ofi {} {}", provider.name, provider.device);
+}
+
 std::string name_of(const Provider& provider, const Connection& lifeline) {
   const std::string ends = lifeline.describe();  // "tcp a > b"
-  return fmt::format("ofi {} {} {}", provider.name, provider.device, ends.substr(ends.find(' ') + 1));
+  return fmt::format("{} {}", path_of(provider), ends.substr(ends.find(' ') + 1));
 }
 
 }  // namespace
@@ -42,6 +47,8 @@ OfiConnection::~OfiConnection() {
   if (lifeline_ != nullptr) context_.lifeline().close(lifeline_);
   release_link();
 }
+
+std::string OfiConnection::path() const { return path_of(context_.provider()); }
 
 bool OfiConnection::uses_rdma() const { return context_.provider().rdma; }
 

@@ -34,6 +34,7 @@ class OfiConnection final : public Connection {
   absl::Status send(absl::Span<const std::byte> message) override;
   absl::StatusOr<std::byte*> map(RemoteRegion region) override;
   std::string describe() const override { return name_; }
+  std::string path() const override;
   bool uses_rdma() const override;
 
   // For the context: setting up.
@@ -42,6 +43,10 @@ class OfiConnection final : public Connection {
   void hear(absl::Span<const std::byte> message);
   void lifeline_lost(const absl::Status& cause);
   void check_deadline(TimePoint now);
+  /// Loses a connection whose device acknowledges nothing any more. Retries are the device's, and some are told to go
+  /// on for ever (rdma_rxe takes libfabric's count for that).
+  void check_silence(TimePoint now);
+  bool awaits_acknowledgement() const { return uses_rdma() && (puts_.under_way() || gets_.under_way()); }
   /// Says why, ends everything under way and reports peer_lost.
   void lose(absl::Status cause);
   /// Greeted, and libfabric has its own connection: what is posted leaves without waiting for another poll.
@@ -120,6 +125,8 @@ class OfiConnection final : public Connection {
   uint64_t mailbox_base_ = 0;
   absl::Status cause_;
   bool prepared_ = false;
+  uint64_t finished_before_ = 0;  ///< at the last look
+  TimePoint silent_since_{};
   std::vector<Import> imports_;  ///< RemoteRegion n is imports_[n - 1]; 0 is no region
 };
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <utility>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -14,6 +15,9 @@ namespace gradrail::transport::ofi {
 namespace {
 
 constexpr size_t kEntriesPerRead = 16;
+/// A device acknowledges within milliseconds, on a busy emulated host within some hundred; bulk takes its time besides.
+constexpr Duration kSilence = std::chrono::seconds(3);
+constexpr double kSlowestDevice = 4e6;  // bytes a second
 
 std::string_view doing(const Operation* operation) {
   if (operation == nullptr) return "receive";
@@ -183,6 +187,21 @@ void OfiConnection::progress() {
   }
   if (!lost() && state_ == State::open && !link_->connected()) progress_connecting();
   if (!lost()) pump_or_lose().IgnoreError();
+}
+
+void OfiConnection::check_silence(TimePoint now) {
+  const uint64_t finished = puts_.finished_count() + gets_.finished_count();
+  if (lost() || !awaits_acknowledgement() || std::exchange(finished_before_, finished) != finished) {
+    silent_since_ = now;
+    return;
+  }
+  const Duration silence = now - silent_since_;
+  if (silence < kSilence) return;
+  const double at_slowest = static_cast<double>(puts_.bytes_under_way() + gets_.bytes_under_way()) / kSlowestDevice;
+  if (silence < kSilence + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(at_slowest))) return;
+  lose(absl::UnavailableError(
+      fmt::format("{}: nothing was acknowledged for {:.1f} s: the device's path is dead, though the peer lives", name_,
+                  std::chrono::duration<double>(silence).count())));
 }
 
 void OfiConnection::progress_connecting() {

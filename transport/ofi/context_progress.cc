@@ -27,6 +27,7 @@ constexpr Duration kIdleBeat = std::chrono::milliseconds(1);
 constexpr Duration kBusyTime = std::chrono::milliseconds(2);
 constexpr Duration kStuckBeat = std::chrono::microseconds(200);
 constexpr Duration kDeadlineBeat = std::chrono::milliseconds(50);
+constexpr Duration kSilenceBeat = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -63,7 +64,10 @@ void OfiContext::look_at_lifelines() {
   std::array<Completion, 1> one;
   while (ready_.size() < room_ && lifeline_->poll(absl::MakeSpan(one)) > 0) handle_lifeline(one[0]);
   const TimePoint now = Clock::now();
-  for (const auto& connection : connections_) connection->check_deadline(now);
+  for (const auto& connection : connections_) {
+    connection->check_deadline(now);
+    connection->check_silence(now);
+  }
   drop_lost_strangers();
   visit_graves(now);
 }
@@ -138,6 +142,7 @@ Duration OfiContext::time_to_look() const {
   if (!graveyard_.empty()) shortest = kDeadlineBeat;
   for (const auto& connection : connections_) {
     if (connection->waits_for_hello()) shortest = std::min(shortest, kDeadlineBeat);
+    if (connection->awaits_acknowledgement()) shortest = std::min(shortest, kSilenceBeat);
     if (connection->stuck()) shortest = std::min(shortest, kStuckBeat);
     const bool blind = connection->queue() != nullptr && connection->wait_fd() < 0;
     if (blind) shortest = std::min(shortest, Clock::now() < busy_until_ ? kBusyBeat : kIdleBeat);

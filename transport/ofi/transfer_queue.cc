@@ -77,10 +77,17 @@ absl::Status TransferQueue::pump(const Endpoint& endpoint) {
   return absl::OkStatus();
 }
 
+uint64_t TransferQueue::bytes_under_way() {
+  uint64_t bytes = 0;
+  for (uint64_t number = done_; number < end_ && number <= next_; ++number) bytes += at(number).transfer.bytes;
+  return bytes;
+}
+
 std::optional<uint64_t> TransferQueue::finished(const Operation& operation) {
   Entry& entry = entries_[operation.slot];
   free_.push_back(const_cast<Operation*>(&operation));
   --entry.pieces_under_way;
+  ++finished_count_;
   if (!entry.posted || entry.pieces_under_way > 0) return std::nullopt;
   const uint64_t tag = entry.transfer.tag;
   // Pieces of several transfers may finish in any order: the queue shrinks from its front.

@@ -35,6 +35,12 @@ class TransferQueue {
   /// There is something to post, and nothing under way whose completion would say when.
   bool stuck() const { return next_ < end_ && free_.size() == operations_.size(); }
 
+  /// Whether the provider has something of ours, and how much that is at most.
+  bool under_way() const { return free_.size() < operations_.size(); }
+  uint64_t bytes_under_way();
+  /// How many pieces have been finished so far.
+  uint64_t finished_count() const { return finished_count_; }
+
   void push(const Transfer& transfer);  ///< not without room
   /// Posts what the provider takes now.
   absl::Status pump(const Endpoint& endpoint);
@@ -58,6 +64,7 @@ class TransferQueue {
   std::vector<Entry> entries_;
   std::vector<Operation> operations_;  ///< slot: number of the entry, modulo their count
   std::vector<Operation*> free_;
+  uint64_t finished_count_ = 0;
   uint64_t done_ = 0;
   uint64_t next_ = 0;
   uint64_t end_ = 0;

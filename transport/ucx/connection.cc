@@ -53,7 +53,7 @@ absl::StatusOr<std::byte*> UcxConnection::map(RemoteRegion) {
   return absl::UnimplementedError("ucx does not map a peer's memory");
 }
 
-std::string UcxConnection::describe() const { return fmt::format("ucx {} {}", lanes_.text, ends_); }
+std::string UcxConnection::describe() const { return fmt::format("{} {}", path(), ends_); }
 
 absl::Status UcxConnection::greet() {
   const std::string text = encode(context_.greeting_for(*this));

@@ -46,6 +46,7 @@ class UcxConnection final : public Connection {
   absl::Status send(absl::Span<const std::byte> message) override;
   absl::StatusOr<std::byte*> map(RemoteRegion region) override;
   std::string describe() const override;
+  std::string path() const override { return "ucx " + lanes_.text; }
   bool uses_rdma() const override { return lanes_.rdma; }
 
   // For the context: set-up and end (connection.cc).

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 namespace gradrail::transport::ucx {
@@ -57,6 +58,12 @@ void tame_library() {
     // The default of 8 KiB makes bulk over UCX's tcp twenty times as slow.
     setenv("UCX_TCP_TX_SEG_SIZE", "64k", 0);
     setenv("UCX_TCP_RX_SEG_SIZE", "64k", 0);
+    // A dead path is noticed after some four seconds (0.54 s, the next power of two of 4 us, seven times), in which a
+    // run can still move to another one. The default count of 7 means for ever to soft-RoCE.
+    for (const char* lane : {"RC_VERBS", "RC_MLX5", "DC_MLX5"}) {
+      setenv((std::string("UCX_") + lane + "_TIMEOUT").c_str(), "500ms", 0);
+      setenv((std::string("UCX_") + lane + "_RETRY_COUNT").c_str(), "6", 0);
+    }
     // Every loss of a peer would be told twice, and memory that cannot be locked at length: our errors say it.
     if (!set_by_user("LOG_LEVEL")) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
     if (!set_by_user("HANDLE_ERRORS") && !set_by_user("ERROR_SIGNALS")) {

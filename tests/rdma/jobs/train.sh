@@ -99,7 +99,7 @@ disturbed() {
     (until_true $RUN_SECONDS grep -qs '^Step:' "$OUT/$name.worker0"
      cable "$@" && sleep "$seconds" && cable restore) > "$OUT/$name.fault" 2>&1 &
   fi
-  train "$name" --transport "$transport,tcp" --failback-secs 2
+  train "$name" --transport "$transport,tcp" --failback-secs 1
   [ "$ROLE" = 0 ] && [ -s "$OUT/$name.hash" ] || return
   same_hash "$name"
 }
@@ -117,7 +117,7 @@ said() {
 
 # moves NAME TRANSPORT: RoCE alone is dropped for a while. On over tcp, and back when RoCE is.
 moves() {
-  disturbed "$1" "$2" 6 drop-udp 4791
+  disturbed "$1" "$2" 5 drop-udp 4791
   [ "$ROLE" = 0 ] || return
   said "$1" moved "goes on over tcp"
   said "$1" back "back on $2"
