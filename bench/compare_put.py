@@ -320,7 +320,7 @@ class Comparison:
                "ours_over_it_best": worse(best(its for its, _ in pairs), best(our for _, our in pairs)),
                "rounds": len(pairs), "rounds_its": [its for its, _ in pairs], "rounds_ours": [our for _, our in pairs],
                "machine": self._options.machine, "commit": self._options.commit}
-        print(f"{name:22}{what:>10}{size:>9}{basis:>14}{row['its']:>11.3f}{row['ours']:>11.3f}"
+        print(f"{name:22}{what:>10}{size:>9}{basis:>14}{row['its']:>11.4g}{row['ours']:>11.4g}"
               f"{row['ours_over_it']:>9.3f}{row['ours_over_it_best']:>9.3f}{row['rounds']:>8}", flush=True)
         if self._options.json:
             with open(self._options.json, "a") as lines:
