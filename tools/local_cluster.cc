@@ -143,8 +143,13 @@ bool LocalCluster::start_ps() {
     close(ports[1]);
     uint16_t port = 0;
     pollfd wait{.fd = ports[0], .events = POLLIN, .revents = 0};
-    const bool came_up = poll(&wait, 1, std::chrono::milliseconds(kStartDeadline).count()) == 1 &&
-                         read(ports[0], &port, sizeof(port)) == sizeof(port);
+    const TimePoint deadline = Clock::now() + kStartDeadline;
+    int ready = -1;
+    do {  // a signal that asks us to stop ends the wait, not the cluster: supervise() sees to it once the ps is up
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+      ready = poll(&wait, 1, static_cast<int>(std::max<int64_t>(0, left)));
+    } while (ready < 0 && errno == EINTR);
+    const bool came_up = ready == 1 && read(ports[0], &port, sizeof(port)) == sizeof(port);
     close(ports[0]);
     processes_.push_back(std::move(process));
     if (!came_up) return false;

@@ -73,6 +73,7 @@ def training(name, about, transport, steps, seconds=120, environment=None, long=
 # rc brings ud along, over which it is wired up; rc_verbs alone, or with tcp, ends with "no auxiliary transport".
 UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
 UCX_UD = {"UCX_TLS": "ud_verbs"}
+FEW_STEPS = {"BATCH": "1100"}
 
 SUITES = (
     Suite("lab-libraries", "the lab itself: verbs, libfabric, UCX over soft-RoCE between two hosts, and a cut cable",

@@ -41,7 +41,7 @@ class Flags(cluster.ClusterTest):
                 (["--model", "gpt"], "--model 'gpt': there are mlp, linear"),
                 (["--wait", "nap"], "--wait 'nap': there are auto, spin, block"),
                 (["--transport", "pigeon"], "--transport:.*pigeon.*shm.*tcp"), (["--transport", ""], "--transport"),
-                (["--transport", "loopback"], "inside one process"),
+                (["--transport", "loopback"], "no transport 'loopback'"),
                 (["--silence_limit_s", 0], "--silence_limit_s 0: must be"),
                 (["--task_index", 0], "need a cluster: --cluster FILE"),
                 (["--job_name", "ps"], "need a cluster: --cluster FILE")):
