@@ -70,6 +70,13 @@ def training(name, about, transport, steps, seconds=120, environment=None, long=
         environment=environment or {}, long=long)
 
 
+def keys(transport, environment):
+    program = f"tests/{transport}_transport_test"
+    return Suite(f"keys-{transport}", "256 guesses at a neighbour's key: each refused, each costs the guesser alone its connection",
+                 job=f'GRADRAIL_TEST_HOST=$MY_ADDRESS "$BUILD/{program}" --gtest_filter="*guessed_keys*"', seconds=150,
+                 needs=(program, plugin(transport)), requires=(transport,), environment=environment, long=True)
+
+
 # rc brings ud along, over which it is wired up; rc_verbs alone, or with tcp, ends with "no auxiliary transport".
 UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
 UCX_UD = {"UCX_TLS": "ud_verbs"}
@@ -99,6 +106,8 @@ SUITES = (
              environment=FEW_STEPS),
     training("ucx-loss", "the same over ucx", "ucx", "lossy ucx-loss ucx", long=True,
              environment={**FEW_STEPS, **UCX_RC}),
+    keys("ofi", {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
+    keys("ucx", UCX_RC),
     # Takes ten minutes of the lab: --only bench-put --limit 1500 --keep.
     Suite("bench-put", "what puts over ofi and ucx cost beside bare libfabric, ucx_perftest and ib_write (bench/README.md)",
           job='. "$LAB/jobs/put.sh"', seconds=1400, guests=2, read=results.read_steps, long=True,
