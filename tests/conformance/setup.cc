@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 
 #include "absl/strings/str_split.h"
 #include "base/log.h"
@@ -81,7 +82,7 @@ namespace {
 
 /// Why the transport cannot be opened here, or "". Asked in a child: an RDMA library that was once opened keeps its
 /// devices, and the kernel then refuses them to the forked peers.
-std::string why_not(const transport::Transport& transport) {
+std::string ask_why_not(const transport::Transport& transport) {
   const auto probe = [&] {
     const auto context = transport.open(open_options());
     return context.ok() ? std::string() : context.status().ToString();
@@ -103,6 +104,13 @@ std::string why_not(const transport::Transport& transport) {
   waitpid(child, &status, 0);
   if (got > 0) return std::string(answer, static_cast<size_t>(got));
   return status == 0 ? "" : fmt::format("the process that tried it ended with wait status {}", status);
+}
+
+/// Asked once, before the first test: later the child too would be forked from a process that has used the devices.
+const std::string& why_not(const transport::Transport& transport) {
+  static std::map<std::string, std::string> answers;
+  const auto known = answers.find(transport.name);
+  return known != answers.end() ? known->second : answers.emplace(transport.name, ask_why_not(transport)).first->second;
 }
 
 }  // namespace
