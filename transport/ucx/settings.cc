@@ -58,10 +58,10 @@ void tame_library() {
     // The default of 8 KiB makes bulk over UCX's tcp twenty times as slow.
     setenv("UCX_TCP_TX_SEG_SIZE", "64k", 0);
     setenv("UCX_TCP_RX_SEG_SIZE", "64k", 0);
-    // A dead path is noticed after some four seconds (0.54 s, the next power of two of 4 us, seven times), in which a
-    // run can still move to another one. The default count of 7 means for ever to soft-RoCE.
+    // A dead path is noticed after about two seconds (0.27 s, the next power of two of 4 us, seven times), so that a
+    // run can move to another one within five. The default count of 7 means for ever to soft-RoCE.
     for (const char* lane : {"RC_VERBS", "RC_MLX5", "DC_MLX5"}) {
-      setenv((std::string("UCX_") + lane + "_TIMEOUT").c_str(), "500ms", 0);
+      setenv((std::string("UCX_") + lane + "_TIMEOUT").c_str(), "250ms", 0);
       setenv((std::string("UCX_") + lane + "_RETRY_COUNT").c_str(), "6", 0);
     }
     // Every loss of a peer would be told twice, and memory that cannot be locked at length: our errors say it.

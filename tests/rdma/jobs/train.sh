@@ -104,23 +104,17 @@ disturbed() {
   same_hash "$name"
 }
 
-# What the workers said of their way: both must have said it.
-said() {
-  local name=$1 step=$2 words=$3 line
-  line=$(grep -h "$words" "$OUT/$name.worker0" | head -1)
-  if grep -q "$words" "$OUT/$name.worker0" && grep -q "$words" "$OUT/$name.worker1"; then
-    pass "$name.$step" "${line:0:160}"
-  else
-    fail "$name.$step" "a worker did not say \"$words\""
-  fi
-}
-
-# moves NAME TRANSPORT: RoCE alone is dropped for a while. On over tcp, and back when RoCE is.
+# moves NAME TRANSPORT: RoCE alone is dropped for a while. On over tcp, and back when RoCE is. A worker that had nothing
+# under way in that time has nothing to move for; whoever moved must come back.
 moves() {
-  disturbed "$1" "$2" 5 drop-udp 4791
+  disturbed "$1" "$2" 6 drop-udp 4791
   [ "$ROLE" = 0 ] || return
-  said "$1" moved "goes on over tcp"
-  said "$1" back "back on $2"
+  local moved back line
+  moved=$(cat "$OUT/$1".worker[01] | grep -c "goes on over tcp")
+  back=$(cat "$OUT/$1".worker[01] | grep -c "back on $2")
+  line=$(grep -h "goes on over tcp" "$OUT/$1".worker[01] | head -1)
+  if [ "$moved" -ge 1 ]; then pass "$1.moved" "$moved: ${line:0:160}"; else fail "$1.moved" "no worker said \"goes on over tcp\""; fi
+  if [ "$moved" = "$back" ]; then pass "$1.back" "$back"; else fail "$1.back" "$moved moved, $back said \"back on $2\""; fi
 }
 
 # lossy NAME TRANSPORT: a link that loses 1 % of the frames, both ways, and takes a millisecond. Right, if slow:
