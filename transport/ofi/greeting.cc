@@ -62,6 +62,13 @@ class Reader {
   bool ok_ = true;
 };
 
+/// What a peer said, for terminals.
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
+
 absl::Status damaged() { return absl::DataLossError("not a message of the ofi transport"); }
 
 absl::StatusOr<Word> decode_hello(Reader& in) {
@@ -103,17 +110,9 @@ absl::StatusOr<Word> decode_grant(Reader& in) {
 }
 
 absl::StatusOr<Word> decode_parting(Reader& in) {
-  Parting parting{in.text(kMaxReasonBytes)};
+  Parting parting{printable(in.text(kMaxReasonBytes))};
   if (!in.complete()) return damaged();
-  std::replace_if(
-      parting.reason.begin(), parting.reason.end(), [](char c) { return c < ' ' || c > '~'; }, '?');  // for terminals
   return parting;
-}
-
-std::string printable(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
 }
 
 }  // namespace

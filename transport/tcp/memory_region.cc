@@ -1,11 +1,10 @@
 #include "transport/tcp/memory_region.h"
 
-#include <sys/random.h>
-
 #include <array>
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "base/random_bits.h"
 #include "fmt/format.h"
 #include "transport/tcp/little_endian.h"
 
@@ -56,10 +55,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory
         "tcp: only host memory can be registered; stage GPU memory through pinned memory");
   }
   if (memory.data == nullptr && memory.bytes > 0) return absl::InvalidArgumentError("tcp: no memory to register");
-  uint64_t token = 0;
-  if (getrandom(&token, sizeof(token), 0) != sizeof(token)) {
-    return absl::ResourceExhaustedError("tcp: getrandom gave no bits for a region key");
-  }
+  const uint64_t token = random_bits();
   if (free_.empty()) {
     free_.push_back(static_cast<uint32_t>(slots_.size()));
     slots_.emplace_back();

@@ -28,7 +28,7 @@ struct RegionKey {
 /// The regions of one Context by number, and the one place that decides what a peer may touch.
 class RegionTable {
  public:
-  /// Errors  INVALID_ARGUMENT: not host memory. RESOURCE_EXHAUSTED: no random bits.
+  /// Errors  INVALID_ARGUMENT: not host memory.
   absl::StatusOr<std::unique_ptr<MemoryRegion>> add(MemorySpan memory, Access access);
   void remove(uint32_t region);
 
