@@ -70,14 +70,13 @@ absl::Status ShmContext::watch(int fd) {
 
 absl::StatusOr<std::string> ShmContext::listen(const std::string& address) {
   if (listener_) return absl::FailedPreconditionError("shm: this context listens already");
-  absl::StatusOr<std::string> name = address.empty() ? random_address() : address;
-  if (!name.ok()) return name.status();
-  absl::StatusOr<Descriptor> listener = listen_on(*name);
+  const std::string name = address.empty() ? random_address() : address;
+  absl::StatusOr<Descriptor> listener = listen_on(name);
   if (!listener.ok()) return listener.status();
   GRADRAIL_RETURN_IF_ERROR(watch(listener->get()));
   listener_ = std::move(*listener);
-  address_ = *name;
-  return *name;
+  address_ = name;
+  return name;
 }
 
 absl::StatusOr<Connection*> ShmContext::connect(const std::string& address, TimePoint deadline) {

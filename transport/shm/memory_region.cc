@@ -8,10 +8,10 @@
 #include <fstream>
 #include <string>
 
+#include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/shm/descriptor.h"
-#include "transport/shm/unix_socket.h"
 
 namespace gradrail::transport::shm {
 namespace {
@@ -51,13 +51,11 @@ absl::Status check_shareable(MemorySpan span) {
 }  // namespace
 
 absl::StatusOr<RegionKey> RegionTable::add(MemorySpan span, Access access) {
-  absl::StatusOr<uint64_t> token = random_u64();
-  if (!token.ok()) return token.status();
   RegionKey key;
   key.access = static_cast<uint8_t>(access);
   key.id = next_id_++;
   key.bytes = span.bytes;
-  key.token = *token;
+  key.token = random_bits();
   descriptors_[key.id] = {.key = key, .fd = span.fd};
   return key;
 }

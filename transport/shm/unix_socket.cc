@@ -1,6 +1,5 @@
 #include "transport/shm/unix_socket.h"
 
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/shm/native_error.h"
@@ -80,19 +80,7 @@ std::vector<Descriptor> take_descriptors(msghdr& header) {
 
 }  // namespace
 
-absl::StatusOr<uint64_t> random_u64() {
-  uint64_t value = 0;
-  if (getrandom(&value, sizeof(value), 0) != sizeof(value)) return from_errno(errno, "getrandom");
-  return value;
-}
-
-absl::StatusOr<std::string> random_address() {
-  absl::StatusOr<uint64_t> high = random_u64();
-  if (!high.ok()) return high.status();
-  absl::StatusOr<uint64_t> low = random_u64();
-  if (!low.ok()) return low.status();
-  return fmt::format("{}-{:016x}{:016x}", getpid(), *high, *low);
-}
+std::string random_address() { return fmt::format("{}-{:016x}{:016x}", getpid(), random_bits(), random_bits()); }
 
 absl::StatusOr<Descriptor> listen_on(const std::string& address) {
   absl::StatusOr<UnixAddress> name = unix_address(address);

@@ -18,8 +18,7 @@
 namespace gradrail::transport::shm {
 
 /// A name that nobody can guess or hit by chance.
-absl::StatusOr<std::string> random_address();
-absl::StatusOr<uint64_t> random_u64();
+std::string random_address();
 
 /// Errors  INVALID_ARGUMENT: empty, too long, or not printable. ALREADY_EXISTS.
 absl::StatusOr<Descriptor> listen_on(const std::string& address);
