@@ -18,6 +18,7 @@ set(GRADRAIL_THIRD_PARTIES
     "^OpenSSL::Crypto$|OpenSSL|libcrypto"
     "^CLI11::CLI11$|CLI11|CLI11"
     "^nlohmann_json::nlohmann_json$|nlohmann_json|nlohmann_json"
+    "^PkgConfig::hwloc$|PkgConfig|hwloc"
     "^Threads::Threads$|Threads|-pthread"
     "^(rt|dl|m|pthread)$||-l\\1")
 
@@ -73,7 +74,7 @@ function(gradrail_install_libraries libraries)
   # gradrail_dnnl is ours only in name, but the exported worker refers to it.
   install(TARGETS ${libraries} gradrail_dnnl EXPORT gradrail_targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT gradrail_targets NAMESPACE gradrail:: FILE gradrailTargets.cmake DESTINATION ${GRADRAIL_INSTALL_CMAKE})
-  foreach(folder base transport ps worker)
+  foreach(folder base topology transport ps worker)
     # A folder below transport is one implementation: users name transports by their words, never by these headers.
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/${folder}/*.h)
     list(FILTER headers EXCLUDE REGEX "^transport/[^/]+/|/examples/|^ps/optimizer_(isa|kernel)")

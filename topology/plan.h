@@ -1,0 +1,101 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "topology/machine.h"
+
+namespace gradrail::topology {
+
+enum class Job { ps, worker };
+enum class Towers {
+  automatic,  ///< on GPUs when there are any we can use, else on CPUs
+  gpu,        ///< no GPU is an error
+  cpu,
+};
+
+/// One process of the host, in the order of the cluster's list. Every process of a host states all of them, its own
+/// and the others', and reads its own lines off the same plan: no two need to talk.
+struct ProcessRequest {
+  Job job = Job::worker;
+  int task_index = 0;
+  int units = 0;  ///< towers of a worker (0: one for each of its GPUs, 1 on CPUs), shards of a ps
+};
+
+struct Request {
+  std::vector<ProcessRequest> processes;
+  Towers towers = Towers::automatic;
+  int cores_per_tower = 0;        ///< for computing; 0: what there is, shared evenly, never less than one
+  bool progress_threads = true;   ///< each tower has one, and it is busy
+  CpuSet reserved;                ///< cpus that stay free, for the system or another job
+  std::optional<CpuSet> cores;    ///< --cores: these cpus only
+  std::vector<std::string> gpus;  ///< --gpu: these only, in this order; by index, name or PCI address
+  std::vector<std::string> nics;  ///< --nic: these only; by name, interface or PCI address
+  bool rdma_only = false;         ///< plain Ethernet is no answer
+};
+
+/// Why something was chosen, and why nothing else was.
+struct Rejected {
+  std::string name, reason;
+};
+struct Decision {
+  std::string what;    ///< "GPU", "NIC", "cores", …
+  std::string chosen;  ///< "mlx5_1"; "none"
+  std::string reason;
+  std::vector<Rejected> rejected;
+};
+
+struct TowerPlace {
+  int task_index = 0;
+  int tower = 0;                  ///< within its process
+  int gpu = -1;                   ///< index into Machine::gpus; -1: a CPU tower
+  int nic = -1;                   ///< index into Machine::nics
+  std::optional<PathClass> path;  ///< between the two
+  int numa_node = -1;             ///< where its memory should be; -1: anywhere
+  CpuSet compute;                 ///< never empty; shared with others only on a crowded host
+  CpuSet progress;                ///< one cpu, or as `compute` on a crowded host; empty: none was asked for
+  std::vector<Decision> decisions;
+};
+
+struct ShardPlace {
+  int task_index = 0;
+  int shard = 0;  ///< within its process
+  int nic = -1;
+  int numa_node = -1;
+  CpuSet cpus;  ///< one cpu, or several on a crowded host
+  std::vector<Decision> decisions;
+};
+
+enum class WaitPolicy { spin, block };
+
+struct Placement {
+  std::vector<TowerPlace> towers;      ///< by task, then tower
+  std::vector<ShardPlace> shards;      ///< by task, then shard
+  bool crowded = false;                ///< more busy threads than cores: threads share, and may move among, cores
+  WaitPolicy wait = WaitPolicy::spin;  ///< block: spinning would take the core from who has work
+  std::string wait_reason;
+  std::vector<std::string> notes;  ///< what could not be done as one would wish, for people
+};
+
+/// Where each tower and shard of this host goes. Pure and deterministic: equal input gives equal output.
+/// Rules, in this order:
+///   1. GPUs go to workers in order; a tower's NIC is the nearest usable one by PathClass, those shared least first;
+///      RDMA before plain Ethernet, active before unknown; a NIC known to be down is never taken while another is
+///      there.
+///   2. No two busy threads share a physical core while another is free; second siblings last.
+///   3. A tower's cores are those of its GPU's NUMA node, else of its package, else any; CPU towers are spread over
+///   NUMA
+///      nodes. Its progress thread sits on the NIC's node where that is the same, else with the tower.
+///   4. A shard's core is beside the NIC that feeds it and away from towers where there is room.
+///   5. More threads than cores: all share the cores left, nobody is bound to a single one, and everybody blocks.
+/// Errors  INVALID_ARGUMENT: a flag names what is not there ("--gpu 7: this machine has 4, 0 to 3"), cores that are not
+///         allowed, more towers than GPUs with Towers::gpu, nothing left of the cpus.
+absl::StatusOr<Placement> plan(const Machine& machine, const Request& request);
+
+/// What one process reads off.
+std::vector<TowerPlace> towers_of(const Placement& placement, int task_index);
+std::vector<ShardPlace> shards_of(const Placement& placement, int task_index);
+
+}  // namespace gradrail::topology
