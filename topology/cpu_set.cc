@@ -48,7 +48,7 @@ absl::StatusOr<CpuSet> CpuSet::parse(std::string_view list) {
 }
 
 void CpuSet::insert(int cpu) {
-  GRADRAIL_CHECK(cpu >= 0 && cpu <= kMaxCpu, "cpu number out of range");
+  GRADRAIL_CHECK(cpu >= 0 && cpu <= kMaxCpu);
   if (word_of(cpu) >= words_.size()) words_.resize(word_of(cpu) + 1);
   words_[word_of(cpu)] |= bit_of(cpu);
 }
