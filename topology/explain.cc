@@ -1,0 +1,68 @@
+#include "topology/explain.h"
+
+#include <set>
+#include <vector>
+
+#include "fmt/format.h"
+#include "topology/align.h"
+
+namespace gradrail::topology {
+namespace {
+
+const char* letters(PathClass path) {
+  switch (path) {
+    case PathClass::same_switch:
+      return "PIX";
+    case PathClass::same_root_port:
+      return "PXB";
+    case PathClass::same_root:
+      return "PHB";
+    case PathClass::same_numa_node:
+      return "NODE";
+    case PathClass::same_package:
+      return "PKG";
+    case PathClass::across:
+      return "SYS";
+  }
+  return "?";
+}
+
+void add_decisions(std::string& text, const std::string& who, const std::vector<Decision>& decisions) {
+  text += who + "\n";
+  for (const Decision& decision : decisions) {
+    text += fmt::format("  {}: {}: {}\n", decision.what, decision.chosen, decision.reason);
+    for (const Rejected& rejected : decision.rejected)
+      text += fmt::format("    not {}: {}\n", rejected.name, rejected.reason);
+  }
+}
+
+}  // namespace
+
+std::string draw_paths(const Machine& machine) {
+  if (machine.gpus.empty() || machine.nics.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {{""}};
+  for (const Nic& nic : machine.nics) rows[0].push_back(nic.name);
+  std::set<PathClass> used;
+  for (const Gpu& gpu : machine.gpus) {
+    rows.push_back({fmt::format("GPU {}", gpu.index)});
+    for (const Nic& nic : machine.nics) {
+      const PathClass path = path_class(machine, gpu.place, nic.place);
+      used.insert(path);
+      rows.back().push_back(letters(path));
+    }
+  }
+  std::string text = align_columns(rows);
+  for (const PathClass path : used) text += fmt::format("  {:4} {}\n", letters(path), to_string(path));
+  return text;
+}
+
+std::string explain(const Machine& machine, const Placement& placement) {
+  std::string text = draw_paths(machine);
+  for (const TowerPlace& tower : placement.towers)
+    add_decisions(text, fmt::format("worker/{} tower {}", tower.task_index, tower.tower), tower.decisions);
+  for (const ShardPlace& shard : placement.shards)
+    add_decisions(text, fmt::format("ps/{} shard {}", shard.task_index, shard.shard), shard.decisions);
+  return text;
+}
+
+}  // namespace gradrail::topology
