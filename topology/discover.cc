@@ -1,0 +1,163 @@
+#include "topology/discover.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "topology/discover_hwloc.h"
+#include "topology/discover_live.h"
+#include "topology/discover_xml.h"
+
+namespace gradrail::topology {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{64} << 20;  // the largest machines make some MB
+constexpr const char* kExample = "such as \"pack:2 [numa] core:4 pu:2\"";
+
+absl::Status with_source(const absl::Status& status, const std::string& name) {
+  return {status.code(), fmt::format("topology {}: {}", name, message_of(status))};
+}
+
+std::string words_of_errno() { return std::strerror(errno); }
+
+absl::StatusOr<Topology> new_topology() {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0)
+    return absl::InternalError(fmt::format("hwloc_topology_init: {}", words_of_errno()));
+  Topology topology(raw);
+  // Cpus that are closed to us belong to the picture: a placement says "not ours", not "not there".
+  hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+  hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  // GPU libraries may name devices that hwloc cannot attach to the PCI tree.
+  hwloc_topology_set_type_filter(raw, HWLOC_OBJ_OS_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL);
+  // No part of the decision, and much of the time.
+  hwloc_topology_set_type_filter(raw, HWLOC_OBJ_MISC, HWLOC_TYPE_FILTER_KEEP_NONE);
+  return topology;
+}
+
+/// Cpus outside of what the process was given (taskset, a batch system) are closed to us as those outside of its
+/// cgroup.
+void restrict_to_process(hwloc_topology_t topology, Machine& machine) {
+  hwloc_bitmap_t bound = hwloc_bitmap_alloc();
+  if (bound != nullptr && hwloc_get_cpubind(topology, bound, HWLOC_CPUBIND_PROCESS) == 0) {
+    machine.allowed = machine.allowed & to_cpu_set(bound);
+  } else {
+    machine.notes.push_back(
+        fmt::format("the kernel does not say which cpus this process may use: {}", words_of_errno()));
+  }
+  hwloc_bitmap_free(bound);
+}
+
+absl::StatusOr<Machine> read(hwloc_topology_t topology, const std::string& source) {
+  Machine machine;
+  machine.source = source;
+  machine.live = hwloc_topology_is_thissystem(topology) != 0;
+  machine.allowed = to_cpu_set(hwloc_topology_get_allowed_cpuset(topology));
+  if (machine.live) restrict_to_process(topology, machine);
+  GRADRAIL_RETURN_IF_ERROR(read_processors(topology, machine));
+  read_devices(topology, machine);
+  if (machine.live) add_live_facts("/sys", machine);
+  return machine;
+}
+
+absl::StatusOr<Machine> read_live() {
+  absl::StatusOr<Topology> topology = new_topology();
+  if (!topology.ok()) return topology.status();
+  // OpenCL's and X11's start-up takes long, starts threads, and says nothing that PCI does not.
+  for (const char* component : {"opencl", "gl"})
+    hwloc_topology_set_components(topology->get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
+  if (hwloc_topology_load(topology->get()) != 0)
+    return absl::InternalError(fmt::format("hwloc cannot read this machine: {} (is /sys there?)", words_of_errno()));
+  return read(topology->get(), "this machine");
+}
+
+absl::StatusOr<std::string> read_open_file(int fd, const std::string& path) {
+  struct stat facts = {};
+  if (::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode))
+    return absl::InvalidArgumentError(
+        fmt::format("topology {}: no regular file (an XML file of hwloc is needed)", path));
+  if (static_cast<size_t>(facts.st_size) > kMaxFileBytes) {
+    return absl::InvalidArgumentError(fmt::format("topology {}: {} MB, more than the {} that a machine can fill", path,
+                                                  facts.st_size >> 20, kMaxFileBytes >> 20));
+  }
+  std::string text(static_cast<size_t>(facts.st_size), '\0');
+  size_t filled = 0;
+  while (filled < text.size()) {
+    const ssize_t count = ::read(fd, text.data() + filled, text.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return absl::ErrnoToStatus(errno, fmt::format("topology {}: cannot be read", path));
+    if (count == 0) break;
+    filled += static_cast<size_t>(count);
+  }
+  text.resize(filled);
+  return text;
+}
+
+/// A file's text. Nothing but a regular file is read: a pipe would keep us waiting.
+absl::StatusOr<std::string> read_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return absl::ErrnoToStatus(errno, fmt::format("topology {}: cannot be opened", path));
+  absl::StatusOr<std::string> text = read_open_file(fd, path);
+  ::close(fd);
+  return text;
+}
+
+/// A name that nobody would give to a description.
+bool looks_like_file(const std::string& source) {
+  return source.find('/') != std::string::npos || source.ends_with(".xml");
+}
+
+}  // namespace
+
+absl::StatusOr<Machine> from_xml(const std::string& xml, const std::string& name) {
+  absl::StatusOr<std::string> plain = check_xml(xml);
+  if (!plain.ok()) return with_source(plain.status(), name);
+  absl::StatusOr<Topology> topology = new_topology();
+  if (!topology.ok()) return topology.status();
+  if (hwloc_topology_set_xmlbuffer(topology->get(), plain->c_str(), static_cast<int>(plain->size()) + 1) != 0 ||
+      hwloc_topology_load(topology->get()) != 0) {
+    return with_source(
+        absl::InvalidArgumentError("hwloc cannot make a machine of it (save it again with lstopo FILE.xml)"), name);
+  }
+  absl::StatusOr<Machine> machine = read(topology->get(), name);
+  return machine.ok() ? machine : with_source(machine.status(), name);
+}
+
+absl::StatusOr<Machine> from_synthetic(const std::string& description) {
+  absl::StatusOr<Topology> topology = new_topology();
+  if (!topology.ok()) return topology.status();
+  const std::string name = fmt::format("\"{}\"", printable(description.c_str()));
+  if (hwloc_topology_set_synthetic(topology->get(), description.c_str()) != 0 ||
+      hwloc_topology_load(topology->get()) != 0) {
+    return with_source(absl::InvalidArgumentError(fmt::format("no synthetic description of hwloc ({})", kExample)),
+                       name);
+  }
+  absl::StatusOr<Machine> machine = read(topology->get(), description);
+  return machine.ok() ? machine : with_source(machine.status(), name);
+}
+
+absl::StatusOr<Machine> load(const std::string& source) {
+  struct stat facts = {};
+  if (::stat(source.c_str(), &facts) == 0 || errno != ENOENT || looks_like_file(source)) {
+    const absl::StatusOr<std::string> text = read_file(source);
+    return text.ok() ? from_xml(*text, source) : text.status();
+  }
+  absl::StatusOr<Machine> machine = from_synthetic(source);
+  if (machine.ok()) return machine;
+  return absl::InvalidArgumentError(fmt::format("{}; and there is no file of that name", message_of(machine.status())));
+}
+
+absl::StatusOr<Machine> discover() {
+  if (const char* file = std::getenv("HWLOC_XMLFILE"); file != nullptr && *file != 0) return load(file);
+  if (const char* synthetic = std::getenv("HWLOC_SYNTHETIC"); synthetic != nullptr && *synthetic != 0)
+    return from_synthetic(synthetic);
+  return read_live();
+}
+
+}  // namespace gradrail::topology
