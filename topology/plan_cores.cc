@@ -1,0 +1,139 @@
+#include "topology/plan_cores.h"
+
+#include <algorithm>
+#include <map>
+
+namespace gradrail::topology::planning {
+namespace {
+
+struct Thread {
+  Busy busy = Busy::compute;
+  size_t owner = 0;
+  Home home;
+};
+
+/// The seats not taken yet. A core's first cpu is at level 0, its siblings above: who sits at level 0 has the core to
+/// itself until level 0 is full everywhere.
+class Seats {
+ public:
+  explicit Seats(const std::vector<Pool>& pools) : pools_(pools) {
+    for (size_t p = 0; p < pools.size(); ++p) {
+      for (const Pool::Seats& core : pools[p].cores) {
+        if (core.cpus.size() > free_.size()) free_.resize(core.cpus.size(), std::vector<int>(pools.size()));
+        for (size_t level = 0; level < core.cpus.size(); ++level) ++free_[level][p];
+      }
+    }
+  }
+
+  size_t levels() const { return free_.size(); }
+
+  /// Serves those of `threads` that can be: core's own seats before siblings', near ones first whoever asks, so that
+  /// nobody far away takes a seat that is beside somebody else. Removes the served.
+  void serve(std::vector<Thread>& threads, size_t levels, std::vector<Grant>& grants) {
+    for (size_t level = 0; level < levels; ++level) {
+      for (int away = 0; away <= kFarthest; ++away) {
+        std::erase_if(threads, [&](const Thread& thread) {
+          const int pool = roomiest(level, away, thread.home);
+          if (pool < 0) return false;
+          --free_[level][pool];
+          grants.push_back({thread.busy, thread.owner, static_cast<size_t>(pool), level});
+          return true;
+        });
+      }
+    }
+  }
+
+ private:
+  int roomiest(size_t level, int away, const Home& home) const {
+    int best = -1;
+    for (size_t p = 0; p < pools_.size(); ++p) {
+      if (free_[level][p] == 0 || distance(pools_[p], home) != away) continue;
+      if (best < 0 || free_[level][p] > free_[level][best]) best = static_cast<int>(p);
+    }
+    return best;
+  }
+
+  const std::vector<Pool>& pools_;
+  std::vector<std::vector<int>> free_;  ///< [level][pool]
+};
+
+}  // namespace
+
+Crowd count_crowd(const std::vector<Pool>& pools, const Request& request, const Placement& placement) {
+  Crowd crowd{.progress = request.progress_threads};
+  crowd.threads = static_cast<int>(placement.shards.size() + placement.towers.size() * (crowd.progress ? 2 : 1));
+  for (const Pool& pool : pools) {
+    crowd.cores += static_cast<int>(pool.cores.size());
+    crowd.cpus += pool.cpus.count();
+  }
+  return crowd;
+}
+
+std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& request, const Crowd& crowd,
+                               const std::vector<Home>& towers, const std::vector<Home>& shards) {
+  Seats seats(pools);
+  std::vector<Grant> grants;
+  std::vector<Thread> first;
+  for (size_t t = 0; t < towers.size(); ++t) first.push_back({Busy::compute, t, towers[t]});
+  for (size_t s = 0; s < shards.size(); ++s) first.push_back({Busy::shard, s, shards[s]});
+  seats.serve(first, seats.levels(), grants);
+
+  std::vector<Thread> progress;
+  for (const Grant& grant : std::vector<Grant>(grants)) {
+    if (!crowd.progress || grant.busy != Busy::compute) continue;
+    const Pool& pool = pools[grant.pool];
+    progress.push_back({Busy::progress, grant.owner, {.numa_node = pool.numa_node, .package = pool.package}});
+  }
+  std::sort(progress.begin(), progress.end(), [](const Thread& a, const Thread& b) { return a.owner < b.owner; });
+  seats.serve(progress, seats.levels(), grants);
+
+  const int left = crowd.cores - crowd.threads;
+  const int wanted = request.cores_per_tower == 0 ? left : request.cores_per_tower - 1;
+  for (int round = 0; round < wanted; ++round) {
+    std::vector<Thread> more;
+    for (size_t t = 0; t < towers.size(); ++t) more.push_back({Busy::compute, t, towers[t]});
+    const size_t asked = more.size();
+    seats.serve(more, 1, grants);  // a sibling would slow the thread beside it: cores only
+    if (more.size() == asked) break;
+  }
+  return grants;
+}
+
+void share_all(const std::vector<Pool>& pools, const Crowd& crowd, Placement& placement) {
+  CpuSet everything;
+  for (const Pool& pool : pools) everything = everything | pool.cpus;
+  // By process, for its threads talk to each other: ps and worker tasks are numbered apart.
+  std::map<std::pair<Job, int>, int> threads;
+  for (const TowerPlace& tower : placement.towers) threads[{Job::worker, tower.task_index}] += crowd.progress ? 2 : 1;
+  for (const ShardPlace& shard : placement.shards) threads[{Job::ps, shard.task_index}] += 1;
+
+  std::vector<int> load(pools.size());
+  std::map<std::pair<Job, int>, size_t> pool_of;
+  for (const auto& [process, count] : threads) {
+    const auto after = [&](size_t p) { return static_cast<double>(load[p] + count) / pools[p].cpus.count(); };
+    size_t best = 0;
+    for (size_t p = 1; p < pools.size(); ++p)
+      if (after(p) < after(best)) best = p;
+    load[best] += count;
+    pool_of[process] = best;
+  }
+  // A quarter more than the average is what nearness may cost.
+  bool fair = true;
+  for (size_t p = 0; p < pools.size(); ++p)
+    fair = fair && int64_t{4} * load[p] * crowd.cpus <= int64_t{5} * crowd.threads * pools[p].cpus.count();
+  const auto set_of = [&](Job job, int task) { return fair ? pools[pool_of[{job, task}]].cpus : everything; };
+  const auto node_of = [&](Job job, int task) {
+    return fair ? pools[pool_of[{job, task}]].numa_node : (pools.size() == 1 ? pools[0].numa_node : -1);
+  };
+  for (TowerPlace& tower : placement.towers) {
+    tower.compute = set_of(Job::worker, tower.task_index);
+    if (crowd.progress) tower.progress = tower.compute;
+    tower.numa_node = node_of(Job::worker, tower.task_index);
+  }
+  for (ShardPlace& shard : placement.shards) {
+    shard.cpus = set_of(Job::ps, shard.task_index);
+    shard.numa_node = node_of(Job::ps, shard.task_index);
+  }
+}
+
+}  // namespace gradrail::topology::planning

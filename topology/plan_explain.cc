@@ -1,0 +1,55 @@
+#include "topology/plan_explain.h"
+
+#include "fmt/format.h"
+
+namespace gradrail::topology::planning {
+namespace {
+
+/// "1 core", "2 cores".
+std::string count_of(int count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); }
+
+void explain_wait(const Crowd& crowd, Placement& placement) {
+  const std::string busy = count_of(crowd.threads, "busy thread");
+  placement.crowded = crowd.crowded();
+  placement.wait = crowd.threads > crowd.cores ? WaitPolicy::block : WaitPolicy::spin;
+  if (crowd.crowded()) {
+    placement.wait_reason = fmt::format("{} share {} of {}: who spins takes the time of who has work", busy,
+                                        count_of(crowd.cpus, "cpu"), count_of(crowd.cores, "core"));
+  } else if (crowd.siblings()) {
+    placement.wait_reason =
+        fmt::format("{} on {} use {}: a spinning sibling slows the thread beside it", busy,
+                    count_of(crowd.cores, "core"), count_of(crowd.threads - crowd.cores, "hardware sibling"));
+  } else {
+    placement.wait_reason =
+        fmt::format("{} on {}: each has one of its own", busy, count_of(crowd.cores, "usable core"));
+  }
+}
+
+void note_shortage(const Grounds& grounds, Placement& placement) {
+  const Crowd& crowd = grounds.crowd;
+  if (crowd.threads > crowd.cores) placement.notes.push_back(placement.wait_reason);
+  const int wanted = grounds.request.cores_per_tower;
+  int short_of = 0;
+  for (const TowerPlace& tower : placement.towers) short_of += !crowd.crowded() && tower.compute.count() < wanted;
+  if (short_of > 0) {
+    placement.notes.push_back(fmt::format("{} of {} towers have fewer than the {} asked for: {} in all", short_of,
+                                          placement.towers.size(), count_of(wanted, "core"),
+                                          count_of(crowd.cores, "usable core")));
+  }
+}
+
+}  // namespace
+
+void explain(const Grounds& grounds, Placement& placement) {
+  explain_wait(grounds.crowd, placement);
+  note_shortage(grounds, placement);
+  for (size_t t = 0; t < placement.towers.size(); ++t) {
+    TowerPlace& tower = placement.towers[t];
+    tower.decisions = {explain_gpu(grounds, placement, tower), explain_nic(grounds, placement, t),
+                       explain_cores(grounds, tower), explain_memory(grounds, tower)};
+  }
+  for (ShardPlace& shard : placement.shards)
+    shard.decisions = {explain_nic(grounds, placement, shard), explain_cores(grounds, shard)};
+}
+
+}  // namespace gradrail::topology::planning
