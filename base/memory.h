@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -17,6 +18,9 @@ struct MemorySpan {
   MemoryKind kind = MemoryKind::host;
   int fd = -1;
 };
+
+/// Told of memory that nobody has touched yet: the moment to say on which NUMA node it shall lie. May be empty.
+using MemoryPlacer = std::function<void(const MemorySpan&)>;
 
 /// Zeroed host memory behind a sealed memfd: any transport can register it, and shm can pass it to another process.
 /// Its size is sealed, so that no peer can make a reader fault by shrinking it.

@@ -74,10 +74,17 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(Options option
                                .rdma_only = options.rdma_only,
                                .ofi_provider = options.ofi_provider},
                       .wait = options.wait,
-                      .on_lost = [service = impl->service.get()](WorkerIndex worker, uint64_t incarnation,
-                                                                 const std::string& cause) {
-                        service->report_loss(worker, incarnation, cause);
-                      }});
+                      .on_thread_start =
+                          [bind = options.on_shard_thread, i] {
+                            if (bind) bind(i);
+                          },
+                      .place_memory =
+                          [place = options.place_memory, i](const MemorySpan& memory) {
+                            if (place) place(i, memory);
+                          },
+                      .on_lost = [service = impl->service.get()](
+                                     WorkerIndex worker, uint64_t incarnation,
+                                     const std::string& cause) { service->report_loss(worker, incarnation, cause); }});
     if (!shard.ok()) return shard.status();
     impl->shards.push_back(*std::move(shard));
   }
@@ -126,6 +133,12 @@ std::vector<std::string> Server::summary() {
     lines.push_back(fmt::format("path {}: {} bytes in, {} bytes out", path.path(), path.bytes_in(), path.bytes_out()));
   }
   return lines;
+}
+
+std::vector<MemorySpan> Server::parameters_memory() {
+  std::vector<MemorySpan> spans;
+  for (const auto& shard : impl_->shards) spans.push_back(shard->parameters_memory().value_or(MemorySpan{}));
+  return spans;
 }
 
 }  // namespace gradrail::ps

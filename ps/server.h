@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/memory.h"
 #include "transport/wait_set.h"
 
 namespace gradrail::ps {
@@ -30,6 +31,9 @@ class Server {
     Duration silence_limit = std::chrono::seconds(10);
     /// Told what people want to know of a good run; may be empty. Called from any thread.
     std::function<void(const std::string&)> console = nullptr;
+    /// Where shards run and their memory lies: both are called in the thread of that shard, and may be empty.
+    std::function<void(uint32_t shard)> on_shard_thread = nullptr;
+    std::function<void(uint32_t shard, const MemorySpan&)> place_memory = nullptr;
   };
 
   /// Errors  FAILED_PRECONDITION: the address cannot be used (names it and why). UNAVAILABLE: no transport can.
@@ -44,6 +48,9 @@ class Server {
 
   /// Lines about the run for people: global step, updates, bytes per path.
   std::vector<std::string> summary();
+
+  /// Where the parameters of each shard lie; empty spans before the first worker has joined.
+  std::vector<MemorySpan> parameters_memory();
 
  private:
   class Impl;

@@ -96,6 +96,7 @@ Duration Shard::patience() const {
 
 void Shard::run() {
   pthread_setname_np(pthread_self(), "gradrail-shard");
+  if (options_.on_thread_start) options_.on_thread_start();
   std::vector<transport::Completion> completions(64);
   while (true) {
     {
@@ -119,6 +120,7 @@ absl::Status Shard::set_up(Setup setup) {
     const size_t bytes = range().count * sizeof(float);
     absl::StatusOr<SharedMemory> memory = SharedMemory::create("gradrail-parameters", bytes);
     if (!memory.ok()) return memory.status();
+    if (options_.place_memory) options_.place_memory(memory->span());
     parameters_ = *std::move(memory);
     for (const auto& context : contexts_) {
       absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region =
@@ -204,6 +206,10 @@ absl::StatusOr<Shard::Stats> Shard::stats() {
     }
     return stats;
   });
+}
+
+absl::StatusOr<MemorySpan> Shard::parameters_memory() {
+  return on_owner([this] { return parameters_.span(); });
 }
 
 absl::StatusOr<Checkpoint> Shard::snapshot() {

@@ -39,6 +39,9 @@ class Shard {
     std::string bind_host;                ///< for transports with network addresses
     transport::OpenOptions open;
     transport::WaitPolicy wait;
+    /// Called first thing in the shard's thread: the moment to bind it. May be empty.
+    std::function<void()> on_thread_start;
+    MemoryPlacer place_memory;  ///< parameters and slots; called in the shard's thread
     /// Told from the shard's thread when a worker was refused, or its data connection ended and it did not come back in
     /// time; must not block.
     std::function<void(WorkerIndex, uint64_t incarnation, const std::string& cause)> on_lost;
@@ -86,6 +89,8 @@ class Shard {
   /// no step is applied without its gradient while the others are still to hear of the end.
   void cut_off(WorkerIndex worker, uint64_t incarnation);
   absl::StatusOr<Stats> stats();
+  /// Of its parameters, where they lie; empty before set_up(). For summaries: nobody may write there.
+  absl::StatusOr<MemorySpan> parameters_memory();
   /// A copy of everything, taken between two updates.
   absl::StatusOr<Checkpoint> snapshot();
 

@@ -84,12 +84,14 @@ void Shard::continue_mapping(ShardPeer& peer) {
 absl::Status Shard::welcome(ShardPeer& peer) {
   transport::Context& context = *contexts_[peer.context_index];
   const size_t slot_bytes = bucket_count() * sizeof(SlotHeader) + range().count * sizeof(float);
-  absl::StatusOr<transport::RegisteredMemory> slots = transport::make_registered(
-      registered_, context, "gradrail-slots", std::max(slot_bytes, kCheckBytes), transport::Access::remote_write);
+  absl::StatusOr<transport::RegisteredMemory> slots =
+      transport::make_registered(registered_, context, "gradrail-slots", std::max(slot_bytes, kCheckBytes),
+                                 transport::Access::remote_write, options_.place_memory);
   if (!slots.ok()) return slots.status();
   const size_t return_bytes = bucket_count() * sizeof(ReturnHeader);
-  absl::StatusOr<transport::RegisteredMemory> returns = transport::make_registered(
-      registered_, context, "gradrail-returns", std::max(return_bytes, kCheckBytes), transport::Access::local);
+  absl::StatusOr<transport::RegisteredMemory> returns =
+      transport::make_registered(registered_, context, "gradrail-returns", std::max(return_bytes, kCheckBytes),
+                                 transport::Access::local, options_.place_memory);
   if (!returns.ok()) return returns.status();
   peer.slots = *std::move(slots);
   peer.returns = *std::move(returns);

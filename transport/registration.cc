@@ -21,9 +21,10 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> register_on(RegistrationBudget& bu
 }
 
 absl::StatusOr<RegisteredMemory> make_registered(RegistrationBudget& budget, Context& context, const std::string& name,
-                                                 size_t bytes, Access access) {
+                                                 size_t bytes, Access access, const MemoryPlacer& place) {
   absl::StatusOr<SharedMemory> memory = SharedMemory::create(name, bytes);
   if (!memory.ok()) return memory.status();
+  if (place) place(memory->span());
   absl::StatusOr<std::unique_ptr<MemoryRegion>> region = register_on(budget, context, memory->span(), access);
   if (!region.ok()) return region.status();
   return RegisteredMemory{*std::move(memory), *std::move(region)};

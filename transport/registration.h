@@ -29,7 +29,8 @@ struct RegisteredMemory {
   SharedMemory memory;
   std::unique_ptr<MemoryRegion> region;
 };
+/// `place` is told in between: registering may touch every page.
 absl::StatusOr<RegisteredMemory> make_registered(RegistrationBudget& budget, Context& context, const std::string& name,
-                                                 size_t bytes, Access access);
+                                                 size_t bytes, Access access, const MemoryPlacer& place = nullptr);
 
 }  // namespace gradrail::transport

@@ -141,5 +141,6 @@ absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() { return impl
 bool Client::saves_checkpoints() const { return impl_->saves_checkpoints(); }
 absl::Status Client::leave() { return impl_->leave(); }
 ClientStats Client::stats() const { return impl_->stats(); }
+std::vector<MemorySpan> Client::memory() const { return impl_->memory(); }
 
 }  // namespace gradrail::worker

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/histogram.h"
+#include "base/memory.h"
 #include "ps/cluster_spec.h"
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
@@ -38,6 +39,7 @@ struct ClientOptions {
   transport::WaitPolicy wait;
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up
   std::function<void(const std::string&)> notice;    ///< told every 10 s for whom this worker waits
+  MemoryPlacer place_memory;                         ///< parameters, gradients, headers; in the owner thread
   const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after a moment, waiting: CANCELLED
 };
 
@@ -120,6 +122,9 @@ class Client {
   absl::Status leave();
 
   ClientStats stats() const;
+
+  /// Where parameters and gradients lie, for summaries.
+  std::vector<MemorySpan> memory() const;
 
  private:
   class Impl;

@@ -41,6 +41,7 @@ class Client::Impl {
   const ps::Schema& schema() const { return schema_; }
   uint64_t global_step() const;
   ClientStats stats() const;
+  std::vector<MemorySpan> memory() const { return {parameters_.span(), gradients_.span()}; }
 
  private:
   // client_join.cc

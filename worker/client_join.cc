@@ -48,6 +48,10 @@ absl::Status Client::Impl::allocate() {
   if (!parameters.ok()) return parameters.status();
   absl::StatusOr<SharedMemory> gradients = SharedMemory::create("gradrail-gradients", bytes);
   if (!gradients.ok()) return gradients.status();
+  if (options_.place_memory) {
+    options_.place_memory(parameters->span());
+    options_.place_memory(gradients->span());
+  }
   parameters_ = *std::move(parameters);
   gradients_ = *std::move(gradients);
   return absl::OkStatus();

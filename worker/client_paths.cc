@@ -100,7 +100,8 @@ absl::StatusOr<std::unique_ptr<ShardPath>> Client::Impl::open_path(ShardLink& li
   ps::proto::Hello hello;
   *hello.mutable_member() = member();
   hello.set_token(tokens_[link.ps_index]);
-  return ShardPath::open(link, **context, endpoint->address(), std::move(hello), stats_.registered, deadline);
+  return ShardPath::open(link, **context, endpoint->address(), std::move(hello), stats_.registered,
+                         options_.place_memory, deadline);
 }
 
 absl::Status Client::Impl::establish(ShardPath& path, Phase until, TimePoint deadline) {

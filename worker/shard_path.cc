@@ -22,15 +22,16 @@ absl::Status send(transport::Connection& connection, const ps::proto::ToShard& m
 
 absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
                                                            const std::string& address, ps::proto::Hello hello,
-                                                           transport::RegistrationBudget& budget, TimePoint deadline) {
+                                                           transport::RegistrationBudget& budget,
+                                                           const MemoryPlacer& place, TimePoint deadline) {
   std::unique_ptr<ShardPath> path(new ShardPath(link, context));
   const size_t header_bytes = std::max(link.buckets.size() * sizeof(ps::SlotHeader), ps::kCheckBytes);
-  absl::StatusOr<transport::RegisteredMemory> headers =
-      transport::make_registered(budget, *context.context, "gradrail-headers", header_bytes, transport::Access::local);
+  absl::StatusOr<transport::RegisteredMemory> headers = transport::make_registered(
+      budget, *context.context, "gradrail-headers", header_bytes, transport::Access::local, place);
   if (!headers.ok()) return headers.status();
   const size_t return_bytes = std::max(link.buckets.size() * sizeof(ps::ReturnHeader), ps::kCheckBytes);
   absl::StatusOr<transport::RegisteredMemory> returns = transport::make_registered(
-      budget, *context.context, "gradrail-returns", return_bytes, transport::Access::remote_write);
+      budget, *context.context, "gradrail-returns", return_bytes, transport::Access::remote_write, place);
   if (!returns.ok()) return returns.status();
   absl::StatusOr<transport::Connection*> connection = context.context->connect(address, deadline);
   if (!connection.ok()) return connection.status();

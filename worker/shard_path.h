@@ -42,7 +42,8 @@ class ShardPath {
   /// Connects and registers what belongs to this path alone. `hello` holds member and token.
   static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
                                                          const std::string& address, ps::proto::Hello hello,
-                                                         transport::RegistrationBudget& budget, TimePoint deadline);
+                                                         transport::RegistrationBudget& budget,
+                                                         const MemoryPlacer& place, TimePoint deadline);
   ~ShardPath();
 
   /// Posts what the handshake needs next. True while something waits for room: call again soon.

@@ -133,6 +133,8 @@ void Run::summary(double seconds) {
     line(fmt::format("Moves: {} paths were lost and replaced, {} times back to a better one", stats.moves,
                      stats.returns));
   }
+  if (!output_.more) return;
+  for (const std::string& text : output_.more()) line(text);
 }
 
 absl::Status Run::last_words() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/client.h"
@@ -30,10 +31,11 @@ struct Progress {
   float cost = 0.0f;
 };
 
-/// Where a trainer writes. Both may be empty.
+/// Where a trainer writes. Each may be empty.
 struct TrainerOutput {
   std::function<void(const std::string&)> line;
-  std::function<void(const Progress&)> progress;  ///< after every step
+  std::function<void(const Progress&)> progress;   ///< after every step
+  std::function<std::vector<std::string>()> more;  ///< lines for the end of the summary
 };
 
 /// Trains one worker's share to the end: the loop of the tutorials. Lines, in their words:
