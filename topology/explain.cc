@@ -1,6 +1,8 @@
 #include "topology/explain.h"
 
+#include <algorithm>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "fmt/format.h"
@@ -27,12 +29,25 @@ const char* letters(PathClass path) {
   return "?";
 }
 
-void add_decisions(std::string& text, const std::string& who, const std::vector<Decision>& decisions) {
-  text += who + "\n";
+/// Large machines have many candidates that fail for one reason: those share a line.
+std::vector<std::pair<std::string, std::string>> by_reason(const std::vector<Rejected>& rejected) {
+  std::vector<std::pair<std::string, std::string>> lines;  // reason, names
+  for (const auto& [name, reason] : rejected) {
+    const auto same = std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return line.first == reason; });
+    if (same == lines.end()) {
+      lines.emplace_back(reason, name);
+    } else {
+      same->second += ", " + name;
+    }
+  }
+  return lines;
+}
+
+void add_decisions(std::string& text, const std::string& tenant, const std::vector<Decision>& decisions) {
+  text += tenant + "\n";
   for (const Decision& decision : decisions) {
     text += fmt::format("  {}: {}: {}\n", decision.what, decision.chosen, decision.reason);
-    for (const Rejected& rejected : decision.rejected)
-      text += fmt::format("    not {}: {}\n", rejected.name, rejected.reason);
+    for (const auto& [reason, who] : by_reason(decision.rejected)) text += fmt::format("    not {}: {}\n", who, reason);
   }
 }
 

@@ -126,8 +126,7 @@ class OutlineMaker {
     const Gpu& gpu = machine_.gpus[index];
     Box box{.kind = Kind::gpu,
             .title = fmt::format("GPU {}", gpu.index),
-            .detail =
-                joined({fmt::format("{} {}", to_string(gpu.vendor), gpu.model), gpu.place.address.to_string()}, ", ")};
+            .detail = joined({joined({to_string(gpu.vendor), gpu.model}, " "), gpu.place.address.to_string()}, ", ")};
     for (size_t i = 0; i < placement_.towers.size(); ++i)
       if (placement_.towers[i].gpu == index) box.tenants.push_back(static_cast<int>(i));
     return box;

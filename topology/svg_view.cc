@@ -13,11 +13,13 @@ namespace {
 
 // All lengths in pixels.
 constexpr double kPad = 10;
-constexpr double kLine = 18;        ///< of text
+constexpr double kLine = 18;  ///< of text
+constexpr double kBoldCharacter = 8.2;
 constexpr double kCharacter = 6.9;  ///< of 12 px sans-serif, on the wide side
 constexpr double kCellHeight = 24;
 constexpr double kCellGap = 4;
 constexpr double kChip = 12;
+constexpr double kNarrowLegend = 600;
 constexpr size_t kCellsPerRow = 12;
 constexpr size_t kLongestDetail = 64;  ///< characters; the tree has the rest
 
@@ -56,6 +58,8 @@ std::string shortened(const std::string& text) {
 
 double text_width(std::string_view text) { return static_cast<double>(text.size()) * kCharacter; }
 
+double title_width(const Box& box) { return static_cast<double>(box.title.size()) * kBoldCharacter + 8; }
+
 std::string cpu_list(const Seat& seat) {
   CpuSet cpus;
   for (const int cpu : seat.cpus) cpus.insert(cpu);
@@ -90,15 +94,18 @@ void lay_cells(Laid& laid) {
   laid.height += static_cast<double>(rows) * (kCellHeight + kCellGap) + kPad / 2;
 }
 
-/// Inner boxes in rows of so many columns, each row as high as its highest.
+/// Inner boxes in rows of so many columns: all of a column equally wide, each row as high as its highest.
 void lay_inside(Laid& laid) {
   const size_t columns = columns_of(*laid.box);
+  std::vector<double> widths(columns, 0);
+  for (size_t i = 0; i < laid.inside.size(); ++i)
+    widths[i % columns] = std::max(widths[i % columns], laid.inside[i].width);
   for (size_t first = 0; first < laid.inside.size(); first += columns) {
     double x = kPad, height = 0;
     for (size_t i = first; i < std::min(first + columns, laid.inside.size()); ++i) {
       laid.inside[i].x = x;
       laid.inside[i].y = laid.height;
-      x += laid.inside[i].width + kPad;
+      x += widths[i % columns] + kPad;
       height = std::max(height, laid.inside[i].height);
     }
     laid.width = std::max(laid.width, x);
@@ -109,7 +116,7 @@ void lay_inside(Laid& laid) {
 Laid lay(const Box& box) {
   Laid laid{.box = &box};
   const double chips = static_cast<double>(box.tenants.size()) * (kChip + 4);
-  laid.width = 2 * kPad + text_width(box.title) + 8 + text_width(shortened(box.detail)) + chips;
+  laid.width = 2 * kPad + title_width(box) + text_width(shortened(box.detail)) + chips;
   laid.height = kPad / 2 + kLine + kPad / 2;
   lay_cells(laid);
   for (const Box& inner : box.inside) laid.inside.push_back(lay(inner));
@@ -117,12 +124,13 @@ Laid lay(const Box& box) {
   return laid;
 }
 
-/// Boxes of one column are equally wide, so that the picture has edges to follow.
+/// What is alone in its row is as wide as the box around it: edges to follow.
 void stretch(Laid& laid) {
-  const size_t columns = columns_of(*laid.box);
-  if (columns == 1)
-    for (Laid& inner : laid.inside) inner.width = laid.width - 2 * kPad;
-  for (Laid& inner : laid.inside) stretch(inner);
+  const bool stacked = columns_of(*laid.box) == 1;
+  for (Laid& inner : laid.inside) {
+    if (stacked) inner.width = laid.width - 2 * kPad;
+    stretch(inner);
+  }
 }
 
 class Picture {
@@ -132,7 +140,7 @@ class Picture {
   std::string draw() {
     Laid machine = lay(outline_.machine);
     stretch(machine);
-    const double legend = draw_legend(machine.height + 2 * kPad, machine.width);
+    const double legend = draw_legend(machine.height + 2 * kPad, std::max(machine.width, kNarrowLegend));
     draw_box(machine, kPad, kPad);
     const double width = std::max(machine.width, legend_width_) + 2 * kPad;
     return fmt::format(
@@ -178,7 +186,7 @@ class Picture {
     rectangle(x, y, laid.width, laid.height, fill_of(box.kind), "rx=\"4\" stroke=\"#8a8f98\"");
     const double baseline = y + kPad / 2 + kLine - 5;
     text(x + kPad, baseline, box.title, "font-weight=\"bold\" fill=\"#1b1f24\"");
-    text(x + kPad + text_width(box.title) + 8, baseline, shortened(box.detail), "fill=\"#57606a\"");
+    text(x + kPad + title_width(box), baseline, shortened(box.detail), "fill=\"#57606a\"");
     double chip_x = x + laid.width - kPad / 2;
     for (auto tenant = box.tenants.rbegin(); tenant != box.tenants.rend(); ++tenant) {
       chip_x -= kChip + 4;

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+
+namespace gradrail::tools {
+
+/// The flags of `gradrail topo` as typed.
+struct TopoFlags {
+  std::string topology;  ///< file or description; empty: this machine
+  int ps = 1;
+  int shards = 1;
+  int workers = 1;
+  int towers = 0;
+  std::string device = "auto";
+  int cores_per_tower = 0;
+  std::string gpu, nic, cores, reserve, require;
+  bool json = false;
+  bool explain = false;
+  std::string svg;
+};
+
+void add_topo_flags(CLI::App& command, TopoFlags& flags);
+
+/// Prints the machine with towers, shards and NICs drawn into it.
+/// Errors  INVALID_ARGUMENT, NOT_FOUND name the flag, the cause and what would be right.
+absl::Status run_topo(const TopoFlags& flags);
+
+}  // namespace gradrail::tools
