@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "fmt/format.h"
@@ -19,13 +20,24 @@ hwloc_obj_t node_below(hwloc_obj_t memory) {
   return memory;
 }
 
+/// hwloc gives memory that has no cpus (of a GPU, of an expansion card) those of the object that it hangs on. On the
+/// whole machine that is nobody's home once other nodes divide the machine among them.
+bool is_home(hwloc_topology_t topology, hwloc_obj_t node) {
+  if (node->subtype != nullptr && std::strcmp(node->subtype, "GPUMemory") == 0) return false;
+  if (!hwloc_bitmap_isequal(node->cpuset, hwloc_get_root_obj(topology)->cpuset)) return true;
+  for (hwloc_obj_t other = nullptr;
+       (other = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, other)) != nullptr;)
+    if (!hwloc_bitmap_iszero(other->cpuset) && !hwloc_bitmap_isequal(other->cpuset, node->cpuset)) return false;
+  return true;
+}
+
 /// The memory nearest to a cpu. Where a locality has several kinds (HBM beside DRAM), hwloc lists the ordinary one
 /// first.
-int nearest_node(hwloc_obj_t object) {
+int nearest_node(hwloc_topology_t topology, hwloc_obj_t object) {
   for (hwloc_obj_t above = object; above != nullptr; above = above->parent) {
     for (hwloc_obj_t child = above->memory_first_child; child != nullptr; child = child->next_sibling) {
       const hwloc_obj_t node = node_below(child);
-      if (node != nullptr && hwloc_bitmap_isincluded(object->cpuset, node->cpuset))
+      if (node != nullptr && is_home(topology, node) && hwloc_bitmap_isincluded(object->cpuset, node->cpuset))
         return static_cast<int>(node->logical_index);
     }
   }
@@ -56,7 +68,7 @@ void read_numa_nodes(hwloc_topology_t topology, Machine& machine) {
        (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
     machine.numa_nodes.push_back({.os_index = static_cast<int>(node->os_index),
                                   .package = package_of(topology, node),
-                                  .cpus = to_cpu_set(node->cpuset),
+                                  .cpus = is_home(topology, node) ? to_cpu_set(node->cpuset) : CpuSet{},
                                   .memory_bytes = node->attr->numanode.local_memory,
                                   .allowed = hwloc_bitmap_isset(allowed, node->os_index) != 0});
   }
@@ -64,7 +76,7 @@ void read_numa_nodes(hwloc_topology_t topology, Machine& machine) {
 
 Core make_core(hwloc_topology_t topology, hwloc_obj_t object) {
   return {.package = package_of(topology, object),
-          .numa_node = nearest_node(object),
+          .numa_node = nearest_node(topology, object),
           .efficiency = efficiency_of(topology, object)};
 }
 

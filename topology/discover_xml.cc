@@ -1,10 +1,14 @@
 #include "topology/discover_xml.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "topology/discover_xml_object.h"
 #include "topology/discover_xml_reader.h"
 
 namespace gradrail::topology {
@@ -16,6 +20,7 @@ constexpr size_t kMaxDepth = 128;  // a machine has about ten levels, and some s
 struct Frame {
   std::string_view name;
   bool kept = false;
+  std::optional<XmlObject> object;
 };
 
 class Checker {
@@ -28,11 +33,17 @@ class Checker {
   absl::Status take(const XmlTag& tag);
   absl::Status open(const XmlTag& tag);
   absl::Status close(const XmlTag& tag);
+  bool is_wanted(const XmlTag& tag) const;
+  absl::Status check(const XmlTag& tag, Frame& frame);
+  absl::Status check_version(const XmlTag& tag);
   void write(const XmlTag& tag);
 
   XmlReader reader_;
   std::string plain_;
   std::vector<Frame> stack_;
+  CpuSet nodes_;
+  bool has_root_ = false;
+  bool version_1_ = false;
   bool finished_ = false;
 };
 
@@ -84,15 +95,63 @@ absl::Status Checker::open(const XmlTag& tag) {
   if (stack_.empty() && tag.name != "topology")
     return reader_.error(
         fmt::format("'{}' where <topology> should be: no XML of hwloc (lstopo FILE.xml writes one)", tag.name));
-  const std::string_view above = stack_.empty() ? "" : stack_.back().name;
-  const bool known = tag.name == "topology" ? stack_.empty()
-                     : tag.name == "object" || tag.name == "cpukind"
-                         ? above == "topology" || (above == "object" && tag.name == "object")
-                     : tag.name == "info" ? above == "object" || above == "cpukind"
-                                          : false;
-  stack_.push_back({.name = tag.name, .kept = known && (stack_.empty() || stack_.back().kept)});
-  if (stack_.back().kept) write(tag);
+  Frame frame{.name = tag.name};
+  frame.kept = is_wanted(tag);
+  if (frame.kept) {
+    if (const absl::Status status = check(tag, frame); !status.ok())
+      return reader_.error(std::string(message_of(status)));
+    frame.kept = !frame.object || frame.object->kind != XmlKind::misc;
+  }
+  if (frame.kept) write(tag);
+  stack_.push_back(std::move(frame));
   return absl::OkStatus();
+}
+
+/// What we take, where it belongs: machines of version 2 also hold distances, memory attributes and other programs'
+/// data.
+bool Checker::is_wanted(const XmlTag& tag) const {
+  if (stack_.empty()) return true;
+  if (!stack_.back().kept) return false;
+  const std::string_view above = stack_.back().name;
+  if (tag.name == "object") return above == "topology" || above == "object";
+  if (tag.name == "info") return above == "object" || above == "cpukind";
+  return tag.name == "cpukind" && above == "topology";
+}
+
+absl::Status Checker::check(const XmlTag& tag, Frame& frame) {
+  if (tag.name == "topology") return check_version(tag);
+  if (tag.name == "info")
+    return tag.find("name") != nullptr && tag.find("value") != nullptr
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError("an info without name or value");
+  if (tag.name == "cpukind") {
+    const std::string* cpus = tag.find("cpuset");
+    return cpus == nullptr ? absl::InvalidArgumentError("a cpukind without cpuset") : parse_bitmap(*cpus).status();
+  }
+  absl::StatusOr<XmlObject> object = check_object(tag, version_1_);
+  if (!object.ok()) return object.status();
+  XmlObject* parent = stack_.back().object ? &*stack_.back().object : nullptr;
+  GRADRAIL_RETURN_IF_ERROR(check_place(*object, parent));
+  if (parent == nullptr && std::exchange(has_root_, true))
+    return absl::InvalidArgumentError("two machines in one topology");
+  // Memory has numbers of its own; in version 1 it stands in the tree of the cpus, and so it takes its cpus there.
+  if (object->type == "NUMANode" || object->type == "Node") {
+    const int number = std::atoi(tag.find("os_index")->c_str());
+    if (nodes_.contains(number))
+      return absl::InvalidArgumentError(fmt::format("two NUMA nodes with number {}", number));
+    nodes_.insert(number);
+  }
+  frame.object = *std::move(object);
+  return absl::OkStatus();
+}
+
+absl::Status Checker::check_version(const XmlTag& tag) {
+  const std::string* version = tag.find("version");
+  version_1_ = version == nullptr || version->starts_with("1.");
+  if (version == nullptr || version->starts_with("1.") || version->starts_with("2.")) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("format \"{}\" of hwloc's XML, where 1 and 2 are known (lstopo --of xml with hwloc 2 writes it)",
+                  version->substr(0, 20)));
 }
 
 absl::Status Checker::close(const XmlTag& tag) {
@@ -108,6 +167,7 @@ void Checker::write(const XmlTag& tag) {
   plain_ += '<';
   plain_ += tag.name;
   for (const XmlAttribute& attribute : tag.attributes) {
+    if (!is_known_attribute(attribute.name)) continue;
     plain_ += ' ';
     plain_ += attribute.name;
     plain_ += "=\"";
