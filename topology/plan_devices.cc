@@ -59,8 +59,9 @@ absl::Status deal_gpus(const Request& request, const Means& means, Placement& pl
                     placement.towers.size(), means.gpus.size()));
   }
   if (without > 0 && request.towers == Towers::automatic) {
-    placement.notes.push_back(fmt::format("{} of {} towers are on CPUs: {} GPUs can be used", without,
-                                          placement.towers.size(), means.gpus.size()));
+    const std::string of = fmt::format("{} of {} towers on the CPU: ", without, placement.towers.size());
+    placement.notes.push_back(of + (means.gpus.empty() ? "no GPU that can be used"
+                                                       : fmt::format("there is a GPU for {}", means.gpus.size())));
   }
   for (const ProcessRequest& ps : of_job(request, Job::ps))
     for (int shard = 0; shard < ps.units; ++shard)

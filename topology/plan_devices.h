@@ -34,9 +34,30 @@ PciPlace place_of(const Machine& machine, const TowerPlace& tower, const Home& h
 void choose_tower_nics(const Machine& machine, const Means& means, const std::vector<Home>& homes,
                        Placement& placement);
 
-/// Where each shard would like to be, beside the NIC chosen for it.
+/// Each shard's NIC; returns where the shards would like to be, beside them. Their decision "NIC" is left in each: why
+/// one of several was taken depends on what was taken before.
 std::vector<Home> choose_shard_nics(const Machine& machine, const Request& request, const Means& means,
                                     const std::vector<Pool>& pools, const std::vector<Home>& tower_homes,
                                     Placement& placement);
+
+/// How many towers and shards each NIC, and each card, serves already.
+class NicLoad {
+ public:
+  explicit NicLoad(const Machine& machine);
+
+  int nic(int index) const { return nics_[index]; }
+  int card(int index) const { return cards_[card_of_[index]]; }
+  bool one_card(int a, int b) const { return card_of_[a] == card_of_[b]; }
+  void add(int index, int count = 1);
+
+ private:
+  std::vector<size_t> card_of_;  ///< by NIC: ports of one card are its functions, and share its PCI link
+  std::vector<int> nics_, cards_;
+};
+
+std::vector<int> usable_nics(const Means& means);
+
+/// Why there is no NIC at all.
+Decision no_nic(const Machine& machine, const Means& means);
 
 }  // namespace gradrail::topology::planning

@@ -48,8 +48,7 @@ void explain(const Grounds& grounds, Placement& placement) {
     tower.decisions = {explain_gpu(grounds, placement, tower), explain_nic(grounds, placement, t),
                        explain_cores(grounds, tower), explain_memory(grounds, tower)};
   }
-  for (ShardPlace& shard : placement.shards)
-    shard.decisions = {explain_nic(grounds, placement, shard), explain_cores(grounds, shard)};
+  for (ShardPlace& shard : placement.shards) shard.decisions.push_back(explain_cores(grounds, shard));
 }
 
 }  // namespace gradrail::topology::planning

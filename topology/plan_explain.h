@@ -26,7 +26,6 @@ void explain(const Grounds& grounds, Placement& placement);
 /// One decision each.
 Decision explain_gpu(const Grounds& grounds, const Placement& placement, const TowerPlace& tower);
 Decision explain_nic(const Grounds& grounds, const Placement& placement, size_t tower);
-Decision explain_nic(const Grounds& grounds, const Placement& placement, const ShardPlace& shard);
 Decision explain_cores(const Grounds& grounds, const TowerPlace& tower);
 Decision explain_cores(const Grounds& grounds, const ShardPlace& shard);
 Decision explain_memory(const Grounds& grounds, const TowerPlace& tower);

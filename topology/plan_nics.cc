@@ -8,41 +8,6 @@
 namespace gradrail::topology::planning {
 namespace {
 
-/// How many each NIC, and each card, serves already.
-class Load {
- public:
-  explicit Load(const Machine& machine) : machine_(machine), nics_(machine.nics.size()) {}
-
-  int nic(int index) const { return nics_[index]; }
-  int card(int index) const {
-    const auto at = cards_.find(card_of(index));
-    return at == cards_.end() ? 0 : at->second;
-  }
-  void add(int index) {
-    ++nics_[index];
-    ++cards_[card_of(index)];
-  }
-
- private:
-  /// Ports of one card are its functions, and share its PCI link.
-  PciAddress card_of(int index) const {
-    PciAddress address = machine_.nics[index].place.address;
-    address.function = 0;
-    return address;
-  }
-
-  const Machine& machine_;
-  std::vector<int> nics_;
-  std::map<PciAddress, int> cards_;
-};
-
-std::vector<int> usable_nics(const Means& means) {
-  std::vector<int> nics;
-  for (size_t i = 0; i < means.nic_out.size(); ++i)
-    if (means.nic_out[i].empty()) nics.push_back(static_cast<int>(i));
-  return nics;
-}
-
 /// The NICs that nobody beats as seen from `place`.
 std::vector<int> best_nics(const Machine& machine, const std::vector<int>& nics, const PciPlace& place) {
   std::vector<int> best;
@@ -62,6 +27,18 @@ bool active(const Nic& nic) {
                      [](const NicPort& port) { return port.state == PortState::active; });
 }
 
+int least_loaded(const NicLoad& load, const std::vector<int>& nics) {
+  return *std::min_element(nics.begin(), nics.end(), [&](int a, int b) {
+    return std::tuple(load.card(a), load.nic(a), a) < std::tuple(load.card(b), load.nic(b), b);
+  });
+}
+
+/// Would a tower on `from` find less company on `to`?
+bool lighter(const NicLoad& load, int to, int from) {
+  if (load.one_card(to, from)) return load.nic(to) + 1 < load.nic(from);
+  return load.card(to) + 1 < load.card(from);
+}
+
 }  // namespace
 
 NicRank rank(const Machine& machine, const Nic& nic, const PciPlace& place) {
@@ -79,75 +56,60 @@ PciPlace place_of(const Machine& machine, const TowerPlace& tower, const Home& h
   return tower.gpu >= 0 ? machine.gpus[tower.gpu].place : place_of(home);
 }
 
+std::vector<int> usable_nics(const Means& means) {
+  std::vector<int> nics;
+  for (size_t i = 0; i < means.nic_out.size(); ++i)
+    if (means.nic_out[i].empty()) nics.push_back(static_cast<int>(i));
+  return nics;
+}
+
+NicLoad::NicLoad(const Machine& machine) : nics_(machine.nics.size()) {
+  std::map<PciAddress, size_t> cards;
+  for (const Nic& nic : machine.nics) {
+    PciAddress address = nic.place.address;
+    address.function = 0;
+    card_of_.push_back(cards.emplace(address, cards.size()).first->second);
+  }
+  cards_.resize(cards.size());
+}
+
+void NicLoad::add(int index, int count) {
+  nics_[index] += count;
+  cards_[card_of_[index]] += count;
+}
+
 void choose_tower_nics(const Machine& machine, const Means& means, const std::vector<Home>& homes,
                        Placement& placement) {
   const std::vector<int> nics = usable_nics(means);
   if (nics.empty()) return;
+  std::vector<TowerPlace>& towers = placement.towers;
   std::vector<std::vector<int>> candidates;
-  for (size_t t = 0; t < placement.towers.size(); ++t)
-    candidates.push_back(best_nics(machine, nics, place_of(machine, placement.towers[t], homes[t])));
-  // Who has fewer equally near ones chooses first: in a tree such sets are nested or apart, and then the least loaded
-  // is the best for all.
+  for (size_t t = 0; t < towers.size(); ++t)
+    candidates.push_back(best_nics(machine, nics, place_of(machine, towers[t], homes[t])));
+  // Who has fewer equally near ones chooses first: such sets are mostly nested or apart, and then the least loaded is
+  // the best for all.
   std::vector<size_t> order(candidates.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return candidates[a].size() < candidates[b].size(); });
-  Load load(machine);
-  for (const size_t t : order) {
-    TowerPlace& tower = placement.towers[t];
-    tower.nic = *std::min_element(candidates[t].begin(), candidates[t].end(), [&](int a, int b) {
-      return std::tuple(load.card(a), load.nic(a), a) < std::tuple(load.card(b), load.nic(b), b);
-    });
-    load.add(tower.nic);
-    if (tower.gpu >= 0) {
-      tower.path = path_class(machine, machine.gpus[tower.gpu].place, machine.nics[tower.nic].place);
+  NicLoad load(machine);
+  for (const size_t t : order) load.add(towers[t].nic = least_loaded(load, candidates[t]));
+  // Where sets overlap without being nested, somebody may still do better by moving. Each move makes the loads more
+  // even, so this ends; the bound is against a mistake here.
+  bool moved = true;
+  for (size_t round = 0; moved && round < towers.size(); ++round) {
+    moved = false;
+    for (const size_t t : order) {
+      for (const int other : candidates[t]) {
+        if (other == towers[t].nic || !lighter(load, other, towers[t].nic)) continue;
+        load.add(towers[t].nic, -1);
+        load.add(towers[t].nic = other);
+        moved = true;
+      }
     }
   }
-}
-
-std::vector<Home> choose_shard_nics(const Machine& machine, const Request& request, const Means& means,
-                                    const std::vector<Pool>& pools, const std::vector<Home>& tower_homes,
-                                    Placement& placement) {
-  // Room is what towers leave of a pool; a shard needs one core of it.
-  std::vector<int> room;
-  for (const Pool& pool : pools) room.push_back(static_cast<int>(pool.cores.size()));
-  const auto near = [&](const Home& home) {
-    int best = -1;
-    for (size_t p = 0; p < pools.size(); ++p) {
-      if (distance(pools[p], home) == 0 && (best < 0 || room[p] > room[best])) best = static_cast<int>(p);
-    }
-    return best;
-  };
-  for (const Home& home : tower_homes)
-    if (const int pool = near(home); pool >= 0) room[pool] -= request.progress_threads ? 2 : 1;
-
-  const std::vector<int> nics = usable_nics(means);
-  Load towers(machine), shards(machine);
-  for (const TowerPlace& tower : placement.towers)
-    if (tower.nic >= 0) towers.add(tower.nic);
-  std::vector<Home> homes;
-  for (ShardPlace& shard : placement.shards) {
-    const auto key = [&](int nic) {
-      const NicRank seen = rank(machine, machine.nics[nic], {});
-      const int pool = near(home_of(machine, machine.nics[nic].place));
-      const int left = pool < 0 ? 0 : room[pool];
-      return std::tuple(seen.no_rdma, seen.not_active, left <= 0, shards.card(nic), shards.nic(nic), towers.card(nic),
-                        -left, nic);
-    };
-    const auto nic = std::min_element(nics.begin(), nics.end(), [&](int a, int b) { return key(a) < key(b); });
-    Home home;
-    if (nic != nics.end()) {
-      shard.nic = *nic;
-      shards.add(*nic);
-      home = home_of(machine, machine.nics[*nic].place);
-    }
-    if (const int pool = near(home); pool >= 0) {
-      --room[pool];
-      home = {.numa_node = pools[pool].numa_node, .package = pools[pool].package};
-    }
-    homes.push_back(home);
-  }
-  return homes;
+  for (TowerPlace& tower : towers)
+    if (tower.gpu >= 0) tower.path = path_class(machine, machine.gpus[tower.gpu].place, machine.nics[tower.nic].place);
 }
 
 }  // namespace gradrail::topology::planning

@@ -1,0 +1,166 @@
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/topology/machine_builder.h"
+#include "topology/plan.h"
+
+namespace gradrail::topology {
+namespace {
+
+using ::testing::HasSubstr;
+
+Placement placed(const Machine& machine, const Request& request) {
+  absl::StatusOr<Placement> placement = plan(machine, request);
+  EXPECT_TRUE(placement.ok()) << placement.status();
+  return placement.ok() ? *std::move(placement) : Placement();
+}
+
+Request host(int servers, int worker_count, int shards = 1) {
+  Request request;
+  for (int task = 0; task < servers; ++task) request.processes.push_back({Job::ps, task, shards});
+  for (int task = 0; task < worker_count; ++task) request.processes.push_back({Job::worker, task, 0});
+  return request;
+}
+
+TEST(PlanCores, FourProcessesOnTwoCoresShareThemAndBlock) {
+  const Placement placement = placed(MachineBuilder({.cores_per_node = 2}).machine(), host(1, 3));
+  EXPECT_TRUE(placement.crowded);
+  EXPECT_EQ(placement.wait, WaitPolicy::block);
+  EXPECT_THAT(placement.wait_reason, HasSubstr("7 busy threads share 2 cpus"));
+  for (const TowerPlace& tower : placement.towers) {
+    EXPECT_EQ(tower.compute, (CpuSet{0, 1}));
+    EXPECT_EQ(tower.progress, (CpuSet{0, 1}));
+    EXPECT_EQ(tower.numa_node, 0);
+  }
+  EXPECT_EQ(placement.shards[0].cpus, (CpuSet{0, 1}));
+}
+
+TEST(PlanCores, CrowdedProcessesStayWithinANodeWhereThatIsAsFair) {
+  const MachineBuilder::Numbering adjacent = MachineBuilder::Numbering::siblings_adjacent;
+  Machine machine = MachineBuilder({.packages = 2, .cores_per_node = 2}, adjacent).machine();
+  const Placement even = placed(machine, host(0, 4));
+  EXPECT_EQ(even.towers[0].compute.count(), 2);
+  EXPECT_EQ(even.towers[0].compute, even.towers[2].compute);
+  EXPECT_NE(even.towers[0].compute, even.towers[1].compute);
+  EXPECT_EQ(placed(machine, host(0, 3)).towers[0].compute.count(), 4) << "three on two nodes: one would be full";
+}
+
+TEST(PlanCores, SiblingsComeLastAndNobodySpinsBesideOne) {
+  const Machine machine = MachineBuilder({.cores_per_node = 4, .smt = 2}).machine();
+  const Placement room = placed(machine, host(0, 2));
+  EXPECT_EQ(room.wait, WaitPolicy::spin);
+  for (const TowerPlace& tower : room.towers) EXPECT_LT(tower.compute.to_vector().back(), 4);
+  const Placement full = placed(machine, host(2, 2));
+  EXPECT_EQ(full.wait, WaitPolicy::block);
+  EXPECT_FALSE(full.crowded);
+  EXPECT_THAT(full.wait_reason, HasSubstr("6 busy threads on 4 cores use 2 hardware siblings"));
+  for (const TowerPlace& tower : full.towers) {
+    EXPECT_EQ(tower.progress.first(), tower.compute.first() + 4) << "beside its own compute thread";
+    EXPECT_THAT(tower.decisions[2].reason, HasSubstr("sibling"));
+  }
+}
+
+TEST(PlanCores, NoNumaNodes) {
+  MachineBuilder builder({.packages = 1, .nodes_per_package = 0, .cores_per_node = 8});
+  builder.gpu(builder.root(0, -1));
+  builder.nic(builder.root(0, -1));
+  const Placement placement = placed(builder.machine(), host(1, 1));
+  EXPECT_EQ(placement.towers[0].compute.count(), 6);
+  EXPECT_EQ(placement.towers[0].numa_node, -1);
+  EXPECT_EQ(placement.towers[0].decisions[3].chosen, "anywhere");
+  EXPECT_EQ(placement.shards[0].cpus, CpuSet{7}) << "away from the tower";
+}
+
+TEST(PlanCores, CpusetHidesHalfTheMachine) {
+  MachineBuilder builder({.packages = 2, .cores_per_node = 4});
+  builder.gpu(builder.root(0, 0));
+  builder.close({0, 1, 2, 3});
+  const Placement placement = placed(builder.machine(), host(0, 1));
+  EXPECT_EQ(placement.towers[0].compute, (CpuSet{4, 5, 6}));
+  EXPECT_EQ(placement.towers[0].progress, CpuSet{7});
+  const std::vector<Rejected>& rejected = placement.towers[0].decisions[2].rejected;
+  ASSERT_FALSE(rejected.empty());
+  EXPECT_EQ(rejected[0].name, "cpus 0-3");
+  EXPECT_THAT(rejected[0].reason, HasSubstr("closed"));
+}
+
+TEST(PlanCores, PowerWithGapsAndMemoryWithoutCpus) {
+  MachineBuilder builder({.packages = 2, .cores_per_node = 4, .smt = 4, .cpu_stride = 2},
+                         MachineBuilder::Numbering::siblings_adjacent);
+  builder.memory_node(0);
+  builder.gpu(builder.root(0, 0));
+  builder.gpu(builder.root(1, 1));
+  const Placement placement = placed(builder.machine(), host(0, 2));
+  EXPECT_EQ(placement.towers[0].compute, (CpuSet{0, 8, 16}));
+  EXPECT_EQ(placement.towers[1].compute, (CpuSet{32, 40, 48}));
+  EXPECT_EQ(placement.towers[1].progress, CpuSet{56});
+  EXPECT_EQ(placement.towers[1].decisions[3].rejected[1].reason, "has no cpus");
+}
+
+TEST(PlanCores, PackagesOfUnequalSize) {
+  MachineBuilder builder({.cores_per_node = 2});
+  builder.package(6);
+  const Placement placement = placed(builder.machine(), host(0, 4));  // four pairs for eight cores
+  std::vector<int> on_node(2);
+  for (const TowerPlace& tower : placement.towers) ++on_node[tower.numa_node];
+  EXPECT_EQ(on_node, (std::vector<int>{1, 3}));
+  EXPECT_EQ(placement.wait, WaitPolicy::spin);
+}
+
+TEST(PlanCores, FastCoresComputeAndSlowOnesMakeProgress) {
+  MachineBuilder builder({.cores_per_node = 6});
+  for (const int slow : {0, 1, 2}) builder.machine().cores[slow].efficiency = 0;
+  for (const int fast : {3, 4, 5}) builder.machine().cores[fast].efficiency = 1;
+  Request request = host(1, 2);
+  request.cores_per_tower = 1;
+  const Placement placement = placed(builder.machine(), request);
+  EXPECT_EQ(placement.towers[0].compute, CpuSet{3});
+  EXPECT_EQ(placement.towers[1].compute, CpuSet{4});
+  EXPECT_EQ(placement.shards[0].cpus, CpuSet{5});
+  EXPECT_LT(placement.towers[0].progress.first(), 3);
+}
+
+TEST(PlanCores, AFixedNumberOrWhatThereIs) {
+  const Machine machine = MachineBuilder({.cores_per_node = 8}).machine();
+  Request request = host(0, 2);
+  request.cores_per_tower = 2;
+  EXPECT_EQ(placed(machine, request).towers[1].compute, (CpuSet{3, 4}));
+  request.cores_per_tower = 5;
+  const Placement less = placed(machine, request);
+  EXPECT_EQ(less.towers[0].compute.count(), 3);
+  ASSERT_FALSE(less.notes.empty());
+  EXPECT_THAT(less.notes.back(), HasSubstr("fewer than the 5 cores asked for"));
+  request.progress_threads = false;
+  request.cores = CpuSet{2, 4, 6, 7};
+  request.reserved = {7};
+  request.cores_per_tower = 0;
+  const Placement few = placed(machine, request);
+  EXPECT_EQ(few.towers[0].compute, (CpuSet{2, 4}));
+  EXPECT_EQ(few.towers[1].compute, CpuSet{6});
+  EXPECT_TRUE(few.towers[0].progress.empty());
+}
+
+TEST(PlanCores, ShardsGoOverTheNicsAwayFromTowers) {
+  MachineBuilder builder({.packages = 2, .cores_per_node = 8});
+  builder.gpu(builder.root(0, 0));
+  builder.nic(builder.root(0, 0));
+  builder.nic(builder.root(1, 1));
+  const Placement placement = placed(builder.machine(), host(1, 1));
+  EXPECT_EQ(placement.shards[0].nic, 1) << "the NIC that feeds no tower";
+  EXPECT_EQ(placement.shards[0].numa_node, 1);
+  std::vector<int> fed(2);
+  for (const ShardPlace& shard : placed(builder.machine(), host(2, 1, 2)).shards) ++fed[shard.nic];
+  EXPECT_EQ(fed, (std::vector<int>{2, 2}));
+}
+
+TEST(PlanCores, TwoHundredAndFiftySixCores) {
+  MachineBuilder builder({.packages = 2, .nodes_per_package = 4, .cores_per_node = 32, .smt = 2});
+  const Placement placement = placed(builder.machine(), host(8, 8, 2));
+  EXPECT_EQ(placement.wait, WaitPolicy::spin);
+  for (const TowerPlace& tower : placement.towers) {
+    EXPECT_EQ(tower.compute.count(), (256 - 16 - 8) / 8);
+    EXPECT_EQ(tower.numa_node, tower.task_index);
+  }
+}
+
+}  // namespace
+}  // namespace gradrail::topology

@@ -1,0 +1,168 @@
+#include "topology/plan.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/topology/machine_builder.h"
+
+namespace gradrail::topology {
+namespace {
+
+using ::testing::HasSubstr;
+
+Placement placed(const Machine& machine, const Request& request) {
+  absl::StatusOr<Placement> placement = plan(machine, request);
+  EXPECT_TRUE(placement.ok()) << placement.status();
+  return placement.ok() ? *std::move(placement) : Placement();
+}
+
+Request workers(int count, int units = 0) {
+  Request request;
+  for (int task = 0; task < count; ++task) request.processes.push_back({Job::worker, task, units});
+  return request;
+}
+
+/// Two packages, four GPUs each; NICs as the test wants them.
+MachineBuilder eight_gpus(bool own_nics) {
+  MachineBuilder builder({.packages = 2, .cores_per_node = 16, .smt = 2});
+  for (int package = 0; package < 2; ++package) {
+    const int root = builder.root(package, package);
+    for (int i = 0; i < 4; ++i) {
+      const int port = builder.bridge(root);
+      builder.gpu(port);
+      if (own_nics) builder.nic(port);
+    }
+  }
+  return builder;
+}
+
+std::vector<int> nics_of(const Placement& placement) {
+  std::vector<int> nics;
+  for (const TowerPlace& tower : placement.towers) nics.push_back(tower.nic);
+  return nics;
+}
+
+TEST(Plan, EightGpusWithANicEach) {
+  const Placement placement = placed(eight_gpus(true).machine(), workers(1));
+  EXPECT_EQ(nics_of(placement), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  for (const TowerPlace& tower : placement.towers) {
+    EXPECT_EQ(tower.path, PathClass::same_switch);
+    EXPECT_EQ(tower.numa_node, tower.gpu / 4);
+    EXPECT_EQ(tower.compute.count(), 3);  // 16 cores for four towers: three to compute, one for progress
+  }
+  EXPECT_EQ(placement.towers[5].compute, (CpuSet{20, 21, 22}));
+  EXPECT_EQ(placement.towers[5].progress, CpuSet{23});
+}
+
+TEST(Plan, EightGpusShareTheOnlyNic) {
+  MachineBuilder builder = eight_gpus(false);
+  builder.nic(builder.root(1, 1));
+  const Placement placement = placed(builder.machine(), workers(2));
+  EXPECT_EQ(nics_of(placement), std::vector<int>(8, 0));
+  EXPECT_EQ(placement.towers[0].path, PathClass::across);
+  EXPECT_EQ(placement.towers[7].path, PathClass::same_numa_node);
+  EXPECT_EQ(towers_of(placement, 1).size(), 4U);
+}
+
+TEST(Plan, FourGpusWithTwoNicsEquallyNear) {
+  MachineBuilder builder({.cores_per_node = 16});
+  const int root = builder.root(0, 0);
+  for (int i = 0; i < 4; ++i) builder.gpu(builder.bridge(root));
+  for (int i = 0; i < 2; ++i) builder.nic(builder.bridge(root));
+  EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{0, 1, 0, 1}));
+}
+
+TEST(Plan, PortsOfOneCardComeAfterOtherCards) {
+  MachineBuilder builder({.cores_per_node = 16});
+  const int root = builder.root(0, 0);
+  for (int i = 0; i < 3; ++i) builder.gpu(builder.bridge(root));
+  builder.nic(builder.bridge(root));
+  builder.nic_port();
+  builder.nic(builder.bridge(root));
+  EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{0, 2, 1}));
+}
+
+TEST(Plan, WhoHasOneNearNicIsNotRobbedByWhoHasTwo) {
+  MachineBuilder builder({.cores_per_node = 16});
+  const int root = builder.root(0, 0);
+  builder.gpu(builder.bridge(root));  // as near to both NICs
+  const int port = builder.bridge(root);
+  builder.gpu(port);
+  builder.nic(port);  // beside the second GPU
+  builder.nic(builder.bridge(root));
+  EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{1, 0}));
+}
+
+TEST(Plan, NicOnTheFarSocketOnly) {
+  MachineBuilder builder({.packages = 2, .cores_per_node = 4});
+  builder.gpu(builder.root(0, 0));
+  builder.nic(builder.root(1, 1));
+  Request request = workers(1);
+  request.processes.push_back({Job::ps, 0, 1});
+  const Placement placement = placed(builder.machine(), request);
+  EXPECT_EQ(placement.towers[0].nic, 0);
+  EXPECT_EQ(placement.towers[0].path, PathClass::across);
+  EXPECT_EQ(placement.towers[0].numa_node, 0);
+  EXPECT_EQ(placement.shards[0].numa_node, 1) << "a shard sits beside its NIC";
+}
+
+TEST(Plan, NicThatIsDownOrPlainComesLast) {
+  MachineBuilder builder({.cores_per_node = 4});
+  const int root = builder.root(0, 0);
+  const int port = builder.bridge(root);
+  builder.gpu(port);
+  const int down = builder.nic(port, true, PortState::down);
+  builder.nic(port, false);
+  const int rdma = builder.nic(builder.bridge(root), true, PortState::unknown);
+  const Placement placement = placed(builder.machine(), workers(1));
+  EXPECT_EQ(placement.towers[0].nic, rdma);
+  const Decision& nic = placement.towers[0].decisions[1];
+  EXPECT_THAT(nic.rejected[down].reason, HasSubstr("port 1 is down"));
+  EXPECT_THAT(nic.rejected[1].reason, HasSubstr("plain Ethernet"));
+}
+
+TEST(Plan, NoNicOrNoneThatWillDo) {
+  MachineBuilder builder({.cores_per_node = 4});
+  EXPECT_THAT(placed(builder.machine(), workers(1)).towers[0].decisions[1].reason, HasSubstr("shared memory"));
+  builder.nic(builder.root(0, 0), true, PortState::down);
+  builder.nic(builder.root(0, 0), false);
+  Request request = workers(1);
+  EXPECT_EQ(placed(builder.machine(), request).towers[0].nic, 1);
+  request.rdma_only = true;
+  const Placement placement = placed(builder.machine(), request);
+  EXPECT_EQ(placement.towers[0].nic, -1);
+  ASSERT_FALSE(placement.notes.empty());
+  EXPECT_THAT(placement.notes[0], HasSubstr("no NIC can be used"));
+}
+
+TEST(Plan, GpusAreDealtInOrder) {
+  MachineBuilder builder({.cores_per_node = 16});
+  const int root = builder.root(0, 0);
+  for (int i = 0; i < 4; ++i) builder.gpu(root);
+  const Placement three = placed(builder.machine(), workers(3));
+  EXPECT_EQ(towers_of(three, 0).size(), 2U);
+  EXPECT_EQ(towers_of(three, 1).size(), 1U);
+  EXPECT_EQ(towers_of(three, 2)[0].gpu, 3);
+  const Placement five = placed(builder.machine(), workers(5));
+  EXPECT_EQ(towers_of(five, 4)[0].gpu, -1);
+  ASSERT_EQ(five.notes.size(), 1U);
+  EXPECT_THAT(five.notes[0], HasSubstr("1 of 5 towers on the CPU: there is a GPU for 4"));
+  Request chosen = workers(1);
+  chosen.gpus = {"gpu3", "0000:01:00.0", "1"};
+  const Placement picked = placed(builder.machine(), chosen);
+  ASSERT_EQ(picked.towers.size(), 3U);
+  EXPECT_EQ(picked.towers[0].gpu, 3);
+  EXPECT_EQ(picked.towers[1].gpu, 0);
+  EXPECT_EQ(picked.towers[2].gpu, 1);
+}
+
+TEST(Plan, GpusOfOthersAreRejectedByName) {
+  MachineBuilder builder({.cores_per_node = 4});
+  builder.gpu(builder.root(0, 0), Vendor::amd);
+  const Placement placement = placed(builder.machine(), workers(1));
+  EXPECT_EQ(placement.towers[0].gpu, -1);
+  EXPECT_EQ(placement.towers[0].decisions[0].rejected[0].reason, "there is no code for AMD GPUs");
+  EXPECT_EQ(placement.notes.size(), 1U);
+}
+
+}  // namespace
+}  // namespace gradrail::topology
