@@ -54,7 +54,7 @@ int report(const std::string& name, const absl::Status& status) {
 
 class LocalCluster {
  public:
-  explicit LocalCluster(TrainOptions options) : options_(std::move(options)) {}
+  LocalCluster(TrainOptions options, HostPlan plan) : options_(std::move(options)), plan_(std::move(plan)) {}
   int run();
 
  private:
@@ -73,6 +73,7 @@ class LocalCluster {
   int result() const;
 
   TrainOptions options_;
+  const HostPlan plan_;
   std::vector<Process> processes_;
   bool failing_ = false;
   bool chief_has_trained_ = false;
@@ -134,7 +135,7 @@ bool LocalCluster::start_ps() {
     options.flags.bind.clear();
     Process process = spawn(fmt::format("ps/{}", i), [&] {
       close(ports[0]);
-      return report(fmt::format("ps/{}", i), run_ps(options, [&](uint16_t port) {
+      return report(fmt::format("ps/{}", i), run_ps(options, plan_, [&](uint16_t port) {
                       if (write(ports[1], &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
                       close(ports[1]);
                     }));
@@ -162,8 +163,8 @@ void LocalCluster::start_workers() {
   for (uint32_t i = 0; i < options_.flags.workers; ++i) {
     TrainOptions options = options_;
     options.task = {"worker", i};
-    Process process =
-        spawn(fmt::format("worker/{}", i), [&] { return report(fmt::format("worker/{}", i), run_worker(options)); });
+    Process process = spawn(fmt::format("worker/{}", i),
+                            [&] { return report(fmt::format("worker/{}", i), run_worker(options, plan_)); });
     process.is_chief = i == 0;
     process.is_worker = true;
     process.index = i;
@@ -301,6 +302,13 @@ int LocalCluster::run() {
 
 }  // namespace
 
-int run_local_cluster(TrainOptions options) { return LocalCluster(std::move(options)).run(); }
+int run_local_cluster(TrainOptions options) {
+  absl::StatusOr<HostPlan> plan = plan_host(options);
+  if (!plan.ok()) {
+    fmt::print(stderr, "gradrail: {}\n", message_of(plan.status()));
+    return exit_code(plan.status());
+  }
+  return LocalCluster(std::move(options), *std::move(plan)).run();
+}
 
 }  // namespace gradrail::tools

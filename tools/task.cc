@@ -1,6 +1,5 @@
 #include "tools/task.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/server.h"
+#include "tools/placer.h"
 #include "tools/progress_bar.h"
 #include "worker/client.h"
 
@@ -38,41 +38,6 @@ void catch_signals() {
 std::string host_of(const std::string& address) {
   const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
   return parsed.ok() ? parsed->host : address;
-}
-
-int core_count() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-/// What the cluster puts on one host.
-struct HostLoad {
-  size_t shards = 0;   ///< one busy thread each
-  size_t workers = 0;  ///< one busy thread each, or more where there are cores
-};
-
-HostLoad load_of(const TrainOptions& options, const std::string& host) {
-  const auto here = [&](const std::string& address) { return options.local || host_of(address) == host; };
-  const auto ps = std::count_if(options.cluster.ps.begin(), options.cluster.ps.end(), here);
-  const auto workers = std::count_if(options.cluster.workers.begin(), options.cluster.workers.end(), here);
-  return {.shards = static_cast<size_t>(ps) * options.flags.shards, .workers = static_cast<size_t>(workers)};
-}
-
-/// Cores for one worker's products: what the shards leave, shared evenly.
-int compute_threads(const TrainOptions& options, const std::string& our_address) {
-  const HostLoad load = load_of(options, host_of(our_address));
-  const int cores = core_count() - static_cast<int>(load.shards);
-  return std::max(1, cores / std::max(1, static_cast<int>(load.workers)));
-}
-
-transport::WaitPolicy wait_policy(const TrainOptions& options, const std::string& our_address) {
-  // Longer than an exchange of a small model, shorter than anybody would miss.
-  constexpr Duration kSpin = std::chrono::microseconds(200);
-  if (options.flags.wait == "spin") return {.spin = kSpin};
-  if (options.flags.wait == "block") return {};
-  const HostLoad load = load_of(options, host_of(our_address));
-  const bool fits = load.shards + load.workers <= static_cast<size_t>(core_count());
-  return {.spin = fits ? kSpin : Duration::zero()};
 }
 
 /// The address a ps listens on: --bind (host, or host:port), else the cluster's.
@@ -107,47 +72,54 @@ void print_line(const std::string& line) {
 
 }  // namespace
 
-absl::Status run_ps(const TrainOptions& options, const std::function<void(uint16_t)>& listening) {
+absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std::function<void(uint16_t)>& listening) {
   start_log(fmt::format("ps/{}", options.task.index));
   catch_signals();
+  Placer placer(plan, options);  // before anything else: threads inherit
   const std::string& advertised = options.cluster.ps[options.task.index];
   const absl::StatusOr<std::string> listen = listen_address(options);
   if (!listen.ok()) return listen.status();
-  absl::StatusOr<std::unique_ptr<ps::Server>> server =
-      ps::Server::start({.task_index = options.task.index,
-                         .listen_address = *listen,
-                         .advertised_host = host_of(advertised),
-                         .shard_count = options.flags.shards,
-                         .transports = options.transports,
-                         .rdma_only = options.rdma_only,
-                         .ofi_provider = options.flags.ofi_provider,
-                         .worker_names = options.cluster.workers,
-                         .wait = wait_policy(options, advertised),
-                         .checkpoint_dir = options.flags.checkpoint_dir,
-                         .silence_limit = std::chrono::seconds(options.flags.silence_limit_s),
-                         .console = print_line});
+  absl::StatusOr<std::unique_ptr<ps::Server>> server = ps::Server::start(
+      {.task_index = options.task.index,
+       .listen_address = *listen,
+       .advertised_host = host_of(advertised),
+       .shard_count = options.flags.shards,
+       .transports = options.transports,
+       .rdma_only = options.rdma_only,
+       .ofi_provider = options.flags.ofi_provider,
+       .worker_names = options.cluster.workers,
+       .wait = wait_policy(plan, options),
+       .checkpoint_dir = options.flags.checkpoint_dir,
+       .silence_limit = std::chrono::seconds(options.flags.silence_limit_s),
+       .console = print_line,
+       .on_shard_thread = [&](uint32_t shard) { placer.bind(shard); },
+       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); }});
   if (!server.ok()) return server.status();
   listening((*server)->port());
   const absl::Status finished = (*server)->wait_finished(stop_requested);
   for (const std::string& line : (*server)->summary()) print_line(line);
+  std::vector<Placer::UnitMemory> memory;
+  for (const MemorySpan& parameters : (*server)->parameters_memory()) memory.push_back({parameters});
+  for (const std::string& line : placer.summary(memory, options.flags.verbose)) print_line(line);
   return finished;
 }
 
-absl::Status run_worker(const TrainOptions& options) {
+absl::Status run_worker(const TrainOptions& options, const HostPlan& plan) {
   start_log(fmt::format("worker/{}", options.task.index));
   catch_signals();
-  const auto& workers = options.cluster.workers;
-  const std::string our_address = workers[std::min<size_t>(options.task.index, workers.size() - 1)];
+  Placer placer(plan, options);
+  placer.bind(0);  // what the model's data are read into lies where it is first touched
   absl::StatusOr<std::unique_ptr<worker::Workload>> workload =
       worker::make_workload({.model = options.flags.model,
                              .batch_size = options.flags.batch_size,
                              .data_dir = options.flags.data_dir,
                              .seed = options.flags.seed,
                              .task_index = options.task.index,
-                             .threads = compute_threads(options, our_address)});
+                             .threads = compute_threads(plan, options)});
   if (!workload.ok()) return workload.status();
   const absl::StatusOr<std::string> source = source_host(options);
   if (!source.ok()) return source.status();
+  placer.unbind();  // the control plane's threads are born here, and are to keep off the cores that compute
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
       {.cluster = options.cluster,
        .task_index = options.task.index,
@@ -164,9 +136,10 @@ absl::Status run_worker(const TrainOptions& options) {
        .failback = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.flags.failback_secs)),
        .checksums = options.flags.checksums,
        .bind_host = *source,
-       .wait = wait_policy(options, our_address),
+       .wait = wait_policy(plan, options),
        .join_timeout = std::chrono::seconds(options.flags.join_timeout_s),
        .notice = nullptr,
+       .place_memory = [&](const MemorySpan& memory) { placer.bind_memory(0, memory); },
        .stop = &stop_requested},
       (*workload)->schema());
   if (!client.ok()) {
@@ -174,22 +147,35 @@ absl::Status run_worker(const TrainOptions& options) {
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
+  placer.bind(0);
   const bool wants_checkpoints = options.flags.save_steps > 0 || !options.flags.checkpoint_dir.empty();
   if (wants_checkpoints && !(*client)->saves_checkpoints()) {
     return absl::FailedPreconditionError(
         "--save_steps or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
-  return told_to_stop(worker::train(**client, **workload,
-                                    {.task_index = options.task.index,
-                                     .epochs = options.flags.epochs,
-                                     .seed = options.flags.seed,
-                                     .log_every = options.flags.log_every,
-                                     .save_every_steps = options.flags.save_steps,
-                                     .verbose = options.flags.verbose},
-                                    {.line = [&](const std::string& line) { bar.print_above(line); },
-                                     .progress = [&](const worker::Progress& progress) { bar.show(progress); }},
-                                    stop_requested));
+  return told_to_stop(
+      worker::train(**client, **workload,
+                    {.task_index = options.task.index,
+                     .epochs = options.flags.epochs,
+                     .seed = options.flags.seed,
+                     .log_every = options.flags.log_every,
+                     .save_every_steps = options.flags.save_steps,
+                     .verbose = options.flags.verbose},
+                    {.line = [&](const std::string& line) { bar.print_above(line); },
+                     .progress = [&](const worker::Progress& progress) { bar.show(progress); },
+                     .more = [&] { return placer.summary({(*client)->memory()}, options.flags.verbose); }},
+                    stop_requested));
+}
+
+absl::Status run_ps(const TrainOptions& options, const std::function<void(uint16_t)>& listening) {
+  const absl::StatusOr<HostPlan> plan = plan_host(options);
+  return plan.ok() ? run_ps(options, *plan, listening) : plan.status();
+}
+
+absl::Status run_worker(const TrainOptions& options) {
+  const absl::StatusOr<HostPlan> plan = plan_host(options);
+  return plan.ok() ? run_worker(options, *plan) : plan.status();
 }
 
 }  // namespace gradrail::tools

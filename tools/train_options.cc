@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <type_traits>
 
+#include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/training.h"
@@ -112,6 +113,32 @@ absl::Status check_numbers(const TrainFlags& flags) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<topology::CpuSet> parse_cpus(const char* flag, const std::string& list) {
+  absl::StatusOr<topology::CpuSet> cpus = topology::CpuSet::parse(list);
+  if (!cpus.ok()) return invalid(fmt::format("{}: {}", flag, message_of(cpus.status())));
+  if (cpus->empty()) return invalid(fmt::format("{} names no cpu (a list as in taskset: 0-3,8)", flag));
+  return cpus;
+}
+
+absl::Status check_placement(const TrainFlags& flags, TrainOptions& options) {
+  if (flags.no_pin && !(flags.cores.empty() && flags.reserve.empty())) {
+    return invalid("--no-pin binds nothing, so that --cores and --reserve cannot be kept: give one or the other");
+  }
+  if (!flags.cores.empty()) {
+    absl::StatusOr<topology::CpuSet> cores = parse_cpus("--cores", flags.cores);
+    if (!cores.ok()) return cores.status();
+    options.cores = *std::move(cores);
+  }
+  if (!flags.reserve.empty()) {
+    absl::StatusOr<topology::CpuSet> reserved = parse_cpus("--reserve", flags.reserve);
+    if (!reserved.ok()) return reserved.status();
+    options.reserved = *std::move(reserved);
+  }
+  if (!flags.nic.empty()) options.nics = absl::StrSplit(flags.nic, ',', absl::SkipWhitespace());
+  if (!flags.nic.empty() && options.nics.empty()) return invalid(fmt::format("--nic '{}': names no NIC", flags.nic));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void add_plugin_flag(CLI::App& command, std::string& folder) {
@@ -156,6 +183,12 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("save_steps", flags.save_steps, "chief: checkpoint every so many of its steps; 0: at the end only");
   add("log_every", flags.log_every, "batches between two lines");
   add("wait", flags.wait, "spin, block, or auto: spin when there is a core for everybody");
+  command.add_flag("--no-pin,--no_pin", flags.no_pin, "bind no threads and no memory");
+  add("cores", flags.cores, "cpus to use, as in taskset: 0-3,8; default: all that are allowed");
+  add("reserve", flags.reserve, "cpus to leave free, for the system or another job");
+  add("nic", flags.nic, "comma-separated NICs to plan with, by name, interface or PCI address; default: all");
+  command.add_flag("--log_device_placement,--log-device-placement", flags.log_device_placement,
+                   "print where everything goes, and why");
   add("join_timeout_s", flags.join_timeout_s, "how long a worker waits for the parameter servers to come up");
   add("silence_limit_s", flags.silence_limit_s, "ps: a worker unheard of for so long is lost");
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
@@ -170,6 +203,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   TrainOptions options{.flags = flags};
   GRADRAIL_RETURN_IF_ERROR(check_numbers(flags));
   GRADRAIL_RETURN_IF_ERROR(check_cluster(flags, options));
+  GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   const absl::StatusOr<ps::ModeKind> mode = ps::parse_mode(flags.mode);
   if (!mode.ok()) return invalid(fmt::format("--{}", message_of(mode.status())));
   options.mode = *mode;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "ps/cluster_spec.h"
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
+#include "topology/cpu_set.h"
 
 namespace gradrail::tools {
 
@@ -39,6 +41,11 @@ struct TrainFlags {
   uint64_t save_steps = 0;
   uint32_t log_every = 100;
   std::string wait = "auto";
+  bool no_pin = false;
+  std::string cores;
+  std::string reserve;
+  std::string nic;
+  bool log_device_placement = false;
   uint32_t join_timeout_s = 1800;
   uint32_t silence_limit_s = 10;
 
@@ -59,7 +66,10 @@ struct TrainOptions {
   bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: nobody asked for them by name
   ps::ClusterSpec cluster;
   ps::TaskId task;
-  bool local = true;  ///< all tasks as processes of this host, started by us
+  bool local = true;                      ///< all tasks as processes of this host, started by us
+  std::optional<topology::CpuSet> cores;  ///< the plan may use these alone
+  topology::CpuSet reserved;              ///< the plan leaves these free
+  std::vector<std::string> nics;          ///< the plan may use these alone; none: all
 };
 
 /// Adds the flags, each with - and _ spelling.

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/train_options.h"
+#include "topology/machine.h"
+#include "topology/plan.h"
+#include "transport/wait_set.h"
+
+namespace gradrail::tools {
+
+/// A shard, or a worker's tower, on its machine.
+struct UnitPlace {
+  std::string name;  ///< "ps/0 shard 1", "worker/2"
+  topology::CpuSet cpus;
+  bool everywhere = false;  ///< those are all there are: nothing to bind
+  bool shared = false;      ///< with other busy threads
+  int numa_os_index = -1;   ///< where its memory should lie; -1: anywhere
+  std::string nic;          ///< "": none
+  std::string why_free;     ///< not to be bound, and why; "": bind it
+};
+
+/// What the tasks on this host get of its cores. Each task plans for all of them and reads its own lines: the same
+/// input gives the same plan, so that nobody needs to ask.
+struct HostPlan {
+  bool known = false;  ///< false: this machine could not be read, all else is empty
+  topology::Machine machine;
+  topology::Placement placement;
+  topology::CpuSet task_cpus;  ///< where --cores and --reserve keep a whole task; empty: it stays as it is
+};
+
+/// Warns when the machine cannot be read, which only costs speed. Prints the why-table where it was asked for.
+/// Errors  INVALID_ARGUMENT: a flag asks for what this machine does not have.
+absl::StatusOr<HostPlan> plan_host(const TrainOptions& options);
+
+/// The places of `options.task`: one per shard, or the worker's.
+std::vector<UnitPlace> places_of(const HostPlan& plan, const TrainOptions& options);
+
+std::string cpus_text(const topology::CpuSet& cpus);  ///< "cpu 3", "cpus 0-1,4"
+
+/// Threads for one worker's products.
+int compute_threads(const HostPlan& plan, const TrainOptions& options);
+
+transport::WaitPolicy wait_policy(const HostPlan& plan, const TrainOptions& options);
+
+}  // namespace gradrail::tools
