@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -108,6 +109,30 @@ absl::StatusOr<std::string> read_file(const std::string& path) {
   return text;
 }
 
+/// hwloc builds whatever it is asked for: the cpus of a description are counted before it does. An upper bound: numbers
+/// in what hangs beside the levels (in brackets and parentheses) are no levels.
+absl::Status check_size(const std::string& description) {
+  constexpr uint64_t kMaxCpus = 16384;  // four times the largest machine there is; hwloc takes a second
+  constexpr size_t kMaxLength = 4096;
+  constexpr ptrdiff_t kMaxBeside = 16;
+  const auto too_large = absl::InvalidArgumentError(fmt::format(
+      "a description of more than {} cpus, {} characters or {} things in brackets", kMaxCpus, kMaxLength, kMaxBeside));
+  if (description.size() > kMaxLength || std::count(description.begin(), description.end(), '[') > kMaxBeside)
+    return too_large;
+  uint64_t cpus = 1;
+  int depth = 0;
+  for (size_t i = 0; i < description.size(); ++i) {
+    const char c = description[i];
+    if (c == '(' || c == '[') ++depth;
+    if (c == ')' || c == ']') --depth;
+    const bool begins = c >= '0' && c <= '9' && (i == 0 || description[i - 1] == ':' || description[i - 1] == ' ');
+    if (depth > 0 || !begins) continue;
+    cpus *= std::clamp<uint64_t>(std::strtoull(description.c_str() + i, nullptr, 0), 1, kMaxCpus + 1);
+    if (cpus > kMaxCpus) return too_large;
+  }
+  return absl::OkStatus();
+}
+
 /// A name that nobody would give to a description.
 bool looks_like_file(const std::string& source) {
   return source.find('/') != std::string::npos || source.ends_with(".xml");
@@ -133,6 +158,7 @@ absl::StatusOr<Machine> from_synthetic(const std::string& description) {
   absl::StatusOr<Topology> topology = new_topology();
   if (!topology.ok()) return topology.status();
   const std::string name = fmt::format("\"{}\"", printable(description.c_str()));
+  if (const absl::Status status = check_size(description); !status.ok()) return with_source(status, name);
   if (hwloc_topology_set_synthetic(topology->get(), description.c_str()) != 0 ||
       hwloc_topology_load(topology->get()) != 0) {
     return with_source(absl::InvalidArgumentError(fmt::format("no synthetic description of hwloc ({})", kExample)),

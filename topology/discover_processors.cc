@@ -121,6 +121,8 @@ std::string info(hwloc_obj_t object, const char* name) { return printable(hwloc_
 
 absl::Status read_processors(hwloc_topology_t topology, Machine& machine) {
   machine.name = info(hwloc_get_root_obj(topology), "HostName");
+  if (hwloc_get_type_depth(topology, HWLOC_OBJ_PACKAGE) == HWLOC_TYPE_DEPTH_MULTIPLE)
+    return absl::InvalidArgumentError("its packages stand on different levels");
   read_packages(topology, machine);
   read_numa_nodes(topology, machine);
   return read_cores(topology, machine);

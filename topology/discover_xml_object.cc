@@ -18,6 +18,9 @@ struct Type {
   XmlKind kind;
 };
 
+/// These stand in each other; a package in a package makes no sense to hwloc's levels.
+constexpr std::string_view kNested[] = {"Group", "Cache", "MemCache", "Bridge", "OSDev", "Misc"};
+
 /// Of hwloc 1 and 2. Memory of version 1 stands among the others, with what is near it below it.
 constexpr Type kTypes[] = {{"System", XmlKind::normal},   {"Machine", XmlKind::normal},  {"Package", XmlKind::normal},
                            {"Socket", XmlKind::normal},   {"Die", XmlKind::normal},      {"Group", XmlKind::normal},
@@ -111,18 +114,23 @@ absl::Status check_value(const XmlAttribute& attribute, std::string_view type) {
   return good ? absl::OkStatus() : wrong(name, attribute.value);
 }
 
-/// What hwloc needs and does not ask for.
-absl::Status check_required(const XmlTag& tag, const std::string& type) {
+/// What hwloc needs and does not ask for: without a complete set it walks into a null pointer.
+absl::Status check_required(const XmlTag& tag, const XmlObject& object, bool version_1) {
+  const std::string& type = object.type;
   const auto need = [&](std::initializer_list<std::string_view> names) {
     for (const std::string_view name : names)
       if (tag.find(name) == nullptr) return absl::InvalidArgumentError(fmt::format("a {} without {}", type, name));
     return absl::OkStatus();
   };
-  if (type == "PU" || type == "NUMANode" || type == "Node") return need({"os_index", "cpuset"});
   if (type == "PCIDev") return need({"pci_busid", "pci_type"});
   if (type == "OSDev") return need({"name", "osdev_type"});
-  if (type == "Cache") return need({"depth", "cpuset"});
-  if (type != "Bridge") return need({"cpuset"});
+  if (type == "Cache") GRADRAIL_RETURN_IF_ERROR(need({"depth"}));
+  if (type == "PU" || type == "NUMANode" || type == "Node") GRADRAIL_RETURN_IF_ERROR(need({"os_index"}));
+  if (object.kind != XmlKind::io) {
+    GRADRAIL_RETURN_IF_ERROR(need({"cpuset", "complete_cpuset"}));
+    const bool has_nodes = tag.find("nodeset") != nullptr || tag.find("complete_nodeset") != nullptr;
+    return has_nodes || !version_1 ? need({"nodeset", "complete_nodeset"}) : absl::OkStatus();
+  }
   GRADRAIL_RETURN_IF_ERROR(need({"bridge_type", "bridge_pci"}));
   return *tag.find("bridge_type") == "0-1" ? absl::OkStatus() : need({"pci_busid", "pci_type"});
 }
@@ -167,11 +175,13 @@ absl::StatusOr<XmlObject> check_object(const XmlTag& tag, bool version_1) {
     return absl::InvalidArgumentError(fmt::format("an object of type \"{}\", which this version does not know",
                                                   type == nullptr ? "" : type->substr(0, 60)));
   XmlObject object{.type = *type, .kind = known->kind};
+  if (std::find(std::begin(kNested), std::end(kNested), *type) == std::end(kNested))
+    object.types = uint32_t{1} << (known - std::begin(kTypes));
   if (version_1 && object.kind == XmlKind::memory) object.kind = XmlKind::normal;
   if (object.kind == XmlKind::misc) return object;
   for (const XmlAttribute& attribute : tag.attributes)
     if (is_known_attribute(attribute.name)) GRADRAIL_RETURN_IF_ERROR(check_value(attribute, *type));
-  GRADRAIL_RETURN_IF_ERROR(check_required(tag, *type));
+  GRADRAIL_RETURN_IF_ERROR(check_required(tag, object, version_1));
   const auto set = [&](std::string_view name, const CpuSet& otherwise) {
     const std::string* text = tag.find(name);
     return text == nullptr ? otherwise : *parse_bitmap(*text);
@@ -187,7 +197,7 @@ absl::StatusOr<XmlObject> check_object(const XmlTag& tag, bool version_1) {
   return object;
 }
 
-absl::Status check_place(const XmlObject& object, XmlObject* parent) {
+absl::Status check_place(XmlObject& object, XmlObject* parent) {
   const bool is_root = object.type == "Machine" || object.type == "System";
   if (parent == nullptr) {
     return is_root
@@ -198,9 +208,9 @@ absl::Status check_place(const XmlObject& object, XmlObject* parent) {
   const bool io = object.kind == XmlKind::io;
   const bool fits = !is_root && parent->kind != XmlKind::misc && (parent->kind != XmlKind::io || io) &&
                     (parent->kind != XmlKind::cpu || io);
-  const bool repeats = object.type == parent->type && object.type != "Group" && object.type != "Bridge" &&
-                       object.type != "OSDev" && object.type != "Cache" && object.type != "MemCache";
+  const bool repeats = (parent->types & object.types) != 0;
   if (!fits || repeats) return absl::InvalidArgumentError(fmt::format("a {} below a {}", object.type, parent->type));
+  object.types |= parent->types;
   if (io) return absl::OkStatus();
   if (!parent->cpus.includes(object.cpus) || !parent->complete_cpus.includes(object.complete_cpus) ||
       !parent->nodes.includes(object.nodes) || !parent->complete_nodes.includes(object.complete_nodes)) {

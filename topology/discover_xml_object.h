@@ -15,6 +15,7 @@ enum class XmlKind { normal, cpu, memory, io, misc };
 struct XmlObject {
   std::string type;
   XmlKind kind = XmlKind::normal;
+  uint32_t types = 0;  ///< a bit for its type and for each that must not occur again below it
   CpuSet cpus;
   CpuSet complete_cpus;  ///< with those that are offline: by these hwloc sorts
   CpuSet nodes, complete_nodes;
@@ -30,7 +31,7 @@ bool is_known_attribute(std::string_view name);
 absl::StatusOr<XmlObject> check_object(const XmlTag& tag, bool version_1);
 
 /// Checks that it may hang where it does (`parent` null: at the root), and takes its cpus from the parent's.
-absl::Status check_place(const XmlObject& object, XmlObject* parent);
+absl::Status check_place(XmlObject& object, XmlObject* parent);
 
 /// hwloc's way to write a set: "0x000000ff,,0xffffffff". Infinite ones ("0xf...f") belong into no file.
 absl::StatusOr<CpuSet> parse_bitmap(std::string_view text);

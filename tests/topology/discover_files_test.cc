@@ -1,0 +1,132 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/topology/synthetic_machines.h"
+#include "topology/discover.h"
+
+namespace gradrail::topology {
+namespace {
+
+using testing::HasSubstr;
+
+class DiscoverFiles : public testing::Test {
+ protected:
+  DiscoverFiles() : folder_(testing::TempDir() + "discover_files_" + std::to_string(getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~DiscoverFiles() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& text) const {
+    const std::string path = folder_ + "/machine.xml";
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  const std::string folder_;
+};
+
+void expect_refused(const absl::StatusOr<Machine>& machine, absl::StatusCode code, const std::string& words) {
+  ASSERT_FALSE(machine.ok());
+  EXPECT_EQ(machine.status().code(), code) << machine.status();
+  EXPECT_THAT(std::string(machine.status().message()), HasSubstr(words));
+}
+
+void expect_invalid(const std::string& xml, const std::string& words) {
+  expect_refused(from_xml(xml, "bad.xml"), absl::StatusCode::kInvalidArgument, words);
+  expect_refused(from_xml(xml, "bad.xml"), absl::StatusCode::kInvalidArgument, "bad.xml");
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& with) {
+  const size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, what.size(), with);
+}
+
+TEST_F(DiscoverFiles, AFileIsRead) {
+  const std::string path = write(two_socket_text());
+  const absl::StatusOr<Machine> machine = load(path);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  EXPECT_EQ(machine->source, path);
+  EXPECT_EQ(machine->gpus.size(), 2u);
+}
+
+TEST_F(DiscoverFiles, WhatIsNoFile) {
+  expect_refused(load(folder_ + "/none.xml"), absl::StatusCode::kNotFound, "none.xml");
+  expect_refused(load(folder_), absl::StatusCode::kInvalidArgument, "no regular file");
+  expect_refused(load("nonsense"), absl::StatusCode::kInvalidArgument, "no synthetic description");
+  expect_refused(load(""), absl::StatusCode::kInvalidArgument, "no synthetic description");
+}
+
+TEST_F(DiscoverFiles, APipeKeepsNobodyWaiting) {
+  const std::string path = folder_ + "/pipe.xml";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  expect_refused(load(path), absl::StatusCode::kInvalidArgument, "no regular file");
+}
+
+TEST_F(DiscoverFiles, AHugeFileIsNotRead) {
+  const std::string path = write("x");
+  std::filesystem::resize_file(path, size_t{65} << 20);
+  expect_refused(load(path), absl::StatusCode::kInvalidArgument, "65 MB");
+}
+
+TEST_F(DiscoverFiles, HugeDescriptionsAreNotBuilt) {
+  for (const char* text : {"pack:1000 core:100000", "4000000000", "pack:99999999999999999999 core:2", "0xffffff"})
+    expect_refused(from_synthetic(text), absl::StatusCode::kInvalidArgument, "16384 cpus");
+}
+
+TEST_F(DiscoverFiles, EnvironmentStandsInForTheMachine) {
+  const std::string path = write(two_socket_text());
+  setenv("HWLOC_XMLFILE", path.c_str(), 1);
+  const absl::StatusOr<Machine> from_file = discover();
+  setenv("HWLOC_XMLFILE", (folder_ + "/none.xml").c_str(), 1);
+  expect_refused(discover(), absl::StatusCode::kNotFound, "none.xml");
+  unsetenv("HWLOC_XMLFILE");
+  setenv("HWLOC_SYNTHETIC", "core:3 pu:1", 1);
+  const absl::StatusOr<Machine> described = discover();
+  unsetenv("HWLOC_SYNTHETIC");
+  ASSERT_TRUE(from_file.ok() && described.ok()) << from_file.status() << described.status();
+  EXPECT_EQ(from_file->gpus.size(), 2u);
+  EXPECT_FALSE(from_file->live);
+  EXPECT_EQ(described->cores.size(), 3u);
+  EXPECT_FALSE(described->live);
+}
+
+TEST(HostileXml, IsRefusedWithItsCause) {
+  const std::string good = two_socket_text(2);
+  expect_invalid("", "no <topology>");
+  expect_invalid("hello", "no <topology>");
+  expect_invalid("<html></html>", "'html' where <topology> should be");
+  expect_invalid(good.substr(0, good.size() / 2), "line ");
+  expect_invalid(good + "<topology/>", "after the end");
+  expect_invalid(replaced(good, "</object>", "</info>"), "is not where it began");
+  expect_invalid(replaced(good, "os_index=\"0\"", "os_index=\"&bomb;\""), "an entity");
+  expect_invalid("<!DOCTYPE topology [<!ENTITY a \"aaaa\">]>" + good, "declares entities");
+  expect_invalid(replaced(good, "version=\"2.0\"", "version=\"3.0\""), "format \"3.0\"");
+  expect_invalid(replaced(good, "type=\"Core\"", "type=\"Engine\""), "type \"Engine\"");
+  std::string deep = "<topology>";
+  for (int i = 0; i < 100'000; ++i) deep += "<a>";
+  expect_invalid(deep, "more than 128 levels");
+}
+
+/// hwloc's import trusts what it reads: the first two end in a null pointer, others in levels or sets that disagree.
+TEST(HostileXml, ContradictionsAreRefused) {
+  const std::string good = two_socket_text(2);
+  expect_invalid(replaced(good, "complete_cpuset", "complete_cpu"), "without complete_cpuset");
+  expect_invalid(replaced(good, "complete_nodeset", "complete_node"), "without complete_nodeset");
+  expect_invalid(replaced(good, "type=\"Core\"", "type=\"Package\""), "a Package below a Package");
+  expect_invalid(replaced(good, "\"PU\" os_index=\"0\"", "\"PU\" os_index=\"3\""), "not its own number");
+  expect_invalid(replaced(good, "\"NUMANode\" os_index=\"1\"", "\"NUMANode\" os_index=\"0\""), "two NUMA nodes");
+  expect_invalid(replaced(good, "\"PU\" os_index=\"0\"", "\"PU\" os_index=\"70000\""), "70000");
+  expect_invalid(replaced(good, "allowed_cpuset=\"0x000000ff\"", "allowed_cpuset=\"0xf...f\""), "no set of numbers");
+  expect_invalid(replaced(good, "bridge_pci=\"0000:[00-06]\"", "bridge_pci=\"0000:[06-00]\""), "bridge_pci");
+  expect_invalid(replaced(good, "osdev_type=\"2\"", "osdev_type=\"99\""), "osdev_type");
+}
+
+}  // namespace
+}  // namespace gradrail::topology
