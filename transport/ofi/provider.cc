@@ -90,7 +90,8 @@ std::set<std::string> wanted_addresses(const std::string& host) {
 
 struct Choice {
   const fi_info* best = nullptr;
-  std::set<std::string> seen;  ///< what there is, for people
+  std::set<std::string> others;     ///< providers that are not wanted, for people
+  std::set<std::string> elsewhere;  ///< those that are, with devices that have other addresses
 };
 
 /// verbs connects by itself: of the two ways to it the one with less in between, and without the ends of ofi_rxm.
@@ -109,22 +110,30 @@ absl::StatusOr<Info> ask(const OpenOptions& options, fi_ep_type type, bool order
   return Info(list);
 }
 
+bool is_wanted(std::string_view name, const OpenOptions& options) {
+  if (options.rdma_only && !is_rdma_provider(name)) return false;
+  if (options.ofi_provider.empty()) return provider_rank(name) != kOnlyByName;
+  return provider_matches(name, options.ofi_provider);
+}
+
 Choice choose(const fi_info* list, const OpenOptions& options, fi_ep_type type) {
   const std::set<std::string> wanted = wanted_addresses(options.bind_host);
   Choice choice;
   int best_rank = 0;
   for (const fi_info* info = list; info != nullptr; info = info->next) {
-    const std::string_view name = info->fabric_attr->prov_name;
+    const std::string name = info->fabric_attr->prov_name;
+    if (type == FI_EP_MSG && name != "verbs") continue;
+    if (!is_wanted(name, options)) {
+      choice.others.insert(name);
+      continue;
+    }
     const std::string source = source_text(*info);
     const bool link_local = source.rfind("fe80", 0) == 0;  // needs a scope that a peer cannot know
-    choice.seen.insert(fmt::format("{} on {}{}{}", name, info->domain_attr->name, source.empty() ? "" : " ", source));
-    const bool forced = !options.ofi_provider.empty();
-    if (type == FI_EP_MSG && name != "verbs") continue;
-    if (forced && !provider_matches(name, options.ofi_provider)) continue;
-    if (options.rdma_only && !is_rdma_provider(name)) continue;
-    if (!source.empty() && (wanted.empty() ? link_local : wanted.count(source) == 0)) continue;
+    if (!source.empty() && (wanted.empty() ? link_local : wanted.count(source) == 0)) {
+      choice.elsewhere.insert(fmt::format("{} on {} {}", name, info->domain_attr->name, source));
+      continue;
+    }
     const int rank = provider_rank(name);
-    if (!forced && rank == kOnlyByName) continue;
     if (choice.best != nullptr && rank >= best_rank) continue;
     choice.best = info;
     best_rank = rank;
@@ -162,13 +171,34 @@ Provider describe(const fi_info& found, bool ordered) {
   return provider;
 }
 
-absl::Status nothing(const OpenOptions& options, const std::set<std::string>& seen) {
-  std::string wanted = "no provider";
-  if (options.rdma_only) wanted = "no RDMA provider";
+/// Whether libfabric has the provider that was asked for, whatever it can do.
+bool is_there(const std::string& name) {
+  const Info hints(fi_allocinfo());
+  if (name.empty() || hints == nullptr) return false;
+  hints->fabric_attr->prov_name = strdup(name.c_str());
+  fi_info* list = nullptr;
+  const bool found = fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &list) == 0;
+  const Info owner(list);
+  return found;
+}
+
+absl::Status nothing(const OpenOptions& options, const Choice& choice) {
+  std::string wanted = options.rdma_only ? "no RDMA provider" : "no provider";
   if (!options.ofi_provider.empty()) wanted += fmt::format(" '{}'", options.ofi_provider);
-  if (!options.bind_host.empty()) wanted += fmt::format(" for the address {}", options.bind_host);
-  return absl::UnavailableError(fmt::format("ofi: libfabric has {} with one-sided writes here (there is: {})", wanted,
-                                            seen.empty() ? "nothing" : fmt::format("{}", fmt::join(seen, ", "))));
+  if (!choice.elsewhere.empty()) {
+    return absl::UnavailableError(fmt::format("ofi: libfabric has {} for the address {} (there is {})", wanted,
+                                              options.bind_host.empty() ? "any" : options.bind_host,
+                                              fmt::join(choice.elsewhere, ", ")));
+  }
+  if (is_there(options.ofi_provider) && !options.rdma_only) {
+    return absl::UnavailableError(
+        fmt::format("ofi: libfabric's provider '{}' cannot write into a peer's memory (FI_RMA), or not as it is needed "
+                    "here: choose one of {}",
+                    options.ofi_provider, fmt::join(choice.others, ", ")));
+  }
+  return absl::UnavailableError(
+      fmt::format("ofi: libfabric has {} here (there is {})", wanted,
+                  choice.others.empty() ? "none at all" : fmt::format("{}", fmt::join(choice.others, ", "))));
 }
 
 }  // namespace
@@ -212,17 +242,18 @@ bool provider_matches(std::string_view name, std::string_view wanted) {
 
 absl::StatusOr<Provider> choose_provider(const OpenOptions& options) {
   prepare_environment();
-  std::set<std::string> seen;
+  Choice seen;
   for (const auto& [type, ordered] : kAttempts) {
     const absl::StatusOr<Info> list = ask(options, type, ordered);
     if (!list.ok()) return list.status();
     Choice choice = choose(list->get(), options, type);
     if (choice.best != nullptr) return describe(*choice.best, ordered);
-    seen.merge(choice.seen);
+    seen.others.merge(choice.others);
+    seen.elsewhere.merge(choice.elsewhere);
   }
-  if (seen.empty() && !options.ofi_provider.empty()) {  // so that the answer says what there is instead
+  if (seen.others.empty() && !options.ofi_provider.empty()) {  // so that the answer says what there is instead
     const absl::StatusOr<Info> list = ask({}, FI_EP_RDM, true);
-    if (list.ok()) seen = choose(list->get(), options, FI_EP_RDM).seen;
+    if (list.ok()) seen.others = choose(list->get(), options, FI_EP_RDM).others;
   }
   return nothing(options, seen);
 }
