@@ -69,7 +69,7 @@ absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
     seat(pools, grants, placement);
   }
   place_memory(machine, pools, grants, placement);
-  explain({machine, request, *means, pools, homes, crowd}, placement);
+  explain({machine, request, *means, pools, homes, crowd, {}, {}}, placement);
   return placement;
 }
 

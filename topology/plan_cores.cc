@@ -1,6 +1,7 @@
 #include "topology/plan_cores.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
 namespace gradrail::topology::planning {
@@ -10,6 +11,7 @@ struct Thread {
   Busy busy = Busy::compute;
   size_t owner = 0;
   Home home;
+  int stay = -1;  ///< a pool where its owner has cores already: rather a second one there than in yet another pool
 };
 
 /// The seats not taken yet. A core's first cpu is at level 0, its siblings above: who sits at level 0 has the core to
@@ -33,7 +35,7 @@ class Seats {
     for (size_t level = 0; level < levels; ++level) {
       for (int away = 0; away <= kFarthest; ++away) {
         std::erase_if(threads, [&](const Thread& thread) {
-          const int pool = roomiest(level, away, thread.home);
+          const int pool = best_pool(level, away, thread);
           if (pool < 0) return false;
           --free_[level][pool];
           grants.push_back({thread.busy, thread.owner, static_cast<size_t>(pool), level});
@@ -44,12 +46,14 @@ class Seats {
   }
 
  private:
-  int roomiest(size_t level, int away, const Home& home) const {
+  int best_pool(size_t level, int away, const Thread& thread) const {
+    const auto open = [&](int p) { return free_[level][p] > 0 && distance(pools_[p], thread.home) == away; };
+    if (thread.stay >= 0 && open(thread.stay)) return thread.stay;
+    // The roomiest; of equals the next neighbour in hwloc's order, where neighbours are near each other.
+    const auto merit = [&](int p) { return std::pair(-free_[level][p], std::abs(p - thread.stay)); };
     int best = -1;
-    for (size_t p = 0; p < pools_.size(); ++p) {
-      if (free_[level][p] == 0 || distance(pools_[p], home) != away) continue;
-      if (best < 0 || free_[level][p] > free_[level][best]) best = static_cast<int>(p);
-    }
+    for (int p = 0; p < static_cast<int>(pools_.size()); ++p)
+      if (open(p) && (best < 0 || merit(p) < merit(best))) best = p;
     return best;
   }
 
@@ -87,14 +91,21 @@ std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& re
   std::sort(progress.begin(), progress.end(), [](const Thread& a, const Thread& b) { return a.owner < b.owner; });
   seats.serve(progress, seats.levels(), grants);
 
+  std::vector<int> stay(towers.size(), -1);
+  const auto remember = [&](size_t from) {
+    for (; from < grants.size(); ++from)
+      if (grants[from].busy == Busy::compute) stay[grants[from].owner] = static_cast<int>(grants[from].pool);
+  };
+  remember(0);
   const int left = crowd.cores - crowd.threads;
   const int wanted = request.cores_per_tower == 0 ? left : request.cores_per_tower - 1;
   for (int round = 0; round < wanted; ++round) {
     std::vector<Thread> more;
-    for (size_t t = 0; t < towers.size(); ++t) more.push_back({Busy::compute, t, towers[t]});
-    const size_t asked = more.size();
+    for (size_t t = 0; t < towers.size(); ++t) more.push_back({Busy::compute, t, towers[t], stay[t]});
+    const size_t before = grants.size();
     seats.serve(more, 1, grants);  // a sibling would slow the thread beside it: cores only
-    if (more.size() == asked) break;
+    if (grants.size() == before) break;
+    remember(before);
   }
   return grants;
 }

@@ -40,13 +40,19 @@ void note_shortage(const Grounds& grounds, Placement& placement) {
 
 }  // namespace
 
-void explain(const Grounds& grounds, Placement& placement) {
+void explain(Grounds grounds, Placement& placement) {
+  grounds.tower_of_gpu.assign(grounds.machine.gpus.size(), -1);
+  grounds.towers_on_nic.assign(grounds.machine.nics.size(), 0);
+  for (size_t t = 0; t < placement.towers.size(); ++t) {
+    if (placement.towers[t].gpu >= 0) grounds.tower_of_gpu[placement.towers[t].gpu] = static_cast<int>(t);
+    if (placement.towers[t].nic >= 0) ++grounds.towers_on_nic[placement.towers[t].nic];
+  }
   explain_wait(grounds.crowd, placement);
   note_shortage(grounds, placement);
   for (size_t t = 0; t < placement.towers.size(); ++t) {
     TowerPlace& tower = placement.towers[t];
-    tower.decisions = {explain_gpu(grounds, placement, tower), explain_nic(grounds, placement, t),
-                       explain_cores(grounds, tower), explain_memory(grounds, tower)};
+    tower.decisions = {explain_gpu(grounds, placement, tower), explain_nic(grounds, tower, grounds.homes[t]),
+                       explain_cores(grounds, tower, grounds.homes[t]), explain_memory(grounds, tower)};
   }
   for (ShardPlace& shard : placement.shards) shard.decisions.push_back(explain_cores(grounds, shard));
 }

@@ -18,15 +18,17 @@ struct Grounds {
   const std::vector<Pool>& pools;
   const std::vector<Home>& homes;  ///< of towers
   const Crowd& crowd;
+  std::vector<int> tower_of_gpu;   ///< by index into Machine::gpus; -1: nobody's
+  std::vector<int> towers_on_nic;  ///< by index into Machine::nics
 };
 
 /// The wait policy, the notes, and each tower's and shard's decisions.
-void explain(const Grounds& grounds, Placement& placement);
+void explain(Grounds grounds, Placement& placement);
 
 /// One decision each.
 Decision explain_gpu(const Grounds& grounds, const Placement& placement, const TowerPlace& tower);
-Decision explain_nic(const Grounds& grounds, const Placement& placement, size_t tower);
-Decision explain_cores(const Grounds& grounds, const TowerPlace& tower);
+Decision explain_nic(const Grounds& grounds, const TowerPlace& tower, const Home& home);
+Decision explain_cores(const Grounds& grounds, const TowerPlace& tower, const Home& home);
 Decision explain_cores(const Grounds& grounds, const ShardPlace& shard);
 Decision explain_memory(const Grounds& grounds, const TowerPlace& tower);
 

@@ -23,8 +23,20 @@ std::string pools_of(const Grounds& grounds, const CpuSet& cpus) {
   return names;
 }
 
-/// What nobody of this request may have, the pools passed over, and siblings that stay idle.
-std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const char* passed_over) {
+/// The distances from `home` of the nearest and the farthest cores taken.
+std::pair<int, int> distances(const Grounds& grounds, const CpuSet& taken, const Home& home) {
+  std::pair<int, int> range{kFarthest, 0};
+  for (const Pool& pool : grounds.pools) {
+    if (!pool.cpus.intersects(taken)) continue;
+    range.first = std::min(range.first, distance(pool, home));
+    range.second = std::max(range.second, distance(pool, home));
+  }
+  return range;
+}
+
+/// What nobody of this request may have, the pools passed over, and siblings that stay idle. `to` is whom the cores
+/// taken should be near.
+std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const Home& home, const std::string& to) {
   std::vector<Rejected> rejected;
   const auto add = [&](const CpuSet& cpus, const char* why) {
     if (!cpus.empty()) rejected.push_back({fmt::format("cpus {}", cpus.to_string()), why});
@@ -32,12 +44,19 @@ std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const 
   add(grounds.means.closed, "closed to this process (cgroup or taskset)");
   add(grounds.means.outside, "not among those of --cores");
   add(grounds.means.reserved, "reserved");
+  const int farthest = distances(grounds, taken, home).second;
+  CpuSet siblings;
   for (const Pool& pool : grounds.pools) {
-    if (!pool.cpus.intersects(taken)) {
-      rejected.push_back({pool_name(grounds.machine, pool), passed_over});
-    } else if (grounds.crowd.threads <= grounds.crowd.cores) {
-      add(pool.siblings, "hardware siblings: they come last, when every core is busy");
+    if (pool.cpus.intersects(taken)) {
+      siblings = siblings | pool.siblings;
+    } else if (distance(pool, home) > farthest) {
+      rejected.push_back({pool_name(grounds.machine, pool), fmt::format("farther from {}", to)});
+    } else {
+      rejected.push_back({pool_name(grounds.machine, pool), "as near or nearer, but for others, or not needed"});
     }
+  }
+  if (grounds.crowd.threads <= grounds.crowd.cores) {
+    add(siblings, "hardware siblings: they come last, when every core is busy");
   }
   return rejected;
 }
@@ -54,56 +73,45 @@ std::string shortage(const Grounds& grounds, const CpuSet& mine) {
                      siblings.count() == 1 ? "is" : "are", grounds.crowd.threads, grounds.crowd.cores);
 }
 
-/// Whose nearness was looked for.
-std::string home_words(const Grounds& grounds, const TowerPlace& tower, const CpuSet& cpus) {
-  const std::string where = pools_of(grounds, cpus);
-  if (tower.gpu < 0) return fmt::format("{}: towers without a GPU are spread by the number of cores", where);
-  const Gpu& gpu = grounds.machine.gpus[tower.gpu];
-  const Home home = home_of(grounds.machine, gpu.place);
-  if (home.numa_node < 0 && home.package < 0) return fmt::format("{}: nobody recorded where {} is", where, gpu.name);
-  int farthest = 0;
-  for (const Pool& pool : grounds.pools)
-    if (pool.cpus.intersects(cpus)) farthest = std::max(farthest, distance(pool, home));
-  constexpr const char* kWords[] = {"beside {}", "{}'s own node had too few cores, its package has",
-                                    "{}'s own package had too few cores"};
-  return fmt::format("{}: {}", where, fmt::format(fmt::runtime(kWords[farthest]), gpu.name));
+/// How near to `to` they are.
+std::string nearness(const Grounds& grounds, const CpuSet& cpus, const Home& home, const std::string& to) {
+  if (home.numa_node < 0 && home.package < 0)
+    return to.empty() ? "there is no NIC to be beside" : fmt::format("nobody recorded where {} is", to);
+  const auto [nearest, farthest] = distances(grounds, cpus, home);
+  if (farthest == 0) return fmt::format("beside {}", to);
+  if (nearest == 0) return fmt::format("all that were left beside {}, the others farther away", to);
+  if (nearest == 1) return fmt::format("in the package of {}, whose own node had none left", to);
+  return fmt::format("far from {}, whose package had none left", to);
+}
+
+Decision decide(const Grounds& grounds, const CpuSet& cpus, const Home& home, const std::string& to) {
+  Decision decision{.what = "cores", .chosen = cpus.to_string(), .reason = shortage(grounds, cpus), .rejected = {}};
+  if (!grounds.crowd.crowded()) {
+    decision.reason =
+        fmt::format("{}: {}{}", pools_of(grounds, cpus), nearness(grounds, cpus, home, to), decision.reason);
+  }
+  decision.rejected = others(grounds, cpus, home, to);
+  return decision;
 }
 
 }  // namespace
 
-Decision explain_cores(const Grounds& grounds, const TowerPlace& tower) {
+Decision explain_cores(const Grounds& grounds, const TowerPlace& tower, const Home& home) {
   const CpuSet cpus = tower.compute | tower.progress;
-  Decision decision{.what = "cores", .chosen = tower.compute.to_string(), .reason = "", .rejected = {}};
+  const std::string to = tower.gpu >= 0 ? grounds.machine.gpus[tower.gpu].name : "its part of the machine";
+  const bool known = tower.gpu < 0 || grounds.machine.gpus[tower.gpu].place.numa_node >= 0 ||
+                     grounds.machine.gpus[tower.gpu].place.package >= 0;
+  Decision decision = decide(grounds, cpus, known ? home : Home{}, to);
   if (!tower.progress.empty() && !grounds.crowd.crowded()) {
-    decision.chosen += fmt::format(", progress {}", tower.progress.to_string());
+    decision.chosen = fmt::format("{}, progress {}", tower.compute.to_string(), tower.progress.to_string());
   }
-  decision.reason = shortage(grounds, cpus);
-  if (!grounds.crowd.crowded()) decision.reason = home_words(grounds, tower, cpus) + decision.reason;
-  decision.rejected = others(grounds, cpus, "farther away, or its cores went to others first");
   return decision;
 }
 
 Decision explain_cores(const Grounds& grounds, const ShardPlace& shard) {
-  Decision decision{.what = "cores", .chosen = shard.cpus.to_string(), .reason = "", .rejected = {}};
-  decision.reason = shortage(grounds, shard.cpus);
-  if (!grounds.crowd.crowded()) {
-    const std::string where = pools_of(grounds, shard.cpus);
-    std::string near = "there is no NIC to be beside";
-    if (shard.nic >= 0) {
-      const Nic& nic = grounds.machine.nics[shard.nic];
-      const Home home = home_of(grounds.machine, nic.place);
-      const bool known = home.numa_node >= 0 || home.package >= 0;
-      bool beside = false;
-      for (const Pool& pool : grounds.pools)
-        beside = beside || (pool.cpus.intersects(shard.cpus) && distance(pool, home) == 0);
-      near = !known   ? fmt::format("nobody recorded where {} is", nic.name)
-             : beside ? fmt::format("beside {}", nic.name)
-                      : fmt::format("no core beside {} was free", nic.name);
-    }
-    decision.reason = fmt::format("{}: {}{}", where, near, decision.reason);
-  }
-  decision.rejected = others(grounds, shard.cpus, "farther from its NIC, or its cores went to others first");
-  return decision;
+  if (shard.nic < 0) return decide(grounds, shard.cpus, {}, "");
+  const Nic& nic = grounds.machine.nics[shard.nic];
+  return decide(grounds, shard.cpus, home_of(grounds.machine, nic.place), nic.name);
 }
 
 Decision explain_memory(const Grounds& grounds, const TowerPlace& tower) {

@@ -39,15 +39,8 @@ std::string path_words(const Grounds& grounds, const Nic& nic, const PciPlace& p
   return fmt::format("nobody recorded what lies between it and {}", from);
 }
 
-int towers_on(const Placement& placement, int nic) {
-  int count = 0;
-  for (const TowerPlace& tower : placement.towers) count += tower.nic == nic;
-  return count;
-}
-
 /// Why `other` lost against what was chosen.
-std::string why_not(const Grounds& grounds, const Placement& placement, int other, int chosen, const PciPlace& place,
-                    const std::string& from) {
+std::string why_not(const Grounds& grounds, int other, int chosen, const PciPlace& place, const std::string& from) {
   const Nic& loser = grounds.machine.nics[other];
   const Nic& winner = grounds.machine.nics[chosen];
   const NicRank lost = rank(grounds.machine, loser, place);
@@ -60,8 +53,8 @@ std::string why_not(const Grounds& grounds, const Placement& placement, int othe
   if (lost.not_active != won.not_active) {
     return fmt::format("as near, but nobody recorded that it is up; {} is active", winner.name);
   }
-  return fmt::format("as near, and serves {} of the towers ({} serves {})", towers_on(placement, other), winner.name,
-                     towers_on(placement, chosen));
+  return fmt::format("as near, and serves {} of the towers ({} serves {})", grounds.towers_on_nic[other], winner.name,
+                     grounds.towers_on_nic[chosen]);
 }
 
 }  // namespace
@@ -83,30 +76,29 @@ Decision explain_gpu(const Grounds& grounds, const Placement& placement, const T
   for (size_t i = 0; i < machine.gpus.size(); ++i) {
     if (static_cast<int>(i) == tower.gpu) continue;
     std::string why = grounds.means.gpu_out[i];
-    for (const TowerPlace& other : placement.towers)
-      if (other.gpu == static_cast<int>(i)) why = fmt::format("belongs to {}", tower_name(other));
+    const int owner = grounds.tower_of_gpu[i];
+    if (owner >= 0) why = fmt::format("belongs to {}", tower_name(placement.towers[owner]));
     if (why.empty()) why = "left over: no more towers were asked for";
     decision.rejected.push_back({machine.gpus[i].name, why});
   }
   return decision;
 }
 
-Decision explain_nic(const Grounds& grounds, const Placement& placement, size_t index) {
-  const TowerPlace& tower = placement.towers[index];
+Decision explain_nic(const Grounds& grounds, const TowerPlace& tower, const Home& home) {
   if (tower.nic < 0) return no_nic(grounds.machine, grounds.means);
   const Machine& machine = grounds.machine;
-  const PciPlace place = place_of(machine, tower, grounds.homes[index]);
-  const std::string from = seen_from(grounds, tower, grounds.homes[index]);
+  const PciPlace place = place_of(machine, tower, home);
+  const std::string from = seen_from(grounds, tower, home);
   Decision decision{.what = "NIC", .chosen = machine.nics[tower.nic].name, .reason = "", .rejected = {}};
   decision.reason = path_words(grounds, machine.nics[tower.nic], place, from);
-  const int sharing = towers_on(placement, tower.nic);
+  const int sharing = grounds.towers_on_nic[tower.nic];
   if (sharing > 1) decision.reason += fmt::format("; {} towers share it", sharing);
   for (size_t i = 0; i < machine.nics.size(); ++i) {
     const int other = static_cast<int>(i);
     if (other == tower.nic) continue;
     const std::string& out = grounds.means.nic_out[i];
     decision.rejected.push_back(
-        {machine.nics[i].name, out.empty() ? why_not(grounds, placement, other, tower.nic, place, from) : out});
+        {machine.nics[i].name, out.empty() ? why_not(grounds, other, tower.nic, place, from) : out});
   }
   return decision;
 }

@@ -92,6 +92,19 @@ TEST(Plan, WhoHasOneNearNicIsNotRobbedByWhoHasTwo) {
   EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{1, 0}));
 }
 
+TEST(Plan, EquallyNearNicsThatOverlapAreStillShared) {
+  MachineBuilder builder({.cores_per_node = 16});
+  const int upstream = builder.bridge(builder.bridge(builder.root(0, 0)));
+  const int middle = builder.bridge(upstream), left = builder.bridge(upstream), right = builder.bridge(middle);
+  builder.nic(middle);  // one switch with either side, which are further from each other
+  builder.nic(left);
+  builder.nic(right);
+  builder.gpu(left);
+  builder.gpu(right);
+  builder.gpu(right);
+  EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{1, 2, 0}));
+}
+
 TEST(Plan, NicOnTheFarSocketOnly) {
   MachineBuilder builder({.packages = 2, .cores_per_node = 4});
   builder.gpu(builder.root(0, 0));
