@@ -54,7 +54,7 @@ struct TowerPlace {
   int nic = -1;                   ///< index into Machine::nics
   std::optional<PathClass> path;  ///< between the two
   int numa_node = -1;             ///< where its memory should be; -1: anywhere
-  CpuSet compute;                 ///< never empty; shared with others only on a crowded host
+  CpuSet compute;                 ///< one cpu a thread, never empty; shared with others only on a crowded host
   CpuSet progress;                ///< one cpu, or as `compute` on a crowded host; empty: none was asked for
   std::vector<Decision> decisions;
 };
@@ -73,7 +73,7 @@ enum class WaitPolicy { spin, block };
 struct Placement {
   std::vector<TowerPlace> towers;      ///< by task, then tower
   std::vector<ShardPlace> shards;      ///< by task, then shard
-  bool crowded = false;                ///< more busy threads than cores: threads share, and may move among, cores
+  bool crowded = false;                ///< more busy threads than cpus: threads share, and may move among, them
   WaitPolicy wait = WaitPolicy::spin;  ///< block: spinning would take the core from who has work
   std::string wait_reason;
   std::vector<std::string> notes;  ///< what could not be done as one would wish, for people
@@ -81,15 +81,15 @@ struct Placement {
 
 /// Where each tower and shard of this host goes. Pure and deterministic: equal input gives equal output.
 /// Rules, in this order:
-///   1. GPUs go to workers in order; a tower's NIC is the nearest usable one by PathClass, those shared least first;
-///      RDMA before plain Ethernet, active before unknown; a NIC known to be down is never taken while another is
-///      there.
+///   1. GPUs go to workers in order; a tower's NIC is an RDMA device where one can be used (nothing that plain Ethernet
+///      is near to makes up for it), of those the nearest by PathClass, of those one that is active before one of which
+///      nobody knows, of those the one whose card serves fewest. A NIC known to be down is never taken.
 ///   2. No two busy threads share a physical core while another is free; second siblings last.
 ///   3. A tower's cores are those of its GPU's NUMA node, else of its package, else any; CPU towers are spread over
-///   NUMA
-///      nodes. Its progress thread sits on the NIC's node where that is the same, else with the tower.
+///      NUMA nodes by their cores. Its progress thread sits beside it; on unequal cores, on a slow one.
 ///   4. A shard's core is beside the NIC that feeds it and away from towers where there is room.
-///   5. More threads than cores: all share the cores left, nobody is bound to a single one, and everybody blocks.
+///   5. More threads than cpus, siblings and all: they share the cpus left, nobody is bound to a single one, and
+///   everybody blocks.
 /// Errors  INVALID_ARGUMENT: a flag names what is not there ("--gpu 7: this machine has 4, 0 to 3"), cores that are not
 ///         allowed, more towers than GPUs with Towers::gpu, nothing left of the cpus.
 absl::StatusOr<Placement> plan(const Machine& machine, const Request& request);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "fmt/format.h"
@@ -46,7 +47,7 @@ class Room {
 /// What speaks for a NIC, in this order, smaller first.
 struct Merit {
   bool no_rdma, not_active, no_room;
-  int card_shards, nic_shards, card_towers, minus_room, index;
+  int card_shards, nic_shards, package_shards, card_towers, minus_room, index;
   auto operator<=>(const Merit&) const = default;
 };
 
@@ -57,6 +58,10 @@ std::string why(const Merit& lost, const Merit& won, const std::string& winner) 
   if (lost.no_room != won.no_room) return fmt::format("no core beside it is left; {} has {}", winner, -won.minus_room);
   if (lost.card_shards != won.card_shards || lost.nic_shards != won.nic_shards) {
     return fmt::format("feeds {} of the shards already; {} fed {}", lost.card_shards, winner, won.card_shards);
+  }
+  if (lost.package_shards != won.package_shards) {
+    return fmt::format("{} of the shards are in its package already; {} in that of {}", lost.package_shards,
+                       won.package_shards, winner);
   }
   if (lost.card_towers != won.card_towers) {
     return fmt::format("serves {} of the towers; {} serves {}", lost.card_towers, winner, won.card_towers);
@@ -101,14 +106,16 @@ std::vector<Home> choose_shard_nics(const Machine& machine, const Request& reque
   NicLoad towers(machine), shards(machine);
   for (const TowerPlace& tower : placement.towers)
     if (tower.nic >= 0) towers.add(tower.nic);
+  std::map<int, int> packages;  // shards fed in each; -1: nobody recorded where
   std::vector<Home> homes;
   for (ShardPlace& shard : placement.shards) {
     std::vector<Merit> merits;
     for (const int nic : nics) {
       const NicRank seen = rank(machine, machine.nics[nic], {});
-      const int left = room.at(home_of(machine, machine.nics[nic].place));
-      merits.push_back(
-          {seen.no_rdma, seen.not_active, left == 0, shards.card(nic), shards.nic(nic), towers.card(nic), -left, nic});
+      const Home home = home_of(machine, machine.nics[nic].place);
+      const int left = room.at(home);
+      merits.push_back({seen.no_rdma, seen.not_active, left == 0, shards.card(nic), shards.nic(nic),
+                        packages[home.package], towers.card(nic), -left, nic});
     }
     if (merits.empty()) {
       shard.decisions = {no_nic(machine, means)};
@@ -119,7 +126,9 @@ std::vector<Home> choose_shard_nics(const Machine& machine, const Request& reque
     shard.nic = won.index;
     shard.decisions = {decide(machine, means, merits, won)};
     shards.add(won.index);
-    homes.push_back(room.take(home_of(machine, machine.nics[won.index].place)));
+    const Home home = home_of(machine, machine.nics[won.index].place);
+    ++packages[home.package];
+    homes.push_back(room.take(home));
   }
   return homes;
 }

@@ -152,6 +152,25 @@ TEST(PlanCores, ShardsGoOverTheNicsAwayFromTowers) {
   EXPECT_EQ(fed, (std::vector<int>{2, 2}));
 }
 
+TEST(PlanCores, ShardsGoOverThePackagesWhereNicsAreAlike) {
+  MachineBuilder builder({.packages = 2, .cores_per_node = 8});
+  for (const int package : {0, 0, 1, 1}) builder.nic(builder.root(package, package));
+  const Placement placement = placed(builder.machine(), host(2, 0));
+  EXPECT_EQ(placement.shards[0].nic, 0);
+  EXPECT_EQ(placement.shards[1].nic, 2);
+  EXPECT_THAT(placement.shards[1].decisions[0].rejected[1].reason, HasSubstr("in its package already"));
+}
+
+TEST(PlanCores, ATowerThatOutgrowsItsNodeStaysWithOneNeighbour) {
+  MachineBuilder builder({.packages = 1, .nodes_per_package = 4, .cores_per_node = 4});
+  builder.gpu(builder.root(0, 3));
+  builder.gpu(builder.root(0, 1));
+  const Placement placement = placed(builder.machine(), host(0, 2));
+  EXPECT_EQ((placement.towers[0].compute | placement.towers[0].progress).to_string(), "8-15");
+  EXPECT_EQ((placement.towers[1].compute | placement.towers[1].progress).to_string(), "0-7");
+  EXPECT_EQ(placement.towers[0].numa_node, 3);
+}
+
 TEST(PlanCores, TwoHundredAndFiftySixCores) {
   MachineBuilder builder({.packages = 2, .nodes_per_package = 4, .cores_per_node = 32, .smt = 2});
   const Placement placement = placed(builder.machine(), host(8, 8, 2));
