@@ -89,7 +89,7 @@ struct Placement {
 ///      NUMA nodes by their cores. Its progress thread sits beside it; on unequal cores, on a slow one.
 ///   4. A shard's core is beside the NIC that feeds it and away from towers where there is room.
 ///   5. More threads than cpus, siblings and all: they share the cpus left, nobody is bound to a single one, and
-///   everybody blocks.
+///      everybody blocks.
 /// Errors  INVALID_ARGUMENT: a flag names what is not there ("--gpu 7: this machine has 4, 0 to 3"), cores that are not
 ///         allowed, more towers than GPUs with Towers::gpu, nothing left of the cpus.
 absl::StatusOr<Placement> plan(const Machine& machine, const Request& request);
