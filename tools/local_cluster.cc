@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -303,7 +304,12 @@ int LocalCluster::run() {
 }  // namespace
 
 int run_local_cluster(TrainOptions options) {
+  // hwloc would start GPU libraries to ask for names; forked tasks could not use them any more.
+  constexpr const char* kComponents = "HWLOC_COMPONENTS";
+  const bool chosen = std::getenv(kComponents) != nullptr;
+  if (!chosen) setenv(kComponents, "-cuda,-nvml,-rsmi,-levelzero,-opencl,-gl", 1);
   absl::StatusOr<HostPlan> plan = plan_host(options);
+  if (!chosen) unsetenv(kComponents);
   if (!plan.ok()) {
     fmt::print(stderr, "gradrail: {}\n", message_of(plan.status()));
     return exit_code(plan.status());

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -187,6 +190,37 @@ TEST(Server, BarrierGivesUpAfterItsPatienceAndNamesTheMissing) {
   ASSERT_TRUE(caller.call(&proto::Control::Stub::Barrier, barrier, reply).ok());
   EXPECT_FALSE(reply.complete());
   EXPECT_THAT(reply.missing(), ElementsAre("worker 1 (w1:2)"));
+}
+
+TEST(Server, EachShardsThreadIsToldBeforeItsMemoryIs) {
+  std::mutex mutex;
+  std::map<uint32_t, std::vector<std::thread::id>> threads;  // by shard: of its start, then of its memory
+  Server::Options options = local();
+  options.on_shard_thread = [&](uint32_t shard) {
+    std::lock_guard lock(mutex);
+    EXPECT_TRUE(threads[shard].empty());
+    threads[shard].push_back(std::this_thread::get_id());
+  };
+  std::map<uint32_t, const std::byte*> memory;
+  options.place_memory = [&](uint32_t shard, const MemorySpan& span) {
+    std::lock_guard lock(mutex);
+    threads[shard].push_back(std::this_thread::get_id());
+    memory[shard] = span.data;
+  };
+  const auto server = Server::start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  for (const MemorySpan& span : (*server)->parameters_memory()) EXPECT_EQ(span.data, nullptr);
+  Caller caller((*server)->port());
+  ASSERT_TRUE(caller.join(good_join()).ok());
+  const std::vector<MemorySpan> parameters = (*server)->parameters_memory();
+  ASSERT_EQ(parameters.size(), 2u);
+  std::lock_guard lock(mutex);
+  ASSERT_EQ(threads.size(), 2u);
+  for (const auto& [shard, seen] : threads) {
+    EXPECT_EQ(seen, std::vector<std::thread::id>(2, seen[0])) << "shard " << shard;
+    EXPECT_EQ(memory[shard], parameters[shard].data);
+  }
+  EXPECT_NE(threads[0][0], threads[1][0]);
 }
 
 TEST(Server, CheckpointWithoutAFolderSaysSo) {
