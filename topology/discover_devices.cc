@@ -9,28 +9,30 @@ bool is_whole_machine(hwloc_topology_t topology, hwloc_obj_t object) {
   return hwloc_bitmap_isincluded(hwloc_get_root_obj(topology)->cpuset, object->cpuset) != 0;
 }
 
-/// The index of the one whose cpus the others do not touch; -1: several, or none.
-template <typename Things, typename CpusOf>
-int only_one(const Things& things, const CpuSet& cpus, CpusOf cpus_of) {
+/// The one NUMA node whose cpus meet these; -1: several, or none.
+int only_node(const Machine& machine, const CpuSet& cpus) {
   int found = -1;
-  for (size_t i = 0; i < things.size(); ++i) {
-    const CpuSet its = cpus_of(i);
+  for (size_t i = 0; i < machine.numa_nodes.size(); ++i) {
+    const CpuSet& its = machine.numa_nodes[i].cpus;
     if (!its.intersects(cpus)) continue;
     // Two kinds of memory of one locality are one locality: the first stands for both.
-    if (found >= 0 && its == cpus_of(static_cast<size_t>(found))) continue;
+    if (found >= 0 && its == machine.numa_nodes[static_cast<size_t>(found)].cpus) continue;
     if (found >= 0) return -1;
     found = static_cast<int>(i);
   }
   return found;
 }
 
-CpuSet cpus_of_package(const Machine& machine, size_t package) {
-  CpuSet cpus;
-  for (const Core& core : machine.cores) {
-    if (core.package != static_cast<int>(package)) continue;
-    for (const int cpu : core.cpus) cpus.insert(cpu);
+/// The one package whose cpus meet those of an object; -1: several, or none.
+int only_package(hwloc_topology_t topology, hwloc_const_cpuset_t cpus) {
+  int found = -1;
+  for (hwloc_obj_t package = nullptr;
+       (package = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PACKAGE, package)) != nullptr;) {
+    if (!hwloc_bitmap_intersects(package->cpuset, cpus)) continue;
+    if (found >= 0) return -1;
+    found = static_cast<int>(package->logical_index);
   }
-  return cpus;
+  return found;
 }
 
 PciAddress address_of(const PciFacts& pci) {
@@ -88,10 +90,10 @@ PciPlace place_of(hwloc_topology_t topology, hwloc_obj_t object, const Machine& 
   place.bridge = bridge_above(pci);
   // A device that hangs off the whole machine is near everything, or nobody knew better: only where there is no choice
   // does that say something.
-  const CpuSet near = to_cpu_set(hwloc_get_non_io_ancestor_obj(topology, pci)->cpuset);
-  place.numa_node =
-      only_one(machine.numa_nodes, near, [&](size_t i) -> const CpuSet& { return machine.numa_nodes[i].cpus; });
-  place.package = only_one(machine.packages, near, [&](size_t i) { return cpus_of_package(machine, i); });
+  const hwloc_obj_t above = hwloc_get_non_io_ancestor_obj(topology, pci);
+  const CpuSet near = to_cpu_set(above->cpuset);
+  place.numa_node = only_node(machine, near);
+  place.package = only_package(topology, above->cpuset);
   if (place.numa_node >= 0 || place.package >= 0) place.cpus = near;
   return place;
 }

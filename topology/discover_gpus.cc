@@ -120,16 +120,16 @@ void read_pci_gpus(hwloc_topology_t topology, Machine& machine, std::vector<Foun
     const PciFacts& pci = device->attr->pcidev;
     std::optional<Found> gpu = recognised(os_devices_below(device));
     if (!gpu && can_compute(pci)) gpu.emplace();
-    const PciPlace place = place_of(topology, device, machine);
     if (!gpu) {
       if (shows_pictures(pci.class_id)) {
         machine.notes.push_back(fmt::format("{} ({:04x}:{:04x}) is a display chip, not counted as a GPU",
-                                            place.address.to_string(), pci.vendor_id, pci.device_id));
+                                            place_of(topology, device, machine).address.to_string(), pci.vendor_id,
+                                            pci.device_id));
       }
       continue;
     }
     gpu->gpu.vendor = vendor_of(pci.vendor_id);
-    gpu->gpu.place = place;
+    gpu->gpu.place = place_of(topology, device, machine);
     if (gpu->gpu.model.empty()) gpu->gpu.model = info(device, "PCIDevice");
     found.push_back(std::move(*gpu));
   }

@@ -1,6 +1,7 @@
 #include "topology/discover_xml_object.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -31,8 +32,13 @@ constexpr Type kTypes[] = {{"System", XmlKind::normal},   {"Machine", XmlKind::n
                            {"Node", XmlKind::memory},     {"MemCache", XmlKind::memory}, {"Bridge", XmlKind::io},
                            {"PCIDev", XmlKind::io},       {"OSDev", XmlKind::io},        {"Misc", XmlKind::misc}};
 
-constexpr std::string_view kBitmaps[] = {"cpuset",  "complete_cpuset",  "online_cpuset",  "allowed_cpuset",
-                                         "nodeset", "complete_nodeset", "allowed_nodeset"};
+constexpr std::string_view kSets[] = {"cpuset", "complete_cpuset", "nodeset", "complete_nodeset"};
+constexpr std::string_view kOtherSets[] = {"online_cpuset", "allowed_cpuset", "allowed_nodeset"};
+
+template <typename List>
+bool in(const List& list, std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
 
 constexpr std::string_view kNumbers[] = {"os_index",       "cache_size",       "cache_linesize", "cache_associativity",
                                          "cache_type",     "local_memory",     "depth",          "kind",
@@ -94,11 +100,11 @@ uint64_t most_of(std::string_view attribute, std::string_view type) {
 absl::Status check_value(const XmlAttribute& attribute, std::string_view type) {
   const std::string_view name = attribute.name;
   bool good = true;
-  if (std::find(std::begin(kBitmaps), std::end(kBitmaps), name) != std::end(kBitmaps))
-    return parse_bitmap(attribute.value).status();
+  if (in(kSets, name)) return absl::OkStatus();  // check_object keeps those, and so reads them itself
+  if (in(kOtherSets, name)) return parse_bitmap(attribute.value).status();
   if (name == "pci_link_speed") {
     good = is_number(attribute.value);
-  } else if (std::find(std::begin(kNumbers), std::end(kNumbers), name) != std::end(kNumbers)) {
+  } else if (in(kNumbers, name)) {
     // hwloc writes "cache_associativity" -1 for a cache that is fully so.
     good = (name == "cache_associativity" && attribute.value == "-1") ||
            is_whole_number(attribute.value, most_of(name, type));
@@ -138,8 +144,7 @@ absl::Status check_required(const XmlTag& tag, const XmlObject& object, bool ver
 }  // namespace
 
 bool is_known_attribute(std::string_view name) {
-  const auto in = [&](const auto& list) { return std::find(std::begin(list), std::end(list), name) != std::end(list); };
-  return in(kBitmaps) || in(kNumbers) || in(kOthers);
+  return in(kSets, name) || in(kOtherSets, name) || in(kNumbers, name) || in(kOthers, name);
 }
 
 absl::StatusOr<CpuSet> parse_bitmap(std::string_view text) {
@@ -160,8 +165,7 @@ absl::StatusOr<CpuSet> parse_bitmap(std::string_view text) {
     uint32_t bits = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits, 16);
     if (error != std::errc() || end != digits.data() + digits.size()) return bad();
-    for (int bit = 0; bit < kWordBits; ++bit)
-      if (bits >> bit & 1) set.insert(static_cast<int>(word) * kWordBits + bit);
+    for (; bits != 0; bits &= bits - 1) set.insert(static_cast<int>(word) * kWordBits + std::countr_zero(bits));
   }
   return set;
 }
@@ -175,21 +179,21 @@ absl::StatusOr<XmlObject> check_object(const XmlTag& tag, bool version_1) {
     return absl::InvalidArgumentError(fmt::format("an object of type \"{}\", which this version does not know",
                                                   type == nullptr ? "" : type->substr(0, 60)));
   XmlObject object{.type = *type, .kind = known->kind};
-  if (std::find(std::begin(kNested), std::end(kNested), *type) == std::end(kNested))
-    object.types = uint32_t{1} << (known - std::begin(kTypes));
+  if (!in(kNested, *type)) object.types = uint32_t{1} << (known - std::begin(kTypes));
   if (version_1 && object.kind == XmlKind::memory) object.kind = XmlKind::normal;
   if (object.kind == XmlKind::misc) return object;
   for (const XmlAttribute& attribute : tag.attributes)
     if (is_known_attribute(attribute.name)) GRADRAIL_RETURN_IF_ERROR(check_value(attribute, *type));
   GRADRAIL_RETURN_IF_ERROR(check_required(tag, object, version_1));
-  const auto set = [&](std::string_view name, const CpuSet& otherwise) {
+  for (const auto& [name, set] :
+       {std::pair("cpuset", &object.cpus), std::pair("complete_cpuset", &object.complete_cpus),
+        std::pair("nodeset", &object.nodes), std::pair("complete_nodeset", &object.complete_nodes)}) {
     const std::string* text = tag.find(name);
-    return text == nullptr ? otherwise : *parse_bitmap(*text);
-  };
-  object.cpus = set("cpuset", {});
-  object.complete_cpus = set("complete_cpuset", object.cpus);
-  object.nodes = set("nodeset", {});
-  object.complete_nodes = set("complete_nodeset", object.nodes);
+    if (text == nullptr) continue;
+    absl::StatusOr<CpuSet> parsed = parse_bitmap(*text);
+    if (!parsed.ok()) return parsed.status();
+    *set = *std::move(parsed);
+  }
   if (!object.complete_cpus.includes(object.cpus) || !object.complete_nodes.includes(object.nodes))
     return absl::InvalidArgumentError(fmt::format("a {} whose complete set lacks part of its set", *type));
   if (object.kind == XmlKind::cpu && object.cpus != CpuSet{std::atoi(tag.find("os_index")->c_str())})
