@@ -70,6 +70,12 @@ def training(name, about, transport, steps, seconds=120, environment=None, long=
         environment=environment or {}, long=long)
 
 
+def removed(transport, environment=None):
+    return Suite(f"removed-{transport}", "the device pulled out in mid-run: on over tcp, hash as undisturbed",
+                 job='. "$LAB/jobs/removed.sh"', seconds=150, read=results.read_steps, needs=(GRADRAIL, plugin(transport)),
+                 requires=(transport,), environment={"TRANSPORT": transport, **(environment or {})}, long=True)
+
+
 def keys(transport, environment):
     program = f"tests/{transport}_transport_test"
     return Suite(f"keys-{transport}", "256 guesses at a neighbour's key: each refused, each costs the guesser alone its connection",
@@ -89,6 +95,9 @@ SUITES = (
     Suite("conformance-tcp", "what of the transport suite is quick, over tcp: the build's programs run in a guest",
           job=f'"$BUILD/{CONFORMANCE}" --gtest_filter="*/tcp_threads:-*_of_every_size_*:*_round_trips*"', seconds=90,
           needs=(CONFORMANCE,)),
+    Suite("refusals", "RDMA not usable at the start: memlock, port down, device gone: tcp with the reason, or the reason alone",
+          job='. "$LAB/jobs/refusals.sh"', seconds=120, read=results.read_steps,
+          needs=(GRADRAIL, plugin("ofi"), plugin("ucx")), requires=("ofi", "ucx")),
     conformance("ofi-verbs", "the transport suite over libfabric's verbs", "ofi", 180,
                 {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
     conformance("ucx-rc", "the transport suite over UCX's rc_verbs", "ucx", 180, UCX_RC),
@@ -106,6 +115,8 @@ SUITES = (
              environment=FEW_STEPS),
     training("ucx-loss", "the same over ucx", "ucx", "lossy ucx-loss ucx", long=True,
              environment={**FEW_STEPS, **UCX_RC}),
+    removed("ofi"),
+    removed("ucx", UCX_RC),  # without it two tasks of one host would use UCX's shared memory
     keys("ofi", {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
     keys("ucx", UCX_RC),
     # Takes ten minutes of the lab: --only bench-put --limit 1500 --keep.

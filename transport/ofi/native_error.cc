@@ -23,6 +23,8 @@ Meaning meaning(int error) {
     case FI_ENOTCONN:
     case FI_ESHUTDOWN:
       return {absl::StatusCode::kUnavailable, "the peer was killed or gave up: see its log"};
+    case FI_ENODEV:
+      return {absl::StatusCode::kUnavailable, "the device was removed, or is not up: see `rdma link`"};
     case FI_EIO:
     case FI_ETIMEDOUT:
     case FI_EHOSTUNREACH:

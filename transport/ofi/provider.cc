@@ -19,6 +19,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "transport/ofi/native_error.h"
+#include "transport/rdma_devices.h"
 
 namespace gradrail::transport::ofi {
 namespace {
@@ -196,8 +197,10 @@ absl::Status nothing(const OpenOptions& options, const Choice& choice) {
                     "here: choose one of {}",
                     options.ofi_provider, fmt::join(choice.others, ", ")));
   }
+  const bool wants_device = options.rdma_only || is_rdma_provider(options.ofi_provider);
   return absl::UnavailableError(
-      fmt::format("ofi: libfabric has {} here (there is {})", wanted,
+      fmt::format("ofi: libfabric has {} here{}{} (there is {})", wanted, wants_device ? ": " : "",
+                  wants_device ? describe_rdma_devices() : "",
                   choice.others.empty() ? "none at all" : fmt::format("{}", fmt::join(choice.others, ", "))));
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "transport/rdma_devices.h"
 #include "transport/ucx/lanes.h"
 #include "transport/ucx/native_error.h"
 #include "transport/ucx/network_device.h"
@@ -25,6 +26,12 @@ absl::Status configure(ucp_config_t* config, const OpenOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status opening_error(const OpenOptions& options, ucs_status_t status) {
+  const absl::Status error = native_error("open devices", status);
+  if (status != UCS_ERR_NO_DEVICE || !options.rdma_only) return error;
+  return {error.code(), fmt::format("{}: {}", message_of(error), describe_rdma_devices())};
+}
+
 absl::StatusOr<ucp_context_h> init(const OpenOptions& options) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
@@ -36,7 +43,7 @@ absl::StatusOr<ucp_context_h> init(const OpenOptions& options) {
     params.field_mask = UCP_PARAM_FIELD_FEATURES;
     params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
     status = ucp_init(&params, config, &context);
-    if (status != UCS_OK) result = native_error("open devices", status);
+    if (status != UCS_OK) result = opening_error(options, status);
   }
   ucp_config_release(config);
   if (!result.ok()) return result;
@@ -76,8 +83,9 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
   if (rdma) {
     if (absl::Status status = check_locked_memory(*context); !status.ok()) return status;
   } else if (options.rdma_only) {
-    return absl::UnavailableError(fmt::format(
-        "ucx: no RDMA device in what UCX would use ({}); see `ibv_devices`, UCX_TLS and UCX_NET_DEVICES", resources));
+    return absl::UnavailableError(
+        fmt::format("ucx: no RDMA device in what UCX would use ({}): {}; see UCX_TLS and UCX_NET_DEVICES", resources,
+                    describe_rdma_devices()));
   }
   if (absl::Status status = worker.create_worker(); !status.ok()) return status;
   return worker;
