@@ -21,6 +21,10 @@ struct Registration {
 };
 
 /// A protection domain: what is registered here can be reached by the endpoints opened here and by no others.
+/// Without libfabric's auth_key: verbs, efa, tcp and shm take none (auth_key_size 0); psm2 and psm3 take a job's UUID
+/// of 16 bytes, which FI_PSM2_UUID or FI_PSM3_UUID gives them as well, and cxi a VNI that the launcher hands out. Where
+/// one is set that way it counts; to make one up we would need a secret of the job, which the control plane does not
+/// have yet.
 class Domain {
  public:
   static absl::StatusOr<std::unique_ptr<Domain>> open(const Provider& provider, fid_fabric* fabric);
