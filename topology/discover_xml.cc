@@ -68,6 +68,13 @@ void write_value(std::string& to, std::string_view value) {
   }
 }
 
+/// hwloc stops at attributes it does not know, and loses the object it was making.
+bool is_wanted_attribute(std::string_view tag, std::string_view attribute) {
+  if (tag == "info") return attribute == "name" || attribute == "value";
+  if (tag == "cpukind") return attribute == "cpuset" || attribute == "forced_efficiency";
+  return is_known_attribute(attribute);
+}
+
 absl::StatusOr<std::string> Checker::run() {
   plain_ = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n";
   for (;;) {
@@ -167,7 +174,7 @@ void Checker::write(const XmlTag& tag) {
   plain_ += '<';
   plain_ += tag.name;
   for (const XmlAttribute& attribute : tag.attributes) {
-    if (!is_known_attribute(attribute.name)) continue;
+    if (!is_wanted_attribute(tag.name, attribute.name)) continue;
     plain_ += ' ';
     plain_ += attribute.name;
     plain_ += "=\"";

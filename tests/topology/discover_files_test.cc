@@ -128,5 +128,13 @@ TEST(HostileXml, ContradictionsAreRefused) {
   expect_invalid(replaced(good, "osdev_type=\"2\"", "osdev_type=\"99\""), "osdev_type");
 }
 
+/// hwloc refuses an info with more than a name and a value, and loses memory over it: it never sees the rest.
+TEST(HostileXml, SurplusAttributesAreDropped) {
+  const std::string text = replaced(two_socket_text(2), "<info name=\"Port\"", "<info gp_index=\"1\" name=\"Port\"");
+  const absl::StatusOr<Machine> machine = from_xml(text, "surplus.xml");
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  EXPECT_EQ(machine->nics.size(), 4u);
+}
+
 }  // namespace
 }  // namespace gradrail::topology
