@@ -85,9 +85,11 @@ absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
   return request;
 }
 
-/// Towers on CPUs poll between two steps; those on GPUs have a thread for it.
-bool has_gpu_towers(const Machine& machine, const topology::Request& request) {
-  return request.towers != topology::Towers::cpu && !machine.gpus.empty();
+/// As `train` asks: a tower on CPUs polls between two steps and builds its next batch beside them; one on a GPU has a
+/// thread that polls.
+void add_threads(const Machine& machine, const TopoFlags& flags, topology::Request& request) {
+  request.progress_threads = request.towers != topology::Towers::cpu && !machine.gpus.empty();
+  if (!request.progress_threads) request.other_threads = flags.workers;
 }
 
 absl::Status write_file(const std::string& path, const std::string& text) {
@@ -131,7 +133,7 @@ absl::Status run_topo(const TopoFlags& flags) {
   const absl::StatusOr<Machine> machine =
       flags.topology.empty() ? topology::discover() : topology::load(flags.topology);
   if (!machine.ok()) return machine.status();
-  wanted->progress_threads = has_gpu_towers(*machine, *wanted);
+  add_threads(*machine, flags, *wanted);
   const absl::StatusOr<Placement> placement = topology::plan(*machine, *wanted);
   if (!placement.ok()) return placement.status();
   if (!flags.svg.empty()) GRADRAIL_RETURN_IF_ERROR(write_file(flags.svg, topology::draw_svg(*machine, *placement)));

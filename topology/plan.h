@@ -28,6 +28,7 @@ struct Request {
   std::vector<ProcessRequest> processes;
   Towers towers = Towers::automatic;
   int cores_per_tower = 0;        ///< for computing; 0: what there is, shared evenly, never less than one
+  int other_threads = 0;          ///< on all of the host, that work now and then (input, RPC) and need a cpu then
   bool progress_threads = true;   ///< each tower has one, and it is busy
   CpuSet reserved;                ///< cpus that stay free, for the system or another job
   std::optional<CpuSet> cores;    ///< --cores: these cpus only
@@ -85,10 +86,12 @@ struct Placement {
 ///      is near to makes up for it), of those the nearest by PathClass, of those one that is active before one of which
 ///      nobody knows, of those the one whose card serves fewest. A NIC known to be down is never taken.
 ///   2. No two busy threads share a physical core while another is free; second siblings last.
-///   3. A tower's cores are those of its GPU's NUMA node, else of its package, else any; CPU towers are spread over
-///      NUMA nodes by their cores. Its progress thread sits beside it; on unequal cores, on a slow one.
+///   3. A tower's cores are those of its GPU's NUMA node; where that has none for it, one of its package, else any. CPU
+///      towers are spread over NUMA nodes and share all cores that are left evenly. Its progress thread sits beside it;
+///      on unequal cores, on a slow one.
 ///   4. A shard's core is beside the NIC that feeds it and away from towers where there is room.
-///   5. More threads than cpus, siblings and all: they share the cpus left, nobody is bound to a single one, and
+///   5. More threads than cpus, siblings and other threads and all: they share the cpus left, nobody is bound to a
+///   single one, and
 ///      everybody blocks.
 /// Errors  INVALID_ARGUMENT: a flag names what is not there ("--gpu 7: this machine has 4, 0 to 3"), cores that are not
 ///         allowed, more towers than GPUs with Towers::gpu, nothing left of the cpus.

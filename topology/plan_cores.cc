@@ -12,6 +12,7 @@ struct Thread {
   size_t owner = 0;
   Home home;
   int stay = -1;  ///< a pool where its owner has cores already: rather a second one there than in yet another pool
+  bool only_there = false;
 };
 
 /// The seats not taken yet. A core's first cpu is at level 0, its siblings above: who sits at level 0 has the core to
@@ -49,6 +50,7 @@ class Seats {
   int best_pool(size_t level, int away, const Thread& thread) const {
     const auto open = [&](int p) { return free_[level][p] > 0 && distance(pools_[p], thread.home) == away; };
     if (thread.stay >= 0 && open(thread.stay)) return thread.stay;
+    if (thread.only_there) return -1;
     // The roomiest; of equals the next neighbour in hwloc's order, where neighbours are near each other.
     const auto merit = [&](int p) { return std::pair(-free_[level][p], std::abs(p - thread.stay)); };
     int best = -1;
@@ -64,7 +66,7 @@ class Seats {
 }  // namespace
 
 Crowd count_crowd(const std::vector<Pool>& pools, const Request& request, const Placement& placement) {
-  Crowd crowd{.progress = request.progress_threads};
+  Crowd crowd{.others = request.other_threads, .progress = request.progress_threads};
   crowd.threads = static_cast<int>(placement.shards.size() + placement.towers.size() * (crowd.progress ? 2 : 1));
   for (const Pool& pool : pools) {
     crowd.cores += static_cast<int>(pool.cores.size());
@@ -101,7 +103,10 @@ std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& re
   const int wanted = request.cores_per_tower == 0 ? left : request.cores_per_tower - 1;
   for (int round = 0; round < wanted; ++round) {
     std::vector<Thread> more;
-    for (size_t t = 0; t < towers.size(); ++t) more.push_back({Busy::compute, t, towers[t], stay[t]});
+    for (size_t t = 0; t < towers.size(); ++t) {
+      const bool only_there = towers[t].feeds_gpu && request.cores_per_tower == 0;
+      more.push_back({Busy::compute, t, towers[t], stay[t], only_there});
+    }
     const size_t before = grants.size();
     seats.serve(more, 1, grants);  // a sibling would slow the thread beside it: cores only
     if (grants.size() == before) break;

@@ -22,10 +22,11 @@ struct Grant {
 /// What the host's threads come to.
 struct Crowd {
   int threads = 0;  ///< one for each shard, and one or two for each tower
+  int others = 0;   ///< threads that work now and then
   int cores = 0;
   int cpus = 0;
   bool progress = false;  ///< towers have progress threads
-  bool crowded() const { return threads > cpus; }
+  bool crowded() const { return threads + others > cpus; }
   bool siblings() const { return !crowded() && threads > cores; }
 };
 Crowd count_crowd(const std::vector<Pool>& pools, const Request& request, const Placement& placement);

@@ -75,6 +75,7 @@ std::vector<Home> tower_homes(const Machine& machine, const std::vector<Pool>& p
   size_t open = 0;
   for (size_t t = 0; t < homes.size(); ++t) {
     if (placement.towers[t].gpu >= 0) homes[t] = home_of(machine, machine.gpus[placement.towers[t].gpu].place);
+    homes[t].feeds_gpu = placement.towers[t].gpu >= 0;
     if (homes[t].numa_node < 0 && homes[t].package < 0)
       ++open;
     else
@@ -95,7 +96,8 @@ std::vector<Home> tower_homes(const Machine& machine, const std::vector<Pool>& p
     if (home.numa_node >= 0 || home.package >= 0) continue;
     while (quota[p] == 0) ++p;
     --quota[p];
-    home = {.numa_node = pools[p].numa_node, .package = pools[p].package};
+    home.numa_node = pools[p].numa_node;
+    home.package = pools[p].package;
   }
   return homes;
 }

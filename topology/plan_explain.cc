@@ -9,9 +9,10 @@ namespace {
 std::string count_of(int count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); }
 
 void explain_wait(const Crowd& crowd, Placement& placement) {
-  const std::string busy = count_of(crowd.threads, "busy thread");
+  std::string busy = count_of(crowd.threads, "busy thread");
+  if (crowd.others > 0) busy += fmt::format(" and {} busy now and then", crowd.others);
   placement.crowded = crowd.crowded();
-  placement.wait = crowd.threads > crowd.cores ? WaitPolicy::block : WaitPolicy::spin;
+  placement.wait = crowd.crowded() || crowd.threads > crowd.cores ? WaitPolicy::block : WaitPolicy::spin;
   if (crowd.crowded()) {
     placement.wait_reason = fmt::format("{} share {} of {}: who spins takes the time of who has work", busy,
                                         count_of(crowd.cpus, "cpu"), count_of(crowd.cores, "core"));
@@ -27,7 +28,7 @@ void explain_wait(const Crowd& crowd, Placement& placement) {
 
 void note_shortage(const Grounds& grounds, Placement& placement) {
   const Crowd& crowd = grounds.crowd;
-  if (crowd.threads > crowd.cores) placement.notes.push_back(placement.wait_reason);
+  if (placement.wait == WaitPolicy::block) placement.notes.push_back(placement.wait_reason);
   const int wanted = grounds.request.cores_per_tower;
   int short_of = 0;
   for (const TowerPlace& tower : placement.towers) short_of += !crowd.crowded() && tower.compute.count() < wanted;

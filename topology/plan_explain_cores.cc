@@ -52,7 +52,7 @@ std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const 
     } else if (distance(pool, home) > farthest) {
       rejected.push_back({pool_name(grounds.machine, pool), fmt::format("farther from {}", to)});
     } else {
-      rejected.push_back({pool_name(grounds.machine, pool), "as near or nearer, but for others, or not needed"});
+      rejected.push_back({pool_name(grounds.machine, pool), "for others, or not needed"});
     }
   }
   if (grounds.crowd.threads <= grounds.crowd.cores) {
@@ -64,7 +64,8 @@ std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const 
 /// How a busy thread stands when not everybody has a core; "" when everybody has.
 std::string shortage(const Grounds& grounds, const CpuSet& mine) {
   if (grounds.crowd.crowded()) {
-    return fmt::format("shared by all: {} busy threads, {} cpus", grounds.crowd.threads, grounds.crowd.cpus);
+    return fmt::format("shared by all: {} busy threads, {} cpus", grounds.crowd.threads + grounds.crowd.others,
+                       grounds.crowd.cpus);
   }
   CpuSet siblings;
   for (const Pool& pool : grounds.pools) siblings = siblings | (pool.siblings & mine);

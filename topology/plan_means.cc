@@ -131,6 +131,9 @@ absl::Status check_request(const Request& request) {
     return absl::InvalidArgumentError(
         fmt::format("{} towers and shards on one host: {} at most, so that they can be planned", units, kMostUnits));
   }
+  if (request.other_threads < 0 || request.other_threads > CpuSet::kMaxCpu) {
+    return absl::InvalidArgumentError(fmt::format("{} other threads: 0 to {}", request.other_threads, CpuSet::kMaxCpu));
+  }
   if (request.cores_per_tower < 0 || request.cores_per_tower > CpuSet::kMaxCpu) {
     return absl::InvalidArgumentError(
         fmt::format("{} cores per tower: 0 (an even share) to {}", request.cores_per_tower, CpuSet::kMaxCpu));

@@ -161,11 +161,29 @@ TEST(PlanCores, ShardsGoOverThePackagesWhereNicsAreAlike) {
   EXPECT_THAT(placement.shards[1].decisions[0].rejected[1].reason, HasSubstr("in its package already"));
 }
 
+TEST(PlanCores, ThreadsThatWorkNowAndThenNeedACpuToo) {
+  MachineBuilder builder({.packages = 1, .cores_per_node = 2});
+  Request request = host(1, 1);
+  request.progress_threads = false;
+  EXPECT_EQ(placed(builder.machine(), request).wait, WaitPolicy::spin);
+  request.other_threads = 1;
+  const Placement placement = placed(builder.machine(), request);
+  EXPECT_TRUE(placement.crowded);
+  EXPECT_EQ(placement.wait, WaitPolicy::block);
+  EXPECT_THAT(placement.wait_reason, HasSubstr("1 busy now and then"));
+  EXPECT_EQ(placement.towers[0].compute, placement.shards[0].cpus);
+}
+
 TEST(PlanCores, ATowerThatOutgrowsItsNodeStaysWithOneNeighbour) {
   MachineBuilder builder({.packages = 1, .nodes_per_package = 4, .cores_per_node = 4});
   builder.gpu(builder.root(0, 3));
   builder.gpu(builder.root(0, 1));
-  const Placement placement = placed(builder.machine(), host(0, 2));
+  Request request = host(0, 2);
+  const Placement near = placed(builder.machine(), request);
+  EXPECT_EQ((near.towers[0].compute | near.towers[0].progress).to_string(), "12-15");
+  EXPECT_EQ((near.towers[1].compute | near.towers[1].progress).to_string(), "4-7");
+  request.cores_per_tower = 7;
+  const Placement placement = placed(builder.machine(), request);
   EXPECT_EQ((placement.towers[0].compute | placement.towers[0].progress).to_string(), "8-15");
   EXPECT_EQ((placement.towers[1].compute | placement.towers[1].progress).to_string(), "0-7");
   EXPECT_EQ(placement.towers[0].numa_node, 3);

@@ -67,13 +67,23 @@ class Promise {
 
   void cores_are_shared_evenly() {
     if (placement_.crowded || placement_.towers.empty()) return;
+    const int wanted = request_.cores_per_tower;
     int least = CpuSet::kMaxCpu, most = 0;
     for (const TowerPlace& tower : placement_.towers) {
+      // More cores than its own node has are of no use to who feeds a GPU, unless somebody asks for them.
+      if (wanted == 0 && tower.gpu >= 0) {
+        const int node = machine_.gpus[tower.gpu].place.numa_node;
+        EXPECT_FALSE(node >= 0 && idle_core(node)) << "a core beside a GPU idles";
+        EXPECT_TRUE(node < 0 || std::any_of(machine_.numa_nodes.begin(), machine_.numa_nodes.end(),
+                                            [&](const auto& one) { return one.cpus.includes(tower.compute); }))
+            << tower.compute.to_string() << " is not of one node";
+        continue;
+      }
       least = std::min(least, tower.compute.count());
       most = std::max(most, tower.compute.count());
     }
+    if (most == 0) return;
     EXPECT_LE(most, least + 1);
-    const int wanted = request_.cores_per_tower;
     EXPECT_TRUE(wanted == 0 || most <= wanted) << most;
     EXPECT_FALSE((wanted == 0 || least < wanted) && idle_core(-2)) << "a core idles that a tower could use";
   }
