@@ -8,14 +8,17 @@
 
 namespace gradrail::worker {
 
-BatchLoader::BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form)
+BatchLoader::BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form, Turn turn)
     : split_(&split),
       batch_size_(batch_size),
       seed_(seed),
       stream_(stream),
+      form_(form),
+      turn_(turn),
       order_(split.count),
       labels_(2 * batch_size) {
-  GRADRAIL_CHECK(batch_size > 0 && batch_size <= split.count);
+  GRADRAIL_CHECK(turn.index < turn.count);
+  GRADRAIL_CHECK(batch_size > 0 && batch_size <= split.count / turn.count);
   if (form == Form::kSparse) {
     GRADRAIL_CHECK(fits_sparse(batch_size, split.pixels));
     sparse_images_.emplace(split.images, split.pixels);
@@ -57,14 +60,16 @@ void BatchLoader::shuffle() {
 }
 
 void BatchLoader::fill() {
-  if (position_ + batch_size_ > split_->count) {
+  const size_t round = turn_.count * batch_size_;
+  if (position_ + round > split_->count) {
     position_ = 0;
     ++epoch_;
     shuffle();
   }
   half_ = 1 - half_;
-  const absl::Span<const uint32_t> examples = absl::MakeConstSpan(order_).subspan(position_, batch_size_);
-  position_ += batch_size_;
+  const absl::Span<const uint32_t> examples =
+      absl::MakeConstSpan(order_).subspan(position_ + turn_.index * batch_size_, batch_size_);
+  position_ += round;
   uint8_t* label = labels_.data() + half_ * batch_size_;
   for (const uint32_t example : examples) *label++ = split_->labels[example];
   if (sparse_images_) {
@@ -76,8 +81,9 @@ void BatchLoader::fill() {
 
 void BatchLoader::fill_images(absl::Span<const uint32_t> examples) {
   float* image = images_.data() + half_ * batch_size_ * split_->pixels;
+  const auto convert = form_ == Form::kCentred ? centre_pixels : scale_pixels;
   for (const uint32_t example : examples) {
-    scale_pixels(split_->images.data() + example * split_->pixels, split_->pixels, image);
+    convert(split_->images.data() + example * split_->pixels, split_->pixels, image);
     image += split_->pixels;
   }
 }

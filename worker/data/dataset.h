@@ -47,16 +47,29 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder);
 absl::StatusOr<std::string> default_mnist_folder();
 
 /// Batches of one split in an order shuffled anew each epoch from (seed, stream, epoch); the last, smaller batch of an
-/// epoch is left out, as the tutorials do. pixels/255. A loader makes them in one form; the order is the same in both.
+/// epoch is left out, as the tutorials do. A loader makes them in one form; the order is the same in all.
 /// Threads  One owner.
 class BatchLoader {
  public:
-  enum class Form { kDense, kSparse };
+  enum class Form {
+    kDense,    ///< pixels/255
+    kCentred,  ///< pixels/255 - 0.5
+    kSparse,   ///< pixels/255 without the black ones
+  };
+  /// Towers take their batches from one queue in turn: batches of one tower's size, of which this one takes those
+  /// number index, index + count, …. `count` batches together are one batch of a single tower.
+  struct Turn {
+    size_t index = 0;
+    size_t count = 1;
+  };
 
-  /// The sparse form goes through the whole split once, here; it takes what fits_sparse().
-  BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form = Form::kDense);
+  /// The sparse form goes through the whole split once, here; it takes what fits_sparse(). The split must hold one
+  /// batch for every tower.
+  BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form = Form::kDense)
+      : BatchLoader(split, batch_size, seed, stream, form, Turn{}) {}
+  BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form, Turn turn);
 
-  size_t batches_per_epoch() const { return split_->count / batch_size_; }
+  size_t batches_per_epoch() const { return split_->count / (batch_size_ * turn_.count); }
 
   /// Prepares the next batch now, so that next() finds it ready: called while an exchange is under way.
   void prefetch();
@@ -85,13 +98,15 @@ class BatchLoader {
   size_t batch_size_;
   uint64_t seed_;
   uint64_t stream_;
+  Form form_;
+  Turn turn_;
   uint64_t epoch_ = 0;
   size_t position_ = 0;
   bool ready_ = false;
   std::vector<uint32_t> order_;
   // Two halves in turn: a prefetched batch must not overwrite the one in use.
   size_t half_ = 0;
-  std::vector<float> images_;       // dense only
+  std::vector<float> images_;       // dense, centred
   std::vector<SparseLists> lists_;  // sparse only
   std::vector<uint8_t> labels_;
   std::optional<SparseImages> sparse_images_;

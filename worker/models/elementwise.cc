@@ -77,6 +77,17 @@ void sigmoid_backward(const float* hidden, float* gradient, size_t rows, size_t 
 }
 
 GRADRAIL_VECTOR_CLONES
+void relu(float* values, size_t count) {
+  // In this order of comparison NaN falls through: a diverged model must show.
+  for (size_t i = 0; i < count; ++i) values[i] = values[i] < 0.0f ? 0.0f : values[i];
+}
+
+GRADRAIL_VECTOR_CLONES
+void relu_backward(const float* result, float* gradient, size_t count) {
+  for (size_t i = 0; i < count; ++i) gradient[i] = result[i] > 0.0f ? gradient[i] : 0.0f;
+}
+
+GRADRAIL_VECTOR_CLONES
 void sum_rows(const float* values, size_t rows, size_t columns, float* column_sums) {
   add_rows(values, rows, columns, column_sums);
 }

@@ -19,6 +19,12 @@ void sigmoid(float* values, size_t count);
 /// Shapes   hidden, gradient: [rows, columns], column_sums: [columns].
 void sigmoid_backward(const float* hidden, float* gradient, size_t rows, size_t columns, float* column_sums);
 
+/// values[i] = max(values[i], 0); NaN stays NaN.
+void relu(float* values, size_t count);
+
+/// The step back through relu(), where its result was not above zero: gradient[i] = 0.
+void relu_backward(const float* result, float* gradient, size_t count);
+
 /// column_sums[j] = Σi values[i, j].
 void sum_rows(const float* values, size_t rows, size_t columns, float* column_sums);
 
