@@ -55,7 +55,7 @@ absl::StatusOr<std::byte*> TcpConnection::map(RemoteRegion) {
   return absl::UnimplementedError("tcp cannot map a peer's memory");
 }
 
-void TcpConnection::refuse(absl::Status why) {
+void TcpConnection::refuse(const absl::Status& why) {
   const bool zeros = queue_.begun_frame_is_answer() && !answers_alive();
   std::string last_words = queue_.rest_of_begun_frame(zeros);
   last_words += refusal_frame(message_of(why));

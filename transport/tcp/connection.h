@@ -97,7 +97,7 @@ class TcpConnection final : public Connection, public EventSource {
   bool send_once(uint64_t& budget_bytes);
   bool answers_alive();
   void set_blocked(bool blocked);
-  void refuse(absl::Status why);
+  void refuse(const absl::Status& why);
   void hand_over(std::string last_words);
 
   // Set once.

@@ -260,7 +260,7 @@ void TcpConnection::header_complete(const HeaderBytes& header) {
   if (!peer_greeted_ && status.code() == absl::StatusCode::kDataLoss) {
     lose({status.code(), fmt::format("{}: not a gradrail peer: {}", name_, message_of(status))});
   } else {
-    refuse(std::move(status));
+    refuse(status);
   }
 }
 

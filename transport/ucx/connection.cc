@@ -58,8 +58,7 @@ std::string UcxConnection::describe() const { return fmt::format("{} {}", path()
 absl::Status UcxConnection::greet() {
   const std::string text = encode(context_.greeting_for(*this));
   for (const std::string& frame : frames_of(FrameKind::greeting, text, context_.max_frame_bytes())) {
-    const absl::Status status = lifeline_->send({reinterpret_cast<const std::byte*>(frame.data()), frame.size()});
-    if (!status.ok()) return status;
+    GRADRAIL_RETURN_IF_ERROR(lifeline_->send({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}));
   }
   return absl::OkStatus();
 }

@@ -57,7 +57,7 @@ ucs_status_t UcxConnection::put_arrives(const Header& header, void* data, size_t
   std::byte* const target = region == nullptr ? nullptr : region->span().data + header.offset;
   const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   if (!rendezvous && arrivals_.empty()) {
-    if (bytes > 0) std::memcpy(target, data, bytes);
+    if (target != nullptr) std::memcpy(target, data, bytes);
     if (header.notify) announce(header.value);
     return UCS_OK;
   }
