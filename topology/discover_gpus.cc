@@ -115,6 +115,9 @@ std::optional<Found> recognised(const std::vector<hwloc_obj_t>& devices) {
   return found;
 }
 
+/// What to look up where nobody recorded a name.
+std::string pci_id(const PciFacts& pci) { return fmt::format("{:04x}:{:04x}", pci.vendor_id, pci.device_id); }
+
 void read_pci_gpus(hwloc_topology_t topology, Machine& machine, std::vector<Found>& found) {
   for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_pcidev(topology, device)) != nullptr;) {
     const PciFacts& pci = device->attr->pcidev;
@@ -122,15 +125,15 @@ void read_pci_gpus(hwloc_topology_t topology, Machine& machine, std::vector<Foun
     if (!gpu && can_compute(pci)) gpu.emplace();
     if (!gpu) {
       if (shows_pictures(pci.class_id)) {
-        machine.notes.push_back(fmt::format("{} ({:04x}:{:04x}) is a display chip, not counted as a GPU",
-                                            place_of(topology, device, machine).address.to_string(), pci.vendor_id,
-                                            pci.device_id));
+        machine.notes.push_back(fmt::format("{} ({}) is a display chip, not counted as a GPU",
+                                            place_of(topology, device, machine).address.to_string(), pci_id(pci)));
       }
       continue;
     }
     gpu->gpu.vendor = vendor_of(pci.vendor_id);
     gpu->gpu.place = place_of(topology, device, machine);
     if (gpu->gpu.model.empty()) gpu->gpu.model = info(device, "PCIDevice");
+    if (gpu->gpu.model.empty()) gpu->gpu.model = pci_id(pci);
     found.push_back(std::move(*gpu));
   }
 }

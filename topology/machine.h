@@ -70,7 +70,7 @@ struct Gpu {
   int index = -1;    ///< its number for users: CUDA's where recorded, else its place in order of PCI address
   std::string name;  ///< "cuda0", "nvml0", …; "gpu0" where the machine's hwloc knew no GPU library
   Vendor vendor = Vendor::other;
-  std::string model;  ///< may be empty
+  std::string model;  ///< its PCI id, "10de:20b0", where no name is recorded
   std::string uuid;   ///< may be empty
   PciPlace place;
 };
