@@ -53,7 +53,7 @@ uint64_t chunk_count(uint64_t elements) { return (elements + kChunkElements - 1)
 
 /// Cannot overflow: check_header() bounds the range by what a schema may hold.
 uint64_t data_bytes(const CheckpointHeader& header) {
-  const auto vectors = static_cast<uint64_t>(1 + state_vectors(header.optimizer.kind));
+  const uint64_t vectors = uint64_t{1} + static_cast<uint64_t>(state_vectors(header.optimizer.kind));
   return vectors * (header.range.count * sizeof(float) + chunk_count(header.range.count) * kCrcBytes);
 }
 
