@@ -68,7 +68,7 @@ TEST(Workload, UnknownModelListsTheKnown) {
   const absl::Status status = make_workload({.model = "transformer"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("transformer"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("mlp, linear"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("mlp, cnn, linear"));
 }
 
 TEST(Workload, BatchMustFit) {

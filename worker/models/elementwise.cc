@@ -88,6 +88,21 @@ void relu_backward(const float* result, float* gradient, size_t count) {
 }
 
 GRADRAIL_VECTOR_CLONES
+void average(absl::Span<const float* const> sources, size_t count, float* target) {
+  constexpr size_t kBlock = 1024;  // stays in the first cache from one source to the next
+  const float scale = 1.0f / static_cast<float>(sources.size());
+  for (size_t first = 0; first < count; first += kBlock) {
+    const size_t end = std::min(count, first + kBlock);
+    for (size_t i = first; i < end; ++i) target[i] = sources[0][i];
+    for (size_t s = 1; s < sources.size(); ++s) {
+      const float* source = sources[s];
+      for (size_t i = first; i < end; ++i) target[i] += source[i];
+    }
+    for (size_t i = first; i < end; ++i) target[i] *= scale;
+  }
+}
+
+GRADRAIL_VECTOR_CLONES
 void sum_rows(const float* values, size_t rows, size_t columns, float* column_sums) {
   add_rows(values, rows, columns, column_sums);
 }

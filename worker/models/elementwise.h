@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/types/span.h"
+
 namespace gradrail::worker {
 
 // The parts of a network between its products: loops that the compiler vectorises. All matrices are row-major.
@@ -24,6 +26,9 @@ void relu(float* values, size_t count);
 
 /// The step back through relu(), where its result was not above zero: gradient[i] = 0.
 void relu_backward(const float* result, float* gradient, size_t count);
+
+/// target[i] = (((source[0][i] + source[1][i]) + …) · 1/n, in this order.
+void average(absl::Span<const float* const> sources, size_t count, float* target);
 
 /// column_sums[j] = Σi values[i, j].
 void sum_rows(const float* values, size_t rows, size_t columns, float* column_sums);

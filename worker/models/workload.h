@@ -12,6 +12,8 @@
 
 namespace gradrail::worker {
 
+struct MnistData;
+
 /// A model together with its data: all that the trainer needs to know of either.
 /// Threads  One owner.
 class Workload {
@@ -33,15 +35,24 @@ class Workload {
 };
 
 struct WorkloadOptions {
-  std::string model = "mlp";  ///< mlp, linear
+  std::string model = "mlp";  ///< mlp, cnn, linear
   size_t batch_size = 100;
   std::string data_dir;  ///< "": the built-in MNIST
   uint64_t seed = 1;
   uint64_t task_index = 0;  ///< each worker has its own order of the data
   int threads = 1;
+  bool cnn_logits_relu = true;  ///< Cnn::Shape::logits_relu
+  size_t tower = 0;             ///< which of a worker's replicas this is: they take batches in turn, so that those of
+  size_t tower_count = 1;       ///< one step are together one batch of `tower_count` times the size
+  /// Shared by the replicas of one process, which only read it; null: read from data_dir.
+  std::shared_ptr<const MnistData> data;
 };
 
-/// INVALID_ARGUMENT: no such model (lists them), batch larger than the training set. Else as load_mnist.
+/// What `data_dir` holds; null for a model that needs no files. Errors as load_mnist.
+absl::StatusOr<std::shared_ptr<const MnistData>> load_data(const WorkloadOptions& options);
+
+/// INVALID_ARGUMENT: no such model (lists them), batches of all towers larger than the training set, images that the
+/// model does not take. Else as load_data.
 absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& options);
 
 }  // namespace gradrail::worker

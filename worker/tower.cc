@@ -1,0 +1,173 @@
+#include "worker/tower.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "worker/models/elementwise.h"
+
+namespace gradrail::worker {
+
+/// One thread with its replica; it does one thing after another, as told.
+class Towers::Tower {
+ public:
+  Tower() : thread_([this] { run(); }) {}
+  ~Tower() {
+    tell({});
+    thread_.join();
+  }
+
+  /// After all that it was told before; no job: the end.
+  void tell(std::function<void()> job) {
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    told_.notify_one();
+  }
+
+  void adopt(std::unique_ptr<Workload> workload) {
+    workload_ = std::move(workload);
+    size_t elements = 0;
+    for (const ps::Tensor& tensor : workload_->schema()) elements += tensor.elements();
+    // Not touched here but by the first gradient: so it lies where this thread computes.
+    gradients_.reset(new float[elements]);
+    float* next = gradients_.get();
+    for (const ps::Tensor& tensor : workload_->schema()) {
+      spans_.emplace_back(next, tensor.elements());
+      next += tensor.elements();
+    }
+  }
+
+  Workload& workload() { return *workload_; }
+  const Workload& workload() const { return *workload_; }
+  Gradients gradients() const { return spans_; }
+  float cost = 0.0f;
+  absl::Status started;
+
+ private:
+  void run() {
+    while (true) {
+      std::function<void()> job;
+      {
+        std::unique_lock lock(mutex_);
+        told_.wait(lock, [this] { return !jobs_.empty(); });
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      if (!job) break;
+      job();
+    }
+    workload_.reset();  // by whom it was made
+  }
+
+  std::unique_ptr<Workload> workload_;
+  std::unique_ptr<float[]> gradients_;
+  std::vector<absl::Span<float>> spans_;  // one per tensor, into gradients_
+
+  std::mutex mutex_;
+  std::condition_variable told_;
+  std::deque<std::function<void()>> jobs_;  // under mutex_: at most one, and the end
+  std::thread thread_;                      // last: it uses all of the above
+};
+
+absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make& make,
+                                                       const std::function<void(size_t tower)>& on_thread) {
+  GRADRAIL_CHECK(count > 0);
+  std::unique_ptr<Towers> towers(new Towers);
+  for (size_t i = 0; i < count; ++i) {
+    Tower& tower = *towers->towers_.emplace_back(std::make_unique<Tower>());
+    tower.tell([&, i] {
+      if (on_thread) on_thread(i);
+      absl::StatusOr<std::unique_ptr<Workload>> workload = make(i);
+      tower.started = workload.status();
+      if (workload.ok()) tower.adopt(*std::move(workload));
+      towers->finished();
+    });
+  }
+  towers->wait_finished(count);
+  for (const std::unique_ptr<Tower>& tower : towers->towers_) {
+    if (!tower->started.ok()) return tower->started;
+  }
+  towers->arrived_.resize(towers->schema().size());
+  return towers;
+}
+
+Towers::~Towers() {
+  towers_.clear();  // their threads, before what they use here
+}
+
+const ps::Schema& Towers::schema() const { return towers_[0]->workload().schema(); }
+
+void Towers::initialise(uint64_t seed, Gradients parameters) const {
+  towers_[0]->workload().initialise(seed, parameters);
+}
+
+size_t Towers::batches_per_epoch() const { return towers_[0]->workload().batches_per_epoch(); }
+
+size_t Towers::batch_size() const { return towers_.size() * towers_[0]->workload().batch_size(); }
+
+void Towers::finished() {
+  const std::lock_guard lock(mutex_);
+  ++done_;
+  changed_.notify_one();
+}
+
+void Towers::wait_finished(size_t count) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ == count; });
+  done_ = 0;
+}
+
+/// In the tower's thread.
+void Towers::compute(Tower& tower, Parameters parameters) {
+  tower.cost = tower.workload().step(parameters, tower.gradients(), [this](size_t tensor) {
+    const std::lock_guard lock(mutex_);
+    if (++arrived_[tensor] < towers_.size()) return;
+    complete_.push_back(tensor);
+    changed_.notify_one();
+  });
+  finished();
+  tower.workload().prefetch();  // the next batch is prepared while this one's gradient is under way
+}
+
+void Towers::average_tensor(size_t tensor, absl::Span<float> target) const {
+  std::vector<const float*> sources;
+  for (const std::unique_ptr<Tower>& tower : towers_) sources.push_back(tower->gradients()[tensor].data());
+  average(sources, target.size(), target.data());
+}
+
+float Towers::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
+  std::fill(arrived_.begin(), arrived_.end(), size_t{0});
+  for (const std::unique_ptr<Tower>& tower : towers_) {
+    tower->tell([this, &tower = *tower, parameters] { compute(tower, parameters); });
+  }
+  for (size_t averaged = 0; averaged < gradients.size(); ++averaged) {
+    size_t tensor = 0;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !complete_.empty(); });
+      tensor = complete_.front();
+      complete_.pop_front();
+    }
+    average_tensor(tensor, gradients[tensor]);
+    if (ready) ready(tensor);
+  }
+  wait_finished(towers_.size());
+  double cost = 0.0;
+  for (const std::unique_ptr<Tower>& tower : towers_) cost += tower->cost;
+  return static_cast<float>(cost / static_cast<double>(towers_.size()));
+}
+
+std::vector<std::string> Towers::verdict(Parameters parameters) {
+  std::vector<std::string> lines;
+  towers_[0]->tell([&] {  // in its own thread: a replica has one owner
+    lines = towers_[0]->workload().verdict(parameters);
+    finished();
+  });
+  wait_finished(1);
+  return lines;
+}
+
+}  // namespace gradrail::worker
