@@ -9,6 +9,7 @@
 #include "tools/info.h"
 #include "tools/local_cluster.h"
 #include "tools/task.h"
+#include "tools/topo.h"
 #include "tools/train_options.h"
 
 namespace gradrail::tools {
@@ -39,6 +40,9 @@ int run(int argc, char** argv) {
   add_train_flags(train_command, flags);
   CLI::App& info_command = *app.add_subcommand("info", "what was built, what is usable here, and why not");
   add_plugin_flag(info_command, flags.plugin_dir);
+  TopoFlags topo;
+  CLI::App& topo_command = *app.add_subcommand("topo", "this machine, or a saved one, and where tasks would go on it");
+  add_topo_flags(topo_command, topo);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
@@ -48,6 +52,7 @@ int run(int argc, char** argv) {
     const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
     return plugins.ok() ? run_info() : finish(plugins);
   }
+  if (topo_command.parsed()) return finish(run_topo(topo));
   return train(flags);
 }
 
