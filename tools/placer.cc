@@ -60,8 +60,9 @@ void Placer::bind(size_t unit) {
   refused(bound);
 }
 
-void Placer::unbind() {
-  if (!binds()) return;
+void Placer::unbind(size_t unit) {
+  const UnitPlace& place = places_[unit];
+  if (!binds() || place.everywhere || !place.why_free.empty()) return;
   if (const absl::Status bound = pinner_->bind_thread(task_cpus_); !bound.ok()) refused(bound);
 }
 

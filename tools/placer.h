@@ -25,8 +25,9 @@ class Placer {
 
   /// The calling thread is this unit's from now on.
   void bind(size_t unit);
-  /// The calling thread may go wherever this task may again: threads it creates now are nobody's in particular.
-  void unbind();
+  /// The calling thread, this unit's so far, may go wherever this task may: threads it creates now are nobody's in
+  /// particular.
+  void unbind(size_t unit);
   /// Before anybody touches the memory.
   void bind_memory(size_t unit, const MemorySpan& memory);
 

@@ -119,7 +119,7 @@ absl::Status run_worker(const TrainOptions& options, const HostPlan& plan) {
   if (!workload.ok()) return workload.status();
   const absl::StatusOr<std::string> source = source_host(options);
   if (!source.ok()) return source.status();
-  placer.unbind();  // the control plane's threads are born here, and are to keep off the cores that compute
+  placer.unbind(0);  // the control plane's threads are born here, and are to keep off the cores that compute
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
       {.cluster = options.cluster,
        .task_index = options.task.index,
