@@ -70,6 +70,11 @@ def training(name, about, transport, steps, seconds=120, environment=None, long=
         environment=environment or {}, long=long)
 
 
+def refusals(name, about, cases):
+    return Suite(f"refusals-{name}", about, job='. "$LAB/jobs/refusals.sh"', seconds=120, read=results.read_steps,
+                 needs=(GRADRAIL, plugin("ofi"), plugin("ucx")), requires=("ofi", "ucx"), environment={"CASES": cases})
+
+
 def removed(transport, environment=None):
     return Suite(f"removed-{transport}", "the device pulled out in mid-run: on over tcp, hash as undisturbed",
                  job='. "$LAB/jobs/removed.sh"', seconds=150, read=results.read_steps, needs=(GRADRAIL, plugin(transport)),
@@ -94,10 +99,9 @@ SUITES = (
           needs=("tests/verbs_writer",)),
     Suite("conformance-tcp", "what of the transport suite is quick, over tcp: the build's programs run in a guest",
           job=f'"$BUILD/{CONFORMANCE}" --gtest_filter="*/tcp_threads:-*_of_every_size_*:*_round_trips*"', seconds=90,
-          needs=(CONFORMANCE,)),
-    Suite("refusals", "RDMA not usable at the start: memlock, port down, device gone: tcp with the reason, or the reason alone",
-          job='. "$LAB/jobs/refusals.sh"', seconds=120, read=results.read_steps,
-          needs=(GRADRAIL, plugin("ofi"), plugin("ucx")), requires=("ofi", "ucx")),
+          needs=(CONFORMANCE,), long=True),
+    refusals("memlock", "too little lockable memory, no device: tcp with the reason, or the reason alone", "memlock absent"),
+    refusals("device", "the port down, the device gone after the ps has begun: the same", "port_down removed"),
     conformance("ofi-verbs", "the transport suite over libfabric's verbs", "ofi", 180,
                 {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
     conformance("ucx-rc", "the transport suite over UCX's rc_verbs", "ucx", 180, UCX_RC),
