@@ -55,7 +55,7 @@ def chosen(patterns, full):
         if not any(fnmatch.fnmatchcase(suite.name, pattern) for suite in SUITES):
             raise SystemExit(f"no suite is called {pattern}; --list shows them")
     if not patterns:
-        return [suite for suite in SUITES if full or not suite.long]
+        return [suite for suite in SUITES if not suite.asked and (full or not suite.long)]
     return [suite for suite in SUITES if any(fnmatch.fnmatchcase(suite.name, p) for p in patterns)]
 
 
@@ -113,10 +113,10 @@ def is_required():
 
 def main():
     options = parse_arguments()
-    suites = chosen(options.only, options.full or options.list)
+    suites = chosen(options.only or (["*"] if options.list else []), options.full)
     if options.list:
         for suite in suites:
-            print(f"{suite.name:24} {'--full' if suite.long else '':8}{suite.about}")
+            print(f"{suite.name:24} {'--only' if suite.asked else '--full' if suite.long else '':8}{suite.about}")
         return 0
     # A signal becomes an exception, so that the guests end on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

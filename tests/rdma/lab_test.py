@@ -5,6 +5,7 @@ import types
 import unittest
 
 import kernel
+import lab
 import results
 import suites
 import switch
@@ -146,6 +147,19 @@ class SuitesTest(unittest.TestCase):
         self.assertEqual(len(names), len(set(names)))
         for name in names:
             self.assertRegex(name, r"^[a-z0-9-]+$")
+
+
+class ChoiceTest(unittest.TestCase):
+    def test_what_takes_long_runs_only_when_asked_for(self):
+        def names(patterns, full):
+            return {suite.name for suite in lab.chosen(patterns, full)}
+        self.assertIn("train-ofi", names([], False))
+        self.assertNotIn("train-ofi-loss", names([], False))
+        self.assertIn("train-ofi-loss", names([], True))
+        self.assertNotIn("bench-put", names([], True))
+        self.assertEqual(names(["bench-*"], False), {"bench-put"})
+        with self.assertRaises(SystemExit):
+            lab.chosen(["pigeons"], False)
 
 
 class FirstRootTest(unittest.TestCase):

@@ -32,6 +32,7 @@ class Suite:
     needs: tuple = ()  # files of the build folder without which there is nothing to run
     environment: dict = field(default_factory=dict)
     long: bool = False  # only with --full, or when asked for by name
+    asked: bool = False  # only when asked for by name
     prepare: tuple = ()  # functions that put something into the run's folder, seen in the guests as /out
     requires: tuple = ()  # words of GRADRAIL_REQUIRE that forbid this suite to skip, beside "rdma" and its own name
 
@@ -125,7 +126,7 @@ SUITES = (
     keys("ucx", UCX_RC),
     # Takes ten minutes of the lab: --only bench-put --limit 1500 --keep.
     Suite("bench-put", "what puts over ofi and ucx cost beside bare libfabric, ucx_perftest and ib_write (bench/README.md)",
-          job='. "$LAB/jobs/put.sh"', seconds=1400, guests=2, read=results.read_steps, long=True,
+          job='. "$LAB/jobs/put.sh"', seconds=1400, guests=2, read=results.read_steps, asked=True,
           needs=("bench/put", "bench/fi_writedata", plugin("ofi"), plugin("ucx")), requires=("ofi", "ucx"),
           environment={"PUT_GROUPS": "ofi-verbs,ofi-verbs-rxm,ucx-rc",
                        "PUT_FLAGS": "--sizes 8,4K,64K,4M --rounds 3 --seconds 0.5"}),
