@@ -33,7 +33,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="the suites, and what each is about")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="suites to run; * and ? as in the shell")
-    parser.add_argument("--full", action="store_true", help="also what takes long: an hour rather than minutes, no limit but --limit")
+    parser.add_argument("--full", action="store_true", help="also what takes long: most of an hour rather than minutes")
     parser.add_argument("--shell", action="store_true", help="no suites: two guests, and a shell in one of them")
     parser.add_argument("--run", metavar="COMMAND", help="no suites: this shell command, and its output ($BUILD is the build folder)")
     parser.add_argument("--guests", type=int, default=1, choices=(1, 2), help="that --run runs in; $ROLE is 0 or 1")
