@@ -41,7 +41,7 @@ std::string why_not_bound(const HostPort& address) {
 
 class Server::Impl {
  public:
-  static absl::StatusOr<std::unique_ptr<Impl>> start(Options options);
+  static absl::StatusOr<std::unique_ptr<Impl>> start(const Options& options);
   ~Impl();
 
   std::vector<std::unique_ptr<Shard>> shards;
@@ -56,9 +56,9 @@ Server::Impl::~Impl() {
   shards.clear();  // before the service their losses are reported to
 }
 
-absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(Options options) {
+absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options& options) {
   auto impl = std::make_unique<Impl>();
-  const std::string listen_address = options.listen_address;
+  const std::string& listen_address = options.listen_address;
   absl::StatusOr<std::string> checkpoint_folder = std::string();
   // Whether checkpoints can be written must be known before hours of training, not after.
   if (!options.checkpoint_dir.empty()) checkpoint_folder = prepare_checkpoint_folder(options.checkpoint_dir);
@@ -103,8 +103,8 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(Options option
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-absl::StatusOr<std::unique_ptr<Server>> Server::start(Options options) {
-  absl::StatusOr<std::unique_ptr<Impl>> impl = Impl::start(std::move(options));
+absl::StatusOr<std::unique_ptr<Server>> Server::start(const Options& options) {
+  absl::StatusOr<std::unique_ptr<Impl>> impl = Impl::start(options);
   if (!impl.ok()) return impl.status();
   return std::unique_ptr<Server>(new Server(*std::move(impl)));
 }

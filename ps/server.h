@@ -37,7 +37,7 @@ class Server {
   };
 
   /// Errors  FAILED_PRECONDITION: the address cannot be used (names it and why). UNAVAILABLE: no transport can.
-  static absl::StatusOr<std::unique_ptr<Server>> start(Options options);
+  static absl::StatusOr<std::unique_ptr<Server>> start(const Options& options);
   ~Server();
 
   uint16_t port() const;

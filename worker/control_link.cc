@@ -72,7 +72,7 @@ absl::Status ControlLink::explain(const grpc::Status& status) const {
 }
 
 absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
-  const absl::Status cause = explain(status);
+  absl::Status cause = explain(status);
   if (!absl::IsNotFound(cause)) return cause;
   // We are no member any more. Nothing is wrong with our configuration, and the run goes on.
   return absl::AbortedError(fmt::format("{}; start this worker again", message_of(cause)));

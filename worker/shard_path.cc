@@ -74,7 +74,7 @@ bool ShardPath::advance() {
   return to_post_ && phase_ != Phase::failed;
 }
 
-void ShardPath::post(absl::Status posted, std::string_view what) {
+void ShardPath::post(const absl::Status& posted, std::string_view what) {
   if (absl::IsResourceExhausted(posted)) return;
   to_post_ = false;
   if (!posted.ok()) fail(fmt::format("{}: {}", what, message_of(posted)));

@@ -77,7 +77,7 @@ class ShardPath {
  private:
   ShardPath(ShardLink& link, OpenContext& context) : link_(link), context_(context) {}
   void take_welcome(const ps::proto::Welcome& welcome);
-  void post(absl::Status posted, std::string_view what);
+  void post(const absl::Status& posted, std::string_view what);
   void fail(std::string why);
 
   ShardLink& link_;
