@@ -99,7 +99,7 @@ TEST_P(Conformance, polling_one_completion_at_a_time_loses_nothing) {
     }
   };
   for (const Event& event : earlier) check(event.kind, event.message, event.immediate);
-  const TimePoint deadline = Clock::now() + kPatience;
+  const TimePoint deadline = Clock::now() + patience();
   while (messages + notices < 2 * kCount && !HasFailure()) {
     ASSERT_LT(Clock::now(), deadline) << messages << " messages and " << notices << " notices of " << kCount;
     std::array<Completion, 1> one;

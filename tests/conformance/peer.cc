@@ -13,7 +13,7 @@ namespace gradrail::conformance {
 namespace {
 
 /// Long enough for a body whose own waits time out one after the other, short of ctest's limit.
-constexpr Duration kJoinPatience = kPatience * 2;
+Duration join_patience() { return patience() * 2; }
 
 void run_body(const Setup& setup, const PeerBody& body, Channel& channel) {
   try {
@@ -93,7 +93,7 @@ ProcessPeer::~ProcessPeer() {
 }
 
 void ProcessPeer::join() {
-  const auto [failures, ended] = read_to_end(failures_fd_, Clock::now() + kJoinPatience);
+  const auto [failures, ended] = read_to_end(failures_fd_, Clock::now() + join_patience());
   if (!ended) {
     ADD_FAILURE() << "peer process does not end; killed\n" << failures;
     signal(SIGKILL);
@@ -132,7 +132,7 @@ ThreadPeer::~ThreadPeer() {
 }
 
 void ThreadPeer::join() {
-  if (ended_.wait_for(kJoinPatience) != std::future_status::ready) {
+  if (ended_.wait_for(join_patience()) != std::future_status::ready) {
     std::fprintf(stderr, "peer thread does not end\n");
     std::abort();  // a thread cannot be killed
   }

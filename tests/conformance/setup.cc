@@ -91,7 +91,7 @@ std::string ask_why_not(const transport::Transport& transport) {
   if (!transport.plugin || pipe(ends) != 0) return probe();
   const pid_t child = fork();
   if (child == 0) {
-    alarm(std::chrono::duration_cast<std::chrono::seconds>(kPatience).count());
+    alarm(std::chrono::duration_cast<std::chrono::seconds>(patience()).count());
     const std::string answer = probe();
     const ssize_t written = write(ends[1], answer.data(), answer.size());
     _exit(written == static_cast<ssize_t>(answer.size()) ? 0 : 1);

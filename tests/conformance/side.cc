@@ -37,7 +37,7 @@ Side::~Side() {
 std::string Side::listen() { return must(context_->listen(any_address(transport_)), "listen"); }
 
 Connection* Side::connect(const std::string& address) {
-  Connection* connection = must(context_->connect(address, Clock::now() + kPatience), "connect");
+  Connection* connection = must(context_->connect(address, Clock::now() + patience()), "connect");
   connections_.push_back(connection);
   return connection;
 }
@@ -62,7 +62,7 @@ void Side::close(Connection* connection) {
 }
 
 absl::Status Side::post(const std::function<absl::Status()>& operation) {
-  const TimePoint deadline = Clock::now() + kPatience;
+  const TimePoint deadline = Clock::now() + patience();
   while (true) {
     absl::Status status = operation();
     if (status.code() != absl::StatusCode::kResourceExhausted) return status;
@@ -90,8 +90,8 @@ bool Side::has(Kind kind, const Connection* connection) const {
   });
 }
 
-std::optional<Event> Side::try_await(Kind kind, const Connection* connection, Duration patience) {
-  const TimePoint deadline = Clock::now() + patience;
+std::optional<Event> Side::try_await(Kind kind, const Connection* connection, Duration longest) {
+  const TimePoint deadline = Clock::now() + longest;
   while (!has(kind, connection)) {
     if (Clock::now() > deadline) return std::nullopt;
     wait_a_little();
@@ -104,15 +104,15 @@ std::optional<Event> Side::try_await(Kind kind, const Connection* connection, Du
   return event;
 }
 
-Event Side::await(Kind kind, const Connection* connection, Duration patience) {
-  if (auto event = try_await(kind, connection, patience)) return *std::move(event);
+Event Side::await(Kind kind, const Connection* connection, Duration longest) {
+  if (auto event = try_await(kind, connection, longest)) return *std::move(event);
   std::string text = fmt::format("no {} came", name_of(kind));
   for (const Event& event : log_) text += fmt::format("; unread: {} {}", name_of(event.kind), event.cause.ToString());
   throw Broken(text);
 }
 
 void Side::await_that(const std::function<bool()>& predicate, const char* what) {
-  const TimePoint deadline = Clock::now() + kPatience;
+  const TimePoint deadline = Clock::now() + patience();
   while (!predicate()) {
     if (Clock::now() > deadline) throw Broken(std::string("never became true: ") + what);
     wait_a_little();
@@ -120,7 +120,7 @@ void Side::await_that(const std::function<bool()>& predicate, const char* what) 
 }
 
 std::string Side::serve_until_told(Channel& channel) {
-  const TimePoint deadline = Clock::now() + kPatience * 2;
+  const TimePoint deadline = Clock::now() + patience() * 2;
   while (!channel.has_something()) {
     if (Clock::now() > deadline) throw Broken("served long enough");
     wait_a_little();

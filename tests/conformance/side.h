@@ -67,8 +67,8 @@ class Side {
   void send(Connection* to, std::string_view message);
 
   /// Takes the oldest event of this kind (and connection) out of the log, waiting for it. Throws Broken.
-  Event await(Kind kind, const Connection* connection = nullptr, Duration patience = kPatience);
-  std::optional<Event> try_await(Kind kind, const Connection* connection, Duration patience);
+  Event await(Kind kind, const Connection* connection = nullptr, Duration longest = patience());
+  std::optional<Event> try_await(Kind kind, const Connection* connection, Duration longest);
   void await_that(const std::function<bool()>& predicate, const char* what);
   bool has(Kind kind, const Connection* connection = nullptr) const;
   /// Answers the transport's needs until the side channel says something, and returns that.

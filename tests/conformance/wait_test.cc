@@ -20,7 +20,7 @@ double thread_cpu_seconds() {
 /// Blocks until something comes; unlike Side::await in one piece, so that a missed wake-up shows: it only comes to
 /// light at the deadline, when wait() polls for the last time.
 Completion wait_once(WaitSet& waits) {
-  const TimePoint deadline = Clock::now() + kPatience;
+  const TimePoint deadline = Clock::now() + patience();
   std::array<Completion, 1> one;
   const size_t count = waits.wait(absl::MakeSpan(one), deadline);
   if (count == 0) throw Broken("waited in vain");
@@ -83,7 +83,7 @@ TEST_P(Conformance, waiting_ends_when_another_thread_wakes) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the other blocks first, as a rule
     waits.wake();
   });
-  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + kPatience), 0u);
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + patience()), 0u);
   waker.join();
   EXPECT_LT(seconds_since(start), 10.0);
 }

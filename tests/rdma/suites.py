@@ -106,7 +106,7 @@ SUITES = (
     conformance("ofi-verbs", "the transport suite over libfabric's verbs", "ofi", 180,
                 {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
     conformance("ucx-rc", "the transport suite over UCX's rc_verbs", "ucx", 180, UCX_RC),
-    conformance("ucx-ud", "the transport suite over UCX's ud_verbs", "ucx", 180, UCX_UD, long=True),
+    conformance("ucx-ud", "the transport suite over UCX's ud_verbs", "ucx", 240, UCX_UD, long=True),
     training("ofi", "MNIST, 1 ps and 2 workers, sync, over ofi on verbs: hash as over tcp, bytes by RDMA", "ofi",
              "over ofi ofi"),
     training("ucx", "the same over ucx", "ucx", "over ucx ucx", environment=UCX_RC),

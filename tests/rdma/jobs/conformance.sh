@@ -4,7 +4,8 @@
 # or connects often is left out. FULL=1: everything.
 export GRADRAIL_TEST_HOST=$MY_ADDRESS # a device hears on the address of its network device, not on 127.0.0.1
 program=$BUILD/tests/conformance_test
-WITH_THREADS_SECONDS=${FULL:+600}
+[ -z "$FULL" ] || export GRADRAIL_TEST_PATIENCE_S=90 # 256 MiB over ud, which copies
+WITH_THREADS_SECONDS=${FULL:+900}
 WITH_THREADS_SECONDS=${WITH_THREADS_SECONDS:-100}
 ONE_SECONDS=${FULL:+300} # 20,000 round trips or 256 MiB take minutes
 ONE_SECONDS=${ONE_SECONDS:-45} # two of the suite's own patience: what hangs costs itself, not those after it

@@ -102,6 +102,7 @@ removed() {
 
 # And none at all, at either end.
 absent() {
+  [ ! -e /sys/class/infiniband/rxe0 ] || rdma link delete rxe0
   start_ps absent 1
   worker absent 0 $UNLIMITED --transport auto & started+=($!)
   finish absent
