@@ -33,11 +33,13 @@ std::vector<topology::ProcessRequest> local_processes(const TrainOptions& option
   for (uint32_t i = 0; i < options.flags.ps; ++i) {
     processes.push_back({Job::ps, static_cast<int>(i), static_cast<int>(options.flags.shards)});
   }
-  for (uint32_t i = 0; i < options.flags.workers; ++i) processes.push_back({Job::worker, static_cast<int>(i), 1});
+  for (uint32_t i = 0; i < options.flags.workers; ++i)
+    processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.towers)});
   return processes;
 }
 
-/// Every task that the cluster puts on our host; how many shards the other ps have is taken to be as with us.
+/// Every task that the cluster puts on our host; how many shards the other ps and towers the other
+/// workers have is taken to be as with us.
 std::vector<topology::ProcessRequest> processes_here(const TrainOptions& options) {
   if (options.local) return local_processes(options);
   const auto& workers = options.cluster.workers;
@@ -49,9 +51,11 @@ std::vector<topology::ProcessRequest> processes_here(const TrainOptions& options
     processes.push_back({Job::ps, static_cast<int>(i), static_cast<int>(options.flags.shards)});
   }
   for (size_t i = 0; i < workers.size(); ++i) {
-    if (host_of(workers[i]) == ours) processes.push_back({Job::worker, static_cast<int>(i), 1});
+    if (host_of(workers[i]) == ours)
+      processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.towers)});
   }
-  if (is_unlisted(options)) processes.push_back({Job::worker, static_cast<int>(options.task.index), 1});
+  if (is_unlisted(options))
+    processes.push_back({Job::worker, static_cast<int>(options.task.index), static_cast<int>(options.towers)});
   return processes;
 }
 
@@ -116,6 +120,14 @@ UnitPlace unit(const HostPlan& plan, const TrainOptions& options, std::string na
           .why_free = why_free(options)};
 }
 
+/// Soft placement, which users expect: towers go on CPUs where there is no GPU for them.
+absl::Status refuse_soft_placement(const absl::StatusOr<topology::Machine>& machine) {
+  const bool has_gpu = machine.ok() && !machine->gpus.empty();
+  return absl::FailedPreconditionError(fmt::format(
+      "--no-soft-placement: {}; without it towers compute on CPUs",
+      has_gpu ? "training on GPUs is not built yet, so that no tower can use one" : "this machine has no GPU"));
+}
+
 }  // namespace
 
 std::string cpus_text(const topology::CpuSet& cpus) {
@@ -124,6 +136,7 @@ std::string cpus_text(const topology::CpuSet& cpus) {
 
 absl::StatusOr<HostPlan> plan_host(const TrainOptions& options) {
   absl::StatusOr<topology::Machine> machine = topology::discover();
+  if (options.flags.no_soft_placement && !is_ps(options)) return refuse_soft_placement(machine);
   if (machine.ok() && !machine->live) {
     machine = absl::FailedPreconditionError(
         fmt::format("hwloc describes another machine ({}; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC)", machine->source));
@@ -163,19 +176,23 @@ std::vector<UnitPlace> places_of(const HostPlan& plan, const TrainOptions& optio
     }
   } else {
     const auto towers = topology::towers_of(plan.placement, task_index);
-    places.push_back(towers.empty() ? UnitPlace{.name = task, .why_free = unknown}
-                                    : unit(plan, options, task, towers[0], towers[0].compute));
+    for (uint32_t i = 0; i < options.towers; ++i) {
+      const std::string name = options.towers == 1 ? task : fmt::format("{} tower {}", task, i);
+      places.push_back(i < towers.size() ? unit(plan, options, name, towers[i], towers[i].compute)
+                                         : UnitPlace{.name = name, .why_free = unknown});
+    }
   }
   return places;
 }
 
-int compute_threads(const HostPlan& plan, const TrainOptions& options) {
+int compute_threads(const HostPlan& plan, const TrainOptions& options, size_t tower) {
   const auto towers = topology::towers_of(plan.placement, static_cast<int>(options.task.index));
-  if (towers.empty()) return std::max(1, core_count() / std::max(1, busy_threads(options)));
+  if (tower >= towers.size()) return std::max(1, core_count() / std::max(1, busy_threads(options)));
   if (plan.placement.crowded) return 1;
   // A core's second hardware thread adds nothing to products that keep its vector units busy.
   const auto shares = [&](const topology::Core& core) {
-    return std::any_of(core.cpus.begin(), core.cpus.end(), [&](int cpu) { return towers[0].compute.contains(cpu); });
+    return std::any_of(core.cpus.begin(), core.cpus.end(),
+                       [&](int cpu) { return towers[tower].compute.contains(cpu); });
   };
   const auto cores = std::count_if(plan.machine.cores.begin(), plan.machine.cores.end(), shares);
   return std::max(1, static_cast<int>(cores));

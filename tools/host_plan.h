@@ -13,7 +13,7 @@ namespace gradrail::tools {
 
 /// A shard, or a worker's tower, on its machine.
 struct UnitPlace {
-  std::string name;  ///< "ps/0 shard 1", "worker/2"
+  std::string name;  ///< "ps/0 shard 1", "worker/2", "worker/2 tower 1"
   topology::CpuSet cpus;
   bool everywhere = false;  ///< those are all there are: nothing to bind
   bool shared = false;      ///< with other busy threads
@@ -35,13 +35,13 @@ struct HostPlan {
 /// Errors  INVALID_ARGUMENT: a flag asks for what this machine does not have.
 absl::StatusOr<HostPlan> plan_host(const TrainOptions& options);
 
-/// The places of `options.task`: one per shard, or the worker's.
+/// The places of `options.task`: one per shard of a ps, one per tower of a worker.
 std::vector<UnitPlace> places_of(const HostPlan& plan, const TrainOptions& options);
 
 std::string cpus_text(const topology::CpuSet& cpus);  ///< "cpu 3", "cpus 0-1,4"
 
-/// Threads for one worker's products.
-int compute_threads(const HostPlan& plan, const TrainOptions& options);
+/// Threads for the products of one of the worker's towers.
+int compute_threads(const HostPlan& plan, const TrainOptions& options, size_t tower);
 
 transport::WaitPolicy wait_policy(const HostPlan& plan, const TrainOptions& options);
 

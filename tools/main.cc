@@ -24,6 +24,7 @@ int train(const TrainFlags& flags) {
   absl::StatusOr<TrainOptions> options = check_train_flags(flags);
   if (!options.ok()) return finish(options.status());
   if (flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
+  if (trains_alone(*options)) return finish(run_alone(*options));
   if (options->local) return run_local_cluster(*std::move(options));
   if (options->task.job == "ps") return finish(run_ps(*options, [](uint16_t) {}));
   return finish(run_worker(*options));

@@ -14,6 +14,9 @@
 #include "tools/placer.h"
 #include "tools/progress_bar.h"
 #include "worker/client.h"
+#include "worker/client_variables.h"
+#include "worker/local_variables.h"
+#include "worker/tower.h"
 
 namespace gradrail::tools {
 namespace {
@@ -70,6 +73,76 @@ void print_line(const std::string& line) {
   std::fflush(stdout);
 }
 
+worker::WorkloadOptions workload_options(const TrainOptions& options) {
+  return {.model = options.flags.model,
+          .batch_size = options.flags.batch_size,
+          .data_dir = options.flags.data_dir,
+          .seed = options.flags.seed,
+          .task_index = options.task.index,
+          .cnn_logits_relu = options.flags.cnn_logits_relu,
+          .tower_count = options.towers};
+}
+
+/// One tower computes in this thread, several each in its own.
+absl::StatusOr<std::unique_ptr<worker::Workload>> make_model(const TrainOptions& options, const HostPlan& plan,
+                                                             Placer& placer) {
+  worker::WorkloadOptions common = workload_options(options);
+  if (options.towers == 1) {
+    placer.bind(0);  // what the model's data are read into lies where it is first touched
+    common.threads = compute_threads(plan, options, 0);
+    absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_workload(common);
+    placer.unbind(0);  // the control plane's threads are born next, and are to keep off the cores that compute
+    return workload;
+  }
+  absl::StatusOr<std::shared_ptr<const worker::MnistData>> data = worker::load_data(common);
+  if (!data.ok()) return data.status();
+  common.data = *std::move(data);
+  return worker::Towers::create(
+      options.towers,
+      [&](size_t tower) {
+        worker::WorkloadOptions replica = common;
+        replica.tower = tower;
+        replica.threads = compute_threads(plan, options, tower);
+        return worker::make_workload(replica);
+      },
+      [&](size_t tower) { placer.bind(tower); });
+}
+
+/// What sync workers must have in common, beyond what the ps checks by itself.
+std::string agreement(const TrainOptions& options) {
+  const TrainFlags& flags = options.flags;
+  std::string text = fmt::format("--epochs {} --batch_size {} --seed {}", flags.epochs, flags.batch_size, flags.seed);
+  if (options.towers > 1) text += fmt::format(" --towers {}", options.towers);
+  if (!flags.cnn_logits_relu) text += " --cnn_logits_relu false";
+  return text;
+}
+
+/// The variables lie where the first tower is; the others have nothing that a summary could show.
+std::vector<Placer::UnitMemory> memory_of_units(Placer::UnitMemory variables, const TrainOptions& options) {
+  std::vector<Placer::UnitMemory> units(options.towers);
+  units[0] = std::move(variables);
+  return units;
+}
+
+absl::Status train(const TrainOptions& options, worker::Variables& variables, worker::Workload& workload,
+                   std::function<std::vector<std::string>()> more) {
+  const bool is_cnn = options.flags.model == "cnn";
+  ProgressBar bar(isatty(STDOUT_FILENO) != 0);
+  return told_to_stop(worker::train(variables, workload,
+                                    {.task_index = options.task.index,
+                                     .epochs = options.flags.epochs,
+                                     .seed = options.flags.seed,
+                                     .log_every = options.flags.log_every,
+                                     .save_every_steps = options.flags.save_steps,
+                                     .verbose = options.flags.verbose,
+                                     .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
+                                     .towers = options.towers},
+                                    {.line = [&](const std::string& line) { bar.print_above(line); },
+                                     .progress = [&](const worker::Progress& progress) { bar.show(progress); },
+                                     .more = std::move(more)},
+                                    stop_requested));
+}
+
 }  // namespace
 
 absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std::function<void(uint16_t)>& listening) {
@@ -108,26 +181,17 @@ absl::Status run_worker(const TrainOptions& options, const HostPlan& plan) {
   start_log(fmt::format("worker/{}", options.task.index));
   catch_signals();
   Placer placer(plan, options);
-  placer.bind(0);  // what the model's data are read into lies where it is first touched
-  absl::StatusOr<std::unique_ptr<worker::Workload>> workload =
-      worker::make_workload({.model = options.flags.model,
-                             .batch_size = options.flags.batch_size,
-                             .data_dir = options.flags.data_dir,
-                             .seed = options.flags.seed,
-                             .task_index = options.task.index,
-                             .threads = compute_threads(plan, options)});
+  const absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_model(options, plan, placer);
   if (!workload.ok()) return workload.status();
   const absl::StatusOr<std::string> source = source_host(options);
   if (!source.ok()) return source.status();
-  placer.unbind(0);  // the control plane's threads are born here, and are to keep off the cores that compute
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
       {.cluster = options.cluster,
        .task_index = options.task.index,
        .mode = options.mode,
        .optimizer = options.optimizer,
        .bucket_bytes = options.flags.bucket_kib * 1024,
-       .agreement = fmt::format("--epochs {} --batch_size {} --seed {}", options.flags.epochs, options.flags.batch_size,
-                                options.flags.seed),
+       .agreement = agreement(options),
        .transports = options.transports,
        .rdma_only = options.rdma_only,
        .ofi_provider = options.flags.ofi_provider,
@@ -147,25 +211,31 @@ absl::Status run_worker(const TrainOptions& options, const HostPlan& plan) {
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
-  placer.bind(0);
+  if (options.towers == 1) placer.bind(0);
   const bool wants_checkpoints = options.flags.save_steps > 0 || !options.flags.checkpoint_dir.empty();
   if (wants_checkpoints && !(*client)->saves_checkpoints()) {
     return absl::FailedPreconditionError(
         "--save_steps or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
-  ProgressBar bar(isatty(STDOUT_FILENO) != 0);
-  return told_to_stop(
-      worker::train(**client, **workload,
-                    {.task_index = options.task.index,
-                     .epochs = options.flags.epochs,
-                     .seed = options.flags.seed,
-                     .log_every = options.flags.log_every,
-                     .save_every_steps = options.flags.save_steps,
-                     .verbose = options.flags.verbose},
-                    {.line = [&](const std::string& line) { bar.print_above(line); },
-                     .progress = [&](const worker::Progress& progress) { bar.show(progress); },
-                     .more = [&] { return placer.summary({(*client)->memory()}, options.flags.verbose); }},
-                    stop_requested));
+  worker::ClientVariables variables(**client);
+  return train(options, variables, **workload,
+               [&] { return placer.summary(memory_of_units((*client)->memory(), options), options.flags.verbose); });
+}
+
+absl::Status run_alone(const TrainOptions& options) {
+  const absl::StatusOr<HostPlan> plan = plan_host(options);
+  if (!plan.ok()) return plan.status();
+  start_log("worker/0");
+  catch_signals();
+  Placer placer(*plan, options);
+  const absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_model(options, *plan, placer);
+  if (!workload.ok()) return workload.status();
+  const absl::StatusOr<std::unique_ptr<worker::LocalVariables>> variables = worker::LocalVariables::create(
+      (*workload)->schema(), options.optimizer, [&](const MemorySpan& memory) { placer.bind_memory(0, memory); });
+  if (!variables.ok()) return variables.status();
+  if (options.towers == 1) placer.bind(0);
+  return train(options, **variables, **workload,
+               [&] { return placer.summary(memory_of_units((*variables)->memory(), options), options.flags.verbose); });
 }
 
 absl::Status run_ps(const TrainOptions& options, const std::function<void(uint16_t)>& listening) {

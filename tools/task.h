@@ -18,6 +18,9 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
 /// One worker task, until it has trained its epochs or is told to stop (it then finishes its step and says goodbye).
 absl::Status run_worker(const TrainOptions& options, const HostPlan& plan);
 
+/// `--ps 0`: one worker that keeps the variables itself. Otherwise as run_worker.
+absl::Status run_alone(const TrainOptions& options);
+
 /// The same with a plan of their own.
 absl::Status run_ps(const TrainOptions& options, const std::function<void(uint16_t)>& listening);
 absl::Status run_worker(const TrainOptions& options);

@@ -19,6 +19,10 @@ struct TrainFlags {
   std::string model = "mlp";
   uint32_t ps = 1;
   uint32_t workers = 3;
+  bool workers_given = false;
+  uint32_t towers = 0;  ///< 0: one for each GPU that the plan has, one on CPUs
+  bool no_soft_placement = false;
+  bool cnn_logits_relu = true;
   uint32_t shards = 1;
   std::string mode = "async";
   std::string transport = "auto";
@@ -30,8 +34,8 @@ struct TrainFlags {
   bool verbose = false;
   uint32_t epochs = 20;
   uint32_t batch_size = 100;
-  float learning_rate = 0.0f;  ///< 0: the model's default
-  std::string optimizer = "sgd";
+  float learning_rate = 0.0f;      ///< 0: the model's default
+  std::string optimizer = "auto";  ///< the model's own
   float momentum = 0.9f;
   std::string data_dir;
   uint64_t seed = 1;
@@ -66,11 +70,15 @@ struct TrainOptions {
   bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: nobody asked for them by name
   ps::ClusterSpec cluster;
   ps::TaskId task;
+  uint32_t towers = 1;                    ///< of each worker
   bool local = true;                      ///< all tasks as processes of this host, started by us
   std::optional<topology::CpuSet> cores;  ///< the plan may use these alone
   topology::CpuSet reserved;              ///< the plan leaves these free
   std::vector<std::string> nics;          ///< the plan may use these alone; none: all
 };
+
+/// Without a parameter server: this process trains, alone.
+inline bool trains_alone(const TrainOptions& options) { return options.local && options.flags.ps == 0; }
 
 /// Adds the flags, each with - and _ spelling.
 void add_train_flags(CLI::App& command, TrainFlags& flags);

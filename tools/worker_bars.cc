@@ -11,6 +11,8 @@ bool WorkerBars::take(uint32_t worker_index, const std::string& line) {
   unsigned long long step = 0;
   unsigned epoch = 0, batch = 0, batches = 0;
   float cost = 0.0f;
+  // The multi-GPU tutorial's line says how fast, not how far: it moves no bar.
+  if (std::sscanf(line.c_str(), "%*d-%*d-%*d %*s step %llu, loss = %f", &step, &cost) == 2) return true;
   if (std::sscanf(line.c_str(), "Step: %llu,  Epoch: %u,  Batch: %u of %u,  Cost: %f", &step, &epoch, &batch, &batches,
                   &cost) != 5) {
     return false;

@@ -2,26 +2,26 @@
 
 #include <openssl/evp.h>
 
+#include <chrono>
+#include <ctime>
+
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "spdlog/spdlog.h"
+#include "worker/client_variables.h"
 
 namespace gradrail::worker {
 namespace {
 
-/// Workers are started together; one that has not joined when the chief is done may be a slow starter or never come:
-/// starting takes one second.
-constexpr auto kPatienceForAbsent = std::chrono::seconds(10);
-
-/// The spans of a client as a workload wants them.
+/// The spans of variables as a workload wants them.
 struct Views {
-  explicit Views(Client& client) {
-    for (size_t i = 0; i < client.schema().size(); ++i) {
-      writable.push_back(client.parameters(i));
-      parameters.push_back(client.parameters(i));
-      gradients.push_back(client.gradients(i));
+  explicit Views(Variables& variables) {
+    for (size_t i = 0; i < variables.schema().size(); ++i) {
+      writable.push_back(variables.parameters(i));
+      parameters.push_back(variables.parameters(i));
+      gradients.push_back(variables.gradients(i));
     }
   }
   std::vector<absl::Span<float>> writable;
@@ -29,24 +29,42 @@ struct Views {
   std::vector<absl::Span<float>> gradients;
 };
 
+/// As Python prints datetime.now().
+std::string now_text() {
+  const auto now = std::chrono::system_clock::now();
+  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1'000'000;
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  std::tm parts{};
+  localtime_r(&seconds, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &parts);
+  return fmt::format("{}.{:06}", text, micros);
+}
+
 /// One worker's run.
 class Run {
  public:
-  Run(Client& client, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
+  Run(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
       const std::atomic<bool>& stop)
-      : client_(client), workload_(workload), options_(options), output_(output), stop_(stop), views_(client) {}
+      : variables_(variables),
+        workload_(workload),
+        options_(options),
+        output_(output),
+        stop_(stop),
+        views_(variables) {}
 
   absl::Status all_epochs();
   absl::Status last_words();
 
  private:
   absl::Status step();
+  std::string step_line(uint32_t epoch, size_t batch, double average_ms) const;
   void report(uint32_t epoch, size_t batch);
   absl::Status save();
   void summary(double seconds);
   bool is_chief() const { return options_.task_index == 0; }
 
-  Client& client_;
+  Variables& variables_;
   Workload& workload_;
   const TrainerOptions& options_;
   const TrainerOutput& output_;
@@ -60,27 +78,35 @@ class Run {
 };
 
 absl::Status Run::step() {
-  cost_ = workload_.step(views_.parameters, views_.gradients, [this](size_t tensor) { client_.ready(tensor); });
-  client_.exchange();
+  cost_ = workload_.step(views_.parameters, views_.gradients, [this](size_t tensor) { variables_.ready(tensor); });
+  variables_.exchange();
   workload_.prefetch();  // the next batch is prepared while the exchange is under way
-  GRADRAIL_RETURN_IF_ERROR(client_.wait());
+  GRADRAIL_RETURN_IF_ERROR(variables_.wait());
   ++steps_;
-  if (is_chief() && options_.save_every_steps > 0 && client_.saves_checkpoints() &&
+  if (is_chief() && options_.save_every_steps > 0 && variables_.saves_checkpoints() &&
       steps_ % options_.save_every_steps == 0)
     return save();
   return absl::OkStatus();
 }
 
+std::string Run::step_line(uint32_t epoch, size_t batch, double average_ms) const {
+  if (options_.step_line == StepLine::kEpochs) {
+    return fmt::format("Step: {},  Epoch: {:2},  Batch: {:3} of {:3},  Cost: {:.4f},  AvgTime: {:3.2f}ms",
+                       variables_.global_step() + 1, epoch, batch, workload_.batches_per_epoch(), cost_, average_ms);
+  }
+  const double seconds = average_ms * 1e-3;
+  return fmt::format("{}: step {}, loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch)", now_text(),
+                     variables_.global_step(), cost_, static_cast<double>(workload_.batch_size()) / seconds,
+                     seconds / static_cast<double>(options_.towers));
+}
+
 void Run::report(uint32_t epoch, size_t batch) {
   const size_t batches = workload_.batches_per_epoch();
-  if (output_.progress) output_.progress({client_.global_step(), epoch, options_.epochs, batch, batches, cost_});
+  if (output_.progress) output_.progress({variables_.global_step(), epoch, options_.epochs, batch, batches, cost_});
   ++steps_since_line_;
   if (batch % options_.log_every != 0 && batch != batches) return;
   const double average_ms = seconds_since(line_start_) * 1e3 / static_cast<double>(steps_since_line_);
-  if (output_.line) {
-    output_.line(fmt::format("Step: {},  Epoch: {:2},  Batch: {:3} of {:3},  Cost: {:.4f},  AvgTime: {:3.2f}ms",
-                             client_.global_step() + 1, epoch, batch, batches, cost_, average_ms));
-  }
+  if (output_.line) output_.line(step_line(epoch, batch, average_ms));
   steps_since_line_ = 0;
   line_start_ = Clock::now();
 }
@@ -98,7 +124,7 @@ absl::Status Run::all_epochs() {
 }
 
 absl::Status Run::save() {
-  const absl::StatusOr<std::vector<std::string>> files = client_.save_checkpoint();
+  const absl::StatusOr<std::vector<std::string>> files = variables_.save_checkpoint();
   if (!files.ok()) return files.status();
   spdlog::info("saved {}", fmt::join(*files, ", "));
   return absl::OkStatus();
@@ -108,31 +134,10 @@ void Run::summary(double seconds) {
   const auto line = [&](const std::string& text) {
     if (output_.line) output_.line(text);
   };
-  const ClientStats stats = client_.stats();
   const double examples = static_cast<double>(steps_ * workload_.batch_size());
   line(fmt::format("Examples/s: {:.0f}", seconds > 0 ? examples / seconds : 0.0));
-  line(fmt::format("Global-Step: {}", client_.global_step()));
-  line(fmt::format("Exchange: {} exchanges, p50 {:.1f}us, p99 {:.1f}us, {} bytes pushed, {} bytes returned",
-                   stats.exchange_count, static_cast<double>(stats.exchange.quantile_ns(0.5)) * 1e-3,
-                   static_cast<double>(stats.exchange.quantile_ns(0.99)) * 1e-3, stats.bytes_pushed,
-                   stats.bytes_returned));
-  if (stats.exchange_count > 0) {
-    line(fmt::format("Staleness: mean {:.2f}, max {} updates",
-                     static_cast<double>(stats.staleness_sum) / static_cast<double>(stats.exchange_count),
-                     stats.staleness_max));
-  }
-  for (const std::string& path : stats.paths) line(fmt::format("Path: {}", path));
-  // One path's bytes are those of the line above.
-  for (const ClientStats::PathBytes& bytes : stats.path_bytes) {
-    if (stats.path_bytes.size() > 1) {
-      line(fmt::format("Bytes: {}: {} pushed, {} returned", bytes.path, bytes.pushed, bytes.returned));
-    }
-  }
-  if (options_.verbose) line(fmt::format("Registered: {}", stats.registered.text()));
-  if (stats.moves > 0) {
-    line(fmt::format("Moves: {} paths were lost and replaced, {} times back to a better one", stats.moves,
-                     stats.returns));
-  }
+  line(fmt::format("Global-Step: {}", variables_.global_step()));
+  for (const std::string& text : variables_.summary(options_.verbose)) line(text);
   if (!output_.more) return;
   for (const std::string& text : output_.more()) line(text);
 }
@@ -144,11 +149,7 @@ absl::Status Run::last_words() {
     output_.line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
                              : fmt::format("Stopped after {} steps of this worker", steps_));
   }
-  if (is_chief() && !stopped) {
-    // The final parameters are those after the last update of anybody.
-    GRADRAIL_RETURN_IF_ERROR(client_.barrier_of_the_living("training done", kPatienceForAbsent));
-    GRADRAIL_RETURN_IF_ERROR(client_.pull());
-  }
+  if (is_chief() && !stopped) GRADRAIL_RETURN_IF_ERROR(variables_.settle());
   for (const std::string& text : workload_.verdict(views_.parameters)) {
     if (output_.line) output_.line(text);
   }
@@ -157,18 +158,23 @@ absl::Status Run::last_words() {
     output_.line(fmt::format("Final Cost: {:.4f}", cost_));
   }
   summary(seconds);
-  if (is_chief() && output_.line) output_.line("Parameter-Hash: " + parameter_hash(client_));
-  if (is_chief() && client_.saves_checkpoints()) GRADRAIL_RETURN_IF_ERROR(save());
+  if (is_chief() && output_.line) output_.line("Parameter-Hash: " + parameter_hash(variables_));
+  if (is_chief() && variables_.saves_checkpoints()) GRADRAIL_RETURN_IF_ERROR(save());
   return absl::OkStatus();
 }
 
 }  // namespace
 
 std::string parameter_hash(Client& client) {
+  ClientVariables variables(client);
+  return parameter_hash(variables);
+}
+
+std::string parameter_hash(Variables& variables) {
   EVP_MD_CTX* context = EVP_MD_CTX_new();
   GRADRAIL_CHECK(context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1);
-  for (size_t i = 0; i < client.schema().size(); ++i) {
-    const absl::Span<const float> values = client.parameters(i);
+  for (size_t i = 0; i < variables.schema().size(); ++i) {
+    const absl::Span<const float> values = variables.parameters(i);
     GRADRAIL_CHECK(EVP_DigestUpdate(context, values.data(), values.size() * sizeof(float)) == 1);
   }
   unsigned char digest[EVP_MAX_MD_SIZE];
@@ -180,15 +186,21 @@ std::string parameter_hash(Client& client) {
 
 absl::Status train(Client& client, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
                    const std::atomic<bool>& stop) {
+  ClientVariables variables(client);
+  return train(variables, workload, options, output, stop);
+}
+
+absl::Status train(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
+                   const std::atomic<bool>& stop) {
   if (options.task_index == 0) {
-    Views views(client);
+    Views views(variables);
     workload.initialise(options.seed, views.writable);
   }
-  GRADRAIL_RETURN_IF_ERROR(client.start());
-  Run run(client, workload, options, output, stop);
+  GRADRAIL_RETURN_IF_ERROR(variables.start());
+  Run run(variables, workload, options, output, stop);
   GRADRAIL_RETURN_IF_ERROR(run.all_epochs());
   GRADRAIL_RETURN_IF_ERROR(run.last_words());
-  return client.leave();
+  return variables.leave();
 }
 
 }  // namespace gradrail::worker

@@ -9,8 +9,15 @@
 #include "absl/status/statusor.h"
 #include "worker/client.h"
 #include "worker/models/workload.h"
+#include "worker/variables.h"
 
 namespace gradrail::worker {
+
+/// Whose words a step is reported in.
+enum class StepLine {
+  kEpochs,  ///< Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
+  kRate,    ///< 2026-11-21 04:05:06.789012: step 100, loss = 0.12 (12345.6 examples/sec; 0.004 sec/batch)
+};
 
 struct TrainerOptions {
   uint32_t task_index = 0;
@@ -19,6 +26,8 @@ struct TrainerOptions {
   uint32_t log_every = 100;       ///< batches between two lines, as in the tutorials
   uint64_t save_every_steps = 0;  ///< chief: checkpoint after so many of its steps; 0: at the end only
   bool verbose = false;           ///< more lines in the summary
+  StepLine step_line = StepLine::kEpochs;
+  size_t towers = 1;  ///< kRate counts a step as so many batches, as the multi-GPU tutorial does
 };
 
 /// One step of training as a console wants to show it.
@@ -41,13 +50,17 @@ struct TrainerOutput {
 /// Trains one worker's share to the end: the loop of the tutorials. Lines, in their words:
 ///   Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
 ///   Test-Accuracy: 0.65 / Total Time: 12.34s / Final Cost: 0.9876, and from the chief Parameter-Hash: <hex>
+/// (StepLine has the other form of the first).
 /// `stop` becoming true ends the run after the step under way; the worker says so, and goodbye to the ps.
 /// Errors   as Client::wait.
-/// Threads  Owner thread of the client.
+/// Threads  Owner thread of the variables.
+absl::Status train(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
+                   const std::atomic<bool>& stop);
 absl::Status train(Client& client, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
                    const std::atomic<bool>& stop);
 
 /// SHA-256 over all parameters in schema order, little-endian fp32, in hex.
+std::string parameter_hash(Variables& variables);
 std::string parameter_hash(Client& client);
 
 }  // namespace gradrail::worker

@@ -25,7 +25,7 @@ class Flags(cluster.ClusterTest):
 
     def test_bad_values(self):
         for flags, words in (
-                (["--ps", 0], "--ps 0: must be 1 to"), (["--workers", 0], "--workers 0: must be 1 to"),
+                (["--ps", 65], "--ps 65: must be 1 to 64, or 0"), (["--workers", 0], "--workers 0: must be 1 to"),
                 (["--workers", 100000], "--workers 100000: must be 1 to 1024"),
                 (["--shards", 0], "--shards 0: must be 1 to"), (["--epochs", 0], "--epochs 0: must be at least 1"),
                 (["--batch_size", 0], "--batch_size 0: must be at least 1"),
@@ -38,7 +38,7 @@ class Flags(cluster.ClusterTest):
                 (["--momentum", "nan"], "--momentum nan: must be"), (["--momentum", "1.5"], "--momentum 1.5: must be"),
                 (["--mode", "sometimes"], "--mode 'sometimes': there are async, sync"),
                 (["--optimizer", "magic"], "--optimizer.*'magic'.*sgd.*adam"),
-                (["--model", "gpt"], "--model 'gpt': there are mlp, linear"),
+                (["--model", "gpt"], "--model 'gpt': there are mlp, cnn, linear"),
                 (["--wait", "nap"], "--wait 'nap': there are auto, spin, block"),
                 (["--transport", "pigeon"], "--transport:.*pigeon.*shm.*tcp"), (["--transport", ""], "--transport"),
                 (["--transport", "loopback"], "no transport 'loopback'"),

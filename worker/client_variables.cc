@@ -1,0 +1,46 @@
+#include "worker/client_variables.h"
+
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace gradrail::worker {
+namespace {
+
+/// Workers are started together; one that has not joined when the chief is done may be a slow starter or never come:
+/// starting takes one second.
+constexpr auto kPatienceForAbsent = std::chrono::seconds(10);
+
+}  // namespace
+
+absl::Status ClientVariables::settle() {
+  GRADRAIL_RETURN_IF_ERROR(client_.barrier_of_the_living("training done", kPatienceForAbsent));
+  return client_.pull();
+}
+
+std::vector<std::string> ClientVariables::summary(bool verbose) const {
+  const ClientStats stats = client_.stats();
+  std::vector<std::string> lines = {fmt::format(
+      "Exchange: {} exchanges, p50 {:.1f}us, p99 {:.1f}us, {} bytes pushed, {} bytes returned", stats.exchange_count,
+      static_cast<double>(stats.exchange.quantile_ns(0.5)) * 1e-3,
+      static_cast<double>(stats.exchange.quantile_ns(0.99)) * 1e-3, stats.bytes_pushed, stats.bytes_returned)};
+  if (stats.exchange_count > 0) {
+    lines.push_back(fmt::format("Staleness: mean {:.2f}, max {} updates",
+                                static_cast<double>(stats.staleness_sum) / static_cast<double>(stats.exchange_count),
+                                stats.staleness_max));
+  }
+  for (const std::string& path : stats.paths) lines.push_back(fmt::format("Path: {}", path));
+  // One path's bytes are those of the line above.
+  for (const ClientStats::PathBytes& bytes : stats.path_bytes) {
+    if (stats.path_bytes.size() > 1) {
+      lines.push_back(fmt::format("Bytes: {}: {} pushed, {} returned", bytes.path, bytes.pushed, bytes.returned));
+    }
+  }
+  if (verbose) lines.push_back(fmt::format("Registered: {}", stats.registered.text()));
+  if (stats.moves > 0) {
+    lines.push_back(fmt::format("Moves: {} paths were lost and replaced, {} times back to a better one", stats.moves,
+                                stats.returns));
+  }
+  return lines;
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "worker/client.h"
+#include "worker/variables.h"
+
+namespace gradrail::worker {
+
+/// Variables at the parameter servers.
+class ClientVariables final : public Variables {
+ public:
+  explicit ClientVariables(Client& client) : client_(client) {}
+
+  const ps::Schema& schema() const override { return client_.schema(); }
+  absl::Span<float> parameters(size_t tensor_index) override { return client_.parameters(tensor_index); }
+  absl::Span<float> gradients(size_t tensor_index) override { return client_.gradients(tensor_index); }
+  absl::Status start() override { return client_.start(); }
+  void ready(size_t tensor_index) override { client_.ready(tensor_index); }
+  void exchange() override { client_.exchange(); }
+  absl::Status wait() override { return client_.wait(); }
+  uint64_t global_step() const override { return client_.global_step(); }
+  absl::Status settle() override;
+  bool saves_checkpoints() const override { return client_.saves_checkpoints(); }
+  absl::StatusOr<std::vector<std::string>> save_checkpoint() override { return client_.save_checkpoint(); }
+  std::vector<std::string> summary(bool verbose) const override;
+  absl::Status leave() override { return client_.leave(); }
+
+ private:
+  Client& client_;
+};
+
+}  // namespace gradrail::worker

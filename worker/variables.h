@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "ps/shard_map.h"
+
+namespace gradrail::worker {
+
+/// Where the variables of a run live and how a step's gradients change them: at parameter servers (ClientVariables), or
+/// in this process (LocalVariables). What a trainer needs of either; worker/client.h has the longer comments.
+/// Threads  One owner.
+class Variables {
+ public:
+  virtual ~Variables() = default;
+
+  virtual const ps::Schema& schema() const = 0;
+  virtual absl::Span<float> parameters(size_t tensor_index) = 0;
+  virtual absl::Span<float> gradients(size_t tensor_index) = 0;
+
+  /// Once, when the chief has written the initial values.
+  virtual absl::Status start() = 0;
+
+  /// A step: ready() for each gradient that is complete (optional), exchange(), wait() for the fresh parameters.
+  virtual void ready(size_t tensor_index) = 0;
+  virtual void exchange() = 0;
+  virtual absl::Status wait() = 0;
+  virtual uint64_t global_step() const = 0;
+
+  /// For the chief's last words: until parameters() are those after everybody's last update.
+  virtual absl::Status settle() = 0;
+
+  virtual bool saves_checkpoints() const = 0;
+  virtual absl::StatusOr<std::vector<std::string>> save_checkpoint() = 0;
+
+  /// Lines about how the gradients travelled.
+  virtual std::vector<std::string> summary(bool verbose) const = 0;
+  virtual absl::Status leave() = 0;
+};
+
+}  // namespace gradrail::worker
