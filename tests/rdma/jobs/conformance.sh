@@ -11,7 +11,7 @@ ONE_SECONDS=${FULL:+300} # 20,000 round trips or 256 MiB take minutes
 ONE_SECONDS=${ONE_SECONDS:-45} # two of the suite's own patience: what hangs costs itself, not those after it
 status=0
 worst() { [ $status = 0 ] && status=$1; } # the first tells most: a time limit must not hide behind what failed later
-LONG="*_of_every_size_*:*_round_trips*:*.many_connections_*:*.connection_storms_*:*.close_with_much_under_way_*:*_large_put_*"
+LONG="*_of_every_size_*:*_round_trips*:*.many_connections_*:*.connection_storms_*:*.close_with_much_under_way_*:*_large_put*"
 
 threads="*/${TRANSPORT}_threads"
 processes="*/ProcessConformance.*/${TRANSPORT}_processes:*.connects_and_accepts/${TRANSPORT}_processes:-$LONG"

@@ -40,15 +40,15 @@ worker() {
 
 # judge CASE INDEX STATUS LINE REASON…: the worker's status, and in its line that begins with LINE every REASON (ERE).
 judge() {
-  local name=$1.$2 wanted=$3 line reason status
+  local name=$1.$2 wanted=$3 line reason said status
   line=$(grep -h "^$4" "$OUT/$name" | tail -1)
   status=$(cat "$OUT/$name.status")
   shift 4
   [ "$status" = "$wanted" ] || { fail "$name" "exit status $status, not $wanted: $(tail -1 "$OUT/$name" | cut -c1-300)"; return; }
   for reason in "$@"; do
-    grep -Eq -- "$reason" <<< "$line" || { fail "$name" "no \"$reason\" in: ${line:0:600}"; return; }
+    said=$(grep -Eo -m1 -- "$reason" <<< "$line") || { fail "$name" "no \"$reason\" in: ${line:0:600}"; return; }
   done
-  pass "$name" "${line:0:200}"
+  pass "$name" "${said:0:200}"
 }
 
 goes_on() { judge "$1" "$2" 0 "Path: " ": tcp \(shm refused" "${@:3}"; }
