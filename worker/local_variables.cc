@@ -1,13 +1,19 @@
 #include "worker/local_variables.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "fmt/format.h"
 
 namespace gradrail::worker {
 
 LocalVariables::LocalVariables(ps::Schema schema, const ps::OptimizerConfig& optimizer)
-    : schema_(std::move(schema)), optimizer_(optimizer), offsets_{0} {
+    : schema_(std::move(schema)),
+      optimizer_(optimizer),
+      offsets_{0},
+      state_(static_cast<size_t>(ps::state_vectors(optimizer.kind))),
+      applied_(schema_.size()) {
   for (const ps::Tensor& tensor : schema_) offsets_.push_back(offsets_.back() + tensor.elements());
 }
 
@@ -16,7 +22,7 @@ absl::StatusOr<std::unique_ptr<LocalVariables>> LocalVariables::create(ps::Schem
                                                                        const MemoryPlacer& place) {
   std::unique_ptr<LocalVariables> made(new LocalVariables(std::move(schema), optimizer));
   std::vector<SharedMemory*> all = {&made->parameters_, &made->gradients_};
-  for (int i = 0; i < ps::state_vectors(optimizer.kind); ++i) all.push_back(&made->state_[i]);
+  for (SharedMemory& state : made->state_) all.push_back(&state);
   for (SharedMemory* memory : all) {
     absl::StatusOr<SharedMemory> created = SharedMemory::create("variables", made->offsets_.back() * sizeof(float));
     if (!created.ok()) return created.status();
@@ -31,16 +37,27 @@ absl::Span<float> LocalVariables::part(SharedMemory& memory, size_t tensor_index
           offsets_[tensor_index + 1] - offsets_[tensor_index]};
 }
 
-void LocalVariables::exchange() {
+void LocalVariables::ready(size_t tensor_index) {
+  GRADRAIL_CHECK(!applied_[tensor_index]);
+  applied_[tensor_index] = true;
   const TimePoint begin = Clock::now();
-  const auto values = [](const SharedMemory& memory) { return reinterpret_cast<float*>(memory.data()); };
-  const float* gradient = values(gradients_);
-  ps::apply(optimizer_, {.count = offsets_.back(),
-                         .parameters = values(parameters_),
-                         .state = {values(state_[0]), values(state_[1])},
-                         .gradients = {&gradient, 1},
-                         .update_index = ++step_});
+  const absl::Span<float> parameters = part(parameters_, tensor_index);
+  const float* gradient = part(gradients_, tensor_index).data();
+  ps::ApplyArguments arguments{.count = parameters.size(),
+                               .parameters = parameters.data(),
+                               .gradients = {&gradient, 1},
+                               .update_index = step_ + 1};
+  for (size_t i = 0; i < state_.size(); ++i) arguments.state[i] = part(state_[i], tensor_index).data();
+  ps::apply(optimizer_, arguments);
   applying_ += Clock::now() - begin;
+}
+
+void LocalVariables::exchange() {
+  for (size_t i = 0; i < applied_.size(); ++i) {
+    if (!applied_[i]) ready(i);
+  }
+  std::fill(applied_.begin(), applied_.end(), false);
+  ++step_;
 }
 
 absl::StatusOr<std::vector<std::string>> LocalVariables::save_checkpoint() {

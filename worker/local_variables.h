@@ -25,8 +25,9 @@ class LocalVariables final : public Variables {
   absl::Span<float> parameters(size_t tensor_index) override { return part(parameters_, tensor_index); }
   absl::Span<float> gradients(size_t tensor_index) override { return part(gradients_, tensor_index); }
   absl::Status start() override { return absl::OkStatus(); }
-  void ready(size_t) override {}
-  /// Applies: nobody reads the parameters between this and wait().
+  /// Applies at once, while the rest of the step is being computed.
+  void ready(size_t tensor_index) override;
+  /// Applies what is left.
   void exchange() override;
   absl::Status wait() override { return absl::OkStatus(); }
   uint64_t global_step() const override { return step_; }
@@ -46,7 +47,8 @@ class LocalVariables final : public Variables {
   const ps::OptimizerConfig optimizer_;
   std::vector<size_t> offsets_;  // of each tensor, in elements, and behind the last
   SharedMemory parameters_, gradients_;
-  SharedMemory state_[2];
+  std::vector<SharedMemory> state_;
+  std::vector<bool> applied_;  // by tensor, in this step
   uint64_t step_ = 0;
   Duration applying_ = Duration::zero();
 };

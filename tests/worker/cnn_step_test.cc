@@ -216,6 +216,16 @@ TEST(CnnStep, TellsEachGradientWhenItIsComplete) {
   }
 }
 
+TEST(CnnStep, NeedsNoParametersOfATensorThatItCalledReady) {
+  // Shared memory brings the fresh ones at once, while the rest of the step is still being computed.
+  const Problem p(kBlocks, 5);
+  Problem q(kBlocks, 5);
+  const std::unique_ptr<Cnn> cnn = make(kBlocks);
+  step(*cnn, p);
+  step(*cnn, q, [&](size_t tensor) { std::fill(q.values[tensor].begin(), q.values[tensor].end(), 1e9f); });
+  for (size_t t = 0; t < p.gradients.size(); ++t) EXPECT_EQ(p.gradients[t], q.gradients[t]) << "tensor " << t;
+}
+
 TEST(CnnStep, SameInputsGiveTheSameBits) {
   const Problem p(kBlocks, 5), q(kBlocks, 5);
   const std::unique_ptr<Cnn> cnn = make(kBlocks), other = make(kBlocks);

@@ -145,6 +145,16 @@ TEST(MlpStep, TellsEachGradientWhenItIsComplete) {
   for (size_t t = 0; t < 4; ++t) EXPECT_EQ(absl::MakeConstSpan(when_ready[t]), p.gradients[t]) << "tensor " << t;
 }
 
+TEST(MlpStep, NeedsNoParametersOfATensorThatItCalledReady) {
+  // Shared memory brings the fresh ones at once, while the rest of the step is still being computed.
+  const Problem p({}, 5);
+  Problem q({}, 5);
+  const std::unique_ptr<Mlp> mlp = make({});
+  step(*mlp, p);
+  step(*mlp, q, [&](size_t tensor) { std::fill(q.values[tensor].begin(), q.values[tensor].end(), 1e9f); });
+  for (size_t t = 0; t < p.gradients.size(); ++t) EXPECT_EQ(p.gradients[t], q.gradients[t]) << "tensor " << t;
+}
+
 TEST(MlpStep, SameInputsGiveTheSameBits) {
   const Problem p({}, 5), q({}, 5);
   const std::unique_ptr<Mlp> mlp = make({}), other = make({});

@@ -171,20 +171,20 @@ void Cnn::Impl::backward(Parameters parameters, Gradients gradients, const Gradi
   };
   linear.to_weights.run(units.data(), logits.data(), at(kLinear));
   sum_rows(logits.data(), shape.batch, shape.classes, at(kLinearBias));
-  done(kLinear);
   linear.to_inputs.run(logits.data(), parameters[kLinear].data(), units_gradient.data());
+  done(kLinear);
   if (shape.logits_relu) relu_backward(units.data(), units_gradient.data(), units.size());
 
   local4.to_weights.run(hidden.data(), units_gradient.data(), at(kLocal4));
   sum_rows(units_gradient.data(), shape.batch, shape.classes, at(kLocal4Bias));
-  done(kLocal4);
   local4.to_inputs.run(units_gradient.data(), parameters[kLocal4].data(), hidden_gradient.data());
+  done(kLocal4);
   relu_backward(hidden.data(), hidden_gradient.data(), hidden.size());
 
   local3.to_weights.run(features.data(), hidden_gradient.data(), at(kLocal3));
   sum_rows(hidden_gradient.data(), shape.batch, shape.hidden, at(kLocal3Bias));
-  done(kLocal3);
   local3.to_inputs.run(hidden_gradient.data(), parameters[kLocal3].data(), features_gradient.data());
+  done(kLocal3);
 
   convolutions.backward_second(features_gradient.data(), {at(kConv2), at(kConv2Bias)});
   done(kConv2);

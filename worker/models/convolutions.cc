@@ -290,13 +290,13 @@ void Convolutions::backward_second(const float* features_gradient, Gradient seco
   point(impl.second.bias_gradient, second.bias);
   impl.enter[0].run(impl.stream);
   impl.second.run_to_weights(impl.stream);
+  impl.second.run_to_source(impl.stream);
 }
 
 void Convolutions::backward_first(Gradient first) {
   Impl& impl = *impl_;
   point(impl.first.weights_gradient, first.weights);
   point(impl.first.bias_gradient, first.bias);
-  impl.second.run_to_source(impl.stream);
   impl.first.run_to_weights(impl.stream);
 }
 

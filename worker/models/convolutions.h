@@ -36,7 +36,8 @@ class Convolutions {
   };
   void forward(const float* images, Weights first, Weights second, float* features);
 
-  /// The way back, in this order and with what forward() was given; the images must still be there.
+  /// The way back, in this order and with what forward() was given: the images must still be there, the weights of a
+  /// stage until its own way back is done.
   void backward_second(const float* features_gradient, Gradient second);
   void backward_first(Gradient first);
 

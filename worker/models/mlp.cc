@@ -134,10 +134,10 @@ float Mlp::Impl::backward(absl::Span<const uint8_t> labels, Parameters parameter
   };
   const float cost = softmax_cross_entropy(logits.data(), labels.data(), shape.batch, shape.classes);
   products.to_w2.run(hidden.data(), logits.data(), gradients[kW2].data());
+  products.from_logits.run(logits.data(), parameters[kW2].data(), hidden_gradient.data());
   done(kW2);
   sum_rows(logits.data(), shape.batch, shape.classes, gradients[kB2].data());
   done(kB2);
-  products.from_logits.run(logits.data(), parameters[kW2].data(), hidden_gradient.data());
   sigmoid_backward(hidden.data(), hidden_gradient.data(), shape.batch, shape.hidden, gradients[kB1].data());
   write_w1(hidden_gradient.data());
   done(kW1);

@@ -12,7 +12,8 @@
 
 namespace gradrail::worker {
 
-/// Tells that the gradient of one tensor (index into the schema) is complete: its exchange may start.
+/// Tells that the gradient of one tensor (index into the schema) is complete and its parameters have been read for the
+/// last time: its exchange may start, and fresh parameters may arrive at any moment.
 using GradientReady = std::function<void(size_t tensor_index)>;
 /// One span per tensor of the schema.
 using Parameters = absl::Span<const absl::Span<const float>>;
