@@ -7,7 +7,7 @@ program=$BUILD/tests/conformance_test
 [ -z "$FULL" ] || export GRADRAIL_TEST_PATIENCE_S=90 # 256 MiB over ud, which copies
 WITH_THREADS_SECONDS=${FULL:+900}
 WITH_THREADS_SECONDS=${WITH_THREADS_SECONDS:-100}
-ONE_SECONDS=${FULL:+300} # 20,000 round trips or 256 MiB take minutes
+ONE_SECONDS=${FULL:+600} # 20,000 round trips or 256 MiB take minutes
 ONE_SECONDS=${ONE_SECONDS:-45} # two of the suite's own patience: what hangs costs itself, not those after it
 status=0
 worst() { [ $status = 0 ] && status=$1; } # the first tells most: a time limit must not hide behind what failed later
