@@ -5,6 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "tools/convert.h"
 #include "tools/exit_codes.h"
 #include "tools/info.h"
 #include "tools/local_cluster.h"
@@ -44,6 +45,9 @@ int run(int argc, char** argv) {
   TopoFlags topo;
   CLI::App& topo_command = *app.add_subcommand("topo", "this machine, or a saved one, and where tasks would go on it");
   add_topo_flags(topo_command, topo);
+  ConvertFlags convert;
+  CLI::App& convert_command = *app.add_subcommand("convert", "data sets into TFRecord files");
+  add_convert_flags(convert_command, convert);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
@@ -53,6 +57,7 @@ int run(int argc, char** argv) {
     const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
     return plugins.ok() ? run_info() : finish(plugins);
   }
+  if (convert_command.parsed()) return finish(run_convert(convert));
   if (topo_command.parsed()) return finish(run_topo(topo));
   return train(flags);
 }

@@ -228,7 +228,9 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("optimizer", flags.optimizer,
       "sgd, momentum, nesterov or adam; auto: the model's own (cnn nesterov, the others sgd)");
   add("momentum", flags.momentum, "of momentum and nesterov");
-  add("data_dir", flags.data_dir, "folder with the four IDX files of MNIST's names; default: the built-in MNIST");
+  add("data_dir", flags.data_dir,
+      "folder with the four IDX files of MNIST's names, or with train.tfrecords and test.tfrecords; default: the "
+      "built-in MNIST");
   add("seed", flags.seed, "of initial values and of the order of the data");
   add("bucket_kib", flags.bucket_kib, "size of a bucket in KiB");
   command.add_flag("--checksums", flags.checksums, "CRC32C over every payload");

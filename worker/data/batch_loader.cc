@@ -7,6 +7,13 @@
 #include "worker/data/pixels.h"
 
 namespace gradrail::worker {
+namespace {
+
+// min_after_dequeue, and capacity beyond it, of the tutorials' tf.train.shuffle_batch.
+constexpr size_t kBufferExamples = 1000;
+constexpr size_t kBufferBatches = 3;
+
+}  // namespace
 
 BatchLoader::BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form, Turn turn)
     : split_(&split),
@@ -56,7 +63,14 @@ void BatchLoader::shuffle() {
   // own for the pair (seed, stream), since neighbouring seeds of one generator share part of their state.
   std::iota(order_.begin(), order_.end(), 0u);
   Random random(Random(seed_, stream_).next(), epoch_);
-  for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random.below(i)]);
+  if (split_->in_file_order) {
+    const size_t buffer = kBufferExamples + kBufferBatches * batch_size_;
+    for (size_t i = 0; i < order_.size(); ++i) {
+      std::swap(order_[i], order_[i + random.below(std::min(buffer, order_.size() - i))]);
+    }
+  } else {
+    for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random.below(i)]);
+  }
 }
 
 void BatchLoader::fill() {

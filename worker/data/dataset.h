@@ -30,6 +30,7 @@ struct Split {
   size_t pixels = 0;
   std::vector<uint8_t> images;
   std::vector<uint8_t> labels;
+  bool in_file_order = false;  ///< of TFRecord files: shuffled through a buffer, as TensorFlow reads them
 };
 
 struct MnistData {
@@ -47,7 +48,8 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder);
 absl::StatusOr<std::string> default_mnist_folder();
 
 /// Batches of one split in an order shuffled anew each epoch from (seed, stream, epoch); the last, smaller batch of an
-/// epoch is left out, as the tutorials do. A loader makes them in one form; the order is the same in all.
+/// epoch is left out, as the tutorials do. A loader makes them in one form; the order is the same in all. A split in
+/// file order is shuffled through a buffer of 1000 + 3 · batch examples: each is drawn from those that come next.
 /// Threads  One owner.
 class BatchLoader {
  public:

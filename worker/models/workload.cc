@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/dataset.h"
+#include "worker/data/records.h"
 #include "worker/models/cnn_workload.h"
 #include "worker/models/linear.h"
 
@@ -90,7 +91,7 @@ absl::StatusOr<std::shared_ptr<const MnistData>> load_data(const WorkloadOptions
   if (!reads_mnist(options.model)) return nullptr;
   absl::StatusOr<std::string> folder = options.data_dir.empty() ? default_mnist_folder() : options.data_dir;
   if (!folder.ok()) return folder.status();
-  absl::StatusOr<MnistData> data = load_mnist(*folder);
+  absl::StatusOr<MnistData> data = holds_records(*folder) ? load_records(*folder) : load_mnist(*folder);
   if (!data.ok()) return data.status();
   return std::make_shared<const MnistData>(*std::move(data));
 }

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+
+namespace gradrail::tools {
+
+/// The flags of `gradrail convert` as typed.
+struct ConvertFlags {
+  std::string what;
+  std::string data_dir;
+  std::string out;
+};
+
+void add_convert_flags(CLI::App& command, ConvertFlags& flags);
+
+/// `gradrail convert mnist --out FOLDER`: the TFRecord files of the tutorials from the IDX files.
+/// Errors  INVALID_ARGUMENT names the flag; else as load_mnist and write_records.
+absl::Status run_convert(const ConvertFlags& flags);
+
+}  // namespace gradrail::tools

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/data/dataset.h"
+
+namespace gradrail::worker {
+
+// Images as TensorFlow's tutorials keep them: TFRecord files `train.tfrecords`, `validation.tfrecords` and
+// `test.tfrecords`, in each record a tf.train.Example with `image_raw` (bytes, the pixels) and `label` (int64).
+
+bool holds_records(const std::string& folder);
+
+/// Reads the three files; without a `validation.tfrecords` that split is empty.
+/// Errors  as TfRecordReader; DATA_LOSS names file, record and cause: no Example, a feature missing or of another kind,
+///         images of different sizes, labels other than 0 to 9.
+absl::StatusOr<MnistData> load_records(const std::string& folder);
+
+/// Writes them, with `height`, `width` and `depth` beside, as the tutorial's converter does. Each file is whole or not
+/// there; the folder is made where it is missing.
+/// Errors  INVALID_ARGUMENT: pixels that are no square. Else as TfRecordWriter.
+absl::Status write_records(const MnistData& data, const std::string& folder);
+
+}  // namespace gradrail::worker

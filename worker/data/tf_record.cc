@@ -1,0 +1,98 @@
+// A TFRecord file is records one after the other, numbers little-endian:
+//
+//   | uint64 length | uint32 masked CRC of the length | length bytes | uint32 masked CRC of those |
+//
+// CRC-32C, turned by 15 bits and moved by a constant, since CRCs of data that hold CRCs are weak.
+// Source   tensorflow/core/lib/io/record_writer.h (the format).
+#include "worker/data/tf_record.h"
+
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "base/crc32c.h"
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace gradrail::worker {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian, and read as it lies");
+
+struct RecordHeader {
+  uint64_t length;
+  uint32_t length_crc;
+};
+constexpr size_t kHeaderBytes = 12;  // on disk, without the struct's padding
+constexpr size_t kCrcBytes = sizeof(uint32_t);
+constexpr size_t kFlushBytes = size_t{1} << 20;
+
+uint32_t masked_crc(const void* data, size_t bytes) { return std::rotr(crc32c(data, bytes), 15) + 0xa282ead8u; }
+
+}  // namespace
+
+TfRecordReader::TfRecordReader(ps::InputFile file) : file_(std::move(file)), rest_(file_.bytes()) {}
+
+absl::StatusOr<TfRecordReader> TfRecordReader::open(const std::string& path) {
+  absl::StatusOr<ps::InputFile> file = ps::InputFile::open(path);
+  if (!file.ok()) return file.status();
+  return TfRecordReader(*std::move(file));
+}
+
+absl::Status TfRecordReader::damaged(std::string_view what) const {
+  return absl::DataLossError(fmt::format("{}: record {}: {}", file_.path(), index_, what));
+}
+
+absl::StatusOr<bool> TfRecordReader::next(std::string& record) {
+  if (rest_ == 0) return false;
+  if (rest_ < kHeaderBytes + kCrcBytes) return damaged("the file ends within it");
+  RecordHeader header;
+  GRADRAIL_RETURN_IF_ERROR(file_.read(&header, kHeaderBytes));
+  rest_ -= kHeaderBytes;
+  if (header.length_crc != masked_crc(&header.length, sizeof(header.length))) {
+    return damaged("the checksum of its length is wrong; is this a TFRecord file, and not a compressed one?");
+  }
+  // Before anything is allocated: nothing but the file's own size says what a length may be.
+  if (header.length > rest_ - kCrcBytes) return damaged("the file ends within it");
+  record.resize(header.length);
+  GRADRAIL_RETURN_IF_ERROR(file_.read(record.data(), record.size()));
+  uint32_t crc = 0;
+  GRADRAIL_RETURN_IF_ERROR(file_.read(&crc, sizeof(crc)));
+  rest_ -= header.length + kCrcBytes;
+  if (crc != masked_crc(record.data(), record.size())) return damaged("the checksum of its content is wrong");
+  ++index_;
+  return true;
+}
+
+TfRecordWriter::TfRecordWriter(ps::ReplacementFile file) : file_(std::move(file)) {}
+
+absl::StatusOr<TfRecordWriter> TfRecordWriter::create(const std::string& path) {
+  absl::StatusOr<ps::ReplacementFile> file = ps::ReplacementFile::create(path);
+  if (!file.ok()) return file.status();
+  return TfRecordWriter(*std::move(file));
+}
+
+absl::Status TfRecordWriter::write(std::string_view record) {
+  const uint64_t length = record.size();
+  const uint32_t length_crc = masked_crc(&length, sizeof(length));
+  const uint32_t crc = masked_crc(record.data(), record.size());
+  buffer_.append(reinterpret_cast<const char*>(&length), sizeof(length));
+  buffer_.append(reinterpret_cast<const char*>(&length_crc), sizeof(length_crc));
+  buffer_.append(record);
+  buffer_.append(reinterpret_cast<const char*>(&crc), sizeof(crc));
+  return buffer_.size() < kFlushBytes ? absl::OkStatus() : flush();
+}
+
+absl::Status TfRecordWriter::commit() {
+  GRADRAIL_RETURN_IF_ERROR(flush());
+  return file_.commit();
+}
+
+absl::Status TfRecordWriter::flush() {
+  GRADRAIL_RETURN_IF_ERROR(file_.write(buffer_.data(), buffer_.size()));
+  buffer_.clear();
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::worker
