@@ -111,7 +111,7 @@ SUITES = (
              "over ofi ofi"),
     training("ucx", "the same over ucx", "ucx", "over ucx ucx", environment=UCX_RC),
     training("ofi-cut", "the cable cut for a second in mid-run: nothing lost, nothing twice", "ofi",
-             "disturbed ofi-cut ofi 1 cut"),
+             "disturbed ofi-cut ofi 1 cut", long=True),
     training("ofi-roce-dropped", "RoCE alone dropped for 6 s in mid-run: on over tcp, back again, hash as undisturbed", "ofi",
              "moves ofi-roce ofi", environment={"EPOCHS": "6"}, seconds=200),
     training("ucx-roce-dropped", "the same over ucx", "ucx", "moves ucx-roce ucx", environment={"EPOCHS": "6", **UCX_RC},
