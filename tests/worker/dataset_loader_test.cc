@@ -50,6 +50,33 @@ TEST(DatasetLoader, EpochVisitsEachExampleAtMostOnce) {
   }
 }
 
+TEST(DatasetLoader, TowersTakeTheBatchesOfOneQueueInTurn) {
+  const Split split = numbered_split(101);
+  BatchLoader whole(split, 12, 1, 0);
+  std::vector<BatchLoader> parts;
+  for (size_t i = 0; i < 3; ++i) {
+    parts.emplace_back(split, 4, 1, 0, BatchLoader::Form::kDense, BatchLoader::Turn{.index = i, .count = 3});
+    EXPECT_EQ(parts.back().batches_per_epoch(), whole.batches_per_epoch());
+  }
+  for (int step = 0; step < 20; ++step) {  // three epochs: the order changes for all of them at once
+    std::vector<size_t> together;
+    for (BatchLoader& part : parts) {
+      const std::vector<size_t> batch = examples(part.next());
+      together.insert(together.end(), batch.begin(), batch.end());
+    }
+    ASSERT_EQ(together, examples(whole.next())) << "step " << step;
+  }
+}
+
+TEST(DatasetLoader, CentredPixelsLieAroundZero) {
+  const Split split = numbered_split(256);
+  BatchLoader plain(split, 256, 1, 0), centred(split, 256, 1, 0, BatchLoader::Form::kCentred);
+  const BatchLoader::Batch expected = plain.next(), batch = centred.next();
+  ASSERT_EQ(batch.images.size(), expected.images.size());
+  for (size_t i = 0; i < batch.images.size(); ++i) ASSERT_NEAR(batch.images[i], expected.images[i] - 0.5f, 1e-7);
+  EXPECT_EQ(batch.labels, expected.labels);
+}
+
 TEST(DatasetLoader, EpochsShuffleAnewAndLeaveOthersOut) {
   const Split split = numbered_split(1003);
   BatchLoader loader(split, 10, 1, 0);
