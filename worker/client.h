@@ -94,7 +94,7 @@ class Client {
   /// are parameters and fetches them. Call once, before the first exchange.
   absl::Status start();
 
-  /// This tensor's gradient is complete: buckets that are now complete go out at once. Optional.
+  /// Optional: this gradient is complete, its parameters are not read again before wait(); complete buckets go out.
   void ready(size_t tensor_index);
   /// Pushes whatever has not gone out yet.
   void exchange();

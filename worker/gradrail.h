@@ -86,7 +86,7 @@ GRADRAIL_API float* gradrail_gradients(gradrail_client* client, size_t tensor_in
 /* Once, before the first exchange: the chief of a fresh cluster offers its parameters, all others fetch them. */
 GRADRAIL_API gradrail_status gradrail_start(gradrail_client* client);
 
-/* Optional: this tensor's gradient is complete, what can go out goes out. Once per tensor and step. */
+/* Optional: this gradient is complete, its parameters are not read again before wait: it may go out. Once a step. */
 GRADRAIL_API gradrail_status gradrail_ready(gradrail_client* client, size_t tensor_index);
 /* Pushes what has not gone out yet. Returns at once. */
 GRADRAIL_API gradrail_status gradrail_exchange(gradrail_client* client);
