@@ -84,7 +84,7 @@ class Workshop {
   /// `from` as a primitive wants to read it: itself, or a copy that `operations` makes.
   memory as(const memory& from, const memory::desc& wanted, Operations& operations) const {
     if (from.get_desc() == wanted) return from;
-    const memory to = room(wanted);
+    memory to = room(wanted);
     copy(from, to, operations);
     return to;
   }
@@ -153,10 +153,10 @@ class Stage {
     dnnl::post_ops relu;
     relu.append_eltwise(1.0f, algorithm::eltwise_relu, 0.0f, 0.0f);
     attributes.set_post_ops(relu);
-    const Forward chosen({prop_kind::forward_training, algorithm::convolution_direct, layout(shape.source(), Tag::any),
-                          layout(shape.kernel(), Tag::any), layout(shape.bias(), Tag::x),
-                          layout(shape.result(), Tag::any), kOnes, kMargin, kMargin},
-                         attributes, workshop.engine());
+    Forward chosen({prop_kind::forward_training, algorithm::convolution_direct, layout(shape.source(), Tag::any),
+                    layout(shape.kernel(), Tag::any), layout(shape.bias(), Tag::x), layout(shape.result(), Tag::any),
+                    kOnes, kMargin, kMargin},
+                   attributes, workshop.engine());
     activation_ = workshop.room(chosen.dst_desc());
     const memory read = workshop.as(source, chosen.src_desc(), forward_);
     const memory kernel = workshop.as(weights, chosen.weights_desc(), forward_);
@@ -167,7 +167,7 @@ class Stage {
   }
 
   dnnl::pooling_forward::primitive_desc make_pool(const Workshop& workshop, const StageShape& shape) {
-    const dnnl::pooling_forward::primitive_desc chosen(
+    dnnl::pooling_forward::primitive_desc chosen(
         {prop_kind::forward_training, algorithm::pooling_max, activation_.get_desc(), layout(shape.pooled(), Tag::any),
          kPools, kPools, kNothing, kNothing},
         Workshop::attributes(), workshop.engine());
