@@ -16,7 +16,7 @@ namespace gradrail::tools {
 namespace {
 
 constexpr float kMlpLearningRate = 0.001f;   // the reference experiment's
-constexpr float kCnnLearningRate = 0.02f;    // 99 % within two epochs with batches of 100
+constexpr float kCnnLearningRate = 0.02f;    // test accuracy 0.99 after five epochs, updates a step old or not
 constexpr float kLinearLearningRate = 0.1f;  // converges within 20 epochs
 
 constexpr uint32_t kMaxTowers = 16;
