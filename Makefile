@@ -34,10 +34,13 @@ test:
 	cmake --build --preset release
 	@tools/run_tests release $(ARGS)
 
+# Looking at the list needs no build.
 test-rdma:
+ifeq ($(filter --list --help -h,$(ARGS)),)
 	@tools/setup --for test
 	cmake --preset release
 	cmake --build --preset release
+endif
 	@tests/rdma/lab.py $(ARGS)
 
 asan:

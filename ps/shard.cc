@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
     shard->contexts_.push_back(*std::move(context));
   }
   if (shard->contexts_.empty()) {
-    return absl::UnavailableError(
+    // The host or the flags: another start would end in the same way.
+    return absl::FailedPreconditionError(
         fmt::format("{}: no transport can be used ({})", shard->options_.name, fmt::join(reasons, "; ")));
   }
   shard->thread_ = std::thread([raw = shard.get()] { raw->run(); });

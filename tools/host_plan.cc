@@ -60,13 +60,10 @@ std::vector<topology::ProcessRequest> processes_here(const TrainOptions& options
 }
 
 topology::Request request_of(const TrainOptions& options) {
-  const std::vector<topology::ProcessRequest> processes = processes_here(options);
-  const auto workers = std::count_if(processes.begin(), processes.end(),
-                                     [](const topology::ProcessRequest& one) { return one.job == Job::worker; });
-  return {.processes = processes,
+  return {.processes = processes_here(options),
           .towers = topology::Towers::cpu,
-          .other_threads = static_cast<int>(workers),  // each builds its next batch beside its step
-          .progress_threads = false,                   // a worker's one thread computes and makes progress
+          .other_threads = topology::kRestOfTheHost,
+          .progress_threads = false,  // a worker's one thread computes and makes progress
           .reserved = options.reserved,
           .cores = options.cores,
           .nics = options.nics,

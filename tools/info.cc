@@ -25,6 +25,13 @@ std::string try_transport(const transport::Transport& transport) {
                      can.max_message_bytes);
 }
 
+/// Of ucx and ofi, which run over sockets too: whether an RDMA device would carry the bytes. `auto` takes them only
+/// then.
+std::string try_rdma(const transport::Transport& transport) {
+  const absl::StatusOr<std::unique_ptr<transport::Context>> context = transport.open({.rdma_only = true});
+  return context.ok() ? "by an RDMA device" : fmt::format("not by an RDMA device: {}", message_of(context.status()));
+}
+
 }  // namespace
 
 int run_info() {
@@ -33,6 +40,7 @@ int run_info() {
   fmt::print("transports, in order of preference:\n");
   for (const transport::Transport& transport : transport::transports()) {
     fmt::print("  {:9} {}; {}\n", transport.name, transport.purpose, try_transport(transport));
+    if (transport.plugin && !transport.by_name_only) fmt::print("  {:9} {}\n", "", try_rdma(transport));
   }
   const absl::StatusOr<std::string> data = worker::default_mnist_folder();
   fmt::print("data: {}\n", data.ok() ? *data : std::string(message_of(data.status())));

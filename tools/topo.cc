@@ -85,11 +85,10 @@ absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
   return request;
 }
 
-/// As `train` asks: a tower on CPUs polls between two steps and builds its next batch beside them; one on a GPU has a
-/// thread that polls.
-void add_threads(const Machine& machine, const TopoFlags& flags, topology::Request& request) {
+/// As `train` asks: a tower on CPUs polls between two steps, one on a GPU has a thread that does.
+void add_threads(const Machine& machine, topology::Request& request) {
   request.progress_threads = request.towers != topology::Towers::cpu && !machine.gpus.empty();
-  if (!request.progress_threads) request.other_threads = flags.workers;
+  request.other_threads = topology::kRestOfTheHost;
 }
 
 absl::Status write_file(const std::string& path, const std::string& text) {
@@ -133,7 +132,7 @@ absl::Status run_topo(const TopoFlags& flags) {
   const absl::StatusOr<Machine> machine =
       flags.topology.empty() ? topology::discover() : topology::load(flags.topology);
   if (!machine.ok()) return machine.status();
-  add_threads(*machine, flags, *wanted);
+  add_threads(*machine, *wanted);
   const absl::StatusOr<Placement> placement = topology::plan(*machine, *wanted);
   if (!placement.ok()) return placement.status();
   if (!flags.svg.empty()) GRADRAIL_RETURN_IF_ERROR(write_file(flags.svg, topology::draw_svg(*machine, *placement)));

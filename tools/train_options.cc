@@ -273,6 +273,14 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
   if (!order.ok()) return invalid(fmt::format("--transport: {}", message_of(order.status())));
   options.transports = *std::move(order);
+  const auto without_device = [](const std::string& name) {
+    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+    return found.ok() && !(*found)->plugin;
+  };
+  if (flags.require == "rdma" && std::all_of(options.transports.begin(), options.transports.end(), without_device)) {
+    return invalid(fmt::format("--transport {} --require rdma: none of these uses an RDMA device; name ucx or ofi",
+                               flags.transport));
+  }
   options.rdma_only = flags.transport == "auto";
   return options;
 }

@@ -103,7 +103,9 @@ std::string draw_table(const Machine& machine, const Placement& placement) {
   std::string text = align_columns(rows);
   text +=
       fmt::format("waiting: {} ({})\n", placement.wait == WaitPolicy::spin ? "spin" : "block", placement.wait_reason);
-  for (const std::string& note : placement.notes) text += fmt::format("note: {}\n", note);
+  for (const std::string& note : placement.notes) {
+    if (note != placement.wait_reason) text += fmt::format("note: {}\n", note);
+  }
   for (const std::string& note : machine.notes) text += fmt::format("note: {}\n", note);
   return text;
 }

@@ -25,6 +25,8 @@ const char* letters(PathClass path) {
       return "PKG";
     case PathClass::across:
       return "SYS";
+    case PathClass::unknown:
+      return "?";
   }
   return "?";
 }

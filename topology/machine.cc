@@ -47,7 +47,8 @@ PathClass path_class(const Machine& machine, const PciPlace& a, const PciPlace& 
   if (const std::optional<PathClass> shared = shared_bridges(machine, a, b)) return *shared;
   if (a.numa_node >= 0 && a.numa_node == b.numa_node) return PathClass::same_numa_node;
   if (a.package >= 0 && a.package == b.package) return PathClass::same_package;
-  return PathClass::across;
+  const bool recorded = a.package >= 0 && b.package >= 0;
+  return recorded ? PathClass::across : PathClass::unknown;
 }
 
 const char* to_string(PathClass path) {
@@ -64,6 +65,8 @@ const char* to_string(PathClass path) {
       return "same package";
     case PathClass::across:
       return "across packages";
+    case PathClass::unknown:
+      return "not recorded";
   }
   return "?";
 }

@@ -118,7 +118,8 @@ enum class PathClass {
   same_root,       ///< through the bridges of one root (PHB)
   same_numa_node,  ///< across roots of one NUMA node (NODE)
   same_package,    ///< across NUMA nodes of one package
-  across,          ///< across packages, or nobody recorded what lies between (SYS)
+  across,          ///< across packages (SYS)
+  unknown,         ///< nobody recorded what lies between; never taken for near
 };
 
 const char* to_string(PathClass path);  ///< "same switch", …

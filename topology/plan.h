@@ -24,11 +24,15 @@ struct ProcessRequest {
   int units = 0;  ///< towers of a worker (0: one for each of its GPUs, 1 on CPUs), shards of a ps
 };
 
+/// `other_threads` of a host where gradrail is not alone: the system, heartbeats, somebody's shell. Where busy threads
+/// are bound to every cpu, or spin on it, each of those costs one of them a time slice, and the others wait for it.
+constexpr int kRestOfTheHost = 1;
+
 struct Request {
   std::vector<ProcessRequest> processes;
   Towers towers = Towers::automatic;
   int cores_per_tower = 0;        ///< for computing; 0: what there is, shared evenly, never less than one
-  int other_threads = 0;          ///< on all of the host, that work now and then (input, RPC) and need a cpu then
+  int other_threads = 0;          ///< of all the host, that work now and then and need a cpu then
   bool progress_threads = true;   ///< each tower has one, and it is busy
   CpuSet reserved;                ///< cpus that stay free, for the system or another job
   std::optional<CpuSet> cores;    ///< --cores: these cpus only

@@ -19,7 +19,7 @@ std::vector<Home> tower_homes(const Machine& machine, const std::vector<Pool>& p
 /// What a NIC is to somebody at `place`, better first.
 struct NicRank {
   bool no_rdma = false;
-  PathClass path = PathClass::across;
+  PathClass path = PathClass::unknown;
   bool not_active = false;
   auto operator<=>(const NicRank&) const = default;
 };

@@ -32,10 +32,10 @@ std::string path_words(const Grounds& grounds, const Nic& nic, const PciPlace& p
     case PathClass::same_package:
       return fmt::format("in the package of {}, on another NUMA node", from);
     case PathClass::across:
+      return fmt::format("across packages from {}", from);
+    case PathClass::unknown:
       break;
   }
-  // Only where both are recorded is "across packages" no mere claim.
-  if (place.package >= 0 && nic.place.package >= 0) return fmt::format("across packages from {}", from);
   return fmt::format("nobody recorded what lies between it and {}", from);
 }
 

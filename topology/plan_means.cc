@@ -98,6 +98,9 @@ absl::Status read_nics(const Machine& machine, const Request& request, Means& me
     if (!nic.usable()) why = ports_of(nic);
     if (request.rdma_only && !nic.rdma) why = "plain Ethernet, and only RDMA was asked for";
     if (!wanted) why = "not among those of --nic";
+    if (!nic.usable() && nic.rdma && wanted) {
+      means.notes.push_back(fmt::format("NIC {} is not used: {}", nic.name, why));
+    }
     left += why.empty();
     means.nic_out.push_back(std::move(why));
   }

@@ -40,8 +40,8 @@ TEST(PathClass, RootsOfOneNodeOrPackage) {
 }
 
 TEST(PathClass, UnknownPlacesAreFar) {
-  EXPECT_EQ(between(3, 10), PathClass::across);
-  EXPECT_EQ(between(-1, -1), PathClass::across);
+  EXPECT_EQ(between(3, 10), PathClass::unknown);
+  EXPECT_EQ(between(-1, -1), PathClass::unknown);
 }
 
 }  // namespace
