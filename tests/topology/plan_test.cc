@@ -7,7 +7,7 @@
 namespace gradrail::topology {
 namespace {
 
-using ::testing::ElementsAre;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 Placement placed(const Machine& machine, const Request& request) {
@@ -144,8 +144,8 @@ TEST(Plan, NoNicOrNoneThatWillDo) {
   request.rdma_only = true;
   const Placement placement = placed(builder.machine(), request);
   EXPECT_EQ(placement.towers[0].nic, -1);
-  EXPECT_THAT(placement.notes, ElementsAre(HasSubstr("NIC mlx5_0 is not used: port 1 is down"),  //
-                                           HasSubstr("no NIC can be used")));
+  EXPECT_THAT(placement.notes, Contains(HasSubstr("NIC mlx5_0 is not used: port 1 is down")));
+  EXPECT_THAT(placement.notes, Contains(HasSubstr("no NIC can be used")));
 }
 
 TEST(Plan, GpusAreDealtInOrder) {
