@@ -36,7 +36,7 @@ class Server {
     std::function<void(uint32_t shard, const MemorySpan&)> place_memory = nullptr;
   };
 
-  /// Errors  FAILED_PRECONDITION: the address cannot be used (names it and why). UNAVAILABLE: no transport can.
+  /// Errors  FAILED_PRECONDITION: the address cannot be used, or no transport can (names it and why).
   static absl::StatusOr<std::unique_ptr<Server>> start(const Options& options);
   ~Server();
 
