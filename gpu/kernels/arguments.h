@@ -1,0 +1,130 @@
+#pragma once
+
+// What each kernel is told: one structure, passed by value, the same for nvcc and for the host's compiler. Plain
+// members of fixed width only, so that both lay it out alike.
+
+namespace gradrail::gpu::kernels {
+
+using Bytes = unsigned char;
+using Bits16 = unsigned short;  ///< a bf16 as it lies in memory
+using Bits32 = unsigned int;
+using Count = unsigned long long;
+
+inline constexpr int kMaxBuffers = 16;
+
+/// How a run of `count` elements is walked: `head` single elements, `quads` times four at once, single ones to the end.
+/// All quads are aligned to their size in every buffer; where the buffers' alignments do not allow that, there are
+/// none.
+struct Run {
+  Count count;
+  Count head;
+  Count quads;
+};
+
+struct UpdateArguments {
+  Run run;
+  float* parameters;
+  float* state[2];
+  const void* gradients[kMaxBuffers];
+  float* targets[kMaxBuffers];
+  Bits32 gradient_count;
+  Bits32 target_count;
+  float gradient_scale;
+  float rate;
+  float momentum;
+  float beta1, one_minus_beta1;
+  float beta2, one_minus_beta2;
+  float epsilon;
+};
+
+struct SumArguments {
+  Run run;
+  const float* sources[kMaxBuffers];
+  Bits32 source_count;
+  float scale;
+  float* target;
+};
+
+struct ToBf16Arguments {
+  Run run;
+  const float* source;
+  Bits16* target;
+};
+
+struct FromBf16Arguments {
+  Run run;
+  const Bits16* source;
+  float* target;
+};
+
+enum class Function : Bits32 { none, sigmoid, relu };
+
+/// With `by_quads`, columns is a multiple of 4 and both addresses are aligned to 16.
+struct BiasActivationArguments {
+  Count rows;
+  Bits32 columns;
+  Bits32 by_quads;
+  Function function;
+  const float* bias;
+  float* x;
+};
+
+struct ActivationBackwardArguments {
+  Run run;
+  Function function;
+  const float* y;
+  float* gradient;
+};
+
+struct SoftmaxArguments {
+  Count rows;
+  Bits32 columns;
+  float share;  ///< 1 / rows
+  const Bytes* labels;
+  float* logits;
+  float* costs;
+};
+
+/// With `by_quads`, channels is a multiple of 4 and all addresses are aligned to 16.
+struct ImageRun {
+  Count count;
+  Bits32 height;
+  Bits32 width;
+  Bits32 channels;
+  Bits32 by_quads;
+};
+
+/// im2col: images → columns; col2im: columns → images.
+struct PatchArguments {
+  ImageRun shape;
+  Bits32 side;  ///< of the patch; odd
+  const float* source;
+  float* target;
+};
+
+struct PoolArguments {
+  ImageRun shape;
+  const float* images;
+  float* pooled;
+};
+
+struct PoolBackwardArguments {
+  ImageRun shape;
+  const float* images;
+  const float* pooled_gradient;
+  float* gradient;
+};
+
+/// The buffer is cut into `runs` runs of run_bytes, the first of which may begin before it: what is not there counts as
+/// zeros, which in front of everything change nothing.
+/// partials[i] = rest of run i, moved to where it stands in the buffer; their exclusive or is the rest of the whole.
+struct Crc32cArguments {
+  const Bytes* data;
+  Count bytes;
+  Count run_bytes;
+  Bits32 runs;
+  Bits32 powers[32];  ///< [k]: x^(8 · run_bytes · 2^k) modulo the polynomial
+  Bits32* partials;
+};
+
+}  // namespace gradrail::gpu::kernels

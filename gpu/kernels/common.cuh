@@ -1,0 +1,76 @@
+#pragma once
+
+#include <math.h>
+
+#include "gpu/kernels/arguments.h"
+
+#ifdef __CUDACC__
+#define GRADRAIL_UNROLL _Pragma("unroll")
+#define GRADRAIL_UNROLL_BY_4 _Pragma("unroll 4")
+#else
+#define GRADRAIL_UNROLL
+#define GRADRAIL_UNROLL_BY_4
+#endif
+
+// Eight warps: as many blocks fit a multiprocessor as its registers allow, in fine steps.
+#define GRADRAIL_KERNEL_BOUNDS __launch_bounds__(256)
+
+namespace gradrail::gpu::kernels {
+
+/// Four elements, loaded and stored at once: 16 bytes of float, 8 of bf16. A warp's quads lie side by side.
+template <typename T>
+struct alignas(4 * sizeof(T)) Quad {
+  T at[4];
+};
+
+__device__ inline Count thread_index() { return static_cast<Count>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline Count thread_count() { return static_cast<Count>(gridDim.x) * blockDim.x; }
+
+template <typename T>
+__device__ const Quad<T>* quads(const T* first) {
+  return reinterpret_cast<const Quad<T>*>(first);
+}
+template <typename T>
+__device__ Quad<T>* quads(T* first) {
+  return reinterpret_cast<Quad<T>*>(first);
+}
+
+/// Calls visit(element) for each of this thread's single elements of a run.
+template <typename Visit>
+__device__ void for_singles(const Run& run, Visit visit) {
+  const Count in_quads = 4 * run.quads;
+  for (Count i = thread_index(); i < run.count - in_quads; i += thread_count()) {
+    visit(i < run.head ? i : i + in_quads);
+  }
+}
+
+/// Calls visit(quad) for each of this thread's quads of a run; quad 0 begins at element `head`.
+template <typename Visit>
+__device__ void for_quads(const Run& run, Visit visit) {
+  for (Count q = thread_index(); q < run.quads; q += thread_count()) visit(q);
+}
+
+__device__ inline float widen(float value) { return value; }
+__device__ inline float widen(Bits16 bf16) { return __builtin_bit_cast(float, static_cast<Bits32>(bf16) << 16); }
+
+/// To nearest, ties to even. Rounding up could carry a NaN's last bits into infinity; its top bits with the quiet bit
+/// are a NaN as well.
+__device__ inline Bits16 narrow(float value) {
+  const Bits32 bits = __builtin_bit_cast(Bits32, value);
+  const Bits32 rounded = value != value ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u);
+  return static_cast<Bits16>(rounded >> 16);
+}
+
+/// Divides `value` and returns the remainder. Nearly all values fit 32 bits, where division takes a fourth of the time.
+__device__ inline Bits32 split(Count& value, Bits32 divisor) {
+  if (value >> 32 == 0) {
+    const Bits32 small = static_cast<Bits32>(value);
+    value = small / divisor;
+    return small % divisor;
+  }
+  const Bits32 rest = static_cast<Bits32>(value % divisor);
+  value /= divisor;
+  return rest;
+}
+
+}  // namespace gradrail::gpu::kernels
