@@ -33,3 +33,19 @@ gradrail_feature(OFI "the ofi transport, a plug-in over libfabric" "${LIBFABRIC_
                  "libfabric >= 1.17 not found")
 pkg_check_modules(UCX QUIET IMPORTED_TARGET ucx>=1.13)
 gradrail_feature(UCX "the ucx transport, a plug-in over UCX" "${UCX_FOUND}" "${UCX_VERSION}" "UCX >= 1.13 not found")
+
+# The compiler alone: gpu/ reaches the driver, cuBLAS and NCCL when the program runs, and needs no header of theirs.
+find_program(GRADRAIL_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+set(nvcc_version "")
+if(GRADRAIL_NVCC)
+  execute_process(COMMAND ${GRADRAIL_NVCC} --version OUTPUT_VARIABLE nvcc_words ERROR_QUIET)
+  if(nvcc_words MATCHES "release ([0-9]+\\.[0-9]+)")
+    set(nvcc_version ${CMAKE_MATCH_1})
+  endif()
+endif()
+set(nvcc_found FALSE)
+if(nvcc_version VERSION_GREATER_EQUAL 12.8)
+  set(nvcc_found TRUE)
+endif()
+gradrail_feature(CUDA "kernels for GPUs" "${nvcc_found}" "nvcc ${nvcc_version}"
+                 "nvcc >= 12.8, the first for sm_100, not found")

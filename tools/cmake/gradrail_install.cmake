@@ -74,10 +74,10 @@ function(gradrail_install_libraries libraries)
   # gradrail_dnnl is ours only in name, but the exported worker refers to it.
   install(TARGETS ${libraries} gradrail_dnnl EXPORT gradrail_targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT gradrail_targets NAMESPACE gradrail:: FILE gradrailTargets.cmake DESTINATION ${GRADRAIL_INSTALL_CMAKE})
-  foreach(folder base topology transport ps worker)
+  foreach(folder base topology transport gpu ps worker)
     # A folder below transport is one implementation: users name transports by their words, never by these headers.
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/${folder}/*.h)
-    list(FILTER headers EXCLUDE REGEX "^transport/[^/]+/|/examples/|^ps/optimizer_(isa|kernel)|^topology/(discover|plan)_")
+    list(FILTER headers EXCLUDE REGEX "^transport/[^/]+/|/examples/|^gpu/(kernels/|host_compute_)|^ps/optimizer_(isa|kernel)|^topology/(discover|plan)_")
     foreach(header IN LISTS headers)
       get_filename_component(where ${header} DIRECTORY)
       install(FILES ${header} DESTINATION ${GRADRAIL_INSTALL_INCLUDE}/${where})

@@ -1,0 +1,153 @@
+#include "gpu/device_compute.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/device_memory.h"
+#include "gpu/native_error.h"
+
+namespace gradrail::gpu {
+namespace {
+
+constexpr unsigned kThreadsPerBlock = 256;
+/// Enough blocks to fill every multiprocessor (2048 threads each) and a few to come; kernels stride over the rest.
+constexpr size_t kBlocksPerMultiprocessor = 16;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Compute>> open_device(int ordinal) {
+  const absl::StatusOr<const Driver*> driver = Driver::get();
+  if (!driver.ok()) return driver.status();
+  return DeviceCompute::open(**driver, ordinal);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceCompute>> DeviceCompute::open(const Driver& driver, int ordinal,
+                                                                   const DeviceOptions& options) {
+  const absl::StatusOr<DeviceInfo> device = find_device(driver, ordinal);
+  if (!device.ok()) return device.status();
+  const absl::StatusOr<SharedContext> context = PrimaryContext::retain(driver, *device);
+  if (!context.ok()) return context.status();
+  absl::StatusOr<Module> module = Module::load(*context);
+  if (!module.ok()) return module.status();
+  absl::StatusOr<Stream> compute = Stream::create(*context);
+  if (!compute.ok()) return compute.status();
+  absl::StatusOr<Stream> copies = Stream::create(*context);
+  if (!copies.ok()) return copies.status();
+  absl::StatusOr<Event> behind = Event::create(*context);
+  if (!behind.ok()) return behind.status();
+  return std::unique_ptr<DeviceCompute>(new DeviceCompute(*context, *std::move(module), *std::move(compute),
+                                                          *std::move(copies), *std::move(behind), options));
+}
+
+DeviceCompute::DeviceCompute(SharedContext context, Module module, Stream compute, Stream copies, Event behind,
+                             const DeviceOptions& options)
+    : context_(std::move(context)),
+      options_(options),
+      module_(std::move(module)),
+      compute_(std::move(compute)),
+      copies_(std::move(copies)),
+      behind_(std::move(behind)),
+      last_answer_(Clock::now()) {}
+
+/// Freeing waits for the device, without a deadline of its own: so it is waited for here, with one.
+DeviceCompute::~DeviceCompute() { finish().IgnoreError(); }
+
+absl::StatusOr<std::unique_ptr<Memory>> DeviceCompute::allocate(size_t bytes) {
+  if (error_lasts_) return error_;
+  return DeviceMemory::allocate(context_, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<Pin>> DeviceCompute::pin(void* data, size_t bytes) {
+  if (error_lasts_) return error_;
+  return HostPin::pin(context_, data, bytes);
+}
+
+void DeviceCompute::upload(void* to, const void* from, size_t bytes) {
+  if (bytes == 0 || !begin()) return;
+  check(context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, compute_.handle()),
+        fmt::format("copying {} bytes to it", bytes));
+}
+
+void DeviceCompute::launch_kernel(const char* kernel, size_t work_items, void** arguments) {
+  if (work_items == 0 || !begin()) return;
+  const absl::StatusOr<cuda::Function> function = module_.find(kernel);
+  if (!function.ok()) return fail(function.status());
+  const size_t most = kBlocksPerMultiprocessor * static_cast<size_t>(std::max(1, context_->device().multiprocessors));
+  const size_t blocks = std::min((work_items + kThreadsPerBlock - 1) / kThreadsPerBlock, most);
+  check(context_->api().cuLaunchKernel(*function, static_cast<unsigned>(blocks), 1, 1, kThreadsPerBlock, 1, 1, 0,
+                                       compute_.handle(), arguments, nullptr),
+        kernel);
+}
+
+void DeviceCompute::product(const ProductShape& shape, const float* a, const float* b, float* c, bool accumulate) {
+  Blas* const products = begin() ? blas() : nullptr;
+  if (products != nullptr) fail(products->product(shape, a, b, c, accumulate));
+}
+
+void DeviceCompute::column_sums(size_t rows, size_t columns, const float* x, float* sums) {
+  Blas* const products = begin() ? blas() : nullptr;
+  const float* const units = products != nullptr ? ones(rows) : nullptr;
+  if (units != nullptr) fail(products->column_sums(rows, columns, x, units, sums));
+}
+
+/// Not before the first product: it takes memory that a shard, which has none, can use better.
+Blas* DeviceCompute::blas() {
+  if (blas_ != nullptr) return blas_.get();
+  absl::StatusOr<std::unique_ptr<Blas>> made = Blas::create(context_, compute_);
+  if (!made.ok()) {
+    fail(made.status());
+    return nullptr;
+  }
+  blas_ = *std::move(made);
+  return blas_.get();
+}
+
+const float* DeviceCompute::ones(size_t count) {
+  const size_t bytes = std::max<size_t>(1, count) * sizeof(float);
+  if (ones_ != nullptr && ones_->bytes() >= bytes) return ones_->as<float>();
+  absl::StatusOr<std::unique_ptr<Memory>> grown = allocate(bytes);
+  if (!grown.ok()) {
+    fail(grown.status());
+    return nullptr;
+  }
+  ones_ = *std::move(grown);
+  // Out of memory that nobody pinned, the driver has taken the bytes when the call returns.
+  const std::vector<float> values(bytes / sizeof(float), 1.0f);
+  upload(ones_->data(), values.data(), bytes);
+  return error_.ok() ? ones_->as<float>() : nullptr;
+}
+
+std::byte* DeviceCompute::scratch(size_t bytes) {
+  if (scratch_ != nullptr && scratch_->bytes() >= bytes) return scratch_->data();
+  absl::StatusOr<std::unique_ptr<Memory>> grown = allocate(bytes);
+  if (!grown.ok()) {
+    fail(grown.status());
+    return nullptr;
+  }
+  scratch_ = *std::move(grown);
+  return scratch_->data();
+}
+
+bool DeviceCompute::begin() {
+  if (!error_.ok()) return false;
+  context_->make_current();
+  return true;
+}
+
+void DeviceCompute::fail(const absl::Status& error) {
+  if (error_.ok()) error_ = error;
+}
+
+bool DeviceCompute::check(cuda::Result result, std::string_view operation) {
+  if (result == cuda::kSuccess) return true;
+  const bool lasts = is_lasting(result);
+  // A device that is lost hides what went wrong before.
+  if (error_.ok() || (lasts && !error_lasts_)) error_ = context_->status(result, operation);
+  error_lasts_ = error_lasts_ || lasts;
+  return false;
+}
+
+absl::Status DeviceCompute::take_error() { return error_lasts_ ? error_ : std::exchange(error_, absl::OkStatus()); }
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "gpu/cuda_abi.h"
+
+namespace gradrail::gpu {
+
+/// NVIDIA's driver, found when the program runs: the only door to CUDA.
+/// Threads  Any.
+class Driver {
+ public:
+  /// The host's, loaded by the first who asks; every later one gets the same answer.
+  /// Errors  FAILED_PRECONDITION: none, too old, or one that does not start; says which and what to do.
+  static absl::StatusOr<const Driver*> get();
+  /// From a library of this name or path.
+  static absl::StatusOr<std::unique_ptr<const Driver>> load(const char* library);
+
+  const cuda::Functions& api() const { return api_; }
+  /// 13000 is CUDA 13.0: the newest interface that the driver speaks.
+  int version() const { return version_; }
+  /// "13.0".
+  std::string version_text() const;
+  /// 0 with a driver that sees no device.
+  int device_count() const { return device_count_; }
+
+  /// CUDA's own name of a result, "CUDA_ERROR_OUT_OF_MEMORY".
+  std::string_view name_of(cuda::Result result) const;
+
+ private:
+  Driver() = default;
+  absl::Status find_functions(const char* library);
+  absl::Status start();
+
+  cuda::Functions api_;
+  int version_ = 0;
+  int device_count_ = 0;
+};
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace gradrail::gpu {
+
+/// A shared library that some hosts have. It stays loaded: NVIDIA's libraries run threads and exit handlers of their
+/// own.
+class Library {
+ public:
+  /// The first of `names` that loads.
+  /// Errors  NOT_FOUND: none does; says why for each.
+  static absl::StatusOr<Library> open(absl::Span<const char* const> names);
+
+  /// Null when the library has no such symbol.
+  void* symbol(const char* name) const;
+  const std::string& name() const { return name_; }
+
+ private:
+  Library(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
+  void* handle_;
+  std::string name_;
+};
+
+}  // namespace gradrail::gpu
