@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+namespace gradrail::simulated {
+
+struct Device;
+
+/// Memory of the devices, in one range of addresses that nothing else of the process uses: an address in it that lies
+/// in no living allocation is a mistake that is noticed, and no address comes twice.
+///
+///   [guard page][slack 0xff][allocation …][guard page]     the allocation's end, rounded up to 256, meets the guard
+///
+/// Each lies in a file of its own, so that other processes can map it (IPC) and it can stand for a dma-buf.
+class AddressSpace {
+ public:
+  struct Allocation {
+    Device* device;
+    uintptr_t address;
+    size_t bytes;
+    uintptr_t mapping;  ///< of the file, whole pages
+    size_t mapping_bytes;
+    int fd;
+    bool imported;  ///< another process' memory
+  };
+
+  AddressSpace();
+
+  /// Filled with 0xff, NaN in every float. 0 when the host has no memory.
+  uintptr_t allocate(Device* device, size_t bytes);
+  /// Takes over the descriptor of memory that another process allocated.
+  uintptr_t import(Device* device, int fd, size_t bytes);
+  /// False when no allocation begins there; ends the process when somebody wrote behind the allocation's end.
+  bool release(uintptr_t address, bool imported);
+
+  /// The living allocation that holds the address.
+  std::optional<Allocation> find(uintptr_t address) const;
+  /// True for addresses that belong to a device, dead or alive.
+  bool contains(uintptr_t address) const { return address - begin_ < kBytes; }
+  /// True when all of it lies in one living allocation, or is host memory.
+  bool is_usable(uintptr_t address, size_t bytes) const;
+  int count() const;
+
+  // Host memory that was pinned.
+  bool pin(uintptr_t address, size_t bytes);
+  bool unpin(uintptr_t address);
+  bool is_pinned(uintptr_t address, size_t bytes) const;
+  int pins() const;
+
+ private:
+  static constexpr size_t kBytes = size_t{256} << 30;
+  uintptr_t map(Device* device, int fd, size_t bytes, bool imported);
+
+  uintptr_t begin_;
+  mutable std::mutex mutex_;
+  uintptr_t next_;                               ///< under mutex_
+  std::map<uintptr_t, Allocation> allocations_;  ///< under mutex_, by address
+  std::map<uintptr_t, size_t> pins_;             ///< under mutex_
+};
+
+}  // namespace gradrail::simulated

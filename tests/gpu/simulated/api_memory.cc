@@ -1,0 +1,165 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "tests/gpu/simulated/api.h"
+
+using namespace gradrail::simulated;
+using cuda::DevicePointer;
+using cuda::Result;
+
+namespace {
+
+AddressSpace& memory() { return Machine::get().memory(); }
+
+/// What an IPC handle holds: where the file behind the memory is to be found.
+struct Handle {
+  char magic[8];
+  int process;
+  int fd;
+  size_t bytes;
+};
+constexpr char kMagic[8] = {'s', 'i', 'm', 'g', 'p', 'u', '0', '1'};
+static_assert(sizeof(Handle) <= sizeof(cuda::IpcMemoryHandle));
+
+void* pointer(DevicePointer address) { return reinterpret_cast<void*>(address); }
+
+}  // namespace
+
+GRADRAIL_SIMULATED Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  if (bytes == 0) return cuda::kInvalidValue;
+  const size_t total = Machine::get().configuration().memory_bytes;
+  if (bytes > total || ready.device->used_bytes.fetch_add(bytes) > total - bytes) {
+    if (bytes <= total) ready.device->used_bytes -= bytes;
+    return cuda::kOutOfMemory;
+  }
+  *address = memory().allocate(ready.device, bytes);
+  if (*address != 0) return cuda::kSuccess;
+  ready.device->used_bytes -= bytes;
+  return cuda::kOutOfMemory;
+}
+
+GRADRAIL_SIMULATED Result cuMemFree_v2(DevicePointer address) {
+  const auto allocation = memory().find(address);
+  if (!allocation || allocation->address != address || allocation->imported) return cuda::kInvalidValue;
+  Machine::get().drain(*allocation->device);  // as the real one does, though nothing says so
+  allocation->device->used_bytes -= allocation->bytes;
+  return memory().release(address, false) ? cuda::kSuccess : cuda::kInvalidValue;
+}
+
+GRADRAIL_SIMULATED Result cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  *total_bytes = Machine::get().configuration().memory_bytes;
+  *free_bytes = *total_bytes - ready.device->used_bytes;
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuMemGetAddressRange_v2(DevicePointer* base, size_t* bytes, DevicePointer address) {
+  const auto allocation = memory().find(address);
+  if (!allocation) return cuda::kNotFound;
+  *base = allocation->address;
+  *bytes = allocation->bytes;
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuMemHostRegister_v2(void* data, size_t bytes, unsigned) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (data == nullptr || bytes == 0 || memory().contains(address)) return cuda::kInvalidValue;
+  return memory().pin(address, bytes) ? cuda::kSuccess : cuda::kHostMemoryAlreadyRegistered;
+}
+
+GRADRAIL_SIMULATED Result cuMemHostUnregister(void* data) {
+  return memory().unpin(reinterpret_cast<uintptr_t>(data)) ? cuda::kSuccess : cuda::kHostMemoryNotRegistered;
+}
+
+GRADRAIL_SIMULATED Result cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes, cuda::Stream handle) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  if (!memory().is_usable(to, bytes) || !memory().is_usable(from, bytes)) return cuda::kInvalidValue;
+  Stream& stream = *stream_of(handle);
+  const auto is_pageable = [&](DevicePointer address) {
+    return !memory().contains(address) && !memory().is_pinned(address, bytes);
+  };
+  if (is_pageable(from)) {
+    // The real one has read the source when it returns, too.
+    const auto* source = static_cast<const std::byte*>(pointer(from));
+    auto staged = std::make_shared<std::vector<std::byte>>(source, source + bytes);
+    enqueue(stream, [=] { std::memcpy(pointer(to), staged->data(), bytes); });
+  } else {
+    enqueue(stream, [=, device = ready.device] {
+      if (memory().is_usable(to, bytes) && memory().is_usable(from, bytes)) {
+        std::memcpy(pointer(to), pointer(from), bytes);
+      } else {
+        device->error = cuda::kIllegalAddress;  // freed meanwhile
+      }
+    });
+  }
+  if (is_pageable(to)) stream.drain();  // as the real one: it returns when the bytes are there
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, cuda::Stream stream) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  if (!memory().contains(to) || !memory().is_usable(to, bytes)) return cuda::kInvalidValue;
+  enqueue(*stream_of(stream), [=] { std::memset(pointer(to), value, bytes); });
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuPointerSetAttribute(const void*, int attribute, DevicePointer address) {
+  if (attribute != cuda::kPointerAttributeSyncMemops) return cuda::kInvalidValue;
+  return memory().find(address) ? cuda::kSuccess : cuda::kInvalidValue;
+}
+
+GRADRAIL_SIMULATED Result cuIpcGetMemHandle(cuda::IpcMemoryHandle* result, DevicePointer address) {
+  const auto allocation = memory().find(address);
+  if (!allocation || allocation->imported) return cuda::kInvalidValue;
+  Handle handle{.process = getpid(), .fd = allocation->fd, .bytes = allocation->bytes};
+  std::memcpy(handle.magic, kMagic, sizeof(kMagic));
+  std::memset(result, 0, sizeof(*result));
+  std::memcpy(result, &handle, sizeof(handle));
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuIpcOpenMemHandle_v2(DevicePointer* address, cuda::IpcMemoryHandle words, unsigned) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  Handle handle;
+  std::memcpy(&handle, &words, sizeof(handle));
+  if (std::memcmp(handle.magic, kMagic, sizeof(kMagic)) != 0) return cuda::kInvalidValue;
+  if (handle.process == getpid()) return cuda::kInvalidContext;  // CUDA maps memory of others only
+  char path[64];
+  std::snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.process, handle.fd);
+  const int fd = open(path, O_RDWR | O_CLOEXEC);
+  if (fd < 0) return cuda::kInvalidValue;
+  *address = memory().import(ready.device, fd, handle.bytes);
+  return *address != 0 ? cuda::kSuccess : cuda::kOutOfMemory;
+}
+
+GRADRAIL_SIMULATED Result cuIpcCloseMemHandle(DevicePointer address) {
+  const auto allocation = memory().find(address);
+  if (!allocation) return cuda::kInvalidValue;
+  Machine::get().drain(*allocation->device);
+  return memory().release(address, true) ? cuda::kSuccess : cuda::kInvalidValue;
+}
+
+GRADRAIL_SIMULATED Result cuMemGetHandleForAddressRange(void* handle, DevicePointer address, size_t bytes, int type,
+                                                        unsigned long long) {
+  const auto allocation = memory().find(address);
+  if (!Machine::get().configuration().dma_buf) return cuda::kNotSupported;
+  if (!allocation || type != cuda::kRangeHandleDmaBufFd || bytes == 0) return cuda::kInvalidValue;
+  const uintptr_t end = allocation->mapping + allocation->mapping_bytes;
+  if (address % 4096 != 0 || bytes % 4096 != 0 || address + bytes > end) return cuda::kInvalidValue;
+  *static_cast<int*>(handle) = dup(allocation->fd);
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuFlushGPUDirectRDMAWrites(int, int) { return Ready().error(); }

@@ -1,0 +1,144 @@
+#include <memory>
+
+#include "tests/gpu/simulated/api.h"
+#include "tests/gpu/simulated/kernels.h"
+
+using namespace gradrail::simulated;
+using cuda::Result;
+
+void gradrail::simulated::enqueue(Stream& stream, std::function<void()> operation) {
+  stream.enqueue([&device = stream.device(), operation = std::move(operation)] {
+    if (device.error == cuda::kSuccess) operation();
+  });
+}
+
+namespace {
+
+std::shared_ptr<Event> find_event(cuda::Event handle) {
+  Machine& machine = Machine::get();
+  std::lock_guard lock(machine.mutex);
+  const auto found = machine.events.find(handle);
+  return found == machine.events.end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+GRADRAIL_SIMULATED Result cuStreamCreate(cuda::Stream* handle, unsigned) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  auto* stream = new Stream(*ready.device);
+  Machine& machine = Machine::get();
+  std::lock_guard lock(machine.mutex);
+  machine.streams.insert(stream);
+  *handle = reinterpret_cast<cuda::Stream>(stream);
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuStreamDestroy_v2(cuda::Stream handle) {
+  Stream* stream = stream_of(handle);
+  {
+    std::lock_guard lock(Machine::get().mutex);
+    if (Machine::get().streams.erase(stream) == 0) return cuda::kInvalidHandle;
+  }
+  delete stream;
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuEventCreate(cuda::Event* handle, unsigned) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  auto event = std::make_shared<Event>();
+  *handle = reinterpret_cast<cuda::Event>(event.get());
+  std::lock_guard lock(Machine::get().mutex);
+  Machine::get().events[*handle] = std::move(event);
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuEventDestroy_v2(cuda::Event handle) {
+  std::lock_guard lock(Machine::get().mutex);
+  return Machine::get().events.erase(handle) == 1 ? cuda::kSuccess : cuda::kInvalidHandle;
+}
+
+GRADRAIL_SIMULATED Result cuEventRecord(cuda::Event handle, cuda::Stream stream) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  const std::shared_ptr<Event> event = find_event(handle);
+  if (event == nullptr) return cuda::kInvalidHandle;
+  uint64_t generation = 0;
+  {
+    std::lock_guard lock(event->mutex);
+    generation = ++event->recorded;
+  }
+  // Also on a device that failed: whoever waits for the mark in another stream goes on, and then sees the error.
+  stream_of(stream)->enqueue([=] {
+    std::lock_guard lock(event->mutex);
+    event->completed = std::max(event->completed, generation);
+    event->reached.notify_all();
+  });
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuEventQuery(cuda::Event handle) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  const std::shared_ptr<Event> event = find_event(handle);
+  if (event == nullptr) return cuda::kInvalidHandle;
+  std::lock_guard lock(event->mutex);
+  return event->completed >= event->recorded ? cuda::kSuccess : cuda::kNotReady;
+}
+
+GRADRAIL_SIMULATED Result cuStreamWaitEvent(cuda::Stream stream, cuda::Event handle, unsigned) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  const std::shared_ptr<Event> event = find_event(handle);
+  if (event == nullptr) return cuda::kInvalidHandle;
+  uint64_t generation = 0;
+  {
+    std::lock_guard lock(event->mutex);
+    generation = event->recorded;
+  }
+  stream_of(stream)->enqueue([=] {
+    std::unique_lock lock(event->mutex);
+    event->reached.wait(lock, [&] { return event->completed >= generation; });
+  });
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuModuleLoadData(cuda::Module* module, const void* image) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  if (image == nullptr) return cuda::kInvalidValue;
+  // The kernels are this library's own, whatever is in the image: gradrail may have been built without nvcc.
+  if (Machine::get().configuration().image == "refuse") return cuda::kNoBinaryForGpu;
+  ++Machine::get().modules;
+  *module = reinterpret_cast<cuda::Module>(&Machine::get());
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuModuleUnload(cuda::Module) {
+  --Machine::get().modules;
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuModuleGetFunction(cuda::Function* function, cuda::Module, const char* name) {
+  const Kernel* kernel = find_kernel(name);
+  if (kernel == nullptr) return cuda::kNotFound;
+  *function = reinterpret_cast<cuda::Function>(const_cast<Kernel*>(kernel));
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuLaunchKernel(cuda::Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                         cuda::Stream handle, void** arguments, void** extra) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  const bool is_flat = grid_y == 1 && grid_z == 1 && block_y == 1 && block_z == 1 && shared_bytes == 0 && !extra;
+  if (!is_flat || grid_x == 0 || block_x == 0 || block_x > 1024) return cuda::kInvalidValue;
+  Device* device = ready.device;
+  enqueue(*stream_of(handle), [device, run = bind_kernel(function, arguments), grid_x, block_x] {
+    Machine::get().count_launch(*device);
+    if (device->error != cuda::kSuccess) return;
+    if (!run(grid_x, block_x)) device->error = cuda::kIllegalAddress;
+  });
+  return cuda::kSuccess;
+}

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace gradrail::simulated {
+
+/// What GRADRAIL_SIMULATED_GPU says, such as "devices=2,memory=64M,lose=0@100". An unknown word ends the process: a
+/// test whose fault is misspelt must not pass.
+struct Configuration {
+  int devices = 1;
+  size_t memory_bytes = size_t{4} << 30;  ///< memory: of each device
+  int driver_version = 13000;             ///< driver
+  int init_result = 0;                    ///< init: what cuInit answers
+  int delay_us = 0;                       ///< delay: before each operation of a stream, so that missing waits show
+  bool dma_buf = true;                    ///< dma_buf=0: without
+  std::string image;                      ///< image=refuse: modules are refused, as by a device without fitting code
+  std::map<int, uint64_t> lose;           ///< lose=D@N: device D fails at its launch N, counted from 1
+  std::map<int, uint64_t> hang;           ///< hang=D@N: … never comes to an end
+  std::map<int, uint64_t> fault;          ///< fault=D@N: … uses an illegal address
+
+  static Configuration parse(const std::string& words);
+  static Configuration from_environment();
+};
+
+}  // namespace gradrail::simulated

@@ -1,0 +1,51 @@
+#include "tests/gpu/simulated/control.h"
+
+#include "tests/gpu/simulated/api.h"
+
+using namespace gradrail::simulated;
+
+void gradrail_simulated_configure(const char* words) { Machine::get().configure(Configuration::parse(words)); }
+
+void gradrail_simulated_objects(SimulatedObjects* objects) {
+  Machine& machine = Machine::get();
+  std::lock_guard lock(machine.mutex);
+  int contexts = 0;
+  for (int ordinal = 0; Device* device = machine.device(ordinal); ++ordinal) contexts += device->retained;
+  *objects = {.allocations = machine.memory().count(),
+              .pins = machine.memory().pins(),
+              .streams = static_cast<int>(machine.streams.size()),
+              .events = static_cast<int>(machine.events.size()),
+              .modules = machine.modules,
+              .contexts = contexts};
+}
+
+void gradrail_simulated_release_hang() {
+  for (int ordinal = 0; Device* device = Machine::get().device(ordinal); ++ordinal) device->hangs = false;
+}
+
+int gradrail_simulated_launch(CUstream_st* handle, void (*operation)(void*), void* argument) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  Stream& stream = *stream_of(handle);
+  // Run even on a device that failed: the argument's owner is the operation.
+  stream.enqueue([&stream, operation, argument] {
+    Machine::get().count_launch(stream.device());
+    operation(argument);
+  });
+  return cuda::kSuccess;
+}
+
+int gradrail_simulated_current() {
+  const Device* device = current_device();
+  return device == nullptr ? -1 : device->ordinal;
+}
+
+void gradrail_simulated_fail(CUstream_st* stream, int result) { stream_of(stream)->device().error = result; }
+
+int gradrail_simulated_error(CUstream_st* stream) { return stream_of(stream)->device().error; }
+
+int gradrail_simulated_is_usable(const void* data, size_t bytes) {
+  const AddressSpace& memory = Machine::get().memory();
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return memory.contains(address) ? memory.is_usable(address, bytes) : memory.is_pinned(address, bytes);
+}

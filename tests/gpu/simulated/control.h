@@ -1,0 +1,35 @@
+#pragma once
+
+#include "gpu/cuda_abi.h"
+
+// The simulated libcuda's own functions: for tests, which find them by name, and for the simulated cuBLAS and NCCL,
+// which are linked with it.
+
+#define GRADRAIL_SIMULATED_CONTROL extern "C" __attribute__((visibility("default")))
+
+/// What is living and was not given back.
+struct SimulatedObjects {
+  int allocations;
+  int pins;
+  int streams;
+  int events;
+  int modules;
+  int contexts;
+};
+
+/// From now on as with these words in GRADRAIL_SIMULATED_GPU; devices work again. To be called while nothing runs.
+GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_configure(const char* words);
+GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_objects(SimulatedObjects* objects);
+/// Ends what hangs, so that a process can end in order.
+GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_release_hang();
+
+/// Enqueues `operation(argument)` as a launch of its own. What cuLaunchKernel would answer.
+GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_launch(CUstream_st* stream, void (*operation)(void*), void* argument);
+/// The calling thread's device, -1 without one.
+GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_current();
+/// Makes everything on the stream's device fail from now on.
+GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_fail(CUstream_st* stream, int result);
+/// What its device failed with, 0 while it works.
+GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_error(CUstream_st* stream);
+/// 1 when kernels may use all of the range: it lies in one living allocation, or is pinned.
+GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_is_usable(const void* data, size_t bytes);

@@ -1,0 +1,122 @@
+#include "tests/gpu/simulated/kernels.h"
+
+#include <csetjmp>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "tests/gpu/simulated/machine.h"
+
+// What CUDA C++ adds to the language, so that the kernels' own sources are what runs here.
+namespace {
+struct Index {
+  unsigned x;
+};
+thread_local Index threadIdx, blockIdx, blockDim, gridDim;
+}  // namespace
+#define __global__
+#define __device__
+#define __host__
+#define __grid_constant__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#include "gpu/kernels/kernels.cu"
+
+namespace gradrail::simulated {
+
+struct Kernel {
+  const char* name;
+  size_t argument_bytes;
+  void (*run)(const void* argument);
+};
+
+namespace {
+
+using namespace gpu::kernels;
+
+template <auto function, typename Argument>
+void call(const void* argument) {
+  function(*static_cast<const Argument*>(argument));
+}
+
+const Kernel kKernels[] = {
+#define GRADRAIL_KERNEL(name, Argument) {#name, sizeof(Argument), &call<&name, Argument>},
+#include "gpu/kernels/list.inc"
+#undef GRADRAIL_KERNEL
+};
+
+thread_local sigjmp_buf* rescue = nullptr;  ///< where a kernel's bad access on this thread ends
+struct sigaction previous;
+
+void on_bad_access(int signal, siginfo_t* info, void* context) {
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (rescue != nullptr && Machine::get().memory().contains(address)) siglongjmp(*rescue, 1);
+  // Not a kernel's: as if this handler were not there.
+  sigaction(SIGSEGV, &previous, nullptr);
+  if (previous.sa_flags & SA_SIGINFO) previous.sa_sigaction(signal, info, context);
+}
+
+void watch_accesses() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_bad_access;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sigaction(SIGSEGV, &action, &previous);
+  });
+}
+
+struct Launch {
+  const Kernel& kernel;
+  const void* argument;
+  unsigned blocks;
+  unsigned threads;
+};
+
+void run_all(const Launch& launch) {
+  gridDim = {launch.blocks};
+  blockDim = {launch.threads};
+  for (unsigned block = 0; block < launch.blocks; ++block) {
+    blockIdx = {block};
+    for (unsigned thread = 0; thread < launch.threads; ++thread) {
+      threadIdx = {thread};
+      launch.kernel.run(launch.argument);
+    }
+  }
+}
+
+bool run_watched(const Launch& launch) {
+  watch_accesses();
+  sigjmp_buf here;
+  if (sigsetjmp(here, 1) != 0) {
+    rescue = nullptr;
+    return false;
+  }
+  rescue = &here;
+  run_all(launch);
+  rescue = nullptr;
+  return true;
+}
+
+}  // namespace
+
+const Kernel* find_kernel(const char* name) {
+  for (const Kernel& kernel : kKernels) {
+    if (std::strcmp(kernel.name, name) == 0) return &kernel;
+  }
+  return nullptr;
+}
+
+std::function<bool(unsigned, unsigned)> bind_kernel(gpu::cuda::Function function, void** arguments) {
+  const auto* kernel = reinterpret_cast<const Kernel*>(function);
+  // Storage of max_align_t's alignment, as every argument structure needs at most.
+  std::vector<std::max_align_t> copy((kernel->argument_bytes + sizeof(std::max_align_t) - 1) /
+                                     sizeof(std::max_align_t));
+  std::memcpy(copy.data(), arguments[0], kernel->argument_bytes);
+  return [kernel, copy = std::move(copy)](unsigned blocks, unsigned threads) {
+    return run_watched({*kernel, copy.data(), blocks, threads});
+  };
+}
+
+}  // namespace gradrail::simulated

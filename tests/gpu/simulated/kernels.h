@@ -1,0 +1,18 @@
+#pragma once
+
+#include <functional>
+
+#include "gpu/cuda_abi.h"
+
+namespace gradrail::simulated {
+
+struct Kernel;
+
+/// Null when the build has no kernel of this name.
+const Kernel* find_kernel(const char* name);
+
+/// The launch, with the arguments copied as the driver does. Called with the number of blocks and of threads in each;
+/// false: it touched memory that no living allocation has.
+std::function<bool(unsigned, unsigned)> bind_kernel(gpu::cuda::Function function, void** arguments);
+
+}  // namespace gradrail::simulated

@@ -1,0 +1,110 @@
+#include "tests/gpu/simulated/machine.h"
+
+#include <chrono>
+
+namespace gradrail::simulated {
+namespace {
+
+constexpr int kMostDevices = 16;
+thread_local Device* current = nullptr;
+
+}  // namespace
+
+Device* current_device() { return current; }
+void set_current_device(Device* device) { current = device; }
+
+Stream::~Stream() {
+  {
+    std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Stream::enqueue(std::function<void()> operation) {
+  {
+    std::lock_guard lock(mutex_);
+    operations_.push_back(std::move(operation));
+  }
+  changed_.notify_all();
+}
+
+void Stream::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return operations_.empty(); });
+}
+
+void Stream::run() {
+  set_current_device(&device_);
+  for (;;) {
+    std::function<void()> operation;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return ends_ || !operations_.empty(); });
+      if (operations_.empty()) return;
+      operation = operations_.front();
+    }
+    if (const int delay = Machine::get().configuration().delay_us; delay > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(delay));
+    }
+    while (device_.hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    operation();
+    {
+      std::lock_guard lock(mutex_);
+      operations_.pop_front();
+    }
+    changed_.notify_all();
+  }
+}
+
+Machine& Machine::get() {
+  static Machine& machine = *new Machine;
+  return machine;
+}
+
+Machine::Machine() {
+  for (int ordinal = 0; ordinal < kMostDevices; ++ordinal) {
+    devices_.push_back(std::make_unique<Device>());
+    devices_.back()->ordinal = ordinal;
+  }
+  configure(Configuration::from_environment());
+}
+
+void Machine::configure(const Configuration& configuration) {
+  configuration_ = configuration;
+  for (const auto& device : devices_) {
+    device->error = gpu::cuda::kSuccess;
+    device->hangs = false;
+    device->launches = 0;
+  }
+}
+
+Device* Machine::device(int ordinal) {
+  if (ordinal < 0 || ordinal >= configuration_.devices || ordinal >= kMostDevices) return nullptr;
+  return devices_[static_cast<size_t>(ordinal)].get();
+}
+
+void Machine::count_launch(Device& device) {
+  const uint64_t launch = ++device.launches;
+  const auto due = [&](const std::map<int, uint64_t>& when) {
+    const auto found = when.find(device.ordinal);
+    return found != when.end() && found->second == launch;
+  };
+  if (due(configuration_.lose)) device.error = gpu::cuda::kUnknown;
+  if (due(configuration_.fault)) device.error = gpu::cuda::kIllegalAddress;
+  if (due(configuration_.hang)) device.hangs = true;
+}
+
+void Machine::drain(Device& device) {
+  std::set<Stream*> all;
+  {
+    std::lock_guard lock(mutex);
+    all = streams;
+  }
+  for (Stream* stream : all) {
+    if (&stream->device() == &device) stream->drain();
+  }
+}
+
+}  // namespace gradrail::simulated

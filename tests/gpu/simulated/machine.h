@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "gpu/cuda_abi.h"
+#include "tests/gpu/simulated/address_space.h"
+#include "tests/gpu/simulated/configuration.h"
+
+namespace gradrail::simulated {
+
+using gpu::cuda::Result;
+
+/// A mark: reached once the stream has got as far as the record that was the newest when it was asked for.
+struct Event {
+  std::mutex mutex;
+  std::condition_variable reached;
+  uint64_t recorded = 0;
+  uint64_t completed = 0;
+};
+
+struct Device {
+  int ordinal = 0;
+  std::atomic<Result> error = gpu::cuda::kSuccess;  ///< lasting: everything answers it from then on
+  std::atomic<bool> hangs = false;
+  std::atomic<uint64_t> launches = 0;
+  std::atomic<size_t> used_bytes = 0;
+  std::atomic<int> retained = 0;
+};
+
+/// Operations in order on a thread of their own, so that nothing is done before somebody waits for it by chance only.
+class Stream {
+ public:
+  explicit Stream(Device& device) : device_(device), thread_([this] { run(); }) {}
+  ~Stream();
+
+  Device& device() { return device_; }
+  void enqueue(std::function<void()> operation);
+  void drain();
+
+ private:
+  void run();
+
+  Device& device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> operations_;  ///< under mutex_; the first is being done
+  bool ends_ = false;                             ///< under mutex_
+  std::thread thread_;
+};
+
+/// Everything that the driver knows. It is never destroyed: streams of a program that just ends still run.
+class Machine {
+ public:
+  static Machine& get();
+
+  void configure(const Configuration& configuration);
+  const Configuration& configuration() const { return configuration_; }
+  Device* device(int ordinal);
+  AddressSpace& memory() { return memory_; }
+
+  /// Counts a launch of the device and lets happen what the configuration has for it.
+  void count_launch(Device& device);
+  /// Waits for every stream of the device.
+  void drain(Device& device);
+
+  std::mutex mutex;
+  std::set<Stream*> streams;                                  ///< under mutex
+  std::map<gpu::cuda::Event, std::shared_ptr<Event>> events;  ///< under mutex
+  std::atomic<int> modules = 0;
+
+ private:
+  Machine();
+  Configuration configuration_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  AddressSpace memory_;
+};
+
+/// The calling thread's device, null before cuCtxSetCurrent.
+Device* current_device();
+void set_current_device(Device* device);
+
+}  // namespace gradrail::simulated

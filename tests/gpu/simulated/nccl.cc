@@ -1,0 +1,163 @@
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "gpu/nccl_abi.h"
+#include "tests/gpu/simulated/control.h"
+
+// NCCL for the simulated driver: all-reduce between the devices of one process, the operation of each on its own
+// stream. It waits for its peers for ever, as the real one does, until somebody aborts.
+
+namespace {
+
+using namespace gradrail::gpu;
+using nccl::Result;
+
+constexpr Result kInternalError = 3;
+constexpr Result kInvalidArgument = 4;
+
+/// One all-reduce, the n-th of every rank.
+struct Round {
+  std::vector<const float*> from;
+  std::vector<float*> to;
+  size_t count = 0;
+  size_t arrived = 0;
+  bool differs = false;  ///< the ranks disagree on the count
+  bool done = false;
+};
+
+struct Group {
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t ranks = 0;
+  bool aborted = false;
+  std::map<size_t, Round> rounds;
+};
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<Group> group;
+  size_t rank = 0;
+  int ordinal = 0;
+  size_t next_round = 0;
+};
+
+namespace {
+
+struct Operation {
+  std::shared_ptr<Group> group;
+  CUstream_st* stream;
+  size_t rank;
+  size_t round;
+  const float* from;
+  float* to;
+  size_t count;
+};
+
+void average(Round& round) {
+  const float share = 1.0f / static_cast<float>(round.from.size());
+  std::vector<float> sums(round.from[0], round.from[0] + round.count);
+  for (size_t rank = 1; rank < round.from.size(); ++rank) {
+    for (size_t i = 0; i < round.count; ++i) sums[i] += round.from[rank][i];
+  }
+  for (float& sum : sums) sum *= share;
+  for (float* to : round.to) std::memcpy(to, sums.data(), round.count * sizeof(float));
+}
+
+void reduce(void* argument) {
+  const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
+  if (gradrail_simulated_error(operation->stream) != cuda::kSuccess) return;  // this device does not answer any more
+  Group& group = *operation->group;
+  std::unique_lock lock(group.mutex);
+  Round& round = group.rounds[operation->round];
+  round.from.resize(group.ranks);
+  round.to.resize(group.ranks);
+  round.from[operation->rank] = operation->from;
+  round.to[operation->rank] = operation->to;
+  round.differs = round.differs || (round.arrived > 0 && round.count != operation->count);
+  round.count = operation->count;
+  if (++round.arrived == group.ranks) {
+    if (!round.differs) average(round);
+    round.done = true;
+    group.changed.notify_all();
+  }
+  group.changed.wait(lock, [&] { return round.done || group.aborted; });
+  // The real one hangs or writes nonsense; a test shall see it at once.
+  if (round.differs) gradrail_simulated_fail(operation->stream, cuda::kIllegalAddress);
+}
+
+bool has_duplicates(int count, const int* ordinals) {
+  return std::set<int>(ordinals, ordinals + count).size() != static_cast<size_t>(count);
+}
+
+}  // namespace
+
+namespace gradrail::gpu::nccl {
+#define GRADRAIL_DECLARE(result, name, parameters) GRADRAIL_SIMULATED_CONTROL result name parameters;
+GRADRAIL_NCCL_FUNCTIONS(GRADRAIL_DECLARE)
+#undef GRADRAIL_DECLARE
+}  // namespace gradrail::gpu::nccl
+
+GRADRAIL_SIMULATED_CONTROL Result ncclGetVersion(int* version) {
+  *version = 22809;
+  return nccl::kSuccess;
+}
+
+GRADRAIL_SIMULATED_CONTROL Result ncclCommInitAll(ncclComm** communicators, int count, const int* ordinals) {
+  if (count <= 0) return kInvalidArgument;
+  if (has_duplicates(count, ordinals)) return nccl::kInvalidUsage;  // as the real one: a GPU has one rank
+  auto group = std::make_shared<Group>();
+  group->ranks = static_cast<size_t>(count);
+  for (int i = 0; i < count; ++i) communicators[i] = new ncclComm{group, static_cast<size_t>(i), ordinals[i]};
+  return nccl::kSuccess;
+}
+
+GRADRAIL_SIMULATED_CONTROL Result ncclCommDestroy(ncclComm* communicator) {
+  delete communicator;
+  return nccl::kSuccess;
+}
+
+GRADRAIL_SIMULATED_CONTROL Result ncclCommAbort(ncclComm* communicator) {
+  {
+    std::lock_guard lock(communicator->group->mutex);
+    communicator->group->aborted = true;
+  }
+  communicator->group->changed.notify_all();
+  delete communicator;
+  return nccl::kSuccess;
+}
+
+GRADRAIL_SIMULATED_CONTROL Result ncclCommGetAsyncError(ncclComm*, Result* error) {
+  *error = nccl::kSuccess;
+  return nccl::kSuccess;
+}
+
+GRADRAIL_SIMULATED_CONTROL const char* ncclGetErrorString(Result result) {
+  switch (result) {
+    case nccl::kSuccess:
+      return "no error";
+    case kInvalidArgument:
+      return "invalid argument";
+    case nccl::kInvalidUsage:
+      return "invalid usage";
+    default:
+      return "internal error";
+  }
+}
+
+GRADRAIL_SIMULATED_CONTROL Result ncclAllReduce(const void* from, void* to, size_t count, int type, int operation,
+                                                ncclComm* communicator, cuda::Stream stream) {
+  const bool known = type == nccl::kFloat32 && operation == nccl::kAverage;
+  const bool usable = gradrail_simulated_is_usable(from, count * sizeof(float)) != 0 &&
+                      gradrail_simulated_is_usable(to, count * sizeof(float)) != 0;
+  if (!known || !usable || gradrail_simulated_current() != communicator->ordinal) return kInvalidArgument;
+  auto* work = new Operation{
+      communicator->group,     stream, communicator->rank, communicator->next_round++, static_cast<const float*>(from),
+      static_cast<float*>(to), count};
+  return gradrail_simulated_launch(stream, reduce, work) == cuda::kSuccess ? nccl::kSuccess : kInternalError;
+}

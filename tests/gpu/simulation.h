@@ -1,0 +1,23 @@
+#pragma once
+
+#include "tests/gpu/simulated/control.h"
+
+namespace gradrail::gpu {
+
+/// The simulated driver's door for tests; closed where the driver of this process is a real one.
+class Simulation {
+ public:
+  static bool is_here();
+  /// As with these words in GRADRAIL_SIMULATED_GPU. To be called while nothing runs.
+  static void configure(const char* words);
+  /// Lets a device that hangs come to an end, so that the test's process can.
+  static void release_hang();
+  /// What was made on devices and not given back.
+  static SimulatedObjects objects();
+};
+
+/// For tests whose fault only the simulated driver can have.
+#define GRADRAIL_NEEDS_SIMULATION() \
+  if (!::gradrail::gpu::Simulation::is_here()) GTEST_SKIP() << "needs the simulated driver"
+
+}  // namespace gradrail::gpu
