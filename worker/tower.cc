@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
 #include "worker/models/elementwise.h"
 
 namespace gradrail::worker {
@@ -43,7 +45,7 @@ class Towers::Tower {
   Workload& workload() { return *workload_; }
   const Workload& workload() const { return *workload_; }
   Gradients gradients() const { return spans_; }
-  float cost = 0.0f;
+  absl::StatusOr<float> cost = 0.0f;
   absl::Status started;
 
  private:
@@ -128,6 +130,11 @@ void Towers::compute(Tower& tower, Parameters parameters) {
     complete_.push_back(tensor);
     changed_.notify_one();
   });
+  if (!tower.cost.ok()) {
+    const std::lock_guard lock(mutex_);
+    failed_ = true;
+    changed_.notify_one();
+  }
   finished();
   tower.workload().prefetch();  // the next batch is prepared while this one's gradient is under way
 }
@@ -138,36 +145,61 @@ void Towers::average_tensor(size_t tensor, absl::Span<float> target) const {
   average(sources, target.size(), target.data());
 }
 
-float Towers::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
+/// A tensor that all towers have, to be averaged; none: a tower failed, and no more will come.
+std::optional<size_t> Towers::next_complete() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return failed_ || !complete_.empty(); });
+  if (failed_) return std::nullopt;
+  const size_t tensor = complete_.front();
+  complete_.pop_front();
+  return tensor;
+}
+
+absl::StatusOr<float> Towers::mean_cost() const {
+  double cost = 0.0;
+  for (size_t i = 0; i < towers_.size(); ++i) {
+    const absl::StatusOr<float>& one = towers_[i]->cost;
+    if (!one.ok()) return absl::Status(one.status().code(), fmt::format("tower {}: {}", i, message_of(one.status())));
+    cost += *one;
+  }
+  return static_cast<float>(cost / static_cast<double>(towers_.size()));
+}
+
+absl::StatusOr<float> Towers::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
   std::fill(arrived_.begin(), arrived_.end(), size_t{0});
+  complete_.clear();
+  failed_ = false;
   for (const std::unique_ptr<Tower>& tower : towers_) {
     tower->tell([this, &tower = *tower, parameters] { compute(tower, parameters); });
   }
   for (size_t averaged = 0; averaged < gradients.size(); ++averaged) {
-    size_t tensor = 0;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return !complete_.empty(); });
-      tensor = complete_.front();
-      complete_.pop_front();
-    }
-    average_tensor(tensor, gradients[tensor]);
-    if (ready) ready(tensor);
+    const std::optional<size_t> tensor = next_complete();
+    if (!tensor.has_value()) break;
+    average_tensor(*tensor, gradients[*tensor]);
+    if (ready) ready(*tensor);
   }
   wait_finished(towers_.size());
-  double cost = 0.0;
-  for (const std::unique_ptr<Tower>& tower : towers_) cost += tower->cost;
-  return static_cast<float>(cost / static_cast<double>(towers_.size()));
+  return mean_cost();
 }
 
-std::vector<std::string> Towers::verdict(Parameters parameters) {
-  std::vector<std::string> lines;
+absl::StatusOr<std::vector<std::string>> Towers::verdict(Parameters parameters) {
+  absl::StatusOr<std::vector<std::string>> lines = std::vector<std::string>();
   towers_[0]->tell([&] {  // in its own thread: a replica has one owner
     lines = towers_[0]->workload().verdict(parameters);
     finished();
   });
   wait_finished(1);
   return lines;
+}
+
+void Towers::release_memory() {
+  for (const std::unique_ptr<Tower>& tower : towers_) {
+    tower->tell([this, &tower = *tower] {
+      tower.workload().release_memory();
+      finished();
+    });
+  }
+  wait_finished(towers_.size());
 }
 
 }  // namespace gradrail::worker

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,10 @@ class Towers final : public Workload {
   size_t batch_size() const override;
   /// Each tower does so by itself, as soon as it has computed.
   void prefetch() override {}
-  float step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
-  std::vector<std::string> verdict(Parameters parameters) override;
+  /// Errors  of the first tower that has one, and its number; the others have ended their step, too.
+  absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
+  absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override;
+  void release_memory() override;
 
  private:
   class Tower;
@@ -42,6 +45,8 @@ class Towers final : public Workload {
   void finished();
   void wait_finished(size_t count);
   void compute(Tower& tower, Parameters parameters);
+  std::optional<size_t> next_complete();
+  absl::StatusOr<float> mean_cost() const;
   void average_tensor(size_t tensor, absl::Span<float> target) const;
 
   std::vector<std::unique_ptr<Tower>> towers_;
@@ -50,6 +55,7 @@ class Towers final : public Workload {
   std::condition_variable changed_;
   std::vector<size_t> arrived_;  ///< under mutex_: by tensor, towers that have its gradient
   std::deque<size_t> complete_;  ///< under mutex_: tensors that all towers have, to be averaged
+  bool failed_ = false;          ///< under mutex_: a tower has, in this step
   size_t done_ = 0;              ///< under mutex_: towers that have finished what they were told
 };
 

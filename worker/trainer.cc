@@ -29,6 +29,18 @@ struct Views {
   std::vector<absl::Span<float>> gradients;
 };
 
+/// A device may hold on to the variables' memory: not beyond the run, since whoever has them may end before the model.
+class MemoryLender {
+ public:
+  explicit MemoryLender(Workload& workload) : workload_(workload) {}
+  ~MemoryLender() { workload_.release_memory(); }
+  MemoryLender(const MemoryLender&) = delete;
+  MemoryLender& operator=(const MemoryLender&) = delete;
+
+ private:
+  Workload& workload_;
+};
+
 /// As Python prints datetime.now().
 std::string now_text() {
   const auto now = std::chrono::system_clock::now();
@@ -58,6 +70,7 @@ class Run {
 
  private:
   absl::Status step();
+  absl::Status model_failed(const absl::Status& why);
   std::string step_line(uint32_t epoch, size_t batch, double average_ms) const;
   void report(uint32_t epoch, size_t batch);
   absl::Status save();
@@ -77,8 +90,18 @@ class Run {
   TimePoint line_start_ = start_;
 };
 
+/// A GPU was lost, or the like: the others need not wait until we are missed.
+absl::Status Run::model_failed(const absl::Status& why) {
+  variables_.leave().IgnoreError();
+  return absl::Status(why.code(),
+                      fmt::format("the model failed after {} steps of this worker: {}", steps_, message_of(why)));
+}
+
 absl::Status Run::step() {
-  cost_ = workload_.step(views_.parameters, views_.gradients, [this](size_t tensor) { variables_.ready(tensor); });
+  const absl::StatusOr<float> cost =
+      workload_.step(views_.parameters, views_.gradients, [this](size_t tensor) { variables_.ready(tensor); });
+  if (!cost.ok()) return model_failed(cost.status());
+  cost_ = *cost;
   variables_.exchange();
   workload_.prefetch();  // the next batch is prepared while the exchange is under way
   GRADRAIL_RETURN_IF_ERROR(variables_.wait());
@@ -150,7 +173,9 @@ absl::Status Run::last_words() {
                              : fmt::format("Stopped after {} steps of this worker", steps_));
   }
   if (is_chief() && !stopped) GRADRAIL_RETURN_IF_ERROR(variables_.settle());
-  for (const std::string& text : workload_.verdict(views_.parameters)) {
+  const absl::StatusOr<std::vector<std::string>> verdict = workload_.verdict(views_.parameters);
+  if (!verdict.ok()) return model_failed(verdict.status());
+  for (const std::string& text : *verdict) {
     if (output_.line) output_.line(text);
   }
   if (output_.line) {
@@ -197,6 +222,7 @@ absl::Status train(Variables& variables, Workload& workload, const TrainerOption
     workload.initialise(options.seed, views.writable);
   }
   GRADRAIL_RETURN_IF_ERROR(variables.start());
+  const MemoryLender lender(workload);
   Run run(variables, workload, options, output, stop);
   GRADRAIL_RETURN_IF_ERROR(run.all_epochs());
   GRADRAIL_RETURN_IF_ERROR(run.last_words());

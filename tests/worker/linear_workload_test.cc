@@ -23,7 +23,7 @@ Values gradient(Workload& workload, const Values& at, float* cost = nullptr) {
   Values result{NAN, NAN};
   const std::vector<absl::Span<const float>> parameters = {{&at.w, 1}, {&at.b, 1}};
   const std::vector<absl::Span<float>> gradients = {{&result.w, 1}, {&result.b, 1}};
-  const float mean_cost = workload.step(parameters, gradients, nullptr);
+  const float mean_cost = workload.step(parameters, gradients, nullptr).value();
   if (cost != nullptr) *cost = mean_cost;
   return result;
 }
@@ -55,8 +55,11 @@ TEST(LinearWorkload, TellsBiasThenWeight) {
   const Values at;
   Values out;
   std::vector<size_t> order;
-  linear.step({{{&at.w, 1}, {&at.b, 1}}}, {{{&out.w, 1}, {&out.b, 1}}},
-              [&](size_t tensor) { order.push_back(tensor); });
+  const absl::Status stepped = linear
+                                   .step({{{&at.w, 1}, {&at.b, 1}}}, {{{&out.w, 1}, {&out.b, 1}}},
+                                         [&](size_t tensor) { order.push_back(tensor); })
+                                   .status();
+  EXPECT_TRUE(stepped.ok()) << stepped;
   EXPECT_THAT(order, ::testing::ElementsAre(1, 0));
 }
 
@@ -109,7 +112,7 @@ TEST(LinearWorkload, AsyncWorkersConverge) {
 TEST(LinearWorkload, VerdictHasTheTutorialsWords) {
   Linear linear(100, 1, 0);
   const Values values{2.00004f, 9.99996f};
-  EXPECT_THAT(linear.verdict({{{&values.w, 1}, {&values.b, 1}}}), ::testing::ElementsAre("w = 2.0000, b = 10.0000"));
+  EXPECT_THAT(*linear.verdict({{{&values.w, 1}, {&values.b, 1}}}), ::testing::ElementsAre("w = 2.0000, b = 10.0000"));
   EXPECT_EQ(linear.batches_per_epoch(), 100u);
 }
 

@@ -29,7 +29,8 @@ std::vector<float> train_steps(ClientOptions options, uint32_t task_index) {
   if (task_index == 0) (*workload)->initialise(7, initial);
   absl::Status status = client->start();
   for (size_t step = 0; step < kSteps && status.ok(); ++step) {
-    (*workload)->step(parameters, gradients, [&](size_t tensor) { client->ready(tensor); });
+    status = (*workload)->step(parameters, gradients, [&](size_t tensor) { client->ready(tensor); }).status();
+    if (!status.ok()) break;
     client->exchange();
     status = client->wait();
   }

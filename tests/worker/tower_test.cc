@@ -51,7 +51,7 @@ class Trainee {
 
   float step(float learning_rate, const GradientReady& ready = nullptr) {
     for (auto& tensor : gradient_values_) std::fill(tensor.begin(), tensor.end(), -12345.0f);
-    const float cost = workload_.step(parameters_, gradients_, ready);
+    const float cost = workload_.step(parameters_, gradients_, ready).value();
     workload_.prefetch();
     for (size_t t = 0; t < values_.size(); ++t) {
       for (size_t i = 0; i < values_[t].size(); ++i) values_[t][i] -= learning_rate * gradient_values_[t][i];
@@ -142,7 +142,7 @@ TEST_F(TowersTest, OneTowerIsThePlainWorkload) {
   Trainee a(*towers), b(**plain);
   for (size_t i = 0; i < 5; ++i) ASSERT_EQ(a.step(0.02f), b.step(0.02f));
   EXPECT_EQ(a.values(), b.values());
-  EXPECT_EQ(towers->verdict(a.parameters()), (*plain)->verdict(b.parameters()));
+  EXPECT_EQ(*towers->verdict(a.parameters()), *(*plain)->verdict(b.parameters()));
 }
 
 TEST_F(TowersTest, TheOwnerHearsOfEachTensorOnceWhenItIsAveraged) {

@@ -44,7 +44,7 @@ class Trainee {
   }
 
   float step(float learning_rate) {
-    const float cost = workload_.step(parameters_, gradients_, nullptr);
+    const float cost = workload_.step(parameters_, gradients_, nullptr).value();
     workload_.prefetch();
     for (size_t t = 0; t < values_.size(); ++t) {
       for (size_t i = 0; i < values_[t].size(); ++i) values_[t][i] -= learning_rate * gradient_values_[t][i];
@@ -106,7 +106,7 @@ TEST(Workload, MlpLearnsTwoClassesOfAnySize) {
   float last_cost = 0.0f;
   for (int i = 0; i < 300; ++i) last_cost = trainee.step(0.1f);
   EXPECT_LT(last_cost, 0.2f * first_cost);
-  EXPECT_THAT((*workload)->verdict(trainee.parameters()), ::testing::ElementsAre("Test-Accuracy: 1.00"));
+  EXPECT_THAT(*(*workload)->verdict(trainee.parameters()), ::testing::ElementsAre("Test-Accuracy: 1.00"));
 }
 
 TEST(Workload, MlpFollowsTheReferenceTrainer) {
@@ -158,7 +158,7 @@ TEST(Workload, MlpReadsMnistWithinAnEpoch) {
   EXPECT_EQ((*workload)->batches_per_epoch(), 550u);
   Trainee trainee(**workload, 1);
   for (size_t i = 0; i < 550; ++i) trainee.step(0.5f);
-  const std::vector<std::string> verdict = (*workload)->verdict(trainee.parameters());
+  const std::vector<std::string> verdict = *(*workload)->verdict(trainee.parameters());
   ASSERT_EQ(verdict.size(), 1u);
   ASSERT_THAT(verdict[0], StartsWith("Test-Accuracy: "));
   EXPECT_GT(std::stod(verdict[0].substr(15)), 0.75) << verdict[0];

@@ -82,7 +82,9 @@ class BatchLoader {
   };
   /// The next batch; valid until the call after the next prefetch() or next().
   Batch next();
-  /// The same of a sparse loader; a loader answers to the one of its form only.
+  /// Where the images of all batches lie, one after another: for who copies them to a device.
+  absl::Span<const float> image_memory() const { return images_; }
+  /// next() of a sparse loader; a loader answers to the one of its form only.
   SparseBatch next_sparse();
 
  private:

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "worker/data/pixels.h"
+#include "worker/models/accuracy.h"
 #include "worker/models/convolutions.h"
 #include "worker/models/elementwise.h"
 #include "worker/models/product.h"
@@ -77,16 +78,6 @@ struct Cnn::Impl {
   void forward(const float* images, Parameters parameters);
   void backward(Parameters parameters, Gradients gradients, const GradientReady& ready);
 
-  size_t count_right(const uint8_t* labels, size_t rows) const {
-    size_t right = 0;
-    for (size_t row = 0; row < rows; ++row) {
-      const float* values = logits.data() + row * shape.classes;
-      const auto likeliest = std::max_element(values, values + shape.classes) - values;
-      right += likeliest == labels[row] ? 1 : 0;
-    }
-    return right;
-  }
-
   const Shape shape;
   const int threads;
   Convolutions convolutions;
@@ -95,7 +86,6 @@ struct Cnn::Impl {
   std::vector<float> hidden, hidden_gradient;
   std::vector<float> units, units_gradient;  // of the layer before the last
   std::vector<float> logits;                 // after the forward pass their gradient
-  std::vector<float> images;                 // accuracy() alone needs it: allocated when first called
 };
 
 Cnn::Cnn() = default;
@@ -208,19 +198,15 @@ float Cnn::step(absl::Span<const float> images, absl::Span<const uint8_t> labels
 
 float Cnn::accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters) {
   Impl& impl = *impl_;
-  const size_t pixels = impl.shape.side * impl.shape.side;
-  GRADRAIL_CHECK(!labels.empty() && images.size() == labels.size() * pixels);
   limit_product_threads(impl.threads);
-  impl.images.resize(impl.shape.batch * pixels);
-  size_t right = 0;
-  for (size_t first = 0; first < labels.size(); first += impl.shape.batch) {
-    // One shape for all: behind a smaller last batch the rows of the one before are computed and ignored.
-    const size_t rows = std::min(impl.shape.batch, labels.size() - first);
-    centre_pixels(images.data() + first * pixels, rows * pixels, impl.images.data());
-    impl.forward(impl.images.data(), parameters);
-    right += impl.count_right(labels.data() + first, rows);
-  }
-  return static_cast<float>(right) / static_cast<float>(labels.size());
+  const AccuracyShape shape{.batch = impl.shape.batch,
+                            .pixels = impl.shape.side * impl.shape.side,
+                            .classes = impl.shape.classes,
+                            .scale = centre_pixels};
+  return worker::accuracy(shape, images, labels, [&](const float* numbers) {
+    impl.forward(numbers, parameters);
+    return impl.logits.data();
+  });
 }
 
 }  // namespace gradrail::worker

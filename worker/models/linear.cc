@@ -29,7 +29,7 @@ void Linear::prefetch() {
   ready_ = true;
 }
 
-float Linear::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
+absl::StatusOr<float> Linear::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
   GRADRAIL_CHECK(parameters.size() == kTensorCount && gradients.size() == kTensorCount);
   prefetch();
   ready_ = false;
@@ -52,8 +52,8 @@ float Linear::step(Parameters parameters, Gradients gradients, const GradientRea
   return static_cast<float>(cost / count);
 }
 
-std::vector<std::string> Linear::verdict(Parameters parameters) {
-  return {fmt::format("w = {:.4f}, b = {:.4f}", parameters[kW][0], parameters[kB][0])};
+absl::StatusOr<std::vector<std::string>> Linear::verdict(Parameters parameters) {
+  return std::vector<std::string>{fmt::format("w = {:.4f}, b = {:.4f}", parameters[kW][0], parameters[kB][0])};
 }
 
 }  // namespace gradrail::worker

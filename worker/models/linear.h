@@ -21,8 +21,8 @@ class Linear final : public Workload {
   size_t batches_per_epoch() const override { return 100; }
   size_t batch_size() const override { return inputs_.size(); }
   void prefetch() override;
-  float step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
-  std::vector<std::string> verdict(Parameters parameters) override;
+  absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
+  absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override;
 
  private:
   const ps::Schema schema_;

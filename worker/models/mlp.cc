@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "worker/data/pixels.h"
+#include "worker/models/accuracy.h"
 #include "worker/models/elementwise.h"
 #include "worker/models/product.h"
 #include "worker/models/sparse_product.h"
@@ -77,16 +78,6 @@ struct Mlp::Impl {
   float backward(absl::Span<const uint8_t> labels, Parameters parameters, Gradients gradients,
                  const GradientReady& ready, absl::FunctionRef<void(const float* hidden_gradient)> write_w1);
 
-  size_t count_right(const uint8_t* labels, size_t rows) const {
-    size_t right = 0;
-    for (size_t row = 0; row < rows; ++row) {
-      const float* values = logits.data() + row * shape.classes;
-      const auto likeliest = std::max_element(values, values + shape.classes) - values;
-      right += likeliest == labels[row] ? 1 : 0;
-    }
-    return right;
-  }
-
   const Shape shape;
   const int threads;
   Products products;
@@ -94,7 +85,6 @@ struct Mlp::Impl {
   std::vector<float> hidden;
   std::vector<float> hidden_gradient;
   std::vector<float> logits;  // after the forward pass their gradient
-  std::vector<float> images;  // accuracy() alone needs it: allocated when first called
 };
 
 Mlp::Mlp() = default;
@@ -170,19 +160,13 @@ float Mlp::step(const SparseBatch& batch, Parameters parameters, Gradients gradi
 
 float Mlp::accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters) {
   Impl& impl = *impl_;
-  const Shape& shape = impl.shape;
-  GRADRAIL_CHECK(!labels.empty() && images.size() == labels.size() * shape.inputs);
   limit_product_threads(impl.threads);
-  impl.images.resize(shape.batch * shape.inputs);
-  size_t right = 0;
-  for (size_t first = 0; first < labels.size(); first += shape.batch) {
-    // The products have one shape: behind a smaller last batch the rows of the one before are computed and ignored.
-    const size_t rows = std::min(shape.batch, labels.size() - first);
-    scale_pixels(images.data() + first * shape.inputs, rows * shape.inputs, impl.images.data());
-    impl.forward(impl.images.data(), parameters);
-    right += impl.count_right(labels.data() + first, rows);
-  }
-  return static_cast<float>(right) / static_cast<float>(labels.size());
+  const AccuracyShape shape{
+      .batch = impl.shape.batch, .pixels = impl.shape.inputs, .classes = impl.shape.classes, .scale = scale_pixels};
+  return worker::accuracy(shape, images, labels, [&](const float* numbers) {
+    impl.forward(numbers, parameters);
+    return impl.logits.data();
+  });
 }
 
 }  // namespace gradrail::worker

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gpu/compute.h"
 #include "worker/models/mlp.h"
 
 namespace gradrail::worker {
@@ -28,10 +29,15 @@ class Workload {
   /// Prepares the next batch; called while an exchange is under way.
   virtual void prefetch() = 0;
   /// One forward and backward pass over the next batch; returns its mean cost.
-  virtual float step(Parameters parameters, Gradients gradients, const GradientReady& ready) = 0;
+  /// Errors  UNAVAILABLE: its device was lost, some tensors may have been called ready; INTERNAL: it failed otherwise.
+  virtual absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) = 0;
 
   /// Lines about the finished model in the tutorials' words: "Test-Accuracy: 0.65" or "w = 2.0000, b = 10.0000".
-  virtual std::vector<std::string> verdict(Parameters parameters) = 0;
+  /// Errors  as step().
+  virtual absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) = 0;
+
+  /// The memory that steps and verdicts were given is about to go: a device lets go of it.
+  virtual void release_memory() {}
 };
 
 struct WorkloadOptions {
@@ -51,8 +57,14 @@ struct WorkloadOptions {
 /// What `data_dir` holds; null for a model that needs no files. Errors as load_mnist.
 absl::StatusOr<std::shared_ptr<const MnistData>> load_data(const WorkloadOptions& options);
 
+/// Whether gpu::Compute has code for a model.
+bool computes_on_devices(const std::string& model);
+
+/// `device`: what the model computes with; null: this host, by oneDNN.
 /// INVALID_ARGUMENT: no such model (lists them), batches of all towers larger than the training set, images that the
-/// model does not take. Else as load_data.
-absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& options);
+/// model does not take, a model that devices have no code for. RESOURCE_EXHAUSTED: the device has too little memory.
+/// Else as load_data.
+absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& options,
+                                                        std::unique_ptr<gpu::Compute> device = nullptr);
 
 }  // namespace gradrail::worker

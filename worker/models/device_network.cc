@@ -1,0 +1,182 @@
+#include "worker/models/device_network.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "worker/data/pixels.h"
+#include "worker/models/accuracy.h"
+#include "worker/models/workload.h"
+
+namespace gradrail::worker {
+
+DeviceNetwork::DeviceNetwork(NetworkPlan plan, std::unique_ptr<gpu::Compute> device)
+    : plan_(std::move(plan)),
+      device_(std::move(device)),
+      host_costs_(plan_.batch),
+      host_logits_(plan_.batch * plan_.classes) {}
+
+DeviceNetwork::~DeviceNetwork() {
+  device_->finish().IgnoreError();  // copies under way write into memory that goes now
+}
+
+absl::StatusOr<std::unique_ptr<DeviceNetwork>> DeviceNetwork::create(NetworkPlan plan,
+                                                                     std::unique_ptr<gpu::Compute> device) {
+  std::unique_ptr<DeviceNetwork> network(new DeviceNetwork(std::move(plan), std::move(device)));
+  DeviceArena sizes;
+  network->lay_out(sizes);
+  absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = network->device_->allocate(sizes.bytes());
+  if (!memory.ok()) {
+    return absl::Status(memory.status().code(),
+                        fmt::format("{} needs {} MiB of {}: {}; a smaller --batch_size needs less", network->plan_.name,
+                                    (sizes.bytes() >> 20) + 1, network->device_->name(), message_of(memory.status())));
+  }
+  network->memory_ = *std::move(memory);
+  DeviceArena arena(network->memory_->data());
+  network->lay_out(arena);
+  return network;
+}
+
+void DeviceNetwork::lay_out(DeviceArena& arena) {
+  layers_.clear();
+  parameters_.clear();
+  gradients_.clear();
+  images_ = arena.take<float>(plan_.batch * plan_.pixels);
+  labels_ = arena.take<uint8_t>(plan_.batch);
+  costs_ = arena.take<float>(plan_.batch);
+  for (const ps::Tensor& tensor : plan_.schema) parameters_.push_back(arena.take<float>(tensor.elements()));
+  for (const ps::Tensor& tensor : plan_.schema) gradients_.push_back(arena.take<float>(tensor.elements()));
+  for (const LayerPlan& layer : plan_.layers) {
+    if (layer.kind == LayerPlan::Kind::convolution) {
+      gpu::ImageShape images = layer.image;
+      images.count = plan_.batch;
+      layers_.push_back(std::make_unique<DeviceConvolution>(arena, images, layer.outputs));
+    } else {
+      layers_.push_back(
+          std::make_unique<DeviceDense>(arena, plan_.batch, layer.inputs, layer.outputs, layer.activation));
+    }
+  }
+}
+
+void DeviceNetwork::upload_parameters(Parameters parameters) {
+  GRADRAIL_CHECK(parameters.size() == plan_.schema.size());
+  for (size_t t = 0; t < parameters.size(); ++t) {
+    device_->upload(parameters_[t], parameters[t].data(), parameters[t].size() * sizeof(float));
+  }
+}
+
+void DeviceNetwork::forward() {
+  const float* input = images_;
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    layers_[l]->forward(*device_, input, parameters_[plan_.layers[l].weights], parameters_[plan_.layers[l].bias]);
+    input = layers_[l]->output();
+  }
+}
+
+void DeviceNetwork::send(size_t tensor, absl::Span<float> target) {
+  leaving_.push_back({tensor, device_->download(target.data(), gradients_[tensor], target.size() * sizeof(float))});
+}
+
+/// Those that are there, without waiting: their exchange begins while the rest is enqueued.
+absl::Status DeviceNetwork::tell_arrived(const GradientReady& ready) {
+  while (told_ < leaving_.size() && device_->is_done(leaving_[told_].ticket)) {
+    GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceNetwork::tell_next(const GradientReady& ready) {
+  GRADRAIL_RETURN_IF_ERROR(device_->wait(leaving_[told_].ticket));
+  if (ready) ready(leaving_[told_].tensor);
+  ++told_;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& ready) {
+  for (size_t l = layers_.size(); l-- > 0;) {
+    DeviceLayer& layer = *layers_[l];
+    const LayerPlan& plan = plan_.layers[l];
+    layer.parameter_gradients(*device_, l > 0 ? layers_[l - 1]->output() : images_, gradients_[plan.weights],
+                              gradients_[plan.bias]);
+    send(plan.weights, gradients[plan.weights]);
+    send(plan.bias, gradients[plan.bias]);
+    if (l > 0) layer.input_gradient(*device_, parameters_[plan.weights], layers_[l - 1]->output_gradient());
+    GRADRAIL_RETURN_IF_ERROR(tell_arrived(ready));
+  }
+  while (told_ < leaving_.size()) GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceNetwork::run(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
+                                Gradients gradients, const GradientReady& ready) {
+  leaving_.clear();
+  told_ = 0;
+  upload_parameters(parameters);
+  device_->upload(images_, images.data(), images.size() * sizeof(float));
+  device_->upload(labels_, labels.data(), labels.size());
+  forward();
+  device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
+  const gpu::CopyTicket costs = device_->download(host_costs_.data(), costs_, host_costs_.size() * sizeof(float));
+  GRADRAIL_RETURN_IF_ERROR(backward(gradients, ready));
+  return device_->wait(costs);
+}
+
+absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::Span<const uint8_t> labels,
+                                          Parameters parameters, Gradients gradients, const GradientReady& ready) {
+  GRADRAIL_CHECK(images.size() == plan_.batch * plan_.pixels && labels.size() == plan_.batch);
+  GRADRAIL_CHECK(gradients.size() == plan_.schema.size());
+  GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < plan_.classes);
+  pins_.cover_all(*device_, parameters);
+  pins_.cover_all(*device_, gradients);
+  const absl::Status done = run(images, labels, parameters, gradients, ready);
+  if (!done.ok()) {
+    device_->finish().IgnoreError();  // nothing writes into the caller's memory any more
+    return done;
+  }
+  return static_cast<float>(std::accumulate(host_costs_.begin(), host_costs_.end(), 0.0) /
+                            static_cast<double>(plan_.batch));
+}
+
+absl::StatusOr<float> DeviceNetwork::step(BatchLoader& loader, Parameters parameters, Gradients gradients,
+                                          const GradientReady& ready) {
+  pins_.cover(*device_, loader.image_memory());
+  const BatchLoader::Batch batch = loader.next();
+  return step(batch.images, batch.labels, parameters, gradients, ready);
+}
+
+absl::StatusOr<float> DeviceNetwork::accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
+                                              Parameters parameters) {
+  const bool centred = plan_.form == BatchLoader::Form::kCentred;
+  const AccuracyShape shape{.batch = plan_.batch,
+                            .pixels = plan_.pixels,
+                            .classes = plan_.classes,
+                            .scale = centred ? centre_pixels : scale_pixels};
+  absl::Status failed;
+  upload_parameters(parameters);
+  const float share = worker::accuracy(shape, images, labels, [&](const float* numbers) {
+    device_->upload(images_, numbers, plan_.batch * plan_.pixels * sizeof(float));
+    forward();
+    failed.Update(device_->wait(device_->download(host_logits_.data(), logits(), host_logits_.size() * sizeof(float))));
+    return host_logits_.data();
+  });
+  if (!failed.ok()) return failed;
+  return share;
+}
+
+void DeviceNetwork::release_memory() {
+  device_->finish().IgnoreError();
+  pins_.clear();
+}
+
+absl::StatusOr<std::unique_ptr<Network>> make_device_network(const WorkloadOptions& options,
+                                                             std::unique_ptr<gpu::Compute> device) {
+  if (options.model == "mlp") return DeviceNetwork::create(mlp_plan(mlp_shape(options)), std::move(device));
+  const absl::StatusOr<Cnn::Shape> shape = cnn_shape(options);
+  if (!shape.ok()) return shape.status();
+  return DeviceNetwork::create(cnn_plan(*shape), std::move(device));
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "gpu/compute.h"
+#include "worker/models/device_layers.h"
+#include "worker/models/device_pins.h"
+#include "worker/models/network.h"
+#include "worker/models/network_plan.h"
+
+namespace gradrail::worker {
+
+/// Mlp or Cnn on a gpu::Compute: equal to those up to rounding. Parameters go up at the beginning of a step; each
+/// gradient comes down as soon as it is complete, beside the rest of the backward pass, into the caller's memory, which
+/// is pinned when first seen.
+/// Errors  step(), accuracy(): as gpu::Compute's. After one that is not UNAVAILABLE the next step may be tried.
+class DeviceNetwork final : public Network {
+ public:
+  /// RESOURCE_EXHAUSTED: says how much memory the network needs, and how to need less.
+  static absl::StatusOr<std::unique_ptr<DeviceNetwork>> create(NetworkPlan plan, std::unique_ptr<gpu::Compute> device);
+  ~DeviceNetwork() override;
+
+  BatchLoader::Form form() const override { return plan_.form; }
+  absl::StatusOr<float> step(BatchLoader& loader, Parameters parameters, Gradients gradients,
+                             const GradientReady& ready) override;
+  /// The same with a batch of one's own: images [batch, pixels], labels [batch].
+  absl::StatusOr<float> step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
+                             Gradients gradients, const GradientReady& ready);
+  absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
+                                 Parameters parameters) override;
+  void release_memory() override;
+
+ private:
+  /// A gradient on its way to the host.
+  struct Leaving {
+    size_t tensor;
+    gpu::CopyTicket ticket;
+  };
+
+  DeviceNetwork(NetworkPlan plan, std::unique_ptr<gpu::Compute> device);
+  void lay_out(DeviceArena& arena);
+  void upload_parameters(Parameters parameters);
+  void forward();
+  absl::Status run(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
+                   Gradients gradients, const GradientReady& ready);
+  absl::Status backward(Gradients gradients, const GradientReady& ready);
+  void send(size_t tensor, absl::Span<float> target);
+  absl::Status tell_arrived(const GradientReady& ready);
+  absl::Status tell_next(const GradientReady& ready);
+  float* logits() const { return layers_.back()->output(); }
+
+  const NetworkPlan plan_;
+  const std::unique_ptr<gpu::Compute> device_;
+  std::unique_ptr<gpu::Memory> memory_;
+  std::vector<std::unique_ptr<DeviceLayer>> layers_;
+  float* images_ = nullptr;
+  uint8_t* labels_ = nullptr;
+  float* costs_ = nullptr;
+  std::vector<float*> parameters_, gradients_;  // on the device, by tensor
+  std::vector<float> host_costs_, host_logits_;
+  std::vector<Leaving> leaving_;  // in this step
+  size_t told_ = 0;               // of those
+  DevicePins pins_;               // last: unpinned before the device goes
+};
+
+/// A DeviceNetwork of the sizes that `options` ask for.
+absl::StatusOr<std::unique_ptr<Network>> make_device_network(const WorkloadOptions& options,
+                                                             std::unique_ptr<gpu::Compute> device);
+
+}  // namespace gradrail::worker

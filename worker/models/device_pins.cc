@@ -1,0 +1,34 @@
+#include "worker/models/device_pins.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::worker {
+
+bool DevicePins::is_covered(const void* data) const {
+  return std::any_of(pinned_.begin(), pinned_.end(),
+                     [&](const Run& run) { return data >= run.data && data < run.data + run.bytes; });
+}
+
+void DevicePins::append(std::vector<Run>& runs, Run more) {
+  if (!runs.empty() && runs.back().data + runs.back().bytes == more.data) {
+    runs.back().bytes += more.bytes;
+  } else if (more.bytes > 0) {
+    runs.push_back(std::move(more));
+  }
+}
+
+void DevicePins::pin(gpu::Compute& device, const Run& run) {
+  absl::StatusOr<std::unique_ptr<gpu::Pin>> pin = device.pin(run.data, run.bytes);
+  if (!pin.ok() && !refused_) {
+    refused_ = true;  // once says it
+    spdlog::info("host memory is not pinned, so that copies of {} are slower: {}", device.name(),
+                 message_of(pin.status()));
+  }
+  pinned_.push_back({run.data, run.bytes, pin.ok() ? *std::move(pin) : nullptr});
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,81 @@
+#include "worker/models/mnist_workload.h"
+
+#include <utility>
+
+#include "fmt/format.h"
+#include "worker/data/dataset.h"
+#include "worker/models/device_network.h"
+#include "worker/models/network.h"
+
+namespace gradrail::worker {
+namespace {
+
+/// What of a model does not depend on where it computes.
+struct Model {
+  ps::Schema schema;
+  void (*initialise)(uint64_t seed, Gradients parameters) = nullptr;
+  int accuracy_places = 2;
+};
+
+class MnistWorkload final : public Workload {
+ public:
+  MnistWorkload(Model model, std::unique_ptr<Network> network, const WorkloadOptions& options)
+      : model_(std::move(model)),
+        data_(options.data),
+        loader_(data_->train, options.batch_size, options.seed, options.task_index, network->form(),
+                {.index = options.tower, .count = options.tower_count}),
+        batch_size_(options.batch_size),
+        network_(std::move(network)) {}
+
+  const ps::Schema& schema() const override { return model_.schema; }
+  void initialise(uint64_t seed, Gradients parameters) const override { model_.initialise(seed, parameters); }
+  size_t batches_per_epoch() const override { return loader_.batches_per_epoch(); }
+  size_t batch_size() const override { return batch_size_; }
+  void prefetch() override { loader_.prefetch(); }
+
+  absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override {
+    return network_->step(loader_, parameters, gradients, ready);
+  }
+
+  absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override {
+    const absl::StatusOr<float> share = network_->accuracy(data_->test.images, data_->test.labels, parameters);
+    if (!share.ok()) return share.status();
+    return std::vector<std::string>{fmt::format("Test-Accuracy: {:.{}f}", *share, model_.accuracy_places)};
+  }
+
+  void release_memory() override { network_->release_memory(); }
+
+ private:
+  const Model model_;
+  const std::shared_ptr<const MnistData> data_;
+  BatchLoader loader_;
+  const size_t batch_size_;
+  const std::unique_ptr<Network> network_;  // last: a device may still read the loader's memory until it ends
+};
+
+absl::StatusOr<Model> model_of(const WorkloadOptions& options) {
+  if (options.model == "mlp") return Model{Mlp::schema(mlp_shape(options)), &Mlp::initialise};
+  const absl::StatusOr<Cnn::Shape> shape = cnn_shape(options);
+  if (!shape.ok()) return shape.status();
+  // Four places: all that matters of this model is beyond the second.
+  return Model{Cnn::schema(*shape), &Cnn::initialise, 4};
+}
+
+absl::StatusOr<std::unique_ptr<Network>> network_of(const WorkloadOptions& options,
+                                                    std::unique_ptr<gpu::Compute> device) {
+  if (device != nullptr) return make_device_network(options, std::move(device));
+  return options.model == "mlp" ? make_host_mlp(options) : make_host_cnn(options);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Workload>> make_mnist_workload(const WorkloadOptions& options,
+                                                              std::unique_ptr<gpu::Compute> device) {
+  absl::StatusOr<Model> model = model_of(options);
+  if (!model.ok()) return model.status();
+  absl::StatusOr<std::unique_ptr<Network>> network = network_of(options, std::move(device));
+  if (!network.ok()) return network.status();
+  return std::make_unique<MnistWorkload>(*std::move(model), *std::move(network), options);
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/data/dataset.h"
+#include "worker/models/cnn.h"
+#include "worker/models/mlp.h"
+
+namespace gradrail::worker {
+
+struct WorkloadOptions;
+
+/// A network for images, wherever it computes: what a workload has beside the data.
+/// Threads  One owner.
+class Network {
+ public:
+  virtual ~Network() = default;
+
+  /// The form of batches that step() reads.
+  virtual BatchLoader::Form form() const = 0;
+  /// Takes the next batch of `loader`; else as Workload::step.
+  virtual absl::StatusOr<float> step(BatchLoader& loader, Parameters parameters, Gradients gradients,
+                                     const GradientReady& ready) = 0;
+  /// Share of images [n, pixels] whose most likely class is the label, in [0, 1].
+  virtual absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
+                                         Parameters parameters) = 0;
+  /// As Workload's.
+  virtual void release_memory() {}
+};
+
+/// Sizes that options ask for; `options.data` is there, here and below.
+/// INVALID_ARGUMENT: images that are not square, or not of a multiple of 4.
+Mlp::Shape mlp_shape(const WorkloadOptions& options);
+absl::StatusOr<Cnn::Shape> cnn_shape(const WorkloadOptions& options);
+
+/// By oneDNN on this host.
+absl::StatusOr<std::unique_ptr<Network>> make_host_mlp(const WorkloadOptions& options);
+absl::StatusOr<std::unique_ptr<Network>> make_host_cnn(const WorkloadOptions& options);
+
+}  // namespace gradrail::worker
