@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "ps/optimizer.h"
+#include "tests/gpu/compute_test_bed.h"
+
+// update() gives the bits of ps::apply, and those are near the formulae in double.
+
+namespace gradrail::gpu {
+namespace {
+
+GRADRAIL_COMPUTE_SUITE(ComputeUpdate);
+
+constexpr uint64_t kUpdateIndex = 3;
+
+struct Case {
+  UpdateRule rule;
+  size_t count;
+  size_t gradient_count;
+  size_t target_count;
+  size_t offset;
+  bool together;  ///< all buffers equally far from a boundary, or each differently
+  bool bf16;
+};
+
+std::string to_string(const Case& c) {
+  return "rule " + std::to_string(static_cast<int>(c.rule)) + ", count " + std::to_string(c.count) + ", gradients " +
+         std::to_string(c.gradient_count) + (c.bf16 ? " bf16" : "") + ", targets " + std::to_string(c.target_count) +
+         ", offset " + std::to_string(c.offset) + (c.together ? " of all" : " and others");
+}
+
+ps::OptimizerConfig config_of(UpdateRule rule) {
+  return {.kind = static_cast<ps::OptimizerKind>(rule), .learning_rate = 0.05f};
+}
+
+/// What the shard tells update(), computed as ps::apply computes it.
+UpdateArguments coefficients(UpdateRule rule, size_t gradient_count) {
+  const ps::OptimizerConfig config = config_of(rule);
+  UpdateArguments a = {.rule = rule,
+                       .gradient_scale = 1.0f / static_cast<float>(gradient_count),
+                       .rate = config.learning_rate,
+                       .momentum = config.momentum,
+                       .beta1 = config.beta1,
+                       .one_minus_beta1 = 1.0f - config.beta1,
+                       .beta2 = config.beta2,
+                       .one_minus_beta2 = 1.0f - config.beta2,
+                       .epsilon = config.epsilon};
+  if (rule == UpdateRule::adam) {
+    const auto correction = [](float beta) { return 1.0 - std::pow(static_cast<double>(beta), kUpdateIndex); };
+    a.rate = static_cast<float>(static_cast<double>(config.learning_rate) * std::sqrt(correction(config.beta2)) /
+                                correction(config.beta1));
+  }
+  return a;
+}
+
+struct Values {
+  std::vector<float> parameters;
+  std::vector<float> state[2];
+  std::vector<std::vector<float>> gradients;
+};
+
+float rounded_to_bf16(float value) { return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xffff0000u); }
+
+Values random_values(Bed& bed, const Case& c) {
+  Values values = {.parameters = bed.normal(c.count)};
+  const int vectors = ps::state_vectors(static_cast<ps::OptimizerKind>(c.rule));
+  if (vectors > 0) values.state[0] = bed.normal(c.count);
+  if (vectors > 1) values.state[1] = bed.positive(c.count);  // adam's v is a mean of squares
+  for (size_t i = 0; i < c.gradient_count; ++i) {
+    values.gradients.push_back(bed.normal(c.count));
+    if (c.bf16)
+      std::transform(values.gradients[i].begin(), values.gradients[i].end(), values.gradients[i].begin(),
+                     rounded_to_bf16);
+  }
+  return values;
+}
+
+void apply_on_host(const Case& c, Values& values) {
+  std::vector<const float*> gradients;
+  for (const std::vector<float>& gradient : values.gradients) gradients.push_back(gradient.data());
+  ps::apply(config_of(c.rule), {.count = c.count,
+                                .parameters = values.parameters.data(),
+                                .state = {values.state[0].data(), values.state[1].data()},
+                                .gradients = gradients,
+                                .update_index = kUpdateIndex});
+}
+
+/// The buffers of one update where the Compute sees them.
+struct Buffers {
+  Bed::Array<float> parameters;
+  std::optional<Bed::Array<float>> state[2];
+  std::vector<Bed::Array<float>> gradients;
+  std::vector<Bed::Array<uint16_t>> bf16_gradients;
+  std::vector<Bed::Array<float>> targets;
+};
+
+Buffers place(Bed& bed, const Case& c, const Values& values) {
+  size_t next = c.offset;
+  const auto offset = [&] { return c.together ? c.offset : next++ % 4; };
+  Buffers buffers;
+  buffers.parameters = bed.make(values.parameters, offset());
+  for (int i = 0; i < 2; ++i) {
+    if (!values.state[i].empty()) buffers.state[i] = bed.make(values.state[i], offset());
+  }
+  for (const std::vector<float>& gradient : values.gradients) {
+    if (!c.bf16) {
+      buffers.gradients.push_back(bed.make(gradient, offset()));
+      continue;
+    }
+    std::vector<uint16_t> narrow(gradient.size());
+    for (size_t i = 0; i < gradient.size(); ++i)
+      narrow[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(gradient[i]) >> 16);
+    buffers.bf16_gradients.push_back(bed.make(narrow, offset()));
+  }
+  for (size_t i = 0; i < c.target_count; ++i) buffers.targets.push_back(bed.poisoned<float>(c.count, offset()));
+  return buffers;
+}
+
+void update(Compute& compute, const Case& c, const Buffers& buffers) {
+  UpdateArguments arguments = coefficients(c.rule, c.gradient_count);
+  std::vector<const void*> gradients;
+  for (const auto& gradient : buffers.gradients) gradients.push_back(gradient.data());
+  for (const auto& gradient : buffers.bf16_gradients) gradients.push_back(gradient.data());
+  std::vector<float*> targets;
+  for (const auto& target : buffers.targets) targets.push_back(target.data());
+  arguments.count = c.count;
+  arguments.parameters = buffers.parameters.data();
+  for (int i = 0; i < 2; ++i) arguments.state[i] = buffers.state[i] ? buffers.state[i]->data() : nullptr;
+  arguments.gradients = gradients;
+  arguments.gradients_are_bf16 = c.bf16;
+  arguments.targets = targets;
+  compute.update(arguments);
+}
+
+void check_update(Bed& bed, const Case& c) {
+  SCOPED_TRACE(to_string(c));
+  Values values = random_values(bed, c);
+  const Buffers buffers = place(bed, c, values);
+  update(bed.compute(), c, buffers);
+  const std::vector<std::vector<float>> gradients = values.gradients;
+  apply_on_host(c, values);
+  expect_same_bits(bed.read(buffers.parameters), values.parameters);
+  for (int i = 0; i < 2; ++i) {
+    if (buffers.state[i]) expect_same_bits(bed.read(*buffers.state[i]), values.state[i]);
+  }
+  for (const auto& target : buffers.targets) expect_same_bits(bed.read(target), values.parameters);
+  for (size_t i = 0; i < buffers.gradients.size(); ++i) expect_same_bits(bed.read(buffers.gradients[i]), gradients[i]);
+}
+
+constexpr UpdateRule kRules[] = {UpdateRule::sgd, UpdateRule::momentum, UpdateRule::nesterov, UpdateRule::adam};
+
+TEST_P(ComputeUpdate, SameBitsAsApplyForEveryNumberOfBuffers) {
+  for (const UpdateRule rule : kRules) {
+    for (const size_t gradients : {1, 2, 3, 4, 5, 16}) {
+      for (const size_t targets : {0, 1, 3, 16}) {
+        for (const bool bf16 : {false, true}) check_update(bed(), {rule, 1003, gradients, targets, 0, true, bf16});
+      }
+    }
+  }
+}
+
+TEST_P(ComputeUpdate, SameBitsAsApplyAtEveryLengthAndAlignment) {
+  for (const UpdateRule rule : kRules) {
+    for (const size_t count : {0, 1, 2, 3, 4, 5, 7, 8, 1024, 4099}) {
+      for (const size_t offset : {0, 1, 2, 3}) {
+        for (const bool together : {true, false}) {
+          for (const bool bf16 : {false, true}) check_update(bed(), {rule, count, 2, 1, offset, together, bf16});
+        }
+      }
+    }
+  }
+}
+
+/// Longer than one round of a whole GPU takes (160 multiprocessors × 16 blocks × 256 threads × 2 quads).
+TEST_P(ComputeUpdate, SameBitsAsApplyOverManyRounds) {
+  const size_t count = compute().is_device() ? (size_t{1} << 20) + 5 : (size_t{1} << 16) + 5;
+  for (const UpdateRule rule : kRules) check_update(bed(), {rule, count, 1, 1, 1, true, false});
+}
+
+TEST_P(ComputeUpdate, FormulaeInDouble) {
+  for (const UpdateRule rule : kRules) {
+    const Case c = {rule, 501, 3, 0, 0, true, false};
+    const Values values = random_values(bed(), c);
+    const Buffers buffers = place(bed(), c, values);
+    update(compute(), c, buffers);
+    const ps::OptimizerConfig o = config_of(rule);
+    std::vector<double> expected(c.count);
+    for (size_t i = 0; i < c.count; ++i) {
+      double g = 0.0;
+      for (const std::vector<float>& gradient : values.gradients) g += gradient[i] / 3.0;
+      const double s0 = values.state[0].empty() ? 0.0 : values.state[0][i];
+      const double s1 = values.state[1].empty() ? 0.0 : values.state[1][i];
+      const double v = o.momentum * s0 + g;
+      const double first = o.beta1 * s0 + (1.0 - o.beta1) * g;
+      const double second = o.beta2 * s1 + (1.0 - o.beta2) * g * g;
+      const double rate = o.learning_rate * std::sqrt(1.0 - std::pow(o.beta2, 3)) / (1.0 - std::pow(o.beta1, 3));
+      const double steps[] = {o.learning_rate * g, o.learning_rate * v, o.learning_rate * (g + o.momentum * v),
+                              rate * first / (std::sqrt(second) + o.epsilon)};
+      expected[i] = values.parameters[i] - steps[static_cast<int>(rule)];
+    }
+    expect_near(bed().read(buffers.parameters), expected, 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace gradrail::gpu
