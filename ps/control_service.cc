@@ -329,6 +329,14 @@ void ControlService::report_loss(WorkerIndex worker, uint64_t incarnation, const
   losses_changed_.notify_all();
 }
 
+void ControlService::report_failure(const std::string& cause) {
+  {
+    std::lock_guard lock(losses_mutex_);
+    if (failure_.empty()) failure_ = cause;
+  }
+  losses_changed_.notify_all();
+}
+
 void ControlService::declare_lost(const Loss& loss) {
   bool goes_on = true;
   {
@@ -345,10 +353,19 @@ void ControlService::declare_lost(const Loss& loss) {
 
 void ControlService::housekeep(Duration patience) {
   std::deque<Loss> losses;
+  std::string failure;
   {
     std::unique_lock lock(losses_mutex_);
-    if (losses_.empty()) losses_changed_.wait_for(lock, patience);
+    if (losses_.empty() && failure_.empty()) losses_changed_.wait_for(lock, patience);
     losses.swap(losses_);
+    failure.swap(failure_);
+  }
+  if (!failure.empty()) {
+    {
+      std::lock_guard lock(mutex_);
+      coordinator_.give_up(failure);
+    }
+    changed_.notify_all();
   }
   for (const Loss& loss : losses) declare_lost(loss);
   std::vector<Coordinator::Member> silent;

@@ -34,6 +34,8 @@ class ControlService final : public proto::Control::Service {
 
   /// From a shard's thread; never blocks on anything but the queue's mutex.
   void report_loss(WorkerIndex worker, uint64_t incarnation, const std::string& cause);
+  /// The same for a shard that can do nothing more: the run is given up.
+  void report_failure(const std::string& cause);
 
   /// Handles reported losses and silence; called by the task's main thread. Waits up to `patience` for something to do.
   void housekeep(Duration patience);
@@ -79,6 +81,7 @@ class ControlService final : public proto::Control::Service {
   std::mutex losses_mutex_;
   std::condition_variable losses_changed_;
   std::deque<Loss> losses_;  ///< under losses_mutex_
+  std::string failure_;      ///< under losses_mutex_: of the first shard that had one
 };
 
 }  // namespace gradrail::ps

@@ -57,6 +57,12 @@ bool Coordinator::lost(WorkerIndex worker, uint64_t incarnation, const std::stri
   return true;
 }
 
+bool Coordinator::give_up(const std::string& cause) {
+  if (!aborted_.empty()) return false;
+  aborted_ = cause;
+  return true;
+}
+
 std::vector<Coordinator::Member> Coordinator::silent(TimePoint now) const {
   std::vector<Member> found;
   for (const auto& [index, worker] : workers_) {

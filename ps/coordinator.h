@@ -41,6 +41,9 @@ class Coordinator {
   /// In sync mode this aborts the run. False when it was not a live member.
   bool lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause);
 
+  /// Aborts the run, in any mode, unless that has happened before. False then.
+  bool give_up(const std::string& cause);
+
   struct Member {
     WorkerIndex worker = 0;
     uint64_t incarnation = 0;

@@ -17,9 +17,6 @@ namespace {
 constexpr std::array<std::string_view, 4> kOptimizerNames = {"sgd", "momentum", "nesterov", "adam"};
 constexpr std::array<std::string_view, 3> kIsaNames = {"generic", "avx2", "avx512"};
 
-constexpr size_t kMaxGradients = 16;
-constexpr size_t kMaxTargets = 16;
-
 // Bytes of one buffer from which targets bypass the cache. Gradient, parameters and target together are then 48 MiB,
 // more than a core's share of any last-level cache: a line written through the cache would be fetched first and evicted
 // before its reader comes. Measured with 32 MiB of L3: +20–35 % from 16 MiB on without a reader, +5–20 % with one that
@@ -36,27 +33,6 @@ float adam_rate(const OptimizerConfig& config, uint64_t update_index) {
   const double correction1 = 1.0 - std::pow(static_cast<double>(config.beta1), t);
   const double correction2 = 1.0 - std::pow(static_cast<double>(config.beta2), t);
   return static_cast<float>(static_cast<double>(config.learning_rate) * std::sqrt(correction2) / correction1);
-}
-
-KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArguments& a) {
-  return {
-      .count = a.count,
-      .parameters = a.parameters,
-      .state = {a.state[0], a.state[1]},
-      .gradients = a.gradients.data(),
-      .gradient_count = a.gradients.size(),
-      .targets = a.targets.data(),
-      .target_count = a.targets.size(),
-      .targets_bypass_cache = bypass_cache(a),
-      .gradient_scale = 1.0f / static_cast<float>(a.gradients.size()),
-      .rate = config.kind == OptimizerKind::adam ? adam_rate(config, a.update_index) : config.learning_rate,
-      .momentum = config.momentum,
-      .beta1 = config.beta1,
-      .one_minus_beta1 = 1.0f - config.beta1,
-      .beta2 = config.beta2,
-      .one_minus_beta2 = 1.0f - config.beta2,
-      .epsilon = config.epsilon,
-  };
 }
 
 ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
@@ -115,6 +91,27 @@ Isa choose_isa(const char* forced, absl::Span<const Isa> supported) {
   spdlog::warn("GRADRAIL_ISA={}: not an instruction set that this host can run; using {}", wanted,
                isa_name(supported.back()));
   return supported.back();
+}
+
+KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArguments& a) {
+  return {
+      .count = a.count,
+      .parameters = a.parameters,
+      .state = {a.state[0], a.state[1]},
+      .gradients = a.gradients.data(),
+      .gradient_count = a.gradients.size(),
+      .targets = a.targets.data(),
+      .target_count = a.targets.size(),
+      .targets_bypass_cache = bypass_cache(a),
+      .gradient_scale = 1.0f / static_cast<float>(a.gradients.size()),
+      .rate = config.kind == OptimizerKind::adam ? adam_rate(config, a.update_index) : config.learning_rate,
+      .momentum = config.momentum,
+      .beta1 = config.beta1,
+      .one_minus_beta1 = 1.0f - config.beta1,
+      .beta2 = config.beta2,
+      .one_minus_beta2 = 1.0f - config.beta2,
+      .epsilon = config.epsilon,
+  };
 }
 
 void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& arguments) {

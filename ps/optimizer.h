@@ -30,6 +30,10 @@ struct OptimizerConfig {
 /// State vectors an optimizer keeps per parameter: 0 (sgd), 1 (momentum, nesterov), 2 (adam).
 int state_vectors(OptimizerKind kind);
 
+/// What one call of apply() takes.
+constexpr size_t kMaxGradients = 16;
+constexpr size_t kMaxTargets = 16;
+
 /// One update of one bucket.
 /// Shapes   parameters, every gradient, every state vector and every target: [count], fp32.
 /// Units    update_index counts the updates of this bucket from 1 (adam's bias correction).

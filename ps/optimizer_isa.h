@@ -24,6 +24,9 @@ Isa choose_isa(const char* forced, absl::Span<const Isa> supported);
 /// `isa` must be one of supported_isas().
 const KernelTable& kernels(Isa isa);
 
+/// What apply() hands to a kernel, of whatever processor.
+KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArguments& arguments);
+
 /// apply() with a given instruction set, for tests and benchmarks.
 void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& arguments);
 

@@ -63,28 +63,32 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   // Whether checkpoints can be written must be known before hours of training, not after.
   if (!options.checkpoint_dir.empty()) checkpoint_folder = prepare_checkpoint_folder(options.checkpoint_dir);
   if (!checkpoint_folder.ok()) return checkpoint_folder.status();
+  const absl::StatusOr<StoreMaker> make_store = store_maker(options.device);
+  if (!make_store.ok()) return make_store.status();
   const absl::StatusOr<HostPort> bind = parse_host_port(listen_address);
   impl->service = std::make_unique<ControlService>(options, *std::move(checkpoint_folder), impl->shards);
   for (uint32_t i = 0; i < options.shard_count; ++i) {
-    absl::StatusOr<std::unique_ptr<Shard>> shard =
-        Shard::start({.name = fmt::format("shard {}", i),
-                      .transports = options.transports,
-                      .bind_host = bind.ok() ? bind->host : options.advertised_host,
-                      .open = {.bind_host = bind.ok() ? bind->host : options.advertised_host,
-                               .rdma_only = options.rdma_only,
-                               .ofi_provider = options.ofi_provider},
-                      .wait = options.wait,
-                      .on_thread_start =
-                          [bind = options.on_shard_thread, i] {
-                            if (bind) bind(i);
-                          },
-                      .place_memory =
-                          [place = options.place_memory, i](const MemorySpan& memory) {
-                            if (place) place(i, memory);
-                          },
-                      .on_lost = [service = impl->service.get()](
-                                     WorkerIndex worker, uint64_t incarnation,
-                                     const std::string& cause) { service->report_loss(worker, incarnation, cause); }});
+    absl::StatusOr<std::unique_ptr<Shard>> shard = Shard::start(
+        {.name = fmt::format("shard {}", i),
+         .transports = options.transports,
+         .bind_host = bind.ok() ? bind->host : options.advertised_host,
+         .open = {.bind_host = bind.ok() ? bind->host : options.advertised_host,
+                  .rdma_only = options.rdma_only,
+                  .ofi_provider = options.ofi_provider},
+         .wait = options.wait,
+         .on_thread_start =
+             [bind = options.on_shard_thread, i] {
+               if (bind) bind(i);
+             },
+         .place_memory =
+             [place = options.place_memory, i](const MemorySpan& memory) {
+               if (place) place(i, memory);
+             },
+         .on_lost = [service = impl->service.get()](
+                        WorkerIndex worker, uint64_t incarnation,
+                        const std::string& cause) { service->report_loss(worker, incarnation, cause); },
+         .on_failed = [service = impl->service.get()](const std::string& cause) { service->report_failure(cause); },
+         .make_store = *make_store});
     if (!shard.ok()) return shard.status();
     impl->shards.push_back(*std::move(shard));
   }

@@ -27,7 +27,8 @@ class Server {
     std::string ofi_provider = {};          ///< libfabric's name of the provider to use; "": the best
     std::vector<std::string> worker_names;  ///< of the cluster specification
     transport::WaitPolicy wait;
-    std::string checkpoint_dir;  ///< "": no checkpoints
+    std::string device = "host";  ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
+    std::string checkpoint_dir;   ///< "": no checkpoints
     Duration silence_limit = std::chrono::seconds(10);
     /// Told what people want to know of a good run; may be empty. Called from any thread.
     std::function<void(const std::string&)> console = nullptr;
@@ -36,7 +37,8 @@ class Server {
     std::function<void(uint32_t shard, const MemorySpan&)> place_memory = nullptr;
   };
 
-  /// Errors  FAILED_PRECONDITION: the address cannot be used, or no transport can (names it and why).
+  /// Errors  FAILED_PRECONDITION: the address cannot be used, or no transport can (names it and why). As store_maker()
+  ///         for the device.
   static absl::StatusOr<std::unique_ptr<Server>> start(const Options& options);
   ~Server();
 

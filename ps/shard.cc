@@ -60,7 +60,10 @@ Shard::~Shard() {
   }
   wait_set_.wake();
   if (thread_.joinable()) thread_.join();
-  for (auto& [connection, peer] : peers_) contexts_[peer->context_index]->close(peer->connection);
+  for (auto& [connection, peer] : peers_) {
+    peer->pinned.clear();
+    contexts_[peer->context_index]->close(peer->connection);
+  }
 }
 
 template <typename F>
@@ -118,25 +121,26 @@ absl::Status Shard::set_up(Setup setup) {
     parameters_regions_.clear();
     is_set_up_ = false;
     setup_ = setup;
-    const size_t bytes = range().count * sizeof(float);
-    absl::StatusOr<SharedMemory> memory = SharedMemory::create("gradrail-parameters", bytes);
-    if (!memory.ok()) return memory.status();
-    if (options_.place_memory) options_.place_memory(memory->span());
-    parameters_ = *std::move(memory);
+    absl::StatusOr<std::unique_ptr<ParameterStore>> store =
+        options_.make_store(setup_.optimizer, range().count, options_.place_memory);
+    if (!store.ok()) return store.status();
+    store_ = *std::move(store);
     for (const auto& context : contexts_) {
       absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region =
-          transport::register_on(registered_, *context, parameters_.span(), transport::Access::local);
+          transport::register_on(registered_, *context, store_->parameters(), transport::Access::local);
       if (!region.ok()) return region.status();
       parameters_regions_.push_back(*std::move(region));
     }
-    for (int i = 0; i < state_vectors(setup_.optimizer.kind); ++i) state_[i].assign(range().count, 0.0f);
     uint64_t version = 0;
     if (setup_.restored != nullptr) {
       const Checkpoint& saved = *setup_.restored;
       version = saved.header.global_step;
-      std::memcpy(parameters_.data(), saved.parameters.data() + range().first, bytes);
+      const auto part = [&](const std::vector<float>& whole) {
+        return absl::MakeConstSpan(whole).subspan(range().first, range().count);
+      };
+      GRADRAIL_RETURN_IF_ERROR(store_->set(0, part(saved.parameters)));
       for (size_t i = 0; i < saved.state.size(); ++i) {
-        std::memcpy(state_[i].data(), saved.state[i].data() + range().first, bytes);
+        GRADRAIL_RETURN_IF_ERROR(store_->set_state(static_cast<int>(i), part(saved.state[i])));
       }
     }
     protocol_ = std::make_unique<ShardProtocol>(setup_.mode, bucket_count(), setup_.restored != nullptr, version);
@@ -210,7 +214,7 @@ absl::StatusOr<Shard::Stats> Shard::stats() {
 }
 
 absl::StatusOr<MemorySpan> Shard::parameters_memory() {
-  return on_owner([this] { return parameters_.span(); });
+  return on_owner([this] { return store_ == nullptr ? MemorySpan{} : store_->parameters(); });
 }
 
 absl::StatusOr<Checkpoint> Shard::snapshot() {
@@ -219,9 +223,12 @@ absl::StatusOr<Checkpoint> Shard::snapshot() {
       return absl::FailedPreconditionError("checkpoint: the parameters are not initialised yet");
     }
     Checkpoint checkpoint;
-    const auto* parameters = reinterpret_cast<const float*>(parameters_.data());
-    checkpoint.parameters.assign(parameters, parameters + range().count);
-    for (int i = 0; i < state_vectors(setup_.optimizer.kind); ++i) checkpoint.state.push_back(state_[i]);
+    checkpoint.parameters.assign(store_->parameters_at(0), store_->parameters_at(0) + range().count);
+    for (int i = 0; i < state_vectors(setup_.optimizer.kind); ++i) {
+      absl::StatusOr<std::vector<float>> state = store_->state(i);
+      if (!state.ok()) return state.status();
+      checkpoint.state.push_back(*std::move(state));
+    }
     checkpoint.header.optimizer = setup_.optimizer;
     checkpoint.header.range = range();
     checkpoint.header.shard_index = setup_.shard_index;

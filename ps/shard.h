@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "ps/checkpoint.h"
 #include "ps/optimizer.h"
+#include "ps/parameter_store.h"
 #include "ps/protocol.h"
 #include "ps/shard_map.h"
 #include "ps/shard_peer.h"
@@ -45,6 +46,10 @@ class Shard {
     /// Told from the shard's thread when a worker was refused, or its data connection ended and it did not come back in
     /// time; must not block.
     std::function<void(WorkerIndex, uint64_t incarnation, const std::string& cause)> on_lost;
+    /// Told from the shard's thread when the parameters themselves are gone (a GPU was lost): no run goes on without
+    /// them. Must not block.
+    std::function<void(const std::string& cause)> on_failed;
+    StoreMaker make_store = make_host_store;  ///< called in the shard's thread
   };
   /// What one transport of this shard listens on, or why it does not.
   struct Endpoint {
@@ -123,6 +128,7 @@ class Shard {
   void continue_mapping(ShardPeer& peer);
   absl::Status welcome(ShardPeer& peer);
   absl::Status probe_mapping(const ShardPeer& peer);
+  void pin(ShardPeer& peer);
   void on_check(ShardPeer& peer, uint64_t immediate);
   void answer_check(ShardPeer& peer);
   void activate(ShardPeer& peer);
@@ -138,12 +144,12 @@ class Shard {
   bool send_answer(ShardPeer& peer, uint32_t bucket);
   void send_backlog(ShardPeer& peer);
   const float* gradient(const ShardPeer& peer, uint32_t bucket) const;
-  const float* sum_in_order(absl::Span<const float* const> gradients, size_t count);
+  void must(const absl::Status& stored);
 
   ElementRange range() const { return setup_.map.shard(setup_.shard_index); }
   uint32_t bucket_count() const { return setup_.map.bucket_count(setup_.shard_index); }
   ElementRange bucket_range(uint32_t bucket) const { return setup_.map.bucket(setup_.shard_index, bucket); }
-  float* parameters_of(uint32_t bucket) const;
+  const float* parameters_of(uint32_t bucket) const;
   ShardPeer* peer_of(WorkerIndex worker) const;
 
   // Set once.
@@ -163,10 +169,9 @@ class Shard {
   Setup setup_;
   std::unique_ptr<ShardProtocol> protocol_;
   transport::RegistrationBudget registered_;
-  SharedMemory parameters_;
+  std::unique_ptr<ParameterStore> store_;
   std::vector<std::unique_ptr<transport::MemoryRegion>> parameters_regions_;  ///< per context
-  std::vector<float> state_[2];
-  std::vector<float> sum_;  ///< scratch for more gradients than the kernels take at once
+  bool failed_ = false;                                                       ///< the store; no answer leaves any more
   uint64_t updates_ = 0;
   Actions actions_;
   std::map<std::string, Arrival> tokens_;  ///< token → member (worker and incarnation)

@@ -4,19 +4,14 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/shard.h"
 
 namespace gradrail::ps {
-namespace {
-
-constexpr size_t kKernelArity = 16;  // gradients and targets one call of apply() takes
-
-}  // namespace
-
-float* Shard::parameters_of(uint32_t bucket) const {
-  return reinterpret_cast<float*>(parameters_.data()) + (bucket_range(bucket).first - range().first);
+const float* Shard::parameters_of(uint32_t bucket) const {
+  return store_->parameters_at(bucket_range(bucket).first - range().first);
 }
 
 const float* Shard::gradient(const ShardPeer& peer, uint32_t bucket) const {
@@ -65,8 +60,18 @@ void Shard::on_arrival(ShardPeer& peer, uint64_t immediate) {
   run_actions();
 }
 
+/// A store that fails has lost what everybody works on: nothing of it is told to anybody any more.
+void Shard::must(const absl::Status& stored) {
+  if (stored.ok() || failed_) return;
+  failed_ = true;
+  const std::string cause = fmt::format("{}: {}", options_.name, message_of(stored));
+  spdlog::error("{}", cause);
+  if (options_.on_failed) options_.on_failed(cause);
+}
+
 void Shard::run_actions() {
   for (const Action& action : actions_) {
+    if (failed_) return;
     switch (action.kind) {
       case Action::Kind::initialise:
         initialise(action);
@@ -87,46 +92,24 @@ void Shard::run_actions() {
 void Shard::initialise(const Action& action) {
   const ShardPeer* chief = peer_of(action.contributors[0]);
   GRADRAIL_CHECK(chief != nullptr);
-  std::memcpy(parameters_of(action.bucket), gradient(*chief, action.bucket),
-              bucket_range(action.bucket).count * sizeof(float));
-}
-
-const float* Shard::sum_in_order(absl::Span<const float* const> gradients, size_t count) {
-  sum_.assign(gradients[0], gradients[0] + count);
-  for (const float* gradient : gradients.subspan(1)) {
-    for (size_t i = 0; i < count; ++i) sum_[i] += gradient[i];
-  }
-  const float scale = 1.0f / static_cast<float>(gradients.size());
-  for (size_t i = 0; i < count; ++i) sum_[i] *= scale;
-  return sum_.data();
+  const ElementRange where = bucket_range(action.bucket);
+  must(store_->set(where.first - range().first, {gradient(*chief, action.bucket), where.count}));
 }
 
 void Shard::apply_update(const Action& action) {
   const ElementRange where = bucket_range(action.bucket);
-  absl::InlinedVector<const float*, kKernelArity> gradients;
-  absl::InlinedVector<float*, kKernelArity> targets;
+  absl::InlinedVector<const float*, kMaxGradients> gradients;
+  absl::InlinedVector<float*, kMaxTargets> targets;
   for (const WorkerIndex worker : action.contributors) {
     ShardPeer* peer = peer_of(worker);
     GRADRAIL_CHECK(peer != nullptr);  // a worker whose connection went was removed from the protocol first
     gradients.push_back(gradient(*peer, action.bucket));
-    if (peer->parameters_mapped != nullptr && targets.size() < kKernelArity) {
+    if (peer->parameters_mapped != nullptr && targets.size() < kMaxTargets) {
       targets.push_back(peer->parameters_mapped + where.first);
       peer->stored_version[action.bucket] = action.version;
     }
   }
-  if (gradients.size() > kKernelArity) {
-    const float* sum = sum_in_order(gradients, where.count);
-    gradients.assign(1, sum);
-  }
-  const uint64_t offset = where.first - range().first;
-  apply(setup_.optimizer, {.count = where.count,
-                           .parameters = parameters_of(action.bucket),
-                           .state = {state_[0].empty() ? nullptr : state_[0].data() + offset,
-                                     state_[1].empty() ? nullptr : state_[1].data() + offset},
-                           .gradients = gradients,
-                           .targets = targets,
-                           .update_index = action.version,
-                           .pass_count = range().count});
+  must(store_->update(where.first - range().first, where.count, gradients, targets, action.version));
   ++updates_;
 }
 

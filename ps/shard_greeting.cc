@@ -96,6 +96,7 @@ absl::Status Shard::welcome(ShardPeer& peer) {
   peer.slots = *std::move(slots);
   peer.returns = *std::move(returns);
   GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
+  pin(peer);
   peer.stored_version.assign(bucket_count(), UINT64_MAX);
   peer.parameters_sent.assign(bucket_count(), false);
 
@@ -106,6 +107,17 @@ absl::Status Shard::welcome(ShardPeer& peer) {
   peer.phase = ShardPeer::Phase::checking;
   peer.phase_deadline = Clock::now() + kCheckDeadline;
   return absl::OkStatus();
+}
+
+void Shard::pin(ShardPeer& peer) {
+  const auto range_of = [this](const float* model) {
+    // The mapping is the worker's whole model; the store reads and writes our part of it.
+    return MemorySpan{.data = reinterpret_cast<std::byte*>(const_cast<float*>(model + range().first)),
+                      .bytes = range().count * sizeof(float)};
+  };
+  peer.pinned.push_back(
+      store_->pin(peer.gradients_mapped != nullptr ? range_of(peer.gradients_mapped) : peer.slots.memory.span()));
+  if (peer.parameters_mapped != nullptr) peer.pinned.push_back(store_->pin(range_of(peer.parameters_mapped)));
 }
 
 absl::Status Shard::probe_mapping(const ShardPeer& peer) {

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "ps/exchange_layout.h"
+#include "ps/parameter_store.h"
 #include "ps/protocol.h"
 #include "transport/connection.h"
 #include "transport/registration.h"
@@ -47,6 +48,7 @@ struct ShardPeer {
 
   transport::RegisteredMemory slots;    ///< [SlotHeader × buckets][payload]
   transport::RegisteredMemory returns;  ///< [ReturnHeader × buckets], source of the way back
+  std::vector<PinnedRange> pinned;      ///< slots and mapped memory; ends before they do
 
   std::vector<uint64_t> stored_version;  ///< per bucket: version already stored into parameters_mapped
   std::deque<uint32_t> backlog;          ///< buckets whose answer the transport could not take yet

@@ -117,6 +117,7 @@ void Shard::drop(ShardPeer* peer) {
   if (peer_of(peer->worker) == peer) retire(*peer);
   transport::Connection* connection = peer->connection;
   transport::Context& context = *contexts_[peer->context_index];
+  peer->pinned.clear();       // before what they pin is unmapped
   context.close(connection);  // before its regions go with the peer
   peers_.erase(connection);
 }

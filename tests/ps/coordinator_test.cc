@@ -84,6 +84,17 @@ TEST_F(CoordinatorTest, LossDoesNotAbortAsync) {
   EXPECT_EQ(coordinator_.aborted(), "");
 }
 
+TEST_F(CoordinatorTest, GivingUpAbortsAnyModeWithTheFirstReason) {
+  join(0);
+  EXPECT_TRUE(coordinator_.give_up("shard 0: its GPU"));
+  EXPECT_FALSE(coordinator_.give_up("another"));
+  EXPECT_EQ(coordinator_.aborted(), "shard 0: its GPU");
+  EXPECT_TRUE(absl::IsAborted(coordinator_.join(1, 7, "host:1", at(1s))));
+  EXPECT_FALSE(coordinator_.finished());  // worker 0 is still to hear of it
+  coordinator_.leave(0, 100);
+  EXPECT_TRUE(coordinator_.finished());
+}
+
 TEST_F(CoordinatorTest, LeavingAbortsNothing) {
   coordinator_.set_mode(ModeKind::sync);
   join(0);

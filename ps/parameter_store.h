@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/memory.h"
+#include "ps/optimizer.h"
+
+namespace gradrail::gpu {
+class Compute;
+}
+
+namespace gradrail::ps {
+
+/// Keeps a range of host memory pinned for the device of a store; empty for a store without one. Ends before the store.
+using PinnedRange = std::shared_ptr<const void>;  // shared_ptr: a deleter of the store's own behind a plain handle
+
+/// The parameters of a shard and the optimizer's state, and how they are updated: in host memory by apply(), or in the
+/// memory of a GPU by its kernels, with the same bits. Offsets and counts are elements of the shard's range.
+/// Threads  One owner.
+class ParameterStore {
+ public:
+  virtual ~ParameterStore() = default;
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  /// Where the parameters lie, for people: "host" or "GPU 0 (…)".
+  virtual std::string where() const = 0;
+
+  /// Memory that gradients arrive in or targets lie in: a device then reads and writes it by itself. Memory that was
+  /// not announced, or could not be pinned, works too, by a copy more.
+  virtual PinnedRange pin(MemorySpan memory) = 0;
+
+  /// The parameters as answers are sent out of them: fresh when update() or set() has returned. Nobody else may write.
+  MemorySpan parameters() const { return parameters_.span(); }
+  const float* parameters_at(size_t offset) const { return mutable_parameters() + offset; }
+
+  /// Overwrites a run of parameters; the state stays.
+  virtual absl::Status set(size_t offset, absl::Span<const float> values) = 0;
+  /// One update of a run, as apply(), but by any number of gradients.
+  virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
+                              absl::Span<float* const> targets, uint64_t update_index) = 0;
+
+  /// All of one state vector, for checkpoints.
+  virtual absl::StatusOr<std::vector<float>> state(int vector) = 0;
+  virtual absl::Status set_state(int vector, absl::Span<const float> values) = 0;
+
+  /// For makers of stores: zeroed, shown to `place` before it is touched.
+  static absl::StatusOr<SharedMemory> allocate_parameters(size_t count, const MemoryPlacer& place);
+
+ protected:
+  ParameterStore(const OptimizerConfig& optimizer, SharedMemory parameters, size_t count)
+      : optimizer_(optimizer), count_(count), parameters_(std::move(parameters)) {}
+  float* mutable_parameters() const { return reinterpret_cast<float*>(parameters_.data()); }
+
+  const OptimizerConfig optimizer_;
+  const size_t count_;
+
+ private:
+  SharedMemory parameters_;
+};
+
+/// Zeroed, of `count` elements; `place` is told of the memory before anybody touches it and may be empty.
+/// Errors  RESOURCE_EXHAUSTED: no memory.
+absl::StatusOr<std::unique_ptr<ParameterStore>> make_host_store(const OptimizerConfig& optimizer, size_t count,
+                                                                const MemoryPlacer& place);
+
+/// The same with parameters and state in the memory of `device`, and a copy of the parameters, from which answers are
+/// sent, in host memory that the kernel stores into as it updates.
+/// Errors  those of gpu::Compute, from every call; a device that was lost has lost what it held.
+absl::StatusOr<std::unique_ptr<ParameterStore>> make_device_store(std::unique_ptr<gpu::Compute> device,
+                                                                  const OptimizerConfig& optimizer, size_t count,
+                                                                  const MemoryPlacer& place);
+
+/// Makes a store of `count` elements in the thread that will own it.
+using StoreMaker = std::function<absl::StatusOr<std::unique_ptr<ParameterStore>>(
+    const OptimizerConfig& optimizer, size_t count, const MemoryPlacer& place)>;
+
+/// For a device as people name it: "host" or "gpu:N", N as the driver counts. A GPU is opened once to see that it can.
+/// Errors  INVALID_ARGUMENT: not such a name. Else as gpu::open_device.
+absl::StatusOr<StoreMaker> store_maker(const std::string& device);
+
+}  // namespace gradrail::ps

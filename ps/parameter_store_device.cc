@@ -1,0 +1,244 @@
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/compute.h"
+#include "ps/optimizer_isa.h"
+#include "ps/parameter_store.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr std::string_view kGpuPrefix = "gpu:";
+
+gpu::UpdateRule rule_of(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return gpu::UpdateRule::sgd;
+    case OptimizerKind::momentum:
+      return gpu::UpdateRule::momentum;
+    case OptimizerKind::nesterov:
+      return gpu::UpdateRule::nesterov;
+    case OptimizerKind::adam:
+      return gpu::UpdateRule::adam;
+  }
+  GRADRAIL_CHECK(false);
+}
+
+/// Host memory that the device reaches by itself. Stores and their handles end in any order, hence on its own.
+class PinnedMemory {
+ public:
+  void add(const void* data, size_t bytes, std::unique_ptr<gpu::Pin> pin) {
+    ranges_[static_cast<const std::byte*>(data)] = {bytes, std::move(pin)};
+  }
+  void remove(const void* data) { ranges_.erase(static_cast<const std::byte*>(data)); }
+  bool holds(const void* data, size_t bytes) const {
+    const auto* first = static_cast<const std::byte*>(data);
+    auto next = ranges_.upper_bound(first);
+    if (next == ranges_.begin()) return false;
+    const auto& [start, range] = *--next;
+    return first + bytes <= start + range.bytes;
+  }
+
+ private:
+  struct Range {
+    size_t bytes = 0;
+    std::unique_ptr<gpu::Pin> pin;
+  };
+  std::map<const std::byte*, Range> ranges_;
+};
+
+class DeviceStore final : public ParameterStore {
+ public:
+  DeviceStore(std::unique_ptr<gpu::Compute> device, const OptimizerConfig& optimizer, SharedMemory parameters,
+              size_t count)
+      : ParameterStore(optimizer, std::move(parameters), count),
+        device_(std::move(device)),
+        pinned_(std::make_shared<PinnedMemory>()) {}
+
+  absl::Status allocate() {
+    const size_t bytes = count_ * sizeof(float);
+    GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, bytes));
+    for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
+    copy_pin_ = pin(ParameterStore::parameters());
+    const std::vector<float> zeros(count_, 0.0f);
+    for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(set_state(i, zeros));
+    return set(0, zeros);
+  }
+
+  std::string where() const override { return device_->name(); }
+
+  PinnedRange pin(MemorySpan memory) override {
+    if (memory.bytes == 0) return {};
+    absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_->pin(memory.data, memory.bytes);
+    if (!pinned.ok()) {
+      spdlog::warn("{}: {} bytes of host memory stay unpinned, which costs a copy more: {}", where(), memory.bytes,
+                   message_of(pinned.status()));
+      return {};
+    }
+    pinned_->add(memory.data, memory.bytes, *std::move(pinned));
+    return {memory.data, [ranges = pinned_](const void* data) { ranges->remove(data); }};
+  }
+
+  absl::Status set(size_t offset, absl::Span<const float> values) override {
+    if (values.empty()) return absl::OkStatus();
+    std::copy(values.begin(), values.end(), mutable_parameters() + offset);
+    device_->upload(on_device_->as<float>() + offset, mutable_parameters() + offset, values.size() * sizeof(float));
+    return device_->finish();
+  }
+
+  absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
+                      absl::Span<float* const> targets, uint64_t update_index) override {
+    if (count == 0) return absl::OkStatus();
+    absl::InlinedVector<const float*, kMaxGradients> sources(gradients.begin(), gradients.end());
+    GRADRAIL_RETURN_IF_ERROR(fetch(count, absl::MakeSpan(sources)));
+    float scale = 1.0f / static_cast<float>(gradients.size());
+    if (sources.size() > kMaxGradients) {
+      GRADRAIL_RETURN_IF_ERROR(sum_in_order(sources, count, scale));
+      sources.assign(1, sum_->as<float>());
+      scale = 1.0f;
+    }
+    absl::InlinedVector<float*, kMaxTargets> stored_by_kernel;
+    absl::InlinedVector<float*, kMaxTargets> copied_after;
+    float* copy = mutable_parameters() + offset;
+    (copy_pin_ != nullptr ? stored_by_kernel : copied_after).push_back(copy);
+    for (float* target : targets) {
+      const bool by_kernel = copy_pin_ != nullptr && stored_by_kernel.size() < kMaxTargets &&
+                             pinned_->holds(target, count * sizeof(float));
+      (by_kernel ? stored_by_kernel : copied_after).push_back(target);
+    }
+    launch(offset, count, sources, stored_by_kernel, scale, update_index);
+    if (copy_pin_ == nullptr) {
+      GRADRAIL_RETURN_IF_ERROR(
+          device_->wait(device_->download(copy, on_device_->as<float>() + offset, count * sizeof(float))));
+    }
+    GRADRAIL_RETURN_IF_ERROR(device_->finish());
+    for (float* target : copied_after) {
+      if (target != copy) std::memcpy(target, copy, count * sizeof(float));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<float>> state(int vector) override {
+    std::vector<float> values(count_);
+    if (count_ == 0) return values;
+    const gpu::CopyTicket copied = device_->download(values.data(), state_[vector]->data(), count_ * sizeof(float));
+    GRADRAIL_RETURN_IF_ERROR(device_->wait(copied));
+    return values;
+  }
+
+  absl::Status set_state(int vector, absl::Span<const float> values) override {
+    if (count_ == 0) return absl::OkStatus();
+    device_->upload(state_[vector]->data(), values.data(), values.size() * sizeof(float));
+    return device_->finish();
+  }
+
+ private:
+  absl::Status allocate(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
+    absl::StatusOr<std::unique_ptr<gpu::Memory>> allocated = device_->allocate(std::max<size_t>(bytes, 1));
+    if (allocated.ok()) memory = *std::move(allocated);
+    return allocated.status();
+  }
+
+  absl::Status reserve(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
+    if (memory != nullptr && memory->bytes() >= bytes) return absl::OkStatus();
+    return allocate(memory, bytes);
+  }
+
+  /// Replaces what the device cannot read by a copy that it can.
+  absl::Status fetch(size_t count, absl::Span<const float*> sources) {
+    const size_t bytes = count * sizeof(float);
+    if (fetched_.size() < sources.size()) fetched_.resize(sources.size());
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if (pinned_->holds(sources[i], bytes)) continue;
+      GRADRAIL_RETURN_IF_ERROR(reserve(fetched_[i], bytes));
+      device_->upload(fetched_[i]->data(), sources[i], bytes);
+      sources[i] = fetched_[i]->as<float>();
+    }
+    return absl::OkStatus();
+  }
+
+  /// More than a kernel takes: in several sums, one after the other, so that the order stays.
+  absl::Status sum_in_order(absl::Span<const float* const> sources, size_t count, float scale) {
+    GRADRAIL_RETURN_IF_ERROR(reserve(sum_, count * sizeof(float)));
+    size_t taken = 0;
+    while (taken < sources.size()) {
+      absl::InlinedVector<const float*, kMaxGradients> some;
+      if (taken > 0) some.push_back(sum_->as<float>());
+      while (taken < sources.size() && some.size() < kMaxGradients) some.push_back(sources[taken++]);
+      device_->sum(some, count, taken == sources.size() ? scale : 1.0f, sum_->as<float>());
+    }
+    return absl::OkStatus();
+  }
+
+  void launch(size_t offset, size_t count, absl::Span<const float* const> sources, absl::Span<float* const> targets,
+              float scale, uint64_t update_index) {
+    const KernelArguments values = kernel_arguments(
+        optimizer_, {.count = count, .gradients = sources, .targets = targets, .update_index = update_index});
+    const absl::InlinedVector<const void*, kMaxGradients> gradients(sources.begin(), sources.end());
+    const auto state = [&](int i) { return state_[i] == nullptr ? nullptr : state_[i]->as<float>() + offset; };
+    device_->update({.rule = rule_of(optimizer_.kind),
+                     .count = count,
+                     .parameters = on_device_->as<float>() + offset,
+                     .state = {state(0), state(1)},
+                     .gradients = gradients,
+                     .targets = targets,
+                     .gradient_scale = scale,
+                     .rate = values.rate,
+                     .momentum = values.momentum,
+                     .beta1 = values.beta1,
+                     .one_minus_beta1 = values.one_minus_beta1,
+                     .beta2 = values.beta2,
+                     .one_minus_beta2 = values.one_minus_beta2,
+                     .epsilon = values.epsilon});
+  }
+
+  // Bottom up: pins and memory go before the device.
+  std::unique_ptr<gpu::Compute> device_;
+  std::shared_ptr<PinnedMemory> pinned_;  // shared with the handles that pin() gave out
+  std::unique_ptr<gpu::Memory> on_device_;
+  std::unique_ptr<gpu::Memory> state_[2];
+  std::vector<std::unique_ptr<gpu::Memory>> fetched_;
+  std::unique_ptr<gpu::Memory> sum_;
+  PinnedRange copy_pin_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ParameterStore>> make_device_store(std::unique_ptr<gpu::Compute> device,
+                                                                  const OptimizerConfig& optimizer, size_t count,
+                                                                  const MemoryPlacer& place) {
+  absl::StatusOr<SharedMemory> memory = ParameterStore::allocate_parameters(count, place);
+  if (!memory.ok()) return memory.status();
+  auto store = std::make_unique<DeviceStore>(std::move(device), optimizer, *std::move(memory), count);
+  GRADRAIL_RETURN_IF_ERROR(store->allocate());
+  return store;
+}
+
+absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
+  if (device == "host") return StoreMaker(make_host_store);
+  int ordinal = 0;
+  const std::string_view number = std::string_view(device).substr(std::min(device.size(), kGpuPrefix.size()));
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
+  if (!device.starts_with(kGpuPrefix) || error != std::errc{} || end != number.data() + number.size() || ordinal < 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("device '{}' for parameters: must be host or gpu:N, as in gpu:0", device));
+  }
+  if (const absl::Status opened = gpu::open_device(ordinal).status(); !opened.ok()) return opened;
+  return StoreMaker([ordinal](const OptimizerConfig& optimizer, size_t count,
+                              const MemoryPlacer& place) -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
+    absl::StatusOr<std::unique_ptr<gpu::Compute>> opened = gpu::open_device(ordinal);
+    if (!opened.ok()) return opened.status();
+    return make_device_store(*std::move(opened), optimizer, count, place);
+  });
+}
+
+}  // namespace gradrail::ps

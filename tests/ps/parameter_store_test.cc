@@ -1,0 +1,122 @@
+// The two stores against each other: a shard in GPU memory gives the bits of one in host memory. The device here is
+// the host twin of one; tests/system/gpu_test.py has the same over the driver.
+#include "ps/parameter_store.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <random>
+
+#include "base/memory.h"
+#include "gpu/compute.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kCount = 10'007;  // no multiple of anything
+
+std::vector<float> random_values(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+std::unique_ptr<ParameterStore> host_store(const OptimizerConfig& optimizer) {
+  return std::move(*make_host_store(optimizer, kCount, nullptr));
+}
+
+std::unique_ptr<ParameterStore> device_store(const OptimizerConfig& optimizer) {
+  return std::move(*make_device_store(gpu::host_compute(), optimizer, kCount, nullptr));
+}
+
+std::vector<float> all_parameters(const ParameterStore& store) {
+  return {store.parameters_at(0), store.parameters_at(0) + kCount};
+}
+
+struct Case {
+  OptimizerKind optimizer;
+  size_t gradient_count;
+};
+
+class StoreAgreement : public ::testing::TestWithParam<Case> {};
+
+TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const OptimizerConfig optimizer = {.kind = GetParam().optimizer, .learning_rate = 0.03f};
+  const auto host = host_store(optimizer);
+  const auto device = device_store(optimizer);
+  const std::vector<float> start = random_values(kCount, seed);
+  ASSERT_TRUE(host->set(0, start).ok());
+  ASSERT_TRUE(device->set(0, start).ok());
+  ASSERT_EQ(all_parameters(*device), start);
+
+  std::vector<std::vector<float>> gradients;
+  std::vector<const float*> sources;
+  for (size_t i = 0; i < GetParam().gradient_count; ++i) gradients.push_back(random_values(kCount, seed + 1 + i));
+  for (const auto& gradient : gradients) sources.push_back(gradient.data());
+  SharedMemory pinned = *SharedMemory::create("pinned", kCount * sizeof(float));
+  auto* pinned_target = reinterpret_cast<float*>(pinned.data());
+  const PinnedRange pin = device->pin(pinned.span());
+  std::vector<float> plain_target(kCount, NAN);
+  for (uint64_t update = 1; update <= 3; ++update) {
+    for (const auto& [offset, count] : {std::pair<size_t, size_t>{0, 4096}, {4096, kCount - 4096}}) {
+      std::vector<const float*> parts;
+      for (const float* source : sources) parts.push_back(source + offset);
+      float* const targets[] = {plain_target.data() + offset, pinned_target + offset};
+      ASSERT_TRUE(host->update(offset, count, parts, {}, update).ok());
+      ASSERT_TRUE(device->update(offset, count, parts, targets, update).ok());
+    }
+    const std::vector<float> wanted = all_parameters(*host);
+    ASSERT_NE(wanted, start);
+    EXPECT_EQ(all_parameters(*device), wanted);
+    EXPECT_EQ(plain_target, wanted);
+    EXPECT_EQ(std::vector<float>(pinned_target, pinned_target + kCount), wanted);
+  }
+  for (int i = 0; i < state_vectors(optimizer.kind); ++i) EXPECT_EQ(*device->state(i), *host->state(i));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoreAgreement,
+                         ::testing::Values(Case{OptimizerKind::sgd, 1}, Case{OptimizerKind::sgd, 16},
+                                           Case{OptimizerKind::sgd, 40}, Case{OptimizerKind::momentum, 3},
+                                           Case{OptimizerKind::nesterov, 17}, Case{OptimizerKind::adam, 2}),
+                         [](const auto& test) {
+                           return std::string(optimizer_name(test.param.optimizer)) + "_" +
+                                  std::to_string(test.param.gradient_count);
+                         });
+
+TEST(DeviceStore, SetLeavesStateAndStateSurvivesARoundTrip) {
+  const auto store = device_store({.kind = OptimizerKind::adam});
+  const std::vector<float> m = random_values(kCount, 1), v = random_values(kCount, 2), p = random_values(kCount, 3);
+  ASSERT_TRUE(store->set_state(0, m).ok());
+  ASSERT_TRUE(store->set_state(1, v).ok());
+  ASSERT_TRUE(store->set(0, p).ok());
+  EXPECT_EQ(*store->state(0), m);
+  EXPECT_EQ(*store->state(1), v);
+  EXPECT_EQ(all_parameters(*store), p);
+}
+
+TEST(DeviceStore, APinOutlivedByNothingEndsInAnyOrder) {
+  SharedMemory memory = *SharedMemory::create("pinned", 4096);
+  auto store = device_store({});
+  PinnedRange first = store->pin(memory.span());
+  const PinnedRange second = store->pin({});
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(second, nullptr);
+  first.reset();
+  EXPECT_NE(store->pin(memory.span()), nullptr);
+}
+
+TEST(StoreMaker, NamesOfDevices) {
+  EXPECT_TRUE(store_maker("host").ok());
+  for (const char* wrong : {"", "gpu", "gpu:", "gpu:x", "gpu:-1", "gpu:0x", "cuda:0", "gpu:99999999999"}) {
+    const absl::Status refused = store_maker(wrong).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << wrong;
+    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("host or gpu:N")) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace gradrail::ps
