@@ -1,6 +1,8 @@
 #include "gpu/device_compute.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -48,7 +50,7 @@ DeviceCompute::DeviceCompute(SharedContext context, Module module, Stream comput
       compute_(std::move(compute)),
       copies_(std::move(copies)),
       behind_(std::move(behind)),
-      last_answer_(Clock::now()) {}
+      marks_(context_, options.answer_timeout) {}
 
 /// Freeing waits for the device, without a deadline of its own: so it is waited for here, with one.
 DeviceCompute::~DeviceCompute() { finish().IgnoreError(); }
@@ -139,12 +141,19 @@ void DeviceCompute::fail(const absl::Status& error) {
   if (error_.ok()) error_ = error;
 }
 
+/// Freeing anything on a device that is lost may block for ever, and its marks will not be reached.
+void DeviceCompute::abandon() {
+  error_lasts_ = true;
+  context_->abandon();
+  marks_.forget();
+}
+
 bool DeviceCompute::check(cuda::Result result, std::string_view operation) {
   if (result == cuda::kSuccess) return true;
   const bool lasts = is_lasting(result);
   // A device that is lost hides what went wrong before.
   if (error_.ok() || (lasts && !error_lasts_)) error_ = context_->status(result, operation);
-  error_lasts_ = error_lasts_ || lasts;
+  if (lasts) abandon();
   return false;
 }
 

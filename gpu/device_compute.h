@@ -1,11 +1,8 @@
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/clock.h"
 #include "gpu/blas.h"
@@ -13,6 +10,7 @@
 #include "gpu/device.h"
 #include "gpu/module.h"
 #include "gpu/stream.h"
+#include "gpu/stream_marks.h"
 
 namespace gradrail::gpu {
 
@@ -67,11 +65,6 @@ class DeviceCompute final : public Compute {
   void fail(const absl::Status& error);
 
  private:
-  struct Copy {
-    CopyTicket ticket;
-    Event event;
-  };
-
   DeviceCompute(SharedContext context, Module module, Stream compute, Stream copies, Event behind,
                 const DeviceOptions& options);
 
@@ -95,8 +88,8 @@ class DeviceCompute final : public Compute {
   bool check(cuda::Result result, std::string_view operation);
   absl::Status take_error();
 
-  bool mark(CopyTicket ticket);
   void collect_copies();
+  void abandon();
   void wait_in_turns(CopyTicket ticket);
 
   // Set once.
@@ -111,12 +104,9 @@ class DeviceCompute final : public Compute {
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<Memory> ones_;
   std::unique_ptr<Memory> scratch_;
-  std::deque<Copy> under_way_;  ///< oldest first
-  std::vector<Event> spare_events_;
+  StreamMarks marks_;
   CopyTicket last_ticket_ = 0;
-  CopyTicket done_ticket_ = 0;
-  TimePoint last_answer_;  ///< when the device was last seen to get on, or had nothing to do
-  absl::Status error_;     ///< the first; nothing is enqueued until it was told
+  absl::Status error_;  ///< the first; nothing is enqueued until it was told
   bool error_lasts_ = false;
 };
 

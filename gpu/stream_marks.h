@@ -1,0 +1,53 @@
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "base/clock.h"
+#include "gpu/compute.h"
+#include "gpu/stream.h"
+
+namespace gradrail::gpu {
+
+/// Says by events how far a stream has got; tickets are marks, in rising order.
+/// Threads  One owner, or the caller's lock.
+class StreamMarks {
+ public:
+  StreamMarks(SharedContext context, Duration answer_timeout)
+      : context_(std::move(context)), answer_timeout_(answer_timeout) {}
+
+  /// Leaves a mark behind everything on the stream. What the driver says against it.
+  cuda::Result mark(const Stream& stream, CopyTicket ticket);
+  /// Looks how far the device has got, never blocks. What went wrong on it, kNotReady while something is under way.
+  cuda::Result collect();
+  /// True as well for tickets that were never marked.
+  bool is_reached(CopyTicket ticket) const { return under_way_.empty() || ticket < under_way_.front().ticket; }
+  /// Something is under way and nothing has come to an end for longer than the timeout.
+  bool is_overdue() const { return !under_way_.empty() && Clock::now() - last_answer_ > answer_timeout_; }
+  /// Of a device that is lost: no mark of it will be reached.
+  void forget() { under_way_.clear(); }
+
+ private:
+  struct Mark {
+    CopyTicket ticket;
+    Event event;
+  };
+
+  const SharedContext context_;
+  const Duration answer_timeout_;
+  std::deque<Mark> under_way_;  ///< oldest first
+  std::vector<Event> spare_;
+  TimePoint last_answer_;  ///< when the device was last seen to get on, or had nothing to do
+};
+
+/// Of the host's waits for a device: a copy of a tensor mostly ends within the first turns, and then other threads want
+/// the core.
+class WaitInTurns {
+ public:
+  void turn();
+
+ private:
+  int turns_ = 0;
+};
+
+}  // namespace gradrail::gpu
