@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""What nvcc made of gpu/kernels: native code for every architecture we promise, PTX for later ones, the same bytes in the
+programs, and no kernel that spills registers or keeps a stack.
+
+Reads the fatbin's own table of contents and what ptxas reported when it was made; asks cuobjdump as well where the
+toolkit has one.
+
+Usage: kernel_image_test.py --image FATBIN --report PTXAS_OUTPUT --kernels LIST [--program PROGRAM]
+"""
+import argparse
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import unittest
+
+NATIVE = {80, 90, 100}
+PTX = {80, 100}
+
+# struct fatBinHeader and the head of each entry behind it, as every toolkit since CUDA 4 lays them out.
+MAGIC = 0xBA55ED50
+FILE_HEADER = struct.Struct("<IHHQ")  # magic, version, header bytes, bytes behind the header
+ENTRY_HEADER = struct.Struct("<HHIQ12xI")  # kind, version, header bytes, payload bytes, …, architecture
+KIND_PTX, KIND_ELF = 1, 2
+
+options = None
+
+
+def entries(image):
+    """(kind, architecture) of each entry."""
+    magic, _, header_bytes, body_bytes = FILE_HEADER.unpack_from(image)
+    if magic != MAGIC:
+        raise ValueError(f"not a fatbin: begins with {magic:#x}")
+    at, end = header_bytes, header_bytes + body_bytes
+    found = []
+    while at < end:
+        kind, _, entry_header, payload, architecture = ENTRY_HEADER.unpack_from(image, at)
+        found.append((kind, architecture))
+        at += entry_header + payload
+    if at != end or end != len(image):
+        raise ValueError(f"entries end at {at}, the file at {len(image)}")
+    return found
+
+
+def reported(text):
+    """{(kernel, architecture): {"registers": n, "stack": n, "stores": n, "loads": n}} of ptxas -v."""
+    pattern = re.compile(
+        r"Compiling entry function '(?P<kernel>\w+)' for 'sm_(?P<architecture>\d+)'"
+        r".*?(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
+        r".*?Used (?P<registers>\d+) registers", re.DOTALL)
+    return {(m["kernel"], int(m["architecture"])): {k: int(m[k]) for k in ("registers", "stack", "stores", "loads")}
+            for m in pattern.finditer(text)}
+
+
+class KernelImage(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.image = options.image.read_bytes()
+        cls.report = reported(options.report.read_text())
+        cls.kernels = set(re.findall(r"^GRADRAIL_KERNEL\((\w+),", options.kernels.read_text(), re.MULTILINE))
+
+    def test_native_code_and_ptx_for_what_we_promise(self):
+        found = entries(self.image)
+        self.assertEqual({arch for kind, arch in found if kind == KIND_ELF}, NATIVE)
+        self.assertEqual({arch for kind, arch in found if kind == KIND_PTX}, PTX)
+        if tool := shutil.which("cuobjdump"):  # a second opinion, where the toolkit has one
+            self.assertEqual(ask_cuobjdump(tool, options.image), (NATIVE, PTX))
+
+    def test_every_kernel_for_every_architecture(self):
+        self.assertGreater(len(self.kernels), 10)
+        self.assertEqual(set(self.report), {(kernel, arch) for kernel in self.kernels for arch in NATIVE})
+
+    def test_nothing_spills(self):
+        for (kernel, arch), used in self.report.items():
+            with self.subTest(kernel=kernel, architecture=arch):
+                self.assertEqual((used["stack"], used["stores"], used["loads"]), (0, 0, 0))
+
+    def test_updates_leave_room_for_enough_threads(self):
+        # 65,536 registers for 768 threads: with 2 × 2 × 16 bytes each, 48 KiB under way in a multiprocessor.
+        for (kernel, arch), used in self.report.items():
+            if kernel.startswith("gradrail_update_"):
+                with self.subTest(kernel=kernel, architecture=arch):
+                    self.assertLessEqual(used["registers"], 80)
+
+    def test_programs_carry_these_bytes(self):
+        self.assertIn(self.image, options.program.read_bytes())
+
+
+def ask_cuobjdump(tool, image):
+    """The architectures of native code and of PTX, as NVIDIA's own reader sees them."""
+    said = subprocess.run([tool, "--list-elf", "--list-ptx", image], check=True, capture_output=True, text=True,
+                          timeout=60).stdout
+    return ({int(a) for a in re.findall(r"sm_(\d+)\.cubin", said)}, {int(a) for a in re.findall(r"_(\d+)\.ptx", said)})
+
+
+def main():
+    global options
+    parser = argparse.ArgumentParser()
+    for name in ("--image", "--report", "--kernels", "--program"):
+        parser.add_argument(name, type=pathlib.Path, required=True)
+    options, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()
