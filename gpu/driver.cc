@@ -60,11 +60,14 @@ absl::Status Driver::start() {
                     "(driver 525): update the driver",
                     version_text(), version_words(kOldestVersion)));
   }
-  cuda::Result result = api_.cuInit(0);
-  if (result == cuda::kSuccess) result = api_.cuDeviceGetCount(&device_count_);
-  if (result == cuda::kSuccess) return absl::OkStatus();
-  device_count_ = 0;
-  return result == cuda::kNoDevice ? absl::OkStatus() : start_error(*this, result);
+  const cuda::Result result = api_.cuInit(0);
+  if (result == cuda::kSuccess || result == cuda::kNoDevice) return absl::OkStatus();
+  return start_error(*this, result);
+}
+
+int Driver::device_count() const {
+  int count = 0;
+  return api_.cuDeviceGetCount(&count) == cuda::kSuccess ? count : 0;
 }
 
 std::string Driver::version_text() const { return version_words(version_); }

@@ -25,7 +25,7 @@ class Driver {
   /// "13.0".
   std::string version_text() const;
   /// 0 with a driver that sees no device.
-  int device_count() const { return device_count_; }
+  int device_count() const;
 
   /// CUDA's own name of a result, "CUDA_ERROR_OUT_OF_MEMORY".
   std::string_view name_of(cuda::Result result) const;
@@ -37,7 +37,6 @@ class Driver {
 
   cuda::Functions api_;
   int version_ = 0;
-  int device_count_ = 0;
 };
 
 }  // namespace gradrail::gpu
