@@ -1,0 +1,59 @@
+#include "gpu/dma_buf.h"
+
+#include <unistd.h>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/device_compute.h"
+#include "gpu/device_memory.h"
+
+namespace gradrail::gpu {
+namespace {
+
+absl::StatusOr<DeviceCompute*> device_of(Compute& compute) {
+  if (auto* device = dynamic_cast<DeviceCompute*>(&compute)) return device;
+  return absl::FailedPreconditionError("memory of the host needs no dma-buf: it is registered as it is");
+}
+
+absl::Status check_support(const PrimaryContext& context) {
+  if (context.device().dma_buf) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{} offers no dma-buf: that takes a driver for CUDA 11.7, NVIDIA's open kernel module and Linux 5.12",
+                  context.label()));
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::StatusOr<DmaBuf> export_dma_buf(Compute& compute, const void* data, size_t bytes) {
+  const absl::StatusOr<DeviceCompute*> device = device_of(compute);
+  if (!device.ok()) return device.status();
+  const PrimaryContext& context = *(*device)->context();
+  GRADRAIL_RETURN_IF_ERROR(check_support(context));
+  context.make_current();
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const cuda::DevicePointer address = address_of(data), begin = address / page * page;
+  const size_t whole = (address + bytes - begin + page - 1) / page * page;
+  int fd = -1;
+  const cuda::Result result =
+      context.api().cuMemGetHandleForAddressRange(&fd, begin, whole, cuda::kRangeHandleDmaBufFd, 0);
+  if (result == cuda::kSuccess) return DmaBuf{Descriptor(fd), address - begin, whole};
+  const absl::Status status = context.status(result, fmt::format("a dma-buf of {} bytes", bytes));
+  if (result == cuda::kInvalidValue) return absl::InvalidArgumentError(status.message());
+  return absl::IsUnavailable(status) ? status : absl::FailedPreconditionError(status.message());
+}
+
+absl::Status prepare_for_peers(Compute& compute, const void* data) {
+  const absl::StatusOr<DeviceCompute*> device = device_of(compute);
+  if (!device.ok()) return device.status();
+  const PrimaryContext& context = *(*device)->context();
+  context.make_current();
+  const unsigned on = 1;
+  return context.status(context.api().cuPointerSetAttribute(&on, cuda::kPointerAttributeSyncMemops, address_of(data)),
+                        "preparing memory for NICs");
+}
+
+}  // namespace gradrail::gpu
