@@ -34,7 +34,8 @@ std::string to_string(const Case& c) {
 }
 
 ps::OptimizerConfig config_of(UpdateRule rule) {
-  return {.kind = static_cast<ps::OptimizerKind>(rule), .learning_rate = 0.05f};
+  return {
+      .kind = static_cast<ps::OptimizerKind>(rule), .learning_rate = 0.05f, .epsilon = 1e-2f};  // an epsilon that shows
 }
 
 /// What the shard tells update(), computed as ps::apply computes it.

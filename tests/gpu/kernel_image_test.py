@@ -29,7 +29,7 @@ options = None
 
 
 def entries(image):
-    """(kind, architecture) of each entry."""
+    """(kind, architecture, head) of each entry; the head of PTX holds the options for the driver's compiler."""
     magic, _, header_bytes, body_bytes = FILE_HEADER.unpack_from(image)
     if magic != MAGIC:
         raise ValueError(f"not a fatbin: begins with {magic:#x}")
@@ -37,7 +37,7 @@ def entries(image):
     found = []
     while at < end:
         kind, _, entry_header, payload, architecture = ENTRY_HEADER.unpack_from(image, at)
-        found.append((kind, architecture))
+        found.append((kind, architecture, image[at:at + entry_header]))
         at += entry_header + payload
     if at != end or end != len(image):
         raise ValueError(f"entries end at {at}, the file at {len(image)}")
@@ -63,10 +63,17 @@ class KernelImage(unittest.TestCase):
 
     def test_native_code_and_ptx_for_what_we_promise(self):
         found = entries(self.image)
-        self.assertEqual({arch for kind, arch in found if kind == KIND_ELF}, NATIVE)
-        self.assertEqual({arch for kind, arch in found if kind == KIND_PTX}, PTX)
+        self.assertEqual({arch for kind, arch, _ in found if kind == KIND_ELF}, NATIVE)
+        self.assertEqual({arch for kind, arch, _ in found if kind == KIND_PTX}, PTX)
         if tool := shutil.which("cuobjdump"):  # a second opinion, where the toolkit has one
             self.assertEqual(ask_cuobjdump(tool, options.image), (NATIVE, PTX))
+
+    def test_nothing_is_contracted_into_fma(self):
+        # Else an update had other bits than the host's. What a driver compiles of PTX is held to it as well.
+        for kind, architecture, head in entries(self.image):
+            if kind == KIND_PTX:
+                with self.subTest(architecture=architecture):
+                    self.assertRegex(head, rb"--?fmad[ =]false")
 
     def test_every_kernel_for_every_architecture(self):
         self.assertGreater(len(self.kernels), 10)

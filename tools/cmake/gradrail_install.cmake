@@ -77,7 +77,7 @@ function(gradrail_install_libraries libraries)
   foreach(folder base topology transport gpu ps worker)
     # A folder below transport is one implementation: users name transports by their words, never by these headers.
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/${folder}/*.h)
-    list(FILTER headers EXCLUDE REGEX "^transport/[^/]+/|/examples/|^gpu/(kernels/|host_compute_)|^ps/optimizer_(isa|kernel)|^topology/(discover|plan)_")
+    list(FILTER headers EXCLUDE REGEX "^transport/[^/]+/|/examples/|^gpu/(kernels/|host_compute_|device_operations_)|^ps/optimizer_(isa|kernel)|^topology/(discover|plan)_")
     foreach(header IN LISTS headers)
       get_filename_component(where ${header} DIRECTORY)
       install(FILES ${header} DESTINATION ${GRADRAIL_INSTALL_INCLUDE}/${where})
