@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "tools/gpu_choice.h"
 #include "topology/discover.h"
 #include "topology/explain.h"
 
@@ -34,7 +35,7 @@ std::vector<topology::ProcessRequest> local_processes(const TrainOptions& option
     processes.push_back({Job::ps, static_cast<int>(i), static_cast<int>(options.flags.shards)});
   }
   for (uint32_t i = 0; i < options.flags.workers; ++i)
-    processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.towers)});
+    processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.flags.towers)});
   return processes;
 }
 
@@ -52,26 +53,36 @@ std::vector<topology::ProcessRequest> processes_here(const TrainOptions& options
   }
   for (size_t i = 0; i < workers.size(); ++i) {
     if (host_of(workers[i]) == ours)
-      processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.towers)});
+      processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.flags.towers)});
   }
   if (is_unlisted(options))
-    processes.push_back({Job::worker, static_cast<int>(options.task.index), static_cast<int>(options.towers)});
+    processes.push_back({Job::worker, static_cast<int>(options.task.index), static_cast<int>(options.flags.towers)});
   return processes;
 }
 
-topology::Request request_of(const TrainOptions& options) {
-  return {.processes = processes_here(options),
-          .towers = topology::Towers::cpu,
+std::vector<topology::ProcessRequest> processes_with(const GpuChoice& gpus, const TrainOptions& options) {
+  std::vector<topology::ProcessRequest> processes = processes_here(options);
+  for (topology::ProcessRequest& process : processes) {
+    if (gpus.own_count > 0 && process.job == Job::worker && process.units == 0) process.units = gpus.own_count;
+  }
+  return processes;
+}
+
+topology::Request request_of(const TrainOptions& options, const GpuChoice& gpus) {
+  return {.processes = processes_with(gpus, options),
+          .towers = gpus.towers,
           .other_threads = topology::kRestOfTheHost,
           .progress_threads = false,  // a worker's one thread computes and makes progress
           .reserved = options.reserved,
           .cores = options.cores,
+          .gpus = gpus.towers == topology::Towers::cpu ? std::vector<std::string>() : options.gpus,
           .nics = options.nics,
           .rdma_only = options.flags.require == "rdma"};
 }
 
 bool asks_for_something(const TrainOptions& options) {
-  return options.cores.has_value() || !options.reserved.empty() || !options.nics.empty();
+  return options.cores.has_value() || !options.reserved.empty() || !options.nics.empty() || !options.gpus.empty() ||
+         options.flags.no_soft_placement;
 }
 
 void warn(const std::string& why) {
@@ -81,7 +92,7 @@ void warn(const std::string& why) {
 /// Busy threads of our host and nothing else known of it.
 int busy_threads(const TrainOptions& options) {
   int count = 0;
-  for (const topology::ProcessRequest& process : processes_here(options)) count += process.units;
+  for (const topology::ProcessRequest& process : processes_here(options)) count += std::max(1, process.units);
   return count;
 }
 
@@ -117,12 +128,22 @@ UnitPlace unit(const HostPlan& plan, const TrainOptions& options, std::string na
           .why_free = why_free(options)};
 }
 
-/// Soft placement, which users expect: towers go on CPUs where there is no GPU for them.
-absl::Status refuse_soft_placement(const absl::StatusOr<topology::Machine>& machine) {
-  const bool has_gpu = machine.ok() && !machine->gpus.empty();
-  return absl::FailedPreconditionError(fmt::format(
-      "--no-soft-placement: {}; without it towers compute on CPUs",
-      has_gpu ? "training on GPUs is not built yet, so that no tower can use one" : "this machine has no GPU"));
+int ordinal_of(const HostPlan& plan, const topology::TowerPlace& tower) {
+  return tower.gpu < 0 ? -1 : plan.machine.gpus[tower.gpu].index;
+}
+
+absl::StatusOr<HostPlan> make_plan(topology::Machine machine, const ProbedGpus& probed, const TrainOptions& options) {
+  const absl::StatusOr<GpuChoice> gpus = choose_gpus(options, probed, machine);
+  if (!gpus.ok()) return gpus.status();
+  absl::StatusOr<topology::Placement> placement = topology::plan(machine, request_of(options, *gpus));
+  if (!placement.ok()) return placement.status();
+  HostPlan plan{.known = true,
+                .machine = std::move(machine),
+                .placement = *std::move(placement),
+                .task_cpus = {},
+                .why_no_gpu = gpus->why_none};
+  GRADRAIL_RETURN_IF_ERROR(finish_choice(*gpus, options, plan.machine, plan.placement));
+  return plan;
 }
 
 }  // namespace
@@ -132,8 +153,8 @@ std::string cpus_text(const topology::CpuSet& cpus) {
 }
 
 absl::StatusOr<HostPlan> plan_host(const TrainOptions& options) {
+  const ProbedGpus probed = probe_for(options);  // first: hwloc may wake the driver, and then no child can ask it
   absl::StatusOr<topology::Machine> machine = topology::discover();
-  if (options.flags.no_soft_placement && !is_ps(options)) return refuse_soft_placement(machine);
   if (machine.ok() && !machine->live) {
     machine = absl::FailedPreconditionError(
         fmt::format("hwloc describes another machine ({}; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC)", machine->source));
@@ -141,22 +162,28 @@ absl::StatusOr<HostPlan> plan_host(const TrainOptions& options) {
   if (!machine.ok()) {
     if (asks_for_something(options)) {
       return absl::FailedPreconditionError(
-          fmt::format("--cores, --reserve and --nic need to know this machine: {}", message_of(machine.status())));
+          fmt::format("--cores, --reserve, --gpu, --nic and --no-soft-placement need to know this machine: {}",
+                      message_of(machine.status())));
     }
     warn(std::string(message_of(machine.status())));
-    return HostPlan{};
+    return HostPlan{.why_no_gpu = "this machine could not be read"};
   }
-  absl::StatusOr<topology::Placement> placement = topology::plan(*machine, request_of(options));
-  if (!placement.ok()) {
-    if (asks_for_something(options)) return placement.status();
-    warn(std::string(message_of(placement.status())));
-    return HostPlan{};
+  absl::StatusOr<HostPlan> plan = make_plan(*std::move(machine), probed, options);
+  if (!plan.ok()) {
+    if (asks_for_something(options)) return plan.status();
+    warn(std::string(message_of(plan.status())));
+    return HostPlan{.why_no_gpu = "no plan could be made"};
   }
-  HostPlan plan{.known = true, .machine = *std::move(machine), .placement = *std::move(placement), .task_cpus = {}};
-  const topology::CpuSet task_cpus = options.cores.value_or(plan.machine.allowed) - options.reserved;
-  if (task_cpus != plan.machine.allowed) plan.task_cpus = task_cpus;
-  if (options.flags.log_device_placement) fmt::print("{}", why_table(plan, options));
+  const topology::CpuSet task_cpus = options.cores.value_or(plan->machine.allowed) - options.reserved;
+  if (task_cpus != plan->machine.allowed) plan->task_cpus = task_cpus;
+  if (options.flags.log_device_placement) fmt::print("{}", why_table(*plan, options));
   return plan;
+}
+
+uint32_t tower_count(const HostPlan& plan, const TrainOptions& options) {
+  if (options.flags.towers > 0) return options.flags.towers;
+  const auto towers = topology::towers_of(plan.placement, static_cast<int>(options.task.index));
+  return std::max(1u, static_cast<uint32_t>(towers.size()));
 }
 
 std::vector<UnitPlace> places_of(const HostPlan& plan, const TrainOptions& options) {
@@ -177,6 +204,7 @@ std::vector<UnitPlace> places_of(const HostPlan& plan, const TrainOptions& optio
       const std::string name = options.towers == 1 ? task : fmt::format("{} tower {}", task, i);
       places.push_back(i < towers.size() ? unit(plan, options, name, towers[i], towers[i].compute)
                                          : UnitPlace{.name = name, .why_free = unknown});
+      if (i < towers.size()) places.back().gpu_ordinal = ordinal_of(plan, towers[i]);
     }
   }
   return places;

@@ -18,6 +18,7 @@ struct UnitPlace {
   bool everywhere = false;  ///< those are all there are: nothing to bind
   bool shared = false;      ///< with other busy threads
   int numa_os_index = -1;   ///< where its memory should lie; -1: anywhere
+  int gpu_ordinal = -1;     ///< of a tower, as the driver counts; -1: it computes on CPUs
   std::string nic;          ///< "": none
   std::string why_free;     ///< not to be bound, and why; "": bind it
 };
@@ -29,14 +30,19 @@ struct HostPlan {
   topology::Machine machine;
   topology::Placement placement;
   topology::CpuSet task_cpus;  ///< where --cores and --reserve keep a whole task; empty: it stays as it is
+  std::string why_no_gpu;      ///< why towers are planned on CPUs; "": there are GPUs for them
 };
 
 /// Warns when the machine cannot be read, which only costs speed. Prints the why-table where it was asked for.
-/// Errors  INVALID_ARGUMENT: a flag asks for what this machine does not have.
+/// Errors  INVALID_ARGUMENT: a flag asks for what this machine does not have. FAILED_PRECONDITION: --no-soft-placement,
+///         and no GPU can be used; says why.
 absl::StatusOr<HostPlan> plan_host(const TrainOptions& options);
 
 /// The places of `options.task`: one per shard of a ps, one per tower of a worker.
 std::vector<UnitPlace> places_of(const HostPlan& plan, const TrainOptions& options);
+
+/// Towers of the worker `options.task`: as --towers says, else what the plan found GPUs for.
+uint32_t tower_count(const HostPlan& plan, const TrainOptions& options);
 
 std::string cpus_text(const topology::CpuSet& cpus);  ///< "cpu 3", "cpus 0-1,4"
 

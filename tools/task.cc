@@ -13,6 +13,7 @@
 #include "ps/server.h"
 #include "tools/placer.h"
 #include "tools/progress_bar.h"
+#include "tools/tower_devices.h"
 #include "worker/client.h"
 #include "worker/client_variables.h"
 #include "worker/local_variables.h"
@@ -83,29 +84,73 @@ worker::WorkloadOptions workload_options(const TrainOptions& options) {
           .tower_count = options.towers};
 }
 
-/// One tower computes in this thread, several each in its own.
-absl::StatusOr<std::unique_ptr<worker::Workload>> make_model(const TrainOptions& options, const HostPlan& plan,
-                                                             Placer& placer) {
+/// A worker's model, on the devices of its towers.
+struct Model {
+  std::unique_ptr<TowerDevices> devices;
+  std::unique_ptr<worker::Workload> workload;
+  std::string averaged_by = "host";  ///< several towers
+};
+
+/// The options of a worker, now that the plan is there: it knows how many towers that makes.
+TrainOptions planned(TrainOptions options, const HostPlan& plan) {
+  options.towers = tower_count(plan, options);
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::WorkloadOptions& options, size_t tower,
+                                                             TowerDevices& devices) {
+  absl::StatusOr<std::unique_ptr<gpu::Compute>> device = devices.open(tower);
+  if (!device.ok()) return device.status();
+  return worker::make_workload(options, *std::move(device));
+}
+
+absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, Placer& placer, Model& model) {
   worker::WorkloadOptions common = workload_options(options);
-  if (options.towers == 1) {
-    placer.bind(0);  // what the model's data are read into lies where it is first touched
-    common.threads = compute_threads(plan, options, 0);
-    absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_workload(common);
-    placer.unbind(0);  // the control plane's threads are born next, and are to keep off the cores that compute
-    return workload;
-  }
   absl::StatusOr<std::shared_ptr<const worker::MnistData>> data = worker::load_data(common);
   if (!data.ok()) return data.status();
   common.data = *std::move(data);
-  return worker::Towers::create(
+  absl::StatusOr<std::unique_ptr<worker::Towers>> towers = worker::Towers::create(
       options.towers,
       [&](size_t tower) {
         worker::WorkloadOptions replica = common;
         replica.tower = tower;
         replica.threads = compute_threads(plan, options, tower);
-        return worker::make_workload(replica);
+        return make_tower(replica, tower, *model.devices);
       },
-      [&](size_t tower) { placer.bind(tower); });
+      [&](size_t tower) { placer.bind(tower); }, options.reduce);
+  if (!towers.ok()) return towers.status();
+  model.averaged_by = (*towers)->averaged_by();
+  model.workload = *std::move(towers);
+  return absl::OkStatus();
+}
+
+/// One tower computes in this thread, several each in its own.
+absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& plan, Placer& placer) {
+  GRADRAIL_RETURN_IF_ERROR(check_gpu_direct(options));
+  Model model{.devices = std::make_unique<TowerDevices>(plan, options), .workload = nullptr};
+  if (options.towers > 1 || options.reduce == gpu::Reduce::nccl) {
+    GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, placer, model));
+    return model;
+  }
+  worker::WorkloadOptions one = workload_options(options);
+  one.threads = compute_threads(plan, options, 0);
+  placer.bind(0);  // what the model's data are read into lies where it is first touched
+  absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_tower(one, 0, *model.devices);
+  placer.unbind(0);  // the control plane's threads are born next, and are to keep off the cores that compute
+  if (!workload.ok()) return workload.status();
+  model.workload = *std::move(workload);
+  return model;
+}
+
+/// The end of the summary: where everything was.
+std::vector<std::string> where_it_was(const Placer& placer, const Model& model, Placer::UnitMemory variables,
+                                      const TrainOptions& options) {
+  std::vector<std::string> lines = model.devices->summary(model.averaged_by);
+  // The variables lie where the first tower is; the others have nothing that a summary could show.
+  std::vector<Placer::UnitMemory> units(options.towers);
+  units[0] = std::move(variables);
+  for (std::string& line : placer.summary(units, options.flags.verbose)) lines.push_back(std::move(line));
+  return lines;
 }
 
 /// What sync workers must have in common, beyond what the ps checks by itself.
@@ -115,13 +160,6 @@ std::string agreement(const TrainOptions& options) {
   if (options.towers > 1) text += fmt::format(" --towers {}", options.towers);
   if (!flags.cnn_logits_relu) text += " --cnn_logits_relu false";
   return text;
-}
-
-/// The variables lie where the first tower is; the others have nothing that a summary could show.
-std::vector<Placer::UnitMemory> memory_of_units(Placer::UnitMemory variables, const TrainOptions& options) {
-  std::vector<Placer::UnitMemory> units(options.towers);
-  units[0] = std::move(variables);
-  return units;
 }
 
 absl::Status train(const TrainOptions& options, worker::Variables& variables, worker::Workload& workload,
@@ -177,12 +215,13 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
   return finished;
 }
 
-absl::Status run_worker(const TrainOptions& options, const HostPlan& plan) {
+absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
+  const TrainOptions options = planned(given, plan);
   start_log(fmt::format("worker/{}", options.task.index));
   catch_signals();
   Placer placer(plan, options);
-  const absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_model(options, plan, placer);
-  if (!workload.ok()) return workload.status();
+  const absl::StatusOr<Model> model = make_model(options, plan, placer);
+  if (!model.ok()) return model.status();
   const absl::StatusOr<std::string> source = source_host(options);
   if (!source.ok()) return source.status();
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
@@ -205,7 +244,7 @@ absl::Status run_worker(const TrainOptions& options, const HostPlan& plan) {
        .notice = nullptr,
        .place_memory = [&](const MemorySpan& memory) { placer.bind_memory(0, memory); },
        .stop = &stop_requested},
-      (*workload)->schema());
+      model->workload->schema());
   if (!client.ok()) {
     const absl::Status stopped = told_to_stop(client.status());
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
@@ -218,24 +257,25 @@ absl::Status run_worker(const TrainOptions& options, const HostPlan& plan) {
         "--save_steps or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
   worker::ClientVariables variables(**client);
-  return train(options, variables, **workload,
-               [&] { return placer.summary(memory_of_units((*client)->memory(), options), options.flags.verbose); });
+  return train(options, variables, *model->workload,
+               [&] { return where_it_was(placer, *model, (*client)->memory(), options); });
 }
 
-absl::Status run_alone(const TrainOptions& options) {
-  const absl::StatusOr<HostPlan> plan = plan_host(options);
+absl::Status run_alone(const TrainOptions& given) {
+  const absl::StatusOr<HostPlan> plan = plan_host(given);
   if (!plan.ok()) return plan.status();
+  const TrainOptions options = planned(given, *plan);
   start_log("worker/0");
   catch_signals();
   Placer placer(*plan, options);
-  const absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_model(options, *plan, placer);
-  if (!workload.ok()) return workload.status();
+  const absl::StatusOr<Model> model = make_model(options, *plan, placer);
+  if (!model.ok()) return model.status();
   const absl::StatusOr<std::unique_ptr<worker::LocalVariables>> variables = worker::LocalVariables::create(
-      (*workload)->schema(), options.optimizer, [&](const MemorySpan& memory) { placer.bind_memory(0, memory); });
+      model->workload->schema(), options.optimizer, [&](const MemorySpan& memory) { placer.bind_memory(0, memory); });
   if (!variables.ok()) return variables.status();
   if (options.towers == 1) placer.bind(0);
-  return train(options, **variables, **workload,
-               [&] { return placer.summary(memory_of_units((*variables)->memory(), options), options.flags.verbose); });
+  return train(options, **variables, *model->workload,
+               [&] { return where_it_was(placer, *model, (*variables)->memory(), options); });
 }
 
 absl::Status run_ps(const TrainOptions& options, const std::function<void(uint16_t)>& listening) {

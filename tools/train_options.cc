@@ -158,6 +158,21 @@ absl::StatusOr<ps::OptimizerKind> chosen_optimizer(const TrainFlags& flags) {
   return flags.model == "cnn" ? ps::OptimizerKind::nesterov : ps::OptimizerKind::sgd;
 }
 
+absl::StatusOr<gpu::Reduce> parse_reduce(const std::string& word) {
+  if (word == "auto") return gpu::Reduce::automatic;
+  if (word == "host") return gpu::Reduce::host;
+  if (word == "nccl") return gpu::Reduce::nccl;
+  return invalid(fmt::format("--reduce '{}': there are auto, host, nccl", word));
+}
+
+/// Which of them this host can do is another question (check_gpu_direct).
+absl::Status check_gpu_direct_word(const std::string& word) {
+  for (const char* known : {"auto", "dmabuf", "peermem", "ipc", "staged"}) {
+    if (word == known) return absl::OkStatus();
+  }
+  return invalid(fmt::format("--gpu-direct '{}': there are auto, dmabuf, peermem, ipc, staged", word));
+}
+
 absl::StatusOr<topology::CpuSet> parse_cpus(const char* flag, const std::string& list) {
   absl::StatusOr<topology::CpuSet> cpus = topology::CpuSet::parse(list);
   if (!cpus.ok()) return invalid(fmt::format("{}: {}", flag, message_of(cpus.status())));
@@ -180,6 +195,8 @@ absl::Status check_placement(const TrainFlags& flags, TrainOptions& options) {
     options.reserved = *std::move(reserved);
   }
   if (!flags.nic.empty()) options.nics = absl::StrSplit(flags.nic, ',', absl::SkipWhitespace());
+  if (!flags.gpu.empty()) options.gpus = absl::StrSplit(flags.gpu, ',', absl::SkipWhitespace());
+  if (!flags.gpu.empty() && options.gpus.empty()) return invalid(fmt::format("--gpu '{}': names no GPU", flags.gpu));
   if (!flags.nic.empty() && options.nics.empty()) return invalid(fmt::format("--nic '{}': names no NIC", flags.nic));
   return absl::OkStatus();
 }
@@ -213,6 +230,12 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("towers", flags.towers, "replicas of the model in each worker; 0: one for each GPU, one on CPUs");
   command.add_flag("--no-soft-placement,--no_soft_placement", flags.no_soft_placement,
                    "a tower without a GPU is an error");
+  add("gpu", flags.gpu, "comma-separated GPUs to plan with, by index, name or PCI address; default: all");
+  add("reduce", flags.reduce,
+      "how a worker's towers average: host, nccl, or auto: nccl where each has a GPU of its own");
+  add("gpu_direct", flags.gpu_direct,
+      "how gradients leave a GPU: dmabuf, peermem, ipc, staged (through pinned host memory), or auto: the best there "
+      "is");
   add("shards", flags.shards, "shards (threads) in each parameter server");
   add("mode", flags.mode, "async or sync");
   add("transport", flags.transport, "auto, or a list in order of preference: ucx,tcp");
@@ -261,6 +284,10 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_alone(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   options.towers = std::max(1u, flags.towers);
+  const absl::StatusOr<gpu::Reduce> reduce = parse_reduce(flags.reduce);
+  if (!reduce.ok()) return reduce.status();
+  options.reduce = *reduce;
+  GRADRAIL_RETURN_IF_ERROR(check_gpu_direct_word(flags.gpu_direct));
   const absl::StatusOr<ps::ModeKind> mode = ps::parse_mode(flags.mode);
   if (!mode.ok()) return invalid(fmt::format("--{}", message_of(mode.status())));
   options.mode = *mode;

@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "gpu/tower_sum.h"
 #include "ps/cluster_spec.h"
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
@@ -22,6 +23,9 @@ struct TrainFlags {
   bool workers_given = false;
   uint32_t towers = 0;  ///< 0: one for each GPU that the plan has, one on CPUs
   bool no_soft_placement = false;
+  std::string gpu;                  ///< these alone
+  std::string reduce = "auto";      ///< of a worker's towers
+  std::string gpu_direct = "auto";  ///< how gradients leave GPU memory
   bool cnn_logits_relu = true;
   uint32_t shards = 1;
   std::string mode = "async";
@@ -70,10 +74,12 @@ struct TrainOptions {
   bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: nobody asked for them by name
   ps::ClusterSpec cluster;
   ps::TaskId task;
-  uint32_t towers = 1;                    ///< of each worker
+  uint32_t towers = 1;  ///< of this worker; the plan may give it more, one for each GPU
+  gpu::Reduce reduce = gpu::Reduce::automatic;
   bool local = true;                      ///< all tasks as processes of this host, started by us
   std::optional<topology::CpuSet> cores;  ///< the plan may use these alone
   topology::CpuSet reserved;              ///< the plan leaves these free
+  std::vector<std::string> gpus;          ///< the plan may use these alone; none: all
   std::vector<std::string> nics;          ///< the plan may use these alone; none: all
 };
 

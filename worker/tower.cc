@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "spdlog/spdlog.h"
 #include "worker/models/elementwise.h"
 
 namespace gradrail::worker {
@@ -75,7 +76,8 @@ class Towers::Tower {
 };
 
 absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make& make,
-                                                       const std::function<void(size_t tower)>& on_thread) {
+                                                       const std::function<void(size_t tower)>& on_thread,
+                                                       gpu::Reduce reduce) {
   GRADRAIL_CHECK(count > 0);
   std::unique_ptr<Towers> towers(new Towers);
   for (size_t i = 0; i < count; ++i) {
@@ -93,10 +95,12 @@ absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make&
     if (!tower->started.ok()) return tower->started;
   }
   towers->arrived_.resize(towers->schema().size());
+  GRADRAIL_RETURN_IF_ERROR(towers->choose_sum(reduce));
   return towers;
 }
 
 Towers::~Towers() {
+  sum_.reset();     // while what it sums for is there
   towers_.clear();  // their threads, before what they use here
 }
 
@@ -122,17 +126,47 @@ void Towers::wait_finished(size_t count) {
   done_ = 0;
 }
 
+/// Devices that all towers have average without the host; what else there is meets in the owner's memory.
+absl::Status Towers::choose_sum(gpu::Reduce reduce) {
+  if (reduce == gpu::Reduce::host) return absl::OkStatus();
+  std::vector<gpu::Compute*> devices;
+  for (const std::unique_ptr<Tower>& tower : towers_) devices.push_back(tower->workload().device());
+  const auto on_cpus = std::find(devices.begin(), devices.end(), nullptr);
+  if (on_cpus != devices.end()) {
+    if (reduce != gpu::Reduce::nccl) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        fmt::format("gradients cannot be averaged by NCCL: tower {} computes on CPUs", on_cpus - devices.begin()));
+  }
+  absl::StatusOr<std::unique_ptr<gpu::TowerSum>> sum = gpu::tower_sum(devices, {.reduce = gpu::Reduce::nccl});
+  if (!sum.ok()) {
+    if (reduce == gpu::Reduce::nccl) return sum.status();
+    spdlog::info("the towers' gradients are averaged by the host: {}", message_of(sum.status()));
+    return absl::OkStatus();
+  }
+  sum_ = *std::move(sum);
+  for (size_t i = 0; i < towers_.size(); ++i) towers_[i]->workload().average_by(sum_.get(), i);
+  return absl::OkStatus();
+}
+
+void Towers::gradient_ready(size_t tensor) {
+  const std::lock_guard lock(mutex_);
+  // Between devices it is the mean of all already.
+  if (++arrived_[tensor] < towers_.size() && sum_ == nullptr) return;
+  complete_.push_back(tensor);
+  changed_.notify_one();
+}
+
 /// In the tower's thread.
-void Towers::compute(Tower& tower, Parameters parameters) {
-  tower.cost = tower.workload().step(parameters, tower.gradients(), [this](size_t tensor) {
-    const std::lock_guard lock(mutex_);
-    if (++arrived_[tensor] < towers_.size()) return;
-    complete_.push_back(tensor);
-    changed_.notify_one();
-  });
+void Towers::compute(size_t index, Parameters parameters, Gradients gradients) {
+  Tower& tower = *towers_[index];
+  tower.cost = tower.workload().step(parameters, sum_ == nullptr ? tower.gradients() : gradients,
+                                     [this](size_t tensor) { gradient_ready(tensor); });
   if (!tower.cost.ok()) {
+    const absl::Status why(tower.cost.status().code(),
+                           fmt::format("tower {}: {}", index, message_of(tower.cost.status())));
+    if (sum_ != nullptr) sum_->abort(why);
     const std::lock_guard lock(mutex_);
-    failed_ = true;
+    failure_.Update(why);
     changed_.notify_one();
   }
   finished();
@@ -148,34 +182,34 @@ void Towers::average_tensor(size_t tensor, absl::Span<float> target) const {
 /// A tensor that all towers have, to be averaged; none: a tower failed, and no more will come.
 std::optional<size_t> Towers::next_complete() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return failed_ || !complete_.empty(); });
-  if (failed_) return std::nullopt;
+  changed_.wait(lock, [this] { return !failure_.ok() || !complete_.empty(); });
+  if (!failure_.ok()) return std::nullopt;
   const size_t tensor = complete_.front();
   complete_.pop_front();
   return tensor;
 }
 
-absl::StatusOr<float> Towers::mean_cost() const {
-  double cost = 0.0;
-  for (size_t i = 0; i < towers_.size(); ++i) {
-    const absl::StatusOr<float>& one = towers_[i]->cost;
-    if (!one.ok()) return absl::Status(one.status().code(), fmt::format("tower {}: {}", i, message_of(one.status())));
-    cost += *one;
+absl::StatusOr<float> Towers::mean_cost() {
+  {
+    // The first failure: those of the others may only follow from it.
+    const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return std::exchange(failure_, absl::OkStatus());
   }
+  double cost = 0.0;
+  for (const std::unique_ptr<Tower>& tower : towers_) cost += *tower->cost;
   return static_cast<float>(cost / static_cast<double>(towers_.size()));
 }
 
 absl::StatusOr<float> Towers::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
   std::fill(arrived_.begin(), arrived_.end(), size_t{0});
   complete_.clear();
-  failed_ = false;
-  for (const std::unique_ptr<Tower>& tower : towers_) {
-    tower->tell([this, &tower = *tower, parameters] { compute(tower, parameters); });
+  for (size_t i = 0; i < towers_.size(); ++i) {
+    towers_[i]->tell([this, i, parameters, gradients] { compute(i, parameters, gradients); });
   }
   for (size_t averaged = 0; averaged < gradients.size(); ++averaged) {
     const std::optional<size_t> tensor = next_complete();
     if (!tensor.has_value()) break;
-    average_tensor(*tensor, gradients[*tensor]);
+    if (sum_ == nullptr) average_tensor(*tensor, gradients[*tensor]);
     if (ready) ready(*tensor);
   }
   wait_finished(towers_.size());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gpu/tower_sum.h"
 #include "worker/models/workload.h"
 
 namespace gradrail::worker {
@@ -23,9 +24,11 @@ class Towers final : public Workload {
   using Make = std::function<absl::StatusOr<std::unique_ptr<Workload>>(size_t tower)>;
 
   /// Starts `count` threads; each first calls `on_thread` (to be bound, before anything is allocated), then `make`.
-  /// Errors  of `make`, from the first tower that has one.
+  /// Errors  of `make`, from the first tower that has one; FAILED_PRECONDITION: NCCL was asked for and cannot be had.
+  /// Where all towers have devices of their own these average among themselves, by NCCL, if `reduce` lets them.
   static absl::StatusOr<std::unique_ptr<Towers>> create(size_t count, const Make& make,
-                                                        const std::function<void(size_t tower)>& on_thread);
+                                                        const std::function<void(size_t tower)>& on_thread,
+                                                        gpu::Reduce reduce = gpu::Reduce::automatic);
   ~Towers() override;
 
   const ps::Schema& schema() const override;
@@ -38,24 +41,29 @@ class Towers final : public Workload {
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
   absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override;
   void release_memory() override;
+  /// "NCCL 2.28.9" or "host".
+  std::string averaged_by() const { return sum_ == nullptr ? "host" : sum_->name(); }
 
  private:
   class Tower;
   Towers() = default;
   void finished();
   void wait_finished(size_t count);
-  void compute(Tower& tower, Parameters parameters);
+  absl::Status choose_sum(gpu::Reduce reduce);
+  void compute(size_t index, Parameters parameters, Gradients gradients);
+  void gradient_ready(size_t tensor);
   std::optional<size_t> next_complete();
-  absl::StatusOr<float> mean_cost() const;
+  absl::StatusOr<float> mean_cost();
   void average_tensor(size_t tensor, absl::Span<float> target) const;
 
   std::vector<std::unique_ptr<Tower>> towers_;
+  std::unique_ptr<gpu::TowerSum> sum_;  ///< between devices; null: the owner averages
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<size_t> arrived_;  ///< under mutex_: by tensor, towers that have its gradient
   std::deque<size_t> complete_;  ///< under mutex_: tensors that all towers have, to be averaged
-  bool failed_ = false;          ///< under mutex_: a tower has, in this step
+  absl::Status failure_;         ///< under mutex_: of the first tower that failed
   size_t done_ = 0;              ///< under mutex_: towers that have finished what they were told
 };
 

@@ -67,14 +67,15 @@ struct Problem {
   std::vector<absl::Span<float>> gradients;
 };
 
-/// |a - b| / |b| as vectors.
+/// |a - b| / |b| as vectors. Where the parts of a gradient all but cancel, what is left of them is no measure.
 double distance(absl::Span<const float> a, absl::Span<const float> b) {
+  constexpr double kSmall = 1e-2;
   double difference = 0.0, length = 0.0;
   for (size_t i = 0; i < b.size(); ++i) {
     difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
     length += std::pow(static_cast<double>(b[i]), 2);
   }
-  return length > 0.0 ? std::sqrt(difference / length) : std::sqrt(difference);
+  return std::sqrt(difference) / (std::sqrt(length) + kSmall);
 }
 
 std::unique_ptr<DeviceNetwork> make(const NetworkPlan& plan) {

@@ -76,21 +76,33 @@ void DeviceNetwork::forward() {
   }
 }
 
-void DeviceNetwork::send(size_t tensor, absl::Span<float> target) {
-  leaving_.push_back({tensor, device_->download(target.data(), gradients_[tensor], target.size() * sizeof(float))});
+absl::Status DeviceNetwork::send(size_t tensor, absl::Span<float> target) {
+  if (sum_ == nullptr) {
+    leaving_.push_back({tensor, device_->download(target.data(), gradients_[tensor], target.size() * sizeof(float))});
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<gpu::CopyTicket> ticket =
+      sum_->start(tower_, gradients_[tensor], target.size(), tower_ == 0 ? target.data() : nullptr);
+  if (ticket.ok()) leaving_.push_back({tensor, *ticket});
+  return ticket.status();
+}
+
+bool DeviceNetwork::has_arrived(const Leaving& gradient) {
+  return sum_ == nullptr ? device_->is_done(gradient.ticket) : sum_->is_done(tower_, gradient.ticket);
 }
 
 /// Those that are there, without waiting: their exchange begins while the rest is enqueued.
 absl::Status DeviceNetwork::tell_arrived(const GradientReady& ready) {
-  while (told_ < leaving_.size() && device_->is_done(leaving_[told_].ticket)) {
+  while (told_ < leaving_.size() && has_arrived(leaving_[told_])) {
     GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
   }
   return absl::OkStatus();
 }
 
 absl::Status DeviceNetwork::tell_next(const GradientReady& ready) {
-  GRADRAIL_RETURN_IF_ERROR(device_->wait(leaving_[told_].ticket));
-  if (ready) ready(leaving_[told_].tensor);
+  const Leaving& next = leaving_[told_];
+  GRADRAIL_RETURN_IF_ERROR(sum_ == nullptr ? device_->wait(next.ticket) : sum_->wait(tower_, next.ticket));
+  if (ready && tower_ == 0) ready(next.tensor);
   ++told_;
   return absl::OkStatus();
 }
@@ -101,8 +113,8 @@ absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& r
     const LayerPlan& plan = plan_.layers[l];
     layer.parameter_gradients(*device_, l > 0 ? layers_[l - 1]->output() : images_, gradients_[plan.weights],
                               gradients_[plan.bias]);
-    send(plan.weights, gradients[plan.weights]);
-    send(plan.bias, gradients[plan.bias]);
+    GRADRAIL_RETURN_IF_ERROR(send(plan.weights, gradients[plan.weights]));
+    GRADRAIL_RETURN_IF_ERROR(send(plan.bias, gradients[plan.bias]));
     if (l > 0) layer.input_gradient(*device_, parameters_[plan.weights], layers_[l - 1]->output_gradient());
     GRADRAIL_RETURN_IF_ERROR(tell_arrived(ready));
   }
@@ -164,6 +176,11 @@ absl::StatusOr<float> DeviceNetwork::accuracy(absl::Span<const uint8_t> images, 
   });
   if (!failed.ok()) return failed;
   return share;
+}
+
+void DeviceNetwork::average_by(gpu::TowerSum* sum, size_t tower) {
+  sum_ = sum;
+  tower_ = sum == nullptr ? 0 : tower;
 }
 
 void DeviceNetwork::release_memory() {

@@ -30,6 +30,8 @@ class DeviceNetwork final : public Network {
                              Gradients gradients, const GradientReady& ready);
   absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                  Parameters parameters) override;
+  gpu::Compute* device() override { return device_.get(); }
+  void average_by(gpu::TowerSum* sum, size_t tower) override;
   void release_memory() override;
 
  private:
@@ -46,7 +48,8 @@ class DeviceNetwork final : public Network {
   absl::Status run(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
                    Gradients gradients, const GradientReady& ready);
   absl::Status backward(Gradients gradients, const GradientReady& ready);
-  void send(size_t tensor, absl::Span<float> target);
+  absl::Status send(size_t tensor, absl::Span<float> target);
+  bool has_arrived(const Leaving& gradient);
   absl::Status tell_arrived(const GradientReady& ready);
   absl::Status tell_next(const GradientReady& ready);
   float* logits() const { return layers_.back()->output(); }
@@ -62,6 +65,8 @@ class DeviceNetwork final : public Network {
   std::vector<float> host_costs_, host_logits_;
   std::vector<Leaving> leaving_;  // in this step
   size_t told_ = 0;               // of those
+  gpu::TowerSum* sum_ = nullptr;  // null: gradients are this tower's own
+  size_t tower_ = 0;              // within sum_
   DevicePins pins_;               // last: unpinned before the device goes
 };
 

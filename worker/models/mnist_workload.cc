@@ -43,6 +43,8 @@ class MnistWorkload final : public Workload {
     return std::vector<std::string>{fmt::format("Test-Accuracy: {:.{}f}", *share, model_.accuracy_places)};
   }
 
+  gpu::Compute* device() override { return network_->device(); }
+  void average_by(gpu::TowerSum* sum, size_t tower) override { network_->average_by(sum, tower); }
   void release_memory() override { network_->release_memory(); }
 
  private:

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "gpu/tower_sum.h"
 #include "worker/data/dataset.h"
 #include "worker/models/cnn.h"
 #include "worker/models/mlp.h"
@@ -27,6 +28,8 @@ class Network {
   virtual absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                          Parameters parameters) = 0;
   /// As Workload's.
+  virtual gpu::Compute* device() { return nullptr; }
+  virtual void average_by(gpu::TowerSum* /*sum*/, size_t /*tower*/) {}
   virtual void release_memory() {}
 };
 

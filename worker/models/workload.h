@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu/compute.h"
+#include "gpu/tower_sum.h"
 #include "worker/models/mlp.h"
 
 namespace gradrail::worker {
@@ -36,6 +37,11 @@ class Workload {
   /// Errors  as step().
   virtual absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) = 0;
 
+  /// What it computes with; null: this host.
+  virtual gpu::Compute* device() { return nullptr; }
+  /// From the next step on gradients are the means of all towers, of which this is number `tower`; only the first
+  /// brings them to the host and calls `ready`. For a workload with a device; null: no more.
+  virtual void average_by(gpu::TowerSum* /*sum*/, size_t /*tower*/) {}
   /// The memory that steps and verdicts were given is about to go: a device lets go of it.
   virtual void release_memory() {}
 };

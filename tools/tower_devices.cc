@@ -1,0 +1,86 @@
+#include "tools/tower_devices.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "spdlog/spdlog.h"
+#include "transport/registry.h"
+
+namespace gradrail::tools {
+
+TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
+    : soft_(!options.flags.no_soft_placement), forced_staged_(options.flags.gpu_direct == "staged") {
+  for (const UnitPlace& place : places_of(plan, options)) {
+    towers_.push_back({.ordinal = place.gpu_ordinal, .why_cpu = plan.why_no_gpu});
+    if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU was left for it";
+  }
+  const auto on_cpu = std::count_if(towers_.begin(), towers_.end(), [](const Tower& t) { return t.ordinal < 0; });
+  if (on_cpu == 0 || !plan.why_no_gpu.empty()) return;
+  spdlog::warn("there are GPUs for {} of {} towers; the others compute on CPUs, and each step waits for them",
+               towers_.size() - static_cast<size_t>(on_cpu), towers_.size());
+}
+
+absl::StatusOr<std::unique_ptr<gpu::Compute>> TowerDevices::open(size_t tower) {
+  Tower& one = towers_[tower];
+  if (one.ordinal < 0) return nullptr;
+  absl::StatusOr<std::unique_ptr<gpu::Compute>> device = gpu::open_device(one.ordinal);
+  if (!device.ok()) return instead_of(one, tower, device.status());
+  one.label = (*device)->name();
+  return device;
+}
+
+absl::StatusOr<std::unique_ptr<gpu::Compute>> TowerDevices::instead_of(Tower& tower, size_t index,
+                                                                       const absl::Status& why) {
+  if (!soft_) {
+    return absl::Status(why.code(), fmt::format("--no-soft-placement: tower {}: {}", index, message_of(why)));
+  }
+  tower.why_cpu = message_of(why);
+  spdlog::warn("tower {} computes on CPUs: {}", index, tower.why_cpu);
+  return nullptr;
+}
+
+std::vector<std::string> TowerDevices::summary(const std::string& averaged_by) const {
+  const bool planned = std::any_of(towers_.begin(), towers_.end(), [](const Tower& t) { return t.ordinal >= 0; });
+  if (!planned) return {};
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < towers_.size(); ++i) {
+    const Tower& tower = towers_[i];
+    parts.push_back(tower.label.empty() ? fmt::format("{} on CPUs ({})", i, tower.why_cpu)
+                                        : fmt::format("{} on {}", i, tower.label));
+  }
+  if (towers_.size() > 1) parts.push_back("averaged by " + averaged_by);
+  std::vector<std::string> lines = {fmt::format("Towers: {}", fmt::join(parts, ", "))};
+  const bool on_gpu = std::any_of(towers_.begin(), towers_.end(), [](const Tower& t) { return !t.label.empty(); });
+  if (on_gpu) {
+    lines.push_back(
+        fmt::format("GPU-Direct: staged through pinned host memory ({})",
+                    forced_staged_ ? "--gpu-direct staged" : "no transport here takes GPU memory directly"));
+  }
+  return lines;
+}
+
+absl::Status check_gpu_direct(const TrainOptions& options) {
+  const std::string& word = options.flags.gpu_direct;
+  if (word == "auto" || word == "staged") return absl::OkStatus();
+  std::vector<std::string> reasons;
+  for (const std::string& name : options.transports) {
+    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+    if (!found.ok()) continue;
+    const absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open({});
+    if (!context.ok()) {
+      reasons.push_back(fmt::format("{} cannot be used", name));
+    } else if ((*context)->capabilities().gpu_memory != transport::GpuMemory::direct) {
+      reasons.push_back(fmt::format("{} moves host memory only", name));
+    } else {
+      reasons.push_back(fmt::format("{} could, but models do not hand it GPU memory yet", name));
+    }
+  }
+  return absl::FailedPreconditionError(fmt::format(
+      "--gpu-direct {}: {}; leave it at auto, which stages gradients through pinned host memory", word,
+      reasons.empty() ? "no transport takes GPU memory directly" : fmt::format("{}", fmt::join(reasons, ", "))));
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu/compute.h"
+#include "tools/host_plan.h"
+
+namespace gradrail::tools {
+
+/// What the towers of one worker compute with, and what a summary says of it.
+class TowerDevices {
+ public:
+  TowerDevices(const HostPlan& plan, const TrainOptions& options);
+
+  /// The GPU that the plan gives a tower; null: CPUs. One that cannot be opened is replaced by CPUs, with a warning.
+  /// Errors   --no-soft-placement: as gpu::open_device.
+  /// Threads  The tower's own.
+  absl::StatusOr<std::unique_ptr<gpu::Compute>> open(size_t tower);
+
+  /// Towers: 0 on GPU 0 (NVIDIA H200, 0000:19:00.0), 1 on CPUs (…), averaged by NCCL 2.28.9
+  /// GPU-Direct: staged through pinned host memory (…)                                       towers on GPUs only
+  /// Nothing where no tower was to be on a GPU.
+  std::vector<std::string> summary(const std::string& averaged_by) const;
+
+ private:
+  struct Tower {
+    int ordinal = -1;
+    std::string label;    ///< of its GPU, once opened
+    std::string why_cpu;  ///< only said where there are GPUs
+  };
+  absl::StatusOr<std::unique_ptr<gpu::Compute>> instead_of(Tower& tower, size_t index, const absl::Status& why);
+
+  // Set once.
+  const bool soft_;
+  const bool forced_staged_;
+
+  std::vector<Tower> towers_;  ///< each its own thread's until all are open
+};
+
+/// Whether gradients can leave GPUs as --gpu-direct says.
+/// Errors  FAILED_PRECONDITION: none of the transports can; says so of each.
+absl::Status check_gpu_direct(const TrainOptions& options);
+
+}  // namespace gradrail::tools
