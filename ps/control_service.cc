@@ -45,6 +45,7 @@ grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::Describ
   reply->set_shard_count(static_cast<uint32_t>(shards_.size()));
   reply->set_host_id(transport::host_id());
   reply->set_checkpoint_folder(checkpoint_folder_);
+  reply->set_on_gpu(options_.device != "host");
   for (const Shard::Endpoint& endpoint : shards_[0]->endpoints()) {
     proto::DescribeReply::Transport* transport = reply->add_transports();
     transport->set_name(endpoint.transport);

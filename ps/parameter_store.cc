@@ -18,6 +18,14 @@ class HostStore final : public ParameterStore {
 
   std::string where() const override { return "host"; }
   PinnedRange pin(MemorySpan) override { return {}; }
+  absl::StatusOr<DeviceVariables> map_device(const std::string&, size_t) override {
+    return absl::FailedPreconditionError("the parameters of this shard lie in host memory (see --ps_device)");
+  }
+
+  absl::Status copy_out(size_t offset, size_t count, float* target) override {
+    std::memcpy(target, parameters_at(offset), count * sizeof(float));
+    return absl::OkStatus();
+  }
 
   absl::Status set(size_t offset, absl::Span<const float> values) override {
     std::memcpy(mutable_parameters() + offset, values.data(), values.size() * sizeof(float));

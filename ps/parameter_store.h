@@ -21,6 +21,13 @@ namespace gradrail::ps {
 /// Keeps a range of host memory pinned for the device of a store; empty for a store without one. Ends before the store.
 using PinnedRange = std::shared_ptr<const void>;  // shared_ptr: a deleter of the store's own behind a plain handle
 
+/// A worker's memory on a GPU of this host, mapped: [elements of the model] each, for the store's device alone.
+struct DeviceVariables {
+  float* parameters = nullptr;
+  const float* gradients = nullptr;
+  PinnedRange mapping;  ///< until this ends
+};
+
 /// The parameters of a shard and the optimizer's state, and how they are updated: in host memory by apply(), or in the
 /// memory of a GPU by its kernels, with the same bits. Offsets and counts are elements of the shard's range.
 /// Threads  One owner.
@@ -37,11 +44,18 @@ class ParameterStore {
   /// not announced, or could not be pinned, works too, by a copy more.
   virtual PinnedRange pin(MemorySpan memory) = 0;
 
+  /// Maps what a worker offers, gpu::export_memory() of parameters and gradients, one behind the
+  /// other, of a model of so many elements.
+  /// Errors  FAILED_PRECONDITION: the parameters are not on a GPU. Else as gpu::map_memory().
+  virtual absl::StatusOr<DeviceVariables> map_device(const std::string& key, size_t model_elements) = 0;
+
   /// The parameters as answers are sent out of them: fresh when update() or set() has returned. Nobody else may write.
   MemorySpan parameters() const { return parameters_.span(); }
   const float* parameters_at(size_t offset) const { return mutable_parameters() + offset; }
 
-  /// Overwrites a run of parameters; the state stays.
+  /// Copies a run of parameters to a target as update() takes them.
+  virtual absl::Status copy_out(size_t offset, size_t count, float* target) = 0;
+  /// Overwrites a run of parameters; the state stays. `values` may lie where gradients may.
   virtual absl::Status set(size_t offset, absl::Span<const float> values) = 0;
   /// One update of a run, as apply(), but by any number of gradients.
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute.h"
+#include "gpu/ipc.h"
 #include "ps/optimizer_isa.h"
 #include "ps/parameter_store.h"
 
@@ -33,13 +34,18 @@ gpu::UpdateRule rule_of(OptimizerKind kind) {
   GRADRAIL_CHECK(false);
 }
 
-/// Host memory that the device reaches by itself. Stores and their handles end in any order, hence on its own.
-class PinnedMemory {
+/// Memory beside its own that the device reads and writes by itself: pinned host memory, and what workers on this host
+/// export. Stores and handles end in any order, hence on its own.
+class ReachableMemory {
  public:
-  void add(const void* data, size_t bytes, std::unique_ptr<gpu::Pin> pin) {
-    ranges_[static_cast<const std::byte*>(data)] = {bytes, std::move(pin)};
+  void add(const void* data, size_t bytes, std::shared_ptr<void> owner) {
+    ranges_.emplace(static_cast<const std::byte*>(data), Range{bytes, std::move(owner)});
   }
-  void remove(const void* data) { ranges_.erase(static_cast<const std::byte*>(data)); }
+  /// One of those that begin there: a worker's second connection maps the same memory again.
+  void remove(const void* data) {
+    const auto found = ranges_.find(static_cast<const std::byte*>(data));
+    if (found != ranges_.end()) ranges_.erase(found);
+  }
   bool holds(const void* data, size_t bytes) const {
     const auto* first = static_cast<const std::byte*>(data);
     auto next = ranges_.upper_bound(first);
@@ -51,9 +57,9 @@ class PinnedMemory {
  private:
   struct Range {
     size_t bytes = 0;
-    std::unique_ptr<gpu::Pin> pin;
+    std::shared_ptr<void> owner;  // whatever ends the mapping
   };
-  std::map<const std::byte*, Range> ranges_;
+  std::multimap<const std::byte*, Range> ranges_;
 };
 
 class DeviceStore final : public ParameterStore {
@@ -62,7 +68,7 @@ class DeviceStore final : public ParameterStore {
               size_t count)
       : ParameterStore(optimizer, std::move(parameters), count),
         device_(std::move(device)),
-        pinned_(std::make_shared<PinnedMemory>()) {}
+        reachable_(std::make_shared<ReachableMemory>()) {}
 
   absl::Status allocate() {
     const size_t bytes = count_ * sizeof(float);
@@ -84,15 +90,44 @@ class DeviceStore final : public ParameterStore {
                    message_of(pinned.status()));
       return {};
     }
-    pinned_->add(memory.data, memory.bytes, *std::move(pinned));
-    return {memory.data, [ranges = pinned_](const void* data) { ranges->remove(data); }};
+    reachable_->add(memory.data, memory.bytes, *std::move(pinned));
+    return {memory.data, [ranges = reachable_](const void* data) { ranges->remove(data); }};
+  }
+
+  absl::StatusOr<DeviceVariables> map_device(const std::string& key, size_t model_elements) override {
+    const size_t bytes = 2 * model_elements * sizeof(float);
+    absl::StatusOr<std::unique_ptr<gpu::Memory>> mapped = gpu::map_memory(*device_, key);
+    if (!mapped.ok()) return mapped.status();
+    if ((*mapped)->bytes() < bytes) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} bytes of GPU memory are offered, {} are needed", (*mapped)->bytes(), bytes));
+    }
+    auto* parameters = (*mapped)->as<float>();
+    reachable_->add(parameters, bytes, *std::move(mapped));
+    return DeviceVariables{.parameters = parameters,
+                           .gradients = parameters + model_elements,
+                           .mapping = {parameters, [ranges = reachable_](const void* data) { ranges->remove(data); }}};
+  }
+
+  absl::Status copy_out(size_t offset, size_t count, float* target) override {
+    if (!reachable_->holds(target, count * sizeof(float))) {
+      std::memcpy(target, parameters_at(offset), count * sizeof(float));
+      return absl::OkStatus();
+    }
+    return copy(on_device_->as<float>() + offset, count, target);
   }
 
   absl::Status set(size_t offset, absl::Span<const float> values) override {
     if (values.empty()) return absl::OkStatus();
-    std::copy(values.begin(), values.end(), mutable_parameters() + offset);
-    device_->upload(on_device_->as<float>() + offset, mutable_parameters() + offset, values.size() * sizeof(float));
-    return device_->finish();
+    const size_t bytes = values.size() * sizeof(float);
+    float* target = on_device_->as<float>() + offset;
+    if (reachable_->holds(values.data(), bytes)) {
+      GRADRAIL_RETURN_IF_ERROR(copy(values.data(), values.size(), target));
+    } else {
+      device_->upload(target, values.data(), bytes);
+      GRADRAIL_RETURN_IF_ERROR(device_->finish());
+    }
+    return device_->wait(device_->download(mutable_parameters() + offset, target, bytes));
   }
 
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
@@ -112,7 +147,7 @@ class DeviceStore final : public ParameterStore {
     (copy_pin_ != nullptr ? stored_by_kernel : copied_after).push_back(copy);
     for (float* target : targets) {
       const bool by_kernel = copy_pin_ != nullptr && stored_by_kernel.size() < kMaxTargets &&
-                             pinned_->holds(target, count * sizeof(float));
+                             reachable_->holds(target, count * sizeof(float));
       (by_kernel ? stored_by_kernel : copied_after).push_back(target);
     }
     launch(offset, count, sources, stored_by_kernel, scale, update_index);
@@ -122,7 +157,7 @@ class DeviceStore final : public ParameterStore {
     }
     GRADRAIL_RETURN_IF_ERROR(device_->finish());
     for (float* target : copied_after) {
-      if (target != copy) std::memcpy(target, copy, count * sizeof(float));
+      if (target != copy) GRADRAIL_RETURN_IF_ERROR(copy_out(offset, count, target));
     }
     return absl::OkStatus();
   }
@@ -148,6 +183,12 @@ class DeviceStore final : public ParameterStore {
     return allocated.status();
   }
 
+  /// A sum of one is a copy: between any two places that the device reaches.
+  absl::Status copy(const float* source, size_t count, float* target) {
+    device_->sum(absl::MakeConstSpan(&source, 1), count, 1.0f, target);
+    return device_->finish();
+  }
+
   absl::Status reserve(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
     if (memory != nullptr && memory->bytes() >= bytes) return absl::OkStatus();
     return allocate(memory, bytes);
@@ -158,7 +199,7 @@ class DeviceStore final : public ParameterStore {
     const size_t bytes = count * sizeof(float);
     if (fetched_.size() < sources.size()) fetched_.resize(sources.size());
     for (size_t i = 0; i < sources.size(); ++i) {
-      if (pinned_->holds(sources[i], bytes)) continue;
+      if (reachable_->holds(sources[i], bytes)) continue;
       GRADRAIL_RETURN_IF_ERROR(reserve(fetched_[i], bytes));
       device_->upload(fetched_[i]->data(), sources[i], bytes);
       sources[i] = fetched_[i]->as<float>();
@@ -203,7 +244,7 @@ class DeviceStore final : public ParameterStore {
 
   // Bottom up: pins and memory go before the device.
   std::unique_ptr<gpu::Compute> device_;
-  std::shared_ptr<PinnedMemory> pinned_;  // shared with the handles that pin() gave out
+  std::shared_ptr<ReachableMemory> reachable_;  // shared with the handles that pin() gave out
   std::unique_ptr<gpu::Memory> on_device_;
   std::unique_ptr<gpu::Memory> state_[2];
   std::vector<std::unique_ptr<gpu::Memory>> fetched_;

@@ -62,6 +62,7 @@ Shard::~Shard() {
   if (thread_.joinable()) thread_.join();
   for (auto& [connection, peer] : peers_) {
     peer->pinned.clear();
+    peer->device = {};
     contexts_[peer->context_index]->close(peer->connection);
   }
 }

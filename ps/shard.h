@@ -129,6 +129,7 @@ class Shard {
   absl::Status welcome(ShardPeer& peer);
   absl::Status probe_mapping(const ShardPeer& peer);
   void pin(ShardPeer& peer);
+  void map_device(ShardPeer& peer);
   void on_check(ShardPeer& peer, uint64_t immediate);
   void answer_check(ShardPeer& peer);
   void activate(ShardPeer& peer);

@@ -34,6 +34,7 @@ absl::Status Shard::check(const ShardPeer& peer, const SlotHeader& header, uint6
   if (header.kind != ArrivalKind::push && header.kind != ArrivalKind::pull && header.kind != ArrivalKind::initialise) {
     return bad("unknown kind");
   }
+  if (header.has_crc != 0 && peer.on_device()) return bad("has a checksum, which memory of a GPU is not given");
   if (header.has_crc != 0 && has_payload && crc32c(gradient(peer, header.bucket), expected) != header.crc32c) {
     return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
   }
@@ -127,7 +128,8 @@ void Shard::answer(const Action& action) {
   const ElementRange where = bucket_range(action.bucket);
   if (has_crc != 0) header.crc32c = crc32c(parameters_of(action.bucket), where.count * sizeof(float));
   if (peer->parameters_mapped != nullptr && peer->stored_version[action.bucket] != action.version) {
-    std::memcpy(peer->parameters_mapped + where.first, parameters_of(action.bucket), where.count * sizeof(float));
+    must(store_->copy_out(where.first - range().first, where.count, peer->parameters_mapped + where.first));
+    if (failed_) return;
     peer->stored_version[action.bucket] = action.version;
   }
   peer->bytes_out += where.count * sizeof(float) + sizeof(ReturnHeader);

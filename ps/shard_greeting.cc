@@ -56,6 +56,7 @@ void Shard::greet(ShardPeer& peer, const proto::Hello& hello) {
   absl::Status imported = import(hello.parameters_key(), peer.parameters_remote);
   if (imported.ok()) imported = import(hello.returns_key(), peer.returns_remote);
   peer.gradients_offered = !hello.gradients_key().empty();
+  peer.device_key = hello.device_key();
   if (imported.ok() && peer.gradients_offered) imported = import(hello.gradients_key(), peer.gradients_remote);
   if (!imported.ok()) return refuse(peer, fmt::format("region key: {}", message_of(imported)));
   peer.phase = ShardPeer::Phase::mapping;
@@ -64,7 +65,8 @@ void Shard::greet(ShardPeer& peer, const proto::Hello& hello) {
 }
 
 void Shard::continue_mapping(ShardPeer& peer) {
-  if (contexts_[peer.context_index]->capabilities().direct_map) {
+  if (!peer.device_key.empty()) map_device(peer);
+  if (contexts_[peer.context_index]->capabilities().direct_map && !peer.on_device()) {
     const absl::StatusOr<std::byte*> parameters = peer.connection->map(peer.parameters_remote);
     if (absl::IsResourceExhausted(parameters.status())) return;  // still under way
     if (!parameters.ok())
@@ -79,6 +81,18 @@ void Shard::continue_mapping(ShardPeer& peer) {
     }
   }
   if (const absl::Status welcomed = welcome(peer); !welcomed.ok()) refuse(peer, std::string(message_of(welcomed)));
+}
+
+void Shard::map_device(ShardPeer& peer) {
+  absl::StatusOr<DeviceVariables> mapped = store_->map_device(peer.device_key, setup_.map.elements());
+  peer.device_key.clear();  // one attempt
+  if (!mapped.ok()) {
+    peer.device_refused = message_of(mapped.status());
+    return;
+  }
+  peer.device = *std::move(mapped);
+  peer.parameters_mapped = peer.device.parameters;
+  peer.gradients_mapped = peer.device.gradients;
 }
 
 absl::Status Shard::welcome(ShardPeer& peer) {
@@ -96,13 +110,15 @@ absl::Status Shard::welcome(ShardPeer& peer) {
   peer.slots = *std::move(slots);
   peer.returns = *std::move(returns);
   GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
-  pin(peer);
+  if (!peer.on_device()) pin(peer);
   peer.stored_version.assign(bucket_count(), UINT64_MAX);
   peer.parameters_sent.assign(bucket_count(), false);
 
   proto::ToWorker message;
   message.mutable_welcome()->set_slots_key(peer.slots.region->key());
   message.mutable_welcome()->set_gradients_mapped(peer.gradients_mapped != nullptr);
+  message.mutable_welcome()->set_device_mapped(peer.on_device());
+  message.mutable_welcome()->set_device_refused(peer.device_refused);
   GRADRAIL_RETURN_IF_ERROR(send(*peer.connection, message));
   peer.phase = ShardPeer::Phase::checking;
   peer.phase_deadline = Clock::now() + kCheckDeadline;
@@ -121,7 +137,7 @@ void Shard::pin(ShardPeer& peer) {
 }
 
 absl::Status Shard::probe_mapping(const ShardPeer& peer) {
-  if (range().count == 0) return absl::OkStatus();
+  if (range().count == 0 || peer.on_device()) return absl::OkStatus();  // map_device() knows the size
   // map() tells neither size nor rights, and what is stored past a region's end ends this process. A put and a get of
   // our range's last element are checked by the transport; the worker does not look at its memory before the Welcome.
   const size_t bytes = sizeof(float);
@@ -170,7 +186,7 @@ void Shard::activate(ShardPeer& peer) {
   peer.phase = ShardPeer::Phase::active;
   --unsettled_;
   spdlog::info("{}: worker {} connected: {}{}; registered so far: {}", options_.name, peer.worker,
-               peer.connection->describe(), peer.gradients_mapped != nullptr ? " (mapped)" : "", registered_.text());
+               peer.connection->describe(), peer.mapped_text(), registered_.text());
 }
 
 void Shard::refuse(ShardPeer& peer, const std::string& why) {

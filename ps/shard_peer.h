@@ -40,11 +40,20 @@ struct ShardPeer {
   transport::RemoteRegion returns_remote{};
   transport::RemoteRegion gradients_remote{};
   bool gradients_offered = false;
+  std::string device_key;      ///< of the worker's GPU memory; "": none is offered
+  std::string device_refused;  ///< why that is not used
   uint64_t check_seed = 0;
 
-  // The worker's memory, where the transport maps it; else null.
+  // The worker's memory, where the transport maps it, or the store's GPU a worker's; else null.
   float* parameters_mapped = nullptr;       ///< all elements of the model
   const float* gradients_mapped = nullptr;  ///< all elements of the model
+
+  DeviceVariables device;  ///< behind the two above, where they are GPU memory
+  bool on_device() const { return device.mapping != nullptr; }
+  std::string mapped_text() const {
+    if (on_device()) return " gpu-direct(ipc)";
+    return gradients_mapped != nullptr ? " mapped" : "";
+  }
 
   transport::RegisteredMemory slots;    ///< [SlotHeader × buckets][payload]
   transport::RegisteredMemory returns;  ///< [ReturnHeader × buckets], source of the way back

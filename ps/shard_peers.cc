@@ -90,7 +90,7 @@ void Shard::give_up_absent(TimePoint now) {
 
 void Shard::add_path(const ShardPeer& peer, std::map<std::string, Stats::Path>& paths) {
   if (peer.bytes_in + peer.bytes_out == 0) return;
-  const std::string name = peer.connection->path() + (peer.gradients_mapped != nullptr ? " mapped" : "");
+  const std::string name = peer.connection->path() + peer.mapped_text();
   Stats::Path& path = paths[name];
   path.path = name;
   path.bytes_in += peer.bytes_in;
@@ -117,7 +117,8 @@ void Shard::drop(ShardPeer* peer) {
   if (peer_of(peer->worker) == peer) retire(*peer);
   transport::Connection* connection = peer->connection;
   transport::Context& context = *contexts_[peer->context_index];
-  peer->pinned.clear();       // before what they pin is unmapped
+  peer->pinned.clear();  // before what they pin is unmapped
+  peer->device = {};
   context.close(connection);  // before its regions go with the peer
   peers_.erase(connection);
 }

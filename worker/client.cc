@@ -132,6 +132,9 @@ void Client::ready(size_t tensor_index) { impl_->ready(tensor_index); }
 void Client::exchange() { impl_->exchange(); }
 absl::Status Client::wait() { return impl_->wait(); }
 absl::Status Client::pull() { return impl_->pull(); }
+bool Client::on_device() const { return impl_->on_device(); }
+const std::string& Client::why_not_on_device() const { return impl_->why_not_on_device(); }
+absl::Status Client::fetch() { return impl_->fetch(); }
 uint64_t Client::global_step() const { return impl_->global_step(); }
 absl::Status Client::barrier(const std::string& name) { return impl_->barrier(name, TimePoint::max()); }
 absl::Status Client::barrier_of_the_living(const std::string& name, Duration patience_for_absent) {

@@ -19,7 +19,19 @@
 #include "transport/registration.h"
 #include "transport/wait_set.h"
 
+namespace gradrail::gpu {
+class Compute;
+}
+
 namespace gradrail::worker {
+
+/// A worker's variables in the memory of its GPU: [elements of the model] each, in the order of the schema.
+struct DeviceMemory {
+  gpu::Compute* device = nullptr;  ///< null: variables are in host memory. Outlives the client; its owner's thread
+  float* parameters = nullptr;
+  float* gradients = nullptr;
+  std::string key;  ///< gpu::export_memory() of both
+};
 
 struct ClientOptions {
   ps::ClusterSpec cluster;
@@ -39,6 +51,8 @@ struct ClientOptions {
   transport::WaitPolicy wait;
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up
   std::function<void(const std::string&)> notice;    ///< told every 10 s for whom this worker waits
+  DeviceMemory device;                               ///< used where every shard can map it, else host memory
+  bool require_device = false;                       ///< a shard that cannot map it is an error
   MemoryPlacer place_memory;                         ///< parameters, gradients, headers; in the owner thread
   const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after a moment, waiting: CANCELLED
 };
@@ -100,6 +114,13 @@ class Client {
   void exchange();
   /// Until all fresh parameters are here.
   absl::Status wait();
+
+  /// Whether gradients are taken from, and parameters stored into, the memory of ClientOptions::device; else why not.
+  /// Then ready() means that the device has finished the gradient, and parameters() shows what fetch() brought.
+  bool on_device() const;
+  const std::string& why_not_on_device() const;
+  /// Copies the parameters from the device to parameters(); nothing to do without one.
+  absl::Status fetch();
 
   /// Fetches the current parameters without pushing.
   absl::Status pull();

@@ -77,15 +77,16 @@ void Client::Impl::push(ShardLink& link, uint32_t bucket_index) {
   if (!link.is_up()) return;  // repeated once the link has moved
   const bool has_payload = kind_ != ps::ArrivalKind::pull;
   const auto payload_bytes = static_cast<uint32_t>(has_payload ? bucket.range.count * sizeof(float) : 0);
+  const bool checksums = options_.checksums && !on_device_;  // nothing of it passes through the host
   ps::SlotHeader& header = link.path->slot_headers()[bucket_index];
   header = {.kind = kind_,
-            .has_crc = options_.checksums,
+            .has_crc = checksums,
             .bucket = bucket_index,
             .payload_bytes = payload_bytes,
             .step = step_,
             .incarnation = incarnation_,
             .base_version = bucket.version};
-  if (options_.checksums) {
+  if (checksums) {
     header.crc32c = crc32c(gradients_.data() + bucket.range.first * sizeof(float), payload_bytes);
   }
   bucket.payload_posted = !has_payload || link.path->gradients_mapped();
@@ -218,6 +219,7 @@ absl::Status Client::Impl::start() {
   GRADRAIL_RETURN_IF_ERROR(may_begin("start"));
   if (initialised_ || options_.task_index != 0) return pull();
   std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());  // pushes go out from the gradients' memory
+  if (on_device_) GRADRAIL_RETURN_IF_ERROR(to_device(gradients_, options_.device.gradients));
   begin(ps::ArrivalKind::initialise);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());

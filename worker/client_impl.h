@@ -30,6 +30,11 @@ class Client::Impl {
   absl::Status wait();
   absl::Status pull();
 
+  // client_device.cc
+  bool on_device() const { return on_device_; }
+  const std::string& why_not_on_device() const { return why_not_on_device_; }
+  absl::Status fetch();
+
   // client.cc
   /// Workers that have not joined yet are waited for until then.
   absl::Status barrier(const std::string& name, TimePoint absent_until);
@@ -50,6 +55,7 @@ class Client::Impl {
   absl::Status join_all(TimePoint deadline);
   ps::proto::JoinRequest join_request(uint32_t first_shard) const;
   void count_tensors(ShardLink& link);
+  absl::Status connect_all(TimePoint deadline);
 
   // client_paths.cc
   absl::Status connect(ShardLink& link, TimePoint deadline);
@@ -81,6 +87,11 @@ class Client::Impl {
   absl::Status finish();
   void say_whom_we_wait_for();
 
+  // client_device.cc
+  absl::Status weigh_device(const ps::proto::DescribeReply& reply, bool same_host, const std::string& ps);
+  absl::Status leave_device(const std::string& why);
+  absl::Status to_device(const SharedMemory& from, float* to);
+
   absl::Span<float> view(const SharedMemory& memory, size_t tensor_index);
   void fail(absl::Status cause);  ///< any thread; the first one counts
   absl::Status failure();
@@ -96,6 +107,8 @@ class Client::Impl {
   SharedMemory parameters_;
   SharedMemory gradients_;
   bool saves_checkpoints_ = true;
+  bool on_device_ = false;  ///< what is exchanged lies in options_.device's memory
+  std::string why_not_on_device_;
   bool initialised_ = true;          ///< false: the chief must offer values
   std::vector<std::string> tokens_;  ///< per ps task
 

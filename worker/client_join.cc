@@ -35,11 +35,22 @@ absl::Status Client::Impl::join() {
   GRADRAIL_RETURN_IF_ERROR(describe_all(deadline));
   GRADRAIL_RETURN_IF_ERROR(check_one_checkpoint_folder(controls_));
   GRADRAIL_RETURN_IF_ERROR(join_all(deadline));
+  GRADRAIL_RETURN_IF_ERROR(connect_all(deadline));
+  return failure();
+}
+
+absl::Status Client::Impl::connect_all(TimePoint deadline) {
   for (const auto& link : links_) {
     if (link->buckets.empty()) continue;  // more shards than elements: nothing to exchange with this one
     GRADRAIL_RETURN_IF_ERROR(connect(*link, deadline));
+    if (!on_device_ || link->path->device_mapped()) continue;
+    // Each for itself would mean two copies of everything: all shards or none.
+    GRADRAIL_RETURN_IF_ERROR(
+        leave_device(fmt::format("{}: {}", controls_[link->ps_index]->name(), link->path->device_refused())));
+    for (const auto& connected : links_) connected->path.reset();
+    return connect_all(deadline);
   }
-  return failure();
+  return absl::OkStatus();
 }
 
 absl::Status Client::Impl::allocate() {
@@ -59,11 +70,13 @@ absl::Status Client::Impl::allocate() {
 
 absl::Status Client::Impl::describe_all(TimePoint deadline) {
   const std::string host_id = transport::host_id();
+  on_device_ = options_.device.device != nullptr;
   uint32_t shard_count = 0;
   for (uint32_t i = 0; i < options_.cluster.ps.size(); ++i) {
     controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], options_.notice, options_.stop));
     const absl::StatusOr<ps::proto::DescribeReply> reply = controls_[i]->describe(deadline);
     if (!reply.ok()) return reply.status();
+    GRADRAIL_RETURN_IF_ERROR(weigh_device(*reply, host_id == reply->host_id(), controls_[i]->name()));
     std::vector<transport::PeerTransport> theirs;
     for (const auto& transport : reply->transports()) theirs.push_back({transport.name(), transport.refused()});
     for (uint32_t k = 0; k < reply->shard_count(); ++k) {

@@ -100,6 +100,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> Client::Impl::open_path(ShardLink& li
   ps::proto::Hello hello;
   *hello.mutable_member() = member();
   hello.set_token(tokens_[link.ps_index]);
+  if (on_device_) hello.set_device_key(options_.device.key);
   return ShardPath::open(link, **context, endpoint->address(), std::move(hello), stats_.registered,
                          options_.place_memory, deadline);
 }
@@ -123,6 +124,9 @@ absl::Status Client::Impl::establish(ShardPath& path, Phase until, TimePoint dea
 }
 
 absl::Status Client::Impl::allowed(const ShardPath& path) const {
+  if (started_ && on_device_ && !path.device_mapped()) {
+    return absl::FailedPreconditionError(fmt::format("it maps this worker's GPU no more: {}", path.device_refused()));
+  }
   if (!options_.require_rdma || path.connection().uses_rdma()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("{} is carried by no RDMA device, and RDMA is required", path.connection().path()));

@@ -104,6 +104,8 @@ void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
   if (!slots.ok()) return fail(fmt::format("the shard's region key: {}", message_of(slots.status())));
   slots_ = *slots;
   gradients_mapped_ = welcome.gradients_mapped();
+  device_mapped_ = welcome.device_mapped();
+  device_refused_ = welcome.device_refused();
   ps::fill_check({headers_.memory.data(), ps::kCheckBytes}, hello_.check_seed());
   phase_ = Phase::checking;
   to_post_ = true;
@@ -139,6 +141,7 @@ std::string ShardPath::connection_path() const {
 }
 
 std::string ShardPath::name() const {
+  if (device_mapped_) return connection_path() + " gpu-direct(ipc)";
   return fmt::format("{}{}", connection_path(), gradients_mapped_ ? " mapped" : "");
 }
 

@@ -68,6 +68,8 @@ class ShardPath {
   // For the exchange, once active.
   transport::RemoteRegion slots() const { return slots_; }
   bool gradients_mapped() const { return gradients_mapped_; }
+  bool device_mapped() const { return device_mapped_; }
+  const std::string& device_refused() const { return device_refused_; }
   const transport::MemoryRegion& headers_region() const { return *headers_.region; }
   ps::SlotHeader* slot_headers() const { return reinterpret_cast<ps::SlotHeader*>(headers_.memory.data()); }
   const ps::ReturnHeader* return_headers() const {
@@ -90,6 +92,8 @@ class ShardPath {
   transport::Connection* connection_ = nullptr;  ///< null once lost
   transport::RemoteRegion slots_{};
   bool gradients_mapped_ = false;
+  bool device_mapped_ = false;
+  std::string device_refused_;
   transport::RegisteredMemory headers_;  ///< [SlotHeader × buckets], at least kCheckBytes; source of the headers
   transport::RegisteredMemory returns_;  ///< [ReturnHeader × buckets], at least kCheckBytes; written by the shard
 };
