@@ -141,10 +141,9 @@ void DeviceCompute::fail(const absl::Status& error) {
   if (error_.ok()) error_ = error;
 }
 
-/// Freeing anything on a device that is lost may block for ever, and its marks will not be reached.
-void DeviceCompute::abandon() {
+/// Of a device that is lost no mark will be reached.
+void DeviceCompute::give_up() {
   error_lasts_ = true;
-  context_->abandon();
   marks_.forget();
 }
 
@@ -153,7 +152,7 @@ bool DeviceCompute::check(cuda::Result result, std::string_view operation) {
   const bool lasts = is_lasting(result);
   // A device that is lost hides what went wrong before.
   if (error_.ok() || (lasts && !error_lasts_)) error_ = context_->status(result, operation);
-  if (lasts) abandon();
+  if (lasts) give_up();
   return false;
 }
 

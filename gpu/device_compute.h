@@ -89,7 +89,7 @@ class DeviceCompute final : public Compute {
   absl::Status take_error();
 
   void collect_copies();
-  void abandon();
+  void give_up();
   void wait_in_turns(CopyTicket ticket);
 
   // Set once.

@@ -28,7 +28,9 @@ void DeviceCompute::collect_copies() {
     const double seconds = std::chrono::duration<double>(options_.answer_timeout).count();
     error_ = absl::UnavailableError(fmt::format(
         "{}: no answer for {:.1f} s: it is lost, or somebody else's work keeps it busy (nvidia-smi)", name(), seconds));
-    abandon();
+    // One that failed answers at once, with its error; this one might block whoever frees something.
+    context_->abandon();
+    give_up();
   }
 }
 

@@ -5,12 +5,18 @@
 namespace gradrail::gpu {
 
 absl::StatusOr<Event> Event::create(SharedContext context) {
-  context->make_current();
   Event event;
-  const cuda::Result result = context->api().cuEventCreate(&event.handle_, cuda::kEventDisableTiming);
-  if (result != cuda::kSuccess) return context->status(result, "making an event");
-  event.context_ = std::move(context);
+  if (const cuda::Result result = event.make(context); result != cuda::kSuccess) {
+    return context->status(result, "making an event");
+  }
   return event;
+}
+
+cuda::Result Event::make(SharedContext context) {
+  context->make_current();
+  const cuda::Result result = context->api().cuEventCreate(&handle_, cuda::kEventDisableTiming);
+  if (result == cuda::kSuccess) context_ = std::move(context);
+  return result;
 }
 
 Event::Event(Event&& other) noexcept { *this = std::move(other); }

@@ -9,7 +9,9 @@ namespace gradrail::gpu {
 class Event {
  public:
   static absl::StatusOr<Event> create(SharedContext context);
+  /// An empty one, for make().
   Event() = default;
+  cuda::Result make(SharedContext context);
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
   ~Event();

@@ -13,9 +13,7 @@ constexpr auto kSleep = std::chrono::microseconds(20);
 cuda::Result StreamMarks::mark(const Stream& stream, CopyTicket ticket) {
   Event event;
   if (spare_.empty()) {
-    absl::StatusOr<Event> made = Event::create(context_);
-    if (!made.ok()) return cuda::kOutOfMemory;
-    event = *std::move(made);
+    if (const cuda::Result result = event.make(context_); result != cuda::kSuccess) return result;
   } else {
     event = std::move(spare_.back());
     spare_.pop_back();

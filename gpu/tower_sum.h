@@ -22,7 +22,9 @@ enum class Reduce {
 /// is its own, but the same in every run on the same machine. Errors   UNAVAILABLE: a device was lost, or a tower does
 /// not come. After the first error every call says it, and
 ///          nothing waits any longer.
-/// Threads  Each tower's calls come from the thread that owns its Compute; abort() from any.
+/// Threads  Each tower's calls come from the thread that owns its Compute; abort() from any. To be ended when no tower
+/// uses
+///          its Compute any more.
 class TowerSum {
  public:
   virtual ~TowerSum() = default;

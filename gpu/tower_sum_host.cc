@@ -14,6 +14,11 @@ HostTowerSum::HostTowerSum(absl::Span<Compute* const> towers, Duration answer_ti
   for (size_t i = 0; i < towers.size(); ++i) towers_[i].compute = towers[i];
 }
 
+/// After an abort copies into the staging memory may still be under way.
+HostTowerSum::~HostTowerSum() {
+  for (Tower& tower : towers_) tower.compute->finish().IgnoreError();
+}
+
 std::unique_ptr<HostTowerSum::Staging> HostTowerSum::find_staging(Tower& tower, size_t count) {
   const auto fits = [&](const std::unique_ptr<Staging>& staging) { return staging->values.size() >= count; };
   if (const auto found = std::find_if(tower.spare.begin(), tower.spare.end(), fits); found != tower.spare.end()) {

@@ -14,6 +14,7 @@ namespace gradrail::gpu {
 class HostTowerSum final : public TowerSum {
  public:
   HostTowerSum(absl::Span<Compute* const> towers, Duration answer_timeout);
+  ~HostTowerSum() override;
 
   const std::string& name() const override { return name_; }
   absl::StatusOr<CopyTicket> start(size_t tower, float* gradient, size_t count, float* host) override;

@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/device_memory.h"
+#include "gpu/native_error.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -38,12 +39,18 @@ absl::StatusOr<std::unique_ptr<NcclTowerSum>> NcclTowerSum::create(const NcclLib
 }
 
 NcclTowerSum::~NcclTowerSum() {
-  if (failed_) return;  // aborted, with everything they had
+  for (const auto& tower : towers_) settle(*tower);
+  if (failed_) return;  // the communicators ended with abort()
   for (const auto& tower : towers_) {
     if (tower->communicator == nullptr) continue;
     tower->compute.context()->make_current();
     library_.api.ncclCommDestroy(tower->communicator);
   }
+}
+
+/// What is under way uses memory of the caller's.
+void NcclTowerSum::settle(Tower& tower) {
+  for (WaitInTurns wait; tower.marks.collect() == cuda::kNotReady && !tower.marks.is_overdue();) wait.turn();
 }
 
 absl::StatusOr<CopyTicket> NcclTowerSum::start(size_t index, float* gradient, size_t count, float* host) {
@@ -72,9 +79,13 @@ absl::Status NcclTowerSum::enqueue(Tower& tower, float* gradient, size_t count, 
 absl::Status NcclTowerSum::reduce(Tower& tower, float* gradient, size_t count) {
   std::lock_guard lock(tower.calling);
   if (failed_) return error();
-  return library_.status(library_.api.ncclAllReduce(gradient, gradient, count, nccl::kFloat32, nccl::kAverage,
-                                                    tower.communicator, tower.stream.handle()),
-                         fmt::format("averaging {} elements of {}", count, tower.compute.name()));
+  const absl::Status status =
+      library_.status(library_.api.ncclAllReduce(gradient, gradient, count, nccl::kFloat32, nccl::kAverage,
+                                                 tower.communicator, tower.stream.handle()),
+                      fmt::format("averaging {} elements of {}", count, tower.compute.name()));
+  // NCCL only says that CUDA said no.
+  const cuda::Result device = status.ok() ? cuda::kSuccess : tower.behind.query();
+  return is_lasting(device) ? tower.compute.context()->status(device, "averaging gradients") : status;
 }
 
 bool NcclTowerSum::is_done(size_t index, CopyTicket ticket) {

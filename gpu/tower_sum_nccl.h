@@ -48,6 +48,7 @@ class NcclTowerSum final : public TowerSum {
   absl::Status enqueue(Tower& tower, float* gradient, size_t count, float* host);
   absl::Status reduce(Tower& tower, float* gradient, size_t count);
   absl::Status error();
+  void settle(Tower& tower);
 
   const NcclLibrary& library_;
   const std::string name_;

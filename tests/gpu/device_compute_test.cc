@@ -5,6 +5,9 @@
 
 #include <cmath>
 #include <numeric>
+#include <thread>
+
+#include "base/clock.h"
 
 #include "base/status.h"
 #include "tests/gpu/simulation.h"
@@ -69,6 +72,80 @@ TEST_F(DeviceComputeTest, ProductsAreRowMajorWithEitherOperandTransposed) {
       for (size_t i = 0; i < 8; ++i) EXPECT_FLOAT_EQ(back[i], 2 * expected[i]) << ta << tb << i;
     }
   }
+}
+
+TEST_F(DeviceComputeTest, ColumnSumsOfMatricesOfEverySize) {
+  for (const size_t rows : {0u, 1u, 7u, 300u, 2u}) {
+    const std::unique_ptr<Memory> x = upload(counted(rows * 3 + 1));
+    const std::unique_ptr<Memory> sums = upload(std::vector<float>(3, std::nanf("")));
+    compute_->column_sums(rows, 3, x->as<float>(), sums->as<float>());
+    std::vector<float> back(3);
+    ASSERT_TRUE(compute_->wait(compute_->download(back.data(), sums->data(), 12)).ok());
+    for (size_t j = 0; j < 3; ++j) {
+      float expected = 0;
+      for (size_t i = 0; i < rows; ++i) expected += static_cast<float>(3 * i + j);
+      EXPECT_FLOAT_EQ(back[j], expected) << rows;
+    }
+  }
+}
+
+TEST_F(DeviceComputeTest, UploadsAndOperationsGoInOrder) {
+  const std::unique_ptr<Memory> ones = upload(std::vector<float>(1000, 1.0f));
+  const std::unique_ptr<Memory> target = upload(std::vector<float>(1000, 0.0f));
+  for (int round = 0; round < 5; ++round) {
+    const float* sources[] = {target->as<float>(), ones->as<float>()};
+    compute_->sum(sources, 1000, 2.0f, target->as<float>());
+    const std::vector<float> fresh(1000, static_cast<float>(round));
+    compute_->upload(ones->data(), fresh.data(), 4000);
+    ASSERT_TRUE(compute_->finish().ok());
+  }
+  std::vector<float> back(1000);
+  ASSERT_TRUE(compute_->wait(compute_->download(back.data(), target->data(), 4000)).ok());
+  EXPECT_EQ(back, std::vector<float>(1000, 54.0f));  // ((((0+1)·2+0)·2+1)·2+2)·2+3)·2
+}
+
+TEST_F(DeviceComputeTest, ADownloadSeesWhatWasEnqueuedBeforeIt) {
+  const std::unique_ptr<Memory> ones = upload(std::vector<float>(1000, 1.0f));
+  const std::unique_ptr<Memory> target = upload(std::vector<float>(1000, 0.0f));
+  std::vector<float> back(1000);
+  const auto pin = compute_->pin(back.data(), 4000);
+  for (int i = 0; i < 30; ++i) {
+    const float* sources[] = {target->as<float>(), ones->as<float>()};
+    compute_->sum(sources, 1000, 1.0f, target->as<float>());
+  }
+  ASSERT_TRUE(compute_->wait(compute_->download(back.data(), target->data(), 4000)).ok());
+  EXPECT_EQ(back, std::vector<float>(1000, 30.0f));
+}
+
+TEST_F(DeviceComputeTest, AllocationsAreAligned) {
+  for (const size_t bytes : {0u, 1u, 257u, 5000u}) {
+    const auto memory = compute_->allocate(bytes);
+    ASSERT_TRUE(memory.ok());
+    EXPECT_EQ((*memory)->bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>((*memory)->data()) % 256, 0u);
+  }
+}
+
+TEST_F(DeviceComputeTest, NothingIsNothing) {
+  compute_->upload(nullptr, nullptr, 0);
+  compute_->product({.m = 0, .k = 5, .n = 5}, nullptr, nullptr, nullptr, false);
+  compute_->column_sums(5, 0, nullptr, nullptr);
+  EXPECT_TRUE(compute_->wait(compute_->download(nullptr, nullptr, 0)).ok());
+  EXPECT_TRUE(compute_->finish().ok());
+}
+
+TEST_F(DeviceComputeTest, MemoryMayOutliveItsCompute) {
+  const std::unique_ptr<Memory> memory = upload({1, 2, 3});
+  compute_.reset();
+}
+
+TEST_F(DeviceComputeTest, HostMemoryIsPinnedOnce) {
+  std::vector<float> values(5000);
+  auto first = compute_->pin(values.data(), 20000);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(compute_->pin(values.data() + 10, 100).status().code(), absl::StatusCode::kAlreadyExists);
+  first->reset();
+  EXPECT_TRUE(compute_->pin(values.data() + 10, 100).ok());
 }
 
 }  // namespace

@@ -20,7 +20,10 @@ void gradrail_simulated_objects(SimulatedObjects* objects) {
 }
 
 void gradrail_simulated_release_hang() {
-  for (int ordinal = 0; Device* device = Machine::get().device(ordinal); ++ordinal) device->hangs = false;
+  for (int ordinal = 0; Device* device = Machine::get().device(ordinal); ++ordinal) {
+    device->hangs = false;
+    Machine::get().drain(*device);
+  }
 }
 
 int gradrail_simulated_launch(CUstream_st* handle, void (*operation)(void*), void* argument) {

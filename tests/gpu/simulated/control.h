@@ -20,7 +20,7 @@ struct SimulatedObjects {
 /// From now on as with these words in GRADRAIL_SIMULATED_GPU; devices work again. To be called while nothing runs.
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_configure(const char* words);
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_objects(SimulatedObjects* objects);
-/// Ends what hangs, so that a process can end in order.
+/// Lets everything that hangs come to its end: what it still copies must be there until then.
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_release_hang();
 
 /// Enqueues `operation(argument)` as a launch of its own. What cuLaunchKernel would answer.

@@ -1,0 +1,210 @@
+// What a Compute says and does when the device, or its memory, fails; and that nothing of it is left behind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "gpu/device_compute.h"
+#include "tests/gpu/simulation.h"
+
+namespace gradrail::gpu {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string words(const absl::Status& status) { return std::string(message_of(status)); }
+
+class DeviceFaults : public ::testing::Test {
+ protected:
+  void SetUp() override { GRADRAIL_NEEDS_SIMULATION(); }
+
+  void open(const char* configuration, Duration answer_timeout = std::chrono::seconds(20)) {
+    Simulation::configure(configuration);
+    auto opened = DeviceCompute::open(**Driver::get(), 0, {.answer_timeout = answer_timeout});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    compute_ = *std::move(opened);
+  }
+
+  std::unique_ptr<Memory> zeros(size_t count) {
+    auto memory = compute_->allocate(count * sizeof(float));
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    const std::vector<float> values(count, 0.0f);
+    compute_->upload((*memory)->data(), values.data(), count * sizeof(float));
+    return *std::move(memory);
+  }
+
+  void add(const Memory& memory, float* target) {
+    const float* sources[] = {target, memory.as<float>()};
+    compute_->sum(sources, memory.bytes() / sizeof(float), 1.0f, target);
+  }
+
+  std::unique_ptr<DeviceCompute> compute_;
+};
+
+TEST_F(DeviceFaults, AMissingWaitShows) {
+  open("delay=20000");
+  const std::unique_ptr<Memory> memory = zeros(1000);
+  std::vector<float> back(1000, 7.0f);
+  const auto pin = compute_->pin(back.data(), 4000);
+  const CopyTicket ticket = compute_->download(back.data(), memory->data(), 4000);
+  EXPECT_FALSE(compute_->is_done(ticket));
+  EXPECT_EQ(back[0], 7.0f);
+  ASSERT_TRUE(compute_->wait(ticket).ok());
+  EXPECT_TRUE(compute_->is_done(ticket));
+  EXPECT_EQ(back, std::vector<float>(1000, 0.0f));
+}
+
+TEST_F(DeviceFaults, ADownloadDoesNotWaitForLaterWork) {
+  open("delay=1000");
+  const std::unique_ptr<Memory> memory = zeros(10), other = zeros(10);
+  std::vector<float> back(10);
+  const auto pin = compute_->pin(back.data(), 40);
+  const TimePoint start = Clock::now();
+  const CopyTicket ticket = compute_->download(back.data(), memory->data(), 40);
+  for (int i = 0; i < 200; ++i) add(*other, other->as<float>());
+  ASSERT_TRUE(compute_->wait(ticket).ok());
+  const double until_copied = seconds_since(start);
+  ASSERT_TRUE(compute_->finish().ok());
+  EXPECT_LT(until_copied, seconds_since(start) / 2);
+}
+
+TEST_F(DeviceFaults, FreshMemoryIsPoisoned) {
+  open("");
+  const auto memory = compute_->allocate(40);
+  std::vector<float> back(10, 0.0f);
+  ASSERT_TRUE(compute_->wait(compute_->download(back.data(), (*memory)->data(), 40)).ok());
+  for (const float value : back) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST_F(DeviceFaults, OutOfMemorySaysHowMuchThereIs) {
+  open("memory=64M");
+  const auto first = compute_->allocate(size_t{40} << 20);
+  ASSERT_TRUE(first.ok());
+  const absl::Status status = compute_->allocate(size_t{30} << 20).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(words(status), AllOf(HasSubstr("GPU 0 (Simulated GPU, 0000:a0:00.0)"), HasSubstr("31457280 bytes"),
+                                   HasSubstr("25165824 free of 67108864"), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY")));
+  EXPECT_TRUE(compute_->allocate(size_t{20} << 20).ok());
+  EXPECT_TRUE(compute_->finish().ok()) << "a refused allocation is no error of an operation";
+}
+
+TEST_F(DeviceFaults, MemoryThatAnOperationLacksIsItsError) {
+  open("memory=1M");
+  const auto all = compute_->allocate((size_t{1} << 20) - 100);
+  const float* x = (*all)->as<float>();
+  compute_->column_sums(1000, 1, x, (*all)->as<float>() + 2000);  // wants 4,000 bytes of ones
+  EXPECT_EQ(compute_->finish().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(compute_->finish().ok());
+}
+
+TEST_F(DeviceFaults, TheFirstErrorIsToldOnceAndNothingIsDoneBeforeThat) {
+  open("");
+  const std::unique_ptr<Memory> ones = zeros(10);
+  const std::vector<float> values(10, 1.0f);
+  compute_->upload(ones->data(), values.data(), 40);
+  const std::unique_ptr<Memory> target = zeros(10);
+  auto gone = compute_->allocate(40);
+  std::byte* const dangling = (*gone)->data();
+  gone->reset();
+  compute_->upload(dangling, values.data(), 40);
+  add(*ones, target->as<float>());  // not done
+  std::vector<float> back(10, 3.0f);
+  const CopyTicket ticket = compute_->download(back.data(), target->data(), 40);  // not done either
+  EXPECT_TRUE(compute_->is_done(ticket));
+  const absl::Status status = compute_->wait(ticket);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(words(status), AllOf(HasSubstr("copying 40 bytes to it"), HasSubstr("CUDA_ERROR_INVALID_VALUE")));
+  EXPECT_EQ(back[0], 3.0f);
+  add(*ones, target->as<float>());
+  ASSERT_TRUE(compute_->wait(compute_->download(back.data(), target->data(), 40)).ok());
+  EXPECT_EQ(back, values);
+}
+
+TEST_F(DeviceFaults, ALostDeviceIsNamedAgainAndAgain) {
+  open("lose=0@3");
+  const std::unique_ptr<Memory> memory = zeros(10);
+  for (int i = 0; i < 5; ++i) add(*memory, memory->as<float>());
+  std::vector<float> back(10);
+  for (int call = 0; call < 3; ++call) {
+    const absl::Status status = compute_->wait(compute_->download(back.data(), memory->data(), 40));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(words(status), AllOf(HasSubstr("GPU 0 (Simulated GPU, 0000:a0:00.0)"), HasSubstr("CUDA_ERROR_UNKNOWN"),
+                                     HasSubstr("nvidia-smi")));
+  }
+  EXPECT_EQ(compute_->finish().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(compute_->allocate(4).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(compute_->pin(back.data(), 40).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(DeviceFaults, AKernelsBadAccessIsAnErrorThatLasts) {
+  open("");
+  const std::unique_ptr<Memory> memory = zeros(10);
+  const float* sources[] = {memory->as<float>()};
+  compute_->sum(sources, 100000, 1.0f, memory->as<float>());  // reads and writes far behind the end
+  for (int call = 0; call < 2; ++call) {
+    const absl::Status status = compute_->finish();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(words(status), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  }
+}
+
+TEST_F(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndBlocksNobody) {
+  const TimePoint start = Clock::now();
+  {
+    open("hang=0@2", std::chrono::milliseconds(200));
+    const std::unique_ptr<Memory> memory = zeros(10);
+    for (int i = 0; i < 5; ++i) add(*memory, memory->as<float>());
+    const absl::Status status = compute_->finish();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(words(status), AllOf(HasSubstr("GPU 0"), HasSubstr("no answer for 0.2 s")));
+    compute_.reset();
+  }
+  EXPECT_LT(seconds_since(start), 5.0);
+  Simulation::release_hang();
+}
+
+/// A progress thread that only asks must hear of it as well.
+TEST_F(DeviceFaults, WhoOnlyAsksNoticesAHangToo) {
+  open("hang=0@1", std::chrono::milliseconds(200));
+  const std::unique_ptr<Memory> memory = zeros(10);
+  std::vector<float> back(10);
+  const auto pin = compute_->pin(back.data(), 40);
+  add(*memory, memory->as<float>());
+  const CopyTicket ticket = compute_->download(back.data(), memory->data(), 40);
+  const TimePoint start = Clock::now();
+  while (!compute_->is_done(ticket)) ASSERT_LT(seconds_since(start), 10.0);
+  EXPECT_EQ(compute_->wait(ticket).code(), absl::StatusCode::kUnavailable);
+  compute_.reset();
+  Simulation::release_hang();
+}
+
+TEST_F(DeviceFaults, NothingIsLeftBehind) {
+  Simulation::configure("devices=2");
+  const SimulatedObjects before = Simulation::objects();
+  open("devices=2");
+  std::vector<float> back(100);
+  {
+    const auto pin = compute_->pin(back.data(), 400);
+    const std::unique_ptr<Memory> memory = zeros(100), product = zeros(10000);
+    for (int i = 0; i < 50; ++i) compute_->download(back.data(), memory->data(), 400);
+    compute_->product({.m = 100, .k = 1, .n = 100}, memory->as<float>(), memory->as<float>(), product->as<float>(),
+                      false);
+    compute_->column_sums(10, 10, memory->as<float>(), product->as<float>());
+    EXPECT_TRUE(compute_->crc32c(memory->data(), 400).ok());
+    EXPECT_TRUE(compute_->finish().ok());
+  }
+  compute_.reset();
+  const SimulatedObjects after = Simulation::objects();
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.pins, before.pins);
+  EXPECT_EQ(after.streams, before.streams);
+  EXPECT_EQ(after.events, before.events);
+  EXPECT_EQ(after.modules, before.modules);
+  EXPECT_EQ(after.contexts, before.contexts);
+}
+
+}  // namespace
+}  // namespace gradrail::gpu

@@ -1,0 +1,121 @@
+#include "gpu/driver.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+#include "gpu/compute.h"
+#include "gpu/device.h"
+#include "tests/gpu/simulation.h"
+
+namespace gradrail::gpu {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kLibrary = "libcuda.so.1";
+
+std::string words(const absl::Status& status) { return std::string(message_of(status)); }
+
+TEST(Driver, NoneIsAReasonWithARemedy) {
+  const absl::Status status = Driver::load("libno_such_driver.so.1").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(words(status),
+              AllOf(HasSubstr("no NVIDIA driver"), HasSubstr("libno_such_driver"), HasSubstr("install")));
+}
+
+TEST(Driver, ALibraryThatIsNoDriverIsAReason) {
+  const absl::Status status = Driver::load("libc.so.6").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(words(status), HasSubstr("libc.so.6 has no cuInit"));
+}
+
+TEST(Driver, OneThatIsTooOldSaysWhichIsNeeded) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("driver=11020");
+  const absl::Status status = Driver::load(kLibrary).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(words(status), AllOf(HasSubstr("CUDA 11.2"), HasSubstr("12.0"), HasSubstr("update the driver")));
+  Simulation::configure("driver=12000");
+  EXPECT_TRUE(Driver::load(kLibrary).ok());
+}
+
+TEST(Driver, OneThatDoesNotStartSaysWhatToDo) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("init=803");
+  const absl::Status status = Driver::load(kLibrary).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(words(status), AllOf(HasSubstr("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), HasSubstr("restart the host")));
+}
+
+TEST(Driver, WithoutADeviceThereAreNone) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("devices=0");
+  const auto driver = Driver::load(kLibrary);
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  EXPECT_EQ(list_devices(**driver)->size(), 0u);
+  const absl::Status status = find_device(**driver, 0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(words(status), AllOf(HasSubstr("no GPU 0"), HasSubstr("CUDA_VISIBLE_DEVICES")));
+}
+
+TEST(Driver, AWrongOrdinalHearsWhichThereAre) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("devices=2");
+  for (const int ordinal : {2, -1}) {
+    const absl::Status status = open_device(ordinal).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(words(status), AllOf(HasSubstr("GPU 0 (Simulated GPU, 0000:a0:00.0)"), HasSubstr("GPU 1")));
+  }
+}
+
+TEST(Driver, KernelsThatTheDeviceRefusesSayWhatThisBuildHas) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("image=refuse");
+  const absl::Status status = open_device(0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(words(status), AllOf(HasSubstr("loading kernels"), HasSubstr("CUDA_ERROR_NO_BINARY_FOR_GPU")));
+}
+
+TEST(Driver, ADeviceThatDoesNotAnswerIsUnavailable) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("devices=1,lose=0@1");
+  const auto compute = open_device(0);
+  ASSERT_TRUE(compute.ok());
+  const auto memory = (*compute)->allocate(4);
+  const float* sources[] = {(*memory)->as<float>()};
+  (*compute)->sum(sources, 1, 1.0f, (*memory)->as<float>());
+  EXPECT_EQ((*compute)->finish().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(open_device(0).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(Driver, DescribesItsDevices) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("devices=2,memory=64M");
+  const auto devices = list_devices();
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 2u);
+  const DeviceInfo& device = (*devices)[1];
+  EXPECT_EQ(device.label(), "GPU 1 (Simulated GPU, 0000:a1:00.0)");
+  EXPECT_EQ(device.memory_bytes, size_t{64} << 20);
+  EXPECT_EQ(device.compute_major, 9);
+  EXPECT_TRUE(device.dma_buf && device.gpu_direct_rdma && device.pinned_addresses);
+  EXPECT_EQ(device.writes_flush, WritesFlush::none);
+}
+
+TEST(Ordinals, AreFoundByAddressHoweverItIsWritten) {
+  const std::vector<DeviceInfo> devices = {{.ordinal = 0, .pci_address = "0000:19:00.0"},
+                                           {.ordinal = 1, .pci_address = "0000:ab:00.0"},
+                                           {.ordinal = 2, .pci_address = "0001:ab:00.0"}};
+  std::vector<std::optional<int>> found;
+  for (const char* address :
+       {"0000:19:00.0", "0000:AB:00.0", "ab:00.0", "00000000:AB:00.0", "0001:ab:00.0", "0000:1a:00.0", "", "x"}) {
+    found.push_back(ordinal_at(devices, address));
+  }
+  EXPECT_THAT(found, ElementsAre(0, 1, 1, 1, 2, std::nullopt, std::nullopt, std::nullopt));
+}
+
+}  // namespace
+}  // namespace gradrail::gpu
