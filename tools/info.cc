@@ -2,9 +2,16 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gpu/blas.h"
+#include "gpu/device.h"
+#include "gpu/kernel_image.h"
+#include "gpu/nccl.h"
+#include "gpu/peer_memory.h"
 #include "ps/optimizer.h"
 #include "ps/training.h"
 #include "transport/registry.h"
@@ -32,6 +39,47 @@ std::string try_rdma(const transport::Transport& transport) {
   return context.ok() ? "by an RDMA device" : fmt::format("not by an RDMA device: {}", message_of(context.status()));
 }
 
+std::string describe(const gpu::DeviceInfo& device) {
+  constexpr double kGib = 1 << 30;
+  const char* direct = !device.gpu_direct_rdma ? "not reachable by NICs"
+                       : device.dma_buf        ? "reachable by NICs (dma-buf, peer-memory module)"
+                                               : "reachable by NICs (peer-memory module, no dma-buf)";
+  const char* flush = !device.gpu_direct_rdma                            ? ""
+                      : device.writes_flush == gpu::WritesFlush::none    ? ", their writes in order"
+                      : device.writes_flush == gpu::WritesFlush::by_host ? ", their writes flushed by the host"
+                                                                         : ", their writes seen after a read-back";
+  return fmt::format("{}, {}, sm_{}{}, {:.1f} GiB, {}{}", device.name, device.pci_address, device.compute_major,
+                     device.compute_minor, device.memory_bytes / kGib, direct, flush);
+}
+
+void print_devices() {
+  const absl::StatusOr<std::vector<gpu::DeviceInfo>> devices = gpu::list_devices();
+  if (!devices.ok()) {
+    fmt::print("  none: {}\n", message_of(devices.status()));
+    return;
+  }
+  if (devices->empty()) fmt::print("  none: the driver sees no device\n");
+  for (const gpu::DeviceInfo& device : *devices) fmt::print("  {:9} {}\n", device.ordinal, describe(device));
+}
+
+/// Whatever is only found when the program runs is looked for here as a run would.
+void print_gpus() {
+  fmt::print("GPUs, as the driver counts:\n");
+  print_devices();
+  const auto words = [](const auto& found, const auto& name) {
+    return found.ok() ? name(*found) : fmt::format("NOT usable: {}", message_of(found.status()));
+  };
+  fmt::print("  {:9} {}\n", "driver",
+             words(gpu::Driver::get(), [](const gpu::Driver* driver) { return "CUDA " + driver->version_text(); }));
+  fmt::print("  {:9} {}\n", "kernels", gpu::kernel_image_description());
+  fmt::print("  {:9} {}\n", "cuBLAS",
+             words(gpu::blas_library(), [](const gpu::BlasLibrary* library) { return library->name; }));
+  fmt::print("  {:9} {}\n", "NCCL",
+             words(gpu::nccl_library(), [](const gpu::NcclLibrary* library) { return library->version; }));
+  fmt::print("  {:9} {}\n", "GPUDirect",
+             words(gpu::peer_memory_module(), [](const std::string& name) { return name; }));
+}
+
 }  // namespace
 
 int run_info() {
@@ -42,6 +90,7 @@ int run_info() {
     fmt::print("  {:9} {}; {}\n", transport.name, transport.purpose, try_transport(transport));
     if (transport.plugin && !transport.by_name_only) fmt::print("  {:9} {}\n", "", try_rdma(transport));
   }
+  print_gpus();
   const absl::StatusOr<std::string> data = worker::default_mnist_folder();
   fmt::print("data: {}\n", data.ok() ? *data : std::string(message_of(data.status())));
   fmt::print("host: {}\n", transport::host_id());

@@ -200,6 +200,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .ofi_provider = options.flags.ofi_provider,
        .worker_names = options.cluster.workers,
        .wait = wait_policy(plan, options),
+       .device = options.flags.ps_device,
        .checkpoint_dir = options.flags.checkpoint_dir,
        .silence_limit = std::chrono::seconds(options.flags.silence_limit_s),
        .console = print_line,
@@ -222,6 +223,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
   Placer placer(plan, options);
   const absl::StatusOr<Model> model = make_model(options, plan, placer);
   if (!model.ok()) return model.status();
+  absl::StatusOr<worker::DeviceMemory> device = model->devices->exported(*model->workload);
+  if (!device.ok()) return device.status();
   const absl::StatusOr<std::string> source = source_host(options);
   if (!source.ok()) return source.status();
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
@@ -242,6 +245,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
        .wait = wait_policy(plan, options),
        .join_timeout = std::chrono::seconds(options.flags.join_timeout_s),
        .notice = nullptr,
+       .device = *std::move(device),
+       .require_device = options.flags.gpu_direct == "ipc",
        .place_memory = [&](const MemorySpan& memory) { placer.bind_memory(0, memory); },
        .stop = &stop_requested},
       model->workload->schema());
@@ -250,6 +255,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
+  model->devices->decided(**client);
+  if ((*client)->on_device()) model->workload->stay_on_device();
   if (options.towers == 1) placer.bind(0);
   const bool wants_checkpoints = options.flags.save_steps > 0 || !options.flags.checkpoint_dir.empty();
   if (wants_checkpoints && !(*client)->saves_checkpoints()) {

@@ -6,16 +6,24 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "gpu/ipc.h"
 #include "spdlog/spdlog.h"
 #include "transport/registry.h"
+#include "worker/models/workload.h"
 
 namespace gradrail::tools {
 
 TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
-    : soft_(!options.flags.no_soft_placement), forced_staged_(options.flags.gpu_direct == "staged") {
+    : soft_(!options.flags.no_soft_placement), direct_(options.flags.gpu_direct) {
   for (const UnitPlace& place : places_of(plan, options)) {
     towers_.push_back({.ordinal = place.gpu_ordinal, .why_cpu = plan.why_no_gpu});
     if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU was left for it";
+  }
+  const std::vector<topology::Gpu>& gpus = plan.machine.gpus;
+  const bool idle = std::any_of(gpus.begin(), gpus.end(),
+                                [](const topology::Gpu& gpu) { return gpu.vendor == topology::Vendor::nvidia; });
+  if (idle && !plan.why_no_gpu.empty() && worker::computes_on_devices(options.flags.model)) {
+    spdlog::warn("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
   }
   const auto on_cpu = std::count_if(towers_.begin(), towers_.end(), [](const Tower& t) { return t.ordinal < 0; });
   if (on_cpu == 0 || !plan.why_no_gpu.empty()) return;
@@ -55,16 +63,44 @@ std::vector<std::string> TowerDevices::summary(const std::string& averaged_by) c
   std::vector<std::string> lines = {fmt::format("Towers: {}", fmt::join(parts, ", "))};
   const bool on_gpu = std::any_of(towers_.begin(), towers_.end(), [](const Tower& t) { return !t.label.empty(); });
   if (on_gpu) {
-    lines.push_back(
-        fmt::format("GPU-Direct: staged through pinned host memory ({})",
-                    forced_staged_ ? "--gpu-direct staged" : "no transport here takes GPU memory directly"));
+    lines.push_back("GPU-Direct: " + way_);
   }
   return lines;
 }
 
+absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& workload) {
+  const bool forced = direct_ == "ipc";
+  if (!forced && direct_ != "auto") return worker::DeviceMemory{};
+  const auto none = [&](const std::string& why) -> absl::StatusOr<worker::DeviceMemory> {
+    way_ = fmt::format("staged through pinned host memory ({})", why);
+    if (!forced) return worker::DeviceMemory{};
+    return absl::FailedPreconditionError(fmt::format("--gpu-direct ipc: {}", why));
+  };
+  const worker::DeviceBlock block = workload.device_block();
+  if (block.device == nullptr) {
+    return none(towers_.size() > 1 ? "several towers share a gradient" : "the tower is not on a GPU");
+  }
+  const size_t bytes = 2 * static_cast<size_t>(block.gradients - block.parameters) * sizeof(float);
+  absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, bytes);
+  if (!key.ok()) return none(std::string(message_of(key.status())));
+  return worker::DeviceMemory{
+      .device = block.device, .parameters = block.parameters, .gradients = block.gradients, .key = *std::move(key)};
+}
+
+void TowerDevices::decided(const worker::Client& client) {
+  if (client.on_device()) {
+    way_ = "ipc (the parameter server's GPU reads gradients and stores parameters in this GPU's memory)";
+  } else if (direct_ == "staged") {
+    way_ = "staged through pinned host memory (--gpu-direct staged)";
+  } else if (!client.why_not_on_device().empty()) {
+    way_ = fmt::format("staged through pinned host memory ({}; no transport here takes GPU memory directly)",
+                       client.why_not_on_device());
+  }
+}
+
 absl::Status check_gpu_direct(const TrainOptions& options) {
   const std::string& word = options.flags.gpu_direct;
-  if (word == "auto" || word == "staged") return absl::OkStatus();
+  if (word == "auto" || word == "staged" || word == "ipc") return absl::OkStatus();  // ipc: told when joining
   std::vector<std::string> reasons;
   for (const std::string& name : options.transports) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);

@@ -7,6 +7,8 @@
 #include "absl/status/statusor.h"
 #include "gpu/compute.h"
 #include "tools/host_plan.h"
+#include "worker/client.h"
+#include "worker/models/workload.h"
 
 namespace gradrail::tools {
 
@@ -19,6 +21,12 @@ class TowerDevices {
   /// Errors   --no-soft-placement: as gpu::open_device.
   /// Threads  The tower's own.
   absl::StatusOr<std::unique_ptr<gpu::Compute>> open(size_t tower);
+
+  /// What a shard on a GPU of this host may map instead; empty where --gpu-direct says otherwise.
+  /// Errors  FAILED_PRECONDITION: --gpu-direct ipc, and it cannot be had; says why.
+  absl::StatusOr<worker::DeviceMemory> exported(worker::Workload& workload);
+  /// The way that gradients leave GPUs was settled: directly, or why not.
+  void decided(const worker::Client& client);
 
   /// Towers: 0 on GPU 0 (NVIDIA H200, 0000:19:00.0), 1 on CPUs (…), averaged by NCCL 2.28.9
   /// GPU-Direct: staged through pinned host memory (…)                                       towers on GPUs only
@@ -35,8 +43,9 @@ class TowerDevices {
 
   // Set once.
   const bool soft_;
-  const bool forced_staged_;
+  const std::string direct_;  ///< --gpu-direct
 
+  std::string way_ = "staged through pinned host memory (no parameter server to hand GPU memory to)";
   std::vector<Tower> towers_;  ///< each its own thread's until all are open
 };
 

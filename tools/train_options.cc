@@ -236,6 +236,7 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("gpu_direct", flags.gpu_direct,
       "how gradients leave a GPU: dmabuf, peermem, ipc, staged (through pinned host memory), or auto: the best there "
       "is");
+  add("ps_device", flags.ps_device, "where parameter servers keep parameters and optimizer state: host or gpu:N");
   add("shards", flags.shards, "shards (threads) in each parameter server");
   add("mode", flags.mode, "async or sync");
   add("transport", flags.transport, "auto, or a list in order of preference: ucx,tcp");

@@ -25,6 +25,7 @@ struct TrainFlags {
   bool no_soft_placement = false;
   std::string gpu;                  ///< these alone
   std::string reduce = "auto";      ///< of a worker's towers
+  std::string ps_device = "host";   ///< where parameters lie
   std::string gpu_direct = "auto";  ///< how gradients leave GPU memory
   bool cnn_logits_relu = true;
   uint32_t shards = 1;

@@ -22,6 +22,7 @@ class ClientVariables final : public Variables {
   absl::Status wait() override { return client_.wait(); }
   uint64_t global_step() const override { return client_.global_step(); }
   absl::Status settle() override;
+  absl::Status fetch() override { return client_.fetch(); }
   bool saves_checkpoints() const override { return client_.saves_checkpoints(); }
   absl::StatusOr<std::vector<std::string>> save_checkpoint() override { return client_.save_checkpoint(); }
   std::vector<std::string> summary(bool verbose) const override;

@@ -173,6 +173,7 @@ absl::Status Run::last_words() {
                              : fmt::format("Stopped after {} steps of this worker", steps_));
   }
   if (is_chief() && !stopped) GRADRAIL_RETURN_IF_ERROR(variables_.settle());
+  GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   const absl::StatusOr<std::vector<std::string>> verdict = workload_.verdict(views_.parameters);
   if (!verdict.ok()) return model_failed(verdict.status());
   for (const std::string& text : *verdict) {

@@ -33,6 +33,9 @@ class Variables {
   /// For the chief's last words: until parameters() are those after everybody's last update.
   virtual absl::Status settle() = 0;
 
+  /// For readers on this host: until parameters() are what a device holds, where they are on one.
+  virtual absl::Status fetch() { return absl::OkStatus(); }
+
   virtual bool saves_checkpoints() const = 0;
   virtual absl::StatusOr<std::vector<std::string>> save_checkpoint() = 0;
 

@@ -12,6 +12,12 @@
 #include "worker/models/workload.h"
 
 namespace gradrail::worker {
+namespace {
+
+/// Drivers put smaller pieces of memory together, and whoever may map one of them reaches the others.
+constexpr size_t kOwnAllocation = size_t{2} << 20;
+
+}  // namespace
 
 DeviceNetwork::DeviceNetwork(NetworkPlan plan, std::unique_ptr<gpu::Compute> device)
     : plan_(std::move(plan)),
@@ -26,18 +32,37 @@ DeviceNetwork::~DeviceNetwork() {
 absl::StatusOr<std::unique_ptr<DeviceNetwork>> DeviceNetwork::create(NetworkPlan plan,
                                                                      std::unique_ptr<gpu::Compute> device) {
   std::unique_ptr<DeviceNetwork> network(new DeviceNetwork(std::move(plan), std::move(device)));
-  DeviceArena sizes;
-  network->lay_out(sizes);
-  absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = network->device_->allocate(sizes.bytes());
-  if (!memory.ok()) {
-    return absl::Status(memory.status().code(),
-                        fmt::format("{} needs {} MiB of {}: {}; a smaller --batch_size needs less", network->plan_.name,
-                                    (sizes.bytes() >> 20) + 1, network->device_->name(), message_of(memory.status())));
-  }
-  network->memory_ = *std::move(memory);
+  if (const absl::Status allocated = network->allocate(); !allocated.ok()) return allocated;
   DeviceArena arena(network->memory_->data());
   network->lay_out(arena);
   return network;
+}
+
+absl::Status DeviceNetwork::allocate() {
+  DeviceArena sizes;
+  lay_out(sizes);
+  const size_t variable_bytes = std::max(2 * elements() * sizeof(float), kOwnAllocation);
+  absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = device_->allocate(sizes.bytes());
+  absl::StatusOr<std::unique_ptr<gpu::Memory>> variables = device_->allocate(variable_bytes);
+  const absl::Status& refused = memory.ok() ? variables.status() : memory.status();
+  if (!refused.ok()) {
+    return absl::Status(refused.code(), fmt::format("{} needs {} MiB: {}", plan_.name,
+                                                    ((sizes.bytes() + variable_bytes) >> 20) + 1, message_of(refused)));
+  }
+  memory_ = *std::move(memory);
+  variables_ = *std::move(variables);
+  return absl::OkStatus();
+}
+
+size_t DeviceNetwork::elements() const {
+  size_t elements = 0;
+  for (const ps::Tensor& tensor : plan_.schema) elements += tensor.elements();
+  return elements;
+}
+
+DeviceBlock DeviceNetwork::device_block() {
+  auto* parameters = variables_->as<float>();
+  return {.device = device_.get(), .parameters = parameters, .gradients = parameters + elements()};
 }
 
 void DeviceNetwork::lay_out(DeviceArena& arena) {
@@ -47,8 +72,13 @@ void DeviceNetwork::lay_out(DeviceArena& arena) {
   images_ = arena.take<float>(plan_.batch * plan_.pixels);
   labels_ = arena.take<uint8_t>(plan_.batch);
   costs_ = arena.take<float>(plan_.batch);
-  for (const ps::Tensor& tensor : plan_.schema) parameters_.push_back(arena.take<float>(tensor.elements()));
-  for (const ps::Tensor& tensor : plan_.schema) gradients_.push_back(arena.take<float>(tensor.elements()));
+  float* next = variables_ == nullptr ? nullptr : variables_->as<float>();
+  for (std::vector<float*>* addresses : {&parameters_, &gradients_}) {
+    for (const ps::Tensor& tensor : plan_.schema) {
+      addresses->push_back(next);
+      if (next != nullptr) next += tensor.elements();
+    }
+  }
   for (const LayerPlan& layer : plan_.layers) {
     if (layer.kind == LayerPlan::Kind::convolution) {
       gpu::ImageShape images = layer.image;
@@ -78,7 +108,9 @@ void DeviceNetwork::forward() {
 
 absl::Status DeviceNetwork::send(size_t tensor, absl::Span<float> target) {
   if (sum_ == nullptr) {
-    leaving_.push_back({tensor, device_->download(target.data(), gradients_[tensor], target.size() * sizeof(float))});
+    // One that stays has no bytes to travel, and the ticket says when it is complete.
+    const size_t bytes = stays_ ? 0 : target.size() * sizeof(float);
+    leaving_.push_back({tensor, device_->download(target.data(), gradients_[tensor], bytes)});
     return absl::OkStatus();
   }
   const absl::StatusOr<gpu::CopyTicket> ticket =
@@ -113,9 +145,13 @@ absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& r
     const LayerPlan& plan = plan_.layers[l];
     layer.parameter_gradients(*device_, l > 0 ? layers_[l - 1]->output() : images_, gradients_[plan.weights],
                               gradients_[plan.bias]);
+    const auto go_back = [&] {
+      if (l > 0) layer.input_gradient(*device_, parameters_[plan.weights], layers_[l - 1]->output_gradient());
+    };
+    if (stays_) go_back();  // it reads the parameters, which who hears `ready` may replace in place
     GRADRAIL_RETURN_IF_ERROR(send(plan.weights, gradients[plan.weights]));
     GRADRAIL_RETURN_IF_ERROR(send(plan.bias, gradients[plan.bias]));
-    if (l > 0) layer.input_gradient(*device_, parameters_[plan.weights], layers_[l - 1]->output_gradient());
+    if (!stays_) go_back();
     GRADRAIL_RETURN_IF_ERROR(tell_arrived(ready));
   }
   while (told_ < leaving_.size()) GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
@@ -126,7 +162,7 @@ absl::Status DeviceNetwork::run(absl::Span<const float> images, absl::Span<const
                                 Gradients gradients, const GradientReady& ready) {
   leaving_.clear();
   told_ = 0;
-  upload_parameters(parameters);
+  if (!stays_) upload_parameters(parameters);
   device_->upload(images_, images.data(), images.size() * sizeof(float));
   device_->upload(labels_, labels.data(), labels.size());
   forward();
@@ -141,8 +177,10 @@ absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::
   GRADRAIL_CHECK(images.size() == plan_.batch * plan_.pixels && labels.size() == plan_.batch);
   GRADRAIL_CHECK(gradients.size() == plan_.schema.size());
   GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < plan_.classes);
-  pins_.cover_all(*device_, parameters);
-  pins_.cover_all(*device_, gradients);
+  if (!stays_) {
+    pins_.cover_all(*device_, parameters);
+    pins_.cover_all(*device_, gradients);
+  }
   const absl::Status done = run(images, labels, parameters, gradients, ready);
   if (!done.ok()) {
     device_->finish().IgnoreError();  // nothing writes into the caller's memory any more

@@ -14,11 +14,12 @@ namespace gradrail::worker {
 
 /// Mlp or Cnn on a gpu::Compute: equal to those up to rounding. Parameters go up at the beginning of a step; each
 /// gradient comes down as soon as it is complete, beside the rest of the backward pass, into the caller's memory, which
-/// is pinned when first seen.
+/// is pinned when first seen. After stay_on_device() neither travels: `ready` says that a gradient is complete where it
+/// is.
 /// Errors  step(), accuracy(): as gpu::Compute's. After one that is not UNAVAILABLE the next step may be tried.
 class DeviceNetwork final : public Network {
  public:
-  /// RESOURCE_EXHAUSTED: says how much memory the network needs, and how to need less.
+  /// RESOURCE_EXHAUSTED: says how much memory the network needs.
   static absl::StatusOr<std::unique_ptr<DeviceNetwork>> create(NetworkPlan plan, std::unique_ptr<gpu::Compute> device);
   ~DeviceNetwork() override;
 
@@ -30,6 +31,8 @@ class DeviceNetwork final : public Network {
                              Gradients gradients, const GradientReady& ready);
   absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                  Parameters parameters) override;
+  DeviceBlock device_block() override;
+  void stay_on_device() override { stays_ = true; }
   gpu::Compute* device() override { return device_.get(); }
   void average_by(gpu::TowerSum* sum, size_t tower) override;
   void release_memory() override;
@@ -43,6 +46,8 @@ class DeviceNetwork final : public Network {
 
   DeviceNetwork(NetworkPlan plan, std::unique_ptr<gpu::Compute> device);
   void lay_out(DeviceArena& arena);
+  absl::Status allocate();
+  size_t elements() const;
   void upload_parameters(Parameters parameters);
   void forward();
   absl::Status run(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
@@ -57,6 +62,8 @@ class DeviceNetwork final : public Network {
   const NetworkPlan plan_;
   const std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> memory_;
+  std::unique_ptr<gpu::Memory> variables_;  // parameters, then gradients, as DeviceBlock
+  bool stays_ = false;
   std::vector<std::unique_ptr<DeviceLayer>> layers_;
   float* images_ = nullptr;
   uint8_t* labels_ = nullptr;

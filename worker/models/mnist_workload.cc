@@ -43,6 +43,8 @@ class MnistWorkload final : public Workload {
     return std::vector<std::string>{fmt::format("Test-Accuracy: {:.{}f}", *share, model_.accuracy_places)};
   }
 
+  DeviceBlock device_block() override { return network_->device_block(); }
+  void stay_on_device() override { network_->stay_on_device(); }
   gpu::Compute* device() override { return network_->device(); }
   void average_by(gpu::TowerSum* sum, size_t tower) override { network_->average_by(sum, tower); }
   void release_memory() override { network_->release_memory(); }

@@ -8,10 +8,9 @@
 #include "worker/data/dataset.h"
 #include "worker/models/cnn.h"
 #include "worker/models/mlp.h"
+#include "worker/models/workload.h"
 
 namespace gradrail::worker {
-
-struct WorkloadOptions;
 
 /// A network for images, wherever it computes: what a workload has beside the data.
 /// Threads  One owner.
@@ -28,6 +27,8 @@ class Network {
   virtual absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                          Parameters parameters) = 0;
   /// As Workload's.
+  virtual DeviceBlock device_block() { return {}; }
+  virtual void stay_on_device() {}
   virtual gpu::Compute* device() { return nullptr; }
   virtual void average_by(gpu::TowerSum* /*sum*/, size_t /*tower*/) {}
   virtual void release_memory() {}

@@ -16,6 +16,14 @@ namespace gradrail::worker {
 
 struct MnistData;
 
+/// Variables in the memory of a device, parameters and gradients one behind the other: [elements of the model] each, in
+/// the order of the schema.
+struct DeviceBlock {
+  gpu::Compute* device = nullptr;  ///< null: there is no such memory
+  float* parameters = nullptr;
+  float* gradients = nullptr;
+};
+
 /// A model together with its data: all that the trainer needs to know of either.
 /// Threads  One owner.
 class Workload {
@@ -37,6 +45,10 @@ class Workload {
   /// Errors  as step().
   virtual absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) = 0;
 
+  /// Where the device of a single tower computes.
+  virtual DeviceBlock device_block() { return {}; }
+  /// From the next step on parameters are read, and gradients left, there: what step() is given stays untouched.
+  virtual void stay_on_device() {}
   /// What it computes with; null: this host.
   virtual gpu::Compute* device() { return nullptr; }
   /// From the next step on gradients are the means of all towers, of which this is number `tower`; only the first
