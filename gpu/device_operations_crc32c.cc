@@ -51,7 +51,7 @@ kernels::Crc32cArguments crc32c_arguments(const void* data, size_t bytes, size_t
 }  // namespace
 
 absl::StatusOr<uint32_t> DeviceCompute::crc32c(const void* data, size_t bytes) {
-  // Multiples of 16: with a buffer whose end is aligned every run is read by words.
+  // Multiples of 16: in a buffer whose end is aligned every run is, and read 16 bytes at a time.
   const size_t run_bytes = std::max(kLeastRunBytes, (bytes / kMostRuns + 16) / 16 * 16);
   const size_t runs = (bytes + run_bytes - 1) / run_bytes;
   std::vector<uint32_t> partials(runs);

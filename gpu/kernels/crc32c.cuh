@@ -42,10 +42,13 @@ __device__ inline Bits32 crc32c_word(Bits32 rest, Bits32 word) {
 
 /// Rest of [first, end), beginning with a rest of zero.
 __device__ inline Bits32 crc32c_run(const Bytes* first, const Bytes* end) {
+  using Words = Quad<Bits32>;
   Bits32 rest = 0;
-  for (; first < end && reinterpret_cast<Count>(first) % sizeof(Bits32) != 0; ++first) rest = crc32c_byte(rest, *first);
-  for (; end - first >= static_cast<long long>(sizeof(Bits32)); first += sizeof(Bits32)) {
-    rest = crc32c_word(rest, *reinterpret_cast<const Bits32*>(first));
+  for (; first < end && reinterpret_cast<Count>(first) % sizeof(Words) != 0; ++first) rest = crc32c_byte(rest, *first);
+  for (; end - first >= static_cast<long long>(sizeof(Words)); first += sizeof(Words)) {
+    const Words words = *reinterpret_cast<const Words*>(first);
+    GRADRAIL_UNROLL
+    for (int w = 0; w < 4; ++w) rest = crc32c_word(rest, words.at[w]);
   }
   for (; first < end; ++first) rest = crc32c_byte(rest, *first);
   return rest;

@@ -52,9 +52,10 @@ __device__ void update_single(const UpdateArguments& a, Count i) {
   for (Bits32 t = 0; t < a.target_count; ++t) a.targets[t][i] = fresh;
 }
 
-// Quads that a thread has under way together. A memory of 8 TB/s that answers after 1 µs wants 8 MB in flight; sgd
-// (two reads of 16 bytes a quad) has 132 multiprocessors × 2,048 threads × 2 × 32 bytes = 17 MB, and half of that where
-// registers leave room for half the threads.
+// Quads that a thread has under way together. To keep a memory busy takes speed × latency: 29 KB in each multiprocessor
+// of an H200 (4.8 TB/s, some 0.8 µs, 132 of them), 54 KB of a B200 (8 TB/s, 1 µs, 148). Registers leave room for 1,536
+// threads of sgd, with 2 × 2 × 16 bytes each 98 KB, and 768 of adam, with 4 × 2 × 16 bytes as much. One quad would do
+// on paper; two cover what lies between one round's stores and the next one's loads.
 constexpr int kQuadsInFlight = 2;
 
 /// A thread's quads of one round, `blockDim.x` apart, so that each access of a warp is one run of 512 bytes.
