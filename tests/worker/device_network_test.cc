@@ -207,8 +207,7 @@ TEST(DeviceNetwork, TooLittleMemorySaysHowMuchIsNeeded) {
       DeviceNetwork::create(cnn_plan({.batch = 100}), std::make_unique<FaultyCompute>(Fault{.room_bytes = 64 << 20}));
   EXPECT_TRUE(absl::IsResourceExhausted(made.status()));
   EXPECT_THAT(made.status().ToString(),
-              AllOf(HasSubstr("model cnn with batches of 100 needs 1"), HasSubstr(" MiB of GPU 7 (faulty)"),
-                    HasSubstr("too much was asked for"), HasSubstr("a smaller --batch_size")));
+              AllOf(HasSubstr("model cnn with batches of 100 needs 1"), HasSubstr(" MiB: too much was asked for")));
 }
 
 TEST(DeviceNetwork, ALostDeviceIsItsErrorAndNothingIsCalledReadyAfterIt) {

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/worker/faulty_compute.h"
 #include "tests/worker/idx_files.h"
 #include "worker/data/dataset.h"
 #include "worker/models/elementwise.h"
@@ -59,6 +60,8 @@ class Trainee {
     return cost;
   }
 
+  absl::StatusOr<float> try_step(const GradientReady& ready) { return workload_.step(parameters_, gradients_, ready); }
+
   const std::vector<std::vector<float>>& values() const { return values_; }
   const std::vector<std::vector<float>>& gradients() const { return gradient_values_; }
   Parameters parameters() const { return parameters_; }
@@ -74,7 +77,11 @@ class TowersTest : public ::testing::Test {
  protected:
   TowersTest() { write_noise(folder_, 132); }  // 121 to train with: not a multiple of any batch
 
-  std::unique_ptr<Towers> make(const std::string& model, size_t count, size_t batch_size) {
+  using Device = std::function<std::unique_ptr<gpu::Compute>(size_t tower)>;
+
+  std::unique_ptr<Towers> make(
+      const std::string& model, size_t count, size_t batch_size,
+      const Device& device = [](size_t) { return nullptr; }) {
     const WorkloadOptions options{.model = model, .batch_size = batch_size, .data_dir = folder_.path(), .seed = 5};
     const absl::StatusOr<std::shared_ptr<const MnistData>> data = load_data(options);
     EXPECT_TRUE(data.ok()) << data.status();
@@ -85,7 +92,7 @@ class TowersTest : public ::testing::Test {
           replica.tower = tower;
           replica.tower_count = count;
           replica.data = *data;
-          return make_workload(replica);
+          return make_workload(replica, device(tower));
         },
         nullptr);
     EXPECT_TRUE(towers.ok()) << towers.status();
@@ -133,6 +140,59 @@ TEST_F(TowersTest, WhoeverIsDoneFirstTheBitsAreTheSame) {
     ASSERT_EQ(a.step(0.02f), b.step(0.02f)) << "step " << i;
     ASSERT_EQ(a.gradients(), b.gradients()) << "step " << i;
   }
+}
+
+TEST_F(TowersTest, OnDevicesTheyLearnTheSame) {
+  for (const std::string model : {"cnn", "mlp"}) {
+    SCOPED_TRACE(model);
+    // Of the second kind tower 1 alone is on a device: they meet in the owner's memory.
+    const Device all = [](size_t) { return gpu::host_compute(); };
+    const Device one = [](size_t tower) { return tower == 1 ? gpu::host_compute() : nullptr; };
+    const auto on_cpus = make(model, 2, 6), on_devices = make(model, 2, 6, all), mixed = make(model, 2, 6, one);
+    Trainee a(*on_cpus), b(*on_devices), c(*mixed);
+    for (size_t i = 0; i < 20; ++i) {
+      const float cost = a.step(0.02f);
+      EXPECT_NEAR(b.step(0.02f), cost, 1e-4 * (1.0 + cost)) << "step " << i;
+      EXPECT_NEAR(c.step(0.02f), cost, 1e-4 * (1.0 + cost)) << "step " << i;
+    }
+    EXPECT_LT(distance(b.values(), a.values()), 1e-4);
+    EXPECT_LT(distance(c.values(), a.values()), 1e-4);
+    on_devices->release_memory();
+    EXPECT_EQ(*on_devices->verdict(a.parameters()), *on_cpus->verdict(a.parameters()));
+  }
+}
+
+TEST_F(TowersTest, OneThatIsLostEndsTheStepOfAll) {
+  constexpr gpu::CopyTicket kCopiesOfAStep = 5;  // the costs, four gradients
+  for (const gpu::CopyTicket at : {2 * kCopiesOfAStep + 1, 2 * kCopiesOfAStep + 3, 3 * kCopiesOfAStep}) {
+    const auto towers = make("mlp", 3, 4, [&](size_t tower) -> std::unique_ptr<gpu::Compute> {
+      if (tower != 1) return gpu::host_compute();
+      return std::make_unique<FaultyCompute>(Fault{.lost_at = at});
+    });
+    Trainee trainee(*towers);
+    trainee.step(0.02f);
+    trainee.step(0.02f);
+    for (int again = 0; again < 2; ++again) {
+      size_t told = 0;
+      const absl::Status lost = trainee.try_step([&](size_t) { ++told; }).status();
+      EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+      EXPECT_THAT(lost.ToString(), HasSubstr("tower 1: GPU 7 (faulty): the GPU was lost"));
+      EXPECT_LT(told, 4u) << "a mean of two of three towers is none";
+    }
+  }
+}
+
+TEST_F(TowersTest, NcclNeedsAGpuForEachTower) {
+  const auto make_with = [&](gpu::Reduce reduce) {
+    return Towers::create(
+               2, [](size_t) { return make_workload({.model = "linear"}); }, nullptr, reduce)
+        .status();
+  };
+  EXPECT_TRUE(make_with(gpu::Reduce::automatic).ok());
+  EXPECT_TRUE(make_with(gpu::Reduce::host).ok());
+  const absl::Status refused = make_with(gpu::Reduce::nccl);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.ToString(), HasSubstr("averaged by NCCL: tower 0 computes on CPUs"));
 }
 
 TEST_F(TowersTest, OneTowerIsThePlainWorkload) {

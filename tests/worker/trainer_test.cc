@@ -141,6 +141,55 @@ TEST(Trainer, ServerThatGoesEndsTheRunWithItsError) {
   EXPECT_TRUE(absl::IsUnavailable(outcome.status)) << outcome.status;
 }
 
+/// Linear, until its device is lost in mid-step.
+class LosesItsDevice final : public Workload {
+ public:
+  explicit LosesItsDevice(int at) : left_(at) {}
+  const ps::Schema& schema() const override { return linear_->schema(); }
+  void initialise(uint64_t seed, Gradients parameters) const override { linear_->initialise(seed, parameters); }
+  size_t batches_per_epoch() const override { return linear_->batches_per_epoch(); }
+  size_t batch_size() const override { return linear_->batch_size(); }
+  void prefetch() override { linear_->prefetch(); }
+  absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override {
+    if (left_-- > 0) return linear_->step(parameters, gradients, ready);
+    ready(1);
+    return absl::UnavailableError("GPU 3: CUDA_ERROR_LOST: see dmesg");
+  }
+  absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override {
+    return linear_->verdict(parameters);
+  }
+  void release_memory() override { ++released; }
+  int released = 0;
+
+ private:
+  int left_;
+  std::unique_ptr<Workload> linear_ = *make_workload({.model = "linear", .batch_size = 32, .task_index = 1});
+};
+
+TEST(Trainer, ALostDeviceIsToldAndTheOthersGoOn) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 2});
+  LosesItsDevice unlucky(20);
+  absl::Status status;
+  Outcome chief;
+  in_parallel(2, [&](uint32_t task) {
+    if (task == 0) {
+      chief = run(cluster, ps::ModeKind::async, {.epochs = 5}, kNeverStop);
+      return;
+    }
+    ClientOptions options = cluster.options(task);
+    options.optimizer.learning_rate = 0.1f;
+    const std::unique_ptr<Client> client = join(options, unlucky.schema());
+    if (client != nullptr) status = train(*client, unlucky, {.task_index = task, .epochs = 5}, {}, kNeverStop);
+    EXPECT_EQ(unlucky.released, 1) << "its memory is about to go";
+  });
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("the model failed after 20 steps of this worker: GPU 3: CUDA_ERROR_LOST"));
+  EXPECT_TRUE(chief.status.ok()) << chief.status;
+  EXPECT_NEAR(chief.parameters[0], 2.0f, 0.01f);
+  EXPECT_TRUE(cluster.outcome(0).ok()) << "the ps heard a goodbye";
+}
+
 TEST(Trainer, HashIsTheSha256OfTheParameters) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1});

@@ -23,7 +23,8 @@ void DevicePins::append(std::vector<Run>& runs, Run more) {
 
 void DevicePins::pin(gpu::Compute& device, const Run& run) {
   absl::StatusOr<std::unique_ptr<gpu::Pin>> pin = device.pin(run.data, run.bytes);
-  if (!pin.ok() && !refused_) {
+  // Pinned by another tower serves all.
+  if (!pin.ok() && !absl::IsAlreadyExists(pin.status()) && !refused_) {
     refused_ = true;  // once says it
     spdlog::info("host memory is not pinned, so that copies of {} are slower: {}", device.name(),
                  message_of(pin.status()));

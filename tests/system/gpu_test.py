@@ -1,0 +1,160 @@
+"""Training on GPUs that a simulated driver shows: the program is the one that a host with a real driver runs."""
+import os
+import re
+import signal
+import unittest
+
+import cluster
+import digits
+
+LONG = ["--epochs", 100000]
+NOTICED = 5 * cluster.PATIENCE + 3
+
+
+def gpus(faults="devices=1", **more):
+    """The environment of a task on a host with these GPUs; what the words mean is in tests/gpu/simulated."""
+    return {"LD_LIBRARY_PATH": os.environ["GRADRAIL_SIMULATED_GPU_DIR"], "GRADRAIL_SIMULATED_GPU": faults, **more}
+
+
+class Gpu(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        self.data = ["--data_dir", digits.write(self.folder), "--batch_size", 20, "--log_every", 10]
+
+    def finished(self, *flags, on=None, code=cluster.GOOD):
+        task = self.train(*self.data, *flags, environment=on)
+        self.assert_ends(task, code, 4 * cluster.FINISH)
+        return task
+
+    def number(self, task, what):
+        return float(task.wait_for(rf"^{what}: (-?\d+\.\d+)$").group(1))
+
+    def assert_says(self, task, *patterns):
+        for pattern in patterns:
+            self.assertTrue(task.has(pattern), f"/{pattern}/\n{task.transcript()}")
+
+    def test_models_learn_as_on_cpus(self):
+        for model, flags in (("mlp", ["--epochs", 4, "--optimizer", "adam"]),
+                             ("cnn", ["--epochs", 1, "--learning_rate", 0.05])):
+            with self.subTest(model=model):
+                flags = ["--model", model, "--ps", 0, *flags]
+                on_gpu, on_cpu = self.finished(*flags, on=gpus()), self.finished(*flags)
+                self.assert_says(on_gpu, r"^Towers: 0 on GPU 0 \(Simulated GPU, [0-9a-f:.]+\)$",
+                                 r"^GPU-Direct: staged through pinned host memory \(")
+                self.assertFalse(on_cpu.has("GPU"), on_cpu.transcript())
+                for what in ("Final Cost", "Test-Accuracy"):
+                    self.assertAlmostEqual(self.number(on_gpu, what), self.number(on_cpu, what), delta=0.05,
+                                           msg=on_gpu.transcript() + on_cpu.transcript())
+                self.assertGreater(self.number(on_gpu, "Test-Accuracy"), 0.5, on_gpu.transcript())
+
+    def test_sync_bits_do_not_depend_on_the_transport(self):
+        flags = ["--model", "mlp", "--workers", 2, "--mode", "sync", "--epochs", 1, "--bucket_kib", 64]
+        hashes = set()
+        for transport in ("shm", "tcp"):
+            task = self.finished(*flags, "--transport", transport, on=gpus("devices=2"))
+            self.assert_says(task, rf"^Path: .*{transport}", r"^Towers: 0 on GPU 0 ")
+            hashes.add(cluster.hash_of(task))
+        self.assertEqual(len(hashes), 1, "shm and tcp differ")
+
+    def test_each_worker_has_its_gpu(self):
+        task = self.finished("--model", "mlp", "--workers", 2, "--epochs", 1, "--log_device_placement",
+                             on=gpus("devices=2"))
+        self.assert_says(task, r"^Towers: 0 on GPU 0 ", r"^\[worker/1\] Towers: 0 on GPU 1 ",
+                         r"GPU: cuda0: GPUs are dealt to the workers in order", r"GPU: cuda1: ")
+
+    def test_towers_average_by_nccl_or_the_host(self):
+        flags = ["--model", "mlp", "--ps", 0, "--epochs", 1, "--optimizer", "momentum"]
+        by_nccl = self.finished(*flags, on=gpus("devices=2"))  # a tower for each GPU
+        self.assert_says(by_nccl, r"^Towers: 0 on GPU 0 .*, 1 on GPU 1 .*, averaged by NCCL \d+\.\d+")
+        by_host = self.finished(*flags, "--towers", 2, "--reduce", "host", on=gpus("devices=2"))
+        self.assert_says(by_host, r"^Towers: .*, averaged by host$")
+        self.assertEqual(cluster.hash_of(by_nccl), cluster.hash_of(by_host), "two numbers have one sum")
+        on_cpus = self.finished(*flags, "--towers", 2)
+        self.assertAlmostEqual(self.number(by_nccl, "Final Cost"), self.number(on_cpus, "Final Cost"), delta=0.01)
+
+    def test_more_towers_than_gpus_go_on_cpus(self):
+        flags = ["--model", "mlp", "--ps", 0, "--towers", 2, "--epochs", 1]
+        task = self.finished(*flags, on=gpus())
+        self.assert_says(task, "there are GPUs for 1 of 2 towers; the others compute on CPUs",
+                         r"^Towers: 0 on GPU 0 .*, 1 on CPUs \(no GPU was left for it\), averaged by host$")
+        self.refused(cluster.CONFIGURATION, ["2 towers were to be on GPUs, and 1 can be used"], *flags,
+                     "--no-soft-placement", environment=gpus())
+        self.refused(cluster.CONFIGURATION, ["averaged by NCCL: tower 1 computes on CPUs"], *flags, "--reduce", "nccl",
+                     environment=gpus())
+
+    def test_without_a_gpu_towers_go_on_cpus(self):
+        flags = ["--model", "mlp", "--ps", 0]
+        for on, why in ((None, "no NVIDIA driver"), (gpus("driver=11020"), r"speaks CUDA 11\.2, gradrail needs 12\.0"),
+                        (gpus("devices=0"), "the NVIDIA driver shows no GPU"),
+                        (gpus("init=999"), r"does not start: CUDA_ERROR_UNKNOWN.*nvidia-smi")):
+            with self.subTest(why=why):
+                task = self.finished(*flags, "--epochs", 1, "--log_device_placement", on=on)
+                self.assert_says(task, rf"GPU: none: .*{why}")
+                self.refused(cluster.CONFIGURATION, [f"--no-soft-placement: no GPU can be used: .*{why}"], *flags,
+                             "--no-soft-placement", environment=on)
+                self.refused(cluster.CONFIGURATION, [f"--gpu 0: no GPU can be used: .*{why}"], *flags, "--gpu", 0,
+                             environment=on)
+
+    def test_a_gpu_that_cannot_be_opened_is_replaced(self):
+        flags = ["--model", "mlp", "--ps", 0]
+        task = self.finished(*flags, "--epochs", 1, on=gpus("image=refuse"))
+        self.assert_says(task, r"tower 0 computes on CPUs: GPU 0 .*NO_BINARY_FOR_GPU.*update the driver",
+                         r"^Towers: 0 on CPUs \(GPU 0 ")
+        self.refused(cluster.CONFIGURATION, [r"--no-soft-placement: tower 0: GPU 0 .*NO_BINARY_FOR_GPU"], *flags,
+                     "--no-soft-placement", environment=gpus("image=refuse"))
+
+    def test_refusals(self):
+        for code, words, flags, on in (
+                (cluster.CONFIGURATION, "--gpu 7: this machine has one GPU, 0", ["--gpu", 7], gpus()),
+                (cluster.CONFIGURATION, "--reduce 'mpi': there are auto, host, nccl", ["--reduce", "mpi"], gpus()),
+                (cluster.CONFIGURATION, "--gpu-direct 'fast': there are auto, dmabuf", ["--gpu-direct", "fast"], gpus()),
+                (cluster.CONFIGURATION, "--gpu-direct dmabuf: shm moves host memory only, .*leave it at auto",
+                 ["--gpu-direct", "dmabuf"], gpus()),
+                (cluster.CONFIGURATION, "model linear computes on CPUs only", ["--model", "linear", "--no-soft-placement"],
+                 gpus()),
+                (cluster.FAILED, "model cnn with batches of 20 needs [0-9]+ MiB: GPU 0 .*OUT_OF_MEMORY.*smaller batch",
+                 ["--model", "cnn"], gpus("memory=16M"))):
+            with self.subTest(words=words):
+                self.refused(code, [words], *self.data, "--ps", 0, "--model", "mlp", *flags, environment=on)
+
+    def start_workers(self, on, *flags):
+        """A ps and two workers, each on a GPU of its own, of which one is going to fail."""
+        flags = [*self.addresses(2), *self.data, "--model", "mlp", *flags]
+        ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps/0", environment=on)
+        workers = [self.train(*flags, "--job_name", "worker", "--task_index", i, name=f"worker/{i}", environment=on)
+                   for i in range(2)]
+        return ps, workers
+
+    def test_async_goes_on_without_a_lost_gpu(self):
+        for transport in ("shm", "tcp"):
+            with self.subTest(transport=transport):
+                ps, workers = self.start_workers(gpus("devices=2,lose=1@600"), "--transport", transport, *LONG)
+                self.assert_ends(workers[1], cluster.retry_worthy, cluster.START, says=[
+                    r"the model failed after \d+ steps of this worker: GPU 1 \(.*\): .*CUDA_ERROR_\w+ \(the GPU was lost"])
+                self.assert_goes_on(workers[0])
+                workers[0].signal(signal.SIGTERM)
+                self.assert_ends(workers[0], cluster.GOOD)
+                self.assert_ends(ps, cluster.GOOD)
+
+    def test_local_cluster_goes_on_without_a_lost_gpu(self):
+        task = self.train(*self.data, "--model", "mlp", "--workers", 2, "--epochs", 20,
+                          environment=gpus("devices=2,lose=1@600"))
+        self.assert_ends(task, cluster.RETRY, 4 * cluster.FINISH, says=[r"worker/1: the model failed after"])
+        cluster.hash_of(task)  # the chief went on to the end
+
+    def test_a_lost_gpu_of_two_towers_ends_both(self):
+        for reduce in ("nccl", "host"):
+            with self.subTest(reduce=reduce):
+                task = self.train(*self.data, "--model", "mlp", "--ps", 0, "--reduce", reduce, *LONG,
+                                  environment=gpus("devices=2,lose=1@600"))
+                self.assert_ends(task, cluster.RETRY, cluster.START, says=[r"tower 1: GPU 1 .*the GPU was lost"])
+
+    def test_sigterm(self):
+        task = self.train(*self.data, "--model", "mlp", "--ps", 0, *LONG, environment=gpus("devices=2"))
+        task.wait_for(r"Step: \d+")
+        task.signal(signal.SIGTERM)
+        self.assert_ends(task, cluster.GOOD, 10 * cluster.PATIENCE, says=[r"Stopped after \d+ steps", r"^Towers: |\nTowers: "])
+
+
+if __name__ == "__main__":
+    unittest.main()
