@@ -77,7 +77,7 @@ ClientStats Client::Impl::stats() const {
     stats.paths.push_back(fmt::format(
         "shard {} at {}: {}{}", link->shard_index, controls_[link->ps_index]->address(),
         transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->connection_path()),
-        link->path->gradients_mapped() ? ", memory mapped both ways" : ""));
+        link->path->mapped_text()));
   }
   for (const auto& [path, bytes] : path_bytes_) {
     stats.path_bytes.push_back({path, bytes.pushed, bytes.returned});

@@ -140,6 +140,11 @@ std::string ShardPath::connection_path() const {
   return connection_ != nullptr ? connection_->path() : context_.transport;
 }
 
+std::string ShardPath::mapped_text() const {
+  if (device_mapped_) return ", GPU memory mapped both ways";
+  return gradients_mapped_ ? ", memory mapped both ways" : "";
+}
+
 std::string ShardPath::name() const {
   if (device_mapped_) return connection_path() + " gpu-direct(ipc)";
   return fmt::format("{}{}", connection_path(), gradients_mapped_ ? " mapped" : "");

@@ -69,6 +69,7 @@ class ShardPath {
   transport::RemoteRegion slots() const { return slots_; }
   bool gradients_mapped() const { return gradients_mapped_; }
   bool device_mapped() const { return device_mapped_; }
+  std::string mapped_text() const;  ///< for people, behind describe(); may be empty
   const std::string& device_refused() const { return device_refused_; }
   const transport::MemoryRegion& headers_region() const { return *headers_.region; }
   ps::SlotHeader* slot_headers() const { return reinterpret_cast<ps::SlotHeader*>(headers_.memory.data()); }
