@@ -93,13 +93,13 @@ void write_json(const Options& options, const gpu::Compute& compute, size_t byte
 }
 
 absl::StatusOr<uint64_t> run_case(gpu::Compute& compute, const Options& options, size_t bytes, const UpdateCase& c) {
-  absl::StatusOr<UpdateBuffers> buffers = UpdateBuffers::create(compute, c, bytes / sizeof(float));
+  const size_t count = bytes / sizeof(float);
+  absl::StatusOr<UpdateBuffers> buffers = UpdateBuffers::create(compute, c, count);
   if (!buffers.ok()) return buffers.status();
   const absl::StatusOr<uint64_t> wrong = buffers->check(compute, c);
   if (!wrong.ok()) return wrong.status();
   Row copy = {.what = "copy", .bytes = 2.0 * static_cast<double>(bytes)};
-  Row update = {
-      .what = describe(c), .bytes = bytes_per_element(c) * static_cast<double>(bytes / sizeof(float)), .wrong = *wrong};
+  Row update = {.what = describe(c), .bytes = bytes_per_element(c) * static_cast<double>(count), .wrong = *wrong};
   GRADRAIL_RETURN_IF_ERROR(measure_rounds(compute, options, c, *buffers, copy, update));
   fmt::print("{:<40} {:>10.1f} {:>9.1f} {:>9.1f} {:>7.1f} {:>6}\n", update.what, update.median(),
              update.gigabytes_per_second(), copy.gigabytes_per_second(),

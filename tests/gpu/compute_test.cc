@@ -16,9 +16,14 @@ namespace {
 constexpr size_t kCounts[] = {1, 2, 3, 4, 5, 31, 1000, 4099};
 constexpr double kTolerance = 1e-5;
 
-GRADRAIL_COMPUTE_SUITE(ComputeLayers);
-GRADRAIL_COMPUTE_SUITE(ComputeVectors);
-GRADRAIL_COMPUTE_SUITE(ComputeCrc32c);
+class ComputeLayers : public ComputeTest {};
+INSTANTIATE_TEST_SUITE_P(On, ComputeLayers, kComputes, compute_name);
+
+class ComputeVectors : public ComputeTest {};
+INSTANTIATE_TEST_SUITE_P(On, ComputeVectors, kComputes, compute_name);
+
+class ComputeCrc32c : public ComputeTest {};
+INSTANTIATE_TEST_SUITE_P(On, ComputeCrc32c, kComputes, compute_name);
 
 double activate(Activation f, double x) {
   if (f == Activation::sigmoid) return 1.0 / (1.0 + std::exp(-x));

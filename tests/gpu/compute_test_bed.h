@@ -105,9 +105,6 @@ void expect_near(absl::Span<const float> values, absl::Span<const double> expect
 void expect_same_bits(absl::Span<const float> values, absl::Span<const float> expected);
 
 inline std::string compute_name(const ::testing::TestParamInfo<std::string>& compute) { return compute.param; }
-
-#define GRADRAIL_COMPUTE_SUITE(Suite)  \
-  class Suite : public ComputeTest {}; \
-  INSTANTIATE_TEST_SUITE_P(On, Suite, ::testing::Values("host", "device"), compute_name)
+inline const auto kComputes = ::testing::Values("host", "device");
 
 }  // namespace gradrail::gpu

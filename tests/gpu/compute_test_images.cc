@@ -9,7 +9,8 @@
 namespace gradrail::gpu {
 namespace {
 
-GRADRAIL_COMPUTE_SUITE(ComputeImages);
+class ComputeImages : public ComputeTest {};
+INSTANTIATE_TEST_SUITE_P(On, ComputeImages, kComputes, compute_name);
 
 // Channels that can and cannot go four at once, images smaller than the patch, the cnn's own shapes (few images).
 constexpr ImageShape kShapes[] = {{1, 1, 1, 1}, {2, 5, 7, 3}, {3, 4, 2, 4}, {1, 28, 28, 1}, {2, 14, 14, 32}};

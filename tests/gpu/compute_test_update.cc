@@ -13,7 +13,8 @@
 namespace gradrail::gpu {
 namespace {
 
-GRADRAIL_COMPUTE_SUITE(ComputeUpdate);
+class ComputeUpdate : public ComputeTest {};
+INSTANTIATE_TEST_SUITE_P(On, ComputeUpdate, kComputes, compute_name);
 
 constexpr uint64_t kUpdateIndex = 3;
 
