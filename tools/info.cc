@@ -54,30 +54,29 @@ std::string describe(const gpu::DeviceInfo& device) {
 
 void print_devices() {
   const absl::StatusOr<std::vector<gpu::DeviceInfo>> devices = gpu::list_devices();
-  if (!devices.ok()) {
-    fmt::print("  none: {}\n", message_of(devices.status()));
-    return;
+  if (!devices.ok()) return fmt::print("  {:9} NOT usable: {}\n", "devices", message_of(devices.status()));
+  if (devices->empty()) return fmt::print("  {:9} none that the driver sees (CUDA_VISIBLE_DEVICES?)\n", "devices");
+  for (const gpu::DeviceInfo& device : *devices) {
+    fmt::print("  {:9} {}\n", fmt::format("GPU {}", device.ordinal), describe(device));
   }
-  if (devices->empty()) fmt::print("  none: the driver sees no device\n");
-  for (const gpu::DeviceInfo& device : *devices) fmt::print("  {:9} {}\n", device.ordinal, describe(device));
 }
 
 /// Whatever is only found when the program runs is looked for here as a run would.
 void print_gpus() {
-  fmt::print("GPUs, as the driver counts:\n");
-  print_devices();
   const auto words = [](const auto& found, const auto& name) {
     return found.ok() ? name(*found) : fmt::format("NOT usable: {}", message_of(found.status()));
   };
-  fmt::print("  {:9} {}\n", "driver",
-             words(gpu::Driver::get(), [](const gpu::Driver* driver) { return "CUDA " + driver->version_text(); }));
+  const absl::StatusOr<const gpu::Driver*> driver = gpu::Driver::get();
+  fmt::print("GPUs:\n  {:9} {}\n", "driver",
+             words(driver, [](const gpu::Driver* found) { return "CUDA " + found->version_text(); }));
+  if (driver.ok()) print_devices();
   fmt::print("  {:9} {}\n", "kernels", gpu::kernel_image_description());
   fmt::print("  {:9} {}\n", "cuBLAS",
              words(gpu::blas_library(), [](const gpu::BlasLibrary* library) { return library->name; }));
   fmt::print("  {:9} {}\n", "NCCL",
              words(gpu::nccl_library(), [](const gpu::NcclLibrary* library) { return library->version; }));
-  fmt::print("  {:9} {}\n", "GPUDirect",
-             words(gpu::peer_memory_module(), [](const std::string& name) { return name; }));
+  fmt::print("  {:9} {}\n", "peer mem",
+             words(gpu::peer_memory_module(), [](const std::string& module) { return "kernel module " + module; }));
 }
 
 }  // namespace

@@ -26,21 +26,20 @@ std::shared_ptr<Event> find_event(cuda::Event handle) {
 GRADRAIL_SIMULATED Result cuStreamCreate(cuda::Stream* handle, unsigned) {
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
-  auto* stream = new Stream(*ready.device);
-  Machine& machine = Machine::get();
-  std::lock_guard lock(machine.mutex);
-  machine.streams.insert(stream);
-  *handle = reinterpret_cast<cuda::Stream>(stream);
+  auto stream = std::make_shared<Stream>(*ready.device);
+  *handle = reinterpret_cast<cuda::Stream>(stream.get());
+  std::lock_guard lock(Machine::get().mutex);
+  Machine::get().streams[*handle] = std::move(stream);
   return cuda::kSuccess;
 }
 
 GRADRAIL_SIMULATED Result cuStreamDestroy_v2(cuda::Stream handle) {
-  Stream* stream = stream_of(handle);
-  {
-    std::lock_guard lock(Machine::get().mutex);
-    if (Machine::get().streams.erase(stream) == 0) return cuda::kInvalidHandle;
-  }
-  delete stream;
+  std::shared_ptr<Stream> stream;  // ends behind the lock: it finishes its operations first
+  std::lock_guard lock(Machine::get().mutex);
+  const auto found = Machine::get().streams.find(handle);
+  if (found == Machine::get().streams.end()) return cuda::kInvalidHandle;
+  stream = std::move(found->second);
+  Machine::get().streams.erase(found);
   return cuda::kSuccess;
 }
 

@@ -97,12 +97,12 @@ void Machine::count_launch(Device& device) {
 }
 
 void Machine::drain(Device& device) {
-  std::set<Stream*> all;
+  std::map<gpu::cuda::Stream, std::shared_ptr<Stream>> all;
   {
     std::lock_guard lock(mutex);
     all = streams;
   }
-  for (Stream* stream : all) {
+  for (const auto& [handle, stream] : all) {
     if (&stream->device() == &device) stream->drain();
   }
 }

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -74,7 +73,8 @@ class Machine {
   void drain(Device& device);
 
   std::mutex mutex;
-  std::set<Stream*> streams;                                  ///< under mutex
+  /// Under mutex. Shared with who waits for one of them while its owner ends it.
+  std::map<gpu::cuda::Stream, std::shared_ptr<Stream>> streams;
   std::map<gpu::cuda::Event, std::shared_ptr<Event>> events;  ///< under mutex
   std::atomic<int> modules = 0;
 

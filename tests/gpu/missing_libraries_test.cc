@@ -1,0 +1,58 @@
+// On a host whose driver works and whose cuBLAS and NCCL do not: tests/gpu/CMakeLists.txt makes such a folder.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+#include "gpu/blas.h"
+#include "gpu/nccl.h"
+#include "gpu/tower_sum.h"
+#include "tests/gpu/simulation.h"
+
+namespace gradrail::gpu {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string words(const absl::Status& status) { return std::string(message_of(status)); }
+
+class MissingLibraries : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(Simulation::is_here()) << "LD_LIBRARY_PATH is not what ctest sets"; }
+};
+
+TEST_F(MissingLibraries, EachIsAReasonWithARemedy) {
+  const absl::Status blas = blas_library().status(), nccl = nccl_library().status();
+  EXPECT_EQ(blas.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(words(blas), AllOf(HasSubstr("no cuBLAS"), HasSubstr("libcublas.so.13"), HasSubstr("LD_LIBRARY_PATH")));
+  EXPECT_EQ(nccl.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(words(nccl), AllOf(HasSubstr("no NCCL"), HasSubstr("install")));
+}
+
+TEST_F(MissingLibraries, OperationsThatNeedNoneWorkAndProductsSayWhatIsMissing) {
+  Simulation::configure("devices=2");
+  const std::unique_ptr<Compute> compute = *open_device(0);
+  const auto memory = compute->allocate(400);
+  const std::vector<float> ones(10, 1.0f);
+  compute->upload((*memory)->data(), ones.data(), 40);
+  const float* sources[] = {(*memory)->as<float>(), (*memory)->as<float>()};
+  compute->sum(sources, 10, 1.0f, (*memory)->as<float>());
+  std::vector<float> back(10);
+  ASSERT_TRUE(compute->wait(compute->download(back.data(), (*memory)->data(), 40)).ok());
+  EXPECT_EQ(back, std::vector<float>(10, 2.0f));
+  float* const x = (*memory)->as<float>();
+  compute->product({.m = 2, .k = 2, .n = 2}, x, x + 10, x + 20);
+  EXPECT_THAT(words(compute->finish()), HasSubstr("no cuBLAS"));
+}
+
+TEST_F(MissingLibraries, TowersAreAveragedByTheHostUnlessNcclWasAskedFor) {
+  Simulation::configure("devices=2");
+  const std::unique_ptr<Compute> first = *open_device(0), second = *open_device(1);
+  EXPECT_EQ((*tower_sum({first.get(), second.get()}))->name(), "host");
+  const absl::Status refused = tower_sum({first.get(), second.get()}, {.reduce = Reduce::nccl}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(words(refused), HasSubstr("no NCCL"));
+}
+
+}  // namespace
+}  // namespace gradrail::gpu
