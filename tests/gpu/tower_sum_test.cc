@@ -129,7 +129,7 @@ TEST_P(TowerSumTest, StartsBehindWhatTheTowerEnqueued) {
     Compute& compute = *computes_[tower];
     const std::unique_ptr<Memory> ones = filled(tower, std::vector<float>(1000, 1.0f));
     const std::unique_ptr<Memory> target = filled(tower, std::vector<float>(1000, -5.0f));
-    for (int i = 0; i < 20; ++i) {
+    for (size_t i = 0; i < 10 * (tower + 1); ++i) {
       const float* sources[] = {target->as<float>(), ones->as<float>()};
       compute.sum(sources, 1000, 1.0f, target->as<float>());
     }
