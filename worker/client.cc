@@ -143,6 +143,7 @@ absl::Status Client::barrier_of_the_living(const std::string& name, Duration pat
 absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() { return impl_->save_checkpoint(); }
 bool Client::saves_checkpoints() const { return impl_->saves_checkpoints(); }
 absl::Status Client::leave() { return impl_->leave(); }
+absl::Status Client::give_up(const std::string& why) { return impl_->leave(why); }
 ClientStats Client::stats() const { return impl_->stats(); }
 std::vector<MemorySpan> Client::memory() const { return impl_->memory(); }
 

@@ -141,6 +141,8 @@ class Client {
 
   /// Says goodbye; the others go on. Also done by the destructor when nothing went wrong before.
   absl::Status leave();
+  /// Says why this worker cannot go on: it is lost, and nobody has to miss it first.
+  absl::Status give_up(const std::string& why);
 
   ClientStats stats() const;
 

@@ -27,6 +27,7 @@ class ClientVariables final : public Variables {
   absl::StatusOr<std::vector<std::string>> save_checkpoint() override { return client_.save_checkpoint(); }
   std::vector<std::string> summary(bool verbose) const override;
   absl::Status leave() override { return client_.leave(); }
+  absl::Status give_up(const std::string& why) override { return client_.give_up(why); }
 
  private:
   Client& client_;

@@ -36,6 +36,7 @@ class LocalVariables final : public Variables {
   absl::StatusOr<std::vector<std::string>> save_checkpoint() override;
   std::vector<std::string> summary(bool verbose) const override;
   absl::Status leave() override { return absl::OkStatus(); }
+  absl::Status give_up(const std::string&) override { return absl::OkStatus(); }
 
   std::vector<MemorySpan> memory() const { return {parameters_.span(), gradients_.span()}; }
 

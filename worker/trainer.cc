@@ -92,7 +92,7 @@ class Run {
 
 /// A GPU was lost, or the like: the others need not wait until we are missed.
 absl::Status Run::model_failed(const absl::Status& why) {
-  variables_.leave().IgnoreError();
+  variables_.give_up(std::string(message_of(why))).IgnoreError();
   return absl::Status(why.code(),
                       fmt::format("the model failed after {} steps of this worker: {}", steps_, message_of(why)));
 }

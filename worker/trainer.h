@@ -52,7 +52,7 @@ struct TrainerOutput {
 ///   Test-Accuracy: 0.65 / Total Time: 12.34s / Final Cost: 0.9876, and from the chief Parameter-Hash: <hex>
 /// (StepLine has the other form of the first).
 /// `stop` becoming true ends the run after the step under way; the worker says so, and goodbye to the ps.
-/// Errors   as Client::wait; as Workload::step, after a goodbye to the ps: the others go on.
+/// Errors   as Client::wait; as Workload::step, which the ps is told: for the others this worker is lost.
 /// Threads  Owner thread of the variables.
 absl::Status train(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
                    const std::atomic<bool>& stop);

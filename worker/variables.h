@@ -42,6 +42,8 @@ class Variables {
   /// Lines about how the gradients travelled.
   virtual std::vector<std::string> summary(bool verbose) const = 0;
   virtual absl::Status leave() = 0;
+  /// Instead, when this worker cannot go on.
+  virtual absl::Status give_up(const std::string& why) = 0;
 };
 
 }  // namespace gradrail::worker

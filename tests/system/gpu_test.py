@@ -34,18 +34,19 @@ class Gpu(cluster.ClusterTest):
             self.assertTrue(task.has(pattern), f"/{pattern}/\n{task.transcript()}")
 
     def test_models_learn_as_on_cpus(self):
-        for model, flags in (("mlp", ["--epochs", 4, "--optimizer", "adam"]),
-                             ("cnn", ["--epochs", 1, "--learning_rate", 0.05])):
+        # Of the cnn early losses are compared: where it learns fastest, roundings part the two for a while.
+        for model, flags, early in (("mlp", ["--epochs", 4, "--optimizer", "adam"], r"Step: 31, .* Cost: (\d\.\d+)"),
+                                    ("cnn", ["--epochs", 2, "--learning_rate", 0.05], r"step 30, loss = (\d\.\d+)")):
             with self.subTest(model=model):
                 flags = ["--model", model, "--ps", 0, *flags]
                 on_gpu, on_cpu = self.finished(*flags, on=gpus()), self.finished(*flags)
                 self.assert_says(on_gpu, r"^Towers: 0 on GPU 0 \(Simulated GPU, [0-9a-f:.]+\)$",
                                  r"^GPU-Direct: staged through pinned host memory \(")
                 self.assertFalse(on_cpu.has("GPU"), on_cpu.transcript())
-                for what in ("Final Cost", "Test-Accuracy"):
-                    self.assertAlmostEqual(self.number(on_gpu, what), self.number(on_cpu, what), delta=0.05,
-                                           msg=on_gpu.transcript() + on_cpu.transcript())
-                self.assertGreater(self.number(on_gpu, "Test-Accuracy"), 0.5, on_gpu.transcript())
+                losses = [float(task.wait_for(early).group(1)) for task in (on_gpu, on_cpu)]
+                self.assertAlmostEqual(*losses, delta=0.02)
+                for task in (on_gpu, on_cpu):
+                    self.assertGreater(self.number(task, "Test-Accuracy"), 0.95, task.transcript())
 
     def test_sync_bits_do_not_depend_on_the_transport(self):
         flags = ["--model", "mlp", "--workers", 2, "--mode", "sync", "--epochs", 1, "--bucket_kib", 64]
@@ -131,10 +132,18 @@ class Gpu(cluster.ClusterTest):
                 ps, workers = self.start_workers(gpus("devices=2,lose=1@600"), "--transport", transport, *LONG)
                 self.assert_ends(workers[1], cluster.retry_worthy, cluster.START, says=[
                     r"the model failed after \d+ steps of this worker: GPU 1 \(.*\): .*CUDA_ERROR_\w+ \(the GPU was lost"])
+                ps.wait_for(r"worker 1 \(.*\) was lost: GPU 1 .*CUDA_ERROR", NOTICED)
                 self.assert_goes_on(workers[0])
                 workers[0].signal(signal.SIGTERM)
                 self.assert_ends(workers[0], cluster.GOOD)
                 self.assert_ends(ps, cluster.GOOD)
+
+    def test_sync_ends_naming_the_lost_gpu(self):
+        ps, workers = self.start_workers(gpus("devices=2,lose=1@600"), "--mode", "sync", *LONG)
+        self.assert_ends(workers[1], cluster.retry_worthy, cluster.START, says=["GPU 1 .*the GPU was lost"])
+        for task in (workers[0], ps):
+            self.assert_ends(task, cluster.retry_worthy, NOTICED,
+                             says=[r"worker 1 \(.*\) was lost: GPU 1 .*CUDA_ERROR", "sync mode cannot go on"])
 
     def test_local_cluster_goes_on_without_a_lost_gpu(self):
         task = self.train(*self.data, "--model", "mlp", "--workers", 2, "--epochs", 20,
