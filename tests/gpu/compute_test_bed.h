@@ -56,7 +56,7 @@ class Bed {
   template <typename T>
   Array<T> poisoned(size_t count, size_t offset = 0) {
     std::vector<T> values(count);
-    std::memset(values.data(), 0xff, count * sizeof(T));
+    if (count > 0) std::memset(values.data(), 0xff, count * sizeof(T));  // of no bytes, the address may be null
     return make(values, offset);
   }
 
