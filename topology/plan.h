@@ -36,7 +36,7 @@ struct Request {
   bool progress_threads = true;   ///< each tower has one, and it is busy
   CpuSet reserved;                ///< cpus that stay free, for the system or another job
   std::optional<CpuSet> cores;    ///< --cores: these cpus only
-  std::vector<std::string> gpus;  ///< --gpu: these only, in this order; by index, name or PCI address
+  std::vector<std::string> gpus;  ///< --gpu: these only, in this order; by index, name or PCI address; again: shared
   std::vector<std::string> nics;  ///< --nic: these only; by name, interface or PCI address
   bool rdma_only = false;         ///< plain Ethernet is no answer
 };

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "fmt/format.h"
 #include "topology/plan_explain.h"
 
@@ -66,6 +68,9 @@ Decision explain_gpu(const Grounds& grounds, const Placement& placement, const T
     decision.chosen = machine.gpus[tower.gpu].name;
     decision.reason = grounds.request.gpus.empty() ? "GPUs are dealt to the workers in order, evenly"
                                                    : "GPUs are dealt to the workers in the order of --gpu, evenly";
+    const auto sharing = std::count_if(placement.towers.begin(), placement.towers.end(),
+                                       [&](const TowerPlace& other) { return other.gpu == tower.gpu; });
+    if (sharing > 1) decision.reason += fmt::format("; {} towers share it", sharing);
   } else if (grounds.request.towers == Towers::cpu) {
     decision.reason = "towers on CPUs were asked for";
   } else if (grounds.means.gpus.empty()) {

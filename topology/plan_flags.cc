@@ -50,15 +50,11 @@ template <class Device, class Names, class There>
 absl::StatusOr<std::vector<int>> find(const std::vector<Device>& devices, const std::vector<std::string>& words,
                                       const char* flag, Names names, There there) {
   std::vector<int> found;
-  std::set<int> seen;
   for (const std::string& word : words) {
     const auto device =
         std::find_if(devices.begin(), devices.end(), [&](const Device& each) { return names(word, each); });
     if (device == devices.end()) return absl::InvalidArgumentError(fmt::format("{} {}: {}", flag, word, there()));
     found.push_back(static_cast<int>(device - devices.begin()));
-    if (!seen.insert(found.back()).second) {
-      return absl::InvalidArgumentError(fmt::format("{} {}: {} is named twice", flag, word, device->name));
-    }
   }
   return found;
 }
@@ -70,7 +66,15 @@ absl::StatusOr<std::vector<int>> find_gpus(const Machine& machine, const std::ve
 }
 
 absl::StatusOr<std::vector<int>> find_nics(const Machine& machine, const std::vector<std::string>& words) {
-  return find(machine.nics, words, "--nic", names_nic, [&] { return nics_there_are(machine); });
+  absl::StatusOr<std::vector<int>> found =
+      find(machine.nics, words, "--nic", names_nic, [&] { return nics_there_are(machine); });
+  std::set<int> seen;
+  for (size_t i = 0; found.ok() && i < found->size(); ++i) {
+    if (seen.insert((*found)[i]).second) continue;
+    return absl::InvalidArgumentError(
+        fmt::format("--nic {}: {} is named twice", words[i], machine.nics[(*found)[i]].name));
+  }
+  return found;
 }
 
 }  // namespace gradrail::topology::planning

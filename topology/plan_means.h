@@ -24,8 +24,8 @@ absl::StatusOr<Means> read_means(const Machine& machine, const Request& request)
 /// Numbers within bounds, no process twice.
 absl::Status check_request(const Request& request);
 
-/// Which devices the words of --gpu and --nic mean, in their order.
-/// Errors  INVALID_ARGUMENT: a word names nothing, or one device is named twice.
+/// Which devices the words of --gpu and --nic mean, in their order. A GPU may be named again: towers share it then.
+/// Errors  INVALID_ARGUMENT: a word names nothing, or one NIC is named twice.
 absl::StatusOr<std::vector<int>> find_gpus(const Machine& machine, const std::vector<std::string>& words);
 absl::StatusOr<std::vector<int>> find_nics(const Machine& machine, const std::vector<std::string>& words);
 

@@ -30,8 +30,6 @@ TEST(PlanRefusal, DevicesThatAreNotThere) {
   Request request = one_worker();
   request.gpus = {"7"};
   expect_refused(request, "--gpu 7: this machine has 4 GPUs, 0 to 3");
-  request.gpus = {"0", "gpu0"};
-  expect_refused(request, "--gpu gpu0: gpu0 is named twice");
   request.gpus = {"3"};
   expect_refused(request, "no code for AMD");
   request.gpus = {};

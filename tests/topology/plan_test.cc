@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 Placement placed(const Machine& machine, const Request& request) {
   absl::StatusOr<Placement> placement = plan(machine, request);
@@ -167,6 +168,19 @@ TEST(Plan, GpusAreDealtInOrder) {
   EXPECT_EQ(picked.towers[0].gpu, 3);
   EXPECT_EQ(picked.towers[1].gpu, 0);
   EXPECT_EQ(picked.towers[2].gpu, 1);
+}
+
+TEST(Plan, AGpuNamedAgainIsShared) {
+  MachineBuilder builder({.cores_per_node = 16});
+  builder.gpu(builder.root(0, 0));
+  Request twice = workers(2);
+  twice.gpus = {"0", "gpu0"};
+  const Placement placement = placed(builder.machine(), twice);
+  ASSERT_EQ(placement.towers.size(), 2U);
+  EXPECT_EQ(towers_of(placement, 0)[0].gpu, 0);
+  EXPECT_EQ(towers_of(placement, 1)[0].gpu, 0);
+  EXPECT_THAT(placement.towers[1].decisions[0].reason, HasSubstr("2 towers share it"));
+  EXPECT_THAT(placement.notes, IsEmpty());
 }
 
 TEST(Plan, GpusOfOthersAreRejectedByName) {

@@ -1,0 +1,125 @@
+"""Parameters in GPU memory, and workers' GPU memory mapped there, on the GPUs that a simulated driver shows."""
+import os
+import signal
+import unittest
+
+import cluster
+import digits
+
+LONG = ["--epochs", 100000]
+MAPPED = r"^GPU-Direct: ipc \("
+
+
+def gpus(words="devices=2"):
+    return {"LD_LIBRARY_PATH": os.environ["GRADRAIL_SIMULATED_GPU_DIR"], "GRADRAIL_SIMULATED_GPU": words}
+
+
+class ParametersOnGpus(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "data").mkdir()
+        self.data = ["--data_dir", digits.write(self.folder / "data"), "--batch_size", 20, "--log_every", 10,
+                     "--model", "mlp", "--towers", 1]
+
+    def finished(self, *flags, on=None):
+        task = self.train(*self.data, "--epochs", 1, *flags, environment=on or gpus())
+        self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
+        return task
+
+    def assert_says(self, task, *patterns):
+        for pattern in patterns:
+            self.assertTrue(task.has(pattern), f"/{pattern}/\n{task.transcript()}")
+
+    def test_bits_do_not_depend_on_where_parameters_and_gradients_lie(self):
+        for optimizer in ("sgd", "adam"):
+            hashes = set()
+            for place in ([], ["--ps_device", "gpu:0", "--gpu-direct", "staged"],
+                          ["--ps_device", "gpu:1", "--gpu-direct", "ipc"],
+                          ["--ps_device", "gpu:0", "--gpu-direct", "staged", "--transport", "tcp"],
+                          ["--ps_device", "gpu:0", "--transport", "tcp", "--shards", 2, "--ps", 2]):
+                with self.subTest(optimizer=optimizer, place=place):
+                    task = self.finished("--workers", 2, "--mode", "sync", "--bucket_kib", 64, "--optimizer", optimizer,
+                                         *place)
+                    mapped = "--ps_device" in place and "staged" not in place
+                    self.assertEqual(task.has(MAPPED), mapped, task.transcript())
+                    self.assertEqual(task.has(r"^\[ps/0\] path \w+ gpu-direct\(ipc\): \d+ bytes in"), mapped)
+                    hashes.add(cluster.hash_of(task))
+            self.assertEqual(len(hashes), 1)
+
+    def test_two_workers_and_the_server_share_one_gpu(self):
+        task = self.finished("--workers", 2, "--mode", "sync", "--gpu", "0,0", "--ps_device", "gpu:0",
+                             "--log_device_placement", on=gpus("devices=1"))
+        self.assert_says(task, MAPPED, r"^\[worker/1\] GPU-Direct: ipc \(", r"2 towers share it")
+        apart = self.finished("--workers", 2, "--mode", "sync", on=gpus("devices=2"))
+        self.assertEqual(cluster.hash_of(task), cluster.hash_of(apart))
+
+    def test_a_worker_without_a_gpu_trains_at_a_server_with_one(self):
+        task = self.finished("--workers", 1, "--ps_device", "gpu:0", "--checksums", "--gpu-direct", "staged")
+        self.assertFalse(task.has(MAPPED))
+        flags = [*self.addresses(1), *self.data, "--epochs", 1]
+        ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, "--ps_device", "gpu:0", environment=gpus())
+        worker = self.train(*flags, "--job_name", "worker", "--task_index", 0)
+        self.assert_ends(worker, cluster.GOOD)
+        self.assert_ends(ps, cluster.GOOD)
+        cluster.hash_of(worker)
+
+    def test_why_gradients_are_not_mapped(self):
+        task = self.finished("--workers", 1)
+        self.assert_says(task, r"^GPU-Direct: staged .*keeps its parameters in host memory \(--ps_device\)")
+        for words, flags in ((r"keeps its parameters in host memory", ["--gpu-direct", "ipc"]),
+                             (r"--gpu-direct ipc: several towers", ["--gpu-direct", "ipc", "--towers", 2,
+                                                                   "--ps_device", "gpu:0"])):
+            with self.subTest(words=words):
+                self.refused(cluster.CONFIGURATION, [words], *self.data, "--workers", 1, *flags, environment=gpus())
+
+    def test_checkpoints_move_between_host_and_gpu(self):
+        hashes = set()
+        for first, second in (("host", "host"), ("gpu:0", "host"), ("host", "gpu:1"), ("gpu:1", "gpu:0")):
+            with self.subTest(first=first, second=second):
+                saved = ["--workers", 1, "--mode", "sync", "--optimizer", "adam", "--checkpoint_dir",
+                         self.folder / f"{first}-{second}"]
+                self.finished(*saved, "--ps_device", first)
+                again = self.finished(*saved, "--ps_device", second)
+                self.assert_says(again, r"^\[ps/0\] restored global step \d+ from")
+                hashes.add(cluster.hash_of(again))
+        self.assertEqual(len(hashes), 1)
+
+    def test_refusals(self):
+        for words, device, on in (("no GPU 9: there is GPU 0", "gpu:9", gpus()),
+                                  ("device 'cpu' for parameters: must be host or gpu:N", "cpu", gpus()),
+                                  ("no NVIDIA driver", "gpu:0", None),
+                                  (r"speaks CUDA 11\.2, gradrail needs 12\.0", "gpu:0", gpus("driver=11020"))):
+            with self.subTest(words=words):
+                self.refused(cluster.CONFIGURATION, [words], *self.data, "--ps_device", device, environment=on)
+
+    def start_two(self, on, *flags):
+        flags = [*self.addresses(2), *self.data, *LONG, *flags]
+        ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, "--ps_device", "gpu:0", name="ps/0",
+                        environment=on)
+        workers = [self.train(*flags, "--job_name", "worker", "--task_index", i, name=f"worker/{i}",
+                              environment=gpus()) for i in range(2)]
+        return ps, workers
+
+    def test_a_server_whose_gpu_is_lost_gives_the_run_up(self):
+        for transport in ("shm", "tcp"):
+            with self.subTest(transport=transport):
+                ps, workers = self.start_two(gpus("devices=2,lose=0@300"), "--transport", transport)
+                for task in workers:
+                    self.assert_ends(task, cluster.retry_worthy, cluster.START, says=[r"GPU 0 .*the GPU was lost"])
+                self.assert_ends(ps, cluster.retry_worthy, says=[r"shard 0: GPU 0 .*the GPU was lost"])
+
+    def test_async_goes_on_without_a_killed_worker(self):
+        ps, workers = self.start_two(gpus(), "--gpu-direct", "ipc")
+        for task in workers:
+            task.wait_for(r"Step: \d+")
+        workers[1].signal(signal.SIGKILL)
+        workers[1].code()
+        self.assert_goes_on(workers[0])
+        workers[0].signal(signal.SIGTERM)
+        self.assert_ends(workers[0], cluster.GOOD)
+        self.assert_ends(ps, cluster.GOOD)
+        self.assert_says(ps, r"path shm gpu-direct\(ipc\)")
+
+
+if __name__ == "__main__":
+    unittest.main()
