@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<HostPin>> HostPin::pin(SharedContext context, voi
   const cuda::Result result =
       context->api().cuMemHostRegister_v2(data, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
   if (result == cuda::kSuccess) return std::unique_ptr<HostPin>(new HostPin(std::move(context), data));
-  const absl::Status status = context->status(result, fmt::format("pinning {} bytes of host memory", bytes));
+  absl::Status status = context->status(result, fmt::format("pinning {} bytes of host memory", bytes));
   if (result == cuda::kHostMemoryAlreadyRegistered) return absl::AlreadyExistsError(status.message());
   return status;
 }

@@ -73,7 +73,7 @@ absl::Status check_run(const PrimaryContext& context, cuda::DevicePointer base, 
 }
 
 absl::Status open_refusal(const PrimaryContext& context, cuda::Result result, const Exported& exported) {
-  const absl::Status status = context.status(result, fmt::format("mapping memory of process {}", exported.process));
+  absl::Status status = context.status(result, fmt::format("mapping memory of process {}", exported.process));
   if (absl::IsUnavailable(status)) return status;
   if (exported.process == static_cast<uint64_t>(getpid())) {
     return absl::FailedPreconditionError(fmt::format("{}: it is this process", message_of(status)));
@@ -103,7 +103,7 @@ absl::StatusOr<std::string> export_memory(Compute& compute, const void* data, si
   context.device().pci_address.copy(exported.pci_address.data(), exported.pci_address.size() - 1);
   const cuda::Result result = context.api().cuIpcGetMemHandle(&exported.handle, base);
   if (result != cuda::kSuccess) {
-    const absl::Status status = context.status(result, fmt::format("exporting {} bytes", bytes));
+    absl::Status status = context.status(result, fmt::format("exporting {} bytes", bytes));
     return absl::IsUnavailable(status) ? status : absl::FailedPreconditionError(status.message());
   }
   return std::string(reinterpret_cast<const char*>(&exported), sizeof(exported));

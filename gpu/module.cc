@@ -15,7 +15,7 @@ bool is_refused_image(cuda::Result result) {
 }
 
 absl::Status refusal(const PrimaryContext& context, cuda::Result result) {
-  const absl::Status status = context.status(result, "loading kernels");
+  absl::Status status = context.status(result, "loading kernels");
   if (!is_refused_image(result)) return status;
   const std::string_view image = kernel_image_description();
   const std::string remedy =

@@ -4,7 +4,7 @@
 
 namespace gradrail::gpu {
 
-absl::StatusOr<Event> Event::create(SharedContext context) {
+absl::StatusOr<Event> Event::create(const SharedContext& context) {
   Event event;
   if (const cuda::Result result = event.make(context); result != cuda::kSuccess) {
     return context->status(result, "making an event");

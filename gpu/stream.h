@@ -8,7 +8,7 @@ namespace gradrail::gpu {
 /// A mark in a stream; no timing.
 class Event {
  public:
-  static absl::StatusOr<Event> create(SharedContext context);
+  static absl::StatusOr<Event> create(const SharedContext& context);
   /// An empty one, for make().
   Event() = default;
   cuda::Result make(SharedContext context);

@@ -59,7 +59,7 @@ absl::StatusOr<CopyTicket> HostTowerSum::start(size_t index, float* gradient, si
 /// Makes known what has come from the tower's device; adds up when it was the last one that was missing.
 absl::Status HostTowerSum::arrive(size_t index, Part& part) {
   // Done: this wait only asks for the error.
-  if (const absl::Status copied = towers_[index].compute->wait(part.download); !copied.ok()) return copied;
+  if (absl::Status copied = towers_[index].compute->wait(part.download); !copied.ok()) return copied;
   part.arrived = true;
   std::vector<const float*> sources;
   std::vector<float> mean;

@@ -208,7 +208,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); }});
   if (!server.ok()) return server.status();
   listening((*server)->port());
-  const absl::Status finished = (*server)->wait_finished(stop_requested);
+  absl::Status finished = (*server)->wait_finished(stop_requested);
   for (const std::string& line : (*server)->summary()) print_line(line);
   std::vector<Placer::UnitMemory> memory;
   for (const MemorySpan& parameters : (*server)->parameters_memory()) memory.push_back({parameters});
@@ -251,7 +251,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
        .stop = &stop_requested},
       model->workload->schema());
   if (!client.ok()) {
-    const absl::Status stopped = told_to_stop(client.status());
+    absl::Status stopped = told_to_stop(client.status());
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
