@@ -34,7 +34,6 @@ inline constexpr int kDefaultMath = 0;
 #define GRADRAIL_CUBLAS_OPTIONAL(X) X(const char*, cublasGetStatusName, (Status status))
 
 struct Functions {
-// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration, which parentheses would make another
 // A declaration has no place for parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define GRADRAIL_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
   GRADRAIL_CUBLAS_REQUIRED(GRADRAIL_DECLARE)

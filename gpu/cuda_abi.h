@@ -141,7 +141,6 @@ inline constexpr int kFlushWritesToOwner = 100;
   X(cuFlushGPUDirectRDMAWrites, (int target, int scope))
 
 struct Functions {
-// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration, which parentheses would make another
 // A declaration has no place for parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define GRADRAIL_DECLARE(name, parameters) Result(*name) parameters = nullptr;
   GRADRAIL_CUDA_REQUIRED(GRADRAIL_DECLARE)

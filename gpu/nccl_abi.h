@@ -30,7 +30,6 @@ inline constexpr int kAverage = 4;
      cuda::Stream stream))
 
 struct Functions {
-// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration, which parentheses would make another
 // A declaration has no place for parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define GRADRAIL_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
   GRADRAIL_NCCL_FUNCTIONS(GRADRAIL_DECLARE)

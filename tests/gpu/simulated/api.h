@@ -12,6 +12,7 @@
 // The functions are found by name: without a declaration from the list that gpu/ reads no compiler would notice
 // parameters that are wrong.
 namespace gradrail::gpu::cuda {
+// A declaration has no place for parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define GRADRAIL_DECLARE(name, parameters) GRADRAIL_SIMULATED Result name parameters;
 GRADRAIL_CUDA_REQUIRED(GRADRAIL_DECLARE)
 GRADRAIL_CUDA_OPTIONAL(GRADRAIL_DECLARE)

@@ -12,6 +12,7 @@ struct cublasContext {
 };
 
 namespace gradrail::gpu::cublas {
+// A declaration has no place for parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define GRADRAIL_DECLARE(result, name, parameters) GRADRAIL_SIMULATED_CONTROL result name parameters;
 GRADRAIL_CUBLAS_REQUIRED(GRADRAIL_DECLARE)
 GRADRAIL_CUBLAS_OPTIONAL(GRADRAIL_DECLARE)

@@ -98,6 +98,7 @@ bool has_duplicates(int count, const int* ordinals) {
 }  // namespace
 
 namespace gradrail::gpu::nccl {
+// A declaration has no place for parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define GRADRAIL_DECLARE(result, name, parameters) GRADRAIL_SIMULATED_CONTROL result name parameters;
 GRADRAIL_NCCL_FUNCTIONS(GRADRAIL_DECLARE)
 #undef GRADRAIL_DECLARE
