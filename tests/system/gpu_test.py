@@ -126,6 +126,20 @@ class Gpu(cluster.ClusterTest):
                    for i in range(2)]
         return ps, workers
 
+    def test_visible_devices_are_the_tasks_own(self):
+        """Two workers of one host with one GPU: by the plan of the host the first has it; told to each, both do."""
+        for visible, where in ({"CUDA_VISIBLE_DEVICES": "0"}, "0 on GPU 0 "), ({}, None):
+            with self.subTest(visible=visible):
+                ps, workers = self.start_workers(gpus(**visible), "--epochs", 1, "--log_device_placement")
+                for task in (*workers, ps):
+                    self.assert_ends(task, cluster.GOOD)
+                self.assert_says(workers[0], "^Towers: 0 on GPU 0 ")
+                if where is None:
+                    self.assert_says(workers[1], "GPU: none: every GPU has its tower already")
+                    self.assertFalse(workers[1].has("^Towers:"), workers[1].transcript())
+                else:
+                    self.assert_says(workers[1], f"^Towers: {where}", "CUDA_VISIBLE_DEVICES gives it to this task")
+
     def test_async_goes_on_without_a_lost_gpu(self):
         for transport in ("shm", "tcp"):
             with self.subTest(transport=transport):
