@@ -3,6 +3,9 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <cstring>
+
+#include "gpu/compute.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -29,6 +32,14 @@ SimulatedObjects Simulation::objects() {
   SimulatedObjects objects;
   find<decltype(&gradrail_simulated_objects)>("gradrail_simulated_objects")(&objects);
   return objects;
+}
+
+bool Simulation::excuses(const absl::Status& no_device) {
+  if (is_here()) return false;
+  const char* required = std::getenv("GRADRAIL_REQUIRE");
+  const bool is_required = required != nullptr && std::strstr(required, "gpu") != nullptr;
+  // With one GPU, tests of several skip all the same.
+  return !is_required || (absl::IsNotFound(no_device) && open_device(0).ok());
 }
 
 }  // namespace gradrail::gpu

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "absl/status/status.h"
 #include "tests/gpu/simulated/control.h"
 
 namespace gradrail::gpu {
@@ -14,6 +15,9 @@ class Simulation {
   static void release_hang();
   /// What was made on devices and not given back.
   static SimulatedObjects objects();
+  /// Whether a test may skip because of this: there is no GPU, or not that many, and GRADRAIL_REQUIRE does not name
+  /// gpu.
+  static bool excuses(const absl::Status& no_device);
 };
 
 /// For tests whose fault only the simulated driver can have.
