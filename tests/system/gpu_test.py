@@ -96,6 +96,14 @@ class Gpu(cluster.ClusterTest):
                 self.refused(cluster.CONFIGURATION, [f"--gpu 0: no GPU can be used: .*{why}"], *flags, "--gpu", 0,
                              environment=on)
 
+    def test_a_driver_that_dies_takes_nobody_along(self):
+        for how, why in (("crash", r"the NVIDIA driver crashed \(Aborted\)"),
+                         ("exit", "the NVIDIA driver ended the process that asked it")):
+            with self.subTest(how=how):
+                on = {"LD_LIBRARY_PATH": os.environ["GRADRAIL_BROKEN_DRIVER_DIR"], "GRADRAIL_BROKEN_DRIVER": how}
+                task = self.finished("--model", "mlp", "--ps", 0, "--epochs", 1, "--log_device_placement", on=on)
+                self.assert_says(task, f"GPU: none: {why}", "^Test-Accuracy: ")
+
     def test_a_gpu_that_cannot_be_opened_is_replaced(self):
         flags = ["--model", "mlp", "--ps", 0]
         task = self.finished(*flags, "--epochs", 1, on=gpus("image=refuse"))
