@@ -23,6 +23,9 @@ struct Case {
   bool on_devices;
 };
 
+/// For googletest, which would print the bytes, and they differ from run to run.
+void PrintTo(const Case& setting, std::ostream* out) { *out << setting.name; }
+
 constexpr size_t kTowers = 3;
 
 /// Towers on threads of their own, as worker/ has them.
