@@ -105,6 +105,12 @@ class Compute {
   /// Host memory that copies shall reach by DMA. A refusal costs speed only: the caller may go on without.
   virtual absl::StatusOr<std::unique_ptr<Pin>> pin(void* data, size_t bytes) = 0;
 
+  /// Does beforehand what operations on up to so many rows would do on first use: starting libraries and taking memory,
+  /// for which a device and its peers stand still. While a peer's kernel waits for one of this device (TowerSum), that
+  /// may never end: towers call this before.
+  /// Errors  FAILED_PRECONDITION: no cuBLAS; says what to install. Others as allocate().
+  virtual absl::Status prepare([[maybe_unused]] size_t largest_rows) { return absl::OkStatus(); }
+
   /// In order with the operations; `from` must stay as it is until finish() or a wait() for a later download.
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   /// Behind everything so far, beside everything later (own stream): the caller may not overwrite `from` before it.

@@ -115,7 +115,7 @@ inline constexpr int kFlushWritesToOwner = 100;
   X(cuMemHostRegister_v2, (void* data, size_t bytes, unsigned flags))                                          \
   X(cuMemHostUnregister, (void* data))                                                                         \
   X(cuMemcpyAsync, (DevicePointer to, DevicePointer from, size_t bytes, Stream stream))                        \
-  X(cuMemsetD8Async, (DevicePointer to, unsigned char value, size_t bytes, Stream stream))                     \
+  X(cuMemsetD32Async, (DevicePointer to, unsigned value, size_t count, Stream stream))                         \
   X(cuPointerSetAttribute, (const void* value, int attribute, DevicePointer address))                          \
   X(cuStreamCreate, (Stream * stream, unsigned flags))                                                         \
   X(cuStreamDestroy_v2, (Stream stream))                                                                       \

@@ -1,8 +1,8 @@
 #include "gpu/device_compute.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
-#include <vector>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -105,30 +105,37 @@ Blas* DeviceCompute::blas() {
   return blas_.get();
 }
 
+absl::Status DeviceCompute::prepare(size_t largest_rows) {
+  if (begin() && blas() != nullptr) ones(largest_rows);
+  return finish();
+}
+
+std::byte* DeviceCompute::grow(std::unique_ptr<Memory>& kept, size_t bytes) {
+  absl::StatusOr<std::unique_ptr<Memory>> grown = allocate(bytes);
+  if (!grown.ok()) {
+    fail(grown.status());
+    return nullptr;
+  }
+  if (kept != nullptr) retired_.push_back(std::move(kept));
+  kept = *std::move(grown);
+  return kept->data();
+}
+
 const float* DeviceCompute::ones(size_t count) {
   const size_t bytes = std::max<size_t>(1, count) * sizeof(float);
   if (ones_ != nullptr && ones_->bytes() >= bytes) return ones_->as<float>();
-  absl::StatusOr<std::unique_ptr<Memory>> grown = allocate(bytes);
-  if (!grown.ok()) {
-    fail(grown.status());
-    return nullptr;
-  }
-  ones_ = *std::move(grown);
-  // Out of memory that nobody pinned, the driver has taken the bytes when the call returns.
-  const std::vector<float> values(bytes / sizeof(float), 1.0f);
-  upload(ones_->data(), values.data(), bytes);
-  return error_.ok() ? ones_->as<float>() : nullptr;
+  const std::byte* const data = grow(ones_, bytes);
+  if (data == nullptr) return nullptr;
+  const bool filled = check(context_->api().cuMemsetD32Async(address_of(data), std::bit_cast<uint32_t>(1.0f),
+                                                             bytes / sizeof(float), compute_.handle()),
+                            "filling a vector of ones");
+  if (filled) return ones_->as<float>();
+  retired_.push_back(std::move(ones_));  // what it holds are no ones
+  return nullptr;
 }
 
 std::byte* DeviceCompute::scratch(size_t bytes) {
-  if (scratch_ != nullptr && scratch_->bytes() >= bytes) return scratch_->data();
-  absl::StatusOr<std::unique_ptr<Memory>> grown = allocate(bytes);
-  if (!grown.ok()) {
-    fail(grown.status());
-    return nullptr;
-  }
-  scratch_ = *std::move(grown);
-  return scratch_->data();
+  return scratch_ != nullptr && scratch_->bytes() >= bytes ? scratch_->data() : grow(scratch_, bytes);
 }
 
 bool DeviceCompute::begin() {

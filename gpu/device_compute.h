@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "gpu/blas.h"
@@ -37,6 +38,7 @@ class DeviceCompute final : public Compute {
 
   absl::StatusOr<std::unique_ptr<Memory>> allocate(size_t bytes) override;
   absl::StatusOr<std::unique_ptr<Pin>> pin(void* data, size_t bytes) override;
+  absl::Status prepare(size_t largest_rows) override;
   void upload(void* to, const void* from, size_t bytes) override;
   CopyTicket download(void* to, const void* from, size_t bytes) override;
   /// True as well when an error makes it pointless to wait: wait() says which.
@@ -76,6 +78,8 @@ class DeviceCompute final : public Compute {
   }
   void launch_kernel(const char* kernel, size_t work_items, void** arguments);
 
+  /// The memory in `kept`, or more of it.
+  std::byte* grow(std::unique_ptr<Memory>& kept, size_t bytes);
   /// Device memory of at least so many bytes, for the work of one operation: the next one may get the same. Null after
   /// an error.
   std::byte* scratch(size_t bytes);
@@ -104,6 +108,8 @@ class DeviceCompute final : public Compute {
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<Memory> ones_;
   std::unique_ptr<Memory> scratch_;
+  /// Outgrown: to free it would wait for this device and its peers, one of which may be waiting for this thread.
+  std::vector<std::unique_ptr<Memory>> retired_;
   StreamMarks marks_;
   CopyTicket last_ticket_ = 0;
   absl::Status error_;  ///< the first; nothing is enqueued until it was told

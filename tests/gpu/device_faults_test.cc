@@ -100,6 +100,30 @@ TEST_F(DeviceFaults, MemoryThatAnOperationLacksIsItsError) {
   EXPECT_TRUE(compute_->finish().ok());
 }
 
+TEST_F(DeviceFaults, WhatWasPreparedTakesNoMoreMemory) {
+  open("memory=1M");
+  const std::unique_ptr<Memory> x = zeros(1000), sums = zeros(1);
+  ASSERT_TRUE(compute_->prepare(1000).ok());
+  const int before = Simulation::objects().allocations;
+  compute_->column_sums(1000, 1, x->as<float>(), sums->as<float>());
+  compute_->column_sums(10, 100, x->as<float>(), x->as<float>());
+  EXPECT_TRUE(compute_->finish().ok());
+  EXPECT_EQ(Simulation::objects().allocations, before);
+  EXPECT_EQ(compute_->prepare(1000000).code(), absl::StatusCode::kResourceExhausted);
+}
+
+/// A driver frees only when the device and its peers have done their work, which may wait for the one who frees.
+TEST_F(DeviceFaults, OutgrownMemoryIsKeptUntilTheEnd) {
+  open("");
+  const std::unique_ptr<Memory> x = zeros(1000), sums = zeros(1000);
+  const int before = Simulation::objects().allocations;
+  for (const size_t rows : {1u, 10u, 1000u, 5u}) compute_->column_sums(rows, 1, x->as<float>(), sums->as<float>());
+  EXPECT_TRUE(compute_->finish().ok());
+  EXPECT_EQ(Simulation::objects().allocations, before + 3);
+  compute_.reset();
+  EXPECT_EQ(Simulation::objects().allocations, before);
+}
+
 TEST_F(DeviceFaults, TheFirstErrorIsToldOnceAndNothingIsDoneBeforeThat) {
   open("");
   const std::unique_ptr<Memory> ones = zeros(10);

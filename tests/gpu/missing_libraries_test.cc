@@ -43,6 +43,9 @@ TEST_F(MissingLibraries, OperationsThatNeedNoneWorkAndProductsSayWhatIsMissing) 
   float* const x = (*memory)->as<float>();
   compute->product({.m = 2, .k = 2, .n = 2}, x, x + 10, x + 20);
   EXPECT_THAT(words(compute->finish()), HasSubstr("no cuBLAS"));
+  const absl::Status unprepared = compute->prepare(100);
+  EXPECT_EQ(unprepared.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(words(unprepared), HasSubstr("no cuBLAS"));
 }
 
 TEST_F(MissingLibraries, TowersAreAveragedByTheHostUnlessNcclWasAskedFor) {

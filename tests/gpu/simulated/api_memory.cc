@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -106,11 +107,13 @@ GRADRAIL_SIMULATED Result cuMemcpyAsync(DevicePointer to, DevicePointer from, si
   return cuda::kSuccess;
 }
 
-GRADRAIL_SIMULATED Result cuMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, cuda::Stream stream) {
+GRADRAIL_SIMULATED Result cuMemsetD32Async(DevicePointer to, unsigned value, size_t count, cuda::Stream stream) {
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
-  if (!memory().contains(to) || !memory().is_usable(to, bytes)) return cuda::kInvalidValue;
-  enqueue(*stream_of(stream), [=] { std::memset(pointer(to), value, bytes); });
+  if (to % sizeof(value) != 0 || !memory().contains(to) || !memory().is_usable(to, count * sizeof(value))) {
+    return cuda::kInvalidValue;
+  }
+  enqueue(*stream_of(stream), [=] { std::fill_n(static_cast<unsigned*>(pointer(to)), count, value); });
   return cuda::kSuccess;
 }
 
