@@ -1,7 +1,6 @@
 #include "gpu/tower_sum_host.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "fmt/format.h"
@@ -88,9 +87,9 @@ bool HostTowerSum::deliver(Tower& tower, Part& part) {
   Round& all = round(part.ticket);
   if (!all.done) return false;
   lock.unlock();  // a round that is done changes only when the last tower has taken it
-  if (part.host != nullptr) std::memcpy(part.host, all.mean.data(), part.count * sizeof(float));
+  if (part.host != nullptr) std::copy(all.mean.begin(), all.mean.end(), part.host);
   // Nobody reads this tower's staging any more; and unlike the mean it stays until a later download was waited for.
-  std::memcpy(part.staging->values.data(), all.mean.data(), part.count * sizeof(float));
+  std::copy(all.mean.begin(), all.mean.end(), part.staging->values.begin());
   tower.compute->upload(part.gradient, part.staging->values.data(), part.count * sizeof(float));
   lock.lock();
   ++all.taken;

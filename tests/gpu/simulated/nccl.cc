@@ -1,5 +1,5 @@
+#include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -66,7 +66,7 @@ void average(Round& round) {
     for (size_t i = 0; i < round.count; ++i) sums[i] += round.from[rank][i];
   }
   for (float& sum : sums) sum *= share;
-  for (float* to : round.to) std::memcpy(to, sums.data(), round.count * sizeof(float));
+  for (float* to : round.to) std::copy(sums.begin(), sums.end(), to);
 }
 
 void reduce(void* argument) {
