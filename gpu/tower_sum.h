@@ -37,6 +37,7 @@ class TowerSum {
   /// Behind everything that was enqueued on the tower's Compute, beside what comes later. `gradient`: [count], memory
   /// of that Compute; it becomes the mean and is this object's until wait(). `host`: where the mean is wanted in host
   /// memory as well (pinned for speed), or null. Tickets count from 1 for each tower.
+  /// A tower's first call may wait until every tower has called.
   virtual absl::StatusOr<CopyTicket> start(size_t tower, float* gradient, size_t count, float* host) = 0;
   /// The mean is in `host`; work that is enqueued on the tower's Compute from now on sees it in `gradient`. Never
   /// blocks for the other towers; true as well after an error.

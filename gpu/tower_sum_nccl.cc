@@ -1,5 +1,9 @@
 #include "gpu/tower_sum_nccl.h"
 
+#include <algorithm>
+#include <thread>
+#include <utility>
+
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/device_memory.h"
@@ -11,6 +15,45 @@ namespace {
 /// How long abort() lets a call into NCCL come back before it aborts under it, which NCCL allows: a call may itself be
 /// waiting for the tower that is gone.
 constexpr auto kPatience = std::chrono::milliseconds(500);
+/// How long NCCL may take to abort on all GPUs, of which each needs milliseconds and one that is gone may never answer.
+constexpr Duration kAbortDeadline = std::chrono::seconds(5);
+
+/// Threads that abort, each one communicator. They outlive whoever waits for them where a GPU does not answer.
+class Aborts {
+ public:
+  explicit Aborts(size_t count) : ended_(count) {}
+
+  static std::shared_ptr<Aborts> start(const nccl::Functions& api, const std::vector<nccl::Communicator>& those) {
+    // Shared with threads that may be left behind.
+    auto aborts = std::make_shared<Aborts>(those.size());
+    for (size_t i = 0; i < those.size(); ++i) {
+      std::thread([aborts, i, abort = api.ncclCommAbort, communicator = those[i]] {
+        abort(communicator);
+        aborts->end(i);
+      }).detach();
+    }
+    return aborts;
+  }
+
+  /// Which have ended by then.
+  std::vector<bool> wait(Duration timeout) {
+    std::unique_lock lock(mutex_);
+    const auto all = [&] { return std::find(ended_.begin(), ended_.end(), false) == ended_.end(); };
+    changed_.wait_until(lock, Clock::now() + timeout, all);
+    return ended_;
+  }
+
+ private:
+  void end(size_t i) {
+    std::lock_guard lock(mutex_);
+    ended_[i] = true;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<bool> ended_;  ///< under mutex_
+};
 
 }  // namespace
 
@@ -39,7 +82,10 @@ absl::StatusOr<std::unique_ptr<NcclTowerSum>> NcclTowerSum::create(const NcclLib
 }
 
 NcclTowerSum::~NcclTowerSum() {
-  for (const auto& tower : towers_) settle(*tower);
+  bool settled = true;
+  for (const auto& tower : towers_) settled = settle(*tower) && settled;
+  // NCCL ends a communicator in peace only when all it has to do is done.
+  if (!settled) abort(absl::UnavailableError("the towers ended while means of their gradients were under way"));
   if (failed_) return;  // the communicators ended with abort()
   for (const auto& tower : towers_) {
     if (tower->communicator == nullptr) continue;
@@ -48,16 +94,34 @@ NcclTowerSum::~NcclTowerSum() {
   }
 }
 
-/// What is under way uses memory of the caller's.
-void NcclTowerSum::settle(Tower& tower) {
-  for (WaitInTurns wait; tower.marks.collect() == cuda::kNotReady && !tower.marks.is_overdue();) wait.turn();
+/// What is under way uses memory of the caller's. Whether all of it has come to its end.
+bool NcclTowerSum::settle(Tower& tower) {
+  for (WaitInTurns wait;; wait.turn()) {
+    const cuda::Result result = tower.marks.collect();
+    if (result != cuda::kNotReady) return result == cuda::kSuccess;
+    if (tower.marks.is_overdue() || tower.compute.context()->is_abandoned()) return false;
+  }
+}
+
+/// Until every tower is here for the first time: what the towers' first steps allocate, pin and load, and NCCL itself
+/// in its first call, may wait for other devices, and a kernel that is there already would wait for this tower.
+absl::Status NcclTowerSum::meet(Tower& tower) {
+  if (std::exchange(tower.has_come, true)) return absl::OkStatus();
+  std::unique_lock lock(mutex_);
+  if (++come_ == towers_.size()) changed_.notify_all();
+  const auto all = [&] { return come_ == towers_.size() || failed_; };
+  if (changed_.wait_until(lock, Clock::now() + answer_timeout_, all)) return error_;
+  return absl::UnavailableError(fmt::format("{}: of {} towers {} came within {:.1f} s to average gradients",
+                                            tower.compute.name(), towers_.size(), come_,
+                                            std::chrono::duration<double>(answer_timeout_).count()));
 }
 
 absl::StatusOr<CopyTicket> NcclTowerSum::start(size_t index, float* gradient, size_t count, float* host) {
   Tower& tower = *towers_[index];
   if (failed_) return error();
   tower.compute.context()->make_current();
-  absl::Status enqueued = enqueue(tower, gradient, count, host);
+  absl::Status enqueued = meet(tower);
+  if (enqueued.ok()) enqueued = enqueue(tower, gradient, count, host);
   if (enqueued.ok()) return tower.last;
   abort(enqueued);
   return error();
@@ -113,10 +177,25 @@ void NcclTowerSum::abort(const absl::Status& why) {
     if (failed_) return;
     error_ = why;
     failed_ = true;
+    changed_.notify_all();
   }
+  abort_communicators();
+}
+
+void NcclTowerSum::abort_communicators() {
+  std::vector<Tower*> living;
+  std::vector<nccl::Communicator> communicators;
   for (const auto& tower : towers_) {
-    std::unique_lock calling(tower->calling, kPatience);
-    library_.api.ncclCommAbort(tower->communicator);
+    // Nothing answers on an abandoned device, NCCL's kernels there neither: its communicator is left as it is.
+    if (tower->communicator == nullptr || tower->compute.context()->is_abandoned()) continue;
+    const std::unique_lock calling(tower->calling, kPatience);
+    living.push_back(tower.get());
+    communicators.push_back(tower->communicator);
+  }
+  const std::vector<bool> ended =
+      Aborts::start(library_.api, communicators)->wait(std::min(kAbortDeadline, answer_timeout_));
+  for (size_t i = 0; i < living.size(); ++i) {
+    if (!ended[i]) living[i]->compute.context()->abandon();
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -40,15 +41,18 @@ class NcclTowerSum final : public TowerSum {
     Event behind;  ///< what the tower had enqueued when it started the newest buffer
     StreamMarks marks;
     CopyTicket last = 0;
+    bool has_come = false;
     std::timed_mutex calling;                   ///< held while NCCL is called with the communicator
     nccl::Communicator communicator = nullptr;  ///< under calling, but for abort()
   };
 
   NcclTowerSum(const NcclLibrary& library, Duration answer_timeout);
+  absl::Status meet(Tower& tower);
   absl::Status enqueue(Tower& tower, float* gradient, size_t count, float* host);
   absl::Status reduce(Tower& tower, float* gradient, size_t count);
   absl::Status error();
-  void settle(Tower& tower);
+  bool settle(Tower& tower);
+  void abort_communicators();
 
   const NcclLibrary& library_;
   const std::string name_;
@@ -57,7 +61,9 @@ class NcclTowerSum final : public TowerSum {
 
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;
+  std::condition_variable changed_;
   absl::Status error_;  ///< under mutex_
+  size_t come_ = 0;     ///< under mutex_: how many towers have started something
 };
 
 }  // namespace gradrail::gpu

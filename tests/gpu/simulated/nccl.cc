@@ -36,6 +36,7 @@ struct Group {
   size_t ranks = 0;
   bool aborted = false;
   std::map<size_t, Round> rounds;
+  std::vector<size_t> under_way;  ///< by rank
 };
 
 }  // namespace
@@ -69,18 +70,15 @@ void average(Round& round) {
   for (float* to : round.to) std::copy(sums.begin(), sums.end(), to);
 }
 
-void reduce(void* argument) {
-  const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
-  if (gradrail_simulated_error(operation->stream) != cuda::kSuccess) return;  // this device does not answer any more
-  Group& group = *operation->group;
-  std::unique_lock lock(group.mutex);
-  Round& round = group.rounds[operation->round];
+void meet(const Operation& operation, std::unique_lock<std::mutex>& lock) {
+  Group& group = *operation.group;
+  Round& round = group.rounds[operation.round];
   round.from.resize(group.ranks);
   round.to.resize(group.ranks);
-  round.from[operation->rank] = operation->from;
-  round.to[operation->rank] = operation->to;
-  round.differs = round.differs || (round.arrived > 0 && round.count != operation->count);
-  round.count = operation->count;
+  round.from[operation.rank] = operation.from;
+  round.to[operation.rank] = operation.to;
+  round.differs = round.differs || (round.arrived > 0 && round.count != operation.count);
+  round.count = operation.count;
   if (++round.arrived == group.ranks) {
     if (!round.differs) average(round);
     round.done = true;
@@ -88,7 +86,17 @@ void reduce(void* argument) {
   }
   group.changed.wait(lock, [&] { return round.done || group.aborted; });
   // The real one hangs or writes nonsense; a test shall see it at once.
-  if (round.differs) gradrail_simulated_fail(operation->stream, cuda::kIllegalAddress);
+  if (round.differs) gradrail_simulated_fail(operation.stream, cuda::kIllegalAddress);
+}
+
+void reduce(void* argument) {
+  const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
+  Group& group = *operation->group;
+  std::unique_lock lock(group.mutex);
+  // A device that failed does not answer any more.
+  if (gradrail_simulated_error(operation->stream) == cuda::kSuccess) meet(*operation, lock);
+  --group.under_way[operation->rank];
+  group.changed.notify_all();
 }
 
 bool has_duplicates(int count, const int* ordinals) {
@@ -114,21 +122,29 @@ GRADRAIL_SIMULATED_CONTROL Result ncclCommInitAll(ncclComm** communicators, int 
   if (has_duplicates(count, ordinals)) return nccl::kInvalidUsage;  // as the real one: a GPU has one rank
   auto group = std::make_shared<Group>();
   group->ranks = static_cast<size_t>(count);
+  group->under_way.resize(group->ranks);
   for (int i = 0; i < count; ++i) communicators[i] = new ncclComm{group, static_cast<size_t>(i), ordinals[i]};
   return nccl::kSuccess;
 }
 
+/// Waits for what it has to do, for ever where a peer does not come, as the real one.
 GRADRAIL_SIMULATED_CONTROL Result ncclCommDestroy(ncclComm* communicator) {
+  {
+    std::unique_lock lock(communicator->group->mutex);
+    communicator->group->changed.wait(lock, [&] { return communicator->group->under_way[communicator->rank] == 0; });
+  }
   delete communicator;
   return nccl::kSuccess;
 }
 
+/// Ends what waits for peers; a device that does not answer it waits for, as the real one.
 GRADRAIL_SIMULATED_CONTROL Result ncclCommAbort(ncclComm* communicator) {
-  {
-    std::lock_guard lock(communicator->group->mutex);
-    communicator->group->aborted = true;
-  }
-  communicator->group->changed.notify_all();
+  const std::shared_ptr<Group> group = communicator->group;
+  std::unique_lock lock(group->mutex);
+  group->aborted = true;
+  group->changed.notify_all();
+  group->changed.wait(lock, [&] { return group->under_way[communicator->rank] == 0; });
+  lock.unlock();
   delete communicator;
   return nccl::kSuccess;
 }
@@ -157,8 +173,16 @@ GRADRAIL_SIMULATED_CONTROL Result ncclAllReduce(const void* from, void* to, size
   const bool usable = gradrail_simulated_is_usable(from, count * sizeof(float)) != 0 &&
                       gradrail_simulated_is_usable(to, count * sizeof(float)) != 0;
   if (!known || !usable || gradrail_simulated_current() != communicator->ordinal) return kInvalidArgument;
+  {
+    std::lock_guard lock(communicator->group->mutex);
+    ++communicator->group->under_way[communicator->rank];
+  }
   auto* work = new Operation{
       communicator->group,     stream, communicator->rank, communicator->next_round++, static_cast<const float*>(from),
       static_cast<float*>(to), count};
-  return gradrail_simulated_launch(stream, reduce, work) == cuda::kSuccess ? nccl::kSuccess : kInternalError;
+  if (gradrail_simulated_launch(stream, reduce, work) == cuda::kSuccess) return nccl::kSuccess;
+  delete work;
+  std::lock_guard lock(communicator->group->mutex);
+  --communicator->group->under_way[communicator->rank];
+  return kInternalError;
 }
