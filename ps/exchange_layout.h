@@ -19,6 +19,12 @@ namespace gradrail::ps {
 // A push is put(payload), put(SlotHeader, immediate = bucket); the way back is put(parameters), put(ReturnHeader,
 // immediate = bucket). Both sides' puts are ordered, so the notice of the header says that the bytes are there.
 
+//   variables in a worker's GPU memory, where a shard maps them: [parameters][gap][gradients], device_gradients_at().
+
+/// Element at which the gradients begin that lie behind `elements` parameters: on a line of memory, so that both are
+/// read 16 bytes at a time.
+constexpr uint64_t device_gradients_at(uint64_t elements) { return (elements + 63) / 64 * 64; }
+
 /// More than any network's packet: a path that loses large packets alone fails the check.
 inline constexpr size_t kCheckBytes = 16 << 10;
 /// Announces the pattern. A transport may carry as few as 20 bits.

@@ -44,8 +44,8 @@ class ParameterStore {
   /// not announced, or could not be pinned, works too, by a copy more.
   virtual PinnedRange pin(MemorySpan memory) = 0;
 
-  /// Maps what a worker offers, gpu::export_memory() of parameters and gradients, one behind the
-  /// other, of a model of so many elements.
+  /// Maps what a worker offers, gpu::export_memory() of parameters and gradients (exchange_layout.h)
+  /// of a model of so many elements.
   /// Errors  FAILED_PRECONDITION: the parameters are not on a GPU. Else as gpu::map_memory().
   virtual absl::StatusOr<DeviceVariables> map_device(const std::string& key, size_t model_elements) = 0;
 

@@ -12,6 +12,7 @@
 #include "fmt/format.h"
 #include "gpu/compute.h"
 #include "gpu/ipc.h"
+#include "ps/exchange_layout.h"
 #include "ps/optimizer_isa.h"
 #include "ps/parameter_store.h"
 
@@ -95,7 +96,8 @@ class DeviceStore final : public ParameterStore {
   }
 
   absl::StatusOr<DeviceVariables> map_device(const std::string& key, size_t model_elements) override {
-    const size_t bytes = 2 * model_elements * sizeof(float);
+    const size_t gradients_at = device_gradients_at(model_elements);
+    const size_t bytes = (gradients_at + model_elements) * sizeof(float);
     absl::StatusOr<std::unique_ptr<gpu::Memory>> mapped = gpu::map_memory(*device_, key);
     if (!mapped.ok()) return mapped.status();
     if ((*mapped)->bytes() < bytes) {
@@ -105,7 +107,7 @@ class DeviceStore final : public ParameterStore {
     auto* parameters = (*mapped)->as<float>();
     reachable_->add(parameters, bytes, *std::move(mapped));
     return DeviceVariables{.parameters = parameters,
-                           .gradients = parameters + model_elements,
+                           .gradients = parameters + gradients_at,
                            .mapping = {parameters, [ranges = reachable_](const void* data) { ranges->remove(data); }}};
   }
 

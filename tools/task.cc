@@ -101,7 +101,12 @@ absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::Workl
                                                              TowerDevices& devices) {
   absl::StatusOr<std::unique_ptr<gpu::Compute>> device = devices.open(tower);
   if (!device.ok()) return device.status();
-  return worker::make_workload(options, *std::move(device));
+  const bool on_gpu = *device != nullptr;
+  absl::StatusOr<std::unique_ptr<worker::Workload>> workload = worker::make_workload(options, *std::move(device));
+  if (!on_gpu || !absl::IsFailedPrecondition(workload.status())) return workload;
+  // The GPU opened, and computes nothing: a library of its own is missing.
+  GRADRAIL_RETURN_IF_ERROR(devices.instead_of(tower, workload.status()));
+  return worker::make_workload(options, nullptr);
 }
 
 absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, Placer& placer, Model& model) {

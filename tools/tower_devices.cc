@@ -35,19 +35,23 @@ absl::StatusOr<std::unique_ptr<gpu::Compute>> TowerDevices::open(size_t tower) {
   Tower& one = towers_[tower];
   if (one.ordinal < 0) return nullptr;
   absl::StatusOr<std::unique_ptr<gpu::Compute>> device = gpu::open_device(one.ordinal);
-  if (!device.ok()) return instead_of(one, tower, device.status());
+  if (!device.ok()) {
+    GRADRAIL_RETURN_IF_ERROR(instead_of(tower, device.status()));
+    return nullptr;
+  }
   one.label = (*device)->name();
   return device;
 }
 
-absl::StatusOr<std::unique_ptr<gpu::Compute>> TowerDevices::instead_of(Tower& tower, size_t index,
-                                                                       const absl::Status& why) {
+absl::Status TowerDevices::instead_of(size_t index, const absl::Status& why) {
+  Tower& tower = towers_[index];
+  tower.label.clear();
   if (!soft_) {
     return absl::Status(why.code(), fmt::format("--no-soft-placement: tower {}: {}", index, message_of(why)));
   }
   tower.why_cpu = message_of(why);
   spdlog::warn("tower {} computes on CPUs: {}", index, tower.why_cpu);
-  return nullptr;
+  return absl::OkStatus();
 }
 
 std::vector<std::string> TowerDevices::summary(const std::string& averaged_by) const {
@@ -80,8 +84,7 @@ absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& wo
   if (block.device == nullptr) {
     return none(towers_.size() > 1 ? "several towers share a gradient" : "the tower is not on a GPU");
   }
-  const size_t bytes = 2 * static_cast<size_t>(block.gradients - block.parameters) * sizeof(float);
-  absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, bytes);
+  absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);
   if (!key.ok()) return none(std::string(message_of(key.status())));
   return worker::DeviceMemory{
       .device = block.device, .parameters = block.parameters, .gradients = block.gradients, .key = *std::move(key)};

@@ -22,6 +22,9 @@ class TowerDevices {
   /// Threads  The tower's own.
   absl::StatusOr<std::unique_ptr<gpu::Compute>> open(size_t tower);
 
+  /// CPUs then, with a warning. Errors  --no-soft-placement: `why`.
+  absl::Status instead_of(size_t tower, const absl::Status& why);
+
   /// What a shard on a GPU of this host may map instead; empty where --gpu-direct says otherwise.
   /// Errors  FAILED_PRECONDITION: --gpu-direct ipc, and it cannot be had; says why.
   absl::StatusOr<worker::DeviceMemory> exported(worker::Workload& workload);
@@ -39,7 +42,6 @@ class TowerDevices {
     std::string label;    ///< of its GPU, once opened
     std::string why_cpu;  ///< only said where there are GPUs
   };
-  absl::StatusOr<std::unique_ptr<gpu::Compute>> instead_of(Tower& tower, size_t index, const absl::Status& why);
 
   // Set once.
   const bool soft_;

@@ -8,6 +8,7 @@
 namespace gradrail::worker {
 
 absl::Status Client::Impl::weigh_device(const ps::proto::DescribeReply& reply, bool same_host, const std::string& ps) {
+  a_shard_is_on_gpu_ = a_shard_is_on_gpu_ || reply.on_gpu();
   if (!on_device_) return absl::OkStatus();
   if (!same_host) return leave_device(fmt::format("{} is on another host", ps));
   if (!reply.on_gpu()) return leave_device(fmt::format("{} keeps its parameters in host memory (--ps_device)", ps));

@@ -107,6 +107,7 @@ class Client::Impl {
   SharedMemory parameters_;
   SharedMemory gradients_;
   bool saves_checkpoints_ = true;
+  bool a_shard_is_on_gpu_ = false;
   bool on_device_ = false;  ///< what is exchanged lies in options_.device's memory
   std::string why_not_on_device_;
   bool initialised_ = true;          ///< false: the chief must offer values

@@ -64,8 +64,10 @@ absl::StatusOr<OpenContext*> Client::Impl::open_context(const std::string& name)
   absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> parameters =
       transport::register_on(stats_.registered, **context, parameters_.span(), transport::Access::remote_write);
   if (!parameters.ok()) return parameters.status();
-  // Only a transport that maps lets the shard read gradients; elsewhere they are pushed.
-  const auto access = (*context)->capabilities().direct_map ? transport::Access::remote_read : transport::Access::local;
+  // Only a transport that maps lets the shard read gradients; elsewhere they are pushed. A GPU of the shard's reads
+  // them by itself, and a driver pins nothing that cannot be written.
+  const auto mapped = a_shard_is_on_gpu_ ? transport::Access::remote_read_write : transport::Access::remote_read;
+  const auto access = (*context)->capabilities().direct_map ? mapped : transport::Access::local;
   absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> gradients =
       transport::register_on(stats_.registered, **context, gradients_.span(), access);
   if (!gradients.ok()) return gradients.status();

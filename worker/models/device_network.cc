@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/exchange_layout.h"
 #include "worker/data/pixels.h"
 #include "worker/models/accuracy.h"
 #include "worker/models/workload.h"
@@ -17,13 +18,12 @@ namespace {
 /// Drivers put smaller pieces of memory together, and whoever may map one of them reaches the others.
 constexpr size_t kOwnAllocation = size_t{2} << 20;
 
+size_t own_allocation(size_t bytes) { return (bytes + kOwnAllocation - 1) / kOwnAllocation * kOwnAllocation; }
+
 }  // namespace
 
 DeviceNetwork::DeviceNetwork(NetworkPlan plan, std::unique_ptr<gpu::Compute> device)
-    : plan_(std::move(plan)),
-      device_(std::move(device)),
-      host_costs_(plan_.batch),
-      host_logits_(plan_.batch * plan_.classes) {}
+    : plan_(std::move(plan)), device_(std::move(device)), host_logits_(plan_.batch * plan_.classes) {}
 
 DeviceNetwork::~DeviceNetwork() {
   device_->finish().IgnoreError();  // copies under way write into memory that goes now
@@ -35,13 +35,32 @@ absl::StatusOr<std::unique_ptr<DeviceNetwork>> DeviceNetwork::create(NetworkPlan
   if (const absl::Status allocated = network->allocate(); !allocated.ok()) return allocated;
   DeviceArena arena(network->memory_->data());
   network->lay_out(arena);
+  if (const absl::Status works = network->warm_up(); !works.ok()) return works;
   return network;
+}
+
+/// Everything once, over zeros: what the device cannot do is known before there is a run, and all that libraries load
+/// and allocate is there before the first all-reduce, which a later allocation could wait for as it waits for it.
+absl::Status DeviceNetwork::warm_up() {
+  const std::vector<float> images(plan_.batch * plan_.pixels);
+  const std::vector<uint8_t> labels(plan_.batch);
+  const std::vector<float> parameters(elements());
+  device_->upload(images_, images.data(), images.size() * sizeof(float));
+  device_->upload(labels_, labels.data(), labels.size());
+  device_->upload(parameters_.front(), parameters.data(), parameters.size() * sizeof(float));
+  forward();
+  device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
+  for (size_t l = layers_.size(); l-- > 0;) {
+    parameter_gradients(l);
+    input_gradient(l);
+  }
+  return device_->finish();
 }
 
 absl::Status DeviceNetwork::allocate() {
   DeviceArena sizes;
   lay_out(sizes);
-  const size_t variable_bytes = std::max(2 * elements() * sizeof(float), kOwnAllocation);
+  const size_t variable_bytes = own_allocation((gradients_at() + elements()) * sizeof(float));
   absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = device_->allocate(sizes.bytes());
   absl::StatusOr<std::unique_ptr<gpu::Memory>> variables = device_->allocate(variable_bytes);
   const absl::Status& refused = memory.ok() ? variables.status() : memory.status();
@@ -49,10 +68,15 @@ absl::Status DeviceNetwork::allocate() {
     return absl::Status(refused.code(), fmt::format("{} needs {} MiB: {}", plan_.name,
                                                     ((sizes.bytes() + variable_bytes) >> 20) + 1, message_of(refused)));
   }
+  absl::StatusOr<SharedMemory> costs = SharedMemory::create("gradrail-costs", plan_.batch * sizeof(float));
+  if (!costs.ok()) return costs.status();
+  host_costs_ = *std::move(costs);
   memory_ = *std::move(memory);
   variables_ = *std::move(variables);
   return absl::OkStatus();
 }
+
+size_t DeviceNetwork::gradients_at() const { return ps::device_gradients_at(elements()); }
 
 size_t DeviceNetwork::elements() const {
   size_t elements = 0;
@@ -62,7 +86,10 @@ size_t DeviceNetwork::elements() const {
 
 DeviceBlock DeviceNetwork::device_block() {
   auto* parameters = variables_->as<float>();
-  return {.device = device_.get(), .parameters = parameters, .gradients = parameters + elements()};
+  return {.device = device_.get(),
+          .parameters = parameters,
+          .gradients = parameters + gradients_at(),
+          .bytes = (gradients_at() + elements()) * sizeof(float)};
 }
 
 void DeviceNetwork::lay_out(DeviceArena& arena) {
@@ -72,11 +99,12 @@ void DeviceNetwork::lay_out(DeviceArena& arena) {
   images_ = arena.take<float>(plan_.batch * plan_.pixels);
   labels_ = arena.take<uint8_t>(plan_.batch);
   costs_ = arena.take<float>(plan_.batch);
-  float* next = variables_ == nullptr ? nullptr : variables_->as<float>();
-  for (std::vector<float*>* addresses : {&parameters_, &gradients_}) {
+  if (variables_ != nullptr) {
+    float* next = variables_->as<float>();
     for (const ps::Tensor& tensor : plan_.schema) {
-      addresses->push_back(next);
-      if (next != nullptr) next += tensor.elements();
+      parameters_.push_back(next);
+      gradients_.push_back(next + gradients_at());
+      next += tensor.elements();
     }
   }
   for (const LayerPlan& layer : plan_.layers) {
@@ -139,19 +167,25 @@ absl::Status DeviceNetwork::tell_next(const GradientReady& ready) {
   return absl::OkStatus();
 }
 
+void DeviceNetwork::parameter_gradients(size_t l) {
+  const LayerPlan& plan = plan_.layers[l];
+  layers_[l]->parameter_gradients(*device_, l > 0 ? layers_[l - 1]->output() : images_, gradients_[plan.weights],
+                                  gradients_[plan.bias]);
+}
+
+void DeviceNetwork::input_gradient(size_t l) {
+  if (l == 0) return;
+  layers_[l]->input_gradient(*device_, parameters_[plan_.layers[l].weights], layers_[l - 1]->output_gradient());
+}
+
 absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& ready) {
   for (size_t l = layers_.size(); l-- > 0;) {
-    DeviceLayer& layer = *layers_[l];
     const LayerPlan& plan = plan_.layers[l];
-    layer.parameter_gradients(*device_, l > 0 ? layers_[l - 1]->output() : images_, gradients_[plan.weights],
-                              gradients_[plan.bias]);
-    const auto go_back = [&] {
-      if (l > 0) layer.input_gradient(*device_, parameters_[plan.weights], layers_[l - 1]->output_gradient());
-    };
-    if (stays_) go_back();  // it reads the parameters, which who hears `ready` may replace in place
+    parameter_gradients(l);
+    if (stays_) input_gradient(l);  // it reads the parameters, which who hears `ready` may replace in place
     GRADRAIL_RETURN_IF_ERROR(send(plan.weights, gradients[plan.weights]));
     GRADRAIL_RETURN_IF_ERROR(send(plan.bias, gradients[plan.bias]));
-    if (!stays_) go_back();
+    if (!stays_) input_gradient(l);
     GRADRAIL_RETURN_IF_ERROR(tell_arrived(ready));
   }
   while (told_ < leaving_.size()) GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
@@ -167,7 +201,7 @@ absl::Status DeviceNetwork::run(absl::Span<const float> images, absl::Span<const
   device_->upload(labels_, labels.data(), labels.size());
   forward();
   device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
-  const gpu::CopyTicket costs = device_->download(host_costs_.data(), costs_, host_costs_.size() * sizeof(float));
+  const gpu::CopyTicket costs = device_->download(host_costs_.data(), costs_, plan_.batch * sizeof(float));
   GRADRAIL_RETURN_IF_ERROR(backward(gradients, ready));
   return device_->wait(costs);
 }
@@ -177,6 +211,7 @@ absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::
   GRADRAIL_CHECK(images.size() == plan_.batch * plan_.pixels && labels.size() == plan_.batch);
   GRADRAIL_CHECK(gradients.size() == plan_.schema.size());
   GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < plan_.classes);
+  pins_.cover(*device_, host_costs());
   if (!stays_) {
     pins_.cover_all(*device_, parameters);
     pins_.cover_all(*device_, gradients);
@@ -186,7 +221,7 @@ absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::
     device_->finish().IgnoreError();  // nothing writes into the caller's memory any more
     return done;
   }
-  return static_cast<float>(std::accumulate(host_costs_.begin(), host_costs_.end(), 0.0) /
+  return static_cast<float>(std::accumulate(host_costs().begin(), host_costs().end(), 0.0) /
                             static_cast<double>(plan_.batch));
 }
 

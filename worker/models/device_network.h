@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/memory.h"
 #include "gpu/compute.h"
 #include "worker/models/device_layers.h"
 #include "worker/models/device_pins.h"
@@ -47,11 +48,16 @@ class DeviceNetwork final : public Network {
   DeviceNetwork(NetworkPlan plan, std::unique_ptr<gpu::Compute> device);
   void lay_out(DeviceArena& arena);
   absl::Status allocate();
+  absl::Status warm_up();
   size_t elements() const;
+  size_t gradients_at() const;
+  absl::Span<float> host_costs() { return {reinterpret_cast<float*>(host_costs_.data()), plan_.batch}; }
   void upload_parameters(Parameters parameters);
   void forward();
   absl::Status run(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
                    Gradients gradients, const GradientReady& ready);
+  void parameter_gradients(size_t layer);
+  void input_gradient(size_t layer);
   absl::Status backward(Gradients gradients, const GradientReady& ready);
   absl::Status send(size_t tensor, absl::Span<float> target);
   bool has_arrived(const Leaving& gradient);
@@ -62,14 +68,15 @@ class DeviceNetwork final : public Network {
   const NetworkPlan plan_;
   const std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> memory_;
-  std::unique_ptr<gpu::Memory> variables_;  // parameters, then gradients, as DeviceBlock
+  std::unique_ptr<gpu::Memory> variables_;  // parameters, then gradients (ps/exchange_layout.h)
   bool stays_ = false;
   std::vector<std::unique_ptr<DeviceLayer>> layers_;
   float* images_ = nullptr;
   uint8_t* labels_ = nullptr;
   float* costs_ = nullptr;
   std::vector<float*> parameters_, gradients_;  // on the device, by tensor
-  std::vector<float> host_costs_, host_logits_;
+  SharedMemory host_costs_;  // pages of its own, to be pinned: else each step would stop until the cost is there
+  std::vector<float> host_logits_;
   std::vector<Leaving> leaving_;  // in this step
   size_t told_ = 0;               // of those
   gpu::TowerSum* sum_ = nullptr;  // null: gradients are this tower's own

@@ -16,12 +16,13 @@ namespace gradrail::worker {
 
 struct MnistData;
 
-/// Variables in the memory of a device, parameters and gradients one behind the other: [elements of the model] each, in
-/// the order of the schema.
+/// Variables in the memory of a device, as ps/exchange_layout.h has them: [elements of the model] each, in the order of
+/// the schema.
 struct DeviceBlock {
   gpu::Compute* device = nullptr;  ///< null: there is no such memory
   float* parameters = nullptr;
   float* gradients = nullptr;
+  size_t bytes = 0;  ///< of both, from the first parameter on
 };
 
 /// A model together with its data: all that the trainer needs to know of either.
