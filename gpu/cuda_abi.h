@@ -40,8 +40,10 @@ inline constexpr Result kInvalidImage = 200;
 inline constexpr Result kInvalidContext = 201;
 inline constexpr Result kNoBinaryForGpu = 209;
 inline constexpr Result kEccUncorrectable = 214;
+inline constexpr Result kPeerAccessUnsupported = 217;
 inline constexpr Result kInvalidPtx = 218;
 inline constexpr Result kNvlinkUncorrectable = 220;
+inline constexpr Result kJitCompilerNotFound = 221;
 inline constexpr Result kUnsupportedPtxVersion = 222;
 inline constexpr Result kContained = 226;
 inline constexpr Result kOperatingSystem = 304;
@@ -53,6 +55,7 @@ inline constexpr Result kLaunchOutOfResources = 701;
 inline constexpr Result kLaunchTimeout = 702;
 inline constexpr Result kContextIsDestroyed = 709;
 inline constexpr Result kAssert = 710;
+inline constexpr Result kTooManyPeers = 711;
 inline constexpr Result kHostMemoryAlreadyRegistered = 712;
 inline constexpr Result kHostMemoryNotRegistered = 713;
 inline constexpr Result kHardwareStackError = 714;
@@ -87,7 +90,10 @@ inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;
 inline constexpr int kRangeHandleDmaBufFd = 1;
+inline constexpr int kPointerAttributeMemoryType = 2;
 inline constexpr int kPointerAttributeSyncMemops = 6;
+inline constexpr unsigned kMemoryTypeHost = 1;
+inline constexpr unsigned kMemoryTypeDevice = 2;
 inline constexpr int kFlushWritesOptionHost = 1;
 inline constexpr int kWritesOrderingOwner = 100;
 inline constexpr int kFlushWritesTargetCurrentContext = 0;
@@ -116,6 +122,7 @@ inline constexpr int kFlushWritesToOwner = 100;
   X(cuMemHostUnregister, (void* data))                                                                         \
   X(cuMemcpyAsync, (DevicePointer to, DevicePointer from, size_t bytes, Stream stream))                        \
   X(cuMemsetD32Async, (DevicePointer to, unsigned value, size_t count, Stream stream))                         \
+  X(cuPointerGetAttribute, (void* value, int attribute, DevicePointer address))                                \
   X(cuPointerSetAttribute, (const void* value, int attribute, DevicePointer address))                          \
   X(cuStreamCreate, (Stream * stream, unsigned flags))                                                         \
   X(cuStreamDestroy_v2, (Stream stream))                                                                       \

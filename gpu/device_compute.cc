@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<Pin>> DeviceCompute::pin(void* data, size_t bytes
 }
 
 void DeviceCompute::upload(void* to, const void* from, size_t bytes) {
-  if (bytes == 0 || !begin()) return;
+  if (bytes == 0 || !begin() || !wait_if_pageable(from, bytes)) return;
   check(context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, compute_.handle()),
         fmt::format("copying {} bytes to it", bytes));
 }

@@ -92,6 +92,8 @@ class DeviceCompute final : public Compute {
   bool check(cuda::Result result, std::string_view operation);
   absl::Status take_error();
 
+  /// False after an error.
+  bool wait_if_pageable(const void* host, size_t bytes);
   void collect_copies();
   void give_up();
   void wait_in_turns(CopyTicket ticket);

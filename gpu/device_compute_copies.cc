@@ -7,6 +7,7 @@
 namespace gradrail::gpu {
 
 CopyTicket DeviceCompute::download(void* to, const void* from, size_t bytes) {
+  if (begin()) wait_if_pageable(to, bytes);
   const CopyTicket ticket = ++last_ticket_;
   if (!begin()) return ticket;
   const bool behind = check(compute_.record(behind_), "marking the work so far") &&
@@ -18,6 +19,13 @@ CopyTicket DeviceCompute::download(void* to, const void* from, size_t bytes) {
   }
   if (error_.ok()) check(marks_.mark(copies_, ticket), "marking a copy");
   return ticket;
+}
+
+/// The driver would wait in its copy, where no deadline of ours ends it: here one does.
+bool DeviceCompute::wait_if_pageable(const void* host, size_t bytes) {
+  if (!is_pageable(*context_, host, bytes)) return true;
+  wait_in_turns(download(nullptr, nullptr, 0));
+  return begin();
 }
 
 void DeviceCompute::collect_copies() {

@@ -32,6 +32,12 @@ DeviceMemory::~DeviceMemory() {
 }
 
 absl::StatusOr<std::unique_ptr<HostPin>> HostPin::pin(SharedContext context, void* data, size_t bytes) {
+  if (!context->device().pinned_addresses) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{}: its kernels cannot use the host's addresses on this platform: copies go without pinned memory, "
+        "parameters stay on the host",
+        context->label()));
+  }
   context->make_current();
   const cuda::Result result =
       context->api().cuMemHostRegister_v2(data, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
@@ -45,6 +51,16 @@ HostPin::~HostPin() {
   if (context_->is_abandoned()) return;
   context_->make_current();
   context_->api().cuMemHostUnregister(data_);
+}
+
+bool is_pageable(const PrimaryContext& context, const void* data, size_t bytes) {
+  const auto is_known = [&](const std::byte* byte) {
+    unsigned type = 0;
+    return context.api().cuPointerGetAttribute(&type, cuda::kPointerAttributeMemoryType, address_of(byte)) ==
+           cuda::kSuccess;
+  };
+  const auto* const first = static_cast<const std::byte*>(data);
+  return bytes > 0 && !(is_known(first) && is_known(first + bytes - 1));
 }
 
 }  // namespace gradrail::gpu

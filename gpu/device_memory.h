@@ -23,7 +23,8 @@ class DeviceMemory final : public Memory {
 /// Existing host memory, locked in place and known to all devices of the process.
 class HostPin final : public Pin {
  public:
-  /// Errors  ALREADY_EXISTS: some of it is pinned already, which serves as well. Others as to_status().
+  /// Errors  ALREADY_EXISTS: some of it is pinned already, which serves as well. FAILED_PRECONDITION: kernels could not
+  ///         use its addresses on this platform. Others as to_status().
   static absl::StatusOr<std::unique_ptr<HostPin>> pin(SharedContext context, void* data, size_t bytes);
   ~HostPin() override;
 
@@ -32,6 +33,10 @@ class HostPin final : public Pin {
   SharedContext context_;
   void* data_;
 };
+
+/// Host memory that nobody pinned: a copy from or to it may block in the driver until its stream gets there, for which
+/// the driver has no deadline.
+bool is_pageable(const PrimaryContext& context, const void* data, size_t bytes);
 
 inline cuda::DevicePointer address_of(const void* data) { return reinterpret_cast<cuda::DevicePointer>(data); }
 

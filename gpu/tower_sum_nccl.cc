@@ -133,11 +133,30 @@ absl::Status NcclTowerSum::enqueue(Tower& tower, float* gradient, size_t count, 
   GRADRAIL_RETURN_IF_ERROR(context->status(tower.stream.wait_for(tower.behind), "waiting for a gradient"));
   GRADRAIL_RETURN_IF_ERROR(reduce(tower, gradient, count));
   if (host != nullptr && count > 0) {
-    GRADRAIL_RETURN_IF_ERROR(context->status(context->api().cuMemcpyAsync(address_of(host), address_of(gradient),
-                                                                          count * sizeof(float), tower.stream.handle()),
-                                             fmt::format("copying the mean of {} elements from it", count)));
+    GRADRAIL_RETURN_IF_ERROR(copy(tower, {tower.last + 1, gradient, host, count * sizeof(float)}));
   }
   return context->status(tower.marks.mark(tower.stream, ++tower.last), "marking a mean");
+}
+
+/// To memory that nobody pinned the driver would copy within the call, which then waits for the other towers.
+absl::Status NcclTowerSum::copy(Tower& tower, const Delivery& mean) {
+  const PrimaryContext& context = *tower.compute.context();
+  if (is_pageable(context, mean.host, mean.bytes)) {
+    tower.deliveries.push_back(mean);
+    return absl::OkStatus();
+  }
+  return context.status(
+      context.api().cuMemcpyAsync(address_of(mean.host), address_of(mean.gradient), mean.bytes, tower.stream.handle()),
+      fmt::format("copying a mean of {} bytes from it", mean.bytes));
+}
+
+void NcclTowerSum::deliver(Tower& tower, CopyTicket ticket) {
+  for (auto& means = tower.deliveries; !failed_ && !means.empty() && means.front().ticket <= ticket;) {
+    const Delivery mean = means.front();
+    means.pop_front();
+    const absl::Status copied = tower.compute.wait(tower.compute.download(mean.host, mean.gradient, mean.bytes));
+    if (!copied.ok()) abort(copied);
+  }
 }
 
 absl::Status NcclTowerSum::reduce(Tower& tower, float* gradient, size_t count) {
@@ -163,7 +182,9 @@ bool NcclTowerSum::is_done(size_t index, CopyTicket ticket) {
         fmt::format("{}: no mean of the towers' gradients for {:.1f} s: another tower or its GPU does not come",
                     tower.compute.name(), std::chrono::duration<double>(answer_timeout_).count())));
   }
-  return failed_ || tower.marks.is_reached(ticket);
+  if (!failed_ && !tower.marks.is_reached(ticket)) return false;
+  deliver(tower, ticket);
+  return true;
 }
 
 absl::Status NcclTowerSum::wait(size_t index, CopyTicket ticket) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -29,6 +30,14 @@ class NcclTowerSum final : public TowerSum {
   void abort(const absl::Status& why) override;
 
  private:
+  /// A mean that is wanted in host memory which nobody pinned.
+  struct Delivery {
+    CopyTicket ticket;
+    float* gradient;
+    float* host;
+    size_t bytes;
+  };
+
   struct Tower {
     Tower(DeviceCompute& tower_compute, Stream own_stream, Event own_behind, Duration answer_timeout)
         : compute(tower_compute),
@@ -42,6 +51,7 @@ class NcclTowerSum final : public TowerSum {
     StreamMarks marks;
     CopyTicket last = 0;
     bool has_come = false;
+    std::deque<Delivery> deliveries;
     std::timed_mutex calling;                   ///< held while NCCL is called with the communicator
     nccl::Communicator communicator = nullptr;  ///< under calling, but for abort()
   };
@@ -49,6 +59,8 @@ class NcclTowerSum final : public TowerSum {
   NcclTowerSum(const NcclLibrary& library, Duration answer_timeout);
   absl::Status meet(Tower& tower);
   absl::Status enqueue(Tower& tower, float* gradient, size_t count, float* host);
+  absl::Status copy(Tower& tower, const Delivery& mean);
+  void deliver(Tower& tower, CopyTicket ticket);
   absl::Status reduce(Tower& tower, float* gradient, size_t count);
   absl::Status error();
   bool settle(Tower& tower);

@@ -1,6 +1,7 @@
 // What a Compute says and does when the device, or its memory, fails; and that nothing of it is left behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cmath>
 
@@ -188,6 +189,43 @@ TEST_F(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndBlocksNobody) {
   }
   EXPECT_LT(seconds_since(start), 5.0);
   Simulation::release_hang();
+}
+
+/// Copies to memory that nobody pinned wait in the driver, where nobody ends the wait.
+TEST_F(DeviceFaults, ACopyThatNobodyPinnedForEndsWithADeviceThatHangs) {
+  for (const bool up : {false, true}) {
+    open("hang=0@1", std::chrono::milliseconds(200));
+    const std::unique_ptr<Memory> memory = zeros(10);
+    std::vector<float> values(10);
+    add(*memory, memory->as<float>());
+    const TimePoint start = Clock::now();
+    if (up) {
+      compute_->upload(memory->data(), values.data(), 40);
+    } else {
+      compute_->download(values.data(), memory->data(), 40);
+    }
+    EXPECT_EQ(compute_->finish().code(), absl::StatusCode::kUnavailable);
+    EXPECT_LT(seconds_since(start), 5.0);
+    compute_.reset();
+    Simulation::release_hang();
+  }
+}
+
+TEST_F(DeviceFaults, MemoryThatMustNotBeWrittenIsNotPinned) {
+  open("");
+  void* const page = mmap(nullptr, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  EXPECT_EQ(compute_->pin(page, 4096).status().code(), absl::StatusCode::kInternal);
+  ASSERT_EQ(mprotect(page, 4096, PROT_READ | PROT_WRITE), 0);
+  EXPECT_FALSE(compute_->pin(page, 8192).ok()) << "half of it";
+  EXPECT_TRUE(compute_->pin(page, 4096).ok());
+  munmap(page, 8192);
+}
+
+TEST_F(DeviceFaults, NothingIsPinnedWhereKernelsCannotUseItsAddresses) {
+  open("pinned_addresses=0");
+  std::vector<float> values(10);
+  EXPECT_EQ(compute_->pin(values.data(), 40).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 /// A progress thread that only asks must hear of it as well.

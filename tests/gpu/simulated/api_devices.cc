@@ -93,15 +93,17 @@ GRADRAIL_SIMULATED Result cuDeviceGetAttribute(int* value, int attribute, cuda::
       *value = 2;
       break;  // few: each thread of a launch is a call
     case cuda::kComputeCapabilityMajor:
-      *value = 9;
+      *value = Machine::get().configuration().compute_major;
       break;
     case cuda::kUnifiedAddressing:
-    case cuda::kCanUseHostPointerForRegisteredMemory:
     case cuda::kGpuDirectRdmaSupported:
       *value = 1;
       break;
     case cuda::kGpuDirectRdmaWritesOrdering:
       *value = cuda::kWritesOrderingOwner;
+      break;
+    case cuda::kCanUseHostPointerForRegisteredMemory:
+      *value = Machine::get().configuration().pinned_addresses ? 1 : 0;
       break;
     case cuda::kDmaBufSupported:
       *value = Machine::get().configuration().dma_buf ? 1 : 0;

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <vector>
+#include <fstream>
+#include <string>
 
 #include "tests/gpu/simulated/api.h"
 
@@ -25,6 +26,20 @@ struct Handle {
 };
 constexpr char kMagic[8] = {'s', 'i', 'm', 'g', 'p', 'u', '0', '1'};
 static_assert(sizeof(Handle) <= sizeof(cuda::IpcMemoryHandle));
+
+/// Whether all of it is mapped, and may be written.
+bool is_writable(uintptr_t address, size_t bytes) {
+  std::ifstream mappings("/proc/self/maps");
+  uintptr_t checked = address;  // in rising order, as the file is
+  for (std::string line; checked < address + bytes && std::getline(mappings, line);) {
+    uintptr_t begin = 0, end = 0;
+    char rights[5] = {};
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, rights) != 3 || end <= checked) continue;
+    if (begin > checked || rights[1] != 'w') return false;
+    checked = end;
+  }
+  return checked >= address + bytes;
+}
 
 void* pointer(DevicePointer address) { return reinterpret_cast<void*>(address); }
 
@@ -48,7 +63,7 @@ GRADRAIL_SIMULATED Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
 GRADRAIL_SIMULATED Result cuMemFree_v2(DevicePointer address) {
   const auto allocation = memory().find(address);
   if (!allocation || allocation->address != address || allocation->imported) return cuda::kInvalidValue;
-  Machine::get().drain(*allocation->device);  // as the real one does, though nothing says so
+  Machine::get().drain_with_peers(*allocation->device);  // as the real one does, though nothing says so
   allocation->device->used_bytes -= allocation->bytes;
   return memory().release(address, false) ? cuda::kSuccess : cuda::kInvalidValue;
 }
@@ -74,6 +89,7 @@ GRADRAIL_SIMULATED Result cuMemHostRegister_v2(void* data, size_t bytes, unsigne
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   const auto address = reinterpret_cast<uintptr_t>(data);
   if (data == nullptr || bytes == 0 || memory().contains(address)) return cuda::kInvalidValue;
+  if (!is_writable(address, bytes)) return cuda::kInvalidValue;  // as the real one, unless it is told to only read
   return memory().pin(address, bytes) ? cuda::kSuccess : cuda::kHostMemoryAlreadyRegistered;
 }
 
@@ -89,21 +105,16 @@ GRADRAIL_SIMULATED Result cuMemcpyAsync(DevicePointer to, DevicePointer from, si
   const auto is_pageable = [&](DevicePointer address) {
     return !memory().contains(address) && !memory().is_pinned(address, bytes);
   };
-  if (is_pageable(from)) {
-    // The real one has read the source when it returns, too.
-    const auto* source = static_cast<const std::byte*>(pointer(from));
-    auto staged = std::make_shared<std::vector<std::byte>>(source, source + bytes);
-    enqueue(stream, [=] { std::memcpy(pointer(to), staged->data(), bytes); });
-  } else {
-    enqueue(stream, [=, device = ready.device] {
-      if (memory().is_usable(to, bytes) && memory().is_usable(from, bytes)) {
-        std::memcpy(pointer(to), pointer(from), bytes);
-      } else {
-        device->error = cuda::kIllegalAddress;  // freed meanwhile
-      }
-    });
-  }
-  if (is_pageable(to)) stream.drain();  // as the real one: it returns when the bytes are there
+  const bool waits = is_pageable(from) || is_pageable(to);
+  if (waits) stream.drain();  // the real one may do so before it stages the bytes, however long it takes
+  enqueue(stream, [=, device = ready.device] {
+    if (memory().is_usable(to, bytes) && memory().is_usable(from, bytes)) {
+      std::memcpy(pointer(to), pointer(from), bytes);
+    } else {
+      device->error = cuda::kIllegalAddress;  // freed meanwhile
+    }
+  });
+  if (waits) stream.drain();
   return cuda::kSuccess;
 }
 
@@ -114,6 +125,14 @@ GRADRAIL_SIMULATED Result cuMemsetD32Async(DevicePointer to, unsigned value, siz
     return cuda::kInvalidValue;
   }
   enqueue(*stream_of(stream), [=] { std::fill_n(static_cast<unsigned*>(pointer(to)), count, value); });
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuPointerGetAttribute(void* value, int attribute, DevicePointer address) {
+  if (attribute != cuda::kPointerAttributeMemoryType) return cuda::kInvalidValue;
+  const bool is_device = memory().find(address).has_value();
+  if (!is_device && !memory().is_pinned(address, 1)) return cuda::kInvalidValue;
+  *static_cast<unsigned*>(value) = is_device ? cuda::kMemoryTypeDevice : cuda::kMemoryTypeHost;
   return cuda::kSuccess;
 }
 
@@ -137,6 +156,7 @@ GRADRAIL_SIMULATED Result cuIpcOpenMemHandle_v2(DevicePointer* address, cuda::Ip
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   Handle handle;
   std::memcpy(&handle, &words, sizeof(handle));
+  if (const Result wanted = Machine::get().configuration().ipc_result; wanted != 0) return wanted;
   if (std::memcmp(handle.magic, kMagic, sizeof(kMagic)) != 0) return cuda::kInvalidValue;
   if (handle.process == getpid()) return cuda::kInvalidContext;  // CUDA maps memory of others only
   char path[64];

@@ -109,6 +109,7 @@ GRADRAIL_SIMULATED Result cuModuleLoadData(cuda::Module* module, const void* ima
   if (image == nullptr) return cuda::kInvalidValue;
   // The kernels are this library's own, whatever is in the image: gradrail may have been built without nvcc.
   if (Machine::get().configuration().image == "refuse") return cuda::kNoBinaryForGpu;
+  if (Machine::get().configuration().image == "nojit") return cuda::kJitCompilerNotFound;
   ++Machine::get().modules;
   *module = reinterpret_cast<cuda::Module>(&Machine::get());
   return cuda::kSuccess;

@@ -58,6 +58,12 @@ Configuration Configuration::parse(const std::string& words) {
       result.init_result = whole();
     else if (key == "delay")
       result.delay_us = whole();
+    else if (key == "compute")
+      result.compute_major = whole();
+    else if (key == "pinned_addresses")
+      result.pinned_addresses = whole() != 0;
+    else if (key == "ipc")
+      result.ipc_result = whole();
     else if (key == "dma_buf")
       result.dma_buf = whole() != 0;
     else if (key == "image")

@@ -15,8 +15,12 @@ struct Configuration {
   int driver_version = 13000;             ///< driver
   int init_result = 0;                    ///< init: what cuInit answers
   int delay_us = 0;                       ///< delay: before each operation of a stream, so that missing waits show
+  int compute_major = 9;                  ///< compute: sm_90 is 9
+  bool pinned_addresses = true;           ///< pinned_addresses=0: kernels do not know the host's
+  int ipc_result = 0;                     ///< ipc: what mapping another process' memory answers
   bool dma_buf = true;                    ///< dma_buf=0: without
-  std::string image;                      ///< image=refuse: modules are refused, as by a device without fitting code
+  std::string image;                      ///< image=refuse: modules are refused, as by a device without fitting code;
+                                          ///< image=nojit: as by a driver that lacks its compiler
   std::map<int, uint64_t> lose;           ///< lose=D@N: device D fails at its launch N, counted from 1
   std::map<int, uint64_t> hang;           ///< hang=D@N: … never comes to an end
   std::map<int, uint64_t> fault;          ///< fault=D@N: … uses an illegal address

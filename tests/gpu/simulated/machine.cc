@@ -107,4 +107,10 @@ void Machine::drain(Device& device) {
   }
 }
 
+void Machine::drain_with_peers(Device& device) {
+  for (const auto& peer : devices_) {
+    if (peer.get() == &device || !peer->hangs) drain(*peer);
+  }
+}
+
 }  // namespace gradrail::simulated

@@ -71,6 +71,8 @@ class Machine {
   void count_launch(Device& device);
   /// Waits for every stream of the device.
   void drain(Device& device);
+  /// Also for those of its peers, but the ones that hang: theirs are another test's concern.
+  void drain_with_peers(Device& device);
 
   std::mutex mutex;
   /// Under mutex. Shared with who waits for one of them while its owner ends it.
