@@ -1,6 +1,7 @@
 #include "gpu/blas.h"
 
 #include <climits>
+#include <utility>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -15,7 +16,9 @@ std::string words(const cublas::Functions& api, cublas::Status result) {
 }
 
 absl::StatusOr<std::unique_ptr<const BlasLibrary>> load() {
-  const absl::StatusOr<Library> library = Library::open({"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"});
+  const absl::StatusOr<const Driver*> driver = Driver::get();
+  const absl::StatusOr<Library> library =
+      Library::open(blas_library_names(driver.ok() ? (*driver)->version() : INT_MAX));
   if (!library.ok()) {
     return absl::FailedPreconditionError(
         fmt::format("no cuBLAS ({}): install CUDA's libcublas, or add its folder to LD_LIBRARY_PATH",
@@ -45,6 +48,15 @@ bool fits(std::initializer_list<size_t> sizes) {
 }
 
 }  // namespace
+
+std::vector<const char*> blas_library_names(int driver_version) {
+  std::vector<const char*> names;
+  for (const auto& [major, name] :
+       {std::pair{13, "libcublas.so.13"}, std::pair{12, "libcublas.so.12"}, std::pair{11, "libcublas.so.11"}}) {
+    if (major <= driver_version / 1000) names.push_back(name);
+  }
+  return names;
+}
 
 absl::StatusOr<const BlasLibrary*> blas_library() {
   static const absl::StatusOr<std::unique_ptr<const BlasLibrary>> library = load();

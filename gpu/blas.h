@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gpu/blas_abi.h"
@@ -16,6 +17,9 @@ struct BlasLibrary {
   std::string name;  ///< "libcublas.so.13"
   cublas::Functions api;
 };
+
+/// Newest first. One that is newer than the driver loads, but does not start, where an older one would.
+std::vector<const char*> blas_library_names(int driver_version);
 
 /// Loaded by the first who asks.
 /// Errors  FAILED_PRECONDITION: none; says what to install.

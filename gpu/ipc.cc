@@ -25,6 +25,9 @@ struct Exported {
 };
 static_assert(sizeof(Exported) == 112 && std::is_trivially_copyable_v<Exported>);
 
+/// What allocations begin at, and kernels may rely on.
+constexpr uint64_t kAlignBytes = 256;
+
 constexpr std::array<char, 8> kMagic = {'g', 'r', 'a', 'd', 'g', 'p', 'u', '1'};
 
 class MappedMemory final : public Memory {
@@ -60,8 +63,16 @@ absl::StatusOr<Exported> read_exported(std::string_view words) {
   return exported;
 }
 
-/// Whether the run that the other process names lies in what the driver mapped: its word is not enough where the driver
-/// can tell.
+/// A kernel's first bad access would end this process' context, and its word is all that the other process gives.
+absl::Status check_alignment(const Exported& exported) {
+  if (exported.offset % kAlignBytes == 0 && exported.bytes % sizeof(float) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("exported GPU memory: {} bytes from byte {} of an allocation: runs are of whole floats and begin at "
+                  "multiples of {}",
+                  exported.bytes, exported.offset, kAlignBytes));
+}
+
+/// Whether the run lies in what the driver mapped: the other process' word is not enough where the driver can tell.
 absl::Status check_run(const PrimaryContext& context, cuda::DevicePointer base, const Exported& exported) {
   cuda::DevicePointer begin = 0;
   size_t bytes = 0;
@@ -77,6 +88,11 @@ absl::Status open_refusal(const PrimaryContext& context, cuda::Result result, co
   if (absl::IsUnavailable(status)) return status;
   if (exported.process == static_cast<uint64_t>(getpid())) {
     return absl::FailedPreconditionError(fmt::format("{}: it is this process", message_of(status)));
+  }
+  if (result == cuda::kPeerAccessUnsupported || result == cuda::kTooManyPeers) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: it and the GPU at {} cannot reach each other (nvidia-smi topo -p2p r)", message_of(status),
+                    exported.pci_address.data()));
   }
   return absl::FailedPreconditionError(fmt::format(
       "{}: the process must live, in the same container or at least the same PID and IPC namespaces, on the GPU at {}",
@@ -114,6 +130,7 @@ absl::StatusOr<std::unique_ptr<Memory>> map_memory(Compute& compute, std::string
   if (!device.ok()) return device.status();
   const absl::StatusOr<Exported> exported = read_exported(words);
   if (!exported.ok()) return exported.status();
+  GRADRAIL_RETURN_IF_ERROR(check_alignment(*exported));
   const SharedContext& context = (*device)->context();
   context->make_current();
   cuda::DevicePointer base = 0;

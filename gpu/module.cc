@@ -11,20 +11,32 @@ namespace {
 
 bool is_refused_image(cuda::Result result) {
   return result == cuda::kInvalidImage || result == cuda::kNoBinaryForGpu || result == cuda::kInvalidPtx ||
-         result == cuda::kUnsupportedPtxVersion;
+         result == cuda::kUnsupportedPtxVersion || result == cuda::kJitCompilerNotFound;
+}
+
+/// The first with the instructions that the kernels of every build use.
+constexpr int kOldestComputeMajor = 8;
+
+std::string remedy(const PrimaryContext& context, cuda::Result result) {
+  const std::string_view image = kernel_image_description();
+  const DeviceInfo& device = context.device();
+  if (device.compute_major < kOldestComputeMajor) {
+    return fmt::format("the device is sm_{}{}, older than gradrail supports (sm_{}0): use another, or the CPUs",
+                       device.compute_major, device.compute_minor, kOldestComputeMajor);
+  }
+  if (image.starts_with(kNoKernels)) return std::string(image);
+  if (result == cuda::kJitCompilerNotFound) {
+    return "the driver lacks its compiler: install libnvidia-ptxjitcompiler, or let the container have it "
+           "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)";
+  }
+  return fmt::format("this build has {}, the device is sm_{}{}, the driver speaks CUDA {}: update the driver", image,
+                     device.compute_major, device.compute_minor, context.driver().version_text());
 }
 
 absl::Status refusal(const PrimaryContext& context, cuda::Result result) {
   absl::Status status = context.status(result, "loading kernels");
   if (!is_refused_image(result)) return status;
-  const std::string_view image = kernel_image_description();
-  const std::string remedy =
-      image.starts_with(kNoKernels)
-          ? std::string(image)
-          : fmt::format("this build has {}, the device is sm_{}{}, the driver speaks CUDA {}: update the driver", image,
-                        context.device().compute_major, context.device().compute_minor,
-                        context.driver().version_text());
-  return absl::FailedPreconditionError(fmt::format("{}: {}", message_of(status), remedy));
+  return absl::FailedPreconditionError(fmt::format("{}: {}", message_of(status), remedy(context, result)));
 }
 
 }  // namespace

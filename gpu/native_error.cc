@@ -17,6 +17,7 @@ bool is_lost(cuda::Result result) {
     case cuda::kLaunchTimeout:
     case cuda::kContextIsDestroyed:
     case cuda::kHardwareStackError:
+    case cuda::kLaunchFailed:  // a kernel's own mistake mostly has a name; this is what is left of a GPU off the bus
     case cuda::kSystemNotReady:
     case cuda::kMpsClientTerminated:
     case cuda::kExternalDevice:
@@ -36,7 +37,6 @@ bool is_broken_context(cuda::Result result) {
     case cuda::kMisalignedAddress:
     case cuda::kInvalidAddressSpace:
     case cuda::kInvalidPc:
-    case cuda::kLaunchFailed:
       return true;
     default:
       return false;
@@ -51,6 +51,8 @@ std::string_view remedy(cuda::Result result) {
       return " (a display's watchdog ended the kernel: use a GPU without a display)";
     case cuda::kSystemNotReady:
       return " (is nvidia-fabricmanager running?)";
+    case cuda::kLaunchFailed:
+      return " (Xid 79 in dmesg: the GPU fell off the bus; else a kernel went wrong: please report it)";
     case cuda::kOutOfMemory:
       return " (smaller batch, fewer towers on this GPU, or end who else uses it: nvidia-smi)";
     case cuda::kNotPermitted:

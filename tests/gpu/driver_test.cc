@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "base/status.h"
+#include "gpu/blas.h"
 #include "gpu/compute.h"
 #include "gpu/device.h"
+#include "gpu/kernel_image.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {
@@ -77,6 +79,22 @@ TEST(Driver, KernelsThatTheDeviceRefusesSayWhatThisBuildHas) {
   const absl::Status status = open_device(0).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(words(status), AllOf(HasSubstr("loading kernels"), HasSubstr("CUDA_ERROR_NO_BINARY_FOR_GPU")));
+}
+
+TEST(Driver, KernelsAreRefusedWithTheRemedyOfEachCause) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("image=refuse,compute=7");
+  EXPECT_THAT(words(open_device(0).status()), AllOf(HasSubstr("sm_70, older than"), HasSubstr("sm_80")));
+  Simulation::configure("image=nojit");
+  const absl::Status status = open_device(0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  if (kernel_image_description().starts_with(kNoKernels)) return;
+  EXPECT_THAT(words(status), HasSubstr("libnvidia-ptxjitcompiler"));
+}
+
+TEST(Blas, NoneThatIsNewerThanTheDriverIsTried) {
+  EXPECT_THAT(blas_library_names(13010), ElementsAre("libcublas.so.13", "libcublas.so.12", "libcublas.so.11"));
+  EXPECT_THAT(blas_library_names(12040), ElementsAre("libcublas.so.12", "libcublas.so.11"));
 }
 
 TEST(Driver, ADeviceThatDoesNotAnswerIsUnavailable) {

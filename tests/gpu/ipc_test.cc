@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int kNoGpu = 77;         // what the peer says when there is no GPU
 constexpr size_t kCount = 600000;  // more than the 2 MiB that the driver shares among small allocations
-constexpr size_t kFirst = 1000;    // the exported run begins inside its allocation
+constexpr size_t kFirst = 1024;    // the exported run begins inside its allocation
 constexpr size_t kRun = 50000;
 
 std::vector<float> pattern() {
@@ -147,12 +147,32 @@ TEST_F(Ipc, WhatWasNotExportedIsRefused) {
   std::string other = exported;
   other[0] = 'x';
   EXPECT_EQ(map_memory(*compute_, other).status().code(), absl::StatusCode::kInvalidArgument);
+  for (const size_t at : {32u, 40u}) {  // offset, bytes
+    std::string misaligned = exported;
+    misaligned[at] = static_cast<char>(misaligned[at] + 2);
+    const absl::Status status = map_memory(*compute_, misaligned).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << at;
+    EXPECT_THAT(std::string(message_of(status)), HasSubstr("whole floats"));
+  }
   GRADRAIL_NEEDS_SIMULATION();          // a real driver need not know how long another process' memory is
   for (const size_t at : {32u, 40u}) {  // offset, bytes
     std::string wrong = exported;
     wrong[at + 6] = 1;
     EXPECT_EQ(map_memory(*compute_, wrong).status().code(), absl::StatusCode::kInvalidArgument) << at;
   }
+}
+
+TEST_F(Ipc, GpusThatCannotReachEachOtherSayHowToSeeIt) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Peer peer;
+  const std::string exported = peer.exported();
+  for (const char* configuration : {"ipc=217", "ipc=711"}) {
+    Simulation::configure(configuration);
+    const absl::Status status = map_memory(*compute_, exported).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(message_of(status)), HasSubstr("nvidia-smi topo -p2p r"));
+  }
+  Simulation::configure("");
 }
 
 TEST_F(Ipc, AProcessHasItsOwnMemoryAlready) {
