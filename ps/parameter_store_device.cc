@@ -181,8 +181,9 @@ class DeviceStore final : public ParameterStore {
  private:
   absl::Status allocate(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
     absl::StatusOr<std::unique_ptr<gpu::Memory>> allocated = device_->allocate(std::max<size_t>(bytes, 1));
-    if (allocated.ok()) memory = *std::move(allocated);
-    return allocated.status();
+    if (!allocated.ok()) return allocated.status();
+    memory = *std::move(allocated);
+    return absl::OkStatus();
   }
 
   /// A sum of one is a copy: between any two places that the device reaches.

@@ -117,9 +117,9 @@ std::string why_table(const HostPlan& plan, const TrainOptions& options) {
 }
 
 template <typename Place>
-UnitPlace unit(const HostPlan& plan, const TrainOptions& options, std::string name, const Place& place,
+UnitPlace unit(const HostPlan& plan, const TrainOptions& options, const std::string& name, const Place& place,
                const topology::CpuSet& cpus) {
-  return {.name = std::move(name),
+  return {.name = name,
           .cpus = cpus,
           .everywhere = cpus == plan.machine.allowed,
           .shared = plan.placement.crowded,

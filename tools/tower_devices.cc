@@ -14,7 +14,7 @@
 namespace gradrail::tools {
 
 TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
-    : soft_(!options.flags.no_soft_placement), direct_(options.flags.gpu_direct) {
+    : soft_(!options.flags.no_soft_placement), direct_(options.flags.gpu_direct), checksums_(options.flags.checksums) {
   for (const UnitPlace& place : places_of(plan, options)) {
     towers_.push_back({.ordinal = place.gpu_ordinal, .why_cpu = plan.why_no_gpu});
     if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU was left for it";
@@ -80,6 +80,7 @@ absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& wo
     if (!forced) return worker::DeviceMemory{};
     return absl::FailedPreconditionError(fmt::format("--gpu-direct ipc: {}", why));
   };
+  if (checksums_) return none("--checksums are of bytes that pass through the host");
   const worker::DeviceBlock block = workload.device_block();
   if (block.device == nullptr) {
     return none(towers_.size() > 1 ? "several towers share a gradient" : "the tower is not on a GPU");

@@ -46,6 +46,7 @@ class TowerDevices {
   // Set once.
   const bool soft_;
   const std::string direct_;  ///< --gpu-direct
+  const bool checksums_;
 
   std::string way_ = "staged through pinned host memory (no parameter server to hand GPU memory to)";
   std::vector<Tower> towers_;  ///< each its own thread's until all are open

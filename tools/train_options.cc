@@ -135,6 +135,13 @@ absl::Status check_alone(const TrainFlags& flags, TrainOptions& options) {
         fmt::format("--workers {}: with --ps 0 this process is the only worker (--towers {} computes as much)",
                     flags.workers, flags.workers));
   }
+  if (flags.ps_device != "host") {
+    return invalid(fmt::format(
+        "--ps_device {}: parameter servers keep parameters on a GPU, and with --ps 0 there is none", flags.ps_device));
+  }
+  if (flags.gpu_direct == "ipc" || flags.gpu_direct == "dmabuf" || flags.gpu_direct == "peermem") {
+    return invalid(fmt::format("--gpu-direct {}: with --ps 0 no gradient leaves this process", flags.gpu_direct));
+  }
   if (!flags.checkpoint_dir.empty() || flags.save_steps > 0) {
     return invalid(
         "--checkpoint_dir and --save_steps: parameter servers keep checkpoints, and with --ps 0 there is none");
@@ -234,8 +241,9 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("reduce", flags.reduce,
       "how a worker's towers average: host, nccl, or auto: nccl where each has a GPU of its own");
   add("gpu_direct", flags.gpu_direct,
-      "how gradients leave a GPU: dmabuf, peermem, ipc, staged (through pinned host memory), or auto: the best there "
-      "is");
+      "how gradients leave a GPU: ipc (mapped by a ps on a GPU of this host), staged (through pinned host memory), "
+      "auto; "
+      "dmabuf and peermem are refused with the reason");
   add("ps_device", flags.ps_device, "where parameter servers keep parameters and optimizer state: host or gpu:N");
   add("shards", flags.shards, "shards (threads) in each parameter server");
   add("mode", flags.mode, "async or sync");

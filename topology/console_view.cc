@@ -60,6 +60,7 @@ class Tree {
       for (const int cpu : seat.cpus) run->second.cpus.insert(cpu);
     }
     std::vector<std::string> lines;
+    lines.reserve(runs.size());
     for (const auto& [what, run] : runs) {
       lines.push_back(fmt::format("{} core{}, cpu{} {}: {}", run.count, run.count == 1 ? "" : "s",
                                   run.cpus.count() == 1 ? "" : "s", run.cpus.to_string(), what));

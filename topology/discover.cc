@@ -115,7 +115,7 @@ absl::Status check_size(const std::string& description) {
   constexpr uint64_t kMaxCpus = 16384;  // four times the largest machine there is; hwloc takes a second
   constexpr size_t kMaxLength = 4096;
   constexpr ptrdiff_t kMaxBeside = 16;
-  const auto too_large = absl::InvalidArgumentError(fmt::format(
+  auto too_large = absl::InvalidArgumentError(fmt::format(
       "a description of more than {} cpus, {} characters or {} things in brackets", kMaxCpus, kMaxLength, kMaxBeside));
   if (description.size() > kMaxLength || std::count(description.begin(), description.end(), '[') > kMaxBeside)
     return too_large;

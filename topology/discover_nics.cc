@@ -41,6 +41,7 @@ std::vector<NicPort> ports_of(hwloc_obj_t device) {
     if (number > 0) ports[number] = {.number = number, .state = port_state(entry.value)};
   }
   std::vector<NicPort> result;
+  result.reserve(ports.size());
   for (const auto& [number, port] : ports) result.push_back(port);
   return result;
 }

@@ -34,7 +34,8 @@ const char* letters(PathClass path) {
 /// Large machines have many candidates that fail for one reason: those share a line.
 std::vector<std::pair<std::string, std::string>> by_reason(const std::vector<Rejected>& rejected) {
   std::vector<std::pair<std::string, std::string>> lines;  // reason, names
-  for (const auto& [name, reason] : rejected) {
+  for (const auto& [name, why] : rejected) {
+    const std::string& reason = why;  // clang 14 captures no binding
     const auto same = std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return line.first == reason; });
     if (same == lines.end()) {
       lines.emplace_back(reason, name);

@@ -21,6 +21,7 @@ std::vector<int> majority_nodes(const std::vector<Pool>& pools, const std::vecto
   for (const Grant& grant : grants)
     if (grant.busy == busy) ++counts[grant.owner][grant.pool];
   std::vector<int> nodes;
+  nodes.reserve(counts.size());
   for (const std::vector<int>& count : counts)
     nodes.push_back(pools[std::max_element(count.begin(), count.end()) - count.begin()].numa_node);
   return nodes;

@@ -125,7 +125,8 @@ void share_all(const std::vector<Pool>& pools, const Crowd& crowd, Placement& pl
 
   std::vector<int> load(pools.size());
   std::map<std::pair<Job, int>, size_t> pool_of;
-  for (const auto& [process, count] : threads) {
+  for (const auto& [process, thread_count] : threads) {
+    const int count = thread_count;  // clang 14 captures no binding
     const auto after = [&](size_t p) { return static_cast<double>(load[p] + count) / pools[p].cpus.count(); };
     size_t best = 0;
     for (size_t p = 1; p < pools.size(); ++p)

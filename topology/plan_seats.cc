@@ -54,6 +54,7 @@ std::vector<Sitting> side_by_side(const std::vector<Grant>& grants) {
     return a.busy < b.busy;
   });
   std::vector<Sitting> sitting;
+  sitting.reserve(line.size());
   for (const Grant& grant : line) sitting.push_back({grant.busy, grant.owner});
   return sitting;
 }

@@ -206,7 +206,8 @@ class Picture {
     const std::vector<Seat>& seats = laid.box->seats;
     for (size_t i = 0; i < seats.size(); ++i) {
       const double cell_x = x + kPad + static_cast<double>(i % kCellsPerRow) * (laid.cell_width + kCellGap);
-      const double cell_y = y + laid.cells_y + static_cast<double>(i / kCellsPerRow) * (kCellHeight + kCellGap);
+      const size_t row = i / kCellsPerRow;
+      const double cell_y = y + laid.cells_y + static_cast<double>(row) * (kCellHeight + kCellGap);
       draw_cell(seats[i], cell_x, cell_y, laid.cell_width);
     }
   }

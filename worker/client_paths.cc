@@ -28,15 +28,15 @@ constexpr auto kSwitchDeadline = std::chrono::seconds(2);
 }  // namespace
 
 absl::Status Client::Impl::connect(ShardLink& link, TimePoint deadline) {
-  bool tried = false;
+  bool may_change = false;
   for (size_t i = 0; i < link.candidates.size(); ++i) {
     transport::Candidate& candidate = link.candidates[i];
     if (candidate.refused.empty()) {
-      tried = true;
       const absl::Status connected = try_candidate(link, i, std::min(deadline, Clock::now() + kConnectDeadline));
       if (connected.ok()) return absl::OkStatus();
       GRADRAIL_RETURN_IF_ERROR(failure());
       candidate.refused = message_of(connected);
+      may_change = may_change || !absl::IsFailedPrecondition(connected);
     }
     if (!options_.fallback) {
       return absl::FailedPreconditionError(
@@ -46,8 +46,8 @@ absl::Status Client::Impl::connect(ShardLink& link, TimePoint deadline) {
   }
   const std::string why = fmt::format("shard {} at {}: no transport can be used ({})", link.shard_index,
                                       controls_[link.ps_index]->address(), transport::explain(link.candidates, "none"));
-  // Where there was nothing to try the two ends' lists do not meet: another start would end in the same way.
-  return tried ? absl::UnavailableError(why) : absl::FailedPreconditionError(why);
+  // Lists of the two ends that do not meet, a device that is not there: another start would end in the same way.
+  return may_change ? absl::UnavailableError(why) : absl::FailedPreconditionError(why);
 }
 
 absl::StatusOr<OpenContext*> Client::Impl::open_context(const std::string& name) {
