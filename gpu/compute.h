@@ -87,7 +87,10 @@ struct UpdateArguments {
 /// the bits of ps::apply on both.
 /// Errors   The first error makes all later operations do nothing until it has been told, by wait() or finish():
 ///          UNAVAILABLE: the device was lost (every later call says so again); RESOURCE_EXHAUSTED: memory;
-///          INTERNAL: anything else, with the library's own name for it.
+///          FAILED_PRECONDITION: no cuBLAS, says what to install; INTERNAL: anything else, with the library's own name
+///          for it.
+/// Memory   The first operation of its kind loads libraries and takes memory, for which a device and its peers stand
+///          still. Towers do each once before a TowerSum's kernels wait for each other.
 /// Threads  One owner.
 class Compute {
  public:
@@ -104,12 +107,6 @@ class Compute {
   virtual absl::StatusOr<std::unique_ptr<Memory>> allocate(size_t bytes) = 0;
   /// Host memory that copies shall reach by DMA. A refusal costs speed only: the caller may go on without.
   virtual absl::StatusOr<std::unique_ptr<Pin>> pin(void* data, size_t bytes) = 0;
-
-  /// Does beforehand what operations on up to so many rows would do on first use: starting libraries and taking memory,
-  /// for which a device and its peers stand still. While a peer's kernel waits for one of this device (TowerSum), that
-  /// may never end: towers call this before.
-  /// Errors  FAILED_PRECONDITION: no cuBLAS; says what to install. Others as allocate().
-  virtual absl::Status prepare([[maybe_unused]] size_t largest_rows) { return absl::OkStatus(); }
 
   /// In order with the operations; `from` must stay as it is until finish() or a wait() for a later download.
   virtual void upload(void* to, const void* from, size_t bytes) = 0;

@@ -105,11 +105,6 @@ Blas* DeviceCompute::blas() {
   return blas_.get();
 }
 
-absl::Status DeviceCompute::prepare(size_t largest_rows) {
-  if (begin() && blas() != nullptr) ones(largest_rows);
-  return finish();
-}
-
 std::byte* DeviceCompute::grow(std::unique_ptr<Memory>& kept, size_t bytes) {
   absl::StatusOr<std::unique_ptr<Memory>> grown = allocate(bytes);
   if (!grown.ok()) {

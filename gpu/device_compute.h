@@ -38,7 +38,6 @@ class DeviceCompute final : public Compute {
 
   absl::StatusOr<std::unique_ptr<Memory>> allocate(size_t bytes) override;
   absl::StatusOr<std::unique_ptr<Pin>> pin(void* data, size_t bytes) override;
-  absl::Status prepare(size_t largest_rows) override;
   void upload(void* to, const void* from, size_t bytes) override;
   CopyTicket download(void* to, const void* from, size_t bytes) override;
   /// True as well when an error makes it pointless to wait: wait() says which.

@@ -13,16 +13,13 @@ namespace gradrail::gpu {
 /// What another process on the same host needs to map a run of device memory: opaque bytes for a message between them.
 /// The driver hands out whole allocations: who gets this can reach all of the one that the run lies in, and the driver
 /// may put small allocations of a process (below 2 MiB) into one. The memory must outlive every mapping.
-/// Errors  INVALID_ARGUMENT: not memory of this Compute. FAILED_PRECONDITION: the host's or the driver's memory cannot
-/// be
-///         handed out.
+/// Errors  INVALID_ARGUMENT: not memory of this Compute. FAILED_PRECONDITION: memory of the host, or of a kind that the
+///         driver does not hand out.
 absl::StatusOr<std::string> export_memory(Compute& compute, const void* data, size_t bytes);
 
 /// Another process' memory, in this one's address space, until the object ends. For the operations of `compute`.
-/// Errors  INVALID_ARGUMENT: not what export_memory() made. FAILED_PRECONDITION: a process cannot map its own memory,
-/// and
-///         not that of a GPU which it does not see (CUDA_VISIBLE_DEVICES); says which. UNAVAILABLE: the device was
-///         lost.
+/// Errors  INVALID_ARGUMENT: not what export_memory() made. FAILED_PRECONDITION: it is this process' own, or of a GPU
+///         that it does not see (CUDA_VISIBLE_DEVICES) or reach; says which. UNAVAILABLE: the device was lost.
 absl::StatusOr<std::unique_ptr<Memory>> map_memory(Compute& compute, std::string_view exported);
 
 }  // namespace gradrail::gpu

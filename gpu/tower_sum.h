@@ -17,14 +17,13 @@ enum class Reduce {
   host,
 };
 
-/// Averages the gradients of the towers of one process, buffer by buffer, while the towers compute on.
-/// Every tower starts the same buffers in the same order. Sums are in the order of the towers on the host; NCCL's order
-/// is its own, but the same in every run on the same machine. Errors   UNAVAILABLE: a device was lost, or a tower does
-/// not come. After the first error every call says it, and
+/// Averages the gradients of the towers of one process, buffer by buffer, while the towers compute on. Every tower
+/// starts the same buffers in the same order. Sums are in the order of the towers on the host; NCCL's order is its own,
+/// but the same in every run on the same machine.
+/// Errors   UNAVAILABLE: a device was lost, or a tower does not come. After the first error every call says it, and
 ///          nothing waits any longer.
-/// Threads  Each tower's calls come from the thread that owns its Compute; abort() from any. To be ended when no tower
-/// uses
-///          its Compute any more.
+/// Threads  Each tower's calls come from the thread that owns its Compute, and the first start() waits for all towers;
+///          abort() from any. Ends when no tower uses its Compute any more.
 class TowerSum {
  public:
   virtual ~TowerSum() = default;

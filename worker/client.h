@@ -86,13 +86,11 @@ struct ClientStats {
 /// Parameters and gradients live in memory registered once; the spans stay valid while the client lives. Between
 /// exchange() and wait() neither may be touched.
 /// Paths    A data connection that dies while the control plane lives is replaced: by the next transport of the order
-/// that
-///          works, or the same again; what was under way is repeated and counts once. Later the better path is tried
-///          again, beside the one in use.
-/// Errors   UNAVAILABLE: a ps was lost (the run may be tried again). ABORTED: the ps gave the run up and says why
-/// (sync: a
-///          worker was lost). FAILED_PRECONDITION: schema or options differ from the other workers'. CANCELLED: `stop`.
-///          After an error only leave() and the destructor are useful.
+///          that works, or the same again; what was under way is repeated and counts once. Later the better path is
+///          tried again, beside the one in use.
+/// Errors   UNAVAILABLE: a ps was lost (the run may be tried again). ABORTED: the ps gave the run up and says why (in
+///          sync mode a worker was lost). FAILED_PRECONDITION: schema or options differ from the other workers'.
+///          CANCELLED: `stop`. After an error only leave(), give_up() and the destructor are useful.
 /// Threads  Owner thread.
 class Client {
  public:
