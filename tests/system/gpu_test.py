@@ -118,7 +118,9 @@ class Gpu(cluster.ClusterTest):
                 (cluster.CONFIGURATION, "--reduce 'mpi': there are auto, host, nccl", ["--reduce", "mpi"], gpus()),
                 (cluster.CONFIGURATION, "--gpu-direct 'fast': there are auto, dmabuf", ["--gpu-direct", "fast"], gpus()),
                 (cluster.CONFIGURATION, "--gpu-direct dmabuf: shm moves host memory only, .*leave it at auto",
-                 ["--gpu-direct", "dmabuf"], gpus()),
+                 ["--gpu-direct", "dmabuf", "--ps", 1], gpus()),
+                (cluster.CONFIGURATION, "--gpu-direct ipc: with --ps 0 no gradient leaves", ["--gpu-direct", "ipc"], gpus()),
+                (cluster.CONFIGURATION, "--ps_device gpu:0: parameter servers keep", ["--ps_device", "gpu:0"], gpus()),
                 (cluster.CONFIGURATION, "model linear computes on CPUs only", ["--model", "linear", "--no-soft-placement"],
                  gpus()),
                 (cluster.FAILED, "model cnn with batches of 20 needs [0-9]+ MiB: GPU 0 .*OUT_OF_MEMORY.*smaller batch",
@@ -178,7 +180,7 @@ class Gpu(cluster.ClusterTest):
             with self.subTest(reduce=reduce):
                 task = self.train(*self.data, "--model", "mlp", "--ps", 0, "--reduce", reduce, *LONG,
                                   environment=gpus("devices=2,lose=1@600"))
-                self.assert_ends(task, cluster.RETRY, cluster.START, says=[r"tower 1: GPU 1 .*the GPU was lost"])
+                self.assert_ends(task, cluster.RETRY, cluster.START, says=[r"tower [01]: GPU 1 .*the GPU was lost"])
 
     def test_sigterm(self):
         task = self.train(*self.data, "--model", "mlp", "--ps", 0, *LONG, environment=gpus("devices=2"))

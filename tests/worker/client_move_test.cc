@@ -256,7 +256,7 @@ TEST(ClientRequireRdma, RefusesWhatNoDeviceCarries) {
   options.transports = {"shm", "tcp"};
   options.require_rdma = true;
   const absl::StatusOr<std::unique_ptr<Client>> client = Client::join(options, odd_schema());
-  EXPECT_TRUE(absl::IsUnavailable(client.status())) << client.status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(client.status())) << client.status();
   EXPECT_THAT(std::string(message_of(client.status())), HasSubstr("tcp is carried by no RDMA device"));
 }
 
