@@ -1,5 +1,6 @@
 #include "topology/discover.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -67,6 +68,10 @@ absl::StatusOr<Machine> read(hwloc_topology_t topology, const std::string& sourc
   return machine;
 }
 
+/// libpciaccess never frees the names of devices that it reads, half a megabyte, and hwloc unloads it behind each
+/// discovery: kept in place it has them once, not once more each time.
+void keep_pci_names() { dlopen("libpciaccess.so.0", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE); }
+
 absl::StatusOr<Machine> read_live() {
   absl::StatusOr<Topology> topology = new_topology();
   if (!topology.ok()) return topology.status();
@@ -75,6 +80,7 @@ absl::StatusOr<Machine> read_live() {
     hwloc_topology_set_components(topology->get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   if (hwloc_topology_load(topology->get()) != 0)
     return absl::InternalError(fmt::format("hwloc cannot read this machine: {} (is /sys there?)", words_of_errno()));
+  keep_pci_names();
   return read(topology->get(), "this machine");
 }
 
