@@ -16,6 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StrEq;
 
 constexpr const char* kLibrary = "libcuda.so.1";
 
@@ -93,8 +94,9 @@ TEST(Driver, KernelsAreRefusedWithTheRemedyOfEachCause) {
 }
 
 TEST(Blas, NoneThatIsNewerThanTheDriverIsTried) {
-  EXPECT_THAT(blas_library_names(13010), ElementsAre("libcublas.so.13", "libcublas.so.12", "libcublas.so.11"));
-  EXPECT_THAT(blas_library_names(12040), ElementsAre("libcublas.so.12", "libcublas.so.11"));
+  EXPECT_THAT(blas_library_names(13010),
+              ElementsAre(StrEq("libcublas.so.13"), StrEq("libcublas.so.12"), StrEq("libcublas.so.11")));
+  EXPECT_THAT(blas_library_names(12040), ElementsAre(StrEq("libcublas.so.12"), StrEq("libcublas.so.11")));
 }
 
 TEST(Driver, ADeviceThatDoesNotAnswerIsUnavailable) {
