@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "gpu/device_compute.h"
 #include "gpu/device_memory.h"
+#include "gpu/peer_memory.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -22,11 +23,18 @@ absl::Status check_support(const PrimaryContext& context) {
                   context.label()));
 }
 
-}  // namespace
+class Source final : public GpuMemorySource {
+ public:
+  Source(Compute& compute, int ordinal, GpuDirect way) : GpuMemorySource(ordinal, way), compute_(compute) {}
+  absl::StatusOr<DmaBuf> export_dma_buf(const void* data, size_t bytes) const override {
+    return gpu::export_dma_buf(compute_, data, bytes);
+  }
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
+ private:
+  Compute& compute_;
+};
+
+}  // namespace
 
 absl::StatusOr<DmaBuf> export_dma_buf(Compute& compute, const void* data, size_t bytes) {
   const absl::StatusOr<DeviceCompute*> device = device_of(compute);
@@ -54,6 +62,21 @@ absl::Status prepare_for_peers(Compute& compute, const void* data) {
   const unsigned on = 1;
   return context.status(context.api().cuPointerSetAttribute(&on, cuda::kPointerAttributeSyncMemops, address_of(data)),
                         "preparing memory for NICs");
+}
+
+absl::StatusOr<std::unique_ptr<GpuMemorySource>> source_for_nics(Compute& compute, GpuDirect way) {
+  const absl::StatusOr<DeviceCompute*> device = device_of(compute);
+  if (!device.ok()) return device.status();
+  const PrimaryContext& context = *(*device)->context();
+  if (!context.device().gpu_direct_rdma) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} does not let network devices reach its memory (GPUDirect RDMA): that takes a data-centre or "
+                    "workstation GPU",
+                    context.label()));
+  }
+  const absl::Status supported = way == GpuDirect::dma_buf ? check_support(context) : peer_memory_module().status();
+  if (!supported.ok()) return supported;
+  return std::make_unique<Source>(compute, context.device().ordinal, way);
 }
 
 }  // namespace gradrail::gpu

@@ -1,4 +1,5 @@
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "dnnl.h"
@@ -82,8 +83,13 @@ void run_vector_product(void* argument) {
   }
 }
 
-Status launch(CUstream_st* stream, void (*operation)(void*), void* argument) {
-  return gradrail_simulated_launch(stream, operation, argument) == cuda::kSuccess ? cublas::kSuccess : kExecutionFailed;
+/// The operation owns its argument, once it is enqueued.
+template <typename Argument>
+Status launch(void (*operation)(void*), Argument argument) {
+  auto owned = std::make_unique<Argument>(std::move(argument));
+  if (gradrail_simulated_launch(owned->stream, operation, owned.get()) != cuda::kSuccess) return kExecutionFailed;
+  (void)owned.release();
+  return cublas::kSuccess;
 }
 
 }  // namespace
@@ -122,9 +128,8 @@ GRADRAIL_SIMULATED_CONTROL Status cublasSgemm_v2(Handle handle, int operation_a,
   const bool good =
       is_matrix(a, ta ? k : m, ta ? m : k, lda) && is_matrix(b, tb ? n : k, tb ? k : n, ldb) && is_matrix(c, m, n, ldc);
   if (!good) return kInvalidValue;
-  return launch(
-      handle->stream, run_product,
-      new Product{handle->stream, ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, *alpha, *beta, a, b, c, lda, ldb, ldc});
+  return launch(run_product, Product{handle->stream, ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, *alpha, *beta, a, b, c,
+                                     lda, ldb, ldc});
 }
 
 GRADRAIL_SIMULATED_CONTROL Status cublasSgemv_v2(Handle handle, int operation, int m, int n, const float* alpha,
@@ -134,6 +139,5 @@ GRADRAIL_SIMULATED_CONTROL Status cublasSgemv_v2(Handle handle, int operation, i
   const bool good = x_step == 1 && y_step == 1 && is_matrix(a, m, n, lda) &&
                     is_matrix(x, transposed ? m : n, 1, m + n) && is_matrix(y, transposed ? n : m, 1, m + n);
   if (!good) return kInvalidValue;
-  return launch(handle->stream, run_vector_product,
-                new VectorProduct{handle->stream, transposed, m, n, *alpha, *beta, a, x, y, lda});
+  return launch(run_vector_product, VectorProduct{handle->stream, transposed, m, n, *alpha, *beta, a, x, y, lda});
 }

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace gradrail {
+
+/// How the driver of a network device comes to the memory of a GPU.
+enum class GpuDirect : uint8_t {
+  dma_buf,      ///< a descriptor that the GPU's driver exports and the network device's imports
+  peer_memory,  ///< by its address, which a kernel module (nvidia-peermem) explains to RDMA drivers
+};
+
+/// "dmabuf" or "peermem": what --gpu-direct calls it.
+const char* name_of(GpuDirect way);
+
+/// An open file descriptor, closed with the object.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// Device memory as the kernel hands it to other devices' drivers. The descriptor covers whole pages: the run begins
+/// `offset` bytes behind its start. To be closed, by ending this, as soon as a registration has returned: the
+/// registration holds the memory itself.
+struct DmaBuf {
+  Descriptor fd;
+  size_t offset = 0;
+  size_t bytes = 0;  ///< of the whole pages
+};
+
+/// What a transport asks of memory that lies on a GPU: an interface, since transports know nothing of gpu/.
+/// Threads  Owner of the memory's device.
+class GpuMemorySource {
+ public:
+  virtual ~GpuMemorySource() = default;
+  GpuMemorySource(const GpuMemorySource&) = delete;
+  GpuMemorySource& operator=(const GpuMemorySource&) = delete;
+
+  int ordinal() const { return ordinal_; }  ///< as the driver counts in this process
+  GpuDirect way() const { return way_; }    ///< the one that transports shall use and no other
+
+  /// For way() dma_buf: anew for each registration.
+  virtual absl::StatusOr<DmaBuf> export_dma_buf(const void* data, size_t bytes) const = 0;
+
+ protected:
+  GpuMemorySource(int ordinal, GpuDirect way) : ordinal_(ordinal), way_(way) {}
+
+ private:
+  const int ordinal_;
+  const GpuDirect way_;
+};
+
+}  // namespace gradrail
