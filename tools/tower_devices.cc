@@ -105,6 +105,7 @@ void TowerDevices::decided(const worker::Client& client) {
 absl::Status check_gpu_direct(const TrainOptions& options) {
   const std::string& word = options.flags.gpu_direct;
   if (word == "auto" || word == "staged" || word == "ipc") return absl::OkStatus();  // ipc: told when joining
+  const GpuDirect way = word == name_of(GpuDirect::dma_buf) ? GpuDirect::dma_buf : GpuDirect::peer_memory;
   std::vector<std::string> reasons;
   for (const std::string& name : options.transports) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
@@ -112,8 +113,8 @@ absl::Status check_gpu_direct(const TrainOptions& options) {
     const absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open({});
     if (!context.ok()) {
       reasons.push_back(fmt::format("{} cannot be used", name));
-    } else if ((*context)->capabilities().gpu_memory != transport::GpuMemory::direct) {
-      reasons.push_back(fmt::format("{} moves host memory only", name));
+    } else if (const transport::GpuWays ways = (*context)->capabilities().gpu; !ways.takes(way)) {
+      reasons.push_back(fmt::format("{} {}", name, ways.why_not(way)));
     } else {
       reasons.push_back(fmt::format("{} could, but models do not hand it GPU memory yet", name));
     }

@@ -1,15 +1,30 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+
+#include "base/gpu_memory.h"
 
 namespace gradrail::transport {
 
-enum class GpuMemory { none, staged, direct };
+/// How an open Context takes memory of GPUs (MemoryKind::cuda): by each way not at all, and why, or "": it does. What
+/// it registers peers reach as they reach host memory. A way that is open here may still fail with a GPU, a device or a
+/// kernel that are not made for it: registering says so, and only a transfer proves the rest.
+struct GpuWays {
+  std::string why_no_dma_buf = "moves host memory only";  ///< for people; follows the transport's name
+  std::string why_no_peer_memory = why_no_dma_buf;
 
-/// What a transport can do, asked before anything is opened over it.
+  static GpuWays none(const std::string& why) { return {why, why}; }
+  const std::string& why_not(GpuDirect way) const {
+    return way == GpuDirect::dma_buf ? why_no_dma_buf : why_no_peer_memory;
+  }
+  bool takes(GpuDirect way) const { return why_not(way).empty(); }
+};
+
+/// What an open Context can do.
 struct Capabilities {
   bool one_sided = true;  ///< puts land without the peer's processor copying them out of a message
-  GpuMemory gpu_memory = GpuMemory::none;
+  GpuWays gpu;
   bool direct_map = false;      ///< Connection::map gives a pointer into the peer's memory
   bool ordered_puts = true;     ///< an arrival notice follows all earlier puts of its connection (else emulated)
   bool wait_by_fd = true;       ///< Context::wait_fd becomes readable when there is something to poll

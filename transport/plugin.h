@@ -11,7 +11,7 @@
 namespace gradrail::transport {
 
 /// Changes with every change to the headers that a plug-in is built against: transport/*.h and what they include.
-inline constexpr uint32_t kPluginVersion = 1;
+inline constexpr uint32_t kPluginVersion = 2;
 
 #define GRADRAIL_PLUGIN_TEXT_(x) #x
 #define GRADRAIL_PLUGIN_TEXT(x) GRADRAIL_PLUGIN_TEXT_(x)

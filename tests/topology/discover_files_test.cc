@@ -76,8 +76,15 @@ TEST_F(DiscoverFiles, AHugeFileIsNotRead) {
 }
 
 TEST_F(DiscoverFiles, HugeDescriptionsAreNotBuilt) {
-  for (const char* text : {"pack:1000 core:100000", "4000000000", "pack:99999999999999999999 core:2", "0xffffff"})
+  for (const char* text : {"pack:1000 core:100000", "4000000000", "pack:99999999999999999999 core:2", "0xffffff",
+                           "2[numa]99999", "2(memory=1GB)99999", "pack:2 [numa(memory=1GB)]core:99999 pu:1"})
     expect_refused(from_synthetic(text), absl::StatusCode::kInvalidArgument, "16384 cpus");
+}
+
+TEST_F(DiscoverFiles, LevelsHaveTypesOrNoneHas) {
+  for (const char* text : {"pack:2 5core:4 pu:2(indexes=2*8:8*2)", "pack:2 [numa]5 pu:2", "2 core:4"})
+    expect_refused(from_synthetic(text), absl::StatusCode::kInvalidArgument, "all levels have a type or none");
+  EXPECT_TRUE(from_synthetic("2[numa]3 4").ok());
 }
 
 TEST_F(DiscoverFiles, EnvironmentStandsInForTheMachine) {

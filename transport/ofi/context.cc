@@ -71,7 +71,6 @@ OfiContext::~OfiContext() {
 
 Capabilities OfiContext::capabilities() const {
   return {.one_sided = provider_->rdma,  // else the provider copies when its owner polls
-          .gpu_memory = GpuMemory::staged,
           .ordered_puts = provider_->ordered,
           .max_message_bytes = kMaxMessageBytes,
           .immediate_bits = provider_->immediate_bits};

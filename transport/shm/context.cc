@@ -49,7 +49,6 @@ ShmContext::~ShmContext() {
 
 Capabilities ShmContext::capabilities() const {
   return {.one_sided = true,
-          .gpu_memory = GpuMemory::none,
           .direct_map = true,
           .ordered_puts = true,
           .wait_by_fd = true,

@@ -54,7 +54,6 @@ TcpContext::~TcpContext() {
 
 Capabilities TcpContext::capabilities() const {
   return {.one_sided = false,  // the peer's owner thread must poll for a put to land
-          .gpu_memory = GpuMemory::staged,
           .max_message_bytes = kMaxMessageBytes};
 }
 

@@ -78,7 +78,6 @@ absl::Status UcxContext::start() {
 
 Capabilities UcxContext::capabilities() const {
   return {.one_sided = false,  // the peer's owner thread must poll for a put to land
-          .gpu_memory = GpuMemory::staged,
           .max_message_bytes = kMaxMessageBytes};
 }
 
