@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
+#include "absl/status/status.h"
 #include "base/gpu_memory.h"
+#include "base/memory.h"
 
 namespace gradrail::transport {
 
@@ -32,5 +35,10 @@ struct Capabilities {
   size_t max_message_bytes = 0;
   int immediate_bits = 64;  ///< low bits of the immediate that arrive
 };
+
+/// Whether a transport that takes GPU memory in these ways may look at this memory at all.
+/// Errors  INVALID_ARGUMENT: memory of a GPU that came without its source, or in a way that is closed; names the
+/// remedy.
+absl::Status check_memory(std::string_view transport, const MemorySpan& memory, const GpuWays& ways = {});
 
 }  // namespace gradrail::transport

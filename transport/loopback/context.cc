@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/status.h"
 #include "fmt/format.h"
+#include "transport/capabilities.h"
 #include "transport/loopback/address_table.h"
 #include "transport/loopback/connection.h"
 #include "transport/loopback/doorbell.h"
@@ -49,7 +51,7 @@ LoopbackContext::~LoopbackContext() {
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> LoopbackContext::register_memory(MemorySpan memory, Access access) {
-  if (memory.kind != MemoryKind::host) return absl::InvalidArgumentError("loopback: reaches host memory only");
+  GRADRAIL_RETURN_IF_ERROR(check_memory("loopback", memory));
   return std::make_unique<LoopbackRegion>(memory, access, regions_);
 }
 

@@ -48,6 +48,11 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   absl::StatusOr<std::unique_ptr<Domain>> home = context->open_domain();
   if (!home.ok()) return home.status();
   context->home_ = *std::move(home);
+  if (context->provider_->device_memory && !context->home_->is_peer_to_peer()) {
+    context->provider_->gpu = GpuWays::none(
+        fmt::format("moves host memory only: libfabric's provider {} would copy GPU memory through the host",
+                    context->provider_->name));
+  }
   absl::StatusOr<std::unique_ptr<Context>> lifeline = tcp::open({.bind_host = options.bind_host});
   if (!lifeline.ok()) return lifeline.status();
   context->lifeline_ = *std::move(lifeline);
@@ -71,6 +76,7 @@ OfiContext::~OfiContext() {
 
 Capabilities OfiContext::capabilities() const {
   return {.one_sided = provider_->rdma,  // else the provider copies when its owner polls
+          .gpu = provider_->gpu,
           .ordered_puts = provider_->ordered,
           .max_message_bytes = kMaxMessageBytes,
           .immediate_bits = provider_->immediate_bits};
@@ -79,15 +85,15 @@ Capabilities OfiContext::capabilities() const {
 absl::StatusOr<std::unique_ptr<Domain>> OfiContext::open_domain() { return Domain::open(*provider_, fabric_.get()); }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> OfiContext::register_memory(MemorySpan memory, Access access) {
-  absl::StatusOr<std::unique_ptr<Region>> region = regions_.add(memory, access);
-  if (!region.ok()) return region.status();
+  GRADRAIL_RETURN_IF_ERROR(check_memory("ofi", memory, provider_->gpu));
+  std::unique_ptr<Region> region = regions_.add(memory, access);
   // Here and not at the first use: that the limit on locked memory is too low should be known before peers come.
   if (!provider_->binds_regions) {
     absl::Status status =
-        access == Access::local ? (*region)->descriptor_in(*home_).status() : (*region)->open_in(*home_).status();
+        access == Access::local ? region->descriptor_in(*home_).status() : region->open_in(*home_).status();
     if (!status.ok()) return status;
   }
-  return *std::move(region);
+  return region;
 }
 
 absl::StatusOr<std::string> OfiContext::listen(const std::string& address) { return lifeline_->listen(address); }

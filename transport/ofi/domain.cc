@@ -3,7 +3,12 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 
+#include <optional>
+#include <utility>
+
 #include "base/random_bits.h"
+#include "transport/ofi/dma_buf.h"
+#include "transport/ofi/endpoint.h"
 #include "transport/ofi/native_error.h"
 
 namespace gradrail::transport::ofi {
@@ -22,7 +27,8 @@ absl::StatusOr<std::unique_ptr<Domain>> Domain::open(const Provider& provider, f
 }
 
 absl::StatusOr<Registration> Domain::add(MemorySpan memory, Access access) {
-  uint64_t flags = provider_.needs_descriptors ? FI_READ | FI_WRITE : 0;
+  const bool gpu = memory.kind == MemoryKind::cuda;
+  uint64_t flags = provider_.needs_descriptors || gpu ? FI_READ | FI_WRITE : 0;
   if (allows(access, Access::remote_read)) flags |= FI_REMOTE_READ;
   if (allows(access, Access::remote_write)) flags |= FI_REMOTE_WRITE;
   return register_with(memory, flags);
@@ -32,16 +38,44 @@ absl::StatusOr<Registration> Domain::add_messages(MemorySpan memory) {
   return register_with(memory, provider_.needs_descriptors ? FI_SEND | FI_RECV : 0);
 }
 
+bool Domain::is_peer_to_peer() {
+  fid_ep* made = nullptr;
+  if (fi_endpoint(domain_.get(), provider_.info.get(), &made, nullptr) != 0) return false;
+  const Handle<fid_ep> endpoint(made);
+  return require_peer_to_peer(made) != -FI_EOPNOTSUPP;
+}
+
+int Domain::register_gpu(const MemorySpan& memory, const DmaBuf* dma_buf, uint64_t flags, uint64_t key, fid_mr** mr) {
+  if (dma_buf != nullptr) return register_dma_buf(domain_.get(), *dma_buf, memory, flags, key, mr);
+  const iovec where = {memory.data, memory.bytes};
+  fi_mr_attr attributes{};
+  attributes.mr_iov = &where;
+  attributes.iov_count = 1;
+  attributes.access = flags;
+  attributes.requested_key = key;
+  attributes.iface = FI_HMEM_CUDA;
+  attributes.device.cuda = memory.gpu->ordinal();
+  return fi_mr_regattr(domain_.get(), &attributes, 0, mr);
+}
+
 absl::StatusOr<fid_mr*> Domain::try_register(MemorySpan memory, uint64_t flags) {
+  const bool gpu = memory.kind == MemoryKind::cuda;
+  std::optional<DmaBuf> dma_buf;  // until the registration has returned, which then holds the memory itself
+  if (gpu && memory.gpu->way() == GpuDirect::dma_buf) {
+    absl::StatusOr<DmaBuf> exported = memory.gpu->export_dma_buf(memory.data, memory.bytes);
+    if (!exported.ok()) return exported.status();
+    dma_buf = *std::move(exported);
+  }
   int error = 0;
   for (int attempt = 0; attempt < kKeyAttempts; ++attempt) {
     const uint64_t key = provider_.chooses_keys ? 0 : random_bits() & provider_.key_mask;
     fid_mr* mr = nullptr;
-    error = fi_mr_reg(domain_.get(), memory.data, memory.bytes, flags, 0, key, 0, &mr, nullptr);
+    error = gpu ? register_gpu(memory, dma_buf ? &*dma_buf : nullptr, flags, key, &mr)
+                : fi_mr_reg(domain_.get(), memory.data, memory.bytes, flags, 0, key, 0, &mr, nullptr);
     if (error == 0) return mr;
     if (error != -FI_ENOKEY) break;
   }
-  return registration_error(memory.bytes, -error);
+  return gpu ? gpu_registration_error(memory, provider_.device, -error) : registration_error(memory.bytes, -error);
 }
 
 absl::StatusOr<Registration> Domain::register_with(MemorySpan memory, uint64_t flags) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "base/gpu_memory.h"
 #include "base/memory.h"
 #include "transport/memory_region.h"
 #include "transport/ofi/handle.h"
@@ -30,8 +31,10 @@ class Domain {
   static absl::StatusOr<std::unique_ptr<Domain>> open(const Provider& provider, fid_fabric* fabric);
 
   /// For local use of `memory`, and for peers as far as `access` says.
-  /// Errors  RESOURCE_EXHAUSTED: names the limit.
+  /// Errors  RESOURCE_EXHAUSTED: names the limit. FAILED_PRECONDITION: this device does not reach that GPU's memory.
   absl::StatusOr<Registration> add(MemorySpan memory, Access access);
+  /// Whether endpoints would reach GPU memory with the device and nothing else, as far as the provider has a choice.
+  bool is_peer_to_peer();
   /// Buffers of small messages.
   absl::StatusOr<Registration> add_messages(MemorySpan memory);
 
@@ -44,6 +47,7 @@ class Domain {
   Domain(const Provider& provider, Handle<fid_domain> domain) : provider_(provider), domain_(std::move(domain)) {}
   absl::StatusOr<Registration> register_with(MemorySpan memory, uint64_t flags);
   absl::StatusOr<fid_mr*> try_register(MemorySpan memory, uint64_t flags);
+  int register_gpu(const MemorySpan& memory, const DmaBuf* dma_buf, uint64_t flags, uint64_t key, fid_mr** mr);
 
   const Provider& provider_;
   const Handle<fid_domain> domain_;

@@ -18,6 +18,11 @@ constexpr size_t kQueueEntries = 1024;
 
 }  // namespace
 
+int require_peer_to_peer(fid_ep* endpoint) {
+  const int wanted = FI_HMEM_P2P_REQUIRED;
+  return fi_setopt(&endpoint->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &wanted, sizeof(wanted));
+}
+
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::open(fid_fabric* fabric, Domain& domain, bool accepts) {
   std::unique_ptr<Endpoint> made(new Endpoint(domain));
   if (absl::Status status = made->open_queue(); !status.ok()) return status;
@@ -95,6 +100,8 @@ absl::Status Endpoint::make_from(fi_info* info) {
   int error = fi_endpoint(domain_.fid(), info, &endpoint, nullptr);
   if (error != 0) return native_error("open endpoint", -error);
   endpoint_.reset(endpoint);
+  // A refusal was heard when the context was opened: then no GPU memory comes here.
+  if (domain_.provider().device_memory) require_peer_to_peer(endpoint);
   error = fi_ep_bind(endpoint, addresses_ != nullptr ? &addresses_->fid : &events_->fid, 0);
   if (error == 0) error = fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV);
   if (error == 0) error = fi_enable(endpoint);

@@ -23,6 +23,10 @@ struct Operation {
   uint32_t slot = 0;  ///< of whoever posted it
 };
 
+/// Asks for GPU memory to be reached by the device alone: a provider that copies it through the host instead would
+/// pass for GPUDirect. What libfabric answers: providers that know no other way, as verbs, do not know the question.
+int require_peer_to_peer(fid_ep* endpoint);
+
 /// One connection's endpoint with a completion queue and an address table of its own: that tells whose completion it
 /// is without spending bits of the immediate, and closing it ends all that is under way for this peer and no other.
 class Endpoint {

@@ -63,7 +63,7 @@ absl::StatusOr<const Registration*> Region::registration_in(Domain& domain, bool
 }
 
 absl::StatusOr<void*> Region::descriptor_in(Domain& domain) const {
-  if (!domain.provider().needs_descriptors) return nullptr;
+  if (!domain.provider().needs_descriptors && span().kind == MemoryKind::host) return nullptr;
   const absl::StatusOr<const Registration*> found = registration_in(domain, false);
   if (!found.ok()) return found.status();
   return (*found)->descriptor;
@@ -71,12 +71,7 @@ absl::StatusOr<void*> Region::descriptor_in(Domain& domain) const {
 
 absl::StatusOr<const Registration*> Region::open_in(Domain& domain) const { return registration_in(domain, true); }
 
-absl::StatusOr<std::unique_ptr<Region>> RegionTable::add(MemorySpan memory, Access access) {
-  if (memory.kind != MemoryKind::host) {
-    return absl::InvalidArgumentError(
-        "ofi: only host memory can be registered; stage GPU memory through pinned memory");
-  }
-  if (memory.data == nullptr && memory.bytes > 0) return absl::InvalidArgumentError("ofi: no memory to register");
+std::unique_ptr<Region> RegionTable::add(MemorySpan memory, Access access) {
   if (free_.empty()) {
     free_.push_back(static_cast<uint32_t>(slots_.size()));
     slots_.emplace_back();

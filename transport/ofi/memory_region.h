@@ -38,7 +38,8 @@ class Region final : public MemoryRegion {
   ~Region() override;
 
   const RegionKey& region_key() const { return region_key_; }
-  /// For transfers from and to this memory over endpoints of `domain`. Null: the provider needs no descriptor.
+  /// For transfers from and to this memory over endpoints of `domain`. Null: the provider needs no descriptor for it;
+  /// for GPU memory each does, since that is how it knows what the address means.
   /// Errors  RESOURCE_EXHAUSTED: locked memory.
   absl::StatusOr<void*> descriptor_in(Domain& domain) const;
   /// For a peer of `domain` that has shown the key.
@@ -61,8 +62,8 @@ class Region final : public MemoryRegion {
 /// The regions of one Context by number, and the one place that decides what a peer may use.
 class RegionTable {
  public:
-  /// Errors  INVALID_ARGUMENT: not host memory.
-  absl::StatusOr<std::unique_ptr<Region>> add(MemorySpan memory, Access access);
+  /// Of memory that the provider takes (check_memory()).
+  std::unique_ptr<Region> add(MemorySpan memory, Access access);
   /// The region that this key opens.
   /// Errors  PERMISSION_DENIED: the reason, as the peer may read it.
   absl::StatusOr<const Region*> find(const RegionKey& key) const;

@@ -3,6 +3,7 @@
 #include <rdma/fi_errno.h>
 #include <sys/resource.h>
 
+#include "base/gpu_memory.h"
 #include "fmt/format.h"
 
 namespace gradrail::transport::ofi {
@@ -71,6 +72,22 @@ absl::Status registration_error(size_t bytes, int error) {
       "`ulimit -l unlimited` in the shell, or LimitMEMLOCK=infinity in the systemd unit, or memlock in "
       "/etc/security/limits.conf)",
       bytes, fi_strerror(error), limit_text()));
+}
+
+absl::Status gpu_registration_error(const MemorySpan& memory, std::string_view device, int error) {
+  const bool dma_buf = memory.gpu->way() == GpuDirect::dma_buf;
+  const std::string text = fmt::format("ofi: register {} bytes of GPU {} with {} by {}: {}", memory.bytes,
+                                       memory.gpu->ordinal(), device, name_of(memory.gpu->way()), fi_strerror(error));
+  if (error == FI_ENOMEM || error == FI_EAGAIN) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} (the GPU shows NICs only as much memory as its BAR1 has: see `nvidia-smi -q -d MEMORY`; and `ulimit -l`)",
+        text));
+  }
+  const char* const hint = dma_buf
+                               ? "the NIC's driver must import dma-bufs: mlx5 or efa of Linux 5.12 and rdma-core 34; "
+                                 "or --gpu-direct peermem"
+                               : "is nvidia_peermem loaded after the NIC's driver? or --gpu-direct dmabuf";
+  return absl::FailedPreconditionError(fmt::format("{} ({})", text, hint));
 }
 
 }  // namespace gradrail::transport::ofi

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "base/memory.h"
 
 namespace gradrail::transport::ofi {
 
@@ -14,5 +15,7 @@ absl::Status native_error(std::string_view doing, int error, std::string_view de
 
 /// The same for a registration, whose usual cause is the limit on locked memory: names limit, bytes and remedies.
 absl::Status registration_error(size_t bytes, int error);
+/// Of GPU memory by the device of this name.
+absl::Status gpu_registration_error(const MemorySpan& memory, std::string_view device, int error);
 
 }  // namespace gradrail::transport::ofi

@@ -18,6 +18,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "transport/ofi/gpu_support.h"
 #include "transport/ofi/native_error.h"
 #include "transport/rdma_devices.h"
 
@@ -102,11 +103,16 @@ struct Attempt {
 };
 constexpr std::array<Attempt, 3> kAttempts = {{{FI_EP_MSG, true}, {FI_EP_RDM, true}, {FI_EP_RDM, false}}};
 
-absl::StatusOr<Info> ask(const OpenOptions& options, fi_ep_type type, bool ordered) {
-  const Info hints = make_hints(options, type, ordered);
+absl::StatusOr<Info> ask(const OpenOptions& options, Attempt attempt, bool device_memory = false) {
+  const Info hints = make_hints(options, attempt.type, attempt.ordered);
   if (hints == nullptr) return native_error("fi_allocinfo", FI_ENOMEM);
+  if (device_memory) {
+    hints->caps |= FI_HMEM;
+    hints->domain_attr->mr_mode |= FI_MR_HMEM;
+  }
+  const uint32_t version = device_memory ? gpu_api_version() : FI_VERSION(1, 17);
   fi_info* list = nullptr;
-  const int error = fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &list);
+  const int error = fi_getinfo(version, nullptr, nullptr, 0, hints.get(), &list);
   if (error != 0 && error != -FI_ENODATA) return native_error("fi_getinfo", -error);
   return Info(list);
 }
@@ -172,6 +178,34 @@ Provider describe(const fi_info& found, bool ordered) {
   return provider;
 }
 
+bool is_same_device(const fi_info& one, const fi_info& other) {
+  const auto same = [](const char* a, const char* b) { return std::string_view(a) == b; };
+  return same(one.fabric_attr->prov_name, other.fabric_attr->prov_name) &&
+         same(one.domain_attr->name, other.domain_attr->name) && source_text(one) == source_text(other);
+}
+
+/// Asked afterwards and for the device that was chosen without: GPU memory never changes which one that is, and a host
+/// without a GPU uses it as ever.
+Provider with_gpu_memory(Provider plain, const OpenOptions& options, Attempt attempt) {
+  if (const std::string why = why_no_gpu_memory(); !why.empty()) {
+    plain.gpu = GpuWays::none(why);
+    return plain;
+  }
+  const absl::StatusOr<Info> list = ask(options, attempt, /*device_memory=*/true);
+  for (const fi_info* info = list.ok() ? list->get() : nullptr; info != nullptr; info = info->next) {
+    if ((info->caps & FI_HMEM) == 0 || !is_same_device(*info, *plain.info)) continue;
+    Provider provider = describe(*info, attempt.ordered);
+    provider.device_memory = true;
+    provider.gpu = gpu_ways();
+    return provider;
+  }
+  const bool verbs = first_part(plain.name) == "verbs";
+  plain.gpu = GpuWays::none(
+      fmt::format("moves host memory only: libfabric's provider {} offers no FI_HMEM on {}{}", plain.name, plain.device,
+                  verbs ? " (that takes an mlx5 device, and nvidia_peermem or a kernel with dma-buf)" : ""));
+  return plain;
+}
+
 /// Whether libfabric has the provider that was asked for, whatever it can do.
 bool is_there(const std::string& name) {
   const Info hints(fi_allocinfo());
@@ -218,6 +252,7 @@ void prepare_environment() {
   std::call_once(once, [] {
     setenv("FI_UNIVERSE_SIZE", "4", 0);  // an endpoint here has one peer; ofi_rxm may hold two links to it for a moment
     setenv("FI_MR_CACHE_MONITOR", "disabled", 0);
+    setenv("FI_HMEM_CUDA_USE_DMABUF", "0", 0);
     // ofi_rxm's buffers, of each endpoint: 64 MB by default, where 256 of 8 KiB hold all that we send at a time.
     setenv("FI_OFI_RXM_MSG_RX_SIZE", "256", 0);
     setenv("FI_OFI_RXM_MSG_TX_SIZE", "256", 0);
@@ -246,16 +281,16 @@ bool provider_matches(std::string_view name, std::string_view wanted) {
 absl::StatusOr<Provider> choose_provider(const OpenOptions& options) {
   prepare_environment();
   Choice seen;
-  for (const auto& [type, ordered] : kAttempts) {
-    const absl::StatusOr<Info> list = ask(options, type, ordered);
+  for (const Attempt& attempt : kAttempts) {
+    const absl::StatusOr<Info> list = ask(options, attempt);
     if (!list.ok()) return list.status();
-    Choice choice = choose(list->get(), options, type);
-    if (choice.best != nullptr) return describe(*choice.best, ordered);
+    Choice choice = choose(list->get(), options, attempt.type);
+    if (choice.best != nullptr) return with_gpu_memory(describe(*choice.best, attempt.ordered), options, attempt);
     seen.others.merge(choice.others);
     seen.elsewhere.merge(choice.elsewhere);
   }
   if (seen.others.empty() && !options.ofi_provider.empty()) {  // so that the answer says what there is instead
-    const absl::StatusOr<Info> list = ask({}, FI_EP_RDM, true);
+    const absl::StatusOr<Info> list = ask({}, {FI_EP_RDM, true});
     if (list.ok()) seen.others = choose(list->get(), options, FI_EP_RDM).others;
   }
   return nothing(options, seen);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "transport/capabilities.h"
 #include "transport/ofi/handle.h"
 #include "transport/registry.h"
 
@@ -36,6 +37,8 @@ struct Provider {
   int immediate_bits = 0;
   size_t piece_bytes = 0;  ///< longest single write or read
   size_t pieces_in_flight = 0;
+  bool device_memory = false;  ///< FI_HMEM was granted
+  GpuWays gpu;
   Info info;
 
   /// Not in a child of a process that has used RDMA devices: libfabric keeps them open, and they are its parent's.
@@ -45,12 +48,13 @@ struct Provider {
 /// Sets what libfabric reads from the environment at its first use, where the user has not: queues and buffers for
 /// endpoints that have one peer each (provider.cc), and
 /// FI_UNIVERSE_SIZE, because completion queues are sized by it and soft-RoCE's stop at 32,767 entries;
-/// FI_MR_CACHE_MONITOR=disabled, because the verbs provider's cache opens every region to remote writes, whatever was
-/// asked, and keeps it open after its end.
+/// FI_HMEM_CUDA_USE_DMABUF=0, because libfabric 2 would take a dma-buf of its own for memory that is to be registered
+/// by its address; FI_MR_CACHE_MONITOR=disabled, because the verbs provider's cache opens every region to remote
+/// writes, whatever was asked, and keeps it open after its end.
 void prepare_environment();
 
 /// The best provider that has what this transport needs, on the device that has the address bind_host where that
-/// names one; or the one that the options name.
+/// names one; or the one that the options name. With FI_HMEM where that one has it and the host a GPU.
 /// Errors  UNAVAILABLE: none; says what there is.
 absl::StatusOr<Provider> choose_provider(const OpenOptions& options);
 

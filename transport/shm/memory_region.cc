@@ -11,6 +11,7 @@
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "transport/capabilities.h"
 #include "transport/shm/descriptor.h"
 
 namespace gradrail::transport::shm {
@@ -36,8 +37,7 @@ bool is_start_of_file(const std::byte* data, int fd) {
 }
 
 absl::Status check_shareable(MemorySpan span) {
-  if (span.kind != MemoryKind::host)
-    return absl::InvalidArgumentError("shm: GPU memory cannot be shared here: stage it");
+  GRADRAIL_RETURN_IF_ERROR(check_memory("shm", span));
   if (span.fd < 0) return absl::InvalidArgumentError(fmt::format("shm: memory without a file: {}", kRemedy));
   if (absl::Status sealed = check_sealed(span.fd, span.bytes); !sealed.ok()) {
     return absl::InvalidArgumentError(fmt::format("shm: {}: {}", std::string(sealed.message()), kRemedy));

@@ -5,7 +5,9 @@
 
 #include "base/crc32c.h"
 #include "base/random_bits.h"
+#include "base/status.h"
 #include "fmt/format.h"
+#include "transport/capabilities.h"
 #include "transport/tcp/little_endian.h"
 
 namespace gradrail::transport::tcp {
@@ -50,11 +52,7 @@ absl::StatusOr<RegionKey> RegionKey::parse(std::string_view key) {
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory, Access access) {
-  if (memory.kind != MemoryKind::host) {
-    return absl::InvalidArgumentError(
-        "tcp: only host memory can be registered; stage GPU memory through pinned memory");
-  }
-  if (memory.data == nullptr && memory.bytes > 0) return absl::InvalidArgumentError("tcp: no memory to register");
+  GRADRAIL_RETURN_IF_ERROR(check_memory("tcp", memory));
   const uint64_t token = random_bits();
   if (free_.empty()) {
     free_.push_back(static_cast<uint32_t>(slots_.size()));

@@ -113,7 +113,7 @@ class UcxConnection final : public Connection {
   absl::Status full() const;
   Header header_of(MessageKind kind) const;
   absl::Status post(Operation* operation, const Header& header, const std::byte* data, size_t bytes,
-                    const Region* region);
+                    const Region* region, bool by_rendezvous = false);
   void sent(Operation* operation, ucs_status_t status);
   void give_back(Operation* operation);
   absl::Status post_message(Operation* operation, size_t bytes);

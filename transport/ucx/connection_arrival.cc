@@ -56,6 +56,9 @@ ucs_status_t UcxConnection::put_arrives(const Header& header, void* data, size_t
   }
   std::byte* const target = region == nullptr ? nullptr : region->span().data + header.offset;
   const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  if (!rendezvous && region != nullptr && region->on_gpu()) {
+    return refuse(absl::DataLossError("a put to GPU memory that did not come by rendezvous"));
+  }
   if (!rendezvous && arrivals_.empty()) {
     if (target != nullptr) std::memcpy(target, data, bytes);
     if (header.notify) announce(header.value);
@@ -108,7 +111,7 @@ ucs_status_ptr_t UcxConnection::receive(void* descriptor, std::byte* target, siz
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH;
-  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.memory_type = region.memory_type();
   param.memh = region.handle();
   param.cb.recv_am = callback;
   param.user_data = user_data;
@@ -209,8 +212,9 @@ ucs_status_t UcxConnection::get_request_arrives(const Header& header) {
   Header answer = header_of(MessageKind::get_data);
   answer.value = header.value;
   const Region* const registered = header.length == 0 ? nullptr : *region;
+  const bool by_rendezvous = header.length > 0 && ((*region)->on_gpu() || header.wants_rendezvous);
   const absl::Status status =
-      post(operation, answer, (*region)->span().data + header.offset, header.length, registered);
+      post(operation, answer, (*region)->span().data + header.offset, header.length, registered, by_rendezvous);
   if (!status.ok()) fail({status.code(), fmt::format("ucx {}: answer a get: {}", ends_, message_of(status))});
   return UCS_OK;
 }
@@ -221,6 +225,9 @@ ucs_status_t UcxConnection::get_data_arrives(const Header& header, void* data, s
     return refuse(absl::DataLossError("the answer to a get that was not asked"));
   }
   if (!rendezvous) {
+    if (bytes > 0 && get.region->on_gpu()) {
+      return refuse(absl::DataLossError("the answer to a get into GPU memory did not come by rendezvous"));
+    }
     if (bytes > 0) std::memcpy(get.target, data, bytes);
     get_done(get);
     return UCS_OK;

@@ -79,7 +79,8 @@ absl::Status UcxConnection::put(LocalSlice source, RemoteSlice target, PutOption
   const std::byte* const data = source.bytes == 0 ? nullptr : region->span().data + source.offset;
   put_done_[next_put_ % kPutWindow] = false;
   ++next_put_;
-  absl::Status status = post(operation, header, data, source.bytes, source.bytes == 0 ? nullptr : region);
+  const bool on_gpu = source.bytes > 0 && (region->on_gpu() || (*key)->kind == MemoryKind::cuda);
+  absl::Status status = post(operation, header, data, source.bytes, source.bytes == 0 ? nullptr : region, on_gpu);
   if (!status.ok()) --next_put_;
   return status;
 }
@@ -149,6 +150,7 @@ absl::Status UcxConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
   header.region_token = (*key)->token;
   header.offset = source.offset;
   header.length = target.bytes;
+  header.wants_rendezvous = region->on_gpu();
   // The number of the slot, and beside it one that no late answer knows.
   const auto slot = static_cast<uint64_t>(get - gets_.data());
   header.value = ++next_get_ * kMaxGets + slot;
@@ -164,7 +166,7 @@ absl::Status UcxConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
 }
 
 absl::Status UcxConnection::post(Operation* operation, const Header& header, const std::byte* data, size_t bytes,
-                                 const Region* region) {
+                                 const Region* region, bool by_rendezvous) {
   operation->connection = this;
   operation->header = encode(header);
   ucp_request_param_t param{};
@@ -177,7 +179,12 @@ absl::Status UcxConnection::post(Operation* operation, const Header& header, con
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
   }
+  if (by_rendezvous) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_RNDV;
+  }
   if (region != nullptr) {
+    param.memory_type = region->memory_type();
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     param.memh = region->handle();
   }

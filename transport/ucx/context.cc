@@ -39,7 +39,7 @@ UcxContext::UcxContext(Worker worker, std::unique_ptr<Context> lifelines, tcp::F
       epoll_(std::move(epoll)),
       worker_address_(std::move(worker_address)),
       id_(random_bits()),
-      regions_(worker_.context(), id_, [this](const Region& region) { region_ends(region); }) {}
+      regions_(worker_, id_, [this](const Region& region) { region_ends(region); }) {}
 
 UcxContext::~UcxContext() {
   for (const auto& connection : connections_) {
@@ -78,6 +78,7 @@ absl::Status UcxContext::start() {
 
 Capabilities UcxContext::capabilities() const {
   return {.one_sided = false,  // the peer's owner thread must poll for a put to land
+          .gpu = worker_.gpu(),
           .max_message_bytes = kMaxMessageBytes};
 }
 

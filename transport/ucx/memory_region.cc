@@ -5,7 +5,9 @@
 
 #include "base/crc32c.h"
 #include "base/random_bits.h"
+#include "base/status.h"
 #include "fmt/format.h"
+#include "transport/capabilities.h"
 #include "transport/tcp/little_endian.h"
 #include "transport/ucx/native_error.h"
 
@@ -16,9 +18,11 @@ using tcp::load_le;
 using tcp::store_le;
 
 // Key:  "ucx1" | region u32 | context u64 | token u64 | bytes u64 | access u32 | crc32c of all before
+//       access: bits 0 and 1 as in Access, bit 2: the memory of a GPU
 constexpr std::string_view kKeyMagic = "ucx1";
 constexpr size_t kKeyBytes = 40;
 constexpr size_t kCrcOffset = kKeyBytes - 4;
+constexpr uint32_t kOnGpu = 4;
 
 unsigned protection(Access access) {
   unsigned flags = UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_LOCAL_WRITE;
@@ -37,7 +41,7 @@ std::string RegionKey::encode() const {
   store_le(&out[8], context);
   store_le(&out[16], token);
   store_le(&out[24], bytes);
-  store_le(&out[32], static_cast<uint32_t>(access));
+  store_le(&out[32], static_cast<uint32_t>(access) | (kind == MemoryKind::cuda ? kOnGpu : 0));
   store_le(&out[kCrcOffset], crc32c(out.data(), kCrcOffset));
   return std::string(reinterpret_cast<const char*>(out.data()), out.size());
 }
@@ -50,11 +54,13 @@ absl::StatusOr<RegionKey> RegionKey::parse(std::string_view key) {
   if (load_le<uint32_t>(from + kCrcOffset) != crc32c(from, kCrcOffset)) {
     return absl::InvalidArgumentError("ucx: damaged region key");
   }
+  const auto access = load_le<uint32_t>(from + 32);
   return RegionKey{.context = load_le<uint64_t>(from + 8),
                    .region = load_le<uint32_t>(from + 4),
                    .token = load_le<uint64_t>(from + 16),
                    .bytes = load_le<uint64_t>(from + 24),
-                   .access = static_cast<Access>(load_le<uint32_t>(from + 32) & 3)};
+                   .access = static_cast<Access>(access & 3),
+                   .kind = (access & kOnGpu) != 0 ? MemoryKind::cuda : MemoryKind::host};
 }
 
 Region::Region(RegionTable& table, uint32_t number, MemorySpan memory, Access access, std::string key, ucp_mem_h handle)
@@ -69,19 +75,44 @@ absl::StatusOr<ucp_mem_h> RegionTable::map(MemorySpan memory, Access access) con
   params.address = memory.data;
   params.length = memory.bytes;
   params.prot = protection(access);
-  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  params.memory_type = memory.kind == MemoryKind::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
   ucp_mem_h handle = nullptr;
-  const ucs_status_t status = ucp_mem_map(context_, &params, &handle);
+  const ucs_status_t status = ucp_mem_map(worker_.context(), &params, &handle);
   if (status != UCS_OK) return registration_error(memory.bytes, status);
+  if (absl::Status fit = check_device(memory, handle); !fit.ok()) {
+    ucp_mem_unmap(worker_.context(), handle);
+    return fit;
+  }
   return handle;
 }
 
+size_t RegionTable::packed_bytes(ucp_mem_h handle) const {
+  void* packed = nullptr;
+  size_t bytes = 0;
+  if (ucp_rkey_pack(worker_.context(), handle, &packed, &bytes) != UCS_OK) return 0;
+  ucp_rkey_buffer_release(packed);
+  return bytes;
+}
+
+// ucp_mem_map is content when no device takes the memory, and would copy it through the host later. It shows in what it
+// packs for peers: no more than for a region of nothing.
+absl::Status RegionTable::check_device(const MemorySpan& memory, ucp_mem_h handle) const {
+  if (memory.kind != MemoryKind::cuda || !worker_.rdma()) return absl::OkStatus();
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  ucp_mem_h nothing = nullptr;
+  if (ucp_mem_map(worker_.context(), &params, &nothing) != UCS_OK) return absl::OkStatus();
+  const bool taken = packed_bytes(handle) > packed_bytes(nothing);
+  ucp_mem_unmap(worker_.context(), nothing);
+  if (taken) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "ucx: no RDMA device registers {} bytes of GPU {} by {} (is nvidia_peermem loaded, or does the driver "
+      "of the device import dma-bufs? UCX_LOG_LEVEL=info tells more)",
+      memory.bytes, memory.gpu->ordinal(), name_of(memory.gpu->way())));
+}
+
 absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory, Access access) {
-  if (memory.kind != MemoryKind::host) {
-    return absl::InvalidArgumentError(
-        "ucx: only host memory can be registered; stage GPU memory through pinned memory");
-  }
-  if (memory.data == nullptr && memory.bytes > 0) return absl::InvalidArgumentError("ucx: no memory to register");
+  GRADRAIL_RETURN_IF_ERROR(check_memory("ucx", memory, worker_.gpu()));
   ucp_mem_h handle = nullptr;
   if (memory.bytes > 0) {
     const absl::StatusOr<ucp_mem_h> mapped = map(memory, access);
@@ -94,7 +125,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory
   }
   const uint32_t number = free_.back();
   free_.pop_back();
-  const RegionKey key = {context_id_, number, random_bits(), memory.bytes, access};
+  const RegionKey key = {context_id_, number, random_bits(), memory.bytes, access, memory.kind};
   auto region = std::make_unique<Region>(*this, number, memory, access, key.encode(), handle);
   slots_[number] = {region.get(), key.token};
   return region;
@@ -104,7 +135,7 @@ void RegionTable::remove(const Region& region, uint32_t number, ucp_mem_h handle
   slots_[number] = {};
   before_end_(region);
   free_.push_back(number);
-  if (handle != nullptr) ucp_mem_unmap(context_, handle);
+  if (handle != nullptr) ucp_mem_unmap(worker_.context(), handle);
 }
 
 absl::StatusOr<const Region*> RegionTable::resolve(const Header& header, uint64_t bytes, Access wanted) const {

@@ -12,17 +12,20 @@
 #include "absl/status/statusor.h"
 #include "transport/memory_region.h"
 #include "transport/ucx/wire.h"
+#include "transport/ucx/worker.h"
 
 namespace gradrail::transport::ucx {
 
-/// What a key says: whose region, which, the proof that its holder may use it, and its bounds. There is no key of the
-/// device in it: peers name regions, and the owner's worker alone decides what that opens and moves the bytes.
+/// What a key says: whose region, which, the proof that its holder may use it, its bounds, and whether a GPU holds it.
+/// There is no key of the device in it: peers name regions, and the owner's worker alone decides what that opens and
+/// moves the bytes.
 struct RegionKey {
   uint64_t context = 0;
   uint32_t region = 0;
   uint64_t token = 0;
   uint64_t bytes = 0;
   Access access = Access::local;
+  MemoryKind kind = MemoryKind::host;
 
   std::string encode() const;
   /// Errors  INVALID_ARGUMENT: not a key of this transport, or damaged.
@@ -38,6 +41,9 @@ class Region final : public MemoryRegion {
 
   /// UCX's registration; null for a region of no bytes.
   ucp_mem_h handle() const { return handle_; }
+  bool on_gpu() const { return span().kind == MemoryKind::cuda; }
+  /// Told with every operation: UCX must not have to guess what an address means.
+  ucs_memory_type_t memory_type() const { return on_gpu() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST; }
 
  private:
   RegionTable& table_;
@@ -49,10 +55,11 @@ class Region final : public MemoryRegion {
 class RegionTable {
  public:
   /// `before_end` is called with each region that ends, while it can still be used: nothing may use it afterwards.
-  RegionTable(ucp_context_h context, uint64_t context_id, std::function<void(const Region&)> before_end)
-      : context_(context), context_id_(context_id), before_end_(std::move(before_end)) {}
+  RegionTable(const Worker& worker, uint64_t context_id, std::function<void(const Region&)> before_end)
+      : worker_(worker), context_id_(context_id), before_end_(std::move(before_end)) {}
 
-  /// Errors  INVALID_ARGUMENT: not host memory. RESOURCE_EXHAUSTED: the device does not take so much.
+  /// Errors  INVALID_ARGUMENT: memory that UCX does not take (check_memory()). RESOURCE_EXHAUSTED: the device does not
+  ///         take so much. FAILED_PRECONDITION: no device reaches that GPU's memory.
   absl::StatusOr<std::unique_ptr<MemoryRegion>> add(MemorySpan memory, Access access);
 
   /// The region that a header names, if its sender may reach `bytes` bytes there in this way.
@@ -66,9 +73,11 @@ class RegionTable {
     uint64_t token = 0;
   };
   absl::StatusOr<ucp_mem_h> map(MemorySpan memory, Access access) const;
+  size_t packed_bytes(ucp_mem_h handle) const;
+  absl::Status check_device(const MemorySpan& memory, ucp_mem_h handle) const;
   void remove(const Region& region, uint32_t number, ucp_mem_h handle);
 
-  const ucp_context_h context_;
+  const Worker& worker_;
   const uint64_t context_id_;
   const std::function<void(const Region&)> before_end_;
   std::vector<Slot> slots_;

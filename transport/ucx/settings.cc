@@ -33,7 +33,7 @@ std::string Setting::short_name() const {
   return name;
 }
 
-std::vector<Setting> settings(const OpenOptions& options, const std::vector<RdmaPort>& ports) {
+std::vector<Setting> settings(const OpenOptions& options, const std::vector<RdmaPort>& ports, const GpuHost& gpu) {
   std::vector<Setting> wanted;
   // Up to 1.18 UCX chooses a RoCE v2 GID of IPv4, whose UD packets soft-RoCE drops without a word, so that no wire-up
   // comes through. GID 0 is the link-local one. Real adapters are left to UCX's own choice, which suits them.
@@ -42,7 +42,10 @@ std::vector<Setting> settings(const OpenOptions& options, const std::vector<Rdma
   if (all_soft) wanted.push_back({"IB_GID_INDEX", "0"});
   // ud comes along for wire-up by itself. As a path of its own it copies, and up to 1.13 an endpoint that ends before
   // its wire-up is over makes UCX abort.
-  if (options.rdma_only) wanted.push_back({"TLS", "rc,dc"});
+  // cuda_copy carries nothing to peers: it knows what GPU memory is.
+  if (options.rdma_only) wanted.push_back({"TLS", gpu.has_driver ? "rc,dc,cuda_copy" : "rc,dc"});
+  // Else bulk of GPUs may travel in pieces that UCX copies through the host.
+  if (gpu.has_driver) wanted.push_back({"RNDV_SCHEME", "get_zcopy"});
   if (const std::string devices = devices_of(options.bind_host, ports); !devices.empty()) {
     wanted.push_back({"NET_DEVICES", devices});
   }
@@ -50,8 +53,8 @@ std::vector<Setting> settings(const OpenOptions& options, const std::vector<Rdma
   return wanted;
 }
 
-void tame_library() {
-  static const bool done = [] {
+void tame_library(const GpuHost& gpu) {
+  static const bool done = [&] {
     // Variables that 1.13 lets nobody set but the environment. They are read when a worker is made, after this.
     // UCX hides shared memory from endpoints that report errors unless told; deaths are seen by the lifeline.
     setenv("UCX_POSIX_ERROR_HANDLING", "y", 0);
@@ -64,6 +67,8 @@ void tame_library() {
       setenv((std::string("UCX_") + lane + "_TIMEOUT").c_str(), "250ms", 0);
       setenv((std::string("UCX_") + lane + "_RETRY_COUNT").c_str(), "6", 0);
     }
+    // With both at hand UCX would take a dma-buf where it can and the module where it cannot, and not say which.
+    if (gpu.has_driver) setenv("UCX_CUDA_COPY_DMABUF", gpu.has_peer_memory_module ? "n" : "y", 0);
     // Every loss of a peer would be told twice, and memory that cannot be locked at length: our errors say it.
     if (!set_by_user("LOG_LEVEL")) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
     if (!set_by_user("HANDLE_ERRORS") && !set_by_user("ERROR_SIGNALS")) {

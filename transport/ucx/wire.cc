@@ -8,10 +8,15 @@ namespace gradrail::transport::ucx {
 using tcp::load_le;
 using tcp::store_le;
 
+namespace {
+constexpr uint8_t kNotify = 1;
+constexpr uint8_t kRendezvous = 2;
+}  // namespace
+
 HeaderBytes encode(const Header& header) {
   HeaderBytes bytes{};
   bytes[0] = static_cast<std::byte>(header.kind);
-  bytes[1] = static_cast<std::byte>(header.notify ? 1 : 0);
+  bytes[1] = static_cast<std::byte>((header.notify ? kNotify : 0) | (header.wants_rendezvous ? kRendezvous : 0));
   store_le(&bytes[4], header.connection);
   store_le(&bytes[8], header.token);
   store_le(&bytes[16], header.sequence);
@@ -30,9 +35,12 @@ absl::StatusOr<Header> decode(absl::Span<const std::byte> bytes) {
   if (kind < static_cast<uint8_t>(MessageKind::put) || kind > static_cast<uint8_t>(MessageKind::hello)) {
     return absl::DataLossError(fmt::format("message of unknown kind {}", kind));
   }
-  Header header{.kind = static_cast<MessageKind>(kind), .notify = flags == 1};
-  const bool may_notify = header.kind == MessageKind::put;
-  if (flags > 1 || (flags != 0 && !may_notify) || bytes[2] != std::byte{0} || bytes[3] != std::byte{0}) {
+  Header header{
+      .kind = static_cast<MessageKind>(kind), .notify = flags == kNotify, .wants_rendezvous = flags == kRendezvous};
+  const uint8_t may = header.kind == MessageKind::put           ? kNotify
+                      : header.kind == MessageKind::get_request ? kRendezvous
+                                                                : 0;
+  if ((flags != 0 && flags != may) || bytes[2] != std::byte{0} || bytes[3] != std::byte{0}) {
     return absl::DataLossError(fmt::format("{} with unknown flags", kind_name(header.kind)));
   }
   if (bytes.size() != header.bytes()) {

@@ -25,10 +25,14 @@ namespace gradrail::transport::ucx {
 //   hello         0                      0                0            -
 //
 // connection and token are those that the receiver gave in its greeting: one UCX worker hears all peers, and this says
-// which of them speaks. sequence counts puts and, on its own, messages. flags: bit 0, notify with `value`.
-// length is there only in a get_request. The hello is the first of either side: the path is there.
+// which of them speaks. sequence counts puts and, on its own, messages. flags: bit 0 of a put, notify with `value`; bit
+// 1 of a get_request, answer by rendezvous. length is there only in a get_request. The hello is the first of either
+// side: the path is there.
 
 enum class MessageKind : uint8_t { put = 1, message, get_request, get_data, hello };
+
+// What comes from or goes to the memory of a GPU travels by rendezvous, however short: then the devices move it, and no
+// processor, neither UCX's code nor ours, touches an address that is not the host's.
 
 /// UCX's number for our handler; the only one.
 inline constexpr unsigned kActiveMessage = 1;
@@ -45,6 +49,7 @@ inline constexpr uint32_t kMaxGets = 64;
 struct Header {
   MessageKind kind = MessageKind::put;
   bool notify = false;
+  bool wants_rendezvous = false;
   uint32_t connection = 0;
   uint64_t token = 0;
   uint32_t sequence = 0;

@@ -16,8 +16,8 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-absl::Status configure(ucp_config_t* config, const OpenOptions& options) {
-  for (const Setting& setting : settings(options, rdma_ports())) {
+absl::Status configure(ucp_config_t* config, const OpenOptions& options, const GpuHost& gpu) {
+  for (const Setting& setting : settings(options, rdma_ports(), gpu)) {
     for (const std::string& name : {setting.name, setting.short_name()}) {
       const ucs_status_t status = ucp_config_modify(config, name.c_str(), setting.value.c_str());
       if (status != UCS_OK) return native_error(fmt::format("set {} to {}", name, setting.value), status);
@@ -32,12 +32,12 @@ absl::Status opening_error(const OpenOptions& options, ucs_status_t status) {
   return {error.code(), fmt::format("{}: {}", message_of(error), describe_rdma_devices())};
 }
 
-absl::StatusOr<ucp_context_h> init(const OpenOptions& options) {
+absl::StatusOr<ucp_context_h> init(const OpenOptions& options, const GpuHost& gpu) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return native_error("read the UCX_* variables", status);
   ucp_context_h context = nullptr;
-  absl::Status result = configure(config, options);
+  absl::Status result = configure(config, options, gpu);
   if (result.ok()) {
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES;
@@ -48,6 +48,12 @@ absl::StatusOr<ucp_context_h> init(const OpenOptions& options) {
   ucp_config_release(config);
   if (!result.ok()) return result;
   return context;
+}
+
+GpuWays ask_for_gpus(ucp_context_h context, const GpuHost& gpu) {
+  ucp_context_attr_t answer{};
+  answer.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  return gpu_ways(ucp_context_query(context, &answer) == UCS_OK ? answer.memory_types : 0, gpu);
 }
 
 // A device's queues live in locked memory. Where there is not enough, UCX opens all the same and then tries again and
@@ -74,8 +80,9 @@ absl::Status check_locked_memory(ucp_context_h context) {
 }  // namespace
 
 absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
-  tame_library();
-  const absl::StatusOr<ucp_context_h> context = init(options);
+  const GpuHost gpu = GpuHost::look();
+  tame_library(gpu);
+  const absl::StatusOr<ucp_context_h> context = init(options, gpu);
   if (!context.ok()) return context.status();
   Worker worker(*context);
   std::string resources;
@@ -87,6 +94,8 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
         fmt::format("ucx: no RDMA device in what UCX would use ({}): {}; see UCX_TLS and UCX_NET_DEVICES", resources,
                     describe_rdma_devices()));
   }
+  worker.gpu_ = ask_for_gpus(*context, gpu);
+  worker.rdma_ = rdma;
   if (absl::Status status = worker.create_worker(); !status.ok()) return status;
   return worker;
 }
@@ -109,7 +118,9 @@ absl::Status Worker::create_worker() {
 Worker::Worker(Worker&& other) noexcept
     : context_(std::exchange(other.context_, nullptr)),
       worker_(std::exchange(other.worker_, nullptr)),
-      event_fd_(other.event_fd_) {}
+      event_fd_(other.event_fd_),
+      gpu_(std::move(other.gpu_)),
+      rdma_(other.rdma_) {}
 
 Worker::~Worker() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "transport/capabilities.h"
 #include "transport/registry.h"
 
 namespace gradrail::transport::ucx {
@@ -23,6 +24,9 @@ class Worker {
   /// Readable when there is progress to make, once armed.
   int event_fd() const { return event_fd_; }
   absl::StatusOr<std::string> address() const;
+  const GpuWays& gpu() const { return gpu_; }
+  /// Whether an RDMA device is among what UCX uses.
+  bool rdma() const { return rdma_; }
   /// Leaves both to the end of the process.
   void leak() {
     worker_ = nullptr;
@@ -36,6 +40,8 @@ class Worker {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_fd_ = -1;
+  GpuWays gpu_;
+  bool rdma_ = false;
 };
 
 }  // namespace gradrail::transport::ucx
