@@ -23,6 +23,12 @@ absl::Status check_support(const PrimaryContext& context) {
                   context.label()));
 }
 
+/// Reading back over the NIC would do, too; but these GPUs are old, and what is staged is right at any age.
+absl::Status cannot_flush(const PrimaryContext& context) {
+  return absl::FailedPreconditionError(fmt::format(
+      "{} does not order what network devices write, and its driver cannot flush it (CUDA 11.3)", context.label()));
+}
+
 class Source final : public GpuMemorySource {
  public:
   Source(Compute& compute, int ordinal, GpuDirect way) : GpuMemorySource(ordinal, way), compute_(compute) {}
@@ -74,9 +80,27 @@ absl::StatusOr<std::unique_ptr<GpuMemorySource>> source_for_nics(Compute& comput
                     "workstation GPU",
                     context.label()));
   }
+  if (context.device().writes_flush == WritesFlush::read_back) return cannot_flush(context);
   const absl::Status supported = way == GpuDirect::dma_buf ? check_support(context) : peer_memory_module().status();
   if (!supported.ok()) return supported;
   return std::make_unique<Source>(compute, context.device().ordinal, way);
+}
+
+bool needs_flush(Compute& compute) {
+  const absl::StatusOr<DeviceCompute*> device = device_of(compute);
+  return device.ok() && (*device)->context()->device().writes_flush != WritesFlush::none;
+}
+
+absl::Status flush_nic_writes(Compute& compute) {
+  const absl::StatusOr<DeviceCompute*> device = device_of(compute);
+  if (!device.ok()) return absl::OkStatus();
+  const PrimaryContext& context = *(*device)->context();
+  if (context.device().writes_flush == WritesFlush::none) return absl::OkStatus();
+  if (context.device().writes_flush == WritesFlush::read_back) return cannot_flush(context);
+  context.make_current();
+  return context.status(
+      context.api().cuFlushGPUDirectRDMAWrites(cuda::kFlushWritesTargetCurrentContext, cuda::kFlushWritesToOwner),
+      "making visible what a network device wrote");
 }
 
 }  // namespace gradrail::gpu

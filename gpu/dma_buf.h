@@ -20,4 +20,11 @@ absl::Status prepare_for_peers(Compute& compute, const void* data);
 /// Errors  FAILED_PRECONDITION: the device, the driver or a missing kernel module forbid it; says which and the remedy.
 absl::StatusOr<std::unique_ptr<GpuMemorySource>> source_for_nics(Compute& compute, GpuDirect way);
 
+/// After the notice that a NIC has written into this device's memory, before anything reads it there: makes kernels and
+/// copies see what was written. How many notices have come since the last call does not matter.
+/// Errors  FAILED_PRECONDITION: the device orders nothing and the driver cannot flush: NICs must not write there.
+absl::Status flush_nic_writes(Compute& compute);
+/// Whether flush_nic_writes() has something to do on this device: false where it orders by itself (Ampere and newer).
+bool needs_flush(Compute& compute);
+
 }  // namespace gradrail::gpu

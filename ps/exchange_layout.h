@@ -19,7 +19,10 @@ namespace gradrail::ps {
 // A push is put(payload), put(SlotHeader, immediate = bucket); the way back is put(parameters), put(ReturnHeader,
 // immediate = bucket). Both sides' puts are ordered, so the notice of the header says that the bytes are there.
 
-//   variables in a worker's GPU memory, where a shard maps them: [parameters][gap][gradients], device_gradients_at().
+//   variables in a worker's GPU memory, where a shard maps them or a NIC reaches them:
+//     [parameters][gap][gradients][gap][check out][check in]     device_gradients_at(), device_check_at()
+//   The last two, of kCheckBytes each, are what the patterns come out of and go into: both directions are tried over
+//   the very registration that exchanges use, while an exchange over another path may be under way.
 
 /// Element at which the gradients begin that lie behind `elements` parameters: on a line of memory, so that both are
 /// read 16 bytes at a time.
@@ -27,6 +30,14 @@ constexpr uint64_t device_gradients_at(uint64_t elements) { return (elements + 6
 
 /// More than any network's packet: a path that loses large packets alone fails the check.
 inline constexpr size_t kCheckBytes = 16 << 10;
+
+/// Element at which the space for patterns begins.
+constexpr uint64_t device_check_at(uint64_t elements) { return 2 * device_gradients_at(elements); }
+/// Of everything.
+constexpr uint64_t device_block_bytes(uint64_t elements) {
+  return device_check_at(elements) * sizeof(float) + 2 * kCheckBytes;
+}
+
 /// Announces the pattern. A transport may carry as few as 20 bits.
 inline constexpr uint64_t kCheckImmediate = (1 << 20) - 1;
 /// Immediates below are bucket indexes.

@@ -57,6 +57,8 @@ void Shard::greet(ShardPeer& peer, const proto::Hello& hello) {
   if (imported.ok()) imported = import(hello.returns_key(), peer.returns_remote);
   peer.gradients_offered = !hello.gradients_key().empty();
   peer.device_key = hello.device_key();
+  peer.gpu_memory = hello.gpu_memory().empty() ? "" : hello.gpu_memory() == "dmabuf" ? "dmabuf" : "peermem";
+  peer.check_at = hello.check_at();
   if (imported.ok() && peer.gradients_offered) imported = import(hello.gradients_key(), peer.gradients_remote);
   if (!imported.ok()) return refuse(peer, fmt::format("region key: {}", message_of(imported)));
   peer.phase = ShardPeer::Phase::mapping;
@@ -66,7 +68,8 @@ void Shard::greet(ShardPeer& peer, const proto::Hello& hello) {
 
 void Shard::continue_mapping(ShardPeer& peer) {
   if (!peer.device_key.empty()) map_device(peer);
-  if (contexts_[peer.context_index]->capabilities().direct_map && !peer.on_device()) {
+  const bool may_map = !peer.on_device() && peer.gpu_memory.empty();
+  if (contexts_[peer.context_index]->capabilities().direct_map && may_map) {
     const absl::StatusOr<std::byte*> parameters = peer.connection->map(peer.parameters_remote);
     if (absl::IsResourceExhausted(parameters.status())) return;  // still under way
     if (!parameters.ok())
@@ -165,8 +168,15 @@ void Shard::on_check(ShardPeer& peer, uint64_t immediate) {
 }
 
 void Shard::answer_check(ShardPeer& peer) {
-  const absl::Status posted = peer.connection->put({peer.returns.region.get(), 0, kCheckBytes},
-                                                   {peer.returns_remote, 0}, {.immediate = kCheckImmediate});
+  const transport::LocalSlice pattern{peer.returns.region.get(), 0, kCheckBytes};
+  if (!peer.gpu_memory.empty() && !peer.check_put) {
+    // What parameters are put into is what must be seen to work: notices go elsewhere.
+    const absl::Status posted = peer.connection->put(pattern, {peer.parameters_remote, peer.check_at}, {});
+    if (absl::IsResourceExhausted(posted)) return;
+    if (!posted.ok()) return refuse(peer, fmt::format("the checked transfer: {}", message_of(posted)));
+    peer.check_put = true;
+  }
+  const absl::Status posted = peer.connection->put(pattern, {peer.returns_remote, 0}, {.immediate = kCheckImmediate});
   if (absl::IsResourceExhausted(posted)) return;
   if (!posted.ok()) return refuse(peer, fmt::format("the checked transfer: {}", message_of(posted)));
   peer.phase = ShardPeer::Phase::standby;

@@ -42,6 +42,9 @@ struct ShardPeer {
   bool gradients_offered = false;
   std::string device_key;      ///< of the worker's GPU memory; "": none is offered
   std::string device_refused;  ///< why that is not used
+  std::string gpu_memory;      ///< how its NIC reaches the GPU memory behind parameters_remote; "": host memory
+  uint64_t check_at = 0;       ///< where in there our pattern goes as well
+  bool check_put = false;
   uint64_t check_seed = 0;
 
   // The worker's memory, where the transport maps it, or the store's GPU a worker's; else null.
@@ -52,6 +55,7 @@ struct ShardPeer {
   bool on_device() const { return device.mapping != nullptr; }
   std::string mapped_text() const {
     if (on_device()) return " gpu-direct(ipc)";
+    if (!gpu_memory.empty()) return " gpu-direct(" + gpu_memory + ")";
     return gradients_mapped != nullptr ? " mapped" : "";
   }
 

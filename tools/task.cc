@@ -131,7 +131,6 @@ absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, Plac
 
 /// One tower computes in this thread, several each in its own.
 absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& plan, Placer& placer) {
-  GRADRAIL_RETURN_IF_ERROR(check_gpu_direct(options));
   Model model{.devices = std::make_unique<TowerDevices>(plan, options), .workload = nullptr};
   if (options.towers > 1 || options.reduce == gpu::Reduce::nccl) {
     GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, placer, model));
@@ -251,7 +250,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
        .join_timeout = std::chrono::seconds(options.flags.join_timeout_s),
        .notice = nullptr,
        .device = *std::move(device),
-       .require_device = options.flags.gpu_direct == "ipc",
+       .gpu_ways = model->devices->ways(),
+       .require_device = model->devices->forbids_staging(),
        .place_memory = [&](const MemorySpan& memory) { placer.bind_memory(0, memory); },
        .stop = &stop_requested},
       model->workload->schema());
@@ -260,7 +260,6 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
-  model->devices->decided(**client);
   if ((*client)->on_device()) model->workload->stay_on_device();
   if (options.towers == 1) placer.bind(0);
   const bool wants_checkpoints = options.flags.save_steps > 0 || !options.flags.checkpoint_dir.empty();
@@ -269,8 +268,10 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
         "--save_steps or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
   worker::ClientVariables variables(**client);
-  return train(options, variables, *model->workload,
-               [&] { return where_it_was(placer, *model, (*client)->memory(), options); });
+  return train(options, variables, *model->workload, [&] {
+    model->devices->decided(**client);
+    return where_it_was(placer, *model, (*client)->memory(), options);
+  });
 }
 
 absl::Status run_alone(const TrainOptions& given) {

@@ -8,7 +8,6 @@
 #include "fmt/ranges.h"
 #include "gpu/ipc.h"
 #include "spdlog/spdlog.h"
-#include "transport/registry.h"
 #include "worker/models/workload.h"
 
 namespace gradrail::tools {
@@ -73,55 +72,39 @@ std::vector<std::string> TowerDevices::summary(const std::string& averaged_by) c
 }
 
 absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& workload) {
-  const bool forced = direct_ == "ipc";
-  if (!forced && direct_ != "auto") return worker::DeviceMemory{};
   const auto none = [&](const std::string& why) -> absl::StatusOr<worker::DeviceMemory> {
     way_ = fmt::format("staged through pinned host memory ({})", why);
-    if (!forced) return worker::DeviceMemory{};
-    return absl::FailedPreconditionError(fmt::format("--gpu-direct ipc: {}", why));
+    if (!forbids_staging()) return worker::DeviceMemory{};
+    return absl::FailedPreconditionError(fmt::format("--gpu-direct {}: {}", direct_, why));
   };
-  if (checksums_) return none("--checksums are of bytes that pass through the host");
   const worker::DeviceBlock block = workload.device_block();
   if (block.device == nullptr) {
     return none(towers_.size() > 1 ? "several towers share a gradient" : "the tower is not on a GPU");
   }
-  absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);
-  if (!key.ok()) return none(std::string(message_of(key.status())));
-  return worker::DeviceMemory{
-      .device = block.device, .parameters = block.parameters, .gradients = block.gradients, .key = *std::move(key)};
+  if (checksums_ && forbids_staging()) return none("--checksums are of bytes that pass through the host");
+  const absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);
+  return worker::DeviceMemory{.device = block.device,
+                              .parameters = block.parameters,
+                              .gradients = block.gradients,
+                              .bytes = block.bytes,
+                              .key = key.ok() ? *key : "",
+                              .why_no_key = std::string(message_of(key.status()))};
+}
+
+std::vector<worker::GpuWay> TowerDevices::ways() const {
+  using worker::GpuWay;
+  if (checksums_) return {};
+  if (direct_ == "auto") return {GpuWay::ipc, GpuWay::dma_buf, GpuWay::peer_memory};
+  for (const GpuWay way : {GpuWay::ipc, GpuWay::dma_buf, GpuWay::peer_memory}) {
+    if (direct_ == worker::name_of(way)) return {way};
+  }
+  return {};
 }
 
 void TowerDevices::decided(const worker::Client& client) {
-  if (client.on_device()) {
-    way_ = "ipc (the parameter server's GPU reads gradients and stores parameters in this GPU's memory)";
-  } else if (direct_ == "staged") {
-    way_ = "staged through pinned host memory (--gpu-direct staged)";
-  } else if (!client.why_not_on_device().empty()) {
-    way_ = fmt::format("staged through pinned host memory ({}; no transport here takes GPU memory directly)",
-                       client.why_not_on_device());
-  }
-}
-
-absl::Status check_gpu_direct(const TrainOptions& options) {
-  const std::string& word = options.flags.gpu_direct;
-  if (word == "auto" || word == "staged" || word == "ipc") return absl::OkStatus();  // ipc: told when joining
-  const GpuDirect way = word == name_of(GpuDirect::dma_buf) ? GpuDirect::dma_buf : GpuDirect::peer_memory;
-  std::vector<std::string> reasons;
-  for (const std::string& name : options.transports) {
-    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
-    if (!found.ok()) continue;
-    const absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open({});
-    if (!context.ok()) {
-      reasons.push_back(fmt::format("{} cannot be used", name));
-    } else if (const transport::GpuWays ways = (*context)->capabilities().gpu; !ways.takes(way)) {
-      reasons.push_back(fmt::format("{} {}", name, ways.why_not(way)));
-    } else {
-      reasons.push_back(fmt::format("{} could, but models do not hand it GPU memory yet", name));
-    }
-  }
-  return absl::FailedPreconditionError(fmt::format(
-      "--gpu-direct {}: {}; leave it at auto, which stages gradients through pinned host memory", word,
-      reasons.empty() ? "no transport takes GPU memory directly" : fmt::format("{}", fmt::join(reasons, ", "))));
+  if (!client.on_device()) return;
+  way_ = client.gpu_text();
+  if (checksums_) way_ += " (--checksums are of bytes that pass through the host)";
 }
 
 }  // namespace gradrail::tools

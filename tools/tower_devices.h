@@ -25,10 +25,13 @@ class TowerDevices {
   /// CPUs then, with a warning. Errors  --no-soft-placement: `why`.
   absl::Status instead_of(size_t tower, const absl::Status& why);
 
-  /// What a shard on a GPU of this host may map instead; empty where --gpu-direct says otherwise.
-  /// Errors  FAILED_PRECONDITION: --gpu-direct ipc, and it cannot be had; says why.
+  /// Where a client finds the variables; empty where they are at home in the host's memory.
+  /// Errors  FAILED_PRECONDITION: --gpu-direct forbids to stage, and gradients are not in one place on a GPU; says why.
   absl::StatusOr<worker::DeviceMemory> exported(worker::Workload& workload);
-  /// The way that gradients leave GPUs was settled: directly, or why not.
+  /// Which ways out of a GPU --gpu-direct allows, before staging; and whether it forbids that.
+  std::vector<worker::GpuWay> ways() const;
+  bool forbids_staging() const { return direct_ != "auto" && direct_ != "staged"; }
+  /// How gradients leave the GPU.
   void decided(const worker::Client& client);
 
   /// Towers: 0 on GPU 0 (NVIDIA H200, 0000:19:00.0), 1 on CPUs (…), averaged by NCCL 2.28.9
@@ -51,9 +54,5 @@ class TowerDevices {
   std::string way_ = "staged through pinned host memory (no parameter server to hand GPU memory to)";
   std::vector<Tower> towers_;  ///< each its own thread's until all are open
 };
-
-/// Whether gradients can leave GPUs as --gpu-direct says.
-/// Errors  FAILED_PRECONDITION: none of the transports can; says so of each.
-absl::Status check_gpu_direct(const TrainOptions& options);
 
 }  // namespace gradrail::tools

@@ -241,9 +241,8 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("reduce", flags.reduce,
       "how a worker's towers average: host, nccl, or auto: nccl where each has a GPU of its own");
   add("gpu_direct", flags.gpu_direct,
-      "how gradients leave a GPU: ipc (mapped by a ps on a GPU of this host), staged (through pinned host memory), "
-      "auto; "
-      "dmabuf and peermem are refused with the reason");
+      "how gradients leave a GPU: ipc (mapped by a ps on a GPU of this host), dmabuf or peermem (read by the network "
+      "device), staged (through pinned host memory), auto: the first of these that works");
   add("ps_device", flags.ps_device, "where parameter servers keep parameters and optimizer state: host or gpu:N");
   add("shards", flags.shards, "shards (threads) in each parameter server");
   add("mode", flags.mode, "async or sync");

@@ -72,11 +72,12 @@ uint64_t Client::Impl::global_step() const {
 
 ClientStats Client::Impl::stats() const {
   ClientStats stats = stats_;
+  if (gpu_ != nullptr) stats.flushes = gpu_->flushes();
   for (const auto& link : links_) {
     if (link->path == nullptr) continue;
     stats.paths.push_back(fmt::format(
         "shard {} at {}: {}{}", link->shard_index, controls_[link->ps_index]->address(),
-        transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->connection_path()),
+        transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->shown_path()),
         link->path->mapped_text()));
   }
   for (const auto& [path, bytes] : path_bytes_) {
@@ -130,10 +131,12 @@ absl::Span<float> Client::gradients(size_t tensor_index) { return impl_->gradien
 absl::Status Client::start() { return impl_->start(); }
 void Client::ready(size_t tensor_index) { impl_->ready(tensor_index); }
 void Client::exchange() { impl_->exchange(); }
+void Client::progress() { impl_->progress(); }
 absl::Status Client::wait() { return impl_->wait(); }
 absl::Status Client::pull() { return impl_->pull(); }
 bool Client::on_device() const { return impl_->on_device(); }
-const std::string& Client::why_not_on_device() const { return impl_->why_not_on_device(); }
+std::string Client::gpu_text() const { return impl_->gpu_text(); }
+bool Client::device_failed() const { return impl_->device_failed(); }
 absl::Status Client::fetch() { return impl_->fetch(); }
 uint64_t Client::global_step() const { return impl_->global_step(); }
 absl::Status Client::barrier(const std::string& name) { return impl_->barrier(name, TimePoint::max()); }

@@ -25,12 +25,23 @@ class Compute;
 
 namespace gradrail::worker {
 
-/// A worker's variables in the memory of its GPU: [elements of the model] each, in the order of the schema.
+/// How gradients leave a GPU and parameters get there. Names are those of --gpu-direct.
+enum class GpuWay : uint8_t {
+  ipc,          ///< the shard's GPU reads and stores them in the worker's GPU memory
+  dma_buf,      ///< a network device does, which was given a dma-buf
+  peer_memory,  ///< … which a kernel module explains the memory to
+  staged,       ///< copied through pinned host memory, bucket by bucket
+};
+const char* name_of(GpuWay way);
+
+/// A worker's variables in one block of its GPU's memory, as ps/exchange_layout.h has it, in the order of the schema.
 struct DeviceMemory {
-  gpu::Compute* device = nullptr;  ///< null: variables are in host memory. Outlives the client; its owner's thread
+  gpu::Compute* device = nullptr;  ///< null: variables are in host memory. Outlives the client; lent to its owner
   float* parameters = nullptr;
   float* gradients = nullptr;
-  std::string key;  ///< gpu::export_memory() of both
+  size_t bytes = 0;  ///< from the first parameter on; without the space for checks no network device reaches it
+  std::string key;   ///< gpu::export_memory() of all of it; "": not for other processes
+  std::string why_no_key;
 };
 
 struct ClientOptions {
@@ -51,9 +62,11 @@ struct ClientOptions {
   transport::WaitPolicy wait;
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up
   std::function<void(const std::string&)> notice;    ///< told every 10 s for whom this worker waits
-  DeviceMemory device;                               ///< used where every shard can map it, else host memory
-  bool require_device = false;                       ///< a shard that cannot map it is an error
-  MemoryPlacer place_memory;                         ///< parameters, gradients, headers; in the owner thread
+  DeviceMemory device;                               ///< where variables are at home
+  /// What to try with each shard, in this order, before staging.
+  std::vector<GpuWay> gpu_ways = {GpuWay::ipc, GpuWay::dma_buf, GpuWay::peer_memory};
+  bool require_device = false;              ///< staging is an error
+  MemoryPlacer place_memory;                ///< parameters, gradients, headers; in the owner thread
   const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after a moment, waiting: CANCELLED
 };
 
@@ -74,6 +87,7 @@ struct ClientStats {
   transport::RegistrationBudget registered;
   uint64_t moves = 0;    ///< paths lost in mid-run and replaced by another
   uint64_t returns = 0;  ///< moves back to a better path
+  uint64_t flushes = 0;  ///< of what network devices wrote into GPU memory, where a device asks for it
 };
 
 /// A worker's end of the exchange: the drop-in library for trainers of any kind.
@@ -110,13 +124,18 @@ class Client {
   void ready(size_t tensor_index);
   /// Pushes whatever has not gone out yet.
   void exchange();
+  /// Optional, while the rest is computed: sends on what has come out of a device. Never blocks.
+  void progress();
   /// Until all fresh parameters are here.
   absl::Status wait();
 
-  /// Whether gradients are taken from, and parameters stored into, the memory of ClientOptions::device; else why not.
-  /// Then ready() means that the device has finished the gradient, and parameters() shows what fetch() brought.
+  /// Whether gradients are taken from, and parameters stored into, the memory of ClientOptions::device. Then ready()
+  /// means that the device has finished the gradient, and parameters() shows what fetch() brought.
   bool on_device() const;
-  const std::string& why_not_on_device() const;
+  /// For people: "dmabuf (ipc: …)", how they travel now and why not otherwise; shard by shard where these differ.
+  std::string gpu_text() const;
+  /// Whether it was this worker's own device that failed: give_up() tells the others.
+  bool device_failed() const;
   /// Copies the parameters from the device to parameters(); nothing to do without one.
   absl::Status fetch();
 

@@ -1,36 +1,123 @@
-// Variables in the memory of the worker's GPU: whether all shards can map it, and copies to and from it.
+// Variables at home in GPU memory: which ways lead out of it and into it, over which path.
+#include <algorithm>
+
 #include "base/status.h"
 #include "fmt/format.h"
-#include "gpu/compute.h"
-#include "spdlog/spdlog.h"
+#include "fmt/ranges.h"
 #include "worker/client_impl.h"
 
 namespace gradrail::worker {
+namespace {
 
-absl::Status Client::Impl::weigh_device(const ps::proto::DescribeReply& reply, bool same_host, const std::string& ps) {
-  a_shard_is_on_gpu_ = a_shard_is_on_gpu_ || reply.on_gpu();
-  if (!on_device_) return absl::OkStatus();
-  if (!same_host) return leave_device(fmt::format("{} is on another host", ps));
-  if (!reply.on_gpu()) return leave_device(fmt::format("{} keeps its parameters in host memory (--ps_device)", ps));
-  return absl::OkStatus();
+const char* meaning_of(GpuWay way) {
+  switch (way) {
+    case GpuWay::ipc:
+      return "the parameter server's GPU reads gradients and stores parameters in this GPU's memory";
+    case GpuWay::dma_buf:
+    case GpuWay::peer_memory:
+      return "the network device reads gradients and writes parameters in this GPU's memory";
+    case GpuWay::staged:
+      break;
+  }
+  return "";
 }
 
-absl::Status Client::Impl::leave_device(const std::string& why) {
-  on_device_ = false;
-  why_not_on_device_ = why;
-  if (!options_.require_device) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format("--gpu-direct ipc: {}", why));
+}  // namespace
+
+const char* name_of(GpuWay way) {
+  switch (way) {
+    case GpuWay::ipc:
+      return "ipc";
+    case GpuWay::dma_buf:
+      return gradrail::name_of(GpuDirect::dma_buf);
+    case GpuWay::peer_memory:
+      return gradrail::name_of(GpuDirect::peer_memory);
+    case GpuWay::staged:
+      break;
+  }
+  return "staged";
 }
 
-absl::Status Client::Impl::to_device(const SharedMemory& from, float* to) {
-  options_.device.device->upload(to, from.data(), from.bytes());
-  return options_.device.device->finish();
+absl::Status Client::Impl::open_gpu() {
+  if (options_.device.device == nullptr) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<GpuVariables>> gpu =
+      GpuVariables::create(options_.device, tensor_first_.back(), parameters_.span(), gradients_.span());
+  if (gpu.ok()) gpu_ = *std::move(gpu);
+  return gpu.status();
 }
 
-absl::Status Client::Impl::fetch() {
-  if (!on_device_) return absl::OkStatus();
-  gpu::Compute& device = *options_.device.device;
-  return device.wait(device.download(parameters_.data(), options_.device.parameters, parameters_.bytes()));
+/// "" when another process may map the memory, as far as can be told before it tries.
+std::string Client::Impl::why_not_ipc(const ps::proto::DescribeReply& reply, bool same_host,
+                                      const std::string& ps) const {
+  if (!same_host) return fmt::format("{} is on another host", ps);
+  if (!reply.on_gpu()) return fmt::format("{} keeps its parameters in host memory (--ps_device)", ps);
+  return options_.device.key.empty() ? options_.device.why_no_key : "";
 }
+
+std::vector<GpuWay> Client::Impl::ways(const ShardLink& link) const {
+  if (gpu_ == nullptr) return {GpuWay::staged};
+  std::vector<GpuWay> ways;
+  for (const GpuWay way : options_.gpu_ways) {
+    if (way != GpuWay::ipc || link.ipc_refused.empty()) ways.push_back(way);
+  }
+  if (!options_.require_device) ways.push_back(GpuWay::staged);
+  return ways;
+}
+
+absl::Status Client::Impl::reach_gpu(OpenContext& open, GpuWay way) {
+  if (way != GpuWay::dma_buf && way != GpuWay::peer_memory) return absl::OkStatus();
+  const GpuDirect direct = way == GpuWay::dma_buf ? GpuDirect::dma_buf : GpuDirect::peer_memory;
+  std::unique_ptr<transport::MemoryRegion>& region = open.gpu[static_cast<size_t>(direct)];
+  if (region != nullptr) return absl::OkStatus();
+  const std::string why_not = open.context->capabilities().gpu.why_not(direct);
+  if (!why_not.empty()) return absl::FailedPreconditionError(fmt::format("{} {}", open.transport, why_not));
+  const absl::StatusOr<MemorySpan> block = gpu_->block(direct);
+  if (!block.ok()) return block.status();
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> registered =
+      transport::register_on(stats_.registered, *open.context, *block, transport::Access::remote_write);
+  if (registered.ok()) region = *std::move(registered);
+  return registered.status();
+}
+
+namespace {
+
+std::string reasons_of(const ShardLink& link, const std::vector<GpuWay>& wanted) {
+  std::vector<std::string> reasons;
+  const bool ipc = std::find(wanted.begin(), wanted.end(), GpuWay::ipc) != wanted.end();
+  if (ipc && !link.ipc_refused.empty()) reasons.push_back(fmt::format("ipc: {}", link.ipc_refused));
+  for (const auto& [way, why] : link.ways_refused) reasons.push_back(fmt::format("{}: {}", name_of(way), why));
+  return fmt::format("{}", fmt::join(reasons, "; "));
+}
+
+std::string text_of(const ShardLink& link, const std::vector<GpuWay>& wanted) {
+  const GpuWay way = link.path->way();
+  const std::string reasons = reasons_of(link, wanted);
+  if (way == GpuWay::staged) {
+    return fmt::format("staged through pinned host memory ({})", wanted.empty() ? "as asked for" : reasons);
+  }
+  return fmt::format("{} ({}{}{})", name_of(way), meaning_of(way), reasons.empty() ? "" : "; ", reasons);
+}
+
+}  // namespace
+
+absl::Status Client::Impl::no_way(const ShardLink& link) const {
+  return absl::FailedPreconditionError(
+      fmt::format("gradients cannot leave the GPU as --gpu-direct says: {}", reasons_of(link, options_.gpu_ways)));
+}
+
+std::string Client::Impl::gpu_text() const {
+  if (gpu_ == nullptr) return "";
+  std::vector<std::string> texts;
+  std::vector<std::string> by_shard;
+  for (const auto& link : links_) {
+    if (link->path == nullptr) continue;
+    const std::string text = text_of(*link, options_.gpu_ways);
+    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
+    by_shard.push_back(fmt::format("shard {}: {}", link->shard_index, text));
+  }
+  return fmt::format("{}", fmt::join(texts.size() > 1 ? by_shard : texts, "; "));
+}
+
+absl::Status Client::Impl::fetch() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->fetch_parameters(); }
 
 }  // namespace gradrail::worker

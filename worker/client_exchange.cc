@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "gpu/stream_marks.h"
 #include "worker/client_impl.h"
 
 namespace gradrail::worker {
@@ -75,9 +76,36 @@ void Client::Impl::push(ShardLink& link, uint32_t bucket_index) {
   if (bucket.pushed) return;
   bucket.pushed = true;
   if (!link.is_up()) return;  // repeated once the link has moved
+  if (!stages(link)) return send(link, bucket_index);
+  staged_.push_back({&link, bucket_index, gpu_->download_gradients(bucket.range)});
+  send_staged();
+}
+
+bool Client::Impl::stages(const ShardLink& link) const {
+  // The chief's values are in the host's memory as they are.
+  return gpu_ != nullptr && kind_ == ps::ArrivalKind::push && link.path->way() == GpuWay::staged;
+}
+
+/// Sends what has come to the host, in order; true while something is on its way there.
+bool Client::Impl::send_staged() {
+  while (!staged_.empty() && gpu_->is_done(staged_.front().ticket)) {
+    const Staged next = staged_.front();
+    staged_.pop_front();
+    if (const absl::Status copied = gpu_->status(); !copied.ok()) {
+      staged_.clear();
+      fail(copied);
+    } else if (next.link->is_up()) {
+      send(*next.link, next.bucket_index);
+    }
+  }
+  return !staged_.empty();
+}
+
+void Client::Impl::send(ShardLink& link, uint32_t bucket_index) {
+  ShardLink::Bucket& bucket = link.buckets[bucket_index];
   const bool has_payload = kind_ != ps::ArrivalKind::pull;
   const auto payload_bytes = static_cast<uint32_t>(has_payload ? bucket.range.count * sizeof(float) : 0);
-  const bool checksums = options_.checksums && !on_device_;  // nothing of it passes through the host
+  const bool checksums = options_.checksums && link.path->way() == GpuWay::staged;  // else the host sees nothing
   ps::SlotHeader& header = link.path->slot_headers()[bucket_index];
   header = {.kind = kind_,
             .has_crc = checksums,
@@ -101,10 +129,8 @@ bool Client::Impl::post(ShardLink& link, uint32_t bucket_index) {
   if (!bucket.payload_posted) {
     const size_t slot_offset =
         link.buckets.size() * sizeof(ps::SlotHeader) + (bucket.range.first - link.range.first) * sizeof(float);
-    const absl::Status posted = path.connection().put({.region = path.context().gradients.get(),
-                                                       .offset = bucket.range.first * sizeof(float),
-                                                       .bytes = bucket.range.count * sizeof(float)},
-                                                      {.region = path.slots(), .offset = slot_offset}, {});
+    const absl::Status posted =
+        path.connection().put(path.gradients(bucket.range), {.region = path.slots(), .offset = slot_offset}, {});
     if (absl::IsResourceExhausted(posted)) return false;
     bucket.payload_posted = true;  // any other failure: peer_lost is on its way
   }
@@ -156,6 +182,10 @@ void Client::Impl::take_answer(ShardLink& link, uint64_t immediate) {
     fail(absl::DataLossError(
         fmt::format("parameters of shard {}, bucket {} do not match their CRC32C", link.shard_index, immediate)));
   }
+  if (gpu_ != nullptr) {
+    if (link.path->way() == GpuWay::staged) gpu_->upload_parameters(bucket.range);
+    if (link.path->writes_by_nic()) gpu_->nic_wrote();
+  }
   bucket.version = header.version;
   bucket.outstanding = false;
   --outstanding_;
@@ -166,18 +196,33 @@ void Client::Impl::take_answer(ShardLink& link, uint64_t immediate) {
   }
 }
 
+void Client::Impl::progress() {
+  // What a network device fetches from GPU memory needs no hand of ours.
+  const bool may_stage =
+      std::any_of(links_.begin(), links_.end(), [&](const auto& link) { return link->is_up() && stages(*link); });
+  if (!exchanging_ || !may_stage) return;
+  send_staged();
+  post_backlog();
+  transport::Completion completions[16];
+  const size_t count = wait_set_.poll(absl::MakeSpan(completions));
+  for (size_t i = 0; i < count; ++i) take(completions[i]);
+}
+
 absl::Status Client::Impl::wait() {
   if (!exchanging_) return failure();
   transport::Completion completions[32];
   TimePoint notice_at = exchange_start_ + kNoticeEvery;
+  gpu::WaitInTurns staging_wait;
   while (outstanding_ > 0) {
     GRADRAIL_RETURN_IF_ERROR(failure());
     if (link_lost_) GRADRAIL_RETURN_IF_ERROR(move_lost_links());
     if (!backlog_.empty()) post_backlog();
+    const bool staging = send_staged();
     const bool in_need = advance_trials() || !backlog_.empty();
-    const auto patience = in_need ? std::chrono::milliseconds(1) : std::chrono::milliseconds(1000);
+    const auto patience = std::chrono::milliseconds(staging ? 0 : in_need ? 1 : 1000);
     const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + patience);
     for (size_t i = 0; i < count; ++i) take(completions[i]);
+    if (count == 0 && staging) staging_wait.turn();
     if (count == 0 && asked_to_stop() && Clock::now() >= exchange_start_ + kStopGrace) {
       return absl::CancelledError(fmt::format("stopped while waiting for the answer to step {}", step_));
     }
@@ -192,6 +237,10 @@ absl::Status Client::Impl::wait() {
 absl::Status Client::Impl::finish() {
   exchanging_ = false;
   GRADRAIL_RETURN_IF_ERROR(failure());
+  if (gpu_ != nullptr) {
+    if (const absl::Status settled = gpu_->settle(); !settled.ok()) fail(settled);
+    GRADRAIL_RETURN_IF_ERROR(failure());
+  }
   if (kind_ != ps::ArrivalKind::push) return absl::OkStatus();
   stats_.exchange.record(nanoseconds_since(exchange_start_));
   ++stats_.exchange_count;
@@ -219,7 +268,7 @@ absl::Status Client::Impl::start() {
   GRADRAIL_RETURN_IF_ERROR(may_begin("start"));
   if (initialised_ || options_.task_index != 0) return pull();
   std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());  // pushes go out from the gradients' memory
-  if (on_device_) GRADRAIL_RETURN_IF_ERROR(to_device(gradients_, options_.device.gradients));
+  if (gpu_ != nullptr) GRADRAIL_RETURN_IF_ERROR(gpu_->upload_initial());
   begin(ps::ArrivalKind::initialise);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());

@@ -10,6 +10,7 @@
 
 #include "worker/client.h"
 #include "worker/control_link.h"
+#include "worker/gpu_variables.h"
 #include "worker/shard_link.h"
 
 namespace gradrail::worker {
@@ -27,13 +28,15 @@ class Client::Impl {
   absl::Status start();
   void ready(size_t tensor_index);
   void exchange();
+  void progress();
   absl::Status wait();
   absl::Status pull();
 
   // client_device.cc
-  bool on_device() const { return on_device_; }
-  const std::string& why_not_on_device() const { return why_not_on_device_; }
+  bool on_device() const { return gpu_ != nullptr; }
+  std::string gpu_text() const;
   absl::Status fetch();
+  bool device_failed() const { return gpu_ != nullptr && !gpu_->status().ok(); }
 
   // client.cc
   /// Workers that have not joined yet are waited for until then.
@@ -62,16 +65,22 @@ class Client::Impl {
   absl::StatusOr<OpenContext*> open_context(const std::string& transport);
   void close_unused_contexts();
   absl::StatusOr<std::unique_ptr<ShardPath>> open_path(ShardLink& link, const transport::Candidate& candidate,
-                                                       TimePoint deadline);
+                                                       GpuWay way, TimePoint deadline);
   absl::Status establish(ShardPath& path, ShardPath::Phase until, TimePoint deadline);
   absl::Status try_candidate(ShardLink& link, size_t candidate, TimePoint deadline);
+  absl::Status try_way(ShardLink& link, size_t candidate, GpuWay way, TimePoint deadline);
   absl::Status allowed(const ShardPath& path) const;
   void use(ShardLink& link, std::unique_ptr<ShardPath> path, size_t candidate);
   absl::Status move_lost_links();
   absl::Status move(ShardLink& link);
   void replay(ShardLink& link);
+
+  // client_trials.cc
   void come_back();
+  bool tries_a_path() const;
+  void drop_trials();
   void start_trial(ShardLink& link);
+  absl::StatusOr<std::unique_ptr<ShardPath>> open_trial(ShardLink& link, size_t candidate);
   void end_trial(ShardLink& link, const std::string& why);
   bool advance_trials();
 
@@ -79,6 +88,9 @@ class Client::Impl {
   bool begin_push();  ///< false: not now, wait() says why
   void begin(ps::ArrivalKind kind);
   void push(ShardLink& link, uint32_t bucket_index);
+  void send(ShardLink& link, uint32_t bucket_index);
+  bool stages(const ShardLink& link) const;
+  bool send_staged();
   bool post(ShardLink& link, uint32_t bucket_index);
   void post_backlog();
   void take(const transport::Completion& completion);
@@ -88,9 +100,11 @@ class Client::Impl {
   void say_whom_we_wait_for();
 
   // client_device.cc
-  absl::Status weigh_device(const ps::proto::DescribeReply& reply, bool same_host, const std::string& ps);
-  absl::Status leave_device(const std::string& why);
-  absl::Status to_device(const SharedMemory& from, float* to);
+  absl::Status open_gpu();
+  std::string why_not_ipc(const ps::proto::DescribeReply& reply, bool same_host, const std::string& ps) const;
+  std::vector<GpuWay> ways(const ShardLink& link) const;
+  absl::Status reach_gpu(OpenContext& context, GpuWay way);
+  absl::Status no_way(const ShardLink& link) const;
 
   absl::Span<float> view(const SharedMemory& memory, size_t tensor_index);
   void fail(absl::Status cause);  ///< any thread; the first one counts
@@ -106,10 +120,9 @@ class Client::Impl {
   ps::ShardMap map_;
   SharedMemory parameters_;
   SharedMemory gradients_;
+  std::unique_ptr<GpuVariables> gpu_;  ///< where variables are at home; null: in the memory above
   bool saves_checkpoints_ = true;
   bool a_shard_is_on_gpu_ = false;
-  bool on_device_ = false;  ///< what is exchanged lies in options_.device's memory
-  std::string why_not_on_device_;
   bool initialised_ = true;          ///< false: the chief must offer values
   std::vector<std::string> tokens_;  ///< per ps task
 
@@ -138,6 +151,12 @@ class Client::Impl {
     uint32_t bucket_index;
   };
   std::deque<Unposted> backlog_;
+  struct Staged {
+    ShardLink* link;
+    uint32_t bucket_index;
+    gpu::CopyTicket ticket;
+  };
+  std::deque<Staged> staged_;  ///< on their way to the host, to be sent from there
   std::map<std::string, uint64_t> barrier_generation_;
   bool left_ = false;
   ClientStats stats_;

@@ -43,12 +43,6 @@ absl::Status Client::Impl::connect_all(TimePoint deadline) {
   for (const auto& link : links_) {
     if (link->buckets.empty()) continue;  // more shards than elements: nothing to exchange with this one
     GRADRAIL_RETURN_IF_ERROR(connect(*link, deadline));
-    if (!on_device_ || link->path->device_mapped()) continue;
-    // Each for itself would mean two copies of everything: all shards or none.
-    GRADRAIL_RETURN_IF_ERROR(
-        leave_device(fmt::format("{}: {}", controls_[link->ps_index]->name(), link->path->device_refused())));
-    for (const auto& connected : links_) connected->path.reset();
-    return connect_all(deadline);
   }
   return absl::OkStatus();
 }
@@ -65,24 +59,24 @@ absl::Status Client::Impl::allocate() {
   }
   parameters_ = *std::move(parameters);
   gradients_ = *std::move(gradients);
-  return absl::OkStatus();
+  return open_gpu();
 }
 
 absl::Status Client::Impl::describe_all(TimePoint deadline) {
   const std::string host_id = transport::host_id();
-  on_device_ = options_.device.device != nullptr;
   uint32_t shard_count = 0;
   for (uint32_t i = 0; i < options_.cluster.ps.size(); ++i) {
     controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], options_.notice, options_.stop));
     const absl::StatusOr<ps::proto::DescribeReply> reply = controls_[i]->describe(deadline);
     if (!reply.ok()) return reply.status();
-    GRADRAIL_RETURN_IF_ERROR(weigh_device(*reply, host_id == reply->host_id(), controls_[i]->name()));
+    a_shard_is_on_gpu_ = a_shard_is_on_gpu_ || reply->on_gpu();
     std::vector<transport::PeerTransport> theirs;
     for (const auto& transport : reply->transports()) theirs.push_back({transport.name(), transport.refused()});
     for (uint32_t k = 0; k < reply->shard_count(); ++k) {
       auto link = std::make_unique<ShardLink>();
       link->ps_index = i;
       link->shard_index = shard_count++;
+      link->ipc_refused = why_not_ipc(*reply, host_id == reply->host_id(), controls_[i]->name());
       link->candidates = transport::weigh(options_.transports, theirs, host_id, reply->host_id());
       links_.push_back(std::move(link));
     }

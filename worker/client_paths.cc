@@ -1,4 +1,4 @@
-// Which path leads to each shard: chosen when joining, replaced when it dies, taken back when it lives again.
+// Which path leads to each shard: chosen when joining, replaced when it dies.
 #include <algorithm>
 
 #include "base/status.h"
@@ -19,11 +19,6 @@ constexpr auto kMoveAttempt = std::chrono::seconds(2);
 /// Then this worker gives up. Shorter than the shard waits for it.
 constexpr auto kMoveDeadline = std::chrono::seconds(20);
 constexpr auto kBetweenRounds = std::chrono::milliseconds(100);
-/// A trial may not hold up the exchange it runs beside: connecting is the part that blocks.
-constexpr auto kTrialConnect = std::chrono::milliseconds(300);
-constexpr auto kTrialDeadline = std::chrono::seconds(3);
-/// Both ends just saw the trial's bytes arrive: the last word takes one round trip.
-constexpr auto kSwitchDeadline = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -92,7 +87,7 @@ void Client::Impl::close_unused_contexts() {
 }
 
 absl::StatusOr<std::unique_ptr<ShardPath>> Client::Impl::open_path(ShardLink& link,
-                                                                   const transport::Candidate& candidate,
+                                                                   const transport::Candidate& candidate, GpuWay way,
                                                                    TimePoint deadline) {
   const auto endpoint = std::find_if(link.endpoints.begin(), link.endpoints.end(),
                                      [&](const auto& e) { return e.transport() == candidate.name; });
@@ -102,9 +97,8 @@ absl::StatusOr<std::unique_ptr<ShardPath>> Client::Impl::open_path(ShardLink& li
   ps::proto::Hello hello;
   *hello.mutable_member() = member();
   hello.set_token(tokens_[link.ps_index]);
-  if (on_device_) hello.set_device_key(options_.device.key);
   return ShardPath::open(link, **context, endpoint->address(), std::move(hello), stats_.registered,
-                         options_.place_memory, deadline);
+                         options_.place_memory, {gpu_.get(), way, options_.device.key}, deadline);
 }
 
 absl::Status Client::Impl::establish(ShardPath& path, Phase until, TimePoint deadline) {
@@ -126,18 +120,34 @@ absl::Status Client::Impl::establish(ShardPath& path, Phase until, TimePoint dea
 }
 
 absl::Status Client::Impl::allowed(const ShardPath& path) const {
-  if (started_ && on_device_ && !path.device_mapped()) {
-    return absl::FailedPreconditionError(fmt::format("it maps this worker's GPU no more: {}", path.device_refused()));
-  }
   if (!options_.require_rdma || path.connection().uses_rdma()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("{} is carried by no RDMA device, and RDMA is required", path.connection().path()));
 }
 
+/// Over a candidate each way out of GPU memory, the best first; what is wrong with the candidate itself ends it.
 absl::Status Client::Impl::try_candidate(ShardLink& link, size_t candidate, TimePoint deadline) {
-  absl::StatusOr<std::unique_ptr<ShardPath>> path = open_path(link, link.candidates[candidate], deadline);
+  link.ways_refused.clear();
+  for (const GpuWay way : ways(link)) {
+    const absl::Status tried = try_way(link, candidate, way, deadline);
+    if (!link.ways_refused.contains(way)) return tried;
+    GRADRAIL_RETURN_IF_ERROR(failure());
+  }
+  return no_way(link);
+}
+
+absl::Status Client::Impl::try_way(ShardLink& link, size_t candidate, GpuWay way, TimePoint deadline) {
+  const auto refuse = [&](std::string_view why) { return absl::FailedPreconditionError(link.ways_refused[way] = why); };
+  const absl::StatusOr<OpenContext*> context = open_context(link.candidates[candidate].name);
+  if (!context.ok()) return context.status();
+  if (const absl::Status reached = reach_gpu(**context, way); !reached.ok()) return refuse(message_of(reached));
+  if (gpu_ != nullptr) drop_trials();
+  absl::StatusOr<std::unique_ptr<ShardPath>> path = open_path(link, link.candidates[candidate], way, deadline);
   if (!path.ok()) return path.status();
-  GRADRAIL_RETURN_IF_ERROR(establish(**path, Phase::ready, deadline));
+  const absl::Status checked = establish(**path, Phase::ready, deadline);
+  if (!checked.ok() && (*path)->was_welcome() && way != GpuWay::staged) return refuse(message_of(checked));
+  GRADRAIL_RETURN_IF_ERROR(checked);
+  if ((*path)->way() != way) return refuse((*path)->device_refused());
   GRADRAIL_RETURN_IF_ERROR(allowed(**path));
   (*path)->activate();
   GRADRAIL_RETURN_IF_ERROR(establish(**path, Phase::active, deadline));
@@ -177,6 +187,7 @@ absl::Status Client::Impl::move(ShardLink& link) {
   close_unused_contexts();
   link.trial_candidate = SIZE_MAX;  // the next trial begins with the best
   std::erase_if(backlog_, [&](const Unposted& unposted) { return unposted.link == &link; });
+  std::erase_if(staged_, [&](const Staged& staged) { return staged.link == &link; });
   link.candidates[former].refused = fmt::format("lost in mid-run: {}", cause);
   // Another path first: the one that was lost may take its whole time to fail again. All of them, round after round:
   // the network as a whole may be away for a moment.
@@ -223,73 +234,6 @@ void Client::Impl::replay(ShardLink& link) {
     bucket.pushed = false;
     push(link, i);
   }
-}
-
-void Client::Impl::come_back() {
-  const TimePoint now = Clock::now();
-  next_come_back_ = TimePoint::max();
-  for (const auto& link : links_) {
-    if (link->trial != nullptr && link->trial->phase() == Phase::ready) {
-      link->trial->activate();
-      const absl::Status switched = establish(*link->trial, Phase::active, now + kSwitchDeadline);
-      if (switched.ok()) {
-        spdlog::warn("shard {} at {}: back on {}", link->shard_index, controls_[link->ps_index]->address(),
-                     link->trial->describe());
-        ++stats_.returns;
-        use(*link, std::move(link->trial), link->trial_candidate);
-      } else {
-        end_trial(*link, std::string(message_of(switched)));
-      }
-    } else if (link->trial == nullptr && now >= link->next_trial) {
-      start_trial(*link);
-    }
-    // A trial under way is looked at before each exchange.
-    next_come_back_ = std::min(next_come_back_, link->trial != nullptr ? now : link->next_trial);
-  }
-}
-
-void Client::Impl::start_trial(ShardLink& link) {
-  for (size_t tried = 0; tried < link.candidate; ++tried) {
-    // From the one after the last that was tried: one that never works again must not hide the next.
-    const size_t i = link.trial_candidate = (link.trial_candidate + 1) % link.candidate;
-    if (link.candidates[i].never) continue;
-    absl::StatusOr<std::unique_ptr<ShardPath>> path = open_path(link, link.candidates[i], Clock::now() + kTrialConnect);
-    if (path.ok()) {
-      link.trial = *std::move(path);
-      link.trial_deadline = Clock::now() + kTrialDeadline;
-      link.trial->advance();
-      return;
-    }
-    link.candidates[i].refused = message_of(path.status());
-  }
-  close_unused_contexts();
-  link.next_trial = Clock::now() + options_.failback;
-}
-
-void Client::Impl::end_trial(ShardLink& link, const std::string& why) {
-  spdlog::info("shard {} at {}: {} does not work yet: {}", link.shard_index, controls_[link.ps_index]->address(),
-               link.candidates[link.trial_candidate].name, why);
-  link.candidates[link.trial_candidate].refused = why;
-  link.trial.reset();
-  close_unused_contexts();
-  link.next_trial = Clock::now() + options_.failback;
-}
-
-bool Client::Impl::advance_trials() {
-  if (next_come_back_ == TimePoint::max()) return false;
-  bool in_need = false;
-  for (const auto& link : links_) {
-    if (link->trial == nullptr) continue;
-    in_need = link->trial->advance() || in_need;
-    if (link->trial->phase() == Phase::ready) {
-      if (const absl::Status may = allowed(*link->trial); !may.ok()) end_trial(*link, std::string(message_of(may)));
-    } else if (link->trial->phase() == Phase::failed) {
-      end_trial(*link, link->trial->why());
-    } else if (Clock::now() >= link->trial_deadline) {
-      end_trial(*link, "a transfer to the shard and back did not arrive in time");
-    }
-  }
-  return in_need;
 }
 
 }  // namespace gradrail::worker

@@ -36,6 +36,9 @@ std::vector<std::string> ClientVariables::summary(bool verbose) const {
     }
   }
   if (verbose) lines.push_back(fmt::format("Registered: {}", stats.registered.text()));
+  if (stats.flushes > 0) {
+    lines.push_back(fmt::format("Flushes: {} of what network devices wrote into this GPU's memory", stats.flushes));
+  }
   if (stats.moves > 0) {
     lines.push_back(fmt::format("Moves: {} paths were lost and replaced, {} times back to a better one", stats.moves,
                                 stats.returns));

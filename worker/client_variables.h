@@ -19,10 +19,12 @@ class ClientVariables final : public Variables {
   absl::Status start() override { return client_.start(); }
   void ready(size_t tensor_index) override { client_.ready(tensor_index); }
   void exchange() override { client_.exchange(); }
+  void progress() override { client_.progress(); }
   absl::Status wait() override { return client_.wait(); }
   uint64_t global_step() const override { return client_.global_step(); }
   absl::Status settle() override;
   absl::Status fetch() override { return client_.fetch(); }
+  bool device_failed() const override { return client_.device_failed(); }
   bool saves_checkpoints() const override { return client_.saves_checkpoints(); }
   absl::StatusOr<std::vector<std::string>> save_checkpoint() override { return client_.save_checkpoint(); }
   std::vector<std::string> summary(bool verbose) const override;

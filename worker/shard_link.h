@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,10 +24,16 @@ struct ShardLink {
   std::vector<transport::Candidate> candidates;  ///< in order of preference
   std::vector<ps::proto::JoinReply::Endpoint> endpoints;
 
+  std::map<GpuWay, std::string> ways_refused;  ///< why the path in use does not take them
+  std::string ipc_refused;                     ///< what no path to this shard changes
+
   std::unique_ptr<ShardPath> path;    ///< in use, or just lost; null while none is open
   size_t candidate = 0;               ///< of `path`
   std::unique_ptr<ShardPath> trial;   ///< a better path that is being tried beside it
   size_t trial_candidate = SIZE_MAX;  ///< the last that was tried
+  GpuWay trial_way = GpuWay::staged;
+  std::map<GpuWay, std::string> trial_refused;        ///< ways_refused, if it is taken
+  std::set<std::pair<size_t, GpuWay>> failed_trials;  ///< candidates, and ways over them that their check refused
   TimePoint trial_deadline;
   TimePoint next_trial = TimePoint::max();  ///< max: `path` is the best there is
   struct Bytes {

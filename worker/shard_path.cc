@@ -23,7 +23,8 @@ absl::Status send(transport::Connection& connection, const ps::proto::ToShard& m
 absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
                                                            const std::string& address, ps::proto::Hello hello,
                                                            transport::RegistrationBudget& budget,
-                                                           const MemoryPlacer& place, TimePoint deadline) {
+                                                           const MemoryPlacer& place, GpuOffer offer,
+                                                           TimePoint deadline) {
   std::unique_ptr<ShardPath> path(new ShardPath(link, context));
   const size_t header_bytes = std::max(link.buckets.size() * sizeof(ps::SlotHeader), ps::kCheckBytes);
   absl::StatusOr<transport::RegisteredMemory> headers = transport::make_registered(
@@ -39,12 +40,39 @@ absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, Open
   path->returns_ = *std::move(returns);
   path->connection_ = *connection;
   path->connection_->set_user_data(reinterpret_cast<uint64_t>(path.get()));
-  hello.set_parameters_key(context.parameters->key());
   hello.set_returns_key(path->returns_.region->key());
-  if (context.context->capabilities().direct_map) hello.set_gradients_key(context.gradients->key());
   hello.set_check_seed(random_bits());
   path->hello_ = std::move(hello);
+  path->offer(offer);
   return path;
+}
+
+void ShardPath::offer(const GpuOffer& offer) {
+  gpu_ = offer.variables;
+  way_ = offer.way;
+  if (const transport::MemoryRegion* region = nic_region(); region != nullptr) {
+    hello_.set_parameters_key(region->key());
+    hello_.set_gpu_memory(name_of(way_));
+    hello_.set_check_at(gpu_->check_in_offset());
+    return;
+  }
+  hello_.set_parameters_key(context_.parameters->key());
+  if (context_.context->capabilities().direct_map) hello_.set_gradients_key(context_.gradients->key());
+  if (way_ == GpuWay::ipc) hello_.set_device_key(offer.ipc_key);
+}
+
+/// GPU memory as this path's network device reaches it; null: it does not.
+const transport::MemoryRegion* ShardPath::nic_region() const {
+  if (way_ == GpuWay::dma_buf) return context_.gpu[static_cast<size_t>(GpuDirect::dma_buf)].get();
+  if (way_ == GpuWay::peer_memory) return context_.gpu[static_cast<size_t>(GpuDirect::peer_memory)].get();
+  return nullptr;
+}
+
+transport::LocalSlice ShardPath::gradients(ps::ElementRange range) const {
+  const size_t bytes = range.count * sizeof(float);
+  const transport::MemoryRegion* region = nic_region();
+  if (region == nullptr) return {context_.gradients.get(), range.first * sizeof(float), bytes};
+  return {region, gpu_->gradient_offset(range.first), bytes};
 }
 
 ShardPath::~ShardPath() {
@@ -60,9 +88,7 @@ bool ShardPath::advance() {
       post(send(*connection_, message), "Hello");
       break;
     case Phase::checking:
-      post(connection_->put({headers_.region.get(), 0, ps::kCheckBytes}, {slots_, 0},
-                            {.immediate = ps::kCheckImmediate}),
-           "the checked transfer");
+      post(connection_->put(check_source(), {slots_, 0}, {.immediate = ps::kCheckImmediate}), "the checked transfer");
       break;
     case Phase::activating:
       message.mutable_ready();
@@ -104,18 +130,38 @@ void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
   if (!slots.ok()) return fail(fmt::format("the shard's region key: {}", message_of(slots.status())));
   slots_ = *slots;
   gradients_mapped_ = welcome.gradients_mapped();
-  device_mapped_ = welcome.device_mapped();
+  if (way_ == GpuWay::ipc && !welcome.device_mapped()) way_ = GpuWay::staged;
   device_refused_ = welcome.device_refused();
-  ps::fill_check({headers_.memory.data(), ps::kCheckBytes}, hello_.check_seed());
+  was_welcome_ = true;
+  if (const absl::Status written = write_check(); !written.ok()) return fail(std::string(message_of(written)));
   phase_ = Phase::checking;
   to_post_ = true;
+}
+
+/// What gradients leave from is what the pattern leaves from.
+absl::Status ShardPath::write_check() {
+  if (nic_region() != nullptr) return gpu_->write_check(hello_.check_seed());
+  ps::fill_check({headers_.memory.data(), ps::kCheckBytes}, hello_.check_seed());
+  return absl::OkStatus();
+}
+
+transport::LocalSlice ShardPath::check_source() const {
+  if (nic_region() != nullptr) return {nic_region(), gpu_->check_out_offset(), ps::kCheckBytes};
+  return {headers_.region.get(), 0, ps::kCheckBytes};
+}
+
+std::string ShardPath::compare_check() {
+  const uint64_t seed = ps::check_answer_seed(hello_.check_seed());
+  std::string wrong = ps::compare_check({returns_.memory.data(), ps::kCheckBytes}, seed);
+  if (!wrong.empty() || nic_region() == nullptr) return wrong;
+  wrong = gpu_->compare_check(seed);
+  return wrong.empty() ? wrong : fmt::format("in GPU memory: {}", wrong);
 }
 
 void ShardPath::on_check(uint64_t immediate) {
   if (immediate != ps::kCheckImmediate || phase_ != Phase::checking) return fail("the shard put something out of turn");
   const absl::Span<std::byte> arrived(returns_.memory.data(), ps::kCheckBytes);
-  const std::string wrong = ps::compare_check(arrived, ps::check_answer_seed(hello_.check_seed()));
-  if (!wrong.empty()) return fail(wrong);
+  if (const std::string wrong = compare_check(); !wrong.empty()) return fail(wrong);
   std::fill(arrived.begin(), arrived.end(), std::byte{});
   phase_ = Phase::ready;
 }
@@ -141,12 +187,16 @@ std::string ShardPath::connection_path() const {
 }
 
 std::string ShardPath::mapped_text() const {
-  if (device_mapped_) return ", GPU memory mapped both ways";
-  return gradients_mapped_ ? ", memory mapped both ways" : "";
+  return gradients_mapped_ && way_ == GpuWay::staged ? ", memory mapped both ways" : "";
+}
+
+std::string ShardPath::shown_path() const {
+  if (way_ == GpuWay::staged) return connection_path();
+  return fmt::format("{} gpu-direct({})", connection_path(), name_of(way_));
 }
 
 std::string ShardPath::name() const {
-  if (device_mapped_) return connection_path() + " gpu-direct(ipc)";
+  if (gpu_ != nullptr) return way_ == GpuWay::staged ? connection_path() + " staged" : shown_path();
   return fmt::format("{}{}", connection_path(), gradients_mapped_ ? " mapped" : "");
 }
 

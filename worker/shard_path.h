@@ -12,6 +12,7 @@
 #include "ps/exchange_layout.h"
 #include "transport/context.h"
 #include "transport/registration.h"
+#include "worker/gpu_variables.h"
 
 namespace gradrail::worker {
 
@@ -23,6 +24,14 @@ struct OpenContext {
   std::unique_ptr<transport::Context> context;
   std::unique_ptr<transport::MemoryRegion> parameters;
   std::unique_ptr<transport::MemoryRegion> gradients;
+  std::unique_ptr<transport::MemoryRegion> gpu[2];  ///< by GpuDirect: the block of GPU memory; null: not reached
+};
+
+/// The part of the variables' home that a path is to use.
+struct GpuOffer {
+  GpuVariables* variables = nullptr;  ///< null: they are in host memory
+  GpuWay way = GpuWay::staged;
+  std::string ipc_key;
 };
 
 /// One data connection of a worker to a shard, from connecting to closing. Nothing here blocks but open(): the owner
@@ -43,7 +52,7 @@ class ShardPath {
   static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
                                                          const std::string& address, ps::proto::Hello hello,
                                                          transport::RegistrationBudget& budget,
-                                                         const MemoryPlacer& place, TimePoint deadline);
+                                                         const MemoryPlacer& place, GpuOffer offer, TimePoint deadline);
   ~ShardPath();
 
   /// Posts what the handshake needs next. True while something waits for room: call again soon.
@@ -63,12 +72,18 @@ class ShardPath {
   transport::Connection& connection() const { return *connection_; }
   std::string describe() const;         ///< for people, also after the connection has gone
   std::string connection_path() const;  ///< transport::Connection::path(), also after it has gone
+  std::string shown_path() const;       ///< that, and the way out of GPU memory if it is a direct one
   std::string name() const;             ///< that, and whether memory is mapped: under which bytes are counted
+  bool was_welcome() const { return was_welcome_; }
 
   // For the exchange, once active.
   transport::RemoteRegion slots() const { return slots_; }
   bool gradients_mapped() const { return gradients_mapped_; }
-  bool device_mapped() const { return device_mapped_; }
+  /// How its bytes leave and reach GPU memory; staged as well where there is none.
+  GpuWay way() const { return way_; }
+  bool writes_by_nic() const { return nic_region() != nullptr; }
+  /// What gradients go out of: the host's memory or the GPU's.
+  transport::LocalSlice gradients(ps::ElementRange range) const;
   std::string mapped_text() const;  ///< for people, behind describe(); may be empty
   const std::string& device_refused() const { return device_refused_; }
   const transport::MemoryRegion& headers_region() const { return *headers_.region; }
@@ -79,6 +94,11 @@ class ShardPath {
 
  private:
   ShardPath(ShardLink& link, OpenContext& context) : link_(link), context_(context) {}
+  void offer(const GpuOffer& offer);
+  const transport::MemoryRegion* nic_region() const;
+  absl::Status write_check();
+  transport::LocalSlice check_source() const;
+  std::string compare_check();
   void take_welcome(const ps::proto::Welcome& welcome);
   void post(const absl::Status& posted, std::string_view what);
   void fail(std::string why);
@@ -93,7 +113,9 @@ class ShardPath {
   transport::Connection* connection_ = nullptr;  ///< null once lost
   transport::RemoteRegion slots_{};
   bool gradients_mapped_ = false;
-  bool device_mapped_ = false;
+  bool was_welcome_ = false;
+  GpuVariables* gpu_ = nullptr;
+  GpuWay way_ = GpuWay::staged;
   std::string device_refused_;
   transport::RegisteredMemory headers_;  ///< [SlotHeader × buckets], at least kCheckBytes; source of the headers
   transport::RegisteredMemory returns_;  ///< [ReturnHeader × buckets], at least kCheckBytes; written by the shard

@@ -32,8 +32,13 @@ struct Views {
 /// A device may hold on to the variables' memory: not beyond the run, since whoever has them may end before the model.
 class MemoryLender {
  public:
-  explicit MemoryLender(Workload& workload) : workload_(workload) {}
-  ~MemoryLender() { workload_.release_memory(); }
+  MemoryLender(Workload& workload, Variables& variables) : workload_(workload) {
+    workload_.meanwhile([&variables] { variables.progress(); });
+  }
+  ~MemoryLender() {
+    workload_.meanwhile(nullptr);
+    workload_.release_memory();
+  }
   MemoryLender(const MemoryLender&) = delete;
   MemoryLender& operator=(const MemoryLender&) = delete;
 
@@ -104,7 +109,9 @@ absl::Status Run::step() {
   cost_ = *cost;
   variables_.exchange();
   workload_.prefetch();  // the next batch is prepared while the exchange is under way
-  GRADRAIL_RETURN_IF_ERROR(variables_.wait());
+  if (const absl::Status waited = variables_.wait(); !waited.ok()) {
+    return variables_.device_failed() ? model_failed(waited) : waited;
+  }
   ++steps_;
   if (is_chief() && options_.save_every_steps > 0 && variables_.saves_checkpoints() &&
       steps_ % options_.save_every_steps == 0)
@@ -223,7 +230,7 @@ absl::Status train(Variables& variables, Workload& workload, const TrainerOption
     workload.initialise(options.seed, views.writable);
   }
   GRADRAIL_RETURN_IF_ERROR(variables.start());
-  const MemoryLender lender(workload);
+  const MemoryLender lender(workload, variables);
   Run run(variables, workload, options, output, stop);
   GRADRAIL_RETURN_IF_ERROR(run.all_epochs());
   GRADRAIL_RETURN_IF_ERROR(run.last_words());

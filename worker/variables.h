@@ -28,6 +28,8 @@ class Variables {
   virtual void ready(size_t tensor_index) = 0;
   virtual void exchange() = 0;
   virtual absl::Status wait() = 0;
+  /// Between two ready(), while a device computes: what is on its way goes on.
+  virtual void progress() {}
   virtual uint64_t global_step() const = 0;
 
   /// For the chief's last words: until parameters() are those after everybody's last update.
@@ -35,6 +37,9 @@ class Variables {
 
   /// For readers on this host: until parameters() are what a device holds, where they are on one.
   virtual absl::Status fetch() { return absl::OkStatus(); }
+
+  /// After an error of the above: whether it was the device's that the model is on.
+  virtual bool device_failed() const { return false; }
 
   virtual bool saves_checkpoints() const = 0;
   virtual absl::StatusOr<std::vector<std::string>> save_checkpoint() = 0;

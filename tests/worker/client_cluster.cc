@@ -40,6 +40,7 @@ Cluster::Cluster(const ClusterShape& shape) : transports_(shape.transports) {
                                                                             .shard_count = shape.shards_per_ps,
                                                                             .transports = shape.transports,
                                                                             .worker_names = spec_.workers,
+                                                                            .device = shape.device,
                                                                             .checkpoint_dir = shape.checkpoint_dir,
                                                                             .silence_limit = shape.silence_limit});
     GRADRAIL_CHECK(server.ok());

@@ -42,6 +42,7 @@ struct ClusterShape {
   std::vector<std::string> transports = {"shm", "tcp"};  ///< that the ps offer
   std::string checkpoint_dir = {};
   Duration silence_limit = 10s;
+  std::string device = "host";  ///< of the ps
 };
 
 /// ps tasks in this process on ports of the kernel's choice, each with the thread that a real one has.

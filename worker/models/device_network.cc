@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gpu/stream_marks.h"
 #include "ps/exchange_layout.h"
 #include "worker/data/pixels.h"
 #include "worker/models/accuracy.h"
@@ -60,7 +61,7 @@ absl::Status DeviceNetwork::warm_up() {
 absl::Status DeviceNetwork::allocate() {
   DeviceArena sizes;
   lay_out(sizes);
-  const size_t variable_bytes = own_allocation((gradients_at() + elements()) * sizeof(float));
+  const size_t variable_bytes = own_allocation(ps::device_block_bytes(elements()));
   absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = device_->allocate(sizes.bytes());
   absl::StatusOr<std::unique_ptr<gpu::Memory>> variables = device_->allocate(variable_bytes);
   const absl::Status& refused = memory.ok() ? variables.status() : memory.status();
@@ -89,7 +90,7 @@ DeviceBlock DeviceNetwork::device_block() {
   return {.device = device_.get(),
           .parameters = parameters,
           .gradients = parameters + gradients_at(),
-          .bytes = (gradients_at() + elements()) * sizeof(float)};
+          .bytes = ps::device_block_bytes(elements())};
 }
 
 void DeviceNetwork::lay_out(DeviceArena& arena) {
@@ -161,6 +162,7 @@ absl::Status DeviceNetwork::tell_arrived(const GradientReady& ready) {
 
 absl::Status DeviceNetwork::tell_next(const GradientReady& ready) {
   const Leaving& next = leaving_[told_];
+  for (gpu::WaitInTurns wait; meanwhile_ != nullptr && !has_arrived(next); wait.turn()) meanwhile_();
   GRADRAIL_RETURN_IF_ERROR(sum_ == nullptr ? device_->wait(next.ticket) : sum_->wait(tower_, next.ticket));
   if (ready && tower_ == 0) ready(next.tensor);
   ++told_;

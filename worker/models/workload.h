@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,7 +23,7 @@ struct DeviceBlock {
   gpu::Compute* device = nullptr;  ///< null: there is no such memory
   float* parameters = nullptr;
   float* gradients = nullptr;
-  size_t bytes = 0;  ///< of both, from the first parameter on
+  size_t bytes = 0;  ///< of all of it, from the first parameter on
 };
 
 /// A model together with its data: all that the trainer needs to know of either.
@@ -50,6 +51,8 @@ class Workload {
   virtual DeviceBlock device_block() { return {}; }
   /// From the next step on parameters are read, and gradients left, there: what step() is given stays untouched.
   virtual void stay_on_device() {}
+  /// Called again and again while a step waits for its device; null: nothing more.
+  virtual void meanwhile(std::function<void()> /*work*/) {}
   /// What it computes with; null: this host.
   virtual gpu::Compute* device() { return nullptr; }
   /// From the next step on gradients are the means of all towers, of which this is number `tower`; only the first

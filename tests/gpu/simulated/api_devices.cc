@@ -100,7 +100,10 @@ GRADRAIL_SIMULATED Result cuDeviceGetAttribute(int* value, int attribute, cuda::
       *value = 1;
       break;
     case cuda::kGpuDirectRdmaWritesOrdering:
-      *value = cuda::kWritesOrderingOwner;
+      *value = Machine::get().configuration().orders_writes ? cuda::kWritesOrderingOwner : 0;
+      break;
+    case cuda::kGpuDirectRdmaFlushWritesOptions:
+      *value = Machine::get().configuration().flushes_writes ? cuda::kFlushWritesOptionHost : 0;
       break;
     case cuda::kCanUseHostPointerForRegisteredMemory:
       *value = Machine::get().configuration().pinned_addresses ? 1 : 0;

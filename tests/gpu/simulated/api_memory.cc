@@ -185,4 +185,11 @@ GRADRAIL_SIMULATED Result cuMemGetHandleForAddressRange(void* handle, DevicePoin
   return cuda::kSuccess;
 }
 
-GRADRAIL_SIMULATED Result cuFlushGPUDirectRDMAWrites(int, int) { return Ready().error(); }
+GRADRAIL_SIMULATED Result cuFlushGPUDirectRDMAWrites(int target, int scope) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  if (!Machine::get().configuration().flushes_writes) return cuda::kNotSupported;
+  if (target != cuda::kFlushWritesTargetCurrentContext || scope < cuda::kFlushWritesToOwner) return cuda::kInvalidValue;
+  ready.device->unflushed = false;
+  return cuda::kSuccess;
+}

@@ -66,6 +66,10 @@ Configuration Configuration::parse(const std::string& words) {
       result.ipc_result = whole();
     else if (key == "dma_buf")
       result.dma_buf = whole() != 0;
+    else if (key == "ordering")
+      result.orders_writes = whole() != 0;
+    else if (key == "flush")
+      result.flushes_writes = whole() != 0;
     else if (key == "image")
       result.image = value;
     else if (key == "lose")

@@ -19,6 +19,8 @@ struct Configuration {
   bool pinned_addresses = true;           ///< pinned_addresses=0: kernels do not know the host's
   int ipc_result = 0;                     ///< ipc: what mapping another process' memory answers
   bool dma_buf = true;                    ///< dma_buf=0: without
+  bool orders_writes = true;              ///< ordering=0: what NICs write must be flushed, or the next launch fails
+  bool flushes_writes = true;             ///< flush=0: and cannot be
   std::string image;                      ///< image=refuse: modules are refused, as by a device without fitting code;
                                           ///< image=nojit: as by a driver that lacks its compiler
   std::map<int, uint64_t> lose;           ///< lose=D@N: device D fails at its launch N, counted from 1

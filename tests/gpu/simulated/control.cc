@@ -26,6 +26,11 @@ void gradrail_simulated_release_hang() {
   }
 }
 
+void gradrail_simulated_nic_wrote(const void* data) {
+  const auto allocation = Machine::get().memory().find(reinterpret_cast<uintptr_t>(data));
+  if (allocation) allocation->device->unflushed = true;
+}
+
 int gradrail_simulated_launch(CUstream_st* handle, void (*operation)(void*), void* argument) {
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;

@@ -23,6 +23,9 @@ GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_objects(SimulatedObjects* obj
 /// Lets everything that hangs come to its end: what it still copies must be there until then.
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_release_hang();
 
+/// What a simulated NIC says of each notice that it has written into the memory of the device that owns the address.
+GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_nic_wrote(const void* data);
+
 /// Enqueues `operation(argument)` as a launch of its own. What cuLaunchKernel would answer.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_launch(CUstream_st* stream, void (*operation)(void*), void* argument);
 /// The calling thread's device, -1 without one.

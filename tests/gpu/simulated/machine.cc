@@ -76,6 +76,7 @@ void Machine::configure(const Configuration& configuration) {
   for (const auto& device : devices_) {
     device->error = gpu::cuda::kSuccess;
     device->hangs = false;
+    device->unflushed = false;
     device->launches = 0;
   }
 }
@@ -92,6 +93,8 @@ void Machine::count_launch(Device& device) {
     return found != when.end() && found->second == launch;
   };
   if (due(configuration_.lose)) device.error = gpu::cuda::kUnknown;
+  // Which bytes the kernel would have read too early no simulation can tell: that it was not told is what counts.
+  if (!configuration_.orders_writes && device.unflushed) device.error = gpu::cuda::kIllegalAddress;
   if (due(configuration_.fault)) device.error = gpu::cuda::kIllegalAddress;
   if (due(configuration_.hang)) device.hangs = true;
 }

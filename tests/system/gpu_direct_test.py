@@ -1,0 +1,118 @@
+"""Ways out of GPU memory, by real processes: simulated GPUs, and a network device that reaches their memory."""
+import os
+import pathlib
+import signal
+import unittest
+
+import cluster
+import digits
+
+LONG = ["--epochs", 100000]
+SIMULATED_GPU = pathlib.Path(os.environ["GRADRAIL_SIMULATED_GPU_DIR"])
+NIC = ["--plugin_dir", SIMULATED_GPU.parent / "simulated_nic"]
+
+
+def gpus(words="devices=2", nic=""):
+    return {"LD_LIBRARY_PATH": str(SIMULATED_GPU), "GRADRAIL_SIMULATED_GPU": words, "GRADRAIL_SIMULATED_NIC": nic}
+
+
+class GpuDirect(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "data").mkdir()
+        self.data = ["--data_dir", digits.write(self.folder / "data"), "--batch_size", 20, "--log_every", 10,
+                     "--model", "mlp", *NIC]
+
+    def finished(self, *flags, on=None):
+        task = self.train(*self.data, "--epochs", 1, *flags, environment=on or gpus())
+        self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
+        return task
+
+    def assert_says(self, task, *patterns):
+        for pattern in patterns:
+            self.assertTrue(task.has(pattern), f"/{pattern}/\n{task.transcript()}")
+
+    def test_bits_are_the_same_whichever_way(self):
+        for optimizer in ("sgd", "adam"):
+            hashes = set()
+            for flags, way in ((["--transport", "shm"], "staged"),
+                               (["--transport", "simnic", "--gpu-direct", "staged"], "staged"),
+                               (["--transport", "simnic", "--ps", 2, "--shards", 2], "dmabuf"),
+                               (["--transport", "simnic", "--ps_device", "gpu:1", "--gpu-direct", "dmabuf"], "dmabuf"),
+                               (["--transport", "simnic", "--ps_device", "gpu:1"], "ipc")):
+                with self.subTest(optimizer=optimizer, flags=flags):
+                    task = self.finished("--workers", 2, "--towers", 1, "--mode", "sync", "--bucket_kib", 64,
+                                         "--optimizer", optimizer, *flags)
+                    self.assert_says(task, rf"^GPU-Direct: {way} ")
+                    if way != "staged":
+                        self.assert_says(task, rf"^Path: .*tcp gpu-direct\({way}\)",
+                                         rf"^\[ps/0\] path tcp gpu-direct\({way}\): \d+ bytes in")
+                    hashes.add(cluster.hash_of(task))
+            self.assertEqual(len(hashes), 1)
+
+    def test_a_run_that_loses_its_card_equals_the_undisturbed_one(self):
+        flags = ["--workers", 2, "--towers", 1, "--mode", "sync", "--bucket_kib", 64, "--failback_secs", 0.1]
+        undisturbed = self.finished(*flags, "--transport", "shm")
+        for order in ("simnic,tcp", "simnic,shm", "simnic"):
+            with self.subTest(order=order):
+                task = self.finished(*flags, "--transport", order, on=gpus(nic="lose=40"))
+                self.assert_says(task, r"was lost \(the simulated card was pulled out\)", r"^Moves: \d+ paths")
+                if "," in order:
+                    self.assert_says(task, r"^Bytes: \w+ staged: [1-9]", r"^Bytes: tcp gpu-direct\(dmabuf\): [1-9]")
+                self.assertEqual(cluster.hash_of(task), cluster.hash_of(undisturbed))
+
+    def test_what_is_forced_and_cannot_be_had_is_refused(self):
+        for words, flags, on in (
+                (r"gradients cannot leave the GPU as --gpu-direct says: dmabuf: tcp moves host memory only",
+                 ["--gpu-direct", "dmabuf", "--transport", "tcp"], gpus()),
+                (r"peermem: no peer-memory module: modprobe nvidia_peermem",
+                 ["--gpu-direct", "peermem", "--transport", "simnic"], gpus()),
+                (r"ipc: .*keeps its parameters in host memory", ["--gpu-direct", "ipc", "--transport", "tcp"], gpus()),
+                (r"dmabuf: GPU 0 .*offers no dma-buf", ["--gpu-direct", "dmabuf", "--transport", "simnic"],
+                 gpus("devices=1,dma_buf=0")),
+                (r"dmabuf: .*the checked transfer arrived damaged", ["--gpu-direct", "dmabuf", "--transport", "simnic"],
+                 gpus(nic="damage")),
+                (r"--gpu-direct dmabuf: --checksums are of bytes that pass through the host",
+                 ["--gpu-direct", "dmabuf", "--transport", "simnic", "--checksums"], gpus())):
+            with self.subTest(words=words):
+                self.refused(cluster.CONFIGURATION, [words], *self.data, "--workers", 1, "--towers", 1, *flags,
+                             environment=on)
+
+    def test_devices_that_must_be_flushed_are(self):
+        ordered = self.finished("--workers", 1, "--towers", 1, "--transport", "simnic")
+        task = self.finished("--workers", 1, "--towers", 1, "--transport", "simnic", on=gpus("devices=1,ordering=0"))
+        self.assert_says(task, r"^GPU-Direct: dmabuf ", r"^Flushes: [1-9]\d+ ")
+        self.assertFalse(ordered.has("^Flushes:"), ordered.transcript())
+        self.assertEqual(cluster.hash_of(task), cluster.hash_of(ordered))
+
+    def start_two(self, on, *flags):
+        flags = [*self.addresses(2), *self.data, *LONG, "--towers", 1, "--transport", "simnic", *flags]
+        ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps/0", environment=gpus())
+        workers = [self.train(*flags, "--job_name", "worker", "--task_index", i, name=f"worker/{i}",
+                              environment=each) for i, each in enumerate(on)]
+        return ps, workers
+
+    def test_async_goes_on_without_a_worker_that_is_killed(self):
+        ps, workers = self.start_two([gpus(), gpus()])
+        for task in workers:
+            task.wait_for(r"Step: \d+")
+        workers[1].signal(signal.SIGKILL)  # parameters may be on their way into its memory
+        workers[1].code()
+        self.assert_goes_on(workers[0])
+        workers[0].signal(signal.SIGTERM)
+        self.assert_ends(workers[0], cluster.GOOD)
+        self.assert_ends(ps, cluster.GOOD)
+
+    def test_async_goes_on_without_a_lost_gpu(self):
+        ps, workers = self.start_two([gpus(), gpus("devices=2,lose=1@600")])
+        self.assert_ends(workers[1], cluster.retry_worthy, cluster.START, says=[
+            r"the model failed after \d+ steps of this worker: GPU 1 \(.*\): .*CUDA_ERROR_\w+ \(the GPU was lost"])
+        ps.wait_for(r"worker 1 \(.*\) was lost: GPU 1 .*CUDA_ERROR", 5 * cluster.PATIENCE + 3)
+        self.assert_goes_on(workers[0])
+        workers[0].signal(signal.SIGTERM)
+        self.assert_ends(workers[0], cluster.GOOD)
+        self.assert_ends(ps, cluster.GOOD)
+
+
+if __name__ == "__main__":
+    unittest.main()
