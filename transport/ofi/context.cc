@@ -48,11 +48,7 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   absl::StatusOr<std::unique_ptr<Domain>> home = context->open_domain();
   if (!home.ok()) return home.status();
   context->home_ = *std::move(home);
-  if (context->provider_->device_memory && !context->home_->is_peer_to_peer()) {
-    context->provider_->gpu = GpuWays::none(
-        fmt::format("moves host memory only: libfabric's provider {} would copy GPU memory through the host",
-                    context->provider_->name));
-  }
+  GRADRAIL_RETURN_IF_ERROR(context->check_peer_to_peer());
   absl::StatusOr<std::unique_ptr<Context>> lifeline = tcp::open({.bind_host = options.bind_host});
   if (!lifeline.ok()) return lifeline.status();
   context->lifeline_ = *std::move(lifeline);
@@ -62,6 +58,17 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   context->watch(context->lifeline_->wait_fd());
   context->watch(context->timer_.get());
   return context;
+}
+
+// By an endpoint that nobody will use: before regions are registered that could not be kept as promised.
+absl::Status OfiContext::check_peer_to_peer() {
+  if (!provider_->device_memory || provider_->connects) return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<Endpoint>> tried = Endpoint::open(fabric_.get(), *home_, /*accepts=*/false);
+  if (!tried.ok()) return tried.status();
+  if (!(*tried)->refuses_peer_to_peer()) return absl::OkStatus();
+  provider_->gpu = GpuWays::none(fmt::format(
+      "moves host memory only: libfabric's provider {} would copy GPU memory through the host", provider_->name));
+  return absl::OkStatus();
 }
 
 OfiContext::~OfiContext() {

@@ -74,6 +74,7 @@ class OfiContext final : public Context {
   };
 
   OfiContext() = default;
+  absl::Status check_peer_to_peer();
   absl::StatusOr<Connection*> settle(OfiConnection* connection, TimePoint deadline);
 
   // context_progress.cc

@@ -8,7 +8,6 @@
 
 #include "base/random_bits.h"
 #include "transport/ofi/dma_buf.h"
-#include "transport/ofi/endpoint.h"
 #include "transport/ofi/native_error.h"
 
 namespace gradrail::transport::ofi {
@@ -36,13 +35,6 @@ absl::StatusOr<Registration> Domain::add(MemorySpan memory, Access access) {
 
 absl::StatusOr<Registration> Domain::add_messages(MemorySpan memory) {
   return register_with(memory, provider_.needs_descriptors ? FI_SEND | FI_RECV : 0);
-}
-
-bool Domain::is_peer_to_peer() {
-  fid_ep* made = nullptr;
-  if (fi_endpoint(domain_.get(), provider_.info.get(), &made, nullptr) != 0) return false;
-  const Handle<fid_ep> endpoint(made);
-  return require_peer_to_peer(made) != -FI_EOPNOTSUPP;
 }
 
 int Domain::register_gpu(const MemorySpan& memory, const DmaBuf* dma_buf, uint64_t flags, uint64_t key, fid_mr** mr) {

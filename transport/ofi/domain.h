@@ -33,8 +33,6 @@ class Domain {
   /// For local use of `memory`, and for peers as far as `access` says.
   /// Errors  RESOURCE_EXHAUSTED: names the limit. FAILED_PRECONDITION: this device does not reach that GPU's memory.
   absl::StatusOr<Registration> add(MemorySpan memory, Access access);
-  /// Whether endpoints would reach GPU memory with the device and nothing else, as far as the provider has a choice.
-  bool is_peer_to_peer();
   /// Buffers of small messages.
   absl::StatusOr<Registration> add_messages(MemorySpan memory);
 

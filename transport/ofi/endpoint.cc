@@ -18,11 +18,6 @@ constexpr size_t kQueueEntries = 1024;
 
 }  // namespace
 
-int require_peer_to_peer(fid_ep* endpoint) {
-  const int wanted = FI_HMEM_P2P_REQUIRED;
-  return fi_setopt(&endpoint->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &wanted, sizeof(wanted));
-}
-
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::open(fid_fabric* fabric, Domain& domain, bool accepts) {
   std::unique_ptr<Endpoint> made(new Endpoint(domain));
   if (absl::Status status = made->open_queue(); !status.ok()) return status;
@@ -100,14 +95,19 @@ absl::Status Endpoint::make_from(fi_info* info) {
   int error = fi_endpoint(domain_.fid(), info, &endpoint, nullptr);
   if (error != 0) return native_error("open endpoint", -error);
   endpoint_.reset(endpoint);
-  // A refusal was heard when the context was opened: then no GPU memory comes here.
-  if (domain_.provider().device_memory) require_peer_to_peer(endpoint);
+  if (domain_.provider().device_memory) require_peer_to_peer();
   error = fi_ep_bind(endpoint, addresses_ != nullptr ? &addresses_->fid : &events_->fid, 0);
   if (error == 0) error = fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV);
   if (error == 0) error = fi_enable(endpoint);
   if (error != 0) return native_error("start endpoint", -error);
   domain_.set_endpoint(endpoint);
   return absl::OkStatus();
+}
+
+void Endpoint::require_peer_to_peer() {
+  const int wanted = FI_HMEM_P2P_REQUIRED;
+  const int error = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &wanted, sizeof(wanted));
+  refuses_peer_to_peer_ = error == -FI_EOPNOTSUPP;
 }
 
 absl::Status Endpoint::set_peer(std::string_view address) {

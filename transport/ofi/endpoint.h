@@ -23,10 +23,6 @@ struct Operation {
   uint32_t slot = 0;  ///< of whoever posted it
 };
 
-/// Asks for GPU memory to be reached by the device alone: a provider that copies it through the host instead would
-/// pass for GPUDirect. What libfabric answers: providers that know no other way, as verbs, do not know the question.
-int require_peer_to_peer(fid_ep* endpoint);
-
 /// One connection's endpoint with a completion queue and an address table of its own: that tells whose completion it
 /// is without spending bits of the immediate, and closing it ends all that is under way for this peer and no other.
 class Endpoint {
@@ -48,6 +44,10 @@ class Endpoint {
   /// `asked`: somebody connects who knows the token, and the endpoint for it is made.
   absl::StatusOr<Event> next_event(uint64_t token);
   bool connected() const { return connected_; }
+
+  /// Whether the provider would copy GPU memory through the host, which would pass for GPUDirect. Those that know no
+  /// other way than the device's, as verbs, do not know the question.
+  bool refuses_peer_to_peer() const { return refuses_peer_to_peer_; }
 
   fid_ep* fid() const { return endpoint_.get(); }
   fid_cq* queue() const { return queue_.get(); }
@@ -71,6 +71,7 @@ class Endpoint {
   absl::Status open_events(fid_fabric* fabric, bool accepts);
   absl::Status listen(fid_fabric* fabric);
   absl::Status make_from(fi_info* info);
+  void require_peer_to_peer();
   absl::Status name_after(struct fid* object);
 
   Domain& domain_;
@@ -83,6 +84,7 @@ class Endpoint {
   std::string peer_address_;
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
   bool connected_ = false;
+  bool refuses_peer_to_peer_ = false;
   int wait_fd_ = -1;
   int event_fd_ = -1;
 };

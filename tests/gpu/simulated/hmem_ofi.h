@@ -1,0 +1,65 @@
+#pragma once
+
+#include <rdma/fabric.h>
+
+#include <map>
+#include <mutex>
+
+struct fid_domain;
+struct fid_ep;
+
+namespace gradrail::simulated {
+
+// A libfabric without CUDA made to look like one with it, in front of the real one (LD_PRELOAD). Device memory of the
+// simulated GPU is memory of the process: the real one registers it as such, once what was said of it has been checked.
+
+/// Puts our functions in place of some of an object's, and knows the real ones.
+template <typename Object, typename Operations>
+class Wrapped {
+ public:
+  /// `replace` changes a copy of the object's operations.
+  template <typename Replace>
+  void wrap(Object* object, Operations*& operations, const Replace& replace) {
+    auto* const copy = new Operations(*operations);  // as long as the object, whose end nobody tells us
+    {
+      const std::lock_guard lock(mutex_);
+      real_[object] = operations;
+    }
+    replace(*copy);
+    operations = copy;
+  }
+  const Operations& real(const Object* object) {
+    const std::lock_guard lock(mutex_);
+    return *real_.at(object);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const Object*, const Operations*> real_;
+};
+
+/// While libfabric itself runs, on this thread: layers of it use each other, and none of that is ours to look at.
+class Inside {
+ public:
+  Inside() { ++depth; }
+  ~Inside() { --depth; }
+  static bool is() { return depth > 0; }
+
+ private:
+  static thread_local int depth;
+};
+
+/// `info` without what the real libfabric has not.
+fi_info* stripped(const fi_info* info);
+
+void wrap_domain(fid_domain* domain);
+void wrap_endpoint(fid_ep* endpoint);
+
+/// Whether GRADRAIL_SIMULATED_LIBFABRIC asks for the one that knows dma-bufs.
+bool has_dma_bufs();
+
+/// Descriptors that stand for registered device memory.
+void add_descriptor(const void* descriptor);
+bool is_gpu_descriptor(const void* descriptor);
+
+}  // namespace gradrail::simulated

@@ -1,0 +1,59 @@
+// A UCX without CUDA made to look like one with it, in front of the real one (LD_PRELOAD). Device memory of the
+// simulated GPU is memory of the process: the real one uses it as such, once what was said of it has been checked.
+#include <dlfcn.h>
+#include <ucp/api/ucp.h>
+
+#include "tests/gpu/simulated/library_guard.h"
+
+using namespace gradrail::simulated;
+
+namespace {
+
+template <typename Function>
+Function next(const char* name) {
+  auto* const found = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+  if (found == nullptr) stop(name, nullptr, "no UCX behind the simulated one");
+  return found;
+}
+
+/// UCX would ask the driver what it was not told; this one was not built with it.
+ucp_request_param_t checked(const char* call, const void* data, size_t bytes, const ucp_request_param_t& param) {
+  if ((param.op_attr_mask & UCP_OP_ATTR_FIELD_MEMORY_TYPE) == 0) stop(call, data, "the kind of memory was not said");
+  const bool cuda = param.memory_type == UCS_MEMORY_TYPE_CUDA;
+  check_declared(call, data, bytes, cuda ? kAnyDevice : kHostMemory);
+  ucp_request_param_t real = param;
+  real.memory_type = UCS_MEMORY_TYPE_HOST;
+  return real;
+}
+
+}  // namespace
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+EXPORTED ucs_status_t ucp_context_query(ucp_context_h context, ucp_context_attr_t* answer) {
+  const ucs_status_t status = next<decltype(&ucp_context_query)>("ucp_context_query")(context, answer);
+  if ((answer->field_mask & UCP_ATTR_FIELD_MEMORY_TYPES) != 0) answer->memory_types |= UCS_BIT(UCS_MEMORY_TYPE_CUDA);
+  return status;
+}
+
+EXPORTED ucs_status_t ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t* params, ucp_mem_h* handle) {
+  ucp_mem_map_params_t real = *params;
+  const bool said = (params->field_mask & UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE) != 0;
+  const bool cuda = said && params->memory_type == UCS_MEMORY_TYPE_CUDA;
+  check_declared("ucp_mem_map", params->address, params->length, cuda ? kAnyDevice : kHostMemory);
+  if (said) real.memory_type = UCS_MEMORY_TYPE_HOST;
+  return next<decltype(&ucp_mem_map)>("ucp_mem_map")(context, &real, handle);
+}
+
+EXPORTED ucs_status_ptr_t ucp_am_send_nbx(ucp_ep_h endpoint, unsigned id, const void* header, size_t header_bytes,
+                                          const void* data, size_t count, const ucp_request_param_t* param) {
+  const ucp_request_param_t real = checked("ucp_am_send_nbx", data, count, *param);
+  check_declared("ucp_am_send_nbx", header, header_bytes, kHostMemory);
+  return next<decltype(&ucp_am_send_nbx)>("ucp_am_send_nbx")(endpoint, id, header, header_bytes, data, count, &real);
+}
+
+EXPORTED ucs_status_ptr_t ucp_am_recv_data_nbx(ucp_worker_h worker, void* descriptor, void* data, size_t count,
+                                               const ucp_request_param_t* param) {
+  const ucp_request_param_t real = checked("ucp_am_recv_data_nbx", data, count, *param);
+  return next<decltype(&ucp_am_recv_data_nbx)>("ucp_am_recv_data_nbx")(worker, descriptor, data, count, &real);
+}
