@@ -39,6 +39,18 @@ std::string try_rdma(const transport::Transport& transport) {
   return context.ok() ? "by an RDMA device" : fmt::format("not by an RDMA device: {}", message_of(context.status()));
 }
 
+/// How GPU memory would travel over it, or why not.
+std::string try_gpu_memory(const transport::Transport& transport) {
+  absl::StatusOr<std::unique_ptr<transport::Context>> context = transport.open({.rdma_only = true});
+  if (!context.ok()) context = transport.open({});
+  if (!context.ok()) return "";
+  const transport::GpuWays ways = (*context)->capabilities().gpu;
+  const bool by_dma_buf = ways.takes(GpuDirect::dma_buf), by_module = ways.takes(GpuDirect::peer_memory);
+  if (by_dma_buf && by_module) return "takes GPU memory by dma-buf and by peer-memory module";
+  if (by_dma_buf) return "takes GPU memory by dma-buf";
+  return ways.why_no_dma_buf;  // says what there is instead
+}
+
 std::string describe(const gpu::DeviceInfo& device) {
   constexpr double kGib = 1 << 30;
   const char* direct = !device.gpu_direct_rdma ? "not reachable by NICs"
@@ -87,7 +99,9 @@ int run_info() {
   fmt::print("transports, in order of preference:\n");
   for (const transport::Transport& transport : transport::transports()) {
     fmt::print("  {:9} {}; {}\n", transport.name, transport.purpose, try_transport(transport));
-    if (transport.plugin && !transport.by_name_only) fmt::print("  {:9} {}\n", "", try_rdma(transport));
+    if (!transport.plugin || transport.by_name_only) continue;
+    fmt::print("  {:9} {}\n", "", try_rdma(transport));
+    if (const std::string gpu = try_gpu_memory(transport); !gpu.empty()) fmt::print("  {:9} {}\n", "", gpu);
   }
   print_gpus();
   const absl::StatusOr<std::string> data = worker::default_mnist_folder();

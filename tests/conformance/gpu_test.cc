@@ -38,14 +38,17 @@ std::string why_not(const Setup& setup) { return open(*setup.transport)->capabil
 constexpr size_t kPlaceBytes = kMost + 2 * kOdd;
 constexpr uint64_t kBefore = 77;  ///< seed of what lay there
 
-/// The pattern of `seed` at the offset, and all around it what was there before.
-void expect_only(const Place& place, size_t offset, size_t bytes, uint64_t seed) {
-  std::vector<std::byte> expected(kPlaceBytes);
+/// What is looked at of a place that gets so many bytes.
+size_t seen_bytes(size_t bytes) { return kTargetOffset + bytes + kOdd; }
+
+/// The pattern of `seed` at kTargetOffset, and around it what was there before.
+void expect_only(const Place& place, size_t bytes, uint64_t seed) {
+  std::vector<std::byte> expected(seen_bytes(bytes));
   fill_pattern(absl::MakeSpan(expected), kBefore);
-  fill_pattern(absl::MakeSpan(expected).subspan(offset, bytes), seed);
-  const std::vector<std::byte> found = place.read(0, kPlaceBytes);
+  fill_pattern(absl::MakeSpan(expected).subspan(kTargetOffset, bytes), seed);
+  const std::vector<std::byte> found = place.read(0, expected.size());
   const auto differs = std::mismatch(found.begin(), found.end(), expected.begin()).first - found.begin();
-  EXPECT_EQ(differs, static_cast<ptrdiff_t>(kPlaceBytes)) << bytes << " bytes were to be at " << offset;
+  EXPECT_EQ(differs, static_cast<ptrdiff_t>(expected.size())) << bytes << " bytes were to be at " << kTargetOffset;
 }
 
 std::string name_of(const Pair& pair) {
@@ -114,10 +117,10 @@ TEST_P(Conformance, gpu_puts_of_every_size_arrive_whole) {
     Place target(side, pair.target, kPlaceBytes, Access::remote_write);
     peer->channel().send(target.key());
     for (const size_t bytes : kGpuSizes) {
-      target.fill(0, kPlaceBytes, kBefore);
+      target.fill(0, seen_bytes(bytes), kBefore);
       peer->channel().send("go");
       ASSERT_EQ(side.await(Kind::put_arrived).immediate, bytes);
-      expect_only(target, kTargetOffset, bytes, bytes);
+      expect_only(target, bytes, bytes);
     }
   }
   peer->channel().send("end");
@@ -134,11 +137,11 @@ TEST_P(Conformance, gpu_gets_of_every_size_arrive_whole) {
       const auto region = connection->import(side.serve_until_told(channel));
       ASSERT_TRUE(region.ok()) << region.status();
       for (const size_t bytes : kGpuSizes) {
-        target.fill(0, kPlaceBytes, kBefore);
+        target.fill(0, seen_bytes(bytes), kBefore);
         side.serve_until_told(channel);
         side.must_post([&] { return connection->get(target.slice(kTargetOffset, bytes), {*region, kOdd}, bytes); });
         ASSERT_EQ(side.await(Kind::get_done).tag, bytes);
-        expect_only(target, kTargetOffset, bytes, bytes);
+        expect_only(target, bytes, bytes);
         channel.send("next");
       }
     }

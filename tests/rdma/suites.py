@@ -89,6 +89,12 @@ def keys(transport, environment):
                  needs=(program, plugin(transport)), requires=(transport,), environment=environment, long=True)
 
 
+def gpu(transport, about, ways, environment):
+    return Suite(f"gpu-{transport}", about, job='. "$LAB/jobs/gpu.sh"', seconds=90, requires=(transport,),
+                 needs=("tests/gpu_conformance_test", plugin(transport), f"tests/simulated_hmem/libsimulated_hmem_{transport}.so"),
+                 environment={"TRANSPORT": transport, "GRADRAIL_REQUIRE": transport, "WAYS": ways, **environment})
+
+
 # rc brings ud along, over which it is wired up; rc_verbs alone, or with tcp, ends with "no auxiliary transport".
 UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
 UCX_UD = {"UCX_TLS": "ud_verbs"}
@@ -107,6 +113,9 @@ SUITES = (
                 {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
     conformance("ucx-rc", "the transport suite over UCX's rc_verbs", "ucx", 180, UCX_RC),
     conformance("ucx-ud", "the transport suite over UCX's ud_verbs", "ucx", 240, UCX_UD, long=True),
+    gpu("ofi", "memory of a simulated GPU over libfabric's verbs: by its address, and by dma-buf", "peermem dmabuf",
+        {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
+    gpu("ucx", "memory of a simulated GPU over UCX's rc_verbs", "peermem", UCX_RC),
     training("ofi", "MNIST, 1 ps and 2 workers, sync, over ofi on verbs: hash as over tcp, bytes by RDMA", "ofi",
              "over ofi ofi"),
     training("ucx", "the same over ucx", "ucx", "over ucx ucx", environment=UCX_RC),

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/gpu_memory.h"
 #include "transport/ofi/context.h"
 #include "transport/ofi/greeting.h"
 #include "transport/ofi/native_error.h"
@@ -159,6 +160,35 @@ TEST(OfiProvider, a_short_name_means_the_layers_above_too) {
   EXPECT_FALSE(provider_matches("verbs", "verbs;ofi_rxm"));
   EXPECT_FALSE(provider_matches("verbs;ofi_rxd", "verbs;ofi_rxm"));
   EXPECT_FALSE(provider_matches("tcpip", "tcp"));
+}
+
+TEST(OfiGpu, a_libfabric_without_cuda_is_the_reason_that_is_given) {
+  const auto context = open_or_die(open(over_tcp()));
+  const GpuWays ways = context->capabilities().gpu;
+  for (const GpuDirect way : {GpuDirect::dma_buf, GpuDirect::peer_memory}) {
+    if (ways.takes(way)) continue;
+    EXPECT_EQ(ways.why_not(way).rfind("moves host memory only: ", 0), 0u) << ways.why_not(way);
+    EXPECT_NE(ways.why_not(way).find("libfabric"), std::string::npos) << ways.why_not(way);
+  }
+}
+
+class OnGpu final : public GpuMemorySource {
+ public:
+  explicit OnGpu(GpuDirect way) : GpuMemorySource(3, way) {}
+  absl::StatusOr<DmaBuf> export_dma_buf(const void*, size_t) const override { return absl::InternalError("unused"); }
+};
+
+TEST(OfiError, gpu_memory_that_a_device_does_not_reach_names_gpu_device_and_way) {
+  const OnGpu by_module(GpuDirect::peer_memory), by_dma_buf(GpuDirect::dma_buf);
+  const auto text = [](const GpuMemorySource& source, int error) {
+    return text_of(gpu_registration_error({.data = nullptr, .bytes = 4096, .kind = MemoryKind::cuda, .gpu = &source},
+                                          "mlx5_1", error));
+  };
+  for (const char* part : {"FAILED_PRECONDITION", "GPU 3", "mlx5_1", "peermem", "nvidia_peermem"}) {
+    EXPECT_NE(text(by_module, EFAULT).find(part), std::string::npos) << text(by_module, EFAULT);
+  }
+  EXPECT_NE(text(by_dma_buf, EOPNOTSUPP).find("import dma-bufs"), std::string::npos);
+  EXPECT_NE(text(by_dma_buf, ENOMEM).find("BAR1"), std::string::npos);
 }
 
 TEST(OfiError, a_registration_that_fails_names_the_limit_and_the_remedies) {

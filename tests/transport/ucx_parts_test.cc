@@ -1,6 +1,7 @@
 // The parts of the ucx transport that need no UCX underneath: greetings, headers, keys, and the order of arrivals.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "transport/ucx/greeting.h"
 #include "transport/ucx/lanes.h"
 #include "transport/ucx/memory_region.h"
+#include "transport/ucx/settings.h"
 #include "transport/ucx/wire.h"
 
 namespace gradrail::transport::ucx {
@@ -80,6 +82,7 @@ TEST(UcxWire, headers_come_back_as_they_were) {
        {MessageKind::put, MessageKind::message, MessageKind::get_request, MessageKind::get_data, MessageKind::hello}) {
     const Header header = {.kind = kind,
                            .notify = kind == MessageKind::put,
+                           .wants_rendezvous = kind == MessageKind::get_request,
                            .connection = 1,
                            .token = 2,
                            .sequence = 3,
@@ -92,6 +95,7 @@ TEST(UcxWire, headers_come_back_as_they_were) {
     const auto decoded = decode(absl::MakeConstSpan(bytes).first(header.bytes()));
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(encode(*decoded), bytes);
+    EXPECT_EQ(decoded->wants_rendezvous, header.wants_rendezvous);
     for (size_t cut = 0; cut < header.bytes(); ++cut) {
       EXPECT_FALSE(decode(absl::MakeConstSpan(bytes).first(cut)).ok()) << cut;
     }
@@ -104,6 +108,11 @@ TEST(UcxWire, unknown_kinds_and_flags_are_refused) {
   EXPECT_TRUE(parse());
   bytes[1] = std::byte{1};
   EXPECT_FALSE(parse()) << "only puts notify";
+  bytes[1] = std::byte{2};
+  EXPECT_FALSE(parse()) << "only gets ask for a rendezvous";
+  bytes[0] = static_cast<std::byte>(MessageKind::put);
+  EXPECT_FALSE(parse()) << "only gets ask for a rendezvous";
+  bytes[0] = static_cast<std::byte>(MessageKind::message);
   bytes[1] = std::byte{0};
   bytes[2] = std::byte{1};
   EXPECT_FALSE(parse());
@@ -167,6 +176,54 @@ TEST(UcxLanes, devices_are_read_out_of_ucx_s_text) {
   EXPECT_FALSE(parse_resources("#      resource 0  :  md 0  dev 0  flags -- tcp/lo\n", &names));
   EXPECT_EQ(names, "tcp/lo");
   EXPECT_TRUE(parse_resources("#      resource 1  :  md 1  dev 1  flags -- rc_verbs/rxe0:1\n", &names));
+}
+
+TEST(UcxKeys, say_whether_a_gpu_holds_the_region) {
+  for (const MemoryKind kind : {MemoryKind::host, MemoryKind::cuda}) {
+    const auto key = RegionKey::parse(RegionKey{.access = Access::remote_read_write, .kind = kind}.encode());
+    ASSERT_TRUE(key.ok()) << key.status();
+    EXPECT_EQ(key->kind, kind);
+    EXPECT_EQ(key->access, Access::remote_read_write);
+  }
+}
+
+std::string value_of(const std::vector<Setting>& all, const std::string& name) {
+  for (const Setting& each : all) {
+    if (each.name == name) return each.value;
+  }
+  return "";
+}
+
+TEST(UcxSettings, hosts_without_gpus_are_asked_for_nothing_of_theirs) {
+  const std::vector<Setting> without = settings({.rdma_only = true}, {});
+  EXPECT_EQ(value_of(without, "RNDV_SCHEME"), "");
+  EXPECT_EQ(value_of(settings({}, {}, {.has_driver = true}), "RNDV_SCHEME"), "get_zcopy");
+  if (std::getenv("UCX_TLS") != nullptr) return;  // the user's word counts
+  EXPECT_EQ(value_of(without, "TLS"), "rc,dc");
+  EXPECT_EQ(value_of(settings({.rdma_only = true}, {}, {.has_driver = true}), "TLS"), "rc,dc,cuda_copy");
+}
+
+TEST(UcxGpuWays, no_cuda_memory_is_a_reason_of_ucx_or_of_the_host) {
+  const GpuWays unaware = gpu_ways(UCS_BIT(UCS_MEMORY_TYPE_HOST), {.has_driver = true});
+  const GpuWays no_driver = gpu_ways(UCS_BIT(UCS_MEMORY_TYPE_HOST), {});
+  for (const GpuDirect way : {GpuDirect::dma_buf, GpuDirect::peer_memory}) {
+    EXPECT_NE(unaware.why_not(way).find("built with CUDA"), std::string::npos) << unaware.why_not(way);
+    EXPECT_NE(no_driver.why_not(way).find("libcuda.so.1"), std::string::npos) << no_driver.why_not(way);
+  }
+}
+
+TEST(UcxGpuWays, one_way_at_a_time_is_promised) {
+  const auto cuda = UCS_BIT(UCS_MEMORY_TYPE_CUDA) | UCS_BIT(UCS_MEMORY_TYPE_HOST);
+  for (const char* const told : {"y", "n"}) {
+    setenv("UCX_CUDA_COPY_DMABUF", told, 1);
+    const GpuWays ways = gpu_ways(cuda, {.has_driver = true, .has_peer_memory_module = true});
+    EXPECT_NE(ways.takes(GpuDirect::dma_buf), ways.takes(GpuDirect::peer_memory)) << told;
+    unsigned major = 0, minor = 0, release = 0;
+    ucp_get_version(&major, &minor, &release);
+    const bool can_choose = major > 1 || minor >= 16;
+    EXPECT_EQ(ways.takes(GpuDirect::dma_buf), can_choose && told[0] == 'y');
+  }
+  unsetenv("UCX_CUDA_COPY_DMABUF");
 }
 
 TEST(UcxKeys, damaged_keys_are_refused) {
