@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tools/convert.h"
+#include "tools/doctor/doctor.h"
 #include "tools/exit_codes.h"
 #include "tools/info.h"
 #include "tools/local_cluster.h"
@@ -19,6 +20,13 @@ namespace {
 int finish(const absl::Status& status) {
   if (!status.ok()) fmt::print(stderr, "gradrail: {}\n", message_of(status));
   return exit_code(status);
+}
+
+int examine(const DoctorFlags& flags, const std::string& plugin_dir) {
+  if (absl::Status plugins = use_plugin_dir(plugin_dir); !plugins.ok()) return finish(plugins);
+  const absl::StatusOr<bool> all_hold = run_doctor(flags);
+  if (!all_hold.ok()) return finish(all_hold.status());
+  return *all_hold ? kGood : kFailed;
 }
 
 int train(const TrainFlags& flags) {
@@ -42,6 +50,10 @@ int run(int argc, char** argv) {
   add_train_flags(train_command, flags);
   CLI::App& info_command = *app.add_subcommand("info", "what was built, what is usable here, and why not");
   add_plugin_flag(info_command, flags.plugin_dir);
+  DoctorFlags doctor;
+  CLI::App& doctor_command = *app.add_subcommand("doctor", "what decides whether RDMA and GPUDirect work here, proved");
+  add_doctor_flags(doctor_command, doctor);
+  add_plugin_flag(doctor_command, flags.plugin_dir);
   TopoFlags topo;
   CLI::App& topo_command = *app.add_subcommand("topo", "this machine, or a saved one, and where tasks would go on it");
   add_topo_flags(topo_command, topo);
@@ -57,6 +69,7 @@ int run(int argc, char** argv) {
     const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
     return plugins.ok() ? run_info() : finish(plugins);
   }
+  if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
   if (convert_command.parsed()) return finish(run_convert(convert));
   if (topo_command.parsed()) return finish(run_topo(topo));
   return train(flags);

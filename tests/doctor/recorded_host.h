@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tools/doctor/examine.h"
+
+namespace gradrail::tools::doctor {
+
+/// A recorded machine, as a table of its files; on disk only while it is examined.
+class RecordedHost {
+ public:
+  RecordedHost& write(const std::string& path, std::string_view text);  ///< a line end is added
+  RecordedHost& write_bytes(const std::string& path, std::string bytes);
+  RecordedHost& link(const std::string& path, const std::string& target);
+  /// The file or link, and everything below it.
+  RecordedHost& remove(const std::string& path);
+
+  /// Puts it into a folder that is not there yet.
+  void save(const std::string& folder) const;
+  Report examine(const std::vector<std::string>& required = {}) const;
+
+ private:
+  std::map<std::string, std::string> files_;
+  std::map<std::string, std::string> links_;
+};
+
+/// A folder that is not there, and ends with this.
+class Scratch {
+ public:
+  Scratch();
+  ~Scratch();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Two GPUs (H100) with open kernel modules and CUDA 13, each below one switch with a ConnectX-7: mlx5_0 on InfiniBand
+/// (NDR), mlx5_1 on Ethernet with RoCE v2. Linux 6.1, two NUMA nodes; UCX and libfabric with CUDA.
+RecordedHost healthy_host();
+
+/// 4 KiB of configuration space, with Access Control Services whose control word is this.
+std::string config_space(std::optional<uint16_t> acs_control);
+
+/// The lines of /proc/self/limits that count.
+std::string limits(std::string_view memlock);
+
+/// Fails the test when there is none.
+Check check_in(const Report& report, const std::string& name);
+
+}  // namespace gradrail::tools::doctor

@@ -1,0 +1,95 @@
+#include "tools/doctor/tasks_check.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/clock.h"
+#include "fmt/format.h"
+#include "gmock/gmock.h"
+
+namespace gradrail::tools::doctor {
+namespace {
+
+using testing::HasSubstr;
+
+/// A port of this host, and whether anybody listens there.
+class Port {
+ public:
+  explicit Port(bool listens) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    socklen_t bytes = sizeof(address);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), bytes), 0);
+    if (listens) {
+      EXPECT_EQ(listen(fd_, 8), 0);
+    }
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &bytes);
+    name_ = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+  }
+  ~Port() { close(fd_); }
+  const std::string& name() const { return name_; }
+
+ private:
+  int fd_;
+  std::string name_;
+};
+
+TEST(Tasks, TellsThoseThatAnswerFromThoseThatDoNot) {
+  const Port open(true), shut(false);
+  const Check check = check_tasks({open.name(), shut.name()});
+  EXPECT_EQ(check.state, State::missing);
+  ASSERT_EQ(check.evidence.size(), 2u);
+  EXPECT_THAT(check.evidence[0], HasSubstr(shut.name() + ": Connection refused"));
+  EXPECT_THAT(check.evidence[1], HasSubstr(open.name() + ": connected"));
+  EXPECT_THAT(check.remedy, HasSubstr("gradrail train --job_name ps"));
+}
+
+TEST(Tasks, AllThereIsOk) {
+  const Port first(true), second(true);
+  EXPECT_EQ(check_tasks({first.name(), second.name()}).state, State::ok);
+  EXPECT_EQ(check_tasks({}).state, State::not_applicable);
+}
+
+TEST(Tasks, ANameThatDoesNotExistIsSaid) {
+  const Check check = check_tasks({"no-such-host.invalid:2222"});
+  EXPECT_EQ(check.state, State::broken);
+  EXPECT_THAT(check.remedy, HasSubstr("getent hosts no-such-host.invalid"));
+}
+
+TEST(Tasks, ABacklogThatIsFullDoesNotHoldItUp) {
+  // Listens, but its queue is full: a SYN more is dropped, as a firewall does.
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  socklen_t bytes = sizeof(address);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), bytes), 0);
+  ASSERT_EQ(listen(listener, 0), 0);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &bytes);
+  std::vector<int> fillers;
+  for (int i = 0; i < 3; ++i) {
+    fillers.push_back(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    connect(fillers.back(), reinterpret_cast<sockaddr*>(&address), bytes);
+  }
+  usleep(100'000);
+  const TimePoint start = Clock::now();
+  const Check check = check_tasks({fmt::format("127.0.0.1:{}", ntohs(address.sin_port))});
+  EXPECT_LT(seconds_since(start), 20);
+  EXPECT_EQ(check.state, State::broken) << check.evidence.front();
+  EXPECT_THAT(check.evidence.front(), HasSubstr("firewall drops"));
+  for (const int each : fillers) close(each);
+  close(listener);
+}
+
+TEST(Tasks, WhatAFirewallAnswersIsToldFromAHostThatIsOff) {
+  EXPECT_THAT(judge_connect("h:1", EHOSTUNREACH, true).evidence, HasSubstr("firewall that rejects"));
+  EXPECT_THAT(judge_connect("h:1", EHOSTUNREACH, true).remedy, HasSubstr("--add-port=1/tcp"));
+  EXPECT_THAT(judge_connect("h:1", EHOSTUNREACH, false).evidence, HasSubstr("nobody in this network"));
+  EXPECT_THAT(judge_connect("h:1", ENETUNREACH, true).remedy, HasSubstr("ip route"));
+  EXPECT_THAT(judge_connect("h:1", EPERM, true).evidence, HasSubstr("this host forbids"));
+  EXPECT_THAT(judge_connect("h:1", ETIMEDOUT, false).evidence, HasSubstr("firewall drops"));
+}
+
+}  // namespace
+}  // namespace gradrail::tools::doctor

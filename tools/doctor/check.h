@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gradrail::tools::doctor {
+
+/// From harmless to fatal: of several findings the last of these counts.
+enum class State : uint8_t {
+  not_applicable,  ///< nothing here that it could be about
+  ok,
+  unknown,  ///< cannot be told from what may be read
+  warning,  ///< works, but slower than it could or not for everything
+  missing,
+  broken,
+};
+
+/// "not applicable", "ok", …
+const char* name_of(State state);
+
+/// Whether whoever depends on it can go on.
+constexpr bool holds_up(State state) { return state < State::missing; }
+
+/// One thing that was looked at: of one device, or of the whole host.
+struct Finding {
+  State state = State::ok;
+  std::string evidence;     ///< what was read, and where
+  std::string consequence;  ///< "" when ok
+  std::string remedy;       ///< a command or a setting; "" when ok
+};
+
+/// What a check says to people and, as JSON, to programs.
+struct Check {
+  std::string topic;  ///< groups checks for people: "RDMA"
+  std::string name;   ///< for good: programs ask for it
+  State state = State::ok;
+  std::vector<std::string> evidence;
+  std::string consequence;
+  std::string remedy;
+};
+
+/// The worst of the findings gives state, consequence and remedy; evidence is that of all, the worst first. No
+/// findings: not applicable.
+Check conclude(const std::string& topic, const std::string& name, std::vector<Finding> findings);
+
+/// For checks that have nothing to look at.
+Check not_applicable(const std::string& topic, const std::string& name, const std::string& why);
+
+}  // namespace gradrail::tools::doctor

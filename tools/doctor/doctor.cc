@@ -1,0 +1,83 @@
+#include "tools/doctor/doctor.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/cluster_spec.h"
+#include "tools/doctor/examine.h"
+
+namespace gradrail::tools {
+namespace {
+
+absl::StatusOr<std::vector<std::string>> servers_of(const DoctorFlags& flags) {
+  if (!flags.cluster.empty() && !flags.ps_hosts.empty())
+    return absl::InvalidArgumentError("give either --cluster or --ps_hosts");
+  std::vector<std::string> servers;
+  if (!flags.cluster.empty()) {
+    const absl::StatusOr<ps::ClusterSpec> cluster = ps::read_cluster_file(flags.cluster);
+    if (!cluster.ok()) return cluster.status();
+    servers = cluster->ps;
+  } else if (!flags.ps_hosts.empty()) {
+    servers = absl::StrSplit(flags.ps_hosts, ',', absl::SkipWhitespace());
+  }
+  for (std::string& server : servers) {
+    const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(server);
+    if (!address.ok()) return absl::InvalidArgumentError(fmt::format("--ps_hosts: {}", message_of(address.status())));
+    server = ps::to_string(*address);
+  }
+  return servers;
+}
+
+absl::Status check_flags(const DoctorFlags& flags) {
+  if (flags.root.empty()) return absl::OkStatus();
+  if (!flags.record.empty()) {
+    return absl::InvalidArgumentError("--record copies what is read of this machine; leave out --root");
+  }
+  if (!flags.cluster.empty() || !flags.ps_hosts.empty()) {
+    return absl::InvalidArgumentError(
+        "tasks are tried from this machine; leave out --root, or --cluster and --ps_hosts");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    command.add_option(name, value, help)->take_last();
+  };
+  add("--require", flags.require,
+      "exit code 1 unless all of these hold: rdma, gpu, gpu-direct, nccl, tasks, or transports' names");
+  add("--root", flags.root, "a recorded machine's files instead of this machine's; nothing is proved then");
+  add("--record", flags.record, "copy what is read to this new folder, for --root");
+  add("--cluster", flags.cluster, "try to reach the parameter servers of this file");
+  add("--ps_hosts,--ps-hosts", flags.ps_hosts, "try to reach these, host:port,...");
+  command.add_flag("--no-proof,--no_proof", flags.no_proof, "only look, move nothing");
+  command.add_flag("--json", flags.json, "one JSON object instead of the report");
+}
+
+absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
+  GRADRAIL_RETURN_IF_ERROR(check_flags(flags));
+  const absl::StatusOr<std::vector<std::string>> required = doctor::parse_requirements(flags.require);
+  if (!required.ok()) return required.status();
+  const absl::StatusOr<std::vector<std::string>> servers = servers_of(flags);
+  if (!servers.ok()) return servers.status();
+  absl::StatusOr<doctor::Tree> tree = doctor::Tree::open(flags.root);
+  if (!tree.ok()) return tree.status();
+  if (!flags.record.empty()) GRADRAIL_RETURN_IF_ERROR(tree->record_to(flags.record));
+  doctor::System system(*std::move(tree));
+  doctor::Report report =
+      doctor::examine(system, {.servers = *servers, .prove = !flags.no_proof, .required = *required});
+  report.root = flags.root;
+  const std::string text = flags.json ? doctor::to_json(report) : doctor::to_text(report, isatty(STDOUT_FILENO) != 0);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  GRADRAIL_RETURN_IF_ERROR(system.tree().recording());
+  return report.all_required_hold();
+}
+
+}  // namespace gradrail::tools

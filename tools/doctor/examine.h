@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/doctor/report.h"
+#include "tools/doctor/system.h"
+
+namespace gradrail::tools::doctor {
+
+struct ExamineOptions {
+  std::vector<std::string> servers;  ///< "host:port" of parameter servers; only a live system tries them
+  bool prove = true;                 ///< of a live system
+  std::vector<std::string> required;
+};
+
+/// All checks and, of a live system, all proofs.
+Report examine(System& system, const ExamineOptions& options);
+
+}  // namespace gradrail::tools::doctor

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/doctor/gpu_facts.h"
+#include "tools/doctor/rdma_facts.h"
+
+namespace gradrail::tools::doctor {
+
+/// Bytes that were moved and compared, or why not.
+struct Proof {
+  std::string transport;  ///< "ucx"
+  std::string device;     ///< "mlx5_0 port 1 (10.0.0.1)", "this host"
+  std::string memory;     ///< "host", "GPU 0000:19:00.0 by dmabuf"
+  bool gpu = false;
+  bool moved = false;
+  bool rdma = false;    ///< an RDMA device carried them
+  std::string path;     ///< of those that moved, as the transport names it
+  double millis = 0;    ///< from opening to comparing
+  std::string why_not;  ///< of those that did not
+};
+
+/// For each transport that is built, over each address of an RDMA port that works and, of those that run over sockets
+/// or memory, on this host: a put of a pattern both ways between two contexts, compared. Each in a process of its own.
+/// `devices`, `gpus`: those of the live system.
+std::vector<Proof> prove_all(System& system, const std::vector<RdmaDevice>& devices, const GpuHost& gpus);
+
+}  // namespace gradrail::tools::doctor

@@ -1,0 +1,124 @@
+#include "tools/doctor/require.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "absl/strings/str_split.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "transport/registry.h"
+
+namespace gradrail::tools::doctor {
+namespace {
+
+struct Rule {
+  std::string word;
+  std::vector<std::string> present;         ///< checks that must be about something and hold
+  std::vector<std::string> harmless;        ///< checks that must not have failed
+  std::function<bool(const Proof&)> about;  ///< the transfers that could show it; none: no transfer does
+  bool by_rdma = false;                     ///< and they must have gone over an RDMA device
+  bool needs_transfer = false;              ///< nothing else shows it
+};
+
+const std::vector<std::string> kRdmaChecks = {"rdma-gids",     "rdma-pkeys", "rdma-providers",
+                                              "uverbs-access", "memlock",    "cgroup-rdma"};
+
+std::vector<Rule> rules() {
+  std::vector<std::string> gpu_direct = kRdmaChecks;
+  gpu_direct.insert(gpu_direct.end(), {"gpu-bar1", "cuda", "gpu-path"});
+  std::vector<Rule> all = {
+      {"rdma", {"rdma-devices", "rdma-ports"}, kRdmaChecks, [](const Proof& proof) { return !proof.gpu; }, true},
+      {"gpu", {"gpu-driver"}, {"cuda"}, nullptr},
+      {"gpu-direct",
+       {"rdma-devices", "rdma-ports", "gpu-driver"},
+       gpu_direct,
+       [](const Proof& proof) { return proof.gpu; },
+       true},
+      {"nccl", {"nccl"}, {}, nullptr},
+      {"tasks", {"tasks"}, {}, nullptr},
+  };
+  for (const transport::Transport& transport : transport::transports()) {
+    if (transport.in_process_only) continue;
+    const std::string name = transport.name;
+    all.push_back({name, {}, {}, [name](const Proof& proof) { return proof.transport == name; }, false, true});
+  }
+  return all;
+}
+
+const Check* find(const std::vector<Check>& checks, const std::string& name) {
+  const auto found = std::find_if(checks.begin(), checks.end(), [&](const Check& check) { return check.name == name; });
+  return found == checks.end() ? nullptr : &*found;
+}
+
+std::string describe(const Check& check) {
+  return fmt::format("{} is {}{}", check.name, name_of(check.state),
+                     check.evidence.empty() ? "" : fmt::format(" ({})", check.evidence.front()));
+}
+
+/// Either way is enough to reach GPU memory; that no check says alone.
+std::string objection_to_gpu_path(const std::vector<Check>& checks) {
+  const Check* const module = find(checks, "gpu-peer-memory");
+  const Check* const dma_buf = find(checks, "gpu-dma-buf");
+  if (module == nullptr || dma_buf == nullptr) return "no GPU was looked at";
+  if (module->state == State::ok || dma_buf->state == State::ok) return "";
+  return fmt::format("{}, and {}", describe(*module), describe(*dma_buf));
+}
+
+std::string objection_of_proofs(const Rule& rule, const std::vector<Proof>& proofs) {
+  std::string why = "nothing was moved that way";
+  for (const Proof& proof : proofs) {
+    if (!rule.about(proof)) continue;
+    if (proof.moved && (proof.rdma || !rule.by_rdma)) return "";
+    if (!proof.moved) why = fmt::format("{} over {} moved nothing: {}", proof.transport, proof.device, proof.why_not);
+  }
+  return why;
+}
+
+std::string objection(const Rule& rule, const std::vector<Check>& checks, const std::vector<Proof>& proofs, bool live) {
+  if (rule.needs_transfer && !live) return "only a transfer shows it, and a recording moves nothing";
+  for (const std::string& name : rule.present) {
+    const Check* const check = find(checks, name);
+    if (check == nullptr) return name + " was not looked at";
+    if (!holds_up(check->state) || check->state == State::not_applicable) return describe(*check);
+  }
+  for (const std::string& name : rule.harmless) {
+    if (name == "gpu-path") {
+      if (std::string why = objection_to_gpu_path(checks); !why.empty()) return why;
+      continue;
+    }
+    const Check* const check = find(checks, name);
+    if (check != nullptr && !holds_up(check->state)) return describe(*check);
+  }
+  return rule.about && live ? objection_of_proofs(rule, proofs) : "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> parse_requirements(const std::string& list) {
+  std::vector<std::string> words;
+  if (list.empty()) return words;
+  const std::vector<Rule> all = rules();
+  for (const std::string& word : std::vector<std::string>(absl::StrSplit(list, ','))) {
+    const bool known = std::any_of(all.begin(), all.end(), [&](const Rule& rule) { return rule.word == word; });
+    if (!known) {
+      std::vector<std::string> names;
+      for (const Rule& rule : all) names.push_back(rule.word);
+      return absl::InvalidArgumentError(fmt::format("--require '{}': there are {}", word, fmt::join(names, ", ")));
+    }
+    words.push_back(word);
+  }
+  return words;
+}
+
+std::vector<Requirement> judge(const std::vector<std::string>& words, const std::vector<Check>& checks,
+                               const std::vector<Proof>& proofs, bool live) {
+  std::vector<Requirement> requirements;
+  for (const Rule& rule : rules()) {
+    if (std::find(words.begin(), words.end(), rule.word) == words.end()) continue;
+    const std::string why = objection(rule, checks, proofs, live);
+    requirements.push_back({rule.word, why.empty(), why});
+  }
+  return requirements;
+}
+
+}  // namespace gradrail::tools::doctor

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tools/doctor/tree.h"
+
+namespace gradrail::tools::doctor {
+
+/// The system that is examined: its files, and answers that only a running one gives. A recording holds those as files
+/// in observed/.
+class System {
+ public:
+  using Ask = std::function<absl::StatusOr<std::string>()>;
+
+  explicit System(Tree tree) : tree_(std::move(tree)) {}
+
+  Tree& tree() { return tree_; }
+  bool is_live() const { return tree_.is_live(); }
+
+  /// Live: what `ask` says, in a process of its own, with a deadline. Else what was recorded under this name.
+  /// Asked once; whoever asks again gets the same answer.
+  /// Errors  as `ask` and run_apart(); NOT_FOUND: not recorded.
+  absl::StatusOr<std::string> observe(const std::string& name, const Ask& ask);
+
+ private:
+  absl::StatusOr<std::string> recorded(const std::string& path);
+
+  Tree tree_;
+  std::map<std::string, absl::StatusOr<std::string>> answers_;
+};
+
+}  // namespace gradrail::tools::doctor
