@@ -11,6 +11,8 @@ namespace gradrail::ps {
 //   slot region of one worker at one shard (written by that worker alone):
 //     [SlotHeader × buckets][payload of bucket 0][payload of bucket 1]…      payload not used where the shard maps the
 //                                                                            worker's gradients (shm)
+//     Where the transport reaches the shard's GPU, payloads lie there instead, in a region of their own, from the
+//     shard's first element on, and parameters leave from there.
 //   return region of one worker for one shard (in the worker's memory, written by that shard alone):
 //     [ReturnHeader × buckets]
 //   Both are at least kCheckBytes long: before a path is trusted, a pattern is put over it each way (path_check.h).

@@ -18,9 +18,15 @@ class HostStore final : public ParameterStore {
 
   std::string where() const override { return "host"; }
   PinnedRange pin(MemorySpan) override { return {}; }
-  absl::StatusOr<DeviceVariables> map_device(const std::string&, size_t) override {
-    return absl::FailedPreconditionError("the parameters of this shard lie in host memory (see --ps_device)");
-  }
+  absl::StatusOr<DeviceVariables> map_device(const std::string&, size_t) override { return in_host_memory(); }
+
+  absl::StatusOr<MemorySpan> gpu_parameters(GpuDirect) override { return in_host_memory(); }
+  absl::StatusOr<DeviceSlots> gpu_slots(GpuDirect, size_t) override { return in_host_memory(); }
+  absl::Status flush_gpu() override { return absl::OkStatus(); }
+  absl::Status write_gpu_check(absl::Span<const std::byte>) override { return in_host_memory(); }
+  absl::Status write_gpu(std::byte*, absl::Span<const std::byte>) override { return in_host_memory(); }
+  absl::Status read_gpu(const std::byte*, absl::Span<std::byte>) override { return in_host_memory(); }
+  absl::StatusOr<uint32_t> crc32c_gpu(const float*, size_t) override { return in_host_memory(); }
 
   absl::Status copy_out(size_t offset, size_t count, float* target) override {
     std::memcpy(target, parameters_at(offset), count * sizeof(float));
@@ -56,6 +62,10 @@ class HostStore final : public ParameterStore {
   }
 
  private:
+  static absl::Status in_host_memory() {
+    return absl::FailedPreconditionError("the parameters of this shard lie in host memory (see --ps_device)");
+  }
+
   float* state_at(int vector, size_t offset) {
     return state_[vector].empty() ? nullptr : state_[vector].data() + offset;
   }

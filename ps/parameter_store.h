@@ -9,7 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/gpu_memory.h"
 #include "base/memory.h"
+#include "ps/exchange_layout.h"
 #include "ps/optimizer.h"
 
 namespace gradrail::gpu {
@@ -25,7 +27,14 @@ using PinnedRange = std::shared_ptr<const void>;  // shared_ptr: a deleter of th
 struct DeviceVariables {
   float* parameters = nullptr;
   const float* gradients = nullptr;
-  PinnedRange mapping;  ///< until this ends
+  std::byte* check = nullptr;  ///< space for two patterns: out, in
+  PinnedRange mapping;         ///< until this ends
+};
+
+/// Memory of a store's device that network devices write into: what arrived there, update() and set() take as it is.
+struct DeviceSlots {
+  MemorySpan memory;
+  PinnedRange owner;  ///< frees it
 };
 
 /// The parameters of a shard and the optimizer's state, and how they are updated: in host memory by apply(), or in the
@@ -48,6 +57,21 @@ class ParameterStore {
   /// of a model of so many elements.
   /// Errors  FAILED_PRECONDITION: the parameters are not on a GPU. Else as gpu::map_memory().
   virtual absl::StatusOr<DeviceVariables> map_device(const std::string& key, size_t model_elements) = 0;
+
+  // Memory on a GPU for network devices, which transports register in this way. Errors  FAILED_PRECONDITION: the
+  // parameters are in host memory, or the GPU cannot be reached so; says why.
+
+  /// [parameters][gap][kCheckBytes for a pattern], the last at gpu_check_at().
+  virtual absl::StatusOr<MemorySpan> gpu_parameters(GpuDirect way) = 0;
+  size_t gpu_check_at() const { return device_gradients_at(count_) * sizeof(float); }
+  virtual absl::StatusOr<DeviceSlots> gpu_slots(GpuDirect way, size_t bytes) = 0;
+  /// Once a notice has come: what was written before it is seen from now on.
+  virtual absl::Status flush_gpu() = 0;
+  virtual absl::Status write_gpu_check(absl::Span<const std::byte> pattern) = 0;
+  /// Any memory that the device reaches.
+  virtual absl::Status write_gpu(std::byte* to, absl::Span<const std::byte> from) = 0;
+  virtual absl::Status read_gpu(const std::byte* from, absl::Span<std::byte> to) = 0;
+  virtual absl::StatusOr<uint32_t> crc32c_gpu(const float* values, size_t count) = 0;
 
   /// The parameters as answers are sent out of them: fresh when update() or set() has returned. Nobody else may write.
   MemorySpan parameters() const { return parameters_.span(); }

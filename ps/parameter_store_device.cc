@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute.h"
+#include "gpu/dma_buf.h"
 #include "gpu/ipc.h"
 #include "ps/exchange_layout.h"
 #include "ps/optimizer_isa.h"
@@ -20,6 +21,7 @@ namespace gradrail::ps {
 namespace {
 
 constexpr std::string_view kGpuPrefix = "gpu:";
+constexpr size_t kGpuPage = size_t{64} << 10;
 
 gpu::UpdateRule rule_of(OptimizerKind kind) {
   switch (kind) {
@@ -73,7 +75,7 @@ class DeviceStore final : public ParameterStore {
 
   absl::Status allocate() {
     const size_t bytes = count_ * sizeof(float);
-    GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, bytes));
+    GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, whole_pages(gpu_check_at() + kCheckBytes)));
     for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
     copy_pin_ = pin(ParameterStore::parameters());
     const std::vector<float> zeros(count_, 0.0f);
@@ -97,7 +99,7 @@ class DeviceStore final : public ParameterStore {
 
   absl::StatusOr<DeviceVariables> map_device(const std::string& key, size_t model_elements) override {
     const size_t gradients_at = device_gradients_at(model_elements);
-    const size_t bytes = (gradients_at + model_elements) * sizeof(float);
+    const size_t bytes = device_block_bytes(model_elements);
     absl::StatusOr<std::unique_ptr<gpu::Memory>> mapped = gpu::map_memory(*device_, key);
     if (!mapped.ok()) return mapped.status();
     if ((*mapped)->bytes() < bytes) {
@@ -108,7 +110,44 @@ class DeviceStore final : public ParameterStore {
     reachable_->add(parameters, bytes, *std::move(mapped));
     return DeviceVariables{.parameters = parameters,
                            .gradients = parameters + gradients_at,
+                           .check = reinterpret_cast<std::byte*>(parameters + device_check_at(model_elements)),
                            .mapping = {parameters, [ranges = reachable_](const void* data) { ranges->remove(data); }}};
+  }
+
+  absl::StatusOr<MemorySpan> gpu_parameters(GpuDirect way) override {
+    const size_t bytes = gpu_check_at() + kCheckBytes;
+    return reachable_by_nics(way, {.data = on_device_->data(), .bytes = bytes, .kind = MemoryKind::cuda});
+  }
+
+  absl::StatusOr<DeviceSlots> gpu_slots(GpuDirect way, size_t bytes) override {
+    std::unique_ptr<gpu::Memory> memory;
+    GRADRAIL_RETURN_IF_ERROR(allocate(memory, whole_pages(bytes)));
+    std::byte* const data = memory->data();
+    const absl::StatusOr<MemorySpan> span =
+        reachable_by_nics(way, {.data = data, .bytes = bytes, .kind = MemoryKind::cuda});
+    if (!span.ok()) return span.status();
+    reachable_->add(data, bytes, std::move(memory));
+    return DeviceSlots{.memory = *span,
+                       .owner = {data, [ranges = reachable_](const void* begin) { ranges->remove(begin); }}};
+  }
+
+  absl::Status flush_gpu() override { return gpu::flush_nic_writes(*device_); }
+
+  absl::Status write_gpu_check(absl::Span<const std::byte> pattern) override {
+    return write_gpu(on_device_->data() + gpu_check_at(), pattern);
+  }
+
+  absl::Status write_gpu(std::byte* to, absl::Span<const std::byte> from) override {
+    device_->upload(to, from.data(), from.size());
+    return device_->finish();
+  }
+
+  absl::Status read_gpu(const std::byte* from, absl::Span<std::byte> to) override {
+    return device_->wait(device_->download(to.data(), from, to.size()));
+  }
+
+  absl::StatusOr<uint32_t> crc32c_gpu(const float* values, size_t count) override {
+    return device_->crc32c(values, count * sizeof(float));
   }
 
   absl::Status copy_out(size_t offset, size_t count, float* target) override {
@@ -179,6 +218,21 @@ class DeviceStore final : public ParameterStore {
   }
 
  private:
+  /// Of the GPU: what is handed to other devices covers whole ones.
+  static size_t whole_pages(size_t bytes) { return (bytes + kGpuPage - 1) / kGpuPage * kGpuPage; }
+
+  absl::StatusOr<MemorySpan> reachable_by_nics(GpuDirect way, MemorySpan memory) {
+    std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
+    if (source == nullptr) {
+      absl::StatusOr<std::unique_ptr<GpuMemorySource>> made = gpu::source_for_nics(*device_, way);
+      if (!made.ok()) return made.status();
+      source = *std::move(made);
+    }
+    GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*device_, memory.data));
+    memory.gpu = source.get();
+    return memory;
+  }
+
   absl::Status allocate(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
     absl::StatusOr<std::unique_ptr<gpu::Memory>> allocated = device_->allocate(std::max<size_t>(bytes, 1));
     if (!allocated.ok()) return allocated.status();
@@ -247,7 +301,8 @@ class DeviceStore final : public ParameterStore {
 
   // Bottom up: pins and memory go before the device.
   std::unique_ptr<gpu::Compute> device_;
-  std::shared_ptr<ReachableMemory> reachable_;  // shared with the handles that pin() gave out
+  std::unique_ptr<GpuMemorySource> sources_[2];  // by way; made when first asked for
+  std::shared_ptr<ReachableMemory> reachable_;   // shared with the handles that pin() gave out
   std::unique_ptr<gpu::Memory> on_device_;
   std::unique_ptr<gpu::Memory> state_[2];
   std::vector<std::unique_ptr<gpu::Memory>> fetched_;

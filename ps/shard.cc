@@ -120,6 +120,7 @@ absl::Status Shard::set_up(Setup setup) {
     // Again when the first worker's set-up failed at another shard; then nobody has been admitted here yet.
     GRADRAIL_CHECK(tokens_.empty());
     parameters_regions_.clear();
+    gpu_regions_.clear();
     is_set_up_ = false;
     setup_ = setup;
     absl::StatusOr<std::unique_ptr<ParameterStore>> store =
@@ -132,6 +133,7 @@ absl::Status Shard::set_up(Setup setup) {
       if (!region.ok()) return region.status();
       parameters_regions_.push_back(*std::move(region));
     }
+    register_gpu();
     uint64_t version = 0;
     if (setup_.restored != nullptr) {
       const Checkpoint& saved = *setup_.restored;

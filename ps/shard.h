@@ -135,9 +135,19 @@ class Shard {
   void activate(ShardPeer& peer);
   void refuse(ShardPeer& peer, const std::string& why);
 
+  // shard_gpu.cc: parameters and slots in GPU memory that network devices reach
+  void register_gpu();
+  void register_gpu(size_t context_index, GpuDirect way);
+  absl::Status make_gpu_slots(ShardPeer& peer);
+  bool uses_gpu(const ShardPeer& peer) const { return peer.payload.region != nullptr; }
+  std::string check_mapped(const DeviceVariables& mapped, uint64_t seed);
+  std::string compare_arrived_check(ShardPeer& peer);
+  transport::LocalSlice check_answer(const ShardPeer& peer) const;
+  absl::StatusOr<uint32_t> payload_crc(const ShardPeer& peer, uint32_t bucket);
+
   // shard_exchange.cc: the hot path
   void on_arrival(ShardPeer& peer, uint64_t immediate);
-  absl::Status check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const;
+  absl::Status check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate);
   void run_actions();
   void initialise(const Action& action);
   void apply_update(const Action& action);
@@ -172,7 +182,13 @@ class Shard {
   transport::RegistrationBudget registered_;
   std::unique_ptr<ParameterStore> store_;
   std::vector<std::unique_ptr<transport::MemoryRegion>> parameters_regions_;  ///< per context
-  bool failed_ = false;                                                       ///< the store; no answer leaves any more
+  struct GpuRegion {
+    GpuDirect way{};
+    std::unique_ptr<transport::MemoryRegion> parameters;  ///< null: this context does not reach the store's GPU
+  };
+  std::vector<GpuRegion> gpu_regions_;  ///< per context
+  uint64_t gpu_answer_seed_ = 0;        ///< of the pattern behind the parameters there
+  bool failed_ = false;                 ///< the store; no answer leaves any more
   uint64_t updates_ = 0;
   Actions actions_;
   std::map<std::string, Arrival> tokens_;  ///< token → member (worker and incarnation)

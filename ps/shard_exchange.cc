@@ -17,11 +17,14 @@ const float* Shard::parameters_of(uint32_t bucket) const {
 const float* Shard::gradient(const ShardPeer& peer, uint32_t bucket) const {
   const ElementRange where = bucket_range(bucket);
   if (peer.gradients_mapped != nullptr) return peer.gradients_mapped + where.first;
+  if (uses_gpu(peer)) {
+    return reinterpret_cast<const float*>(peer.payload.slots.memory.data) + (where.first - range().first);
+  }
   const std::byte* payload = peer.slots.memory.data() + bucket_count() * sizeof(SlotHeader);
   return reinterpret_cast<const float*>(payload) + (where.first - range().first);
 }
 
-absl::Status Shard::check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const {
+absl::Status Shard::check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) {
   const auto bad = [&](std::string_view what) {
     return absl::InvalidArgumentError(fmt::format("slot header of bucket {}: {}", immediate, what));
   };
@@ -35,16 +38,19 @@ absl::Status Shard::check(const ShardPeer& peer, const SlotHeader& header, uint6
     return bad("unknown kind");
   }
   if (header.has_crc != 0 && peer.on_device()) return bad("has a checksum, which memory of a GPU is not given");
-  if (header.has_crc != 0 && has_payload && crc32c(gradient(peer, header.bucket), expected) != header.crc32c) {
-    return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
-  }
-  return absl::OkStatus();
+  if (header.has_crc == 0 || !has_payload) return absl::OkStatus();
+  const absl::StatusOr<uint32_t> crc = payload_crc(peer, header.bucket);
+  if (!crc.ok()) return crc.status();
+  if (*crc == header.crc32c) return absl::OkStatus();
+  return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
 }
 
 void Shard::on_arrival(ShardPeer& peer, uint64_t immediate) {
   if (immediate >= bucket_count()) return refuse(peer, fmt::format("no bucket {} in this shard", immediate));
   // A copy: the worker could change its slot between check and use.
   const SlotHeader header = peer.slot_headers()[immediate];
+  if (uses_gpu(peer)) must(store_->flush_gpu());
+  if (failed_) return;
   if (const absl::Status checked = check(peer, header, immediate); !checked.ok()) {
     return refuse(peer, std::string(message_of(checked)));
   }
@@ -143,7 +149,8 @@ bool Shard::send_answer(ShardPeer& peer, uint32_t bucket) {
   const ElementRange where = bucket_range(bucket);
   if (!peer.parameters_sent[bucket]) {
     const absl::Status posted =
-        peer.connection->put({.region = parameters_regions_[peer.context_index].get(),
+        peer.connection->put({.region = uses_gpu(peer) ? gpu_regions_[peer.context_index].parameters.get()
+                                                       : parameters_regions_[peer.context_index].get(),
                               .offset = (where.first - range().first) * sizeof(float),
                               .bytes = where.count * sizeof(float)},
                              {.region = peer.parameters_remote, .offset = where.first * sizeof(float)}, {});

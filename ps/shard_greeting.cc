@@ -59,6 +59,7 @@ void Shard::greet(ShardPeer& peer, const proto::Hello& hello) {
   peer.device_key = hello.device_key();
   peer.gpu_memory = hello.gpu_memory().empty() ? "" : hello.gpu_memory() == "dmabuf" ? "dmabuf" : "peermem";
   peer.check_at = hello.check_at();
+  peer.host_slots = hello.host_slots();
   if (imported.ok() && peer.gradients_offered) imported = import(hello.gradients_key(), peer.gradients_remote);
   if (!imported.ok()) return refuse(peer, fmt::format("region key: {}", message_of(imported)));
   peer.phase = ShardPeer::Phase::mapping;
@@ -93,6 +94,10 @@ void Shard::map_device(ShardPeer& peer) {
     peer.device_refused = message_of(mapped.status());
     return;
   }
+  if (const std::string wrong = check_mapped(*mapped, peer.check_seed); !wrong.empty()) {
+    peer.device_refused = wrong;
+    return;
+  }
   peer.device = *std::move(mapped);
   peer.parameters_mapped = peer.device.parameters;
   peer.gradients_mapped = peer.device.gradients;
@@ -113,12 +118,19 @@ absl::Status Shard::welcome(ShardPeer& peer) {
   peer.slots = *std::move(slots);
   peer.returns = *std::move(returns);
   GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
+  if (const absl::Status made = make_gpu_slots(peer); !made.ok()) {
+    spdlog::info("{}: worker {} puts gradients into host memory: {}", options_.name, peer.worker, message_of(made));
+  }
   if (!peer.on_device()) pin(peer);
   peer.stored_version.assign(bucket_count(), UINT64_MAX);
   peer.parameters_sent.assign(bucket_count(), false);
 
   proto::ToWorker message;
   message.mutable_welcome()->set_slots_key(peer.slots.region->key());
+  if (uses_gpu(peer)) {
+    message.mutable_welcome()->set_payload_key(peer.payload.region->key());
+    message.mutable_welcome()->set_answer_seed(gpu_answer_seed_);
+  }
   message.mutable_welcome()->set_gradients_mapped(peer.gradients_mapped != nullptr);
   message.mutable_welcome()->set_device_mapped(peer.on_device());
   message.mutable_welcome()->set_device_refused(peer.device_refused);
@@ -159,16 +171,14 @@ absl::Status Shard::probe_mapping(const ShardPeer& peer) {
 
 void Shard::on_check(ShardPeer& peer, uint64_t immediate) {
   if (immediate != kCheckImmediate) return refuse(peer, "a push before the path was checked");
-  const absl::Span<std::byte> arrived(peer.slots.memory.data(), kCheckBytes);
-  if (const std::string wrong = compare_check(arrived, peer.check_seed); !wrong.empty()) return refuse(peer, wrong);
-  std::fill(arrived.begin(), arrived.end(), std::byte{});
+  if (const std::string wrong = compare_arrived_check(peer); !wrong.empty()) return refuse(peer, wrong);
   fill_check({peer.returns.memory.data(), kCheckBytes}, check_answer_seed(peer.check_seed));
   peer.phase = ShardPeer::Phase::answering;
   answer_check(peer);
 }
 
 void Shard::answer_check(ShardPeer& peer) {
-  const transport::LocalSlice pattern{peer.returns.region.get(), 0, kCheckBytes};
+  const transport::LocalSlice pattern = check_answer(peer);
   if (!peer.gpu_memory.empty() && !peer.check_put) {
     // What parameters are put into is what must be seen to work: notices go elsewhere.
     const absl::Status posted = peer.connection->put(pattern, {peer.parameters_remote, peer.check_at}, {});

@@ -45,6 +45,7 @@ struct ShardPeer {
   std::string gpu_memory;      ///< how its NIC reaches the GPU memory behind parameters_remote; "": host memory
   uint64_t check_at = 0;       ///< where in there our pattern goes as well
   bool check_put = false;
+  bool host_slots = false;  ///< whatever is possible
   uint64_t check_seed = 0;
 
   // The worker's memory, where the transport maps it, or the store's GPU a worker's; else null.
@@ -55,13 +56,18 @@ struct ShardPeer {
   bool on_device() const { return device.mapping != nullptr; }
   std::string mapped_text() const {
     if (on_device()) return " gpu-direct(ipc)";
-    if (!gpu_memory.empty()) return " gpu-direct(" + gpu_memory + ")";
-    return gradients_mapped != nullptr ? " mapped" : "";
+    const std::string out = gpu_memory.empty() ? "" : " gpu-direct(" + gpu_memory + ")";
+    if (payload.region != nullptr) return out + " into GPU memory";
+    return gradients_mapped != nullptr ? " mapped" : out;
   }
 
   transport::RegisteredMemory slots;    ///< [SlotHeader × buckets][payload]
   transport::RegisteredMemory returns;  ///< [ReturnHeader × buckets], source of the way back
-  std::vector<PinnedRange> pinned;      ///< slots and mapped memory; ends before they do
+  struct Payload {
+    DeviceSlots slots;
+    std::unique_ptr<transport::MemoryRegion> region;  ///< null: it is behind the headers in `slots`
+  } payload;                                          ///< in GPU memory, from the shard's first element on
+  std::vector<PinnedRange> pinned;                    ///< slots and mapped memory; ends before they do
 
   std::vector<uint64_t> stored_version;  ///< per bucket: version already stored into parameters_mapped
   std::deque<uint32_t> backlog;          ///< buckets whose answer the transport could not take yet

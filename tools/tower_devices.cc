@@ -79,7 +79,8 @@ absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& wo
   };
   const worker::DeviceBlock block = workload.device_block();
   if (block.device == nullptr) {
-    return none(towers_.size() > 1 ? "several towers share a gradient" : "the tower is not on a GPU");
+    return none(towers_.size() > 1 ? "several towers, averaged by the host, have their gradient there"
+                                   : "the tower is not on a GPU");
   }
   if (checksums_ && forbids_staging()) return none("--checksums are of bytes that pass through the host");
   const absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);
@@ -104,7 +105,11 @@ std::vector<worker::GpuWay> TowerDevices::ways() const {
 void TowerDevices::decided(const worker::Client& client) {
   if (!client.on_device()) return;
   way_ = client.gpu_text();
-  if (checksums_) way_ += " (--checksums are of bytes that pass through the host)";
+  if (direct_ == "staged") {
+    way_ += " (--gpu-direct staged)";
+  } else if (checksums_) {
+    way_ += " (--checksums are of bytes that pass through the host)";
+  }
 }
 
 }  // namespace gradrail::tools

@@ -93,7 +93,8 @@ std::string text_of(const ShardLink& link, const std::vector<GpuWay>& wanted) {
   const GpuWay way = link.path->way();
   const std::string reasons = reasons_of(link, wanted);
   if (way == GpuWay::staged) {
-    return fmt::format("staged through pinned host memory ({})", wanted.empty() ? "as asked for" : reasons);
+    const std::string why = wanted.empty() ? "" : fmt::format(" ({})", reasons);
+    return fmt::format("staged through pinned host memory{}", why);
   }
   return fmt::format("{} ({}{}{})", name_of(way), meaning_of(way), reasons.empty() ? "" : "; ", reasons);
 }

@@ -127,10 +127,7 @@ bool Client::Impl::post(ShardLink& link, uint32_t bucket_index) {
   ShardPath& path = *link.path;
   ShardLink::Bucket& bucket = link.buckets[bucket_index];
   if (!bucket.payload_posted) {
-    const size_t slot_offset =
-        link.buckets.size() * sizeof(ps::SlotHeader) + (bucket.range.first - link.range.first) * sizeof(float);
-    const absl::Status posted =
-        path.connection().put(path.gradients(bucket.range), {.region = path.slots(), .offset = slot_offset}, {});
+    const absl::Status posted = path.connection().put(path.gradients(bucket.range), path.payload(bucket.range), {});
     if (absl::IsResourceExhausted(posted)) return false;
     bucket.payload_posted = true;  // any other failure: peer_lost is on its way
   }

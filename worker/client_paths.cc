@@ -97,6 +97,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> Client::Impl::open_path(ShardLink& li
   ps::proto::Hello hello;
   *hello.mutable_member() = member();
   hello.set_token(tokens_[link.ps_index]);
+  hello.set_host_slots(link.host_slots);
   return ShardPath::open(link, **context, endpoint->address(), std::move(hello), stats_.registered,
                          options_.place_memory, {gpu_.get(), way, options_.device.key}, deadline);
 }
@@ -145,6 +146,14 @@ absl::Status Client::Impl::try_way(ShardLink& link, size_t candidate, GpuWay way
   absl::StatusOr<std::unique_ptr<ShardPath>> path = open_path(link, link.candidates[candidate], way, deadline);
   if (!path.ok()) return path.status();
   const absl::Status checked = establish(**path, Phase::ready, deadline);
+  GRADRAIL_RETURN_IF_ERROR(failure());
+  if (!checked.ok() && (*path)->slots_on_gpu()) {
+    // Which of the two GPUs is to blame? Without the shard's there is an answer.
+    spdlog::warn("shard {}: the way into its GPU's memory is no good: {}", link.shard_index, message_of(checked));
+    link.host_slots = true;
+    path->reset();
+    return try_way(link, candidate, way, deadline);
+  }
   if (!checked.ok() && (*path)->was_welcome() && way != GpuWay::staged) return refuse(message_of(checked));
   GRADRAIL_RETURN_IF_ERROR(checked);
   if ((*path)->way() != way) return refuse((*path)->device_refused());

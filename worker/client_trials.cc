@@ -78,7 +78,9 @@ void Client::Impl::end_trial(ShardLink& link, const std::string& why) {
   spdlog::info("shard {} at {}: {} does not work yet: {}", link.shard_index, controls_[link.ps_index]->address(),
                link.candidates[link.trial_candidate].name, why);
   link.candidates[link.trial_candidate].refused = why;
-  if (link.trial != nullptr && link.trial->was_welcome() && link.trial_way != GpuWay::staged) {
+  if (link.trial != nullptr && link.trial->slots_on_gpu()) {
+    link.host_slots = true;
+  } else if (link.trial != nullptr && link.trial->was_welcome() && link.trial_way != GpuWay::staged) {
     link.failed_trials.insert({link.trial_candidate, link.trial_way});
   }
   link.trial.reset();

@@ -68,7 +68,7 @@ class GpuVariables {
 
   bool unflushed_ = false;
   uint64_t flushes_ = 0;
-  absl::Status flushed_;  ///< the first error
+  absl::Status flushed_;                       ///< the first error
   std::unique_ptr<gpu::StagedCopies> copies_;  ///< last: ends before what it copies from and to is unpinned
 };
 

@@ -25,6 +25,7 @@ struct ShardLink {
   std::vector<ps::proto::JoinReply::Endpoint> endpoints;
 
   std::map<GpuWay, std::string> ways_refused;  ///< why the path in use does not take them
+  bool host_slots = false;                     ///< the check of a path into the shard's GPU memory has failed
   std::string ipc_refused;                     ///< what no path to this shard changes
 
   std::unique_ptr<ShardPath> path;    ///< in use, or just lost; null while none is open

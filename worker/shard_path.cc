@@ -58,7 +58,9 @@ void ShardPath::offer(const GpuOffer& offer) {
   }
   hello_.set_parameters_key(context_.parameters->key());
   if (context_.context->capabilities().direct_map) hello_.set_gradients_key(context_.gradients->key());
-  if (way_ == GpuWay::ipc) hello_.set_device_key(offer.ipc_key);
+  if (way_ != GpuWay::ipc) return;
+  // Whoever maps the memory looks for it before it says Welcome.
+  if (gpu_->write_check(hello_.check_seed()).ok()) hello_.set_device_key(offer.ipc_key);
 }
 
 /// GPU memory as this path's network device reaches it; null: it does not.
@@ -88,7 +90,9 @@ bool ShardPath::advance() {
       post(send(*connection_, message), "Hello");
       break;
     case Phase::checking:
-      post(connection_->put(check_source(), {slots_, 0}, {.immediate = ps::kCheckImmediate}), "the checked transfer");
+      post(connection_->put(check_source(), {payload_on_gpu_ ? payload_ : slots_, 0},
+                            {.immediate = ps::kCheckImmediate}),
+           "the checked transfer");
       break;
     case Phase::activating:
       message.mutable_ready();
@@ -129,6 +133,13 @@ void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
   const absl::StatusOr<transport::RemoteRegion> slots = connection_->import(welcome.slots_key());
   if (!slots.ok()) return fail(fmt::format("the shard's region key: {}", message_of(slots.status())));
   slots_ = *slots;
+  answer_seed_ = welcome.answer_seed() != 0 ? welcome.answer_seed() : ps::check_answer_seed(hello_.check_seed());
+  payload_on_gpu_ = !welcome.payload_key().empty();
+  if (payload_on_gpu_) {
+    const absl::StatusOr<transport::RemoteRegion> payload = connection_->import(welcome.payload_key());
+    if (!payload.ok()) return fail(fmt::format("the shard's region key: {}", message_of(payload.status())));
+    payload_ = *payload;
+  }
   gradients_mapped_ = welcome.gradients_mapped();
   if (way_ == GpuWay::ipc && !welcome.device_mapped()) way_ = GpuWay::staged;
   device_refused_ = welcome.device_refused();
@@ -151,11 +162,16 @@ transport::LocalSlice ShardPath::check_source() const {
 }
 
 std::string ShardPath::compare_check() {
-  const uint64_t seed = ps::check_answer_seed(hello_.check_seed());
-  std::string wrong = ps::compare_check({returns_.memory.data(), ps::kCheckBytes}, seed);
-  if (!wrong.empty() || nic_region() == nullptr) return wrong;
-  wrong = gpu_->compare_check(seed);
+  std::string wrong = ps::compare_check({returns_.memory.data(), ps::kCheckBytes}, answer_seed_);
+  if (!wrong.empty() || way_ == GpuWay::staged) return wrong;
+  wrong = gpu_->compare_check(answer_seed_);
   return wrong.empty() ? wrong : fmt::format("in GPU memory: {}", wrong);
+}
+
+transport::RemoteSlice ShardPath::payload(ps::ElementRange range) const {
+  const uint64_t offset = (range.first - link_.range.first) * sizeof(float);
+  if (payload_on_gpu_) return {payload_, offset};
+  return {slots_, link_.buckets.size() * sizeof(ps::SlotHeader) + offset};
 }
 
 void ShardPath::on_check(uint64_t immediate) {

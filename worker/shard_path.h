@@ -75,9 +75,12 @@ class ShardPath {
   std::string shown_path() const;       ///< that, and the way out of GPU memory if it is a direct one
   std::string name() const;             ///< that, and whether memory is mapped: under which bytes are counted
   bool was_welcome() const { return was_welcome_; }
+  bool slots_on_gpu() const { return payload_on_gpu_; }  ///< the shard's
 
   // For the exchange, once active.
   transport::RemoteRegion slots() const { return slots_; }
+  /// Where the gradients of a range go.
+  transport::RemoteSlice payload(ps::ElementRange range) const;
   bool gradients_mapped() const { return gradients_mapped_; }
   /// How its bytes leave and reach GPU memory; staged as well where there is none.
   GpuWay way() const { return way_; }
@@ -114,6 +117,9 @@ class ShardPath {
   transport::RemoteRegion slots_{};
   bool gradients_mapped_ = false;
   bool was_welcome_ = false;
+  uint64_t answer_seed_ = 0;  ///< of the pattern that the shard puts
+  transport::RemoteRegion payload_{};
+  bool payload_on_gpu_ = false;
   GpuVariables* gpu_ = nullptr;
   GpuWay way_ = GpuWay::staged;
   std::string device_refused_;

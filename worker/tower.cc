@@ -1,6 +1,7 @@
 #include "worker/tower.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -11,6 +12,13 @@
 #include "worker/models/elementwise.h"
 
 namespace gradrail::worker {
+
+namespace {
+
+/// Of what the owner has to do while the towers compute: a bucket takes about as long from a device to the host.
+constexpr auto kBetweenTurns = std::chrono::microseconds(50);
+
+}  // namespace
 
 /// One thread with its replica; it does one thing after another, as told.
 class Towers::Tower {
@@ -182,7 +190,13 @@ void Towers::average_tensor(size_t tensor, absl::Span<float> target) const {
 /// A tensor that all towers have, to be averaged; none: a tower failed, and no more will come.
 std::optional<size_t> Towers::next_complete() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !failure_.ok() || !complete_.empty(); });
+  const auto has_come = [this] { return !failure_.ok() || !complete_.empty(); };
+  while (meanwhile_ != nullptr && !changed_.wait_for(lock, kBetweenTurns, has_come)) {
+    lock.unlock();
+    meanwhile_();
+    lock.lock();
+  }
+  changed_.wait(lock, has_come);
   if (!failure_.ok()) return std::nullopt;
   const size_t tensor = complete_.front();
   complete_.pop_front();
@@ -224,6 +238,17 @@ absl::StatusOr<std::vector<std::string>> Towers::verdict(Parameters parameters) 
   });
   wait_finished(1);
   return lines;
+}
+
+DeviceBlock Towers::device_block() { return sum_ == nullptr ? DeviceBlock{} : towers_[0]->workload().device_block(); }
+
+void Towers::stay_on_device() {
+  const DeviceBlock block = device_block();
+  if (block.device == nullptr) return;
+  for (size_t i = 0; i < towers_.size(); ++i) {
+    towers_[i]->workload().stay_on_device();
+    if (i > 0) towers_[i]->workload().copy_parameters_from(block.parameters);
+  }
 }
 
 void Towers::release_memory() {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -40,6 +41,10 @@ class Towers final : public Workload {
   /// Errors  of the first tower that has one, and its number; the others have ended their step, too.
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
   absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override;
+  /// The first tower's, where the devices average among themselves; the others copy its parameters.
+  DeviceBlock device_block() override;
+  void stay_on_device() override;
+  void meanwhile(std::function<void()> work) override { meanwhile_ = std::move(work); }
   void release_memory() override;
   /// "NCCL 2.28.9" or "host".
   std::string averaged_by() const { return sum_ == nullptr ? "host" : sum_->name(); }
@@ -58,6 +63,7 @@ class Towers final : public Workload {
 
   std::vector<std::unique_ptr<Tower>> towers_;
   std::unique_ptr<gpu::TowerSum> sum_;  ///< between devices; null: the owner averages
+  std::function<void()> meanwhile_;     ///< of the owner, while it waits
 
   std::mutex mutex_;
   std::condition_variable changed_;

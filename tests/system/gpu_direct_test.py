@@ -46,7 +46,7 @@ class GpuDirect(cluster.ClusterTest):
                     self.assert_says(task, rf"^GPU-Direct: {way} ")
                     if way != "staged":
                         self.assert_says(task, rf"^Path: .*tcp gpu-direct\({way}\)",
-                                         rf"^\[ps/0\] path tcp gpu-direct\({way}\): \d+ bytes in")
+                                         rf"^\[ps/0\] path tcp gpu-direct\({way}\)( into GPU memory)?: \d+ bytes in")
                     hashes.add(cluster.hash_of(task))
             self.assertEqual(len(hashes), 1)
 
@@ -60,6 +60,19 @@ class GpuDirect(cluster.ClusterTest):
                 if "," in order:
                     self.assert_says(task, r"^Bytes: \w+ staged: [1-9]", r"^Bytes: tcp gpu-direct\(dmabuf\): [1-9]")
                 self.assertEqual(cluster.hash_of(task), cluster.hash_of(undisturbed))
+
+    def test_towers_that_average_by_nccl_are_as_one(self):
+        """The mean leaves from the first one's memory, parameters get there, and the others copy them."""
+        hashes = set()
+        for flags, way in ((["--transport", "tcp", "--reduce", "host"], "staged"), (["--transport", "tcp"], "staged"),
+                           (["--transport", "simnic"], "dmabuf"), (["--transport", "tcp", "--ps_device", "gpu:1"], "ipc")):
+            with self.subTest(flags=flags):
+                task = self.finished("--workers", 1, "--towers", 2, "--mode", "sync", "--bucket_kib", 64,
+                                     "--optimizer", "momentum", *flags)
+                self.assert_says(task, rf"^GPU-Direct: {way} ",
+                                 r"averaged by host$" if "--reduce" in flags else r"averaged by NCCL")
+                hashes.add(cluster.hash_of(task))
+        self.assertEqual(len(hashes), 1)
 
     def test_what_is_forced_and_cannot_be_had_is_refused(self):
         for words, flags, on in (

@@ -68,7 +68,7 @@ class ParametersOnGpus(cluster.ClusterTest):
         self.assert_says(task, r"^GPU-Direct: staged .*keeps its parameters in host memory \(--ps_device\)")
         for words, flags in ((r"keeps its parameters in host memory", ["--gpu-direct", "ipc"]),
                              (r"--gpu-direct ipc: several towers", ["--gpu-direct", "ipc", "--towers", 2,
-                                                                   "--ps_device", "gpu:0"])):
+                                                                   "--reduce", "host", "--ps_device", "gpu:0"])):
             with self.subTest(words=words):
                 self.refused(cluster.CONFIGURATION, [words], *self.data, "--workers", 1, *flags, environment=gpus())
 

@@ -70,6 +70,42 @@ TEST_F(ClientGpuFaults, LostDeviceIsToldByWait) {
   }
 }
 
+/// Of the shard's GPU: slots are in host memory then, and the worker's GPU is not blamed.
+TEST_F(ClientGpuFaults, ShardWhoseGpuIsNotReachedTakesGradientsInHostMemory) {
+  gpu::Simulation::configure("devices=2");
+  const NicFault fault("wrong_source");
+  Cluster cluster({.worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
+  GpuWorker worker;
+  ClientOptions options = cluster.options(0);
+  options.gpu_ways = {GpuWay::dma_buf};
+  worker.join(options);
+  ASSERT_TRUE(worker.has_joined());
+  fill_initial(worker.client());
+  ASSERT_TRUE(worker.client().start().ok());
+  ASSERT_TRUE(worker.step(0, 1).ok());
+  EXPECT_EQ(worker.parameters()[7], initial_of(7) - gradient_of(0, 1, 7));
+  EXPECT_THAT(worker.client().gpu_text(), HasSubstr("dmabuf ("));
+  EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr("path tcp gpu-direct(dmabuf):")));
+}
+
+TEST_F(ClientGpuFaults, ChecksumsOfWhatArrivesInAGpu) {
+  gpu::Simulation::configure("devices=2,ordering=0");
+  Cluster cluster({.worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
+  ClientOptions options = cluster.options(0);
+  options.checksums = true;
+  const std::unique_ptr<Client> client = join(options, odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  for (uint64_t step = 1; step <= 3; ++step) {
+    fill_gradients(*client, 0, step);
+    client->exchange();
+    const absl::Status waited = client->wait();
+    ASSERT_TRUE(waited.ok()) << waited;
+  }
+  EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr("into GPU memory")));
+}
+
 /// A bucket leaves as soon as it is on the host, while the rest of its tensor is still on the way there.
 TEST_F(ClientGpuFaults, FirstBucketsLeaveBeforeTheTensorIsOnTheHost) {
   gpu::Simulation::configure("delay=20000");

@@ -20,6 +20,7 @@ struct Route {
   bool on_gpu;
   std::vector<GpuWay> ways;
   const char* path;  ///< as bytes are counted
+  const char* ps_path = "";
 };
 
 class ClientGpu : public ::testing::Test {
@@ -72,6 +73,9 @@ std::vector<float> run(const Route& route, ps::OptimizerKind optimizer) {
     EXPECT_TRUE(client.barrier("done").ok());
   });
   EXPECT_EQ(result[0], result[1]);
+  if (route.ps_path[0] != '\0') {
+    EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr(fmt::format("path {}:", route.ps_path))));
+  }
   return result[0];
 }
 
@@ -81,8 +85,16 @@ TEST_F(ClientGpu, BitsAreTheSameWhicheverWay) {
       {"staged over tcp", "tcp", "host", true, {}, "tcp staged"},
       {"staged over shared memory", "shm", "host", true, {}, "shm staged"},
       {"staged to a GPU", "shm", "gpu:2", true, {}, "shm staged"},
-      {"by dma-buf", "simnic", "host", true, {GpuWay::dma_buf}, "tcp gpu-direct(dmabuf)"},
-      {"by dma-buf to a GPU", "simnic", "gpu:2", true, {GpuWay::dma_buf}, "tcp gpu-direct(dmabuf)"},
+      {"from a host into a GPU", "simnic", "gpu:2", false, {}, "tcp", "tcp into GPU memory"},
+      {"staged into a GPU", "simnic", "gpu:2", true, {}, "tcp staged", "tcp into GPU memory"},
+      {"by dma-buf", "simnic", "host", true, {GpuWay::dma_buf}, "tcp gpu-direct(dmabuf)", "tcp gpu-direct(dmabuf)"},
+      {"by dma-buf into a GPU",
+       "simnic",
+       "gpu:2",
+       true,
+       {GpuWay::dma_buf},
+       "tcp gpu-direct(dmabuf)",
+       "tcp gpu-direct(dmabuf) into GPU memory"},
   };
   for (const ps::OptimizerKind optimizer : {ps::OptimizerKind::sgd, ps::OptimizerKind::adam}) {
     const std::vector<float> expected = run(host, optimizer);

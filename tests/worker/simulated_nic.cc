@@ -4,6 +4,7 @@
 //   refuse    registering GPU memory fails
 //   damage    what is read from and written into GPU memory is other memory: all succeeds, and the bytes are wrong
 //   host      it takes host memory only
+//   wrong_source   memory that is only read from is other memory
 //   lose=N    every connection that was opened here is lost once N notices have come
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -39,9 +40,10 @@ uint64_t notices_until_loss() {
 /// A device's view of memory of a GPU.
 class Window {
  public:
-  static absl::StatusOr<Window> open(const MemorySpan& memory) {
+  static absl::StatusOr<Window> open(const MemorySpan& memory, Access access) {
     if (has_fault("refuse")) return absl::InvalidArgumentError("simnic: the card refuses this memory");
-    if (has_fault("damage")) return map(memory.bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const bool is_damaged = has_fault("damage") || (has_fault("wrong_source") && access == Access::local);
+    if (is_damaged) return map(memory.bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory.gpu->way() == GpuDirect::peer_memory) return Window(nullptr, 0, memory.data);
     const absl::StatusOr<DmaBuf> exported = memory.gpu->export_dma_buf(memory.data, memory.bytes);
     if (!exported.ok()) return exported.status();
@@ -82,7 +84,7 @@ class NicContext final : public Context {
   }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) override {
     if (memory.kind == MemoryKind::host) return inner_->register_memory(memory, access);
-    absl::StatusOr<Window> window = Window::open(memory);
+    absl::StatusOr<Window> window = Window::open(memory, access);
     if (!window.ok()) return window.status();
     windows_.push_back(*std::move(window));
     gpu_memory_.push_back(memory.data);

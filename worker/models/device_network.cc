@@ -143,7 +143,7 @@ absl::Status DeviceNetwork::send(size_t tensor, absl::Span<float> target) {
     return absl::OkStatus();
   }
   const absl::StatusOr<gpu::CopyTicket> ticket =
-      sum_->start(tower_, gradients_[tensor], target.size(), tower_ == 0 ? target.data() : nullptr);
+      sum_->start(tower_, gradients_[tensor], target.size(), tower_ == 0 && !stays_ ? target.data() : nullptr);
   if (ticket.ok()) leaving_.push_back({tensor, *ticket});
   return ticket.status();
 }
@@ -198,7 +198,11 @@ absl::Status DeviceNetwork::run(absl::Span<const float> images, absl::Span<const
                                 Gradients gradients, const GradientReady& ready) {
   leaving_.clear();
   told_ = 0;
-  if (!stays_) upload_parameters(parameters);
+  if (parameters_from_ != nullptr) {
+    device_->upload(parameters_.front(), parameters_from_, elements() * sizeof(float));
+  } else if (!stays_) {
+    upload_parameters(parameters);
+  }
   device_->upload(images_, images.data(), images.size() * sizeof(float));
   device_->upload(labels_, labels.data(), labels.size());
   forward();

@@ -36,6 +36,7 @@ class DeviceNetwork final : public Network {
                                  Parameters parameters) override;
   DeviceBlock device_block() override;
   void stay_on_device() override { stays_ = true; }
+  void copy_parameters_from(const float* parameters) override { parameters_from_ = parameters; }
   void meanwhile(std::function<void()> work) override { meanwhile_ = std::move(work); }
   gpu::Compute* device() override { return device_.get(); }
   void average_by(gpu::TowerSum* sum, size_t tower) override;
@@ -73,7 +74,8 @@ class DeviceNetwork final : public Network {
   std::unique_ptr<gpu::Memory> memory_;
   std::unique_ptr<gpu::Memory> variables_;  // parameters, then gradients (ps/exchange_layout.h)
   bool stays_ = false;
-  std::function<void()> meanwhile_;  // null: nobody has something to do
+  const float* parameters_from_ = nullptr;  // another device's, while this one stays; null: they are here
+  std::function<void()> meanwhile_;         // null: nobody has something to do
   std::vector<std::unique_ptr<DeviceLayer>> layers_;
   float* images_ = nullptr;
   uint8_t* labels_ = nullptr;

@@ -45,6 +45,7 @@ class MnistWorkload final : public Workload {
 
   DeviceBlock device_block() override { return network_->device_block(); }
   void stay_on_device() override { network_->stay_on_device(); }
+  void copy_parameters_from(const float* parameters) override { network_->copy_parameters_from(parameters); }
   void meanwhile(std::function<void()> work) override { network_->meanwhile(std::move(work)); }
   gpu::Compute* device() override { return network_->device(); }
   void average_by(gpu::TowerSum* sum, size_t tower) override { network_->average_by(sum, tower); }

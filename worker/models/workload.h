@@ -47,10 +47,13 @@ class Workload {
   /// Errors  as step().
   virtual absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) = 0;
 
-  /// Where the device of a single tower computes.
+  /// Where one device has the parameters and the gradient, that of several towers if these average between devices.
   virtual DeviceBlock device_block() { return {}; }
   /// From the next step on parameters are read, and gradients left, there: what step() is given stays untouched.
   virtual void stay_on_device() {}
+  /// Of a replica that stays on its device: from the next step on parameters are copied from there, another device's
+  /// memory in this process, before anything else.
+  virtual void copy_parameters_from(const float* /*parameters*/) {}
   /// Called again and again while a step waits for its device; null: nothing more.
   virtual void meanwhile(std::function<void()> /*work*/) {}
   /// What it computes with; null: this host.
