@@ -1,8 +1,10 @@
 // What is registered, and what is transferred.
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "tests/gpu/simulated/hmem_ofi.h"
@@ -29,6 +31,7 @@ Wrapped<Object, Operations>& wrapped() {
 auto& domains() { return wrapped<fid_domain, fi_ops_domain>(); }
 auto& registrars() { return wrapped<fid_domain, fi_ops_mr>(); }
 auto& transfers() { return wrapped<fid_ep, fi_ops_rma>(); }
+auto& options() { return wrapped<fid, fi_ops_ep>(); }
 auto& messages() { return wrapped<fid_ep, fi_ops_msg>(); }
 
 struct Descriptors {
@@ -126,6 +129,15 @@ ssize_t send(fid_ep* endpoint, const void* data, size_t bytes, void* descriptor,
   return messages().real(endpoint).send(endpoint, data, bytes, descriptor, to, context);
 }
 
+/// As verbs answers, which knows nothing but peer to peer; or as a provider that would copy.
+int set_option(fid* endpoint, int level, int name, const void* value, size_t bytes) {
+  if (level != FI_OPT_ENDPOINT || name != FI_OPT_FI_HMEM_P2P) {
+    return options().real(endpoint).setopt(endpoint, level, name, value, bytes);
+  }
+  if (*static_cast<const int*>(value) != FI_HMEM_P2P_REQUIRED) stop("FI_OPT_FI_HMEM_P2P", nullptr, "not required");
+  return std::getenv("GRADRAIL_SIMULATED_P2P") == nullptr ? -FI_ENOPROTOOPT : -FI_EOPNOTSUPP;
+}
+
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* context) {
   fi_info* const real_info = stripped(info);
   int error = 0;
@@ -166,6 +178,7 @@ void wrap_endpoint(fid_ep* endpoint) {
     operations.writedata = write_data;
     operations.writemsg = write_message;
   });
+  options().wrap(&endpoint->fid, endpoint->ops, [](fi_ops_ep& operations) { operations.setopt = set_option; });
   messages().wrap(endpoint, endpoint->msg, [](fi_ops_msg& operations) { operations.send = send; });
 }
 
