@@ -14,7 +14,7 @@ help:
 	@echo 'make demo      train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
 	@echo 'make test      the whole suite, then the tests that skipped and why'
 	@echo 'make test-rdma suites over soft-RoCE in virtual machines, no RDMA hardware (ARGS= flags, such as --list)'
-	@echo 'make bench     what one gradient exchange costs on every path (ARGS= flags of bench/exchange)'
+	@echo 'make bench     one gradient exchange beside its peers, in one run (ARGS= flags of gradrail bench peers)'
 	@echo 'make check     format, include order, file sizes; clang-tidy on what changed since BASE='
 	@echo 'make asan      the whole suite under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan      the whole suite under the thread sanitizer'
@@ -58,8 +58,8 @@ tsan:
 bench:
 	@tools/setup --for bench
 	cmake --preset release
-	cmake --build --preset release --target exchange
-	build/release/bench/exchange $(ARGS)
+	cmake --build --preset release
+	build/release/tools/gradrail bench peers $(ARGS)
 
 # clang-tidy reads the generated headers, hence the build.
 check:

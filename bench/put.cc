@@ -1,166 +1,44 @@
 // What does one put cost over a transport of ours? Two processes: latency and bandwidth of puts that the other is told
 // of. bench/compare_put.py runs it beside the libraries' own programs and bare loops.
-#include <array>
 #include <cstdio>
 
 #include "CLI/CLI.hpp"
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/memory.h"
 #include "base/status.h"
 #include "bench/put_run.h"
+#include "bench/put_transport.h"
 #include "fmt/format.h"
 #include "transport/plugin_loader.h"
-#include "transport/registry.h"
 
 namespace gradrail::bench {
 namespace {
 
-using transport::Completion;
-
-constexpr Duration kConnectTime = std::chrono::seconds(30);
-
-struct TransportFlags {
-  std::string name = "tcp";
-  std::string ofi_provider;
-  std::string plugin_dir;
-};
-
-/// A context with one connection and one region: sources, then targets.
-class TransportEnd final : public PutEnd {
- public:
-  static absl::StatusOr<std::unique_ptr<PutEnd>> open(const TransportFlags& flags, const std::string& bind_host,
-                                                      PairLink& link, size_t bytes) {
-    auto end = std::unique_ptr<TransportEnd>(new TransportEnd(bytes));
-    GRADRAIL_RETURN_IF_ERROR(end->open_context(flags, bind_host));
-    GRADRAIL_RETURN_IF_ERROR(end->connect(bind_host, link));
-    GRADRAIL_RETURN_IF_ERROR(end->exchange_keys(link));
-    return absl::StatusOr<std::unique_ptr<PutEnd>>(std::move(end));
-  }
-
-  std::string path() const override { return connection_->path(); }
-  std::byte* source(size_t slot) override { return memory_.data() + slot * bytes_; }
-  const std::byte* target(size_t slot) const override { return memory_.data() + (kSlots + slot) * bytes_; }
-
-  absl::StatusOr<bool> try_put(size_t slot, size_t bytes, std::optional<uint32_t> immediate) override {
-    absl::Status status = connection_->put({region_.get(), slot * bytes_, bytes}, {peer_, (kSlots + slot) * bytes_},
-                                           {.immediate = immediate});
-    if (status.ok()) return true;
-    if (absl::IsResourceExhausted(status)) return false;
-    return status;
-  }
-
-  absl::StatusOr<size_t> poll(absl::Span<uint32_t> arrived) override {
-    const size_t count = context_->poll(absl::MakeSpan(completions_));
-    size_t notices = 0;
-    for (size_t i = 0; i < count; ++i) {
-      const Completion& completion = completions_[i];
-      if (completion.kind == Completion::Kind::put_arrived) {
-        arrived[notices++] = static_cast<uint32_t>(completion.immediate);
-      } else if (completion.kind == Completion::Kind::peer_lost) {
-        return completion.cause;
-      } else if (completion.kind == Completion::Kind::connected) {
-        connection_ = completion.connection;
-      }
-    }
-    return notices;
-  }
-
- private:
-  explicit TransportEnd(size_t bytes) : bytes_(bytes) {}
-
-  absl::Status open_context(const TransportFlags& flags, const std::string& bind_host) {
-    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(flags.name);
-    if (!found.ok()) return found.status();
-    auto context = (*found)->open({.bind_host = bind_host, .ofi_provider = flags.ofi_provider});
-    if (!context.ok()) return context.status();
-    context_ = *std::move(context);
-    auto memory = SharedMemory::create("bench_put", 2 * kSlots * bytes_);
-    if (!memory.ok()) return memory.status();
-    memory_ = *std::move(memory);
-    auto region = context_->register_memory(memory_.span(), transport::Access::remote_write);
-    if (!region.ok()) return region.status();
-    region_ = *std::move(region);
-    return absl::OkStatus();
-  }
-
-  absl::Status connect(const std::string& bind_host, PairLink& link) {
-    if (link.leads()) {
-      const absl::StatusOr<std::string> address = link.hear([] {});
-      if (!address.ok()) return address.status();
-      const absl::StatusOr<transport::Connection*> made = context_->connect(*address, Clock::now() + kConnectTime);
-      if (!made.ok()) return made.status();
-      connection_ = *made;
-      return absl::OkStatus();
-    }
-    // shm has names instead of hosts and ports.
-    const bool by_name = context_->name() == "shm";
-    const absl::StatusOr<std::string> address =
-        context_->listen(by_name ? "" : fmt::format("{}:0", bind_host.empty() ? "127.0.0.1" : bind_host));
-    if (!address.ok()) return address.status();
-    GRADRAIL_RETURN_IF_ERROR(link.say(*address));
-    return progress_until([&] { return connection_ != nullptr; });
-  }
-
-  absl::Status exchange_keys(PairLink& link) {
-    GRADRAIL_RETURN_IF_ERROR(link.say(region_->key()));
-    const absl::StatusOr<std::string> key = link.hear([this] { turn_over().IgnoreError(); });
-    if (!key.ok()) return key.status();
-    const absl::StatusOr<transport::RemoteRegion> imported = connection_->import(*key);
-    if (!imported.ok()) return imported.status();
-    peer_ = *imported;
-    return absl::OkStatus();
-  }
-
-  template <typename Condition>
-  absl::Status progress_until(Condition&& met) {
-    const TimePoint deadline = Clock::now() + kConnectTime;
-    while (!met()) {
-      if (absl::Status status = turn_over(); !status.ok()) return status;
-      if (Clock::now() > deadline) return absl::DeadlineExceededError("the other process did not connect");
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status turn_over() {
-    std::array<uint32_t, kBatch> none{};
-    return poll(absl::MakeSpan(none)).status();
-  }
-
-  const size_t bytes_;
-  SharedMemory memory_;
-  std::unique_ptr<transport::Context> context_;
-  std::unique_ptr<transport::MemoryRegion> region_;
-  transport::Connection* connection_ = nullptr;
-  transport::RemoteRegion peer_{};
-  std::array<Completion, kBatch> completions_;
-};
-
-int run(const TransportFlags& transport, const PutFlags& flags) {
-  if (!transport.plugin_dir.empty()) {
-    if (absl::Status set = transport::set_plugin_dir(transport.plugin_dir); !set.ok()) {
+int run(PutTransport transport, const std::string& plugin_dir, const PutFlags& flags) {
+  transport.bind_host = flags.bind_host;
+  if (!plugin_dir.empty()) {
+    if (absl::Status set = transport::set_plugin_dir(plugin_dir); !set.ok()) {
       fmt::print(stderr, "put: {}\n", message_of(set));
       return 2;
     }
   }
   const std::string name = fmt::format("gradrail {}", transport.name);
-  return run_puts(name, flags, [&](PairLink& link, size_t bytes) {
-    return TransportEnd::open(transport, flags.bind_host, link, bytes);
-  });
+  return run_puts(name, flags,
+                  [&](PairLink& link, size_t bytes) { return open_transport_end(transport, link, bytes); });
 }
 
 }  // namespace
 }  // namespace gradrail::bench
 
 int main(int argc, char** argv) {
-  gradrail::bench::TransportFlags transport;
+  gradrail::bench::PutTransport transport;
+  std::string plugin_dir;
   gradrail::bench::PutFlags flags;
   CLI::App app("What one put costs over a transport: latency and bandwidth", "put");
   app.add_option("--transport", transport.name, "tcp, shm, ucx, ofi or another plug-in's name")->capture_default_str();
   app.add_option("--ofi-provider", transport.ofi_provider, "ofi: this libfabric provider and no other");
-  app.add_option("--plugin-dir", transport.plugin_dir, "where the plug-ins lie");
+  app.add_option("--plugin-dir", plugin_dir, "where the plug-ins lie");
   gradrail::bench::add_flags(app, flags);
   CLI11_PARSE(app, argc, argv);
   gradrail::start_log("bench");
-  return gradrail::bench::run(transport, flags);
+  return gradrail::bench::run(transport, plugin_dir, flags);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "base/clock.h"
@@ -86,24 +85,11 @@ absl::Status put(PutEnd& end, Listener& listener, size_t slot, size_t bytes, std
   }
 }
 
-PutFigure figure_of(std::vector<double>& micros) {
-  std::sort(micros.begin(), micros.end());
-  const auto at = [&](double share) {
-    return micros[std::min(micros.size() - 1, static_cast<size_t>(share * static_cast<double>(micros.size())))];
-  };
-  const double sum = std::accumulate(micros.begin(), micros.end(), 0.0);
-  return {.count = micros.size(),
-          .min_us = micros.front(),
-          .p50_us = at(0.5),
-          .p99_us = at(0.99),
-          .mean_us = sum / static_cast<double>(micros.size())};
-}
-
 /// Says when the warm-up is over and when all is. Is told the time: where a turn takes a few hundred nanoseconds,
 /// asking for it is part of them.
 class Watch {
  public:
-  explicit Watch(double seconds) : seconds_(seconds) {
+  explicit Watch(const PutLoad& load) : load_(load) {
     micros_.assign(kMost, 0.0);
     micros_.clear();
   }
@@ -111,21 +97,26 @@ class Watch {
   void add(double micros, TimePoint now) {
     now_ = now;
     micros_.push_back(micros);
-    if (warm_ || passed() < seconds_ / 10 || micros_.size() < kFewest) return;
+    if (warm_ || !is_warm()) return;
     warm_ = true;
     micros_.clear();
     start_ = now;
   }
   bool over() const {
     if (!warm_ || micros_.size() < kFewest) return false;
-    return micros_.size() + kWindowsUnderWay >= kMost || passed() >= seconds_;
+    if (micros_.size() + kWindowsUnderWay >= kMost) return true;
+    return load_.iterations > 0 ? micros_.size() >= load_.iterations : passed() >= load_.seconds;
   }
-  PutFigure figure() { return figure_of(micros_); }
+  PutFigure figure(uint64_t wrong) { return {Times::of(micros_), wrong}; }
 
  private:
+  bool is_warm() const {
+    if (load_.warmup > 0) return micros_.size() >= load_.warmup;
+    return micros_.size() >= kFewest && passed() >= load_.seconds / 10;
+  }
   double passed() const { return std::chrono::duration<double>(now_ - start_).count(); }
 
-  const double seconds_;
+  const PutLoad& load_;
   std::vector<double> micros_;
   TimePoint start_ = Clock::now();
   TimePoint now_ = start_;
@@ -136,7 +127,7 @@ class Watch {
 
 absl::StatusOr<PutFigure> lead_latency(PutEnd& end, const PutLoad& load) {
   Listener listener(end);
-  Watch watch(load.seconds);
+  Watch watch(load);
   uint64_t wrong = 0;
   bool last = false;
   TimePoint start = Clock::now();
@@ -151,9 +142,7 @@ absl::StatusOr<PutFigure> lead_latency(PutEnd& end, const PutLoad& load) {
     start = now;
     wrong += (*answer & kNumber) == turn && has_stamp(end, 0, load.bytes, turn + 1) ? 0 : 1;
   }
-  PutFigure figure = watch.figure();
-  figure.wrong = wrong;
-  return figure;
+  return watch.figure(wrong);
 }
 
 absl::StatusOr<uint64_t> answer_latency(PutEnd& end, const PutLoad& load) {
@@ -172,7 +161,7 @@ absl::StatusOr<uint64_t> answer_latency(PutEnd& end, const PutLoad& load) {
 
 absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
   Listener listener(end);
-  Watch watch(load.seconds);
+  Watch watch(load);
   uint64_t wrong = 0;
   uint32_t posted = 0;
   uint32_t answered = 0;
@@ -203,9 +192,7 @@ absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
     GRADRAIL_RETURN_IF_ERROR(put(end, listener, slot, load.bytes, posted | (last ? kLast : 0), on_answer));
     ++posted;
   }
-  PutFigure figure = watch.figure();
-  figure.wrong = wrong;
-  return figure;
+  return watch.figure(wrong);
 }
 
 absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load) {

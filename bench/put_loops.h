@@ -3,16 +3,13 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "bench/figure.h"
 #include "bench/put_end.h"
 
 namespace gradrail::bench {
 
 struct PutFigure {
-  uint64_t count = 0;  ///< turns, or windows
-  double min_us = 0.0;
-  double p50_us = 0.0;
-  double p99_us = 0.0;
-  double mean_us = 0.0;
+  Times times;         ///< of turns, or windows
   uint64_t wrong = 0;  ///< arrivals whose bytes were not what they had to be
 };
 
@@ -20,6 +17,8 @@ struct PutLoad {
   size_t bytes = 0;     ///< of one put, at least 8
   uint32_t window = 1;  ///< bandwidth: puts between two notices
   double seconds = 0;
+  uint64_t iterations = 0;  ///< 0: as many as fill `seconds`
+  uint64_t warmup = 0;      ///< 0: a tenth of that
 };
 
 /// Ping-pong of puts with an immediate, for about `seconds` after a warm-up of a tenth. Figures are half round trips.

@@ -1,23 +1,19 @@
 #include "bench/put_run.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <fstream>
-#include <sstream>
 
 #include "CLI/CLI.hpp"
 #include "base/status.h"
 #include "bench/harness.h"
-#include "bench/put_loops.h"
+#include "bench/put_pair.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
 namespace {
 
-/// Bytes of one window at most: a slow network must not take the whole time for one.
-constexpr uint64_t kWindowBytes = 8 << 20;
 constexpr uint64_t kSmallest = 8;  // a stamp
 
 absl::StatusOr<std::vector<uint64_t>> sizes_of(const PutFlags& flags) {
@@ -53,15 +49,15 @@ double gb_per_s(const PutLoad& load, double micros) {
 
 void print(const std::string& what, const PutLoad& load, const PutFigure& figure) {
   fmt::print("{:10} {:>9} {:>7} {:>8} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>9.3f} {:>6}\n", what, load.bytes,
-             load.window, figure.count, figure.min_us, figure.p50_us, figure.p99_us, figure.mean_us,
-             gb_per_s(load, figure.mean_us), figure.wrong);
+             load.window, figure.times.count, figure.times.min_us, figure.times.p50_us, figure.times.p99_us,
+             figure.times.mean_us, gb_per_s(load, figure.times.mean_us), figure.wrong);
   std::fflush(stdout);
 }
 
 class Run {
  public:
   Run(std::string contender, const PutFlags& flags, PairLink& link, PutEnd& end)
-      : contender_(std::move(contender)), flags_(flags), link_(link), end_(end) {}
+      : contender_(std::move(contender)), flags_(flags), end_(end), pair_(link, end) {}
 
   absl::StatusOr<uint64_t> lead(const std::vector<uint64_t>& sizes) {
     print_header(contender_, end_.path(), flags_);
@@ -74,65 +70,42 @@ class Run {
         wrong += *found;
       }
     }
-    GRADRAIL_RETURN_IF_ERROR(link_.say("end"));
-    link_.hear(meanwhile()).status().IgnoreError();  // so that neither closes while the other still reads
+    GRADRAIL_RETURN_IF_ERROR(pair_.end());
     return wrong;
   }
 
-  absl::Status answer() {
-    while (true) {
-      const absl::StatusOr<std::string> asked = link_.hear(meanwhile());
-      if (!asked.ok()) return asked.status();
-      if (*asked == "end") return link_.say("end");
-      std::istringstream words(*asked);
-      std::string what;
-      PutLoad load;
-      words >> what >> load.bytes >> load.window;
-      GRADRAIL_RETURN_IF_ERROR(link_.say("ready"));
-      const absl::StatusOr<uint64_t> wrong =
-          what == "latency" ? answer_latency(end_, load) : answer_bandwidth(end_, load);
-      if (!wrong.ok()) return wrong.status();
-      GRADRAIL_RETURN_IF_ERROR(link_.say(std::to_string(*wrong)));
-    }
-  }
+  absl::Status answer() { return pair_.answer(); }
 
  private:
   absl::StatusOr<uint64_t> lead_one(const std::string& what, uint64_t bytes) {
     PutLoad load{.bytes = bytes, .window = 1, .seconds = flags_.seconds};
     if (what == "bandwidth") {
-      load.window = static_cast<uint32_t>(std::clamp<uint64_t>(kWindowBytes / bytes, 2, std::max(2u, flags_.window)));
+      load.window = PutPair::window_of(flags_.window, bytes);
     }
-    GRADRAIL_RETURN_IF_ERROR(link_.say(fmt::format("{} {} {}", what, bytes, load.window)));
-    // Not before the other end is in its loop: until then whatever it polls is thrown away.
-    if (const auto ready = link_.hear(meanwhile()); !ready.ok()) return ready.status();
-    absl::StatusOr<PutFigure> figure = what == "latency" ? lead_latency(end_, load) : lead_bandwidth(end_, load);
+    const absl::StatusOr<PutFigure> figure = pair_.lead(what, load);
     if (!figure.ok()) return figure.status();
-    const absl::StatusOr<std::string> wrong = link_.hear(meanwhile());
-    if (!wrong.ok()) return wrong.status();
-    figure->wrong += parse_size(*wrong);
     print(what, load, *figure);
     write_json(what, load, *figure);
     return figure->wrong;
   }
 
-  /// What a transport still has to do while nobody measures; no notices are due then.
-  std::function<void()> meanwhile() {
-    return [this] {
-      std::array<uint32_t, PutEnd::kBatch> none{};
-      end_.poll(absl::MakeSpan(none)).status().IgnoreError();
-    };
-  }
-
   void write_json(const std::string& what, const PutLoad& load, const PutFigure& figure) const {
     if (flags_.json.empty()) return;
     std::ofstream file(flags_.json, std::ios::app);
-    file << nlohmann::json{{"question", "put"},         {"contender", contender_},
-                           {"path", end_.path()},       {"what", what},
-                           {"bytes", load.bytes},       {"window", load.window},
-                           {"count", figure.count},     {"min_us", figure.min_us},
-                           {"p50_us", figure.p50_us},   {"p99_us", figure.p99_us},
-                           {"mean_us", figure.mean_us}, {"gb_per_s", gb_per_s(load, figure.mean_us)},
-                           {"wrong", figure.wrong},     {"machine", machine()},
+    file << nlohmann::json{{"question", "put"},
+                           {"contender", contender_},
+                           {"path", end_.path()},
+                           {"what", what},
+                           {"bytes", load.bytes},
+                           {"window", load.window},
+                           {"count", figure.times.count},
+                           {"min_us", figure.times.min_us},
+                           {"p50_us", figure.times.p50_us},
+                           {"p99_us", figure.times.p99_us},
+                           {"mean_us", figure.times.mean_us},
+                           {"gb_per_s", gb_per_s(load, figure.times.mean_us)},
+                           {"wrong", figure.wrong},
+                           {"machine", machine()},
                            {"commit", GRADRAIL_COMMIT}}
                 .dump()
          << "\n";
@@ -140,8 +113,8 @@ class Run {
 
   const std::string contender_;
   const PutFlags& flags_;
-  PairLink& link_;
   PutEnd& end_;
+  PutPair pair_;
 };
 
 int complain(const std::string& contender, const absl::Status& why) {

@@ -4,6 +4,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/status.h"
+#include "bench/command.h"
 #include "fmt/format.h"
 #include "tools/convert.h"
 #include "tools/doctor/doctor.h"
@@ -60,6 +61,9 @@ int run(int argc, char** argv) {
   ConvertFlags convert;
   CLI::App& convert_command = *app.add_subcommand("convert", "data sets into TFRecord files");
   add_convert_flags(convert_command, convert);
+  bench::BenchFlags bench;
+  CLI::App& bench_command = *app.add_subcommand("bench", "what gradient exchange costs here: one question at a time");
+  bench::add_bench_flags(bench_command, bench);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
@@ -71,6 +75,7 @@ int run(int argc, char** argv) {
   }
   if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
   if (convert_command.parsed()) return finish(run_convert(convert));
+  if (bench_command.parsed()) return bench::run_bench(bench, argc, argv);
   if (topo_command.parsed()) return finish(run_topo(topo));
   return train(flags);
 }

@@ -1,5 +1,5 @@
 // The same push + SGD + pull between two MPI ranks: mpi_exchange BYTES SECONDS TOUCH. Rank 0 is the worker and prints a
-// line that bench/exchange reads.
+// line that `gradrail bench peers` reads.
 #include <mpi.h>
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "bench/harness.h"
-#include "ps/optimizer.h"
+#include "bench/peers.h"
+#include "nlohmann/json.hpp"
 
 namespace {
 
@@ -16,18 +17,12 @@ constexpr int kGradient = 1, kParameters = 2, kEnd = 3;
 
 void serve(int count) {
   std::vector<float> parameters(count, 0.0f), gradient(count);
-  const float* gradients[] = {gradient.data()};
   uint64_t updates = 0;
   while (true) {
     MPI_Status status;
     MPI_Recv(gradient.data(), count, MPI_FLOAT, 0, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
     if (status.MPI_TAG == kEnd) return;
-    gradrail::ps::apply({.kind = gradrail::ps::OptimizerKind::sgd, .learning_rate = 1.0f},
-                        {.count = static_cast<size_t>(count),
-                         .parameters = parameters.data(),
-                         .gradients = gradients,
-                         .targets = {},
-                         .update_index = ++updates});
+    gradrail::bench::apply_sgd(parameters.data(), gradient.data(), static_cast<size_t>(count), ++updates);
     MPI_Send(parameters.data(), count, MPI_FLOAT, 0, kParameters, MPI_COMM_WORLD);
   }
 }
@@ -35,7 +30,8 @@ void serve(int count) {
 void work(int count, double seconds, bool touch) {
   std::vector<float> parameters(count, 0.0f), gradient(count, 1.0f);
   uint64_t exchanges = 0;
-  gradrail::bench::Sample sample = gradrail::bench::measure(
+  gradrail::bench::Figure figure;
+  figure.times = gradrail::bench::measure(
       seconds,
       [&] {
         if (touch) std::fill(gradient.begin(), gradient.end(), 1.0f);
@@ -46,8 +42,8 @@ void work(int count, double seconds, bool touch) {
         ++exchanges;
       });
   MPI_Send(gradient.data(), 0, MPI_FLOAT, 1, kEnd, MPI_COMM_WORLD);
-  for (const float value : parameters) sample.wrong += value != -static_cast<float>(exchanges) ? 1 : 0;
-  std::printf("%s\n", gradrail::bench::to_line(sample).c_str());
+  figure.wrong = gradrail::bench::count_wrong(parameters.data(), parameters.size(), exchanges);
+  std::printf("%s\n", gradrail::bench::to_json(figure).dump().c_str());
 }
 
 }  // namespace

@@ -43,9 +43,12 @@ def parse_cpus(text):
 
 
 def threads(pid):
-    """(thread id, name, cpus) of every thread of a process."""
+    """(thread id, name, cpus) of every thread of a process, but the one that the thread sanitizer starts before main()."""
     found = []
-    for folder in pathlib.Path(f"/proc/{pid}/task").iterdir():
+    folders = sorted(pathlib.Path(f"/proc/{pid}/task").iterdir(), key=lambda folder: int(folder.name))
+    if "TSAN_OPTIONS" in os.environ:
+        del folders[1:2]
+    for folder in folders:
         try:
             status = (folder / "status").read_text()
         except (FileNotFoundError, ProcessLookupError):  # ended meanwhile

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <functional>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "nlohmann/json.hpp"
+
+namespace gradrail::bench {
+
+/// Something that runs in a process of its own, so that threads, memory and failures of one do not touch the next.
+/// Destruction kills it with all that it has started.
+/// Threads  Nothing but the caller's may run when it starts: it is forked.
+class Apart {
+ public:
+  explicit Apart(const std::function<nlohmann::json()>& body);
+  Apart(Apart&& other) noexcept;
+  Apart& operator=(Apart&&) = delete;
+  ~Apart();
+
+  /// What the body returned. Errors  INTERNAL: it ended without. DEADLINE_EXCEEDED.
+  absl::StatusOr<nlohmann::json> result(TimePoint deadline);
+
+ private:
+  int process_ = -1;
+  int fd_ = -1;
+};
+
+}  // namespace gradrail::bench

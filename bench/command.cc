@@ -1,0 +1,84 @@
+#include "bench/command.h"
+
+#include <cstdio>
+
+#include "CLI/CLI.hpp"
+#include "base/log.h"
+#include "base/status.h"
+#include "bench/compare.h"
+#include "bench/exchange_flags.h"
+#include "bench/question.h"
+#include "fmt/format.h"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr int kUsage = 2;
+constexpr int kNothingMeasured = 4;
+
+void add_put_flags(CLI::App& app, Options& options) {
+  app.add_option("--window", options.window, "bandwidth: puts between two notices, at most")
+      ->check(CLI::Range(2u, 64u))
+      ->capture_default_str();
+}
+
+void add_apply_flags(CLI::App& app, Options& options) {
+  app.add_option("--on", options.on, "host, or gpu:N")->capture_default_str();
+}
+
+void add_replay_flags(CLI::App& app, Options& options) {
+  app.add_option("file", options.file, "layer list: a file, or the name of one that comes along")->required();
+  add_exchange_flags(app, options);
+}
+
+}  // namespace
+
+const std::vector<Question>& questions() {
+  static const std::vector<Question> list = {
+      {"paths", "one exchange over every path of this host, and why not over the others", add_exchange_flags,
+       ask_paths},
+      {"exchange", "the whole step: gradients pushed, applied, parameters back", add_exchange_flags, ask_exchange},
+      {"incast", "N workers at one shard: what each gets, and how evenly", add_exchange_flags, ask_incast},
+      {"put", "latency and bandwidth of one-sided puts", add_put_flags, ask_put},
+      {"apply", "optimizers against the speed of memory, on the host or a GPU", add_apply_flags, ask_apply},
+      {"register", "what registering memory costs", nullptr, ask_register},
+      {"replay", "a model's backward pass against the real server", add_replay_flags, ask_replay},
+      {"peers", "what others need for the same exchange", add_exchange_flags, ask_peers},
+  };
+  return list;
+}
+
+void add_bench_flags(CLI::App& command, BenchFlags& flags) {
+  command.require_subcommand(1);
+  for (const Question& question : questions()) {
+    CLI::App& app = *command.add_subcommand(question.name, question.about);
+    add_flags(app, flags.options);
+    if (question.add_flags != nullptr) question.add_flags(app, flags.options);
+    app.callback([&flags, &question] { flags.options.question = question.name; });
+  }
+  CLI::App& compare = *command.add_subcommand("compare", "two recorded runs: ratios with confidence intervals");
+  compare.add_option("first", flags.compare.first, "written by -J")->required();
+  compare.add_option("second", flags.compare.second, "written by -J")->required();
+  compare.add_flag("--unlike", flags.compare.unlike, "also where machine, versions or settings differ");
+}
+
+int run_bench(BenchFlags flags, int argc, char** argv) {
+  start_log("bench");
+  flags.options.arguments.assign(argv + 1, argv + argc);
+  const auto complain = [](const absl::Status& status) {
+    fmt::print(stderr, "gradrail bench: {}\n", message_of(status));
+    return absl::IsInvalidArgument(status) ? kUsage : kNothingMeasured;
+  };
+  if (!flags.compare.first.empty()) {
+    const absl::StatusOr<int> code = compare_runs(flags.compare.first, flags.compare.second, flags.compare.unlike);
+    return code.ok() ? *code : complain(code.status());
+  }
+  for (const Question& question : questions()) {
+    if (flags.options.question != question.name) continue;
+    const absl::StatusOr<int> code = question.run(flags.options);
+    return code.ok() ? *code : complain(code.status());
+  }
+  return kUsage;
+}
+
+}  // namespace gradrail::bench

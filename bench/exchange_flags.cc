@@ -1,0 +1,96 @@
+#include "bench/exchange_flags.h"
+
+#include <sched.h>
+
+#include "CLI/CLI.hpp"
+#include "fmt/format.h"
+#include "ps/training.h"
+
+namespace gradrail::bench {
+namespace {
+
+uint32_t usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<uint32_t>(CPU_COUNT(&set)) : 1;
+}
+
+}  // namespace
+
+void add_exchange_flags(CLI::App& app, Options& options) {
+  app.add_option("--workers", options.workers, "worker processes");
+  app.add_option("--shards", options.shards, "of the parameter server")
+      ->check(CLI::Range(1u, 64u))
+      ->capture_default_str();
+  app.add_option("--mode", options.mode, "sync or async");
+  app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov, adam")->capture_default_str();
+  app.add_option("--bucket_kib", options.bucket_kib, "unit that is pushed and applied; 0: the client's own");
+  app.add_flag("--touch", options.touch, "workers write their gradients before each exchange (not timed)");
+}
+
+absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {
+  constexpr uint32_t kMostWorkers = 256;
+  const absl::StatusOr<ps::ModeKind> mode = ps::parse_mode(options.mode.empty() ? default_mode : options.mode);
+  if (!mode.ok()) return mode.status();
+  const absl::StatusOr<ps::OptimizerKind> optimizer = ps::parse_optimizer(options.optimizer);
+  if (!optimizer.ok()) return optimizer.status();
+  const uint32_t workers = options.workers == 0 ? default_workers : options.workers;
+  // Processes that spin while others of the same run wait for their core make all of it slow.
+  const bool crowded = workers + options.shards > usable_cpus();
+  if (workers > kMostWorkers)
+    return absl::InvalidArgumentError(fmt::format("--workers {}: at most {} on one host", workers, kMostWorkers));
+  return ExchangeLoad{.ofi_provider = options.ofi_provider,
+                      .bind_host = options.bind_host.empty() ? "127.0.0.1" : options.bind_host,
+                      .workers = workers,
+                      .shards = options.shards,
+                      .mode = *mode,
+                      .optimizer = *optimizer,
+                      .bucket_bytes = options.bucket_kib * 1024,
+                      .touch = options.touch,
+                      .block = options.block || crowded,
+                      .check = options.check,
+                      .seconds = options.seconds,
+                      .iterations = options.iterations,
+                      .warmup = options.warmup};
+}
+
+std::string describe(const ExchangeLoad& load) {
+  return fmt::format(
+      "{} worker{}, {} shard{}, {}, {}, gradient {}, {}", load.workers, load.workers == 1 ? "" : "s", load.shards,
+      load.shards == 1 ? "" : "s", ps::mode_name(load.mode), ps::optimizer_name(load.optimizer),
+      load.touch ? "written anew each time" : "not touched between exchanges", load.block ? "blocking" : "spinning");
+}
+
+ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t bytes) {
+  load.transport = choice.name;
+  load.rdma_only = choice.rdma_only;
+  load.ofi_provider = choice.ofi_provider;
+  load.bytes = bytes;
+  return load;
+}
+
+std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std::vector<TransportChoice>& choices) {
+  std::vector<Contestant> contestants;
+  for (const TransportChoice& choice : choices) {
+    contestants.push_back({choice.name, [load, choice](uint64_t bytes) -> std::vector<Figure> {
+                             if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
+                             return {run_exchange(with(load, choice, bytes)).figure};
+                           }});
+  }
+  return contestants;
+}
+
+void add_ranks(const ExchangeLoad& load, const std::vector<TransportChoice>& choices, Report& report) {
+  for (const TransportChoice& choice : choices) {
+    if (!choice.unusable.empty()) continue;
+    ExchangeLoad probe = with(load, choice, 4 * sizeof(float) * load.shards);
+    probe.iterations = probe.warmup = 1;
+    probe.layers.clear();
+    const ExchangeResult result = run_exchange(probe);
+    if (!result.figure.failed.empty()) continue;
+    for (const Rank& rank : result.ranks) report.rank(rank);
+    return;
+  }
+}
+
+}  // namespace gradrail::bench

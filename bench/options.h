@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json_fwd.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace gradrail::bench {
+
+/// What `gradrail bench QUESTION` was asked. Sizes as people type them: K, M, G may follow.
+struct Options {
+  std::string question;
+  std::vector<std::string> arguments;  ///< as typed, for records
+
+  std::string begin;  ///< -b; "": the question's own, as for the next
+  std::string end;    ///< -e
+  uint32_t factor = 4;
+  uint64_t iterations = 0;  ///< -n; 0: as many as fill `seconds`
+  uint64_t warmup = 0;      ///< -w; 0: a tenth of those
+  bool check = true;        ///< -c
+  double seconds = 0.3;     ///< per figure and round
+  uint32_t rounds = 3;
+  uint64_t seed = 1;
+
+  std::vector<std::string> transports;  ///< --transport; none: every one
+  std::string ofi_provider;
+  std::string bind_host;
+  std::string plugin_dir;
+  uint32_t workers = 0;  ///< 0: the question's own, as for the next
+  uint32_t shards = 1;
+  std::string mode;  ///< "": the question's own
+  std::string optimizer = "sgd";
+  uint32_t bucket_kib = 0;  ///< 0: the client's own
+  uint32_t window = 32;     ///< put: between two notices, at most
+  bool touch = false;
+  bool block = false;
+  std::string on = "host";  ///< apply: "host" or "gpu:N"
+  std::string file;         ///< replay
+
+  std::string format = "table";
+  std::string json;
+  double min_bw = 0.0;  ///< 10⁹ bytes a second, of alg_bw
+};
+
+/// The flags that all questions share; every question's subcommand gets them.
+void add_flags(CLI::App& app, Options& options);
+
+/// begin, begin × factor, … up to end; `begin` and `end` where the user has not said.
+/// Errors  INVALID_ARGUMENT: not sizes, or not multiples of `unit`; says which.
+absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::string& begin, const std::string& end,
+                                            uint64_t unit);
+
+/// What makes two runs comparable: everything but where the output goes.
+nlohmann::json config_of(const Options& options);
+
+}  // namespace gradrail::bench

@@ -1,0 +1,101 @@
+// What classic parameter servers do: zeromq_exchange BYTES SECONDS TOUCH tcp|ipc, a request that carries the gradient,
+// a reply that carries the parameters.
+#include <unistd.h>
+#include <zmq.h>
+
+#include <cstring>
+
+#include "bench/harness.h"
+#include "bench/peers.h"
+#include "fmt/format.h"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr int kPatienceMs = 20'000;
+
+/// A context with one socket; ends quickly, whatever is still on its way.
+class Socket {
+ public:
+  explicit Socket(int kind) : context_(zmq_ctx_new()), socket_(zmq_socket(context_, kind)) {
+    const int none = 0;
+    zmq_setsockopt(socket_, ZMQ_LINGER, &none, sizeof(none));
+    zmq_setsockopt(socket_, ZMQ_RCVTIMEO, &kPatienceMs, sizeof(kPatienceMs));
+  }
+  ~Socket() {
+    zmq_close(socket_);
+    zmq_ctx_term(context_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  void* get() { return socket_; }
+
+ private:
+  void* context_;
+  void* socket_;
+};
+
+[[noreturn]] void serve(int port_fd, const std::string& where, size_t count) {
+  {
+    Socket socket(ZMQ_REP);
+    char endpoint[256] = "";
+    size_t length = sizeof(endpoint);
+    const bool bound = zmq_bind(socket.get(), where.c_str()) == 0 &&
+                       zmq_getsockopt(socket.get(), ZMQ_LAST_ENDPOINT, endpoint, &length) == 0;
+    if (!bound || write(port_fd, endpoint, sizeof(endpoint)) != sizeof(endpoint)) _exit(1);
+    std::vector<float> parameters(count, 0.0f), gradient(count);
+    const size_t bytes = count * sizeof(float);
+    uint64_t updates = 0;
+    while (zmq_recv(socket.get(), gradient.data(), bytes, 0) == static_cast<int>(bytes)) {
+      apply_sgd(parameters.data(), gradient.data(), count, ++updates);
+      if (zmq_send(socket.get(), parameters.data(), bytes, 0) < 0) break;
+    }
+  }
+  _exit(0);
+}
+
+Figure run(const std::string& where, const PeerLoad& load) {
+  Figure figure;
+  const size_t count = load.bytes / sizeof(float);
+  int ends[2];
+  if (pipe(ends) != 0) return not_measured("", load.bytes, "pipe");
+  if (fork() == 0) serve(ends[1], where, count);
+  close(ends[1]);
+  char endpoint[256] = "";
+  if (read(ends[0], endpoint, sizeof(endpoint)) != sizeof(endpoint))
+    return not_measured("", load.bytes, "the server did not start");
+  Socket socket(ZMQ_REQ);
+  if (zmq_connect(socket.get(), endpoint) != 0) return not_measured("", load.bytes, zmq_strerror(zmq_errno()));
+  std::vector<float> gradient(count, 1.0f), parameters(count, 0.0f);
+  bool good = true;
+  uint64_t exchanges = 0;
+  figure.times = measure(
+      load.seconds,
+      [&] {
+        if (load.touch) std::fill(gradient.begin(), gradient.end(), 1.0f);
+      },
+      [&] {
+        good = good && zmq_send(socket.get(), gradient.data(), load.bytes, 0) == static_cast<int>(load.bytes) &&
+               zmq_recv(socket.get(), parameters.data(), load.bytes, 0) == static_cast<int>(load.bytes);
+        ++exchanges;
+      });
+  if (!good) figure.failed = "connection broke";
+  figure.wrong = count_wrong(parameters.data(), count, exchanges);
+  return figure;
+}
+
+}  // namespace
+
+Figure run_over(const PeerLoad& load, const std::string& transport) {
+  if (transport == "tcp") return run("tcp://127.0.0.1:*", load);
+  const std::string name = fmt::format("/tmp/gradrail-bench-{}", getpid());
+  Figure figure = run("ipc://" + name, load);
+  unlink(name.c_str());
+  return figure;
+}
+
+}  // namespace gradrail::bench
+
+int main(int count, char** values) {
+  return gradrail::bench::run_peer_program(count, values, gradrail::bench::run_over);
+}

@@ -1,0 +1,192 @@
+#include "bench/report.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "bench/harness.h"
+#include "bench/versions.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace gradrail::bench {
+namespace {
+
+/// "0-3,8" of the calling process.
+std::string allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return "?";
+  std::string text;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    int last = cpu;
+    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",",
+                        cpu == last ? std::to_string(cpu) : fmt::format("{}-{}", cpu, last));
+    cpu = last;
+  }
+  return text;
+}
+
+/// Nodes that its memory may come from, as the kernel writes them.
+std::string allowed_nodes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("Mems_allowed_list:")) return line.substr(line.find_first_not_of(" \t", 18));
+  return "";
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string csv_text(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
+  return result + "\"";
+}
+
+}  // namespace
+
+Rank this_rank(const std::string& task) {
+  return {
+      .task = task, .process = getpid(), .device = "cpu", .nic = "", .cpus = allowed_cpus(), .numa = allowed_nodes()};
+}
+
+Report::Report(const Options& options, std::string title) : options_(options), title_(std::move(title)) {
+  if (options_.format == "csv") {
+    fmt::print(
+        "question,path,what,size,count,type,iterations,min_us,max_us,p50_us,mean_us,stdev_us,p99_us,p999_us,"
+        "alg_bw,bus_bw,nwrong,failed\n");
+  }
+  note(title_);
+  note(fmt::format("{} | {}", version_text(), machine()));
+  note(fmt::format("{} rounds of {} s", options_.rounds, options_.seconds));
+}
+
+void Report::note(const std::string& line) {
+  if (prints_table() || options_.format == "osu") fmt::print("# {}\n", line);
+}
+
+void Report::rank(const Rank& rank) {
+  if (prints_table()) {
+    fmt::print("#  rank {} {} host {} pid {} device {} nic {} numa {} cores {}\n", ranks_.size(), rank.task,
+               host_name(), rank.process, rank.device, rank.nic.empty() ? "-" : rank.nic,
+               rank.numa.empty() ? "-" : rank.numa, rank.cpus);
+  }
+  ranks_.push_back(rank);
+}
+
+void Report::begin(Layout layout) {
+  layout_ = layout;
+  print_header();
+}
+
+void Report::print_header() {
+  if (!prints_table()) return;
+  if (layout_ == Layout::latency) {
+    fmt::print("# {:<28} {:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}\n", "path", "#bytes",
+               "#iterations", "t_min", "t_max", "t_typical", "t_avg", "t_stdev", "99%", "99.9%", "#wrong");
+    fmt::print("# {:<28} {:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n", "", "", "", "[usec]", "[usec]",
+               "[usec]", "[usec]", "[usec]", "[usec]", "[usec]");
+    return;
+  }
+  fmt::print("# {:<38} {:>10} {:>10} {:>7} {:>10} {:>10} {:>8} {:>8} {:>6}\n", "path", "size", "count", "type", "time",
+             "99%", "algbw", "busbw", "#wrong");
+  fmt::print("# {:<38} {:>10} {:>10} {:>7} {:>10} {:>10} {:>8} {:>8}\n", "", "(B)", "(elements)", "", "(us)", "(us)",
+             "(GB/s)", "(GB/s)");
+}
+
+void Report::print_failed(const Figure& f) {
+  if (prints_table()) fmt::print("  {:<38} {:>10} not measured: {}\n", f.path, f.bytes, f.failed);
+}
+
+void Report::print_row(const Figure& f) {
+  const Times& t = f.times;
+  if (layout_ == Layout::latency) {
+    fmt::print("  {:<28} {:>9} {:>11} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>6}", f.path,
+               f.bytes, t.count, t.min_us, t.max_us, t.p50_us, t.mean_us, t.stdev_us, t.p99_us, t.p999_us, f.wrong);
+  } else {
+    fmt::print("  {:<38} {:>10} {:>10} {:>7} {:>10.2f} {:>10.2f} {:>8.3f} {:>8.3f} {:>6}", f.path, f.bytes, f.count,
+               f.type, t.p50_us, t.p99_us, f.alg_gb_per_s(), f.bus_gb_per_s(), f.wrong);
+  }
+  for (const auto& [name, value] : f.more) fmt::print(" {}={:.4g}", name, value);
+  fmt::print("\n");
+}
+
+void Report::add(Figure f) {
+  if (prints_table()) {
+    f.failed.empty() ? print_row(f) : print_failed(f);
+  } else if (options_.format == "csv") {
+    const Times& t = f.times;
+    fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f},{:.4f},{},{}\n",
+               options_.question, csv_text(f.path), f.what, f.bytes, f.count, f.type, t.count, t.min_us, t.max_us,
+               t.p50_us, t.mean_us, t.stdev_us, t.p99_us, t.p999_us, f.alg_gb_per_s(), f.bus_gb_per_s(), f.wrong,
+               csv_text(f.failed));
+  } else if (options_.format == "osu" && f.failed.empty()) {
+    const bool bandwidth = f.what == "bandwidth";
+    const std::string head =
+        fmt::format("# {} {}\n# {:<16}{}", f.path, f.what, "Size", bandwidth ? "Bandwidth (MB/s)" : "Latency (us)");
+    if (std::exchange(path_, head) != head) fmt::print("{}\n", head);
+    fmt::print("{:<18}{:.2f}\n", f.bytes, bandwidth ? f.alg_gb_per_s() * 1e3 : f.times.p50_us);
+  }
+  std::fflush(stdout);
+  figures_.push_back(std::move(f));
+}
+
+nlohmann::json Report::document() const {
+  nlohmann::json devices = nlohmann::json::array(), results = nlohmann::json::array();
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const Rank& r = ranks_[i];
+    devices.push_back({{"rank", i},
+                       {"task", r.task},
+                       {"host", host_name()},
+                       {"pid", r.process},
+                       {"device", r.device},
+                       {"nic", r.nic},
+                       {"numa", r.numa},
+                       {"cores", r.cpus}});
+  }
+  for (const Figure& figure : figures_) results.push_back(to_json(figure));
+  return {{"version", version_text()}, {"title", title_},          {"arguments", options_.arguments},
+          {"machine", machine()},      {"libraries", libraries()}, {"config", config_of(options_)},
+          {"devices", devices},        {"results", results}};
+}
+
+int Report::finish(bool failures_count) {
+  uint64_t wrong = 0;
+  int code = 0;
+  std::map<std::string, const Figure*> largest;
+  for (const Figure& figure : figures_) {
+    wrong += figure.wrong;
+    if (!figure.failed.empty() && failures_count) code = 1;
+    if (figure.failed.empty() && figure.alg_bytes > 0) largest[figure.path + "\n" + figure.what] = &figure;
+  }
+  for (const auto& [path, figure] : largest) {
+    if (figure->what == "latency" || figure->alg_gb_per_s() >= options_.min_bw) continue;
+    fmt::print(stderr, "gradrail bench: {} at {} B: {:.3f} GB/s, less than --min-bw {}\n", figure->path, figure->bytes,
+               figure->alg_gb_per_s(), options_.min_bw);
+    code = 1;
+  }
+  if (prints_table()) fmt::print("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
+  if (options_.format == "json") fmt::print("{}\n", document().dump(2));
+  if (!options_.json.empty()) {
+    std::ofstream file(options_.json);
+    file << document().dump(2) << "\n";
+    file.close();
+    if (!file) {
+      fmt::print(stderr, "gradrail bench: -J {}: cannot be written\n", options_.json);
+      code = 1;
+    }
+  }
+  return wrong > 0 ? 3 : code;
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,159 @@
+"""`gradrail bench`: every question at toy size, its formats and exit codes, and runs compared."""
+import copy
+import csv
+import json
+import re
+import subprocess
+import unittest
+
+import cluster
+
+QUICK = ["--rounds", "2", "--seconds", "0.02"]
+BUILT_IN = ["--transport", "shm,tcp"]
+QUESTIONS = {
+    "paths": ["-b", "4K", "-e", "4K"],
+    "exchange": ["-b", "4K", "-e", "64K", "-f", "16", "--workers", "2", "--shards", "2", "--optimizer", "adam", *BUILT_IN],
+    "incast": ["-b", "4K", "-e", "4K", "--workers", "3", *BUILT_IN],
+    "put": ["-b", "8", "-e", "4K", "-f", "512", *BUILT_IN],
+    "apply": ["-b", "64K", "-e", "64K"],
+    "register": ["-b", "64K", "-e", "64K", *BUILT_IN],
+    "replay": ["mnist-mlp", *BUILT_IN],
+    "peers": ["-b", "4K", "-e", "4K"],
+}
+
+
+class Bench(cluster.ClusterTest):
+    def bench(self, *arguments, code=cluster.GOOD, environment=None):
+        ran = subprocess.run([cluster.binary(), "bench", *map(str, arguments)], capture_output=True, text=True,
+                             timeout=4 * cluster.FINISH, env=environment)
+        self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
+        self.assertIsNone(cluster.CRASHES.search(ran.stdout + ran.stderr), ran.stdout + ran.stderr)
+        return ran.stdout if code == cluster.GOOD else ran.stdout + ran.stderr
+
+    def recorded(self, question, *arguments, name="run.json"):
+        file = self.folder / name
+        self.bench(question, *QUESTIONS[question], *QUICK, "-J", file, *arguments)
+        return file, json.loads(file.read_text())
+
+    def assert_rows(self, run, paths):
+        measured = [row for row in run["results"] if not row["failed"]]
+        for path in paths:
+            self.assertTrue(any(row["path"].startswith(path) for row in measured), f"{path}: {run['results']}")
+        for row in measured:
+            times = row["percentiles"]
+            self.assertGreater(times["iterations"], 0, row)
+            self.assertLessEqual(times["min_us"], times["p50_us"], row)
+            self.assertLessEqual(times["p50_us"], times["p999_us"], row)
+            self.assertEqual(row["nwrong"], 0, row)
+            self.assertEqual(len(row["rounds_us"]), 2, row)
+
+    def test_every_question_is_answered(self):
+        wanted = {"paths": ["shm", "tcp"], "exchange": ["shm", "tcp"], "put": ["shm", "tcp"],
+                  "incast": ["shm mapped worker/2", "tcp worker/0"], "apply": ["sgd, 1 gradient", "momentum, 1 gradient", "adam, 4 gradients"],
+                  "register": ["shm register, fresh", "tcp deregister"], "replay": ["shm", "tcp"],
+                  "peers": ["bound: memcpy", "gradrail shm", "gradrail tcp", "raw socket"]}
+        for question, paths in wanted.items():
+            with self.subTest(question=question):
+                _, run = self.recorded(question)
+                self.assertLessEqual({"version", "arguments", "machine", "libraries", "config", "devices", "results"},
+                                     set(run))
+                self.assertEqual(run["config"]["question"], question)
+                self.assert_rows(run, paths)
+
+    def test_paths_that_cannot_run_keep_their_row(self):
+        wrong = ["-b", "4K", "-e", "4K", *QUICK, "--transport", "ofi,tcp", "--ofi-provider", "pigeon"]
+        text = self.bench("paths", *wrong)
+        self.assertRegex(text, r"ofi by an RDMA device +4096 not measured: .+")
+        self.assertRegex(text, r"ofi without one +4096 not measured: .+")
+        self.assertRegex(text, r"tcp +4096 +1024 ")
+        asked = self.bench("exchange", *wrong, code=cluster.FAILED)
+        self.assertRegex(asked, r"ofi +4096 not measured: ")
+        self.assertRegex(asked, r"tcp +4096 +1024 ")
+
+    def test_ranks_and_columns(self):
+        text = self.bench("exchange", *QUESTIONS["exchange"], *QUICK)
+        self.assertEqual(len(re.findall(r"^#  rank \d worker/[01] host \S+ pid \d+ device cpu nic - numa \S+ cores [\d,-]+$",
+                                        text, re.M)), 2, text)
+        self.assertRegex(text, r"#  rank 2 ps/0 ")
+        self.assertRegex(text, r"# path +size +count +type +time +99% +algbw +busbw +#wrong")
+        self.assertRegex(text, r"shm mapped +65536 +16384 +float +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +0\n")
+        latency = self.bench("put", "-b", "8", "-e", "8", *QUICK, "--transport", "shm")
+        self.assertRegex(latency, r"#bytes +#iterations +t_min +t_max +t_typical +t_avg +t_stdev +99% +99.9%")
+
+    def test_formats(self):
+        ask = ["put", "-b", "8", "-e", "64", "-f", "8", *QUICK, "--transport", "shm", "--format"]
+        rows = list(csv.DictReader(self.bench(*ask, "csv").splitlines()))
+        self.assertEqual([(row["what"], row["size"]) for row in rows],
+                         [("latency", "8"), ("latency", "64"), ("bandwidth", "8"), ("bandwidth", "64")])
+        osu = self.bench(*ask, "osu")
+        self.assertRegex(osu, r"# Size +Latency \(us\)\n8 +[\d.]+\n64 +[\d.]+\n")
+        self.assertRegex(osu, r"# Size +Bandwidth \(MB/s\)\n8 ")
+        self.assertEqual(len(json.loads(self.bench(*ask, "json"))["results"]), 4)
+
+    def test_iterations_are_those_asked_for(self):
+        _, run = self.recorded("exchange", "-n", 7, "-w", 2)
+        for row in run["results"]:
+            self.assertEqual(row["percentiles"]["iterations"], 2 * 2 * 7)  # rounds, workers
+
+    def test_min_bw(self):
+        ask = ["exchange", "-b", "64K", "-e", "64K", *QUICK, "--transport", "shm", "--min-bw"]
+        self.bench(*ask, 0.000001)
+        self.assertRegex(self.bench(*ask, 1e6, code=cluster.FAILED), r"shm mapped at 65536 B: [\d.]+ GB/s, less than")
+
+    def test_what_cannot_be_asked(self):
+        for words, arguments in (("-b x: a positive multiple of 4", ["exchange", "-b", "x"]),
+                                 ("-b 6: a positive multiple of 4", ["exchange", "-b", "6"]),
+                                 ("-b 99999999999G", ["put", "-b", "99999999999G"]),
+                                 ("less than -b", ["put", "-b", "64", "-e", "8"]),
+                                 ("--on gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
+                                 ("no NVIDIA driver|no GPU 0|speaks CUDA", ["apply", "--on", "gpu:77"]),
+                                 ("SGD with one worker", ["peers", "--workers", "2"]),
+                                 ("--workers 1000", ["incast", "--workers", "1000"]),
+                                 ("mode", ["exchange", "--mode", "later"])):
+            with self.subTest(arguments=arguments):
+                self.assertRegex(self.bench(*arguments, code=cluster.USAGE), words)
+        self.assertRegex(self.bench("replay", "nothing", code=cluster.CONFIGURATION),
+                         "no file nothing; lists that come along: .*resnet50")
+        self.assertRegex(self.bench("put", "--transport", "pigeon", code=cluster.CONFIGURATION), "pigeon")
+
+    def test_damaged_layer_lists(self):
+        for line, words in (("conv 10 0", "multiple of 4"), ("conv 16", "name bytes microseconds"), ("conv 16 1 1", "name"),
+                            ("conv 16 -1", "microseconds"), ("conv nan 1", "name|multiple"), ("", "no layers"),
+                            ("a 16 5\nb 16 4", "ready before")):
+            with self.subTest(line=line):
+                file = self.folder / "list.txt"
+                file.write_text(f"# a model\n{line}\n")
+                self.assertRegex(self.bench("replay", file, code=cluster.USAGE), words)
+
+    def test_compare(self):
+        first, run = self.recorded("put", "--transport", "shm", name="first.json")
+        second = self.folder / "second.json"
+        second.write_text(json.dumps(run))
+        self.assertRegex(self.bench("compare", first, second), r"0 of \d rows differ")
+        slower = copy.deepcopy(run)
+        for row in run["results"]:
+            row["rounds_us"] = [10.0, 10.1, 10.2, 9.9, 10.0]
+        for row in slower["results"]:
+            row["rounds_us"] = [15.0, 15.1, 15.2, 14.9, 15.0]
+        first.write_text(json.dumps(run))
+        second.write_text(json.dumps(slower))
+        text = self.bench("compare", first, second, code=cluster.FAILED)
+        self.assertRegex(text, r" 1\.(50|49)\d +\[1\.4\d+, 1\.5\d+\] slower\n")
+        self.assertRegex(text, r"# (\d+) of \1 rows differ")
+        slower["machine"] = "a better one"
+        second.write_text(json.dumps(slower))
+        self.assertRegex(self.bench("compare", first, second, code=cluster.USAGE), "not alike .*a better one")
+        self.assertRegex(self.bench("compare", first, second, "--unlike", code=cluster.FAILED), "NOT alike: machine")
+
+    def test_compare_refuses_what_is_no_run(self):
+        good, run = self.recorded("put", "--transport", "shm")
+        bad = self.folder / "bad.json"
+        for text in ("", "{", "[]", "{}", json.dumps({**run, "results": [{"path": 1}]}), json.dumps({**run, "results": {}})):
+            with self.subTest(text=text[:20]):
+                bad.write_text(text)
+                self.bench("compare", good, bad, code=cluster.USAGE)
+        self.bench("compare", good, self.folder / "none", code=cluster.CONFIGURATION)
+
+
+if __name__ == "__main__":
+    unittest.main()
