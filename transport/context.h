@@ -26,8 +26,9 @@ class Context {
   virtual std::string_view name() const = 0;
   virtual Capabilities capabilities() const = 0;
 
-  /// Errors  INVALID_ARGUMENT: memory this transport cannot reach (shm: not from SharedMemory). RESOURCE_EXHAUSTED:
-  /// limit.
+  /// Errors  INVALID_ARGUMENT: memory this transport cannot reach (shm: not from SharedMemory; GPU memory that it does
+  ///         not take, see capabilities().gpu). FAILED_PRECONDITION: this device does not reach that GPU's memory.
+  ///         RESOURCE_EXHAUSTED: limit.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) = 0;
 
   /// Accepts peers from now on (once per Context). `address` is in the transport's own form (tcp: "host:port", port 0
