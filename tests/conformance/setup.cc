@@ -62,8 +62,12 @@ std::string environment(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-/// GRADRAIL_TEST_OFI_PROVIDER: one run of the suite for each libfabric provider.
-transport::OpenOptions open_options() { return {.ofi_provider = environment("GRADRAIL_TEST_OFI_PROVIDER", "")}; }
+/// GRADRAIL_TEST_OFI_PROVIDER: one run of the suite for each libfabric provider. GRADRAIL_TEST_RDMA_ONLY: with what
+/// runs have without a word of their users.
+transport::OpenOptions open_options() {
+  return {.rdma_only = std::getenv("GRADRAIL_TEST_RDMA_ONLY") != nullptr,
+          .ofi_provider = environment("GRADRAIL_TEST_OFI_PROVIDER", "")};
+}
 
 }  // namespace
 
