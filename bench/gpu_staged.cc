@@ -120,7 +120,7 @@ class Bench {
     while (!copies.is_done(ticket)) continue;
   }
   double row(const char* name, double plain_us, const std::function<void()>& body) const {
-    const Times times = measure(wanted_.seconds, nullptr, body);
+    const Times times = measure(wanted_.seconds, [] {}, body);
     const std::string share = plain_us > 0 ? fmt::format("{:.1f} %", 100 * plain_us / times.p50_us) : "";
     fmt::print("{:<28} {:>10.1f} {:>10.1f} {:>10.2f} {:>8} {:>8}\n", name, times.p50_us, times.min_us,
                static_cast<double>(wanted_.bytes) / times.p50_us * 1e-3, share, times.count);

@@ -1,5 +1,6 @@
 // Variables at home in GPU memory: which ways lead out of it and into it, over which path.
 #include <algorithm>
+#include <map>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -106,17 +107,20 @@ absl::Status Client::Impl::no_way(const ShardLink& link) const {
       fmt::format("gradients cannot leave the GPU as --gpu-direct says: {}", reasons_of(link, options_.gpu_ways)));
 }
 
+/// One text for each way, with the reasons of the first shard that it leads to: they are alike.
 std::string Client::Impl::gpu_text() const {
-  if (gpu_ == nullptr) return "";
-  std::vector<std::string> texts;
-  std::vector<std::string> by_shard;
+  std::map<GpuWay, std::vector<const ShardLink*>> by_way;
   for (const auto& link : links_) {
-    if (link->path == nullptr) continue;
-    const std::string text = text_of(*link, options_.gpu_ways);
-    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
-    by_shard.push_back(fmt::format("shard {}: {}", link->shard_index, text));
+    if (gpu_ != nullptr && link->path != nullptr) by_way[link->path->way()].push_back(link.get());
   }
-  return fmt::format("{}", fmt::join(texts.size() > 1 ? by_shard : texts, "; "));
+  std::vector<std::string> texts;
+  for (const auto& [way, links] : by_way) {
+    std::vector<uint32_t> shards;
+    for (const ShardLink* link : links) shards.push_back(link->shard_index);
+    const std::string which = by_way.size() > 1 ? fmt::format("shards {}: ", fmt::join(shards, ", ")) : "";
+    texts.push_back(which + text_of(*links.front(), options_.gpu_ways));
+  }
+  return fmt::format("{}", fmt::join(texts, "; "));
 }
 
 absl::Status Client::Impl::fetch() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->fetch_parameters(); }

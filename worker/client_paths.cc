@@ -129,8 +129,14 @@ absl::Status Client::Impl::allowed(const ShardPath& path) const {
 /// Over a candidate each way out of GPU memory, the best first; what is wrong with the candidate itself ends it.
 absl::Status Client::Impl::try_candidate(ShardLink& link, size_t candidate, TimePoint deadline) {
   link.ways_refused.clear();
+  link.host_slots = false;
   for (const GpuWay way : ways(link)) {
-    const absl::Status tried = try_way(link, candidate, way, deadline);
+    absl::Status tried = try_way(link, candidate, way, deadline);
+    if (started_ && link.ways_refused.erase(way) > 0) {
+      // It was good before: what died now may have been the connection, and whoever stages on the best path stays
+      // there.
+      tried = try_way(link, candidate, way, deadline);
+    }
     if (!link.ways_refused.contains(way)) return tried;
     GRADRAIL_RETURN_IF_ERROR(failure());
   }

@@ -82,6 +82,22 @@ TEST(DmaBuf, MemoryOfTheHostOrOfNobodyIsRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(WritesOfNics, AreFlushedWhereADeviceDoesNotOrderThem) {
+  GRADRAIL_NEEDS_SIMULATION();
+  for (const char* words : {"", "ordering=0"}) {
+    Simulation::configure(words);
+    const std::unique_ptr<Compute> compute = open_or_null();
+    EXPECT_EQ(needs_flush(*compute), *words != '\0');
+    EXPECT_TRUE(flush_nic_writes(*compute).ok());
+    EXPECT_TRUE(source_for_nics(*compute, GpuDirect::dma_buf).ok());
+  }
+  Simulation::configure("ordering=0,flush=0");
+  const std::unique_ptr<Compute> compute = open_or_null();
+  EXPECT_EQ(flush_nic_writes(*compute).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(message_of(source_for_nics(*compute, GpuDirect::dma_buf).status())),
+              HasSubstr("does not order what network devices write"));
+}
+
 class PeerMemory : public ::testing::Test {
  protected:
   PeerMemory() : root_(std::filesystem::path(::testing::TempDir()) / ("sysfs" + std::to_string(getpid()))) {}
