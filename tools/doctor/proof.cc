@@ -72,7 +72,7 @@ std::vector<Place> rdma_places(System& system, const std::vector<RdmaDevice>& de
 
 std::vector<Place> places_of(const transport::Transport& transport, const std::vector<Place>& rdma) {
   if (transport.same_host_only) return {{.device = "this host"}};
-  const Place sockets{.device = "sockets of this host", .open = {.bind_host = "127.0.0.1"}, .listen = "127.0.0.1:0"};
+  const Place sockets{.device = "127.0.0.1", .open = {.bind_host = "127.0.0.1"}, .listen = "127.0.0.1:0"};
   if (!transport.plugin) return {sockets};
   std::vector<Place> places;
   if (!transport.by_name_only) places = rdma;
@@ -107,19 +107,21 @@ class Prover {
   Prover(const transport::Transport& transport, std::vector<Proof>& proofs) : transport_(transport), proofs_(proofs) {}
 
   void prove_host(const Place& place) {
-    Proof proof{.transport = transport_.name, .device = place.device, .memory = "host", .why_not = place.why_not};
+    Proof proof{
+        .transport = transport_.name, .device = place.device, .memory = "host memory", .why_not = place.why_not};
     if (place.why_not.empty()) attempt(place, host_memory, proof).IgnoreError();
+    host_moved_ = proof.moved;
     proofs_.push_back(std::move(proof));
   }
 
-  /// dma-buf first: it needs no module. The other way only where that fails.
+  /// Where host memory was moved. dma-buf first: it needs no module. The other way only where that fails.
   void prove_gpu(const Place& place, const std::string& gpu) {
-    if (takes_none_ || !proofs_.back().moved) return;
+    if (takes_none_ || !host_moved_) return;
     std::vector<absl::Status> refused;
     for (const GpuDirect way : {GpuDirect::dma_buf, GpuDirect::peer_memory}) {
       Proof proof{.transport = transport_.name,
                   .device = place.device,
-                  .memory = fmt::format("GPU {} by {}", gpu, name_of(way)),
+                  .memory = fmt::format("memory of GPU {} by {}", gpu, name_of(way)),
                   .gpu = true};
       const absl::Status status = attempt(place, gpu_memory(gpu, way), proof);
       proofs_.push_back(std::move(proof));
@@ -138,6 +140,7 @@ class Prover {
 
   const transport::Transport& transport_;
   std::vector<Proof>& proofs_;
+  bool host_moved_ = false;  ///< over the last place
   bool takes_none_ = false;  ///< the same answer for every GPU and device: said once
 };
 

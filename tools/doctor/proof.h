@@ -11,8 +11,8 @@ namespace gradrail::tools::doctor {
 /// Bytes that were moved and compared, or why not.
 struct Proof {
   std::string transport;  ///< "ucx"
-  std::string device;     ///< "mlx5_0 port 1 (10.0.0.1)", "this host"
-  std::string memory;     ///< "host", "GPU 0000:19:00.0 by dmabuf"
+  std::string device;     ///< "mlx5_0 port 1 (10.0.0.1)", "this host", "127.0.0.1"
+  std::string memory;     ///< "host memory", "memory of GPU 0000:19:00.0 by dmabuf"
   bool gpu = false;
   bool moved = false;
   bool rdma = false;    ///< an RDMA device carried them

@@ -50,6 +50,7 @@ std::string wrapped(const std::string& head, size_t head_columns, const std::str
     column += word.size();
     first = false;
   }
+  out.resize(out.find_last_not_of(' ') + 1);
   return out + "\n";
 }
 
@@ -73,9 +74,9 @@ std::string draw(const Proof& proof, bool colour) {
       fmt::format("  {}{:<17}", painted(state, fmt::format("{:<15}", proof.moved ? "moved" : "not moved"), colour),
                   proof.transport);
   const std::string what =
-      proof.moved ? fmt::format("{} memory over {}, both ways, compared: {}{}, {:.0f} ms from opening on", proof.memory,
+      proof.moved ? fmt::format("{} over {}, both ways, compared: {}{}, {:.0f} ms from opening on", proof.memory,
                                 proof.device, proof.path, proof.rdma ? " (RDMA)" : "", proof.millis)
-                  : fmt::format("{} memory over {}: {}", proof.memory, proof.device, proof.why_not);
+                  : fmt::format("{} over {}: {}", proof.memory, proof.device, proof.why_not);
   return wrapped(head, kIndent, what);
 }
 

@@ -1,0 +1,115 @@
+"""`gradrail doctor`: what it says of this machine, of a recorded one, and what its exit code promises."""
+import json
+import os
+import pathlib
+import socket
+import unittest
+
+import cluster
+
+STATES = {"ok", "warning", "missing", "broken", "unknown", "not applicable"}
+
+
+class Doctor(cluster.ClusterTest):
+    def doctor(self, *flags, code=cluster.GOOD, says=(), environment=None):
+        task = self.launch("doctor", [cluster.binary(), "doctor", *map(str, flags)], environment)
+        self.assert_ends(task, code, within=2 * cluster.FINISH, says=["(?m)" + words for words in says])
+        return task.text()
+
+    def report(self, *flags, **more):
+        return json.loads(self.doctor("--json", *flags, **more))
+
+    def recorded(self, files):
+        """A machine of which only these files are known."""
+        root = self.folder / "root"
+        for path, text in files.items():
+            file = root / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text + "\n")
+        return root
+
+    def test_this_machine_and_what_moves_on_it(self):
+        whole = self.report("--require", "shm,tcp")
+        self.assertGreater(len(whole["checks"]), 20)
+        for check in whole["checks"]:
+            self.assertIn(check["state"], STATES)
+            if check["state"] in ("warning", "missing", "broken"):
+                self.assertTrue(check["evidence"] and check["consequence"] and check["remedy"], check)
+        moved = {proof["transport"] for proof in whole["proofs"] if proof["moved"]}
+        self.assertLessEqual({"shm", "tcp"}, moved)
+        for proof in whole["proofs"]:
+            self.assertTrue(proof["path"] if proof["moved"] else proof["why_not"], proof)
+
+    def test_a_recording_answers_as_the_machine_did(self):
+        copy = self.folder / "copy"
+        live = self.report("--record", copy)
+        again = self.report("--root", copy)
+        self.assertEqual(again["checks"], live["checks"])
+        self.assertEqual(again["machine"], live["machine"])
+        self.assertEqual(again["versions"], live["versions"])
+        self.assertEqual(again["proofs"], [])
+        self.assertIn("recording", again["why_no_proofs"])
+        self.doctor("--record", copy, code=cluster.CONFIGURATION, says=[r"--record .*copy: not empty"])
+
+    def test_what_is_required_decides_the_exit_code(self):
+        root = self.recorded({"/proc/sys/kernel/osrelease": "5.4.0-150-generic"})
+        text = self.doctor("--root", root, "--require", "rdma", code=cluster.FAILED,
+                           says=[r"^  warning +kernel +/proc/sys/kernel/osrelease: 5\.4\.0-150-generic, older than 5\.12",
+                                 r"^  does not hold +rdma +rdma-devices is missing"])
+        self.assertNotIn("\033", text)
+        self.doctor("--root", root)  # who asks for nothing gets a report
+        self.doctor("--root", root, "--require", "rdma,speed", code=cluster.CONFIGURATION,
+                    says=[r"--require 'speed': there are rdma, "])
+
+    def test_flags_that_make_no_sense_are_refused(self):
+        for flags, says in ((("--root", "/nowhere"), r"--root /nowhere"),
+                            (("--root", "/tmp", "--record", "/tmp/x"), r"--record"),
+                            (("--root", "/tmp", "--ps_hosts", "a:1"), r"--ps_hosts"),
+                            (("--ps_hosts", "a:b:c"), r"--ps_hosts"),
+                            (("--cluster", "/nowhere.json"), r"/nowhere\.json")):
+            self.doctor("--no-proof", *flags, code=cluster.CONFIGURATION, says=[says])
+
+    def test_tasks_that_do_not_listen_are_named(self):
+        with socket.socket() as listens:
+            listens.bind(("127.0.0.1", 0))
+            listens.listen()
+            there = f"127.0.0.1:{listens.getsockname()[1]}"
+            self.doctor("--no-proof", "--ps_hosts", there, "--require", "tasks", says=[there + ": connected"])
+        self.doctor("--no-proof", "--ps_hosts", there, "--require", "tasks", code=cluster.FAILED,
+                    says=[there + ": Connection refused"])
+
+    def test_a_gpu_that_only_the_driver_knows(self):
+        environment = {"LD_LIBRARY_PATH": os.environ["GRADRAIL_SIMULATED_GPU_DIR"], "GRADRAIL_SIMULATED_GPU": "devices=2"}
+        whole = self.report("--no-proof", environment=environment)
+        checks = {check["name"]: check for check in whole["checks"]}
+        self.assertEqual(whole["machine"]["gpus"], "2")
+        self.assertEqual(checks["gpu-driver"]["state"], "unknown")  # there is no kernel module
+        self.assertIn("CUDA", " ".join(checks["gpu-dma-buf"]["evidence"]))
+
+    def gpu_proofs(self, fault):
+        """What came of both simulated GPUs beside the simulated network device."""
+        simulated = pathlib.Path(os.environ["GRADRAIL_SIMULATED_GPU_DIR"])
+        environment = {"LD_LIBRARY_PATH": str(simulated), "GRADRAIL_SIMULATED_GPU": "devices=2",
+                       "GRADRAIL_SIMULATED_NIC": fault}
+        whole = self.report("--plugin_dir", simulated.parent / "simulated_nic", environment=environment)
+        return [proof for proof in whole["proofs"] if proof["transport"] == "simnic" and "GPU" in proof["memory"]]
+
+    def test_each_gpu_is_tried_with_each_network_device(self):
+        good = self.gpu_proofs("")
+        self.assertEqual([(proof["moved"], proof["memory"][-6:]) for proof in good], [(True, "dmabuf")] * 2)
+        damaged = self.gpu_proofs("damage")
+        self.assertEqual(len({proof["memory"].split()[3] for proof in damaged}), 2)
+        self.assertFalse(any(proof["moved"] for proof in damaged))
+        self.assertRegex(damaged[0]["why_not"], r"byte \d+ of \d+ arrived wrong")
+        host_only = self.gpu_proofs("host")
+        self.assertEqual([proof["why_not"] for proof in host_only], ["simnic moves host memory only"] * 2)
+
+    def test_a_driver_that_takes_its_process_down_is_only_reported(self):
+        for how in ("crash", "exit"):
+            environment = {"LD_LIBRARY_PATH": os.environ["GRADRAIL_BROKEN_DRIVER_DIR"], "GRADRAIL_BROKEN_DRIVER": how}
+            whole = self.report("--no-proof", environment=environment)
+            self.assertGreater(len(whole["checks"]), 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
