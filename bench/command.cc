@@ -26,6 +26,11 @@ void add_apply_flags(CLI::App& app, Options& options) {
   app.add_option("--on", options.on, "host, or gpu:N")->capture_default_str();
 }
 
+void add_staged_flags(CLI::App& app, Options& options) {
+  app.add_option("--on", options.on, "gpu:N; gpu:0 where nothing is said");
+  app.add_option("--bucket_kib", options.bucket_kib, "unit that is copied; 0: the client's own");
+}
+
 void add_replay_flags(CLI::App& app, Options& options) {
   app.add_option("file", options.file, "layer list: a file, or the name of one that comes along")->required();
   add_exchange_flags(app, options);
@@ -42,6 +47,7 @@ const std::vector<Question>& questions() {
       {"put", "latency and bandwidth of one-sided puts", add_put_flags, ask_put},
       {"apply", "optimizers against the speed of memory, on the host or a GPU", add_apply_flags, ask_apply},
       {"register", "what registering memory costs", nullptr, ask_register},
+      {"staged", "what it costs to go bucket by bucket between a GPU and the host", add_staged_flags, ask_staged},
       {"replay", "a model's backward pass against the real server", add_replay_flags, ask_replay},
       {"peers", "what others need for the same exchange", add_exchange_flags, ask_peers},
   };

@@ -27,6 +27,7 @@ absl::StatusOr<int> ask_incast(const Options& options);
 absl::StatusOr<int> ask_apply(const Options& options);
 absl::StatusOr<int> ask_register(const Options& options);
 absl::StatusOr<int> ask_paths(const Options& options);
+absl::StatusOr<int> ask_staged(const Options& options);
 absl::StatusOr<int> ask_replay(const Options& options);
 absl::StatusOr<int> ask_peers(const Options& options);
 

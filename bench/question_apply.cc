@@ -1,10 +1,9 @@
 // How near does an update come to the speed of memory? Each optimizer's beside copies of the same working set, by
 // turns.
-#include <charconv>
-
 #include "base/clock.h"
 #include "base/status.h"
 #include "bench/apart.h"
+#include "bench/device_name.h"
 #include "bench/gpu_apply_buffers.h"
 #include "bench/memory_speed.h"
 #include "bench/question.h"
@@ -17,17 +16,6 @@ namespace gradrail::bench {
 namespace {
 
 constexpr int kRepeats = 20;  // on a device: enqueued behind one another, so that launches and waits do not count
-
-absl::StatusOr<std::unique_ptr<gpu::Compute>> open(const std::string& on) {
-  if (on == "host") return gpu::host_compute();
-  int ordinal = 0;
-  const char* const end = on.data() + on.size();
-  const bool named = on.starts_with("gpu:");
-  const auto parsed =
-      named ? std::from_chars(on.data() + 4, end, ordinal) : std::from_chars_result{end, std::errc::invalid_argument};
-  if (parsed.ec == std::errc() && parsed.ptr == end && ordinal >= 0) return gpu::open_device(ordinal);
-  return absl::InvalidArgumentError(fmt::format("--on {}: must be host or gpu:N, as in gpu:0", on));
-}
 
 /// ps::apply over memory of this process: what a shard in host memory does.
 class HostUpdate {
@@ -130,7 +118,7 @@ absl::StatusOr<Figure> measure_device(gpu::Compute& compute, const UpdateCase& c
 
 absl::StatusOr<Figure> measure(const UpdateCase& c, const Options& options, uint64_t bytes) {
   if (options.on == "host") return measure_host(c, options, bytes);
-  const absl::StatusOr<std::unique_ptr<gpu::Compute>> compute = open(options.on);
+  const absl::StatusOr<std::unique_ptr<gpu::Compute>> compute = open_compute(options.on);
   if (!compute.ok()) return compute.status();
   return measure_device(**compute, c, options, bytes);
 }
@@ -151,11 +139,7 @@ std::vector<Figure> measure_apart(const UpdateCase& c, const Options& options, u
 absl::StatusOr<int> ask_apply(const Options& options) {
   const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "318040", options.on == "host" ? "64M" : "256M", 8);
   if (!list.ok()) return list.status();
-  // Whether there is such a device is told once, not in each row; apart, since drivers do not stand a fork.
-  Apart opens([&]() -> nlohmann::json { return std::string(message_of(open(options.on).status())); });
-  const absl::StatusOr<nlohmann::json> why = opens.result(Clock::now() + std::chrono::seconds(60));
-  if (!why.ok()) return why.status();
-  if (!why->get<std::string>().empty()) return absl::InvalidArgumentError(why->get<std::string>());
+  GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
   Report report(options, fmt::format("gradrail bench apply: updates on {}", options.on));
   report.note("busbw: bytes that an update has to read and write / time. size: of the parameters");
   report.note(options.on == "host"
