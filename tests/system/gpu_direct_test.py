@@ -98,9 +98,9 @@ class GpuDirect(cluster.ClusterTest):
         self.assertFalse(ordered.has("^Flushes:"), ordered.transcript())
         self.assertEqual(cluster.hash_of(task), cluster.hash_of(ordered))
 
-    def start_two(self, on, *flags):
+    def start_two(self, on, *flags, ps_on=None):
         flags = [*self.addresses(2), *self.data, *LONG, "--towers", 1, "--transport", "simnic", *flags]
-        ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps/0", environment=gpus())
+        ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps/0", environment=ps_on or gpus())
         workers = [self.train(*flags, "--job_name", "worker", "--task_index", i, name=f"worker/{i}",
                               environment=each) for i, each in enumerate(on)]
         return ps, workers
@@ -115,6 +115,13 @@ class GpuDirect(cluster.ClusterTest):
         workers[0].signal(signal.SIGTERM)
         self.assert_ends(workers[0], cluster.GOOD)
         self.assert_ends(ps, cluster.GOOD)
+
+    def test_a_server_whose_gpu_is_lost_gives_the_run_up(self):
+        ps, workers = self.start_two([gpus(), gpus()], "--ps_device", "gpu:0", "--gpu-direct", "dmabuf",
+                                     ps_on=gpus("devices=2,lose=0@300,ordering=0"))
+        for task in workers:
+            self.assert_ends(task, cluster.retry_worthy, cluster.START, says=[r"GPU 0 .*the GPU was lost"])
+        self.assert_ends(ps, cluster.retry_worthy, says=[r"shard 0: GPU 0 .*the GPU was lost"])
 
     def test_async_goes_on_without_a_lost_gpu(self):
         ps, workers = self.start_two([gpus(), gpus("devices=2,lose=1@600")])
