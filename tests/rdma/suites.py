@@ -119,6 +119,12 @@ SUITES = (
     training("ofi", "MNIST, 1 ps and 2 workers, sync, over ofi on verbs: hash as over tcp, bytes by RDMA", "ofi",
              "over ofi ofi"),
     training("ucx", "the same over ucx", "ucx", "over ucx ucx", environment=UCX_RC),
+    Suite("train-gpu", "the same with towers on simulated GPUs, by dma-buf, into the ps's host and GPU memory: hash as staged",
+          job='. "$LAB/jobs/train.sh"; . "$LAB/jobs/train_gpu.sh"; reference --towers 1; over_gpu host; '
+              'over_gpu gpu --ps_device gpu:0; exit $failed',
+          seconds=400, guests=2, read=results.read_steps, prepare=(small_mnist,), requires=("ofi",), long=True,
+          needs=(GRADRAIL, "tests/plugins_1_20/libgradrail_transport_ofi.so", "tests/simulated_hmem/libsimulated_hmem_ofi.so"),
+          environment={"BATCH": "1000"}),
     training("ofi-cut", "the cable cut for a second in mid-run: nothing lost, nothing twice", "ofi",
              "disturbed ofi-cut ofi 1 cut", long=True),
     training("ofi-roce-dropped", "RoCE alone dropped for 6 s in mid-run: on over tcp, back again, hash as undisturbed", "ofi",

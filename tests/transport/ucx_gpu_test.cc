@@ -1,6 +1,8 @@
 // With a UCX that looks as if it were built with CUDA (tests/gpu/simulated/hmem_ucx.cc).
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+
 #include "conformance/pattern.h"
 #include "conformance/place.h"
 #include "conformance/target.h"
@@ -40,6 +42,32 @@ TEST(UcxGpu, a_put_that_does_not_come_by_rendezvous_is_refused) {
   EXPECT_FALSE(side.has(Kind::put_arrived));
   EXPECT_TRUE(has_pattern(target.read(0, kBytes), 2));
   peer->join();
+}
+
+class SimulatedRdma {
+ public:
+  explicit SimulatedRdma(const char* word) { setenv("GRADRAIL_SIMULATED_RDMA", word, 1); }
+  ~SimulatedRdma() { unsetenv("GRADRAIL_SIMULATED_RDMA"); }
+};
+
+TEST(UcxGpu, without_an_rdma_device_ucx_would_copy_and_takes_none) {
+  const SimulatedRdma simulated("none");
+  const auto context = transport::ucx::open({});
+  ASSERT_TRUE(context.ok()) << context.status();
+  EXPECT_THAT((*context)->capabilities().gpu.why_no_peer_memory, HasSubstr("would copy GPU memory through the host"));
+}
+
+TEST(UcxGpu, memory_that_no_device_takes_is_refused_though_ucx_does_not_mind) {
+  const SimulatedRdma simulated("host");
+  const transport::Transport ucx = {.name = "ucx", .purpose = "", .open = &transport::ucx::open};
+  Side side(ucx);
+  const Place host(side, Where::host, kBytes, Access::local);
+  try {
+    const Place gpu(side, Where::gpu, kBytes, Access::local);
+    FAIL() << "registered";
+  } catch (const Broken& refused) {
+    EXPECT_THAT(refused.what(), HasSubstr("FAILED_PRECONDITION: ucx: no RDMA device registers"));
+  }
 }
 
 }  // namespace

@@ -66,8 +66,7 @@ absl::Status OfiContext::check_peer_to_peer() {
   const absl::StatusOr<std::unique_ptr<Endpoint>> tried = Endpoint::open(fabric_.get(), *home_, /*accepts=*/false);
   if (!tried.ok()) return tried.status();
   if (!(*tried)->refuses_peer_to_peer()) return absl::OkStatus();
-  provider_->gpu = GpuWays::none(fmt::format(
-      "moves host memory only: libfabric's provider {} would copy GPU memory through the host", provider_->name));
+  provider_->gpu = GpuWays::none(fmt::format(kWouldCopy, provider_->name));
   return absl::OkStatus();
 }
 

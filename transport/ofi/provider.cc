@@ -184,11 +184,18 @@ bool is_same_device(const fi_info& one, const fi_info& other) {
          same(one.domain_attr->name, other.domain_attr->name) && source_text(one) == source_text(other);
 }
 
+/// These move GPU memory too, but by copies of CUDA's where they think it better, in the loop that drives them.
+constexpr std::array<std::string_view, 4> kCopyGpuMemory = {"shm", "psm2", "psm3", "opx"};
+
 /// Asked afterwards and for the device that was chosen without: GPU memory never changes which one that is, and a host
 /// without a GPU uses it as ever.
 Provider with_gpu_memory(Provider plain, const OpenOptions& options, Attempt attempt) {
   if (const std::string why = why_no_gpu_memory(); !why.empty()) {
     plain.gpu = GpuWays::none(why);
+    return plain;
+  }
+  if (std::find(kCopyGpuMemory.begin(), kCopyGpuMemory.end(), first_part(plain.name)) != kCopyGpuMemory.end()) {
+    plain.gpu = GpuWays::none(fmt::format(kWouldCopy, plain.name));
     return plain;
   }
   const absl::StatusOr<Info> list = ask(options, attempt, /*device_memory=*/true);

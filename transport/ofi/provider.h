@@ -11,6 +11,10 @@
 
 namespace gradrail::transport::ofi {
 
+/// Why a provider that has FI_HMEM takes no GPU memory all the same.
+inline constexpr char kWouldCopy[] =
+    "moves host memory only: libfabric's provider {} would copy GPU memory through the host";
+
 /// One way of libfabric to reach peers, and what it asks of us.
 struct Provider {
   std::string name;    ///< "verbs;ofi_rxm"

@@ -1,6 +1,8 @@
 #include "transport/ucx/memory_region.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "base/crc32c.h"
@@ -86,25 +88,22 @@ absl::StatusOr<ucp_mem_h> RegionTable::map(MemorySpan memory, Access access) con
   return handle;
 }
 
-size_t RegionTable::packed_bytes(ucp_mem_h handle) const {
+// ucp_mem_map is content when no device takes the memory, and would copy it through the host later. It shows in what it
+// packs for peers: the set of all that have registered the memory, its kind, and for each a length and a key, which for
+// what is no device is empty.
+bool RegionTable::is_taken_by_a_device(ucp_mem_h handle) const {
   void* packed = nullptr;
   size_t bytes = 0;
-  if (ucp_rkey_pack(worker_.context(), handle, &packed, &bytes) != UCS_OK) return 0;
+  if (ucp_rkey_pack(worker_.context(), handle, &packed, &bytes) != UCS_OK) return false;
+  uint64_t all = 0;
+  std::memcpy(&all, packed, std::min(bytes, sizeof(all)));
   ucp_rkey_buffer_release(packed);
-  return bytes;
+  const size_t bytes_without_keys = sizeof(all) + 1 + static_cast<size_t>(std::popcount(all));
+  return bytes > bytes_without_keys;
 }
 
-// ucp_mem_map is content when no device takes the memory, and would copy it through the host later. It shows in what it
-// packs for peers: no more than for a region of nothing.
 absl::Status RegionTable::check_device(const MemorySpan& memory, ucp_mem_h handle) const {
-  if (memory.kind != MemoryKind::cuda || !worker_.rdma()) return absl::OkStatus();
-  ucp_mem_map_params_t params{};
-  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
-  ucp_mem_h nothing = nullptr;
-  if (ucp_mem_map(worker_.context(), &params, &nothing) != UCS_OK) return absl::OkStatus();
-  const bool taken = packed_bytes(handle) > packed_bytes(nothing);
-  ucp_mem_unmap(worker_.context(), nothing);
-  if (taken) return absl::OkStatus();
+  if (memory.kind != MemoryKind::cuda || is_taken_by_a_device(handle)) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(
       "ucx: no RDMA device registers {} bytes of GPU {} by {} (is nvidia_peermem loaded, or does the driver "
       "of the device import dma-bufs? UCX_LOG_LEVEL=info tells more)",

@@ -73,7 +73,7 @@ class RegionTable {
     uint64_t token = 0;
   };
   absl::StatusOr<ucp_mem_h> map(MemorySpan memory, Access access) const;
-  size_t packed_bytes(ucp_mem_h handle) const;
+  bool is_taken_by_a_device(ucp_mem_h handle) const;
   absl::Status check_device(const MemorySpan& memory, ucp_mem_h handle) const;
   void remove(const Region& region, uint32_t number, ucp_mem_h handle);
 

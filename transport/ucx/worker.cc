@@ -50,10 +50,14 @@ absl::StatusOr<ucp_context_h> init(const OpenOptions& options, const GpuHost& gp
   return context;
 }
 
-GpuWays ask_for_gpus(ucp_context_h context, const GpuHost& gpu) {
+GpuWays ask_for_gpus(ucp_context_h context, const GpuHost& gpu, bool rdma) {
   ucp_context_attr_t answer{};
   answer.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  return gpu_ways(ucp_context_query(context, &answer) == UCS_OK ? answer.memory_types : 0, gpu);
+  GpuWays ways = gpu_ways(ucp_context_query(context, &answer) == UCS_OK ? answer.memory_types : 0, gpu);
+  const bool takes = ways.takes(GpuDirect::dma_buf) || ways.takes(GpuDirect::peer_memory);
+  if (rdma || !takes) return ways;
+  return GpuWays::none(
+      "moves host memory only: UCX uses no RDMA device here, and would copy GPU memory through the host");
 }
 
 // A device's queues live in locked memory. Where there is not enough, UCX opens all the same and then tries again and
@@ -94,7 +98,7 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
         fmt::format("ucx: no RDMA device in what UCX would use ({}): {}; see UCX_TLS and UCX_NET_DEVICES", resources,
                     describe_rdma_devices()));
   }
-  worker.gpu_ = ask_for_gpus(*context, gpu);
+  worker.gpu_ = ask_for_gpus(*context, gpu, rdma);
   worker.rdma_ = rdma;
   if (absl::Status status = worker.create_worker(); !status.ok()) return status;
   return worker;

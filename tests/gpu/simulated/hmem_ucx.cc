@@ -3,6 +3,11 @@
 #include <dlfcn.h>
 #include <ucp/api/ucp.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+
 #include "tests/gpu/simulated/library_guard.h"
 
 using namespace gradrail::simulated;
@@ -14,6 +19,16 @@ Function next(const char* name) {
   auto* const found = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
   if (found == nullptr) stop(name, nullptr, "no UCX behind the simulated one");
   return found;
+}
+
+/// Registrations of device memory.
+std::mutex mutex;
+std::set<ucp_mem_h> of_gpus;  // under mutex
+
+/// GRADRAIL_SIMULATED_RDMA: "none", no device; "host", one that does not reach GPUs; else one that does.
+bool rdma_is(const char* word) {
+  const char* const set = std::getenv("GRADRAIL_SIMULATED_RDMA");
+  return set != nullptr && std::string_view(set) == word;
 }
 
 /// UCX would ask the driver what it was not told; this one was not built with it.
@@ -42,7 +57,25 @@ EXPORTED ucs_status_t ucp_mem_map(ucp_context_h context, const ucp_mem_map_param
   const bool cuda = said && params->memory_type == UCS_MEMORY_TYPE_CUDA;
   check_declared("ucp_mem_map", params->address, params->length, cuda ? kAnyDevice : kHostMemory);
   if (said) real.memory_type = UCS_MEMORY_TYPE_HOST;
-  return next<decltype(&ucp_mem_map)>("ucp_mem_map")(context, &real, handle);
+  const ucs_status_t status = next<decltype(&ucp_mem_map)>("ucp_mem_map")(context, &real, handle);
+  const std::lock_guard lock(mutex);
+  if (status == UCS_OK && cuda) of_gpus.insert(*handle);
+  if (status == UCS_OK && !cuda) of_gpus.erase(*handle);  // an address that came again
+  return status;
+}
+
+/// The list of devices that gradrail reads.
+EXPORTED void ucp_context_print_info(const ucp_context_h context, FILE* stream) {
+  next<decltype(&ucp_context_print_info)>("ucp_context_print_info")(context, stream);
+  if (!rdma_is("none")) std::fprintf(stream, "#      resource 99 :  md 99  dev 99  flags -- rc_verbs/simulated:1\n");
+}
+
+/// A device's key makes it longer: sockets have none.
+EXPORTED ucs_status_t ucp_rkey_pack(ucp_context_h context, ucp_mem_h handle, void** packed, size_t* bytes) {
+  const ucs_status_t status = next<decltype(&ucp_rkey_pack)>("ucp_rkey_pack")(context, handle, packed, bytes);
+  const std::lock_guard lock(mutex);
+  if (status == UCS_OK && of_gpus.count(handle) != 0 && !rdma_is("host")) *bytes += sizeof(uint64_t);
+  return status;
 }
 
 EXPORTED ucs_status_ptr_t ucp_am_send_nbx(ucp_ep_h endpoint, unsigned id, const void* header, size_t header_bytes,

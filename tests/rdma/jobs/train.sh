@@ -44,11 +44,12 @@ train() {
   meet "$name.end" || return
 }
 
-# The hash that every other run of as many epochs and steps must reach; computed once for all suites of a boot.
+# The hash that every other run of as many epochs and steps must reach; computed once for all suites of a boot. BATCH is a
+# suite's own where its towers are.
 REFERENCE=/out/reference.$EPOCHS.$BATCH.hash
 reference() {
   [ -s "$REFERENCE" ] && return
-  train reference --transport tcp --no-fallback
+  train reference --transport tcp --no-fallback "$@"
   [ "$ROLE" = 0 ] && cp "$OUT/reference.hash" "$REFERENCE"
   meet reference.known
 }
