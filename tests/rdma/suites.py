@@ -115,7 +115,8 @@ SUITES = (
     conformance("ucx-ud", "the transport suite over UCX's ud_verbs", "ucx", 240, UCX_UD, long=True),
     gpu("ofi", "memory of a simulated GPU over libfabric's verbs: by its address, and by dma-buf", "peermem dmabuf",
         {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
-    gpu("ucx", "memory of a simulated GPU over what UCX takes of RDMA by itself", "peermem", {"GRADRAIL_TEST_RDMA_ONLY": "1"}),
+    gpu("ucx", "memory of a simulated GPU over what UCX takes of RDMA by itself", "peermem",
+        {"GRADRAIL_TEST_RDMA_ONLY": "1", "GRADRAIL_SIMULATED_RDMA": "host"}),  # the device's own keys count
     training("ofi", "MNIST, 1 ps and 2 workers, sync, over ofi on verbs: hash as over tcp, bytes by RDMA", "ofi",
              "over ofi ofi"),
     training("ucx", "the same over ucx", "ucx", "over ucx ucx", environment=UCX_RC),
