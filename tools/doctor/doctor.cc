@@ -45,6 +45,11 @@ absl::Status check_flags(const DoctorFlags& flags) {
   return absl::OkStatus();
 }
 
+/// On a terminal one line that is written over; what is piped or recorded holds the report alone.
+void tell(const std::string& what) {
+  if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K{}", what);
+}
+
 }  // namespace
 
 void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
@@ -72,7 +77,8 @@ absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
   if (!flags.record.empty()) GRADRAIL_RETURN_IF_ERROR(tree->record_to(flags.record));
   doctor::System system(*std::move(tree));
   doctor::Report report =
-      doctor::examine(system, {.servers = *servers, .prove = !flags.no_proof, .required = *required});
+      doctor::examine(system, {.servers = *servers, .prove = !flags.no_proof, .required = *required, .tell = tell});
+  tell("");
   report.root = flags.root;
   const std::string text = flags.json ? doctor::to_json(report) : doctor::to_text(report, isatty(STDOUT_FILENO) != 0);
   std::fwrite(text.data(), 1, text.size(), stdout);

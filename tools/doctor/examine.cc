@@ -74,7 +74,7 @@ void add_proofs(System& system, const ExamineOptions& options, const std::vector
   } else if (!options.prove) {
     report.why_no_proofs = "none: --no-proof";
   } else {
-    report.proofs = prove_all(system, devices, gpus);
+    report.proofs = prove_all(system, devices, gpus, options.tell);
   }
 }
 

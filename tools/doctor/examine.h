@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@ struct ExamineOptions {
   std::vector<std::string> servers;  ///< "host:port" of parameter servers; only a live system tries them
   bool prove = true;                 ///< of a live system
   std::vector<std::string> required;
+  /// Hears what is being tried, while that takes its time.
+  std::function<void(const std::string&)> tell = [](const std::string&) {};
 };
 
 /// All checks and, of a live system, all proofs.

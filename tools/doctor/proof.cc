@@ -72,7 +72,9 @@ std::vector<Place> rdma_places(System& system, const std::vector<RdmaDevice>& de
 
 std::vector<Place> places_of(const transport::Transport& transport, const std::vector<Place>& rdma) {
   if (transport.same_host_only) return {{.device = "this host"}};
-  const Place sockets{.device = "127.0.0.1", .open = {.bind_host = "127.0.0.1"}, .listen = "127.0.0.1:0"};
+  Place sockets{.device = "127.0.0.1", .open = {.bind_host = "127.0.0.1"}, .listen = "127.0.0.1:0"};
+  // Else it takes an RDMA device for this, too, where there is one.
+  if (transport.name == "ofi") sockets.open.ofi_provider = "tcp";
   if (!transport.plugin) return {sockets};
   std::vector<Place> places;
   if (!transport.by_name_only) places = rdma;
@@ -102,9 +104,12 @@ absl::Status fill_in(const absl::StatusOr<std::string>& text, Proof& proof) {
   return absl::OkStatus();
 }
 
+using Tell = std::function<void(const std::string&)>;
+
 class Prover {
  public:
-  Prover(const transport::Transport& transport, std::vector<Proof>& proofs) : transport_(transport), proofs_(proofs) {}
+  Prover(const transport::Transport& transport, const Tell& tell, std::vector<Proof>& proofs)
+      : transport_(transport), tell_(tell), proofs_(proofs) {}
 
   void prove_host(const Place& place) {
     Proof proof{
@@ -134,11 +139,13 @@ class Prover {
 
  private:
   absl::Status attempt(const Place& place, const MakeMemory& memory, Proof& proof) const {
+    tell_(fmt::format("{} over {}: {}", proof.transport, proof.device, proof.memory));
     const PairOptions options{.transport = &transport_, .open = place.open, .listen = place.listen, .memory = memory};
     return fill_in(run_apart([&] { return run_pair(options); }, kPatience), proof);
   }
 
   const transport::Transport& transport_;
+  const Tell& tell_;
   std::vector<Proof>& proofs_;
   bool host_moved_ = false;  ///< over the last place
   bool takes_none_ = false;  ///< the same answer for every GPU and device: said once
@@ -146,12 +153,13 @@ class Prover {
 
 }  // namespace
 
-std::vector<Proof> prove_all(System& system, const std::vector<RdmaDevice>& devices, const GpuHost& gpus) {
+std::vector<Proof> prove_all(System& system, const std::vector<RdmaDevice>& devices, const GpuHost& gpus,
+                             const Tell& tell) {
   const std::vector<Place> rdma = rdma_places(system, devices);
   std::vector<Proof> proofs;
   for (const transport::Transport& transport : transport::transports()) {
     if (transport.in_process_only) continue;
-    Prover prover(transport, proofs);
+    Prover prover(transport, tell, proofs);
     for (const Place& place : places_of(transport, rdma)) {
       prover.prove_host(place);
       for (const GpuFacts& gpu : gpus.gpus)

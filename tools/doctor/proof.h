@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@ struct Proof {
 
 /// For each transport that is built, over each address of an RDMA port that works and, of those that run over sockets
 /// or memory, on this host: a put of a pattern both ways between two contexts, compared. Each in a process of its own.
-/// `devices`, `gpus`: those of the live system.
-std::vector<Proof> prove_all(System& system, const std::vector<RdmaDevice>& devices, const GpuHost& gpus);
+/// `devices`, `gpus`: those of the live system. `tell` hears what is tried next: eight GPUs and eight cards take
+/// minutes.
+std::vector<Proof> prove_all(System& system, const std::vector<RdmaDevice>& devices, const GpuHost& gpus,
+                             const std::function<void(const std::string&)>& tell);
 
 }  // namespace gradrail::tools::doctor
