@@ -58,7 +58,7 @@ std::string Shard::check_mapped(const DeviceVariables& mapped, uint64_t seed) {
   std::vector<std::byte> pattern(kCheckBytes);
   absl::Status done = store_->read_gpu(mapped.check, absl::MakeSpan(pattern));
   if (!done.ok()) return std::string(message_of(done));
-  if (const std::string wrong = compare_check(pattern, seed); !wrong.empty()) return wrong;
+  if (std::string wrong = compare_check(pattern, seed); !wrong.empty()) return wrong;
   fill_check(absl::MakeSpan(pattern), check_answer_seed(seed));
   done = store_->write_gpu(mapped.check + kCheckBytes, pattern);
   return done.ok() ? "" : std::string(message_of(done));

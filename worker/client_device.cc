@@ -43,8 +43,9 @@ absl::Status Client::Impl::open_gpu() {
   if (options_.device.device == nullptr) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<GpuVariables>> gpu =
       GpuVariables::create(options_.device, tensor_first_.back(), parameters_.span(), gradients_.span());
-  if (gpu.ok()) gpu_ = *std::move(gpu);
-  return gpu.status();
+  if (!gpu.ok()) return gpu.status();
+  gpu_ = *std::move(gpu);
+  return absl::OkStatus();
 }
 
 /// "" when another process may map the memory, as far as can be told before it tries.
@@ -76,8 +77,9 @@ absl::Status Client::Impl::reach_gpu(OpenContext& open, GpuWay way) {
   if (!block.ok()) return block.status();
   absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> registered =
       transport::register_on(stats_.registered, *open.context, *block, transport::Access::remote_write);
-  if (registered.ok()) region = *std::move(registered);
-  return registered.status();
+  if (!registered.ok()) return registered.status();
+  region = *std::move(registered);
+  return absl::OkStatus();
 }
 
 namespace {
