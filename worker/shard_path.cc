@@ -23,7 +23,7 @@ absl::Status send(transport::Connection& connection, const ps::proto::ToShard& m
 absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
                                                            const std::string& address, ps::proto::Hello hello,
                                                            transport::RegistrationBudget& budget,
-                                                           const MemoryPlacer& place, GpuOffer offer,
+                                                           const MemoryPlacer& place, const GpuOffer& offer,
                                                            TimePoint deadline) {
   std::unique_ptr<ShardPath> path(new ShardPath(link, context));
   const size_t header_bytes = std::max(link.buckets.size() * sizeof(ps::SlotHeader), ps::kCheckBytes);

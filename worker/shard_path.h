@@ -52,7 +52,8 @@ class ShardPath {
   static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
                                                          const std::string& address, ps::proto::Hello hello,
                                                          transport::RegistrationBudget& budget,
-                                                         const MemoryPlacer& place, GpuOffer offer, TimePoint deadline);
+                                                         const MemoryPlacer& place, const GpuOffer& offer,
+                                                         TimePoint deadline);
   ~ShardPath();
 
   /// Posts what the handshake needs next. True while something waits for room: call again soon.

@@ -92,7 +92,7 @@ class NicContext final : public Context {
   }
   absl::StatusOr<std::string> listen(const std::string& address) override { return inner_->listen(address); }
   absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) override {
-    const absl::StatusOr<Connection*> connected = inner_->connect(address, deadline);
+    absl::StatusOr<Connection*> connected = inner_->connect(address, deadline);
     if (connected.ok()) opened_.push_back(*connected);
     return connected;
   }
