@@ -44,11 +44,20 @@ TEST(Apart, WhatEndsTheProcessWithoutAnAnswerIsSaid) {
 
 TEST(Apart, WhatHangsIsKilledAtTheDeadline) {
   const TimePoint start = Clock::now();
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
   const auto answer = run_apart(
-      []() -> absl::StatusOr<std::string> {
+      [&]() -> absl::StatusOr<std::string> {
+        const pid_t self = getpid();
+        EXPECT_EQ(write(ends[1], &self, sizeof(self)), ssize_t{sizeof(self)});
         while (true) pause();
       },
-      std::chrono::milliseconds(300));
+      std::chrono::seconds(1));
+  pid_t child = 0;
+  ASSERT_EQ(read(ends[0], &child, sizeof(child)), ssize_t{sizeof(child)});
+  EXPECT_NE(kill(child, 0), 0) << "it goes on";
+  close(ends[0]);
+  close(ends[1]);
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_LT(seconds_since(start), 10);
 }

@@ -1,5 +1,5 @@
 // Machines that nobody here has, each with one thing wrong, as their kernels would show it.
-#include <algorithm>
+#include <ostream>
 
 #include "doctor/recorded_host.h"
 #include "fmt/format.h"
@@ -33,6 +33,9 @@ struct BrokenHost {
   std::string evidence;  ///< that must be in it
   std::string remedy;
 };
+
+/// Else their bytes are printed, which differ from run to run.
+void PrintTo(const BrokenHost& host, std::ostream* out) { *out << host.name; }
 
 const BrokenHost kHosts[] = {
     {"NoRdmaDevice",
@@ -268,6 +271,16 @@ TEST(Requirements, SayWhichCheckFailed) {
       EXPECT_THAT(each.why, HasSubstr("memlock is broken"));
     }
   }
+}
+
+TEST(Requirements, WhatIsNotThereDoesNotHold) {
+  RecordedHost host = healthy_host();
+  host.remove("/sys/class/infiniband");
+  const Report report = host.examine({"rdma"});
+  ASSERT_FALSE(report.all_required_hold());
+  EXPECT_THAT(report.requirements[0].why, HasSubstr("rdma-devices is missing"));
+  RecordedHost without_gpu;
+  ASSERT_FALSE(without_gpu.write("/proc/version", "Linux").examine({"gpu"}).all_required_hold());
 }
 
 TEST(Requirements, OneWayToGpuMemoryIsEnough) {

@@ -23,11 +23,17 @@ Tree open(const std::string& root) {
 
 TEST(Tree, ReadsBelowItsRoot) {
   const Scratch scratch;
-  RecordedHost().write("/sys/a/b", "  one \ntwo").link("/sys/c", "a").link("/abs", "/sys/a/b").save(scratch.path());
+  RecordedHost()
+      .write("/sys/a/b", "  one \ntwo")
+      .link("/sys/c", "a")
+      .link("/abs", "/sys/a/b")
+      .link("/etc/x/abs", "/sys/a/b")
+      .save(scratch.path());
   Tree tree = open(scratch.path());
   EXPECT_EQ(tree.line("/sys/a/b"), "one");
   EXPECT_EQ(tree.line("/sys/c/b"), "one");
   EXPECT_EQ(tree.line("/abs"), "one");
+  EXPECT_EQ(tree.line("/etc/x/abs"), "one");
   EXPECT_EQ(tree.link("/sys/c"), "a");
   EXPECT_EQ(tree.link_name("/abs"), "b");
   EXPECT_THAT(tree.names("/sys"), ElementsAre("a", "c"));
