@@ -1,6 +1,7 @@
 #include "bench/command.h"
 
 #include <cstdio>
+#include <fstream>
 
 #include "CLI/CLI.hpp"
 #include "base/log.h"
@@ -8,13 +9,13 @@
 #include "bench/compare.h"
 #include "bench/exchange_flags.h"
 #include "bench/question.h"
+#include "bench/report.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
 namespace {
 
 constexpr int kUsage = 2;
-constexpr int kNothingMeasured = 4;
 
 void add_put_flags(CLI::App& app, Options& options) {
   app.add_option("--window", options.window, "bandwidth: puts between two notices, at most")
@@ -79,6 +80,8 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     const absl::StatusOr<int> code = compare_runs(flags.compare.first, flags.compare.second, flags.compare.unlike);
     return code.ok() ? *code : complain(code.status());
   }
+  if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
+    return complain(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
   for (const Question& question : questions()) {
     if (flags.options.question != question.name) continue;
     const absl::StatusOr<int> code = question.run(flags.options);

@@ -17,6 +17,7 @@ namespace gradrail::bench {
 namespace {
 
 constexpr double kFamilyLevel = 0.05;
+constexpr double kNoInterval = 1e3;  // says nothing
 
 /// Regularized incomplete beta function by its continued fraction (Lentz).
 double incomplete_beta(double a, double b, double x) {
@@ -65,6 +66,13 @@ Moments moments_of_logs(const std::vector<double>& values) {
   return {sum / n, squares / (n - 1) / n};
 }
 
+/// Of ratios: their geometric mean belongs to the ratio of the columns.
+double middle_of(const std::vector<double>& rounds) {
+  double sum = 0.0;
+  for (const double value : rounds) sum += std::log(value);
+  return std::exp(sum / static_cast<double>(rounds.size()));
+}
+
 absl::StatusOr<nlohmann::json> read(const std::string& file) {
   std::ifstream text(file);
   if (!text) return absl::NotFoundError(fmt::format("{} cannot be read", file));
@@ -72,7 +80,7 @@ absl::StatusOr<nlohmann::json> read(const std::string& file) {
   const bool looks_right = run.is_object() && run.contains("results") && run["results"].is_array() &&
                            run.contains("config") && run["config"].is_object() && run.contains("machine");
   if (looks_right) return run;
-  return absl::InvalidArgumentError(fmt::format("{} was not written by `gradrail bench QUESTION -J FILE`", file));
+  return absl::DataLossError(fmt::format("{} was not written by `gradrail bench QUESTION -J FILE`", file));
 }
 
 /// "machine: A / B", one for each thing that two comparable runs share.
@@ -101,7 +109,7 @@ absl::StatusOr<Rows> rows_of(const nlohmann::json& run, const std::string& file)
       rows[fmt::format("{:<38} {:<10}{:>12}", figure.path, figure.what, figure.bytes)] = figure;
     }
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(fmt::format("{}: a result is damaged: {}", file, error.what()));
+    return absl::DataLossError(fmt::format("{}: a result is damaged: {}", file, error.what()));
   }
   return rows;
 }
@@ -126,8 +134,10 @@ bool print_row(const std::string& name, const Figure* first, const Figure* secon
     return !alike;
   }
   const Ratio ratio = ratio_of(first->rounds_us, second->rounds_us, comparisons);
-  fmt::print("  {} {:>11.2f} {:>11.2f} {:>8.3f}  [{:.3f}, {:.3f}] {}\n", name, first->times.p50_us,
-             second->times.p50_us, ratio.ratio, ratio.low, ratio.high,
+  const std::string interval = ratio.high > kNoInterval ? "too few rounds for an interval"
+                                                        : fmt::format("[{:.3f}, {:.3f}]", ratio.low, ratio.high);
+  fmt::print("  {} {:>11.2f} {:>11.2f} {:>8.3f}  {} {}\n", name, middle_of(first->rounds_us),
+             middle_of(second->rounds_us), ratio.ratio, interval,
              !ratio.significant() ? ""
              : ratio.ratio > 1    ? "slower"
                                   : "faster");
@@ -169,14 +179,21 @@ absl::StatusOr<int> compare_runs(const std::string& first_file, const std::strin
   std::map<std::string, std::pair<const Figure*, const Figure*>> both;
   for (const auto& [name, figure] : *a) both[name].first = &figure;
   for (const auto& [name, figure] : *b) both[name].second = &figure;
+  const auto comparable = static_cast<size_t>(std::count_if(both.begin(), both.end(), [](const auto& row) {
+    const auto& [one, other] = row.second;
+    return one != nullptr && other != nullptr && has_rounds(*one) && has_rounds(*other);
+  }));
   for (const std::string& line : different) fmt::print("# NOT alike: {}\n", line);
   fmt::print("# {}: {}\n# {}: {}\n", first_file, first->value("version", "?"), second_file,
              second->value("version", "?"));
-  fmt::print("# ratio: second / first of the times, with its interval at 95 % for all {} rows together\n", both.size());
+  fmt::print(
+      "# ratio: second / first, with its interval at 95 % for all {} rows together; times: geometric means of the "
+      "rounds\n",
+      comparable);
   fmt::print("# {:<38} {:<10}{:>12} {:>11} {:>11} {:>8}\n", "path", "what", "size", "first us", "second us", "ratio");
   int count = 0;
-  for (const auto& [name, figures] : both) count += print_row(name, figures.first, figures.second, both.size()) ? 1 : 0;
-  fmt::print("# {} of {} rows differ\n", count, both.size());
+  for (const auto& [name, figures] : both) count += print_row(name, figures.first, figures.second, comparable) ? 1 : 0;
+  fmt::print("# {} of {} rows differ; {} were compared\n", count, both.size(), comparable);
   return count > 0 ? 1 : 0;
 }
 

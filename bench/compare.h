@@ -22,9 +22,8 @@ Ratio ratio_of(const std::vector<double>& first, const std::vector<double>& seco
 
 /// Prints the rows that both files have, with ratios of their times; the number of rows that differ.
 /// Returns 0: no significant difference. 1: some row differs, or is in one file only.
-/// Errors  NOT_FOUND, INVALID_ARGUMENT: not a file of `-J`; or machines or settings differ and `unlike` is not set:
-/// says
-///         what differs.
+/// Errors  NOT_FOUND, DATA_LOSS: not a file of `-J`. INVALID_ARGUMENT: machines or settings differ and `unlike` is not
+///         set: says what differs.
 absl::StatusOr<int> compare_runs(const std::string& first, const std::string& second, bool unlike);
 
 }  // namespace gradrail::bench

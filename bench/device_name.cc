@@ -27,11 +27,13 @@ absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on
 }
 
 absl::Status can_open(const std::string& on) {
+  if (on == "host") return absl::OkStatus();
+  if (const absl::Status named = gpu_ordinal(on).status(); !named.ok()) return named;
   Apart opens([&]() -> nlohmann::json { return std::string(message_of(open_compute(on).status())); });
   const absl::StatusOr<nlohmann::json> why = opens.result(Clock::now() + std::chrono::seconds(60));
   if (!why.ok()) return why.status();
   const auto words = why->get<std::string>();
-  return words.empty() ? absl::OkStatus() : absl::InvalidArgumentError(words);
+  return words.empty() ? absl::OkStatus() : absl::FailedPreconditionError(words);
 }
 
 }  // namespace gradrail::bench

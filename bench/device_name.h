@@ -14,7 +14,8 @@ absl::StatusOr<int> gpu_ordinal(const std::string& on);
 absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on);
 
 /// Whether that would be opened: tried in a process of its own, since drivers do not stand a fork.
-/// Errors  INVALID_ARGUMENT: why not, so that it is told once and not in each row.
+/// Errors  INVALID_ARGUMENT: not such a name. FAILED_PRECONDITION: why not, so that it is told once and not in each
+/// row.
 absl::Status can_open(const std::string& on);
 
 }  // namespace gradrail::bench

@@ -46,11 +46,11 @@ absl::StatusOr<ExchangeLoad::Layer> parse(const std::string& line) {
   std::string name, rest;
   double bytes = 0.0, micros = 0.0;
   if (!(words >> name >> bytes >> micros) || words >> rest)
-    return absl::InvalidArgumentError("must be `name bytes microseconds`");
+    return absl::DataLossError("must be `name bytes microseconds`");
   if (!(bytes >= 4 && bytes <= 1e12) || std::fmod(bytes, 4.0) != 0.0)
-    return absl::InvalidArgumentError("bytes must be a positive multiple of 4");
+    return absl::DataLossError("bytes must be a positive multiple of 4");
   if (!(micros >= 0 && micros <= kLongestStep))
-    return absl::InvalidArgumentError(fmt::format("microseconds must be 0 to {:.0f}", kLongestStep));
+    return absl::DataLossError(fmt::format("microseconds must be 0 to {:.0f}", kLongestStep));
   return ExchangeLoad::Layer{static_cast<uint64_t>(bytes) / sizeof(float), micros};
 }
 
@@ -74,14 +74,14 @@ absl::StatusOr<LayerList> read_layer_list(const std::string& file) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const absl::StatusOr<ExchangeLoad::Layer> layer = parse(line);
     if (!layer.ok() || list.layers.size() == kMostLayers) {
-      return absl::InvalidArgumentError(fmt::format("{}:{}: {}", path->string(), number,
-                                                    layer.ok() ? "too many layers" : message_of(layer.status())));
+      return absl::DataLossError(fmt::format("{}:{}: {}", path->string(), number,
+                                             layer.ok() ? "too many layers" : message_of(layer.status())));
     }
     if (!list.layers.empty() && layer->ready_us < list.layers.back().ready_us)
-      return absl::InvalidArgumentError(fmt::format("{}:{}: ready before the line above", path->string(), number));
+      return absl::DataLossError(fmt::format("{}:{}: ready before the line above", path->string(), number));
     list.layers.push_back(*layer);
   }
-  if (list.layers.empty()) return absl::InvalidArgumentError(fmt::format("{}: no layers", path->string()));
+  if (list.layers.empty()) return absl::DataLossError(fmt::format("{}: no layers", path->string()));
   return list;
 }
 

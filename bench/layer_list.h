@@ -17,7 +17,7 @@ struct LayerList {
 
 /// A file of lines `name bytes microseconds`, in the order in which gradients become ready; # begins a comment. A name
 /// without a slash that is no file here is looked for among those that come with the program: `resnet50`.
-/// Errors  NOT_FOUND: lists those that come along. INVALID_ARGUMENT: file and line.
+/// Errors  NOT_FOUND: lists those that come along. DATA_LOSS: file and line.
 absl::StatusOr<LayerList> read_layer_list(const std::string& file);
 
 }  // namespace gradrail::bench

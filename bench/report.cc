@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -186,7 +187,10 @@ int Report::finish(bool failures_count) {
       code = 1;
     }
   }
-  return wrong > 0 ? 3 : code;
+  if (wrong > 0) return kWrongResult;
+  const bool measured =
+      std::any_of(figures_.begin(), figures_.end(), [](const Figure& figure) { return figure.failed.empty(); });
+  return measured || code != 0 ? code : kNothingMeasured;
 }
 
 }  // namespace gradrail::bench

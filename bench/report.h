@@ -10,6 +10,9 @@
 
 namespace gradrail::bench {
 
+inline constexpr int kWrongResult = 3;
+inline constexpr int kNothingMeasured = 4;
+
 /// One process of a run, as the table names it.
 struct Rank {
   std::string task;  ///< "ps/0", "worker/1", "put"
@@ -40,7 +43,7 @@ class Report {
   void add(Figure figure);
 
   /// Prints what comes last and writes the file. 0 all good; 1 a path failed where `failures_count`, is below --min-bw,
-  /// or the file could not be written; 3 something was wrong.
+  /// or the file could not be written; 3 something was wrong; 4 nothing was measured.
   int finish(bool failures_count);
 
  private:

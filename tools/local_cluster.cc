@@ -29,6 +29,8 @@ namespace {
 constexpr auto kGrace = std::chrono::seconds(8);
 /// The ps end by themselves when the last worker has left; those that still expect one are told to after this.
 constexpr Duration kLastWords = std::chrono::seconds(1);
+/// For the others to find out by themselves that a task has failed, and to say so.
+constexpr Duration kFailedWords = std::chrono::seconds(3);
 constexpr auto kStartDeadline = std::chrono::seconds(30);
 
 struct Process {
@@ -77,6 +79,7 @@ class LocalCluster {
   const HostPlan plan_;
   std::vector<Process> processes_;
   bool failing_ = false;
+  bool killing_ = false;
   bool chief_has_trained_ = false;
   TimePoint stop_at_ = TimePoint::max();
   TimePoint kill_at_ = TimePoint::max();
@@ -215,17 +218,20 @@ void LocalCluster::ended(Process& process, int status) {
     process.exit_code = WEXITSTATUS(status);
   } else {
     process.exit_code = kRetry;
-    fmt::print(stderr, "gradrail: {} (pid {}) was killed by signal {} ({})\n", process.name, process.pid,
-               WTERMSIG(status), strsignal(WTERMSIG(status)));
+    const std::string how =
+        killing_ ? "did not end when it was asked to, and was killed"
+                 : fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    fmt::print(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
   // An async run goes on without a worker that was lost; what is wrong with one worker's flags or data is wrong with
-  // the whole run. Without a ps, or in sync mode, the others end by themselves.
+  // the whole run. Without a ps, or in sync mode, the others end by themselves, if they have got as far as that: who
+  // still waits to join is told.
   if (process.exit_code != kGood && !failing_) {
     failing_ = true;
     const bool has_begun = !process.is_chief || chief_has_trained_;  // nobody else can give the first values
     const bool others_go_on =
         process.is_worker && options_.mode == ps::ModeKind::async && process.exit_code >= kRetry && has_begun;
-    if (!others_go_on) kill_at_ = Clock::now() + kGrace;
+    if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailedWords);
   }
 }
 
@@ -271,7 +277,9 @@ void LocalCluster::supervise() {
       signal_all(SIGTERM);
       kill_at_ = std::min(kill_at_, Clock::now() + kGrace);
     }
-    if (Clock::now() >= kill_at_) signal_all(SIGKILL);
+    if (Clock::now() < kill_at_) continue;
+    killing_ = true;
+    signal_all(SIGKILL);
   }
 }
 

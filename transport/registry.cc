@@ -29,7 +29,7 @@ bool has_rdma_device() {
 Transport plugin(const std::string& name, const std::string& purpose, bool is_ours) {
   const auto open = [name, is_ours](const OpenOptions& options) -> absl::StatusOr<std::unique_ptr<Context>> {
     if (is_ours && options.rdma_only && !has_rdma_device()) {
-      return absl::UnavailableError("no RDMA device on this host (nothing in /sys/class/infiniband)");
+      return absl::FailedPreconditionError("no RDMA device on this host (nothing in /sys/class/infiniband)");
     }
     const absl::StatusOr<const Plugin*> loaded = load_plugin(name);
     if (!loaded.ok()) return loaded.status();

@@ -106,12 +106,16 @@ class Bench(cluster.ClusterTest):
                                  ("-b 99999999999G", ["put", "-b", "99999999999G"]),
                                  ("less than -b", ["put", "-b", "64", "-e", "8"]),
                                  ("--on gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
-                                 ("no NVIDIA driver|no GPU 0|speaks CUDA", ["apply", "--on", "gpu:77"]),
+                                 ("-J /none/x: cannot be written", ["put", "-J", "/none/x"]),
                                  ("SGD with one worker", ["peers", "--workers", "2"]),
                                  ("--workers 1000", ["incast", "--workers", "1000"]),
                                  ("mode", ["exchange", "--mode", "later"])):
             with self.subTest(arguments=arguments):
                 self.assertRegex(self.bench(*arguments, code=cluster.USAGE), words)
+        self.assertRegex(self.bench("apply", "--on", "gpu:77", code=cluster.CONFIGURATION),
+                         "no NVIDIA driver|no GPU 77|speaks CUDA")
+        nobody = ["exchange", "-b", "4K", "-e", "4K", *QUICK, "--bind-host", "203.0.113.9"]
+        self.assertRegex(self.bench(*nobody, code=cluster.CONFIGURATION), r"tcp +4096 not measured: ")
         self.assertRegex(self.bench("replay", "nothing", code=cluster.CONFIGURATION),
                          "no file nothing; lists that come along: .*resnet50")
         self.assertRegex(self.bench("put", "--transport", "pigeon", code=cluster.CONFIGURATION), "pigeon")
@@ -123,7 +127,7 @@ class Bench(cluster.ClusterTest):
             with self.subTest(line=line):
                 file = self.folder / "list.txt"
                 file.write_text(f"# a model\n{line}\n")
-                self.assertRegex(self.bench("replay", file, code=cluster.USAGE), words)
+                self.assertRegex(self.bench("replay", file, code=cluster.CONFIGURATION), words)
 
     def test_compare(self):
         first, run = self.recorded("put", "--transport", "shm", name="first.json")
@@ -151,7 +155,7 @@ class Bench(cluster.ClusterTest):
         for text in ("", "{", "[]", "{}", json.dumps({**run, "results": [{"path": 1}]}), json.dumps({**run, "results": {}})):
             with self.subTest(text=text[:20]):
                 bad.write_text(text)
-                self.bench("compare", good, bad, code=cluster.USAGE)
+                self.bench("compare", good, bad, code=cluster.CONFIGURATION)
         self.bench("compare", good, self.folder / "none", code=cluster.CONFIGURATION)
 
 
