@@ -9,6 +9,13 @@
 #include "tests/topology/synthetic_machines.h"
 #include "topology/discover.h"
 
+// hwloc 2.9 loses 32 bytes, the numbers of `(indexes=…)`, with some descriptions that it refuses for another reason;
+// one kind is kept from it (topology/discover.cc). What we lose of hwloc's with good ones the other suites see.
+// NOLINTNEXTLINE: the sanitizer's name
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() {
+  return "leak:libhwloc.so";
+}
+
 namespace gradrail::topology {
 namespace {
 
