@@ -2,8 +2,8 @@
 // turns.
 #include "base/clock.h"
 #include "base/status.h"
-#include "bench/apart.h"
 #include "bench/device_name.h"
+#include "bench/figures_apart.h"
 #include "bench/gpu_apply_buffers.h"
 #include "bench/memory_speed.h"
 #include "bench/question.h"
@@ -124,14 +124,11 @@ absl::StatusOr<Figure> measure(const UpdateCase& c, const Options& options, uint
 }
 
 std::vector<Figure> measure_apart(const UpdateCase& c, const Options& options, uint64_t bytes) {
-  Apart apart([&]() -> nlohmann::json {
+  return figures_apart(describe(c), bytes, patience_for(options.seconds), [&]() -> absl::StatusOr<std::vector<Figure>> {
     const absl::StatusOr<Figure> figure = measure(c, options, bytes);
-    return to_json(figure.ok() ? *figure : not_measured(describe(c), bytes, std::string(message_of(figure.status()))));
+    if (!figure.ok()) return figure.status();
+    return std::vector<Figure>{*figure};
   });
-  const absl::StatusOr<nlohmann::json> answer =
-      apart.result(Clock::now() + std::chrono::seconds(60 + static_cast<int64_t>(10 * options.seconds)));
-  if (!answer.ok()) return {not_measured(describe(c), bytes, std::string(message_of(answer.status())))};
-  return {figure_from(*answer)};
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 // What somebody would use instead of us, doing the same in the same run: gradient to another process, SGD, parameters
 // back, one worker.
-#include "base/status.h"
-#include "bench/apart.h"
 #include "bench/exchange_flags.h"
+#include "bench/figures_apart.h"
 #include "bench/peers.h"
 #include "bench/question.h"
 
@@ -12,11 +11,9 @@ namespace {
 constexpr const char* kOurs = "gradrail ";
 
 std::vector<Figure> run_apart(const Peer& peer, const PeerLoad& load) {
-  Apart apart([&] { return to_json(peer.run(load)); });
-  const absl::StatusOr<nlohmann::json> answer =
-      apart.result(Clock::now() + std::chrono::seconds(30 + static_cast<int64_t>(8 * load.seconds)));
-  Figure figure = answer.ok() ? figure_from(*answer)
-                              : not_measured(peer.name, load.bytes, std::string(message_of(answer.status())));
+  const Duration patience = std::chrono::seconds(30 + static_cast<int64_t>(8 * load.seconds));
+  Figure figure =
+      figures_apart(peer.name, load.bytes, patience, [&] { return std::vector<Figure>{peer.run(load)}; }).front();
   figure.path = peer.name;
   figure.bytes = load.bytes;
   figure.count = load.bytes / sizeof(float);

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "bench/apart.h"
+#include "bench/figures_apart.h"
 #include "bench/put_pair.h"
 #include "bench/put_transport.h"
 #include "bench/question.h"
@@ -58,15 +58,8 @@ absl::StatusOr<std::vector<Figure>> measure(const TransportChoice& choice, const
 std::vector<Figure> measure_apart(const TransportChoice& choice, const Options& options, uint64_t bytes,
                                   const std::string& what) {
   if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
-  Apart apart([&]() -> nlohmann::json {
-    const absl::StatusOr<std::vector<Figure>> figures = measure(choice, options, bytes, what);
-    return to_json(figures.ok() ? figures->front()
-                                : not_measured(choice.name, bytes, std::string(message_of(figures.status()))));
-  });
-  const absl::StatusOr<nlohmann::json> answer =
-      apart.result(Clock::now() + std::chrono::seconds(60 + static_cast<int64_t>(10 * options.seconds)));
-  if (!answer.ok()) return {not_measured(choice.name, bytes, std::string(message_of(answer.status())))};
-  return {figure_from(*answer)};
+  return figures_apart(choice.name, bytes, patience_for(options.seconds),
+                       [&] { return measure(choice, options, bytes, what); });
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "bench/apart.h"
+#include "bench/figures_apart.h"
 #include "bench/question.h"
 #include "bench/rounds.h"
 #include "bench/transports.h"
@@ -69,19 +69,8 @@ absl::StatusOr<std::vector<Figure>> measure(const TransportChoice& choice, const
 
 std::vector<Figure> measure_apart(const TransportChoice& choice, const Options& options, uint64_t bytes) {
   if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
-  Apart apart([&]() -> nlohmann::json {
-    const absl::StatusOr<std::vector<Figure>> figures = measure(choice, options, bytes);
-    if (!figures.ok()) return {to_json(not_measured(choice.name, bytes, std::string(message_of(figures.status()))))};
-    nlohmann::json list = nlohmann::json::array();
-    for (const Figure& figure : *figures) list.push_back(to_json(figure));
-    return list;
-  });
-  const absl::StatusOr<nlohmann::json> answer =
-      apart.result(Clock::now() + std::chrono::seconds(60 + static_cast<int64_t>(10 * options.seconds)));
-  if (!answer.ok()) return {not_measured(choice.name, bytes, std::string(message_of(answer.status())))};
-  std::vector<Figure> figures;
-  for (const nlohmann::json& figure : *answer) figures.push_back(figure_from(figure));
-  return figures;
+  return figures_apart(choice.name, bytes, patience_for(options.seconds),
+                       [&] { return measure(choice, options, bytes); });
 }
 
 }  // namespace

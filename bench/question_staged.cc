@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "base/status.h"
-#include "bench/apart.h"
 #include "bench/device_name.h"
+#include "bench/figures_apart.h"
 #include "bench/harness.h"
 #include "bench/question.h"
 #include "bench/rounds.h"
@@ -133,28 +133,13 @@ class StagedBench {
   std::unique_ptr<worker::GpuVariables> variables_;
 };
 
-absl::StatusOr<nlohmann::json> measure_one(const Options& options, uint64_t bytes) {
+absl::StatusOr<std::vector<Figure>> measure_one(const Options& options, uint64_t bytes) {
   const absl::StatusOr<int> ordinal = gpu_ordinal(options.on);
   if (!ordinal.ok()) return ordinal.status();
   StagedBench bench(*ordinal, bytes, (options.bucket_kib == 0 ? 1024 : options.bucket_kib) * 1024);
   GRADRAIL_RETURN_IF_ERROR(bench.prepare());
-  nlohmann::json list = nlohmann::json::array();
-  for (const Figure& figure : bench.measure_all(options.seconds)) list.push_back(to_json(figure));
+  std::vector<Figure> figures = bench.measure_all(options.seconds);
   GRADRAIL_RETURN_IF_ERROR(bench.status());
-  return list;
-}
-
-std::vector<Figure> measure_apart(const Options& options, uint64_t bytes) {
-  Apart apart([&]() -> nlohmann::json {
-    absl::StatusOr<nlohmann::json> list = measure_one(options, bytes);
-    if (list.ok()) return *std::move(list);
-    return nlohmann::json::array({to_json(not_measured(options.on, bytes, std::string(message_of(list.status()))))});
-  });
-  const absl::StatusOr<nlohmann::json> answer =
-      apart.result(Clock::now() + std::chrono::seconds(120 + static_cast<int64_t>(20 * options.seconds)));
-  if (!answer.ok()) return {not_measured(options.on, bytes, std::string(message_of(answer.status())))};
-  std::vector<Figure> figures;
-  for (const nlohmann::json& figure : *answer) figures.push_back(figure_from(figure));
   return figures;
 }
 
@@ -170,7 +155,11 @@ absl::StatusOr<int> ask_staged(const Options& options) {
   Report report(own, fmt::format("gradrail bench staged: gradients and parameters between {} and the host", own.on));
   report.note("%plain: time of the plain copy over that of all buckets. first_us: until the first bucket can be sent");
   report.begin(Layout::sweep);
-  take_turns(own, *list, {{own.on, [&](uint64_t bytes) { return measure_apart(own, bytes); }}}, report);
+  // Four rows in one process, each as long as another question's only one.
+  const auto measure_apart = [&](uint64_t bytes) {
+    return figures_apart(own.on, bytes, 2 * patience_for(own.seconds), [&] { return measure_one(own, bytes); });
+  };
+  take_turns(own, *list, {{own.on, measure_apart}}, report);
   return report.finish(true);
 }
 

@@ -207,6 +207,10 @@ class ClusterTest(unittest.TestCase):
         return self.train(*self.common_flags, "--job_name", "worker", "--task_index", index, *flags,
                           name=f"worker/{index}")
 
+    def assert_says(self, task, *patterns):
+        for pattern in patterns:
+            self.assertTrue(task.has(pattern), f"/{pattern}/\n{task.transcript()}")
+
     def assert_ends(self, task, code, within=FINISH, says=()):
         """`code`: one number, or a function that accepts it."""
         found = task.code(within)

@@ -28,10 +28,6 @@ class GpuDirect(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         return task
 
-    def assert_says(self, task, *patterns):
-        for pattern in patterns:
-            self.assertTrue(task.has(pattern), f"/{pattern}/\n{task.transcript()}")
-
     def test_bits_are_the_same_whichever_way(self):
         for optimizer in ("sgd", "adam"):
             hashes = set()

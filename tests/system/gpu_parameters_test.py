@@ -26,10 +26,6 @@ class ParametersOnGpus(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         return task
 
-    def assert_says(self, task, *patterns):
-        for pattern in patterns:
-            self.assertTrue(task.has(pattern), f"/{pattern}/\n{task.transcript()}")
-
     def test_bits_do_not_depend_on_where_parameters_and_gradients_lie(self):
         for optimizer in ("sgd", "adam"):
             hashes = set()

@@ -29,10 +29,6 @@ class Gpu(cluster.ClusterTest):
     def number(self, task, what):
         return float(task.wait_for(rf"^{what}: (-?\d+\.\d+)$").group(1))
 
-    def assert_says(self, task, *patterns):
-        for pattern in patterns:
-            self.assertTrue(task.has(pattern), f"/{pattern}/\n{task.transcript()}")
-
     def test_models_learn_as_on_cpus(self):
         # Of the cnn early losses are compared: where it learns fastest, roundings part the two for a while.
         for model, flags, early in (("mlp", ["--epochs", 4, "--optimizer", "adam"], r"Step: 31, .* Cost: (\d\.\d+)"),
