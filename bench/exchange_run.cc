@@ -254,6 +254,7 @@ Times over_workers(const std::vector<Times>& workers) {
   Times all = workers.front();
   for (double Times::*value : {&Times::p50_us, &Times::mean_us, &Times::stdev_us})
     all.*value = median_of(workers, value);
+  all.distribution_us = median_distribution(workers);
   all.count = 0;
   for (const Times& times : workers) {
     all.count += times.count;

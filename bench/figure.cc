@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
@@ -20,10 +21,30 @@ nlohmann::json pairs(const std::vector<std::pair<std::string, double>>& list) {
   return object;
 }
 
+/// A list keeps its order, which objects do not; earlier runs have objects.
 std::vector<std::pair<std::string, double>> pairs_from(const nlohmann::json& object) {
+  if (object.is_array()) return object.get<std::vector<std::pair<std::string, double>>>();
   std::vector<std::pair<std::string, double>> list;
   for (const auto& [name, value] : object.items()) list.emplace_back(name, value.get<double>());
   return list;
+}
+
+nlohmann::json distribution_json(const std::vector<double>& distribution_us) {
+  nlohmann::json object = nlohmann::json::object();
+  for (size_t i = 0; i < distribution_us.size(); ++i) object[fmt::format("{}", kShares[i])] = distribution_us[i];
+  return object;
+}
+
+/// Other shares than ours are those of another version, and none in earlier ones.
+std::vector<double> distribution_from(const nlohmann::json& result) {
+  std::vector<double> distribution_us;
+  const nlohmann::json object = result.value("distribution_us", nlohmann::json::object());
+  for (const double share : kShares) {
+    const auto found = object.find(fmt::format("{}", share));
+    if (found == object.end()) return {};
+    distribution_us.push_back(found->get<double>());
+  }
+  return distribution_us;
 }
 
 /// Entry by entry, since a row keeps its entries from round to round.
@@ -47,6 +68,8 @@ Times Times::of(std::vector<double>& micros) {
   const auto n = static_cast<double>(micros.size());
   const auto at = [&](double share) { return micros[std::min(micros.size() - 1, static_cast<size_t>(share * n))]; };
   const double mean = std::accumulate(micros.begin(), micros.end(), 0.0) / n;
+  std::vector<double> distribution_us;
+  for (const double share : kShares) distribution_us.push_back(at(share));
   double squares = 0.0;
   for (const double value : micros) squares += (value - mean) * (value - mean);
   return {.count = micros.size(),
@@ -56,7 +79,20 @@ Times Times::of(std::vector<double>& micros) {
           .mean_us = mean,
           .stdev_us = micros.size() > 1 ? std::sqrt(squares / (n - 1)) : 0.0,
           .p99_us = at(0.99),
-          .p999_us = at(0.999)};
+          .p999_us = at(0.999),
+          .distribution_us = std::move(distribution_us)};
+}
+
+std::vector<double> median_distribution(const std::vector<Times>& times) {
+  std::vector<double> merged;
+  for (size_t i = 0; i < kShares.size(); ++i) {
+    std::vector<double> values;
+    for (const Times& one : times)
+      if (i < one.distribution_us.size()) values.push_back(one.distribution_us[i]);
+    if (values.empty()) return {};
+    merged.push_back(median(std::move(values)));
+  }
+  return merged;
 }
 
 Figure not_measured(const std::string& path, uint64_t bytes, const std::string& why) {
@@ -78,6 +114,9 @@ Figure merge(const std::vector<Figure>& rounds) {
   };
   for (double Times::*value : {&Times::p50_us, &Times::mean_us, &Times::stdev_us, &Times::p99_us, &Times::p999_us})
     merged.times.*value = over_rounds(value);
+  std::vector<Times> times;
+  for (const Figure& round : rounds) times.push_back(round.times);
+  merged.times.distribution_us = median_distribution(times);
   merged.times.count = merged.wrong = 0;
   merged.rounds_us.clear();
   for (const Figure& round : rounds) {
@@ -107,6 +146,7 @@ nlohmann::json to_json(const Figure& f) {
             {"stdev_us", f.times.stdev_us},
             {"p99_us", f.times.p99_us},
             {"p999_us", f.times.p999_us}}},
+          {"distribution_us", distribution_json(f.times.distribution_us)},
           {"rounds_us", f.rounds_us},
           {"alg_bytes", f.alg_bytes},
           {"bus_bytes", f.bus_bytes},
@@ -115,7 +155,7 @@ nlohmann::json to_json(const Figure& f) {
           {"nwrong", f.wrong},
           {"failed", f.failed},
           {"why", f.why},
-          {"stages", pairs(f.stages)},
+          {"stages", f.stages},
           {"more", pairs(f.more)}};
 }
 
@@ -133,7 +173,8 @@ Figure figure_from(const nlohmann::json& json) {
                     .mean_us = times.at("mean_us"),
                     .stdev_us = times.at("stdev_us"),
                     .p99_us = times.at("p99_us"),
-                    .p999_us = times.at("p999_us")},
+                    .p999_us = times.at("p999_us"),
+                    .distribution_us = distribution_from(json)},
           .rounds_us = json.at("rounds_us"),
           .alg_bytes = json.at("alg_bytes"),
           .bus_bytes = json.at("bus_bytes"),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -8,6 +9,12 @@
 #include "nlohmann/json_fwd.hpp"
 
 namespace gradrail::bench {
+
+/// Shares of the operations at which a distribution is kept: evenly in the middle, closer where the slow ones are.
+/// Enough for a curve; the times themselves would be a million a row.
+inline constexpr std::array kShares{0.001, 0.005, 0.01, 0.025, 0.05, 0.1,  0.15,  0.2,   0.25,  0.3,    0.35,
+                                    0.4,   0.45,  0.5,  0.55,  0.6,  0.65, 0.7,   0.75,  0.8,   0.85,   0.9,
+                                    0.925, 0.95,  0.96, 0.97,  0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999};
 
 /// Times of one operation, in microseconds.
 struct Times {
@@ -19,6 +26,7 @@ struct Times {
   double stdev_us = 0.0;
   double p99_us = 0.0;
   double p999_us = 0.0;
+  std::vector<double> distribution_us{};  ///< the time within which each of kShares ended; empty: not kept
 
   /// Sorts them. None: all zero.
   static Times of(std::vector<double>& micros);
@@ -38,12 +46,15 @@ struct Figure {
   uint64_t wrong = 0;             ///< elements or arrivals that were not what they had to be
   std::string failed;             ///< why there is no figure
   std::string why;                ///< of the path: what was wanted more and why it was not taken
-  std::vector<std::pair<std::string, double>> stages;  ///< name, microseconds
+  std::vector<std::pair<std::string, double>> stages;  ///< name, microseconds; in the order of a step
   std::vector<std::pair<std::string, double>> more;    ///< what only this question has, with its unit in the name
 
   double alg_gb_per_s() const { return times.p50_us > 0 ? alg_bytes / times.p50_us * 1e-3 : 0.0; }
   double bus_gb_per_s() const { return times.p50_us > 0 ? bus_bytes / times.p50_us * 1e-3 : 0.0; }
 };
+
+/// Share by share, the median of those that have one: of rounds, or of workers.
+std::vector<double> median_distribution(const std::vector<Times>& times);
 
 /// The row of a path that cannot be measured.
 Figure not_measured(const std::string& path, uint64_t bytes, const std::string& why);
