@@ -24,10 +24,8 @@ def points_of(row):
     points = row.distribution
     if not points:  # a run from before distributions were kept
         points = [(0.5, row.p50_us), (0.99, row.p99_us), (0.999, row.p999_us)]
-        if row.samples > 1:
-            points = [(1 / row.samples / 2, row.min_us), *points]
     return [(share, us) for share, us in points
-            if us > 0 and 0 < share < 1 and (1 - share) * count >= 1 and (share * count >= 1 or not row.distribution)]
+            if us > 0 and 0 < share < 1 and (1 - share) * count >= 1 and share * count >= 1]
 
 
 def cdf(runs, options):
@@ -43,7 +41,7 @@ def cdf(runs, options):
     sizes = sorted({row.size for row in rows})
     many = len(sizes) > 1
     looks = style.styles([row for run in runs for row in run.rows])
-    names = {id(row): f"{row.label}{', ' + size_text(row.size) if many else ''}, n = {row.samples:,}" for row in rows}
+    names = {id(row): f"{row.label}{', ' + size_text(row.size) if many else ''} (n\u00a0=\u00a0{row.samples:,})" for row in rows}
     notes = ["each share: median over the rounds; drawn as far as a round's samples reach"]
     if any(not row.distribution for row in rows):
         notes.append("dotted: only these percentiles were recorded")
@@ -69,9 +67,9 @@ def cdf(runs, options):
 
 
 def _curve(axis, row, look, index, many):
-    look = dict(look, markersize=3.5)
+    look = dict(look, markersize=4, markevery=5)
     if not row.distribution:
-        look.update(linestyle=":", markersize=6)
+        look.update(linestyle=":", markersize=6, markevery=1)
     elif many:
         look["linestyle"] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1.5, 1.5)))[index % 4]
     shares, times = zip(*points_of(row))

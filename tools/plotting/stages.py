@@ -5,9 +5,9 @@ from plotting import style
 from plotting.runs import size_text
 
 MOST_PANELS = 4
-DARK = {"#0072B2", "#D55E00", "#009E73", "#000000"}  # white text on these
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#000000", "#F0E442", "#BBBBBB")
-BAR, CHARACTER = 0.36, 0.078  # inches
+DARK = {"#0072B2", "#D55E00", "#009E73", "#8C564B"}  # white text on these
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442", "#8C564B", "#D9D9D9")
+BAR, CHARACTER = 0.36, 0.069  # inches
 
 
 def _chosen(sizes, options):
@@ -58,7 +58,7 @@ def _panel(axis, rows, size, colours, width):
             bar, = axis.barh(index, us, left=start, height=0.72, color=colours[name], edgecolor="white", linewidth=0.5)
             bar.set_gid(style.gid("stage", row.label, size, name))
             text = number(us)
-            if us / longest * width > CHARACTER * (len(text) + 1):
+            if us / longest * width > CHARACTER * (len(text) + 0.8):
                 axis.text(start + us / 2, index, text, ha="center", va="center", fontsize=7.8,
                           color="white" if colours[name] in DARK else "black")
             start += us

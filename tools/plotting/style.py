@@ -8,10 +8,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from plotting.runs import OURS, not_measured, size_text
 
-WIDTH = 9.2  # inches: 1012 pixels, as wide as a README is shown
+WIDTH = 9.3  # inches: 1023 pixels, as wide as a README is shown
 DPI = 110
-LEFT, RIGHT_MARGIN, TOP, XLABEL = 0.85, 0.15, 0.55, 0.62
+LEFT, RIGHT_MARGIN, TOP, XLABEL = 0.98, 0.15, 0.62, 0.56
 FOOTER_LINE = 0.155
+LEGEND_CHARACTERS = 32
 # Okabe and Ito, Color Universal Design (2008), without the yellow that white paper swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "osD^vPX*<>"
@@ -61,7 +62,7 @@ def footer_lines(runs, notes):
     missing = [text for run in runs for text in not_measured(run.rows)]
     if missing:
         lines.append("not measured: " + "; ".join(missing))
-    return [part for line in lines for part in textwrap.wrap(line, 150, subsequent_indent="   ")]
+    return [part for line in lines for part in textwrap.wrap(line, 165, subsequent_indent="   ")]
 
 
 def sheet(runs, title, notes, plot_height, legend_width, panels=1, heights=None, left=LEFT, gap=0.45):
@@ -76,7 +77,8 @@ def sheet(runs, title, notes, plot_height, legend_width, panels=1, heights=None,
     for each in heights:
         axes.append(figure.add_axes([left / WIDTH, (top - each) / height, width / WIDTH, each / height]))
         top -= each + gap
-    figure.text(0.12 / WIDTH, 1 - 0.24 / height, "\n".join(textwrap.wrap(title, 100)[:2]), va="center", fontsize=11, gid="title")
+    heading = "\n".join(textwrap.wrap(title, 108)[:2])
+    figure.text(0.12 / WIDTH, 1 - 0.1 / height, heading, va="top", fontsize=10.5, gid="title")
     for index, line in enumerate(footer):
         figure.text(0.12 / WIDTH, FOOTER_LINE * (len(footer) - index - 0.4) / height, line, fontsize=7.2, color="#555555",
                     va="center", gid=f"footer-{index}")
@@ -88,7 +90,7 @@ def legend_width(labels):
 
 
 def wrapped(label):
-    return "\n".join(textwrap.wrap(label, 30)) or label
+    return "\n".join(textwrap.wrap(label, LEGEND_CHARACTERS)) or label
 
 
 def legend(axes, handles, labels):
