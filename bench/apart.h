@@ -9,7 +9,7 @@
 namespace gradrail::bench {
 
 /// Something that runs in a process of its own, so that threads, memory and failures of one do not touch the next.
-/// Destruction kills it with all that it has started.
+/// Destruction ends it with all that it has started (children.h).
 /// Threads  Nothing but the caller's may run when it starts: it is forked.
 class Apart {
  public:

@@ -6,6 +6,8 @@
 #include "CLI/CLI.hpp"
 #include "base/log.h"
 #include "base/status.h"
+#include "bench/bind_host.h"
+#include "bench/children.h"
 #include "bench/compare.h"
 #include "bench/exchange_flags.h"
 #include "bench/question.h"
@@ -32,6 +34,14 @@ void add_staged_flags(CLI::App& app, Options& options) {
   app.add_option("--bucket_kib", options.bucket_kib, "unit that is copied; 0: the client's own");
 }
 
+void add_peers_flags(CLI::App& app, Options& options) {
+  add_exchange_flags(app, options);
+  app.add_option("--part", options.part, "exchange or put; else both")->check(CLI::IsMember({"exchange", "put"}));
+  app.add_flag("--pin", options.pin, "puts: servers on core 0, clients on core 1");
+  app.add_flag("--realtime", options.realtime,
+               "puts: all of them run before whatever else the machine does; needs CAP_SYS_NICE");
+}
+
 void add_replay_flags(CLI::App& app, Options& options) {
   app.add_option("file", options.file, "layer list: a file, or the name of one that comes along")->required();
   add_exchange_flags(app, options);
@@ -50,13 +60,23 @@ const std::vector<Question>& questions() {
       {"register", "what registering memory costs", nullptr, ask_register},
       {"staged", "what it costs to go bucket by bucket between a GPU and the host", add_staged_flags, ask_staged},
       {"replay", "a model's backward pass against the real server", add_replay_flags, ask_replay},
-      {"peers", "what others need for the same exchange", add_exchange_flags, ask_peers},
+      {"peers", "what others need for the same exchanges, and for the same puts", add_peers_flags, ask_peers},
   };
   return list;
 }
 
+namespace {
+
+std::string what_can_be_asked(const std::vector<std::string>& words) {
+  std::string list;
+  for (const Question& question : questions()) list += fmt::format("{}, ", question.name);
+  return fmt::format("{}: one of {}compare (gradrail bench --help)",
+                     words.empty() ? "a question is missing" : "no question is called " + words.front(), list);
+}
+
+}  // namespace
+
 void add_bench_flags(CLI::App& command, BenchFlags& flags) {
-  command.require_subcommand(1);
   for (const Question& question : questions()) {
     CLI::App& app = *command.add_subcommand(question.name, question.about);
     add_flags(app, flags.options);
@@ -67,10 +87,17 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   compare.add_option("first", flags.compare.first, "written by -J")->required();
   compare.add_option("second", flags.compare.second, "written by -J")->required();
   compare.add_flag("--unlike", flags.compare.unlike, "also where machine, versions or settings differ");
+  // Ours to say what can be asked: from here on, since subcommands take this over when they are made.
+  command.require_subcommand(0, 1);
+  command.allow_extras();
+  command.callback([&command, &flags] {
+    if (command.get_subcommands().empty()) flags.no_question = command.remaining();
+  });
 }
 
 int run_bench(BenchFlags flags, int argc, char** argv) {
   start_log("bench");
+  end_children_on_signals();
   flags.options.arguments.assign(argv + 1, argv + argc);
   const auto complain = [](const absl::Status& status) {
     fmt::print(stderr, "gradrail bench: {}\n", message_of(status));
@@ -80,6 +107,8 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     const absl::StatusOr<int> code = compare_runs(flags.compare.first, flags.compare.second, flags.compare.unlike);
     return code.ok() ? *code : complain(code.status());
   }
+  if (flags.options.question.empty()) return complain(absl::InvalidArgumentError(what_can_be_asked(flags.no_question)));
+  if (absl::Status status = check_bind_host(flags.options.bind_host); !status.ok()) return complain(status);
   if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
     return complain(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
   for (const Question& question : questions()) {

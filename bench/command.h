@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "bench/options.h"
 
 namespace gradrail::bench {
@@ -13,6 +16,7 @@ struct CompareFlags {
 /// What was asked on the command line.
 struct BenchFlags {
   Options options;
+  std::vector<std::string> no_question;  ///< words where a question should have been
   CompareFlags compare;
 };
 

@@ -2,13 +2,18 @@
 """What puts cost beside the libraries themselves: bench/put over ofi and ucx against bare libfabric, fi_pingpong,
 ucx_perftest and, where an RDMA device is, ib_write_lat and ib_write_bw. README.md derives every column.
 
-Contenders take turns, so that only neighbours are compared: machines have faster and slower minutes.
-Two hosts: `--serve` on one, `--peer ADDRESS` on the other, with the same groups. Exit status 1: a figure is missing.
+One host: `gradrail bench peers` has the turns and the table, and asks this script for single figures (--one), since it is
+this script that knows the other programs' flags and what they print.
+Two hosts: `--serve` on one, `--peer ADDRESS` on the other, with the same groups. Contenders take turns, so that only
+neighbours are compared: machines have faster and slower minutes. Exit status 1: a figure is missing.
 """
 import argparse
+import ctypes
 import json
 import os
 import pathlib
+import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -17,7 +22,6 @@ import time
 from dataclasses import dataclass, field
 
 FIRST_PORT = 18700
-AGENT_PORT = 18699
 PORTS = 200  # then from the first again: by then it is free
 START_SECONDS = 30
 RUN_SECONDS = 90
@@ -43,6 +47,7 @@ class Contender:
     command: object  # (task, server's address or None, options) -> command line
     read: object  # output -> {"p50_us": …, "mean_us": …} or {"gb_per_s": …}
     whats: tuple = ("latency", "bandwidth")
+    counted: bool = True  # takes a number of iterations, not seconds
     environment: dict = field(default_factory=dict)
 
 
@@ -62,17 +67,17 @@ def read_json(text):
     if figure["wrong"]:
         raise ValueError(f"{figure['wrong']} wrong arrivals")
     if figure["what"] == "bandwidth":
-        return {"gb_per_s": figure["gb_per_s"], "p50_gb_per_s": figure["bytes"] * figure["window"] / figure["p50_us"] * 1e-3}
-    return {"p50_us": figure["p50_us"], "mean_us": figure["mean_us"]}
+        return {"count": figure["count"], "gb_per_s": figure["gb_per_s"], "p50_gb_per_s": figure["bytes"] * figure["window"] / figure["p50_us"] * 1e-3}
+    return {"count": figure["count"], "p50_us": figure["p50_us"], "mean_us": figure["mean_us"]}
 
 
 def ours(name, *flags, **environment):
-    return Contender(f"gradrail {name}", our_program("put", "--transport", name, *flags), read_json, environment=environment)
+    return Contender(f"gradrail {name}", our_program("put", "--transport", name, *flags), read_json, counted=False, environment=environment)
 
 
 def bare(provider, endpoint="rdm", *flags):
     return Contender("bare fi_writedata",
-                     our_program("fi_writedata", "--provider", provider, "--endpoint", endpoint, *flags), read_json)
+                     our_program("fi_writedata", "--provider", provider, "--endpoint", endpoint, *flags), read_json, counted=False)
 
 
 # The libraries' own programs.
@@ -145,9 +150,24 @@ GROUPS = {
 }
 ON_ONE_HOST = ("ofi-tcp", "ofi-shm", "ucx-tcp", "ucx-posix")
 
+PACKAGES = {"ucx_perftest": "ucx-utils", "fi_pingpong": "libfabric-bin", "ib_write_lat": "perftest", "ib_write_bw": "perftest"}
+
 
 def contender_of(task):
     return next(each for each in GROUPS[task.group] if each.name == task.contender)
+
+
+def why_not(task, options):
+    """Why this contender cannot run here; "" where it can."""
+    program = str(contender_of(task).command(task, None, options)[0])
+    if shutil.which(program):
+        return ""
+    name = pathlib.Path(program).name
+    return f"{name} is not installed (apt install {PACKAGES[name]})" if name in PACKAGES else f"{name} was not built"
+
+
+def end_with_us():
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: however this script ends
 
 
 def start(task, server, options, output):
@@ -158,15 +178,19 @@ def start(task, server, options, output):
     if options.pin:
         command = ["taskset", "-c", "1" if server else "0", *command]
     environment = {**os.environ, "UCX_WARN_UNUSED_ENV_VARS": "n", **contender.environment}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, text=True)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, text=True,
+                            preexec_fn=end_with_us)
 
 
-def stop(process):
-    try:
-        process.wait(timeout=2)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def stop(process, patience):
+    """A moment to end by itself, another to clean up after it was told to."""
+    for tell, seconds in ((process.poll, patience), (process.terminate, 0.2), (process.kill, None)):
+        tell()
+        try:
+            process.wait(timeout=seconds)
+            return
+        except subprocess.TimeoutExpired:
+            pass
 
 
 def listening(port):
@@ -196,19 +220,20 @@ class LocalServers:
                 raise RuntimeError("its server does not listen")
             time.sleep(0.02)
 
-    def stop(self):
-        stop(self._process)
+    def stop(self, patience=2):
+        if self._process:
+            stop(self._process, patience)
 
 
 class RemoteServers:
     """The server's side, on the host where --serve runs."""
 
-    def __init__(self, address):
+    def __init__(self, address, port):
         self.address = address
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                self._stream = socket.create_connection((address, AGENT_PORT), timeout=RUN_SECONDS).makefile("rw")
+                self._stream = socket.create_connection((address, port), timeout=RUN_SECONDS).makefile("rw")
                 return
             except OSError:
                 if time.monotonic() > deadline:
@@ -225,14 +250,14 @@ class RemoteServers:
     def start(self, task):
         self._ask(vars(task))
 
-    def stop(self):
+    def stop(self, patience=2):
         self._ask("stop")
 
 
 def serve(options):
     """Runs servers of the table for one other host, until that leaves."""
     servers = LocalServers(options)
-    with socket.create_server(("", AGENT_PORT)) as listener:
+    with socket.create_server(("", options.agent_port)) as listener:
         listener.settimeout(4 * START_SECONDS)
         stream = listener.accept()[0].makefile("rw")
     for line in stream:
@@ -244,6 +269,72 @@ def serve(options):
             answer = str(why)
         stream.write(json.dumps(answer) + "\n")
         stream.flush()
+
+
+MISSING = (RuntimeError, OSError, ValueError, LookupError, StopIteration, subprocess.TimeoutExpired)
+
+
+def run(task, servers, options):
+    """The figure of one run of one contender. One of MISSING: there is none."""
+    patience = 0  # when we are told to end
+    client = None
+    try:
+        servers.start(task)
+        client = start(task, servers.address, options, subprocess.PIPE)
+        text = client.communicate(timeout=RUN_SECONDS)[0]
+        patience = 2
+        if client.returncode:
+            raise RuntimeError(f"exit status {client.returncode}: {(text.strip().splitlines() or ['no output'])[-1]}")
+        return contender_of(task).read(text)
+    finally:
+        if client:
+            stop(client, patience)
+        servers.stop(patience)
+
+
+def count_for(figure, what, size, seconds):
+    """Iterations that take about so long."""
+    if what == "latency":
+        each = 2e-6 * figure.get("p50_us", figure.get("mean_us"))
+    else:
+        each = size / figure["gb_per_s"] * 1e-9
+    return int(min(MOST, max(FEWEST, seconds / each)))
+
+
+def free_port():
+    for port in range(FIRST_PORT + os.getpid() % PORTS, FIRST_PORT + 2 * PORTS):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+                return port
+            except OSError:
+                pass
+    raise RuntimeError("no free port")
+
+
+def one(options):
+    """A single figure as a line of JSON, for `gradrail bench peers`."""
+    group, contender, what, size = options.one
+    task = Task(group, contender, what, int(size), options.count or FEWEST, options.seconds, free_port())
+    missing = why_not(task, options)
+    try:
+        if missing:
+            raise RuntimeError(missing)
+        figure = run(task, LocalServers(options), options)
+        counted = contender_of(task).counted
+        if counted and not options.count:  # those were only to see how fast it is
+            again = count_for(figure, what, task.size, options.seconds)
+            task = Task(group, contender, what, task.size, again, options.seconds, free_port())
+            figure = run(task, LocalServers(options), options)
+        print(json.dumps({"count": task.count, **figure, "next_count": count_for(figure, what, task.size, options.seconds)}))
+    except MISSING as why:
+        print(json.dumps({"failed": str(why) or repr(why)}))
+
+
+def contenders():
+    """What one host can compare, as JSON: the first of each group is ours."""
+    print(json.dumps([{"group": group, "contender": each.name, "whats": each.whats} for group in ON_ONE_HOST
+                      for each in GROUPS[group]]))
 
 
 class Comparison:
@@ -268,37 +359,19 @@ class Comparison:
             figures = {}
             for contender in contenders:
                 count = counts.get(contender.name, counts.get(contenders[0].name, FEWEST))
-                task = Task(group, contender.name, what, size, count, self._options.seconds, FIRST_PORT + self._runs % PORTS)
+                task = Task(group, contender.name, what, size, count, self._options.seconds, FIRST_PORT + (os.getpid() + self._runs) % PORTS)
                 figure = figures[contender.name] = self._run(task)
                 if figure:
-                    counts[contender.name] = self._count(figure, what, size)
+                    counts[contender.name] = count_for(figure, what, size, self._options.seconds)
             rounds.append(figures)
         for contender in contenders[1:]:
             self._report(group, contender.name, what, size, rounds, contenders[0].name)
 
-    def _count(self, figure, what, size):
-        if what == "latency":
-            each = 2e-6 * figure.get("p50_us", figure.get("mean_us"))
-        else:
-            each = size / figure["gb_per_s"] * 1e-9
-        return int(min(MOST, max(FEWEST, self._options.seconds / each)))
-
     def _run(self, task):
         self._runs += 1
         try:
-            self._servers.start(task)
-            try:
-                client = start(task, self._servers.address, self._options, subprocess.PIPE)
-                try:
-                    text = client.communicate(timeout=RUN_SECONDS)[0]
-                finally:
-                    client.kill()
-                if client.returncode:
-                    raise RuntimeError(f"exit status {client.returncode}: {(text.strip().splitlines() or ['no output'])[-1]}")
-                return contender_of(task).read(text)
-            finally:
-                self._servers.stop()
-        except (RuntimeError, OSError, ValueError, LookupError, StopIteration, subprocess.TimeoutExpired) as why:
+            return run(task, self._servers, self._options)
+        except MISSING as why:
             self.failures += 1
             print(f"# {task.contender}, {task.what} of {task.size} bytes: {str(why) or repr(why)}", flush=True)
             return None
@@ -346,33 +419,45 @@ def size_of(text):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through all `finally`
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build-dir", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[1] / "build/release")
-    parser.add_argument("--groups", default=",".join(ON_ONE_HOST), help=f"of {', '.join(GROUPS)}")
+    here = pathlib.Path(__file__).resolve().parent
+    built = here.parent if (here / "put").exists() else here.parent / "build/release"
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--serve", action="store_true", help="start the servers that --peer on the other host asks for")
+    asked.add_argument("--peer", help="address of the host where --serve runs")
+    asked.add_argument("--one", nargs=4, metavar=("GROUP", "CONTENDER", "WHAT", "SIZE"), help="one figure on this host, as JSON")
+    asked.add_argument("--contenders", action="store_true", help="those of --one, as JSON")
+    parser.add_argument("--build-dir", type=pathlib.Path, default=built)
+    parser.add_argument("--groups", help=f"of {', '.join(GROUPS)}")
     parser.add_argument("--sizes", default="8,64,512,4K,32K,256K,2M,4M")
     parser.add_argument("--what", default="latency,bandwidth")
     parser.add_argument("--seconds", type=float, default=0.3, help="per figure")
+    parser.add_argument("--count", type=int, default=0, help="--one: iterations; 0: as many as take --seconds")
     parser.add_argument("--rounds", type=int, default=5, help="contenders take turns this often")
     parser.add_argument("--realtime", action="store_true",
                         help="all contenders alike run before whatever else the machine does; needs CAP_SYS_NICE")
     parser.add_argument("--pin", action="store_true", help="servers to core 0, clients to core 1")
+    parser.add_argument("--agent-port", type=int, default=18699, help="where --serve waits for --peer")
     parser.add_argument("--bind-host", default="", help="address of this host's interface")
-    parser.add_argument("--serve", action="store_true", help="start the servers that --peer on the other host asks for")
-    parser.add_argument("--peer", help="address of the host where --serve runs")
     parser.add_argument("--json", help="append one JSON line per row to this file")
     options = parser.parse_args()
     if options.serve:
         return serve(options)
-    groups = options.groups.split(",")
+    if options.contenders:
+        return contenders()
+    if options.one:
+        return one(options)
+    groups = (options.groups or parser.error(f"--peer needs --groups, of {', '.join(GROUPS)}")).split(",")
     unknown = [group for group in groups if group not in GROUPS]
     if unknown:
         parser.error(f"no group is called {', '.join(unknown)}")
     options.sizes = [size_of(text) for text in options.sizes.split(",")]
     options.machine, options.commit = machine(), commit()
     print(f"# puts beside the libraries themselves | {options.commit} | {options.machine} | {options.rounds} rounds of "
-          f"{options.seconds} s | {'two hosts' if options.peer else 'one host'}")
+          f"{options.seconds} s | two hosts")
     print("# ours/it: how many times as much ours costs; below 1 ours is faster. Goal: 1.05. Round by round, and best against best.")
-    comparison = Comparison(RemoteServers(options.peer) if options.peer else LocalServers(options), options)
+    comparison = Comparison(RemoteServers(options.peer, options.agent_port), options)
     for group in groups:
         comparison.group(group)
     return 1 if comparison.failures else 0

@@ -18,7 +18,9 @@ uint32_t usable_cpus() {
 }  // namespace
 
 void add_exchange_flags(CLI::App& app, Options& options) {
-  app.add_option("--workers", options.workers, "worker processes");
+  app.add_option("--workers", options.workers, "worker processes")->check([](const std::string& typed) {
+    return typed == "0" ? std::string("1 or more") : std::string();
+  });
   app.add_option("--shards", options.shards, "of the parameter server")
       ->check(CLI::Range(1u, 64u))
       ->capture_default_str();

@@ -50,7 +50,11 @@ absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::s
   absl::StatusOr<uint64_t> last = parse("-e", options.end, end);
   if (!last.ok()) return last.status();
   if (options.end.empty()) last = std::max(*first, *last);
-  if (*last < *first) return absl::InvalidArgumentError(fmt::format("-e {} is less than -b {}", *last, *first));
+  if (*last < *first) {
+    return absl::InvalidArgumentError(
+        fmt::format("-e {} is less than -b {}{}", *last, *first,
+                    options.begin.empty() ? ", where this question begins unless -b says otherwise" : ""));
+  }
   std::vector<uint64_t> list;
   for (uint64_t bytes = *first; bytes <= *last; bytes *= options.factor) {
     list.push_back(bytes);
@@ -82,7 +86,10 @@ nlohmann::json config_of(const Options& o) {
           {"touch", o.touch},
           {"block", o.block},
           {"on", o.on},
-          {"file", o.file}};
+          {"file", o.file},
+          {"part", o.part},
+          {"pin", o.pin},
+          {"realtime", o.realtime}};
 }
 
 }  // namespace gradrail::bench

@@ -42,6 +42,9 @@ struct Options {
   bool block = false;
   std::string on = "host";  ///< apply: "host" or "gpu:N"
   std::string file;         ///< replay
+  std::string part;         ///< peers: "exchange" or "put"; "": both
+  bool pin = false;         ///< peers, puts: a core for each side
+  bool realtime = false;    ///< … and all of them before whatever else the machine does
 
   std::string format = "table";
   std::string json;

@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <vector>
 
+#include "base/status.h"
+#include "bench/children.h"
 #include "bench/harness.h"
 #include "bench/peers.h"
+#include "bench/program.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -61,7 +64,7 @@ Figure run_socket(const PeerLoad& load) {
     figure.failed = "cannot listen on the loopback address";
     return figure;
   }
-  if (fork() == 0) serve_socket(listener, count);
+  if (fork_child() == 0) serve_socket(listener, count);
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
     figure.failed = "connect";
@@ -88,32 +91,45 @@ Figure run_socket(const PeerLoad& load) {
 }
 
 /// A peer that is a program of its own; its last line is a Figure.
-Peer program(const std::string& name, const std::string& file, const std::string& before, const std::string& word,
-             const std::string& remedy) {
+Peer program(const std::string& name, const std::string& file, const std::vector<std::string>& before,
+             const std::string& word, const std::string& remedy) {
   return {name, [=](const PeerLoad& load) {
             const std::string path = fmt::format("{}/{}", GRADRAIL_PEERS_DIR, file);
             if (access(path.c_str(), X_OK) != 0)
               return not_measured("", load.bytes, fmt::format("{} was not built ({})", file, remedy));
-            const std::string command = fmt::format("{}'{}' {} {} {} {} 2>/dev/null", before, path, load.bytes,
-                                                    load.seconds, load.touch ? 1 : 0, word);
-            FILE* output = popen(command.c_str(), "r");
-            if (output == nullptr) return not_measured("", load.bytes, "no process could be started");
-            std::string last;
-            char line[4096] = "";
-            while (std::fgets(line, sizeof(line), output) != nullptr) last = line;
-            const bool ended_well = pclose(output) == 0;
-            const nlohmann::json parsed = nlohmann::json::parse(last, nullptr, false);
-            if (ended_well && !parsed.is_discarded()) return figure_from(parsed);
-            return not_measured("", load.bytes, file + " failed");
+            std::vector<std::string> words = before;
+            for (const std::string& each : {path, std::to_string(load.bytes), fmt::format("{}", load.seconds),
+                                            std::string(load.touch ? "1" : "0"), word})
+              words.push_back(each);
+            const absl::StatusOr<std::string> output = run_program(words);
+            if (!output.ok()) return not_measured("", load.bytes, std::string(message_of(output.status())));
+            const nlohmann::json parsed = nlohmann::json::parse(last_line(*output), nullptr, false);
+            if (!parsed.is_discarded()) return figure_from(parsed);
+            return not_measured("", load.bytes, file + " ended without a figure");
           }};
 }
 
-/// BTLs of Open MPI by name: whatever else it finds would be another peer.
-std::string mpirun(const std::string& btl) {
-  return fmt::format(
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -n 2 --oversubscribe --bind-to none "
-      "--mca pml ob1 --mca btl self,{} ",
-      btl);
+/// BTLs of Open MPI by name: whatever else it finds would be another peer. Its ranks are ended at once, not after a
+/// second, when we are.
+std::vector<std::string> mpirun(const std::string& btl) {
+  return {"env",
+          "OMPI_ALLOW_RUN_AS_ROOT=1",
+          "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+          "mpirun",
+          "-n",
+          "2",
+          "--oversubscribe",
+          "--bind-to",
+          "none",
+          "--mca",
+          "pml",
+          "ob1",
+          "--mca",
+          "odls_base_sigkill_timeout",
+          "0",
+          "--mca",
+          "btl",
+          "self," + btl};
 }
 
 }  // namespace
@@ -122,12 +138,16 @@ std::vector<Peer> peers() {
   constexpr const char* kZeroMq = "apt install libzmq3-dev, then build again";
   constexpr const char* kGloo = "apt install libgloo-dev, then build again";
   constexpr const char* kMpi = "apt install libopenmpi-dev openmpi-bin, then build again";
-  return {{"raw socket", run_socket},
-          program("ZeroMQ tcp", "zeromq_exchange", "", "tcp", kZeroMq),
-          program("ZeroMQ ipc", "zeromq_exchange", "", "ipc", kZeroMq),
-          program("Gloo allreduce tcp", "gloo_exchange", "", "", kGloo),
-          program("Open MPI shared memory", "mpi_exchange", mpirun("vader"), "", kMpi),
-          program("Open MPI tcp", "mpi_exchange", mpirun("tcp"), "", kMpi)};
+  std::vector<Peer> list = {{"raw socket", run_socket},
+                            program("ZeroMQ tcp", "zeromq_exchange", {}, "tcp", kZeroMq),
+                            program("ZeroMQ ipc", "zeromq_exchange", {}, "ipc", kZeroMq),
+                            program("Gloo allreduce tcp", "gloo_exchange", {}, "", kGloo)};
+  for (const auto& [way, name] :
+       {std::pair{"send", "Open MPI"}, {"put", "Open MPI put"}, {"allreduce", "Open MPI allreduce"}}) {
+    list.push_back(program(fmt::format("{} shared memory", name), "mpi_exchange", mpirun("vader"), way, kMpi));
+    list.push_back(program(fmt::format("{} tcp", name), "mpi_exchange", mpirun("tcp"), way, kMpi));
+  }
+  return list;
 }
 
 }  // namespace gradrail::bench

@@ -4,18 +4,17 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "base/clock.h"
+#include "bench/children.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
@@ -56,10 +55,9 @@ absl::StatusOr<PairLink> PairLink::fork_two() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return failed("socketpair");
   std::fflush(nullptr);  // else the child prints our buffers again
-  const pid_t child = fork();
+  const pid_t child = fork_child();
   if (child < 0) return failed("fork");
   const bool leads = child > 0;
-  if (!leads) prctl(PR_SET_PDEATHSIG, SIGKILL);
   close(ends[leads ? 1 : 0]);
   return PairLink(ends[leads ? 0 : 1], leads);
 }

@@ -1,7 +1,9 @@
-// What somebody would use instead of us, doing the same in the same run: gradient to another process, SGD, parameters
-// back, one worker.
+// What somebody would use instead of us, doing the same in the same run. Exchanges: gradient to another process, SGD,
+// parameters back, one worker. Puts: over ucx and ofi, beside what these libraries' own programs reach.
+#include "base/status.h"
 #include "bench/exchange_flags.h"
 #include "bench/figures_apart.h"
+#include "bench/peer_puts.h"
 #include "bench/peers.h"
 #include "bench/question.h"
 
@@ -44,32 +46,55 @@ void add_ratios(std::vector<Figure>& rows) {
   }
 }
 
-}  // namespace
+/// Sizes are looked at before anything runs.
+struct Asked {
+  Options options;
+  ExchangeLoad load;
+  std::vector<uint64_t> exchanges, puts;
+  std::vector<TransportChoice> choices;
+};
 
-absl::StatusOr<int> ask_peers(const Options& options) {
-  Options own = options;
-  if (own.transports.empty()) own.transports = {"shm", "tcp"};
-  const absl::StatusOr<ExchangeLoad> load = load_of(own, 1, "sync");
-  if (!load.ok()) return load.status();
-  if (load->workers != 1 || load->optimizer != ps::OptimizerKind::sgd)
-    return absl::InvalidArgumentError("peers: all of them do SGD with one worker; leave --workers and --optimizer out");
-  const absl::StatusOr<std::vector<uint64_t>> list = sizes(own, "64", "64M", sizeof(float));
-  if (!list.ok()) return list.status();
-  const absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(own, true);
-  if (!choices.ok()) return choices.status();
-  Report report(own, "gradrail bench peers: " + describe(*load));
+absl::StatusOr<Asked> understand(const Options& options) {
+  Asked asked{.options = options};
+  if (options.part != "put") {
+    Options& own = asked.options;
+    if (own.transports.empty()) own.transports = {"shm", "tcp"};
+    const absl::StatusOr<ExchangeLoad> load = load_of(own, 1, "sync");
+    if (!load.ok()) return load.status();
+    asked.load = *load;
+    if (load->workers != 1 || load->optimizer != ps::OptimizerKind::sgd)
+      return absl::InvalidArgumentError(
+          "peers: all of them do SGD with one worker; leave --workers and --optimizer out");
+    const absl::StatusOr<std::vector<uint64_t>> list = sizes(own, "64", "64M", sizeof(float));
+    if (!list.ok()) return list.status();
+    asked.exchanges = *list;
+    absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(own, true);
+    if (!choices.ok()) return choices.status();
+    asked.choices = *std::move(choices);
+  }
+  if (options.part != "exchange") {
+    const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "8", "4M", 8);
+    if (!list.ok()) return list.status();
+    asked.puts = *list;
+  }
+  return asked;
+}
+
+void compare_exchanges(const Asked& asked, Report& report) {
+  report.note("exchanges: " + describe(asked.load));
   report.note("/bound: times as long as one fused apply. /shm, /tcp: times as long as ours: above 1 ours is faster");
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   const auto add = [&](const std::vector<Peer>& peers) {
     for (const Peer& peer : peers) {
-      contestants.push_back({peer.name, [&own, peer](uint64_t bytes) {
+      contestants.push_back({peer.name, [&asked, peer](uint64_t bytes) {
+                               const Options& own = asked.options;
                                return run_apart(peer, {.bytes = bytes, .seconds = own.seconds, .touch = own.touch});
                              }});
     }
   };
   add(bounds());
-  for (Contestant& ours : exchange_contestants(*load, *choices)) {
+  for (Contestant& ours : exchange_contestants(asked.load, asked.choices)) {
     contestants.push_back({ours.name, [ours](uint64_t bytes) {
                              std::vector<Figure> rows = ours.measure(bytes);
                              rows.front().path = kOurs + ours.name;
@@ -77,7 +102,36 @@ absl::StatusOr<int> ask_peers(const Options& options) {
                            }});
   }
   add(peers());
-  take_turns(own, *list, contestants, report, add_ratios);
+  take_turns(asked.options, asked.exchanges, contestants, report, add_ratios);
+}
+
+void compare_puts(const Asked& asked, const Options& options, Report& report) {
+  const absl::StatusOr<std::vector<PutContender>> contenders = put_contenders(options);
+  report.note(
+      "puts: ours beside the libraries that they go through. ours/it: times as much as it ours costs, by medians");
+  report.note("or, where it tells no other, by means: below 1 ours is faster");
+  if (!contenders.ok()) {
+    report.begin(Layout::sweep);
+    report.add(not_measured("puts", asked.puts.front(), std::string(message_of(contenders.status()))));
+    return;
+  }
+  for (const char* what : {"latency", "bandwidth"}) {
+    report.note(std::string(what) == "latency" ? "latency of puts: half of a round trip"
+                                               : "bandwidth of puts: time of one");
+    report.begin(Layout::sweep);
+    take_turns(options, asked.puts, put_contestants(*contenders, options, what), report,
+               [&](std::vector<Figure>& rows) { add_put_ratios(*contenders, rows); });
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<int> ask_peers(const Options& options) {
+  const absl::StatusOr<Asked> asked = understand(options);
+  if (!asked.ok()) return asked.status();
+  Report report(options, "gradrail bench peers: ours and theirs by turns");
+  if (!asked->exchanges.empty()) compare_exchanges(*asked, report);
+  if (!asked->puts.empty()) compare_puts(*asked, options, report);
   return report.finish(false);
 }
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 
+#include "bench/busy.h"
 #include "bench/harness.h"
 #include "bench/versions.h"
 #include "fmt/format.h"
@@ -69,7 +70,8 @@ Report::Report(const Options& options, std::string title) : options_(options), t
   }
   note(title_);
   note(fmt::format("{} | {}", version_text(), machine()));
-  note(fmt::format("{} rounds of {} s", options_.rounds, options_.seconds));
+  note(fmt::format("{} round{} of {} s", options_.rounds, options_.rounds == 1 ? "" : "s", options_.seconds));
+  if (const std::string busy = busy_warning(); !busy.empty()) note(busy);
 }
 
 void Report::note(const std::string& line) {

@@ -1,64 +1,182 @@
-// The same push + SGD + pull between two MPI ranks: mpi_exchange BYTES SECONDS TOUCH. Rank 0 is the worker and prints a
-// line that `gradrail bench peers` reads.
+// What others do with MPI, two ranks: mpi_exchange BYTES SECONDS TOUCH send|put|allreduce. Rank 0 is the worker and
+// prints a line that `gradrail bench peers` reads.
+//   send       the gradient as a message, SGD, the parameters as a message
+//   put        the gradient one-sided into the server's window, a notice, SGD, the parameters into the worker's, a
+//   notice allreduce  no server: the gradients of both are summed in both, and each applies them
 #include <mpi.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "bench/harness.h"
 #include "bench/peers.h"
 #include "nlohmann/json.hpp"
 
+namespace gradrail::bench {
 namespace {
 
 constexpr int kGradient = 1, kParameters = 2, kEnd = 3;
+constexpr int kWorker = 0, kServer = 1;
 
-void serve(int count) {
-  std::vector<float> parameters(count, 0.0f), gradient(count);
-  uint64_t updates = 0;
-  while (true) {
+/// One of the two ranks.
+class Rank {
+ public:
+  explicit Rank(int count) : count_(count) {}
+  virtual ~Rank() = default;
+  virtual void write_gradient() = 0;
+  /// The worker's: one exchange.
+  virtual void exchange() = 0;
+  /// The server's part of it; false: the worker has ended.
+  virtual bool answer() = 0;
+  virtual void end() { MPI_Send(nullptr, 0, MPI_FLOAT, kServer, kEnd, MPI_COMM_WORLD); }
+  virtual const float* parameters() const = 0;
+
+ protected:
+  static bool hear(void* data, int count, int from) {
     MPI_Status status;
-    MPI_Recv(gradient.data(), count, MPI_FLOAT, 0, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
-    if (status.MPI_TAG == kEnd) return;
-    gradrail::bench::apply_sgd(parameters.data(), gradient.data(), static_cast<size_t>(count), ++updates);
-    MPI_Send(parameters.data(), count, MPI_FLOAT, 0, kParameters, MPI_COMM_WORLD);
+    MPI_Recv(data, count, MPI_FLOAT, from, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
+    return status.MPI_TAG != kEnd;
   }
+
+  const int count_;
+  uint64_t updates_ = 0;
+};
+
+class SendRank final : public Rank {
+ public:
+  explicit SendRank(int count) : Rank(count), parameters_(count), gradient_(count, 1.0f) {}
+
+  void write_gradient() override { std::fill(gradient_.begin(), gradient_.end(), 1.0f); }
+  void exchange() override {
+    MPI_Send(gradient_.data(), count_, MPI_FLOAT, kServer, kGradient, MPI_COMM_WORLD);
+    hear(parameters_.data(), count_, kServer);
+  }
+  bool answer() override {
+    if (!hear(gradient_.data(), count_, kWorker)) return false;
+    apply_sgd(parameters_.data(), gradient_.data(), static_cast<size_t>(count_), ++updates_);
+    MPI_Send(parameters_.data(), count_, MPI_FLOAT, kWorker, kParameters, MPI_COMM_WORLD);
+    return true;
+  }
+  const float* parameters() const override { return parameters_.data(); }
+
+ private:
+  std::vector<float> parameters_, gradient_;
+};
+
+/// The worker's window takes parameters, the server's gradients.
+class PutRank final : public Rank {
+ public:
+  PutRank(int count, bool is_worker) : Rank(count), is_worker_(is_worker), source_(count, is_worker ? 1.0f : 0.0f) {
+    const MPI_Aint bytes = static_cast<MPI_Aint>(count) * static_cast<MPI_Aint>(sizeof(float));
+    MPI_Win_allocate(bytes, sizeof(float), MPI_INFO_NULL, MPI_COMM_WORLD, &arrived_, &window_);
+    std::fill_n(arrived_, count, 0.0f);
+    MPI_Win_lock_all(0, window_);
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  ~PutRank() override {
+    MPI_Win_unlock_all(window_);
+    MPI_Win_free(&window_);
+  }
+
+  void write_gradient() override { std::fill(source_.begin(), source_.end(), 1.0f); }
+  void exchange() override {
+    put(kServer, kGradient);
+    hear(nullptr, 0, kServer);
+    MPI_Win_sync(window_);
+  }
+  bool answer() override {
+    if (!hear(nullptr, 0, kWorker)) return false;
+    MPI_Win_sync(window_);
+    apply_sgd(source_.data(), arrived_, static_cast<size_t>(count_), ++updates_);
+    put(kWorker, kParameters);
+    return true;
+  }
+  const float* parameters() const override { return is_worker_ ? arrived_ : source_.data(); }
+
+ private:
+  void put(int target, int notice) {
+    MPI_Put(source_.data(), count_, MPI_FLOAT, target, 0, count_, MPI_FLOAT, window_);
+    MPI_Win_flush(target, window_);  // there, before the notice is
+    MPI_Send(nullptr, 0, MPI_FLOAT, target, notice, MPI_COMM_WORLD);
+  }
+
+  const bool is_worker_;
+  std::vector<float> source_;  ///< the worker's gradient, the server's parameters
+  float* arrived_ = nullptr;
+  MPI_Win window_ = MPI_WIN_NULL;
+};
+
+/// Halves of the gradient in each, so that the sum is what the other ways send; the last number says whether to go on.
+class AllreduceRank final : public Rank {
+ public:
+  explicit AllreduceRank(int count) : Rank(count), parameters_(count), gradient_(count + 1, 0.5f), sum_(count + 1) {
+    gradient_.back() = 0.0f;
+  }
+
+  void write_gradient() override { std::fill_n(gradient_.begin(), count_, 0.5f); }
+  void exchange() override { answer(); }
+  bool answer() override {
+    MPI_Allreduce(gradient_.data(), sum_.data(), count_ + 1, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    if (sum_.back() != 0.0f) return false;
+    apply_sgd(parameters_.data(), sum_.data(), static_cast<size_t>(count_), ++updates_);
+    return true;
+  }
+  void end() override {
+    gradient_.back() = 1.0f;
+    answer();
+  }
+  const float* parameters() const override { return parameters_.data(); }
+
+ private:
+  std::vector<float> parameters_, gradient_, sum_;
+};
+
+std::unique_ptr<Rank> make_rank(const std::string& way, int count, bool is_worker) {
+  if (way == "send") return std::make_unique<SendRank>(count);
+  if (way == "put") return std::make_unique<PutRank>(count, is_worker);
+  if (way == "allreduce") return std::make_unique<AllreduceRank>(count);
+  return nullptr;
 }
 
-void work(int count, double seconds, bool touch) {
-  std::vector<float> parameters(count, 0.0f), gradient(count, 1.0f);
+void work(Rank& rank, int count, double seconds, bool touch) {
   uint64_t exchanges = 0;
-  gradrail::bench::Figure figure;
-  figure.times = gradrail::bench::measure(
+  Figure figure;
+  figure.times = measure(
       seconds,
       [&] {
-        if (touch) std::fill(gradient.begin(), gradient.end(), 1.0f);
+        if (touch) rank.write_gradient();
       },
       [&] {
-        MPI_Send(gradient.data(), count, MPI_FLOAT, 1, kGradient, MPI_COMM_WORLD);
-        MPI_Recv(parameters.data(), count, MPI_FLOAT, 1, kParameters, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        rank.exchange();
         ++exchanges;
       });
-  MPI_Send(gradient.data(), 0, MPI_FLOAT, 1, kEnd, MPI_COMM_WORLD);
-  figure.wrong = gradrail::bench::count_wrong(parameters.data(), parameters.size(), exchanges);
-  std::printf("%s\n", gradrail::bench::to_json(figure).dump().c_str());
+  rank.end();
+  figure.wrong = count_wrong(rank.parameters(), static_cast<size_t>(count), exchanges);
+  std::printf("%s\n", to_json(figure).dump().c_str());
 }
 
 }  // namespace
+}  // namespace gradrail::bench
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  if (argc != 4) MPI_Abort(MPI_COMM_WORLD, 2);
-  const int count = std::atoi(argv[1]) / static_cast<int>(sizeof(float));
-  if (rank == 0) {
-    work(count, std::atof(argv[2]), std::atoi(argv[3]) != 0);
+  int index = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &index);
+  const int count = argc == 5 ? static_cast<int>(gradrail::bench::parse_size(argv[1]) / sizeof(float)) : 0;
+  const bool is_worker = index == gradrail::bench::kWorker;
+  auto rank = count > 0 ? gradrail::bench::make_rank(argv[4], count, is_worker) : nullptr;
+  if (rank == nullptr) MPI_Abort(MPI_COMM_WORLD, 2);
+  if (is_worker) {
+    gradrail::bench::work(*rank, count, std::atof(argv[2]), std::atoi(argv[3]) != 0);
   } else {
-    serve(count);
+    while (rank->answer()) {
+    }
   }
+  rank.reset();  // windows are MPI's
   MPI_Finalize();
   return 0;
 }

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "bench/children.h"
 #include "bench/harness.h"
 #include "bench/peers.h"
 #include "fmt/format.h"
@@ -59,7 +60,7 @@ Figure run(const std::string& where, const PeerLoad& load) {
   const size_t count = load.bytes / sizeof(float);
   int ends[2];
   if (pipe(ends) != 0) return not_measured("", load.bytes, "pipe");
-  if (fork() == 0) serve(ends[1], where, count);
+  if (fork_child() == 0) serve(ends[1], where, count);
   close(ends[1]);
   char endpoint[256] = "";
   if (read(ends[0], endpoint, sizeof(endpoint)) != sizeof(endpoint))
@@ -88,10 +89,8 @@ Figure run(const std::string& where, const PeerLoad& load) {
 
 Figure run_over(const PeerLoad& load, const std::string& transport) {
   if (transport == "tcp") return run("tcp://127.0.0.1:*", load);
-  const std::string name = fmt::format("/tmp/gradrail-bench-{}", getpid());
-  Figure figure = run("ipc://" + name, load);
-  unlink(name.c_str());
-  return figure;
+  // A name that no file stands for: nothing stays behind.
+  return run(fmt::format("ipc://@gradrail-bench-{}", getpid()), load);
 }
 
 }  // namespace gradrail::bench

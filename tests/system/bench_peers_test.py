@@ -1,0 +1,222 @@
+"""`gradrail bench` beside other programs, and how it behaves: what it starts ends with it, what it says to people."""
+import csv
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import cluster
+
+QUICK = ["--rounds", "1", "--seconds", "0.02"]
+SMALL = ["-b", "4K", "-e", "4K", *QUICK]
+
+
+def processes_of_session(session):
+    """Names of the living processes that a task has started, its own among them."""
+    names = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            name, rest = re.fullmatch(r"\d+ \((.*)\) (.*)", (entry / "stat").read_text().strip(), re.S).groups()
+        except OSError:
+            continue
+        fields = rest.split()
+        if int(fields[3]) == session and fields[0] != "Z":
+            names[int(entry.name)] = name
+    return names
+
+
+def wait_until(condition, within, what):
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within:.1f} s: {what()}")
+        time.sleep(0.02)
+
+
+class BenchTest(cluster.ClusterTest):
+    def bench(self, *arguments, code=cluster.GOOD, environment=None):
+        ran = subprocess.run([cluster.binary(), "bench", *map(str, arguments)], capture_output=True, text=True,
+                             timeout=4 * cluster.FINISH, env={**os.environ, **(environment or {})})
+        self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
+        self.assertIsNone(cluster.CRASHES.search(ran.stdout + ran.stderr), ran.stdout + ran.stderr)
+        return ran.stdout + ran.stderr
+
+    def rows(self, *arguments, environment=None):
+        file = self.folder / "run.json"
+        self.bench(*arguments, "-J", file, environment=environment)
+        return {(row["path"], row["what"]): row for row in json.loads(file.read_text())["results"]}
+
+    def start(self, *arguments, environment=None, output=None):
+        return self.launch("bench", [cluster.binary(), "bench", *map(str, arguments)], environment, output)
+
+    def build_folder(self):
+        return pathlib.Path(cluster.binary()).resolve().parents[1] / "bench"
+
+
+class Peers(BenchTest):
+    def test_every_way_of_open_mpi(self):
+        rows = self.rows("peers", "--part", "exchange", *SMALL)
+        for path in ("shared memory", "tcp", "put shared memory", "put tcp", "allreduce shared memory", "allreduce tcp"):
+            row = rows[f"Open MPI {path}", ""]
+            if (self.build_folder() / "mpi_exchange").exists():
+                self.assertEqual((row["failed"], row["nwrong"]), ("", 0), row)
+                self.assertGreater(row["more"]["/shm"], 0)
+            else:
+                self.assertRegex(row["failed"], r"was not built \(apt install libopenmpi-dev")
+        self.assertFalse([path for path, _ in rows if "fi_" in path or "ucx" in path])
+
+    def test_puts_beside_the_libraries_they_go_through(self):
+        rows = self.rows("peers", "--part", "put", "-b", 64, "-e", 64, *QUICK, "--transport", "ofi")
+        self.assertEqual({(path, what) for path, what in rows if path.startswith("ofi-tcp")},
+                         {("ofi-tcp: gradrail ofi", "latency"), ("ofi-tcp: gradrail ofi", "bandwidth"),
+                          ("ofi-tcp: bare fi_writedata", "latency"), ("ofi-tcp: bare fi_writedata", "bandwidth"),
+                          ("ofi-tcp: fi_pingpong", "latency")})
+        built = (self.build_folder() / "fi_writedata").exists()
+        for (path, what), row in rows.items():
+            if row["failed"]:
+                self.assertRegex(row["failed"], r"\(apt install libfabric-bin\)|was not built" if not built else "apt install")
+                continue
+            self.assertGreater(row["percentiles"]["iterations"], 0)
+            self.assertGreater(row["percentiles"]["p50_us"], 0)
+            ratios = [value for name, value in row["more"].items() if name.startswith("ours/it")]
+            self.assertEqual(len(ratios), 0 if "gradrail" in path else 1, row)
+            # Neither can be a thousand times the other: the ratio is of the right figures, the right way round.
+            ours = rows[path.split(":")[0] + ": gradrail ofi", what]["percentiles"]
+            basis = "mean_us" if "ours/it(mean)" in row["more"] else "p50_us"
+            for ratio in ratios:
+                self.assertAlmostEqual(ratio, ours[basis] / row["percentiles"][basis], delta=1e-3 * ratio)
+        if built:
+            self.assertFalse(rows["ofi-tcp: bare fi_writedata", "latency"]["failed"], rows)
+
+    def test_programs_that_are_not_there_keep_their_rows(self):
+        path = self.folder / "bin"
+        path.mkdir()
+        asked = ["peers", "--part", "put", "-b", 64, "-e", 64, *QUICK, "--transport", "ucx,ofi"]
+        (nothing,) = self.no_figures(asked, path)
+        self.assertRegex(nothing["failed"], r"python3 .* \(apt install python3\)")
+        (path / "python3").symlink_to(sys.executable)
+        rows = self.no_figures([*asked, "--transport", "ucx"], path)
+        for row in rows:
+            if "perftest" in row["path"] or "no errors" in row["path"]:
+                self.assertRegex(row["failed"], r"^ucx_perftest is not installed \(apt install ucx-utils\)$", row)
+
+    def no_figures(self, asked, path):
+        """Rows of a run that may have measured nothing."""
+        file = self.folder / "run.json"
+        ran = subprocess.run([cluster.binary(), "bench", *map(str, asked), "-J", str(file)], capture_output=True, text=True,
+                             timeout=4 * cluster.FINISH, env={**os.environ, "PATH": str(path)})
+        self.assertIn(ran.returncode, (cluster.GOOD, cluster.CONFIGURATION), ran.stdout + ran.stderr)
+        return json.loads(file.read_text())["results"]
+
+    def test_two_hosts(self):
+        if not (self.build_folder() / "fi_writedata").exists():
+            print("skipped: built without libfabric")
+            sys.exit(77)
+        (port,) = cluster.free_ports(1)
+        common = ["--build-dir", self.build_folder().parent, "--agent-port", port]
+        script = [sys.executable, "-B", self.build_folder() / "compare_put.py", *common]
+        serve = self.launch("serve", [*map(str, script), "--serve"])
+        file = self.folder / "rows.jsonl"
+        peer = self.launch("peer", [*map(str, script), "--peer", "127.0.0.1", "--groups", "ofi-tcp", "--what", "latency",
+                                    "--sizes", "8", "--rounds", "1", "--seconds", "0.01", "--json", str(file)])
+        peer.code()
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        self.assertIn("bare fi_writedata", [row["contender"] for row in rows], peer.transcript())
+        serve.code(10 * cluster.PATIENCE)
+
+
+class Ends(BenchTest):
+    # Of a whole family, whatever it was doing; the machine may be busy.
+    WITHIN = 1.0 if os.cpu_count() > 2 else 3.0
+
+    def assert_ended(self, task, since, code):
+        self.assertEqual(task.code(10 * cluster.PATIENCE), code, task.transcript())
+        wait_until(lambda: not processes_of_session(task.pid), self.WITHIN * cluster.PATIENCE,
+                   lambda: f"left: {processes_of_session(task.pid)}")
+        self.assertLess(time.monotonic() - since, 2 * self.WITHIN * cluster.PATIENCE)
+
+    def ended_while(self, running, number, code, *arguments):
+        seen = set()
+
+        def is_running():
+            family = processes_of_session(task.pid)
+            seen.update(family)
+            return len(family) > 2 and any(name in running for name in family.values())
+
+        task = self.start(*arguments, "--rounds", 100)
+        wait_until(is_running, cluster.START, lambda: f"{running} does not run\n{task.transcript()}")
+        task.signal(number)
+        self.assert_ended(task, time.monotonic(), code)
+        left = [name for name in os.listdir("/dev/shm") if re.match(r"(\d+):", name) and int(name.split(":")[0]) in seen]
+        self.assertFalse(left)
+        return task
+
+    def test_with_its_tasks(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with self.subTest(signal=number):
+                self.ended_while(["gradrail"], number, 128 + number, "exchange", "--transport", "tcp", "--seconds", 20)
+
+    def test_with_programs_of_others(self):
+        for programs in (["mpi_exchange"], ["gloo_exchange", "zeromq_exchange"]):
+            if any((self.build_folder() / program).exists() for program in programs):
+                with self.subTest(programs=programs):
+                    self.ended_while(programs, signal.SIGTERM, 143, "peers", "--part", "exchange", "-b", "4K", "-e", "4K",
+                                     "--seconds", 0.3)
+
+    def test_with_puts_of_others(self):
+        if not (self.build_folder() / "fi_writedata").exists():
+            print("skipped: built without libfabric")
+            sys.exit(77)
+        self.ended_while(["fi_writedata"], signal.SIGTERM, 143, "peers", "--part", "put", "--transport", "ofi", "-b", "8",
+                         "-e", "8", "--seconds", 2)
+
+    def test_killed(self):
+        self.ended_while(["gradrail"], signal.SIGKILL, -signal.SIGKILL, "exchange", "--transport", "shm", "--seconds", 20)
+
+
+class Words(BenchTest):
+    def test_what_cannot_be_asked(self):
+        everything = "paths, exchange, incast, put, .*peers, compare"
+        for code, words, arguments in (
+                (cluster.USAGE, f"no question is called nonsense: one of {everything}", ["nonsense"]),
+                (cluster.USAGE, f"a question is missing: one of {everything}", []),
+                (cluster.USAGE, "-e 8 is less than -b 64, where this question begins unless", ["peers", "-e", "8"]),
+                (cluster.USAGE, "--workers: 1 or more", ["exchange", "--workers", "0"]),
+                (cluster.CONFIGURATION, r"--bind-host 203\.0\.113\.9: not an address of this host; this host has .*127\.0\.0\.1 \(lo\)",
+                 ["put", "--bind-host", "203.0.113.9"])):
+            with self.subTest(arguments=arguments):
+                self.assertRegex(self.bench(*arguments, code=code), words)
+        self.assertIn("tcp", self.bench("put", "-b", 8, "-e", 8, *QUICK, "--transport", "tcp", "--bind-host", "127.0.0.1"))
+
+    def test_one_round(self):
+        self.assertRegex(self.bench("register", "-b", "64K", "-e", "64K", *QUICK, "--transport", "tcp"), r"# 1 round of ")
+
+    def test_progress_on_a_terminal_only(self):
+        asked = ["put", "-b", "8", "-e", "32", "-f", "2", "--rounds", "2", "--seconds", "0.02", "--transport", "tcp"]
+        master, slave = pty.openpty()
+        task = self.start(*asked, output=(os.dup(master), slave))
+        self.assertEqual(task.code(), cluster.GOOD, task.transcript())
+        shown = task.raw().decode()
+        self.assertRegex(shown, r"\r\x1b\[Ksize 2 of 3, round 1 of 2, about \d+ s left")
+        self.assertRegex(shown, r"\r\x1b\[K  tcp +8 ")  # rows begin on a line that was cleared
+        self.assertNotIn("\x1b", self.bench(*asked))
+
+    def test_busy_machine(self):
+        for _ in range(os.cpu_count()):
+            self.launch("spin", [sys.executable, "-c", "while True: pass"])
+        asked = ["put", "-b", "8", "-e", "8", *QUICK, "--transport", "tcp"]
+        self.assertRegex(self.bench(*asked), r"# warning: others use \d+ % of \d+ cores \(load average [\d.]+\)")
+        list(csv.DictReader(self.bench(*asked, "--format", "csv").splitlines()))
+        json.loads(self.bench(*asked, "--format", "json"))
+
+
+if __name__ == "__main__":
+    unittest.main()
