@@ -32,8 +32,9 @@ def row(path, size, p50, **other):
             "percentiles": {"iterations": 6000, "min_us": 0.9 * p50, "max_us": 9 * p50, "p50_us": p50, "mean_us": p50,
                             "stdev_us": 1.0, "p99_us": 2 * p50, "p999_us": 3 * p50},
             "distribution_us": {str(share): p50 * (0.9 + 0.2 * share) for share in SHARES},
-            "rounds_us": [p50, p50, p50], "alg_bytes": size, "bus_bytes": 2 * size, "alg_bw": size / max(p50, 1e-3) * 1e-3,
-            "bus_bw": 2 * size / max(p50, 1e-3) * 1e-3, "nwrong": 0, "failed": "", "why": "", "stages": [], "more": {}, **other}
+            "rounds_us": [p50, p50, p50], "alg_bytes": size, "bus_bytes": 2 * size,
+            "alg_bw": size / max(p50, 1e-3) * 1e-3, "bus_bw": 2 * size / max(p50, 1e-3) * 1e-3,
+            "nwrong": 0, "failed": "", "why": "", "stages": [], "more": {}, **other}
 
 
 def run_of(rows, question="peers", **config):
@@ -62,7 +63,8 @@ class Plot(cluster.ClusterTest):
         ran = plot(*arguments, "-o", self.folder / prefix)
         self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
         self.assertEqual(ran.stderr, "", ran.stdout)
-        return ran.stdout, {file.stem.removeprefix(f"{prefix}-"): Picture(file) for file in self.folder.glob(f"{prefix}-*.svg")}
+        files = self.folder.glob(f"{prefix}-*.svg")
+        return ran.stdout, {file.stem.removeprefix(f"{prefix}-"): Picture(file) for file in files}
 
     def assert_refused(self, words, *arguments, code=cluster.USAGE, environment=None):
         ran = plot(*arguments, environment=environment)
@@ -78,8 +80,9 @@ class Plot(cluster.ClusterTest):
             self.assertEqual(picture.ids("series-"), ["series-gradrail-shm", "series-raw-socket"])
             self.assertEqual(picture.ids("bound"), ["bound-bound-memcpy"])
             self.assertEqual(picture.points("series-raw-socket"), 3)
-            for text in ("64 B", "4 KiB", "1 MiB", "gradrail shm", "raw socket", "bound: memcpy", "gradrail bench peers: it"):
+            for text in ("64 B", "4 KiB", "1 MiB", "gradrail shm", "raw socket", "bound: memcpy"):
                 self.assertIn(text, picture.texts)
+            self.assertIn("gradrail bench peers: it", picture.texts)
         self.assertIn("time of one exchange (µs)", pictures["latency"].texts)
         self.assertIn("bus bandwidth (10⁹ bytes/s)", pictures["bandwidth"].texts)
         self.assertIn("bus bandwidth: gradient and parameters, 2 × size / time", pictures["bandwidth"].texts)
@@ -111,6 +114,17 @@ class Plot(cluster.ClusterTest):
         text = " ".join(pictures["latency"].texts)
         self.assertIn("gradrail shm at 64 B: 7 wrong results", text)
         self.assertEqual(pictures["latency"].points("series-gradrail-shm"), 2)
+
+    def test_nothing_of_a_file_breaks_a_picture(self):
+        run = peers()
+        run["machine"] = "a $machine_{of}$ & <mine>\x01\ud800"
+        for each in run["results"]:
+            each["path"] += " $x_1$ <&> \x07" + "ü" * 150
+        run["results"].append(row("nothing", 0, 1.0))
+        _, pictures = self.drawn(self.recorded(run))
+        for picture in pictures.values():
+            self.assertIn("gradrail 0.1.0 abcdef0 | a $machine_{of}$ & <mine>   | bench peers", picture.texts)
+            self.assertIn("nothing: a size of 0", " ".join(picture.texts))
 
     def test_stages_stand_in_their_order(self):
         _, pictures = self.drawn(self.recorded(peers()), "--size", "4K", "--kind", "stages")
@@ -172,12 +186,31 @@ class Plot(cluster.ClusterTest):
             self.assertEqual(pictures[kind].points("series-shm"), 2)
         self.assertIn("time of one put, half of a round trip (µs)", pictures["latency"].texts)
 
+    def test_puts_beside_exchanges_have_pictures_by_group(self):
+        run = peers()
+        for what in ("latency", "bandwidth"):
+            for size in (8, 512):
+                run["results"] += [row("ucx-posix: gradrail ucx", size, 0.5, what=what),
+                                   row("ucx-posix: ucx_perftest tag", size, 0.5, what=what),
+                                   row("ofi-tcp: fi_pingpong", size, 5.0, what=what),
+                                   row("ofi-tcp: gradrail ofi", size, 0, what=what, failed="no provider")]
+        said, pictures = self.drawn(self.recorded(run))
+        self.assertEqual(set(pictures), {"latency", "bandwidth", "stages", "cdf", *(
+            f"{group}-{kind}" for group in ("ucx-posix", "ofi-tcp") for kind in ("latency", "bandwidth", "cdf"))}, said)
+        self.assertEqual(pictures["latency"].ids("series-"), ["series-gradrail-shm", "series-raw-socket"])
+        self.assertEqual(pictures["ucx-posix-latency"].ids("series-"), ["series-gradrail-ucx", "series-ucx-perftest-tag"])
+        self.assertIn("time of one put, half of a round trip (µs)", pictures["ucx-posix-latency"].texts)
+        self.assertIn("gradrail bench peers: it (puts, ofi-tcp)", pictures["ofi-tcp-latency"].texts)
+        self.assertIn("not measured: gradrail ofi: no provider", pictures["ofi-tcp-latency"].texts)
+        self.assertNotIn("no provider", " ".join(pictures["latency"].texts))
+
     def test_several_runs_in_one_picture(self):
-        first, second = self.recorded(peers(), "old.json"), self.recorded(peers(), "new.json")
+        first, second = self.recorded(peers(), "old.json"), self.recorded(dict(peers(), title="another"), "new.json")
         _, pictures = self.drawn(first, second, "--kind", "latency", "--paths", "gradrail*")
         self.assertEqual(pictures["latency"].ids("series-"), ["series-gradrail-shm-new", "series-gradrail-shm-old"])
         self.assertEqual(pictures["latency"].ids("bound"), [])
         self.assertIn("gradrail shm [old]", pictures["latency"].texts)
+        self.assertIn("gradrail bench peers: it / another", pictures["latency"].texts)
 
     def test_the_same_run_makes_the_same_bytes(self):
         file = self.recorded(peers())
@@ -226,6 +259,7 @@ class Plot(cluster.ClusterTest):
                               (lambda run: run["results"][2].update(bus_bw=None), r"results\[2\]: damaged: bus_bw is null"),
                               (lambda run: run["results"][2].update(alg_bw=float("nan")), "alg_bw is NaN"),
                               (lambda run: run["results"][0]["percentiles"].update(p50_us=-1), "p50_us is -1"),
+                              (lambda run: run["results"][0]["percentiles"].update(p50_us=10 ** 400), "p50_us is 10+"),
                               (lambda run: run["results"][0].update(stages=[["wire"]]), "stages is neither"),
                               (lambda run: run["results"][0].update(distribution_us={"x": 1}), "damaged: distribution_us")):
             run = copy.deepcopy(peers())
@@ -254,8 +288,8 @@ class Plot(cluster.ClusterTest):
     def test_real_runs_are_drawn(self):
         for question, kinds in (("put", {"latency", "bandwidth", "cdf"}), ("exchange", {"latency", "bandwidth", "cdf"})):
             file = self.folder / f"{question}.json"
-            ran = subprocess.run([cluster.binary(), "bench", question, "-b", "4K", "-e", "64K", "-f", "16", "--rounds", "2", "-n", "300",
-                                  "--seconds", "0.02", "--transport", "shm,tcp", "-J", file], capture_output=True, text=True,
+            ran = subprocess.run([cluster.binary(), "bench", question, "-b", "4K", "-e", "64K", "-f", "16", "--rounds", "2",
+                                  "-n", "300", "--transport", "shm,tcp", "-J", file], capture_output=True, text=True,
                                  timeout=4 * cluster.FINISH)
             self.assertEqual(ran.returncode, cluster.GOOD, ran.stdout + ran.stderr)
             for each in json.loads(file.read_text())["results"]:

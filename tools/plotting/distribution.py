@@ -1,8 +1,8 @@
-"""How many operations end within how long. The axis of shares stretches towards both ends: the slow ones are why one looks."""
+"""How many operations end within how long. The axis of shares stretches at both ends: the slow ones are why one looks."""
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from plotting import style
-from plotting.runs import lines_of, size_text
+from plotting.runs import lines_of, size_text, title_of
 from plotting.sweeps import latency_rows, latency_words
 
 SHARES = (0.0001, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 0.9999)
@@ -37,15 +37,16 @@ def cdf(runs, options):
         rows = [row for row in rows if row.size == size]
     rows = [row for row in rows if len(points_of(row)) > 1]
     if not rows:
-        return None, "no path has a time" + (" at that size" if options.sizes else "") + " and samples enough for a distribution"
+        return None, f"no path has a time{' at that size' if options.sizes else ''} and samples enough for a distribution"
     sizes = sorted({row.size for row in rows})
     many = len(sizes) > 1
     looks = style.styles([row for run in runs for row in run.rows])
-    names = {id(row): f"{row.label}{', ' + size_text(row.size) if many else ''} (n\u00a0=\u00a0{row.samples:,})" for row in rows}
+    names = {id(row): f"{row.label}{', ' + size_text(row.size) if many else ''} (n\u00a0=\u00a0{row.samples:,})"
+             for row in rows}
     notes = ["each share: median over the rounds; drawn as far as a round's samples reach"]
     if any(not row.distribution for row in rows):
         notes.append("dotted: only these percentiles were recorded")
-    figure, (axis,) = style.sheet(runs, options.title or runs[0].title, notes, 4.1, style.legend_width(names.values()))
+    figure, (axis,) = style.sheet(runs, title_of(runs, options), notes, 4.1, style.legend_width(names.values()))
     handles = []
     for label, line in lines_of(rows).items():
         for index, row in enumerate(line):

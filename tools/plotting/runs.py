@@ -5,12 +5,12 @@ and the field.
 """
 import fnmatch
 import json
-import math
 import pathlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 KNOWN_MAJOR = 0  # of gradrail; a file of a later one may mean something else by the same words
+LARGEST = 1e18  # of bytes, microseconds, whatever: beyond it axes and not only figures go astray
 OURS, BOUND = "gradrail ", "bound"  # how paths of `gradrail bench peers` begin
 
 
@@ -70,6 +70,11 @@ def parse_size(text):
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
+def printable(text):
+    """XML knows no control characters, and nobody can see them."""
+    return "".join(character if character.isprintable() else " " for character in str(text))
+
+
 def read_run(file):
     try:
         text = pathlib.Path(file).read_text(encoding="utf-8")
@@ -91,9 +96,9 @@ def read_run(file):
                       "take the one of that version")
     config = run["config"]
     arguments = run.get("arguments")
-    read = Run(file=str(file), question=str(config.get("question", "")), version=run["version"], machine=run["machine"],
-               title=str(run.get("title", "")),
-               arguments=" ".join(map(str, arguments)) if isinstance(arguments, list) else str(arguments or ""))
+    read = Run(file=str(file), question=str(config.get("question", "")), version=printable(run["version"]),
+               machine=printable(run["machine"]), title=printable(run.get("title", "")),
+               arguments=printable(" ".join(map(str, arguments)) if isinstance(arguments, list) else arguments or ""))
     # incast has a row for each worker; elsewhere a row stands for all of them.
     workers = 1 if read.question == "incast" else config.get("workers")
     for index, result in enumerate(run["results"]):
@@ -111,15 +116,15 @@ class Fields:
 
     def number(self, name):
         value = self.value.get(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-            raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, no number of at least 0")
-        return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
+            raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, no number from 0 to {LARGEST:g}")
+        return float(value)
 
     def text(self, name):
         value = self.value.get(name)
         if not isinstance(value, str):
             raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, no text")
-        return value
+        return printable(value)
 
     def part(self, name):
         return Fields(self.value.get(name), f"{self.where}.{name}")
@@ -130,25 +135,26 @@ class Fields:
         entries = list(value.items()) if isinstance(value, dict) else value
         if not isinstance(entries, list) or any(not isinstance(e, (list, tuple)) or len(e) != 2 for e in entries):
             raise Problem(f"{self.where}: damaged: {name} is neither an object nor a list of pairs")
-        return [(str(key), Fields({name: number}, self.where).number(name)) for key, number in entries]
+        return [(printable(key), Fields({name: number}, self.where).number(name)) for key, number in entries]
 
 
 def _read_row(result, workers):
     times = result.part("percentiles")
     path, failed = result.text("path"), result.text("failed")
+    size = int(result.number("size"))
     samples, wrong, p50_us = times.number("iterations"), result.number("nwrong"), times.number("p50_us")
     trouble = failed
     if not failed and wrong > 0:
-        trouble = f"{wrong} wrong results"
-    elif not failed and p50_us == 0:
-        trouble = "a time of 0"
+        trouble = f"{wrong:.0f} wrong results"
+    elif not failed and (p50_us == 0 or size == 0):
+        trouble = "a time of 0" if size > 0 else "a size of 0"
     rounds = result.value.get("rounds_us")
     sets = max(1, len(rounds) if isinstance(rounds, list) else 1) * max(1, workers if isinstance(workers, int) else 1)
     try:
         distribution = sorted((float(share), us) for share, us in result.pairs("distribution_us"))
     except ValueError as error:
         raise Problem(f"{result.where}: damaged: distribution_us: {error}") from None
-    return Row(label=path, path=path, what=result.text("what"), size=int(result.number("size")),
+    return Row(label=path, path=path, what=result.text("what"), size=size,
                min_us=times.number("min_us"), p50_us=p50_us, p99_us=times.number("p99_us"),
                p999_us=times.number("p999_us"), max_us=times.number("max_us"), samples=int(samples),
                samples_a_round=samples / sets, alg_bw=result.number("alg_bw"), bus_bw=result.number("bus_bw"),
@@ -171,6 +177,32 @@ def read_runs(files, globs):
         if labels and not any(run.rows for run in runs):
             raise Problem(f"--paths {' '.join(globs)}: matches none of: {', '.join(sorted(labels))}")
     return runs
+
+
+def parts_of(runs):
+    """name -> what belongs into one picture. `gradrail bench peers` measures exchanges and, for each way that libraries go,
+    puts: "ucx-posix: gradrail ucx". Only within such a group contenders took turns."""
+    parts = {}
+    for run in runs:
+        groups = {_group(row) for row in run.rows if row.what} - {""} if run.question == "peers" else set()
+        for name in ["", *sorted(groups)]:
+            rows = [row for row in run.rows if (_group(row) if _group(row) in groups else "") == name]
+            if name:
+                rows = [replace(row, label=row.label.removeprefix(f"{name}: ")) for row in rows]
+            part = replace(run, rows=rows)
+            if name:
+                part = replace(part, question="put", title=f"{run.title} (puts, {name})")
+            if rows or not groups:
+                parts.setdefault(name, []).append(part)
+    return parts
+
+
+def _group(row):
+    return row.path.partition(": ")[0] if ": " in row.path and not row.is_bound else ""
+
+
+def title_of(runs, options):
+    return options.title or " / ".join(dict.fromkeys(run.title for run in runs))
 
 
 def lines_of(rows):

@@ -2,7 +2,7 @@
 from matplotlib.patches import Patch
 
 from plotting import style
-from plotting.runs import size_text
+from plotting.runs import size_text, title_of
 
 MOST_PANELS = 4
 DARK = {"#0072B2", "#D55E00", "#009E73", "#8C564B"}  # white text on these
@@ -29,16 +29,16 @@ def stages(runs, options):
         return None, f"no row of {', '.join(map(size_text, options.sizes))} has stages"
     rows = [row for row in rows if row.size in sizes]
     names = list(dict.fromkeys(name for row in rows for name, _ in row.stages))
-    notes = ["stages are medians of their own; the mark is the median of the whole. Each size has a scale of its own"]
+    notes = ["stages are medians of their own; the figure beside a bar is their sum, the mark the median of the whole. "
+             "Each size has a scale of its own"]
     if len(sizes) < len(every):
         others = [size_text(size) for size in every if size not in sizes]
         notes.append(f"also recorded: {', '.join(others)} (--size draws them)")
-    left = min(0.3 + 0.075 * max(len(row.label) for row in rows), 3.4)
     groups = [[row for row in rows if row.size == size] for size in sizes]
     heights = [BAR * len(group) + 0.16 for group in groups]
-    figure, panels = style.sheet(runs, options.title or runs[0].title, notes,
+    figure, panels = style.sheet(runs, title_of(runs, options), notes,
                                  max(sum(heights), 0.22 * len(names) + 0.4 - 0.6 * (len(sizes) - 1)),
-                                 style.legend_width([*names, "median of the whole"]), len(sizes), heights, left, gap=0.6)
+                                 style.legend_width([*names, "median of the whole"]), len(sizes), heights, style.beside_width(rows), gap=0.6)
     width = figure.get_figwidth() * panels[0].get_position().width
     colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
     for axis, group, size in zip(panels, groups, sizes):
@@ -68,7 +68,7 @@ def _panel(axis, rows, size, colours, width):
                   gid=style.gid("whole", row.label, size))
     axis.set_xlim(0, longest)
     axis.set_ylim(len(rows) - 0.45, -0.55)
-    axis.set_yticks(range(len(rows)), [row.label for row in rows])
+    style.beside(axis, rows)
     axis.grid(axis="y", visible=False)
     axis.set_title(size_text(size), loc="left", fontsize=9.5, fontweight="bold", pad=3)
 

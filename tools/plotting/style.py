@@ -12,7 +12,7 @@ WIDTH = 9.3  # inches: 1023 pixels, as wide as a README is shown
 DPI = 110
 LEFT, RIGHT_MARGIN, TOP, XLABEL = 0.98, 0.15, 0.62, 0.56
 FOOTER_LINE = 0.155
-LEGEND_CHARACTERS = 32
+LEGEND_CHARACTERS, BESIDE_CHARACTERS = 32, 46
 # Okabe and Ito, Color Universal Design (2008), without the yellow that white paper swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "osD^vPX*<>"
@@ -87,6 +87,16 @@ def sheet(runs, title, notes, plot_height, legend_width, panels=1, heights=None,
 
 def legend_width(labels):
     return 0.65 + 0.068 * max(len(line) for label in labels for line in wrapped(label).split("\n"))
+
+
+def beside(axis, rows):
+    """The rows' names on their left."""
+    names = [row.label if len(row.label) <= BESIDE_CHARACTERS else row.label[:BESIDE_CHARACTERS - 1] + "…" for row in rows]
+    axis.set_yticks(range(len(rows)), names)
+
+
+def beside_width(rows):
+    return 0.3 + 0.075 * min(max(len(row.label) for row in rows), BESIDE_CHARACTERS)
 
 
 def wrapped(label):

@@ -2,7 +2,7 @@
 import statistics
 
 from plotting import style
-from plotting.runs import lines_of, size_text
+from plotting.runs import lines_of, size_text, title_of
 
 MOST_BANDS = 3  # beyond that they lie over one another; whiskers beside one another do not
 FEW_SAMPLES = 100  # of a round: its 99th percentile is its maximum
@@ -36,7 +36,7 @@ def latency(runs, options):
     few = any(row.samples_a_round < FEW_SAMPLES for row in rows)
     notes = ["line: median over the rounds of a round's median; spread: from the fastest of all to the 99th percentile"
              + (" (which is the slowest where a round has fewer than 100 samples)" if few else "")]
-    title = options.title or runs[0].title
+    title = title_of(runs, options)
     if len({row.size for row in rows}) == 1:
         return _range_chart(runs, rows, title, notes, f"{latency_words(runs)} (µs)"), None
     return _latency_lines(runs, rows, title, notes), None
@@ -80,8 +80,7 @@ def _spread(axis, label, line, xs, colour, bands):
 def _range_chart(runs, rows, title, notes, words):
     """One size: a line for each path, from its fastest to its 99th percentile, with a dot at the median."""
     looks = style.styles([row for run in runs for row in run.rows])
-    left = 0.3 + 0.075 * max(len(row.label) for row in rows)
-    figure, (axis,) = style.sheet(runs, title, notes, 0.5 + 0.34 * len(rows), 0.7, left=min(left, 4.0))
+    figure, (axis,) = style.sheet(runs, title, notes, 0.5 + 0.34 * len(rows), 0.7, left=style.beside_width(rows))
     for index, row in enumerate(rows):
         colour = looks[row.label]["color"]
         kind = "bound" if row.is_bound else "series"
@@ -92,7 +91,7 @@ def _range_chart(runs, rows, title, notes, words):
         axis.annotate(f"{row.p50_us:,.4g}", (row.p50_us, index), xytext=(0, 5), textcoords="offset points", ha="center",
                       fontsize=7.5)
     axis.set_xscale("log")
-    axis.set_yticks(range(len(rows)), [row.label for row in rows])
+    style.beside(axis, rows)
     axis.set_ylim(len(rows) - 0.4, -0.7)
     style.log_ticks(axis.xaxis, *axis.get_xlim())
     axis.set_xlabel(f"{words}, {size_text(rows[0].size)}")
@@ -104,10 +103,11 @@ def bandwidth(runs, options):
             if row.what != "latency" and not row.trouble and _bandwidth_of(row, options) > 0]
     if not any(not row.is_bound for row in rows):
         return None, "no path has a bandwidth (of `put`, only its rows of bandwidth do)"
-    derived = words_of(runs, BUS, "gradient and parameters, 2 × size / time") if options.bandwidth == "bus" else "size / time"
+    bus = options.bandwidth == "bus"
+    derived = words_of(runs, BUS, "gradient and parameters, 2 × size / time") if bus else "size / time"
     words = f"{options.bandwidth} bandwidth (10⁹ bytes/s)"
-    title = options.title or runs[0].title
-    note = [f"{options.bandwidth} bandwidth: {derived}" if derived else f"{options.bandwidth} bandwidth, as each run derives it"]
+    title = title_of(runs, options)
+    note = [f"{options.bandwidth} bandwidth: {derived or 'as each question derives it'}"]
     if len({row.size for row in rows}) == 1:
         return _bars(runs, rows, title, note, words, options), None
     return _bandwidth_lines(runs, rows, title, note, words, options), None
@@ -162,11 +162,10 @@ def _memory_note(memory):
 
 def _bars(runs, rows, title, note, words, options):
     looks = style.styles([row for run in runs for row in run.rows])
-    left = 0.3 + 0.075 * max(len(row.label) for row in rows)
     memory = options.bandwidth == "bus" and any(row.bound_bw > 0 for row in rows)
     if memory:
         note = note + ["dashes: speed of memory, measured beside each path over as many bytes as that path touches"]
-    figure, (axis,) = style.sheet(runs, title, note, 0.5 + 0.34 * len(rows), 0.7, left=min(left, 4.0))
+    figure, (axis,) = style.sheet(runs, title, note, 0.5 + 0.34 * len(rows), 0.7, left=style.beside_width(rows))
     for index, row in enumerate(rows):
         value = _bandwidth_of(row, options)
         bar, = axis.barh(index, value, height=0.62, color=looks[row.label]["color"], alpha=0.45 if row.is_bound else 0.9)
@@ -175,7 +174,7 @@ def _bars(runs, rows, title, note, words, options):
         if memory and row.bound_bw > 0:
             axis.vlines(row.bound_bw, index - 0.42, index + 0.42, color="black", linewidth=1.4, linestyle=(0, (3, 1.5)),
                         gid=style.gid("bound memory", row.label))
-    axis.set_yticks(range(len(rows)), [row.label for row in rows])
+    style.beside(axis, rows)
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.grid(axis="y", visible=False)
     axis.set_xlabel(f"{words}, {size_text(rows[0].size)}")
