@@ -38,7 +38,8 @@ def stages(runs, options):
     heights = [BAR * len(group) + 0.16 for group in groups]
     figure, panels = style.sheet(runs, title_of(runs, options), notes,
                                  max(sum(heights), 0.22 * len(names) + 0.4 - 0.6 * (len(sizes) - 1)),
-                                 style.legend_width([*names, "median of the whole"]), len(sizes), heights, style.beside_width(rows), gap=0.6)
+                                 style.legend_width([*names, "median of the whole"]), len(sizes), heights,
+                                 style.beside_width(rows), gap=0.6)
     width = figure.get_figwidth() * panels[0].get_position().width
     colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
     for axis, group, size in zip(panels, groups, sizes):
