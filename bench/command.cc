@@ -42,6 +42,11 @@ void add_peers_flags(CLI::App& app, Options& options) {
                "puts: all of them run before whatever else the machine does; needs CAP_SYS_NICE");
 }
 
+void add_paths_flags(CLI::App& app, Options& options) {
+  add_exchange_flags(app, options);
+  app.add_option("--on", options.on, "GPU of the rows in GPU memory, gpu:N; gpu:0 where nothing is said");
+}
+
 void add_replay_flags(CLI::App& app, Options& options) {
   app.add_option("file", options.file, "layer list: a file, or the name of one that comes along")->required();
   add_exchange_flags(app, options);
@@ -51,8 +56,7 @@ void add_replay_flags(CLI::App& app, Options& options) {
 
 const std::vector<Question>& questions() {
   static const std::vector<Question> list = {
-      {"paths", "one exchange over every path of this host, and why not over the others", add_exchange_flags,
-       ask_paths},
+      {"paths", "one exchange over every path of this host, and why not over the others", add_paths_flags, ask_paths},
       {"exchange", "the whole step: gradients pushed, applied, parameters back", add_exchange_flags, ask_exchange},
       {"incast", "N workers at one shard: what each gets, and how evenly", add_exchange_flags, ask_incast},
       {"put", "latency and bandwidth of one-sided puts", add_put_flags, ask_put},

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "bench/apart.h"
+#include "bench/device_variables.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "ps/server.h"
@@ -66,7 +67,8 @@ nlohmann::json serve(const ExchangeLoad& load, Shared& shared) {
                          .rdma_only = load.rdma_only,
                          .ofi_provider = load.ofi_provider,
                          .worker_names = worker_names(load.workers),
-                         .wait = wait_of(load)});
+                         .wait = wait_of(load),
+                         .device = load.ps_device});
   shared.port = server.ok() ? (*server)->port() : -1;
   if (!server.ok()) return {{"failed", std::string(message_of(server.status()))}};
   const std::atomic<bool> stop = false;
@@ -98,7 +100,7 @@ class Worker {
  private:
   absl::Status measure() {
     GRADRAIL_RETURN_IF_ERROR(join());
-    write_gradient();
+    GRADRAIL_RETURN_IF_ERROR(write_gradient());
     for (uint64_t i = 0; i < kCalibration; ++i) GRADRAIL_RETURN_IF_ERROR(one());
     const absl::StatusOr<uint64_t> count = agree_on_count();
     if (!count.ok()) return count.status();
@@ -125,6 +127,7 @@ class Worker {
     options.cluster = {.ps = {fmt::format("{}:{}", load_.bind_host, shared_.port.load())},
                        .workers = worker_names(load_.workers)};
     if (load_.bucket_bytes > 0) options.bucket_bytes = load_.bucket_bytes;
+    GRADRAIL_RETURN_IF_ERROR(open_gpu(options));
     absl::StatusOr<std::unique_ptr<worker::Client>> joined = worker::Client::join(std::move(options), schema());
     if (!joined.ok()) return joined.status();
     client_ = *std::move(joined);
@@ -134,7 +137,25 @@ class Worker {
     const worker::ClientStats stats = client_->stats();
     if (!stats.path_bytes.empty()) path_ = stats.path_bytes.front().path;
     if (!stats.paths.empty()) why_ = stats.paths.front();
+    if (device_ != nullptr) {
+      path_ += fmt::format(", {}", load_.gpu);
+      why_ += fmt::format("; {}", client_->gpu_text());
+    }
     return client_->barrier("joined");
+  }
+
+  absl::Status open_gpu(worker::ClientOptions& options) {
+    if (load_.gpu.empty()) return absl::OkStatus();
+    size_t elements = 0;
+    for (const ps::Tensor& tensor : schema()) elements += tensor.elements();
+    absl::StatusOr<std::unique_ptr<DeviceVariables>> device = DeviceVariables::create(load_.gpu, elements);
+    if (!device.ok()) return device.status();
+    device_ = *std::move(device);
+    options.device = device_->memory();
+    options.require_device = load_.gpu_way != worker::GpuWay::staged;
+    options.gpu_ways.clear();
+    if (options.require_device) options.gpu_ways.push_back(load_.gpu_way);
+    return absl::OkStatus();
   }
 
   size_t tensors() const { return std::max<size_t>(1, load_.layers.size()); }
@@ -157,15 +178,18 @@ class Worker {
     return static_cast<float>(who + 1 + element % kPatterns);
   }
 
-  void write_gradient() {
+  absl::Status write_gradient() {
+    std::vector<float> all;  // as the GPU has them, one behind the other
     for (size_t tensor = 0; tensor < tensors(); ++tensor) {
       const absl::Span<float> values = client_->gradients(tensor);
       for (size_t i = 0; i < values.size(); ++i) values[i] = gradient(index_, i);
+      if (device_ != nullptr) all.insert(all.end(), values.begin(), values.end());
     }
+    return device_ == nullptr ? absl::OkStatus() : device_->write_gradients(all);
   }
 
   absl::Status one() {
-    if (load_.touch) write_gradient();
+    if (load_.touch) GRADRAIL_RETURN_IF_ERROR(write_gradient());
     const TimePoint begin = Clock::now();
     for (size_t i = 0; i < load_.layers.size(); ++i) {
       while (static_cast<double>(nanoseconds_since(begin)) * 1e-3 < load_.layers[i].ready_us) {
@@ -201,6 +225,7 @@ class Worker {
   absl::Status check() {
     GRADRAIL_RETURN_IF_ERROR(client_->barrier("measured"));
     GRADRAIL_RETURN_IF_ERROR(client_->pull());
+    GRADRAIL_RETURN_IF_ERROR(client_->fetch());
     float wanted[kPatterns] = {};
     for (uint32_t pattern = 0; pattern < kPatterns; ++pattern) wanted[pattern] = expected(pattern);
     for (size_t tensor = 0; tensor < tensors(); ++tensor) {
@@ -232,6 +257,7 @@ class Worker {
   const ExchangeLoad& load_;
   Shared& shared_;
   const uint32_t index_;
+  std::unique_ptr<DeviceVariables> device_;  ///< null: in host memory. Outlives the client
   std::unique_ptr<worker::Client> client_;
   std::vector<double> micros_;
   std::string path_, why_;

@@ -7,6 +7,7 @@
 #include "bench/report.h"
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
+#include "worker/client.h"
 
 namespace gradrail::bench {
 
@@ -16,7 +17,10 @@ struct ExchangeLoad {
   std::string ofi_provider;
   bool rdma_only = false;
   std::string bind_host = "127.0.0.1";
-  uint64_t bytes = 0;  ///< of one worker's gradient
+  std::string gpu;  ///< "gpu:N": gradients and parameters of workers are in that GPU's memory; "": in the host's
+  worker::GpuWay gpu_way = worker::GpuWay::staged;  ///< … and leave it this way or not at all
+  std::string ps_device = "host";                   ///< where the server's parameters are
+  uint64_t bytes = 0;                               ///< of one worker's gradient
   uint32_t workers = 1;
   uint32_t shards = 1;
   ps::ModeKind mode = ps::ModeKind::sync;

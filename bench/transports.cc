@@ -8,15 +8,23 @@
 namespace gradrail::bench {
 namespace {
 
-std::string try_to_open(const transport::Transport& transport, const Options& options, bool rdma_only) {
+/// Fills in what only opening it shows.
+void try_to_open(const transport::Transport& transport, const Options& options, TransportChoice& choice) {
   Apart opens([&]() -> nlohmann::json {
-    const absl::Status status =
-        transport.open({.bind_host = options.bind_host, .rdma_only = rdma_only, .ofi_provider = options.ofi_provider})
-            .status();
-    return status.ok() ? std::string() : std::string(message_of(status));
+    const auto context = transport.open(
+        {.bind_host = options.bind_host, .rdma_only = choice.rdma_only, .ofi_provider = options.ofi_provider});
+    if (!context.ok()) return {{"unusable", std::string(message_of(context.status()))}};
+    const transport::GpuWays& gpu = (*context)->capabilities().gpu;
+    return {{"no_dma_buf", gpu.why_no_dma_buf}, {"no_peer_memory", gpu.why_no_peer_memory}};
   });
-  const absl::StatusOr<nlohmann::json> why = opens.result(Clock::now() + std::chrono::seconds(20));
-  return why.ok() ? why->get<std::string>() : std::string(message_of(why.status()));
+  const absl::StatusOr<nlohmann::json> answer = opens.result(Clock::now() + std::chrono::seconds(20));
+  if (!answer.ok()) {
+    choice.unusable = std::string(message_of(answer.status()));
+  } else if (answer->contains("unusable")) {
+    choice.unusable = answer->at("unusable").get<std::string>();
+  } else {
+    choice.gpu = {.why_no_dma_buf = answer->at("no_dma_buf"), .why_no_peer_memory = answer->at("no_peer_memory")};
+  }
 }
 
 }  // namespace
@@ -34,11 +42,10 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
     if (!found.ok()) return found.status();
     if ((*found)->in_process_only)
       return absl::InvalidArgumentError(name + " works within one process only: there is nothing to measure");
-    const bool rdma_only = (*found)->plugin && !with_sockets;
-    choices.push_back({.name = name,
-                       .rdma_only = rdma_only,
-                       .ofi_provider = options.ofi_provider,
-                       .unusable = try_to_open(**found, options, rdma_only)});
+    TransportChoice choice{
+        .name = name, .rdma_only = (*found)->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
+    try_to_open(**found, options, choice);
+    choices.push_back(std::move(choice));
   }
   return choices;
 }

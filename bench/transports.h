@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/options.h"
+#include "transport/capabilities.h"
 
 namespace gradrail::bench {
 
@@ -13,6 +14,7 @@ struct TransportChoice {
   bool rdma_only = false;    ///< only by an RDMA device
   std::string ofi_provider;  ///< "": libfabric's best
   std::string unusable;      ///< why it cannot be opened; "": it can
+  transport::GpuWays gpu;    ///< when it can
 };
 
 /// Those that the options name, or all, each tried by opening it (in a process of its own: some libraries do not stand

@@ -162,7 +162,7 @@ class Ends(BenchTest):
     def test_with_its_tasks(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             with self.subTest(signal=number):
-                self.ended_while(["gradrail"], number, 128 + number, "exchange", "--transport", "tcp", "--seconds", 20)
+                self.ended_while([pathlib.Path(cluster.binary()).name[:15]], number, 128 + number, "exchange", "--transport", "tcp", "--seconds", 20)
 
     def test_with_programs_of_others(self):
         for programs in (["mpi_exchange"], ["gloo_exchange", "zeromq_exchange"]):
@@ -179,7 +179,57 @@ class Ends(BenchTest):
                          "-e", "8", "--seconds", 2)
 
     def test_killed(self):
-        self.ended_while(["gradrail"], signal.SIGKILL, -signal.SIGKILL, "exchange", "--transport", "shm", "--seconds", 20)
+        self.ended_while([pathlib.Path(cluster.binary()).name[:15]], signal.SIGKILL, -signal.SIGKILL, "exchange", "--transport", "shm", "--seconds", 20)
+
+
+class GpuPaths(BenchTest):
+    """Rows of `paths` in GPU memory: a simulated GPU, and a network device that reaches its memory."""
+    SIMULATED_GPU = pathlib.Path(os.environ["GRADRAIL_SIMULATED_GPU_DIR"])
+    SMALL = ["-b", "64K", "-e", "64K", *QUICK]
+    NIC = ["--plugin-dir", SIMULATED_GPU.parent / "simulated_nic", "--transport", "simnic,shm,tcp"]
+
+    def paths(self, words, *flags):
+        gpu = {"LD_LIBRARY_PATH": str(self.SIMULATED_GPU), "GRADRAIL_SIMULATED_GPU": words} if words else {}
+        return list(self.rows("paths", *self.SMALL, *flags, environment=gpu).values())
+
+    def assert_why(self, rows, path, why):
+        (row,) = [row for row in rows if row["path"] == path]
+        self.assertRegex(row["failed"], why)
+
+    def test_every_way_that_there_is(self):
+        for flags in ([], ["--workers", 2, "--shards", 2, "--touch", "--optimizer", "adam", "--bucket_kib", 16]):
+            with self.subTest(flags=flags):
+                rows = self.paths("devices=2", *self.NIC, *flags)
+                measured = {row["path"] for row in rows if not row["failed"]}
+                self.assertEqual({path for path in measured if path.endswith(", gpu:0")},
+                                 {"tcp gpu-direct(ipc), gpu:0", "shm gpu-direct(ipc), gpu:0", "tcp gpu-direct(dmabuf), gpu:0",
+                                  "tcp staged, gpu:0", "shm staged, gpu:0"})
+                self.assertEqual({row["nwrong"] for row in rows}, {0})
+                self.assert_why(rows, "tcp, gpu:0 dmabuf", "^tcp moves host memory only$")
+                self.assert_why(rows, "shm, gpu:0 peermem", "^shm moves host memory only$")
+                self.assert_why(rows, "simnic by an RDMA device, gpu:0 peermem", "^peermem: no peer-memory module: modprobe")
+
+    def test_another_gpu(self):
+        rows = self.paths("devices=2", "--transport", "tcp", "--on", "gpu:1")
+        self.assertLess({"tcp, gpu:1 dmabuf", "tcp staged, gpu:1"}, {row["path"] for row in rows})
+
+    def test_without_a_gpu_rows_say_why(self):
+        for words, flags, why in (("init=3", [], "driver does not start"), ("devices=1", ["--on", "gpu:7"], "no GPU 7")):
+            with self.subTest(words=words):
+                rows = self.paths(words, "--transport", "tcp", *flags)
+                on = flags[1] if flags else "gpu:0"
+                for way in ("ipc", "dmabuf", "peermem", "staged"):
+                    self.assert_why(rows, f"{on} {way}", why)
+                self.assertEqual(len(rows), 5)
+        self.assertRegex(self.bench("paths", "--on", "gpu:x", code=cluster.USAGE), "--on gpu:x: must be host or gpu:N")
+
+    def test_a_gpu_that_fails_keeps_nobody_waiting(self):
+        for words, path, why in (("memory=1M", "tcp, gpu:0 staged", "2097152 bytes of memory"),
+                                 ("lose=0@2", "tcp, gpu:0 ipc", "GPU was lost")):
+            with self.subTest(words=words):
+                rows = self.paths(words, "--transport", "tcp")
+                self.assert_why(rows, path, why)
+                self.assertEqual({row["path"] for row in rows if not row["failed"] and "gpu" not in row["path"]}, {"tcp"})
 
 
 class Words(BenchTest):
