@@ -179,13 +179,20 @@ class Worker {
   }
 
   absl::Status write_gradient() {
-    std::vector<float> all;  // as the GPU has them, one behind the other
+    if (device_ != nullptr) return write_on_device();
     for (size_t tensor = 0; tensor < tensors(); ++tensor) {
       const absl::Span<float> values = client_->gradients(tensor);
       for (size_t i = 0; i < values.size(); ++i) values[i] = gradient(index_, i);
-      if (device_ != nullptr) all.insert(all.end(), values.begin(), values.end());
     }
-    return device_ == nullptr ? absl::OkStatus() : device_->write_gradients(all);
+    return absl::OkStatus();
+  }
+
+  /// Past the host's copy: what arrives has to have come out of the GPU.
+  absl::Status write_on_device() {
+    std::vector<float> all;
+    for (size_t tensor = 0; tensor < tensors(); ++tensor)
+      for (size_t i = 0; i < client_->gradients(tensor).size(); ++i) all.push_back(gradient(index_, i));
+    return device_->write_gradients(all);
   }
 
   absl::Status one() {
