@@ -68,8 +68,8 @@ Times Times::of(std::vector<double>& micros) {
   const auto n = static_cast<double>(micros.size());
   const auto at = [&](double share) { return micros[std::min(micros.size() - 1, static_cast<size_t>(share * n))]; };
   const double mean = std::accumulate(micros.begin(), micros.end(), 0.0) / n;
-  std::vector<double> distribution_us;
-  for (const double share : kShares) distribution_us.push_back(at(share));
+  std::vector<double> distribution_us(kShares.size());
+  std::transform(kShares.begin(), kShares.end(), distribution_us.begin(), at);
   double squares = 0.0;
   for (const double value : micros) squares += (value - mean) * (value - mean);
   return {.count = micros.size(),
@@ -109,12 +109,14 @@ Figure merge(const std::vector<Figure>& rounds) {
   Figure merged = rounds.front();
   const auto over_rounds = [&](double Times::*value) {
     std::vector<double> values;
+    values.reserve(rounds.size());
     for (const Figure& round : rounds) values.push_back(round.times.*value);
     return median(std::move(values));
   };
   for (double Times::*value : {&Times::p50_us, &Times::mean_us, &Times::stdev_us, &Times::p99_us, &Times::p999_us})
     merged.times.*value = over_rounds(value);
   std::vector<Times> times;
+  times.reserve(rounds.size());
   for (const Figure& round : rounds) times.push_back(round.times);
   merged.times.distribution_us = median_distribution(times);
   merged.times.count = merged.wrong = 0;
