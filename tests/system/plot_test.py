@@ -1,6 +1,7 @@
 """`tools/plot`: what is in its pictures, read from the SVG, and what it says of files that cannot be drawn."""
 import copy
 import json
+import math
 import os
 import pathlib
 import re
@@ -17,7 +18,7 @@ PLOT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "plot"
 SVG = "{http://www.w3.org/2000/svg}"
 NO_MATPLOTLIB = 4
 SKIPPED = 77
-SHARES = (0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 0.9999)
+SHARES = (0.001, 0.005, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.995, 0.999, 0.9999)
 STAGES = (("copy to host", 0.0), ("post", 1.0), ("wire", 5.0), ("visible", 2.0), ("arrival seen", 0.01))
 
 
@@ -100,6 +101,23 @@ class Plot(cluster.ClusterTest):
         self.assertLess(socket[2][1], socket[0][1])
         self.assertAlmostEqual(shm[1][0] - shm[0][0], 6 / 8 * (shm[2][0] - shm[1][0]), delta=0.5)  # 2^6, then 2^8
 
+    def test_lines_are_medians(self):
+        rows = [row(path, size, us) for path, us in (("ten", 10.0), ("two", 2.0), ("one", 1.0)) for size in (64, 4096)]
+        for each in rows[2:4]:
+            each["percentiles"].update(min_us=0.1, mean_us=50, p99_us=80, max_us=90)
+        _, pictures = self.drawn(self.recorded(run_of(rows, "exchange")), "--kind", "latency")
+        ten, two, one = (pictures["latency"].path(f"series-{name}")[0][1] for name in ("ten", "two", "one"))
+        self.assertAlmostEqual((one - two) / (one - ten), math.log10(2), delta=0.01)
+
+    def test_bandwidth_is_the_one_asked_for(self):
+        rows = [row(path, size, 1.0, bus_bw=bus, alg_bw=alg)
+                for path, bus, alg in (("ten", 10, 1), ("two", 2, 1), ("one", 1, 100)) for size in (64, 4096)]
+        for bandwidth, expected in (("bus", math.log10(2)), ("alg", 1.0)):
+            _, pictures = self.drawn(self.recorded(run_of(rows, "exchange")), "--kind", "bandwidth", "--bandwidth", bandwidth)
+            ten, two, one = (pictures["bandwidth"].path(f"series-{name}")[0][1] for name in ("ten", "two", "one"))
+            self.assertAlmostEqual((one - two) / (one - ten), expected, delta=0.01)
+            self.assertIn(f"{bandwidth} bandwidth (10⁹ bytes/s)", pictures["bandwidth"].texts)
+
     def test_pictures_name_where_they_come_from(self):
         _, pictures = self.drawn(self.recorded(peers()))
         for picture in pictures.values():
@@ -148,13 +166,14 @@ class Plot(cluster.ClusterTest):
 
     def test_distribution_ends_where_the_samples_do(self):
         run = peers()
-        run["results"][4]["percentiles"]["iterations"] = 300  # three rounds of 100
+        run["config"]["workers"] = 2
+        run["results"][4]["percentiles"]["iterations"] = 600  # two workers, three rounds, 100 each
         _, pictures = self.drawn(self.recorded(run), "--kind", "cdf")
         picture = pictures["cdf"]
         self.assertEqual(picture.ids("series-"), ["series-gradrail-shm", "series-raw-socket"])
         self.assertEqual(picture.points("series-gradrail-shm"), 7)  # 1 % to 99 %
-        self.assertEqual(picture.points("series-raw-socket"), 9)  # 2000 samples a round: 0.1 % to 99.9 %
-        self.assertIn("gradrail shm (n\u00a0=\u00a0300)", picture.texts)
+        self.assertEqual(picture.points("series-raw-socket"), 11)  # 1000 each: 0.1 % to 99.9 %
+        self.assertIn("gradrail shm (n\u00a0=\u00a0600)", picture.texts)
         self.assertIn("time of one exchange (µs), 4 KiB", picture.texts)  # the middle of those that all have
         self.assertIn("99.9 %", picture.texts)
         rising = picture.path("series-raw-socket")
@@ -214,7 +233,10 @@ class Plot(cluster.ClusterTest):
 
     def test_the_same_run_makes_the_same_bytes(self):
         file = self.recorded(peers())
-        environment = dict(os.environ, PYTHONHASHSEED="1", MPLBACKEND="TkAgg", LC_ALL="C", SOURCE_DATE_EPOCH="1")
+        taste = self.folder / "matplotlibrc"
+        taste.write_text("axes.facecolor: red\nfont.size: 30\nsvg.fonttype: path\n")
+        environment = dict(os.environ, PYTHONHASHSEED="1", MPLBACKEND="TkAgg", LC_ALL="C", SOURCE_DATE_EPOCH="1",
+                           MATPLOTLIBRC=str(taste))
         self.drawn(file, prefix="one")
         self.assertEqual(plot(file, "-o", self.folder / "two", environment=environment).returncode, cluster.GOOD)
         for kind in ("latency", "bandwidth", "stages", "cdf"):
