@@ -265,7 +265,7 @@ def serve(options):
         try:
             request = json.loads(line)
             servers.stop() if request == "stop" else servers.start(Task(**request))
-        except RuntimeError as why:
+        except (RuntimeError, OSError) as why:  # OSError: no such program here
             answer = str(why)
         stream.write(json.dumps(answer) + "\n")
         stream.flush()

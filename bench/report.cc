@@ -117,8 +117,9 @@ void Report::print_row(const Figure& f) {
     fmt::print("  {:<28} {:>9} {:>11} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>6}", f.path,
                f.bytes, t.count, t.min_us, t.max_us, t.p50_us, t.mean_us, t.stdev_us, t.p99_us, t.p999_us, f.wrong);
   } else {
-    fmt::print("  {:<38} {:>10} {:>10} {:>7} {:>10.2f} {:>10.2f} {:>8.3f} {:>8.3f} {:>6}", f.path, f.bytes, f.count,
-               f.type, t.p50_us, t.p99_us, f.alg_gb_per_s(), f.bus_gb_per_s(), f.wrong);
+    const std::string p99 = t.p99_us > 0 ? fmt::format("{:.2f}", t.p99_us) : "-";  // programs of others may not tell
+    fmt::print("  {:<38} {:>10} {:>10} {:>7} {:>10.2f} {:>10} {:>8.3f} {:>8.3f} {:>6}", f.path, f.bytes, f.count,
+               f.type, t.p50_us, p99, f.alg_gb_per_s(), f.bus_gb_per_s(), f.wrong);
   }
   for (const auto& [name, value] : f.more) fmt::print(" {}={:.4g}", name, value);
   fmt::print("\n");
