@@ -454,7 +454,7 @@ def main():
         parser.error(f"no group is called {', '.join(unknown)}")
     options.sizes = [size_of(text) for text in options.sizes.split(",")]
     options.machine, options.commit = machine(), commit()
-    print(f"# puts beside the libraries themselves | {options.commit} | {options.machine} | {options.rounds} rounds of "
+    print(f"# puts beside the libraries themselves | {options.commit} | {options.machine} | {options.rounds} round{'s' * (options.rounds != 1)} of "
           f"{options.seconds} s | two hosts")
     print("# ours/it: how many times as much ours costs; below 1 ours is faster. Goal: 1.05. Round by round, and best against best.")
     comparison = Comparison(RemoteServers(options.peer, options.agent_port), options)
