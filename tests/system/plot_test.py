@@ -259,7 +259,7 @@ class Plot(cluster.ClusterTest):
         good = self.recorded(peers())
         self.assert_refused(r"none\.json: No such file", self.folder / "none.json")
         self.assert_refused("Is a directory", self.folder)
-        for text, words in (("", "not JSON"), ("{", "not JSON"), ("[" * 100000, "not JSON"), ("\xff", "not JSON|not of"),
+        for text, words in (("", "empty: the run .* did not come to its end"), ("{", "not JSON"), ("[" * 100000, "not JSON"), ("\xff", "not JSON|not of"),
                             ("[]", "not of `gradrail bench"), ('{"results": []}', "not of `gradrail bench"),
                             (json.dumps(run_of([])), "nothing to draw: latency: ")):
             with self.subTest(text=text[:40]):

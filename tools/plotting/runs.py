@@ -82,6 +82,8 @@ def read_run(file):
         raise Problem(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise Problem(f"{file}: not JSON but binary") from None
+    if not text.strip():
+        raise Problem(f"{file}: empty: the run that was to write it did not come to its end")
     try:
         run = json.loads(text)
     except (ValueError, RecursionError) as error:
