@@ -190,8 +190,11 @@ class Worker {
   /// Past the host's copy: what arrives has to have come out of the GPU.
   absl::Status write_on_device() {
     std::vector<float> all;
-    for (size_t tensor = 0; tensor < tensors(); ++tensor)
-      for (size_t i = 0; i < client_->gradients(tensor).size(); ++i) all.push_back(gradient(index_, i));
+    for (size_t tensor = 0; tensor < tensors(); ++tensor) {
+      const size_t first = all.size();
+      all.resize(first + client_->gradients(tensor).size());
+      for (size_t i = first; i < all.size(); ++i) all[i] = gradient(index_, i - first);
+    }
     return device_->write_gradients(all);
   }
 

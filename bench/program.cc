@@ -42,6 +42,7 @@ class Written {
 
 [[noreturn]] void become(const std::vector<std::string>& words, int output, int complaints) {
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const int nothing = open("/dev/null", O_RDONLY);
@@ -79,7 +80,7 @@ std::string find_program(const std::string& name) {
   std::string folders = path == nullptr ? "/usr/bin:/bin" : path;
   for (size_t start = 0; start <= folders.size();) {
     const size_t end = std::min(folders.find(':', start), folders.size());
-    const std::string candidate = fmt::format("{}/{}", folders.substr(start, end - start), name);
+    std::string candidate = fmt::format("{}/{}", folders.substr(start, end - start), name);
     if (end > start && access(candidate.c_str(), X_OK) == 0) return candidate;
     start = end + 1;
   }
