@@ -11,15 +11,19 @@ namespace {
 /// CUDA 12.0 (driver 525) is the first to run code for sm_90; its interface has everything that is required here.
 constexpr int kOldestVersion = 12000;
 
+constexpr const char* kLibrary = "libcuda.so.1";
+
 std::string version_words(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 }  // namespace
 
 absl::StatusOr<const Driver*> Driver::get() {
-  static const absl::StatusOr<std::unique_ptr<const Driver>> driver = load("libcuda.so.1");
+  static const absl::StatusOr<std::unique_ptr<const Driver>> driver = load(kLibrary);
   if (!driver.ok()) return driver.status();
   return driver->get();
 }
+
+bool Driver::is_installed() { return Library::open({kLibrary}).ok(); }
 
 absl::StatusOr<std::unique_ptr<const Driver>> Driver::load(const char* library) {
   std::unique_ptr<Driver> driver(new Driver);

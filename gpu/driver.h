@@ -16,6 +16,8 @@ class Driver {
   /// The host's, loaded by the first who asks; every later one gets the same answer.
   /// Errors  FAILED_PRECONDITION: none, too old, or one that does not start; says which and what to do.
   static absl::StatusOr<const Driver*> get();
+  /// Whether this host has NVIDIA's library at all, whatever it answers.
+  static bool is_installed();
   /// From a library of this name or path.
   static absl::StatusOr<std::unique_ptr<const Driver>> load(const char* library);
 

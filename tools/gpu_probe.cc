@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/device.h"
+#include "gpu/driver.h"
 
 namespace gradrail::tools {
 namespace {
@@ -24,10 +25,14 @@ namespace {
 /// A host with eight GPUs and no persistence daemon takes seconds to wake them.
 constexpr Duration kPatience = std::chrono::seconds(30);
 
+/// What the line of a driver that does not work begins with.
+constexpr std::string_view kFailed = "failed\t";
+
 /// In the child: a line for each GPU, "ordinal <tab> address <tab> name", or one that says why there is none.
 std::string ask_driver() {
   const absl::StatusOr<std::vector<gpu::DeviceInfo>> devices = gpu::list_devices();
-  if (!devices.ok()) return fmt::format("{}\n", message_of(devices.status()));
+  if (!devices.ok())
+    return fmt::format("{}{}\n", gpu::Driver::is_installed() ? kFailed : "", message_of(devices.status()));
   if (devices->empty()) return "the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES set?)\n";
   std::string text;
   for (const gpu::DeviceInfo& device : *devices) {
@@ -65,7 +70,7 @@ bool read_all(int from, std::string& text) {
 
 ProbedGpus parse(const std::string& text) {
   ProbedGpus found;
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+  for (const std::string line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const std::vector<std::string> parts = absl::StrSplit(line, '\t');
     ProbedGpu gpu;
     if (parts.size() == 3 &&
@@ -74,7 +79,8 @@ ProbedGpus parse(const std::string& text) {
       gpu.name = parts[2];
       found.gpus.push_back(gpu);
     } else {
-      found.why_none = std::string(line);
+      found.driver_failed = line.starts_with(kFailed);
+      found.why_none = found.driver_failed ? line.substr(kFailed.size()) : line;
     }
   }
   if (!found.gpus.empty()) found.why_none.clear();
@@ -104,9 +110,10 @@ ProbedGpus probe_gpus() {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (!answered)
-    return {.why_none =
-                fmt::format("the NVIDIA driver did not answer within {} s", kPatience / std::chrono::seconds(1))};
-  return text.empty() ? ProbedGpus{.why_none = how_it_ended(status)} : parse(text);
+    return {
+        .why_none = fmt::format("the NVIDIA driver did not answer within {} s", kPatience / std::chrono::seconds(1)),
+        .driver_failed = true};
+  return text.empty() ? ProbedGpus{.why_none = how_it_ended(status), .driver_failed = true} : parse(text);
 }
 
 }  // namespace gradrail::tools

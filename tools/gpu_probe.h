@@ -13,7 +13,8 @@ struct ProbedGpu {
 };
 struct ProbedGpus {
   std::vector<ProbedGpu> gpus;
-  std::string why_none;  ///< "" when there are some
+  std::string why_none;        ///< "" when there are some
+  bool driver_failed = false;  ///< there is a driver, and it does not work
 };
 
 /// Asks in a process of its own: who has spoken to the driver cannot fork tasks that use it, and a driver that hangs or

@@ -141,7 +141,8 @@ absl::StatusOr<HostPlan> make_plan(topology::Machine machine, const ProbedGpus& 
                 .machine = std::move(machine),
                 .placement = *std::move(placement),
                 .task_cpus = {},
-                .why_no_gpu = gpus->why_none};
+                .why_no_gpu = gpus->why_none,
+                .gpu_driver_failed = probed.driver_failed};
   GRADRAIL_RETURN_IF_ERROR(finish_choice(*gpus, options, plan.machine, plan.placement));
   return plan;
 }

@@ -31,6 +31,7 @@ struct HostPlan {
   topology::Placement placement;
   topology::CpuSet task_cpus;  ///< where --cores and --reserve keep a whole task; empty: it stays as it is
   std::string why_no_gpu;      ///< why towers are planned on CPUs; "": there are GPUs for them
+  bool gpu_driver_failed = false;
 };
 
 /// Warns when the machine cannot be read, which only costs speed. Prints the why-table where it was asked for.

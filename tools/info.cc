@@ -53,9 +53,12 @@ std::string try_gpu_memory(const transport::Transport& transport) {
 
 std::string describe(const gpu::DeviceInfo& device) {
   constexpr double kGib = 1 << 30;
-  const char* direct = !device.gpu_direct_rdma ? "not reachable by NICs"
-                       : device.dma_buf        ? "reachable by NICs (dma-buf, peer-memory module)"
-                                               : "reachable by NICs (peer-memory module, no dma-buf)";
+  const bool module = gpu::peer_memory_module().ok();
+  const char* direct = !device.gpu_direct_rdma    ? "not reachable by NICs"
+                       : device.dma_buf && module ? "reachable by NICs (dma-buf, peer-memory module)"
+                       : device.dma_buf           ? "reachable by NICs (dma-buf)"
+                       : module                   ? "reachable by NICs (peer-memory module, no dma-buf)"
+                                                  : "not reachable by NICs (no dma-buf, no peer-memory module)";
   const char* flush = !device.gpu_direct_rdma                            ? ""
                       : device.writes_flush == gpu::WritesFlush::none    ? ", their writes in order"
                       : device.writes_flush == gpu::WritesFlush::by_host ? ", their writes flushed by the host"

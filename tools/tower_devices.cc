@@ -21,8 +21,11 @@ TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
   const std::vector<topology::Gpu>& gpus = plan.machine.gpus;
   const bool idle = std::any_of(gpus.begin(), gpus.end(),
                                 [](const topology::Gpu& gpu) { return gpu.vendor == topology::Vendor::nvidia; });
-  if (idle && !plan.why_no_gpu.empty() && worker::computes_on_devices(options.flags.model)) {
-    spdlog::warn("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
+  if (!plan.why_no_gpu.empty() && worker::computes_on_devices(options.flags.model)) {
+    if (idle)
+      spdlog::warn("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
+    else if (plan.gpu_driver_failed)
+      spdlog::warn("towers compute on CPUs: {}", plan.why_no_gpu);
   }
   const auto on_cpu = std::count_if(towers_.begin(), towers_.end(), [](const Tower& t) { return t.ordinal < 0; });
   if (on_cpu == 0 || !plan.why_no_gpu.empty()) return;
@@ -75,12 +78,14 @@ absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& wo
   const auto none = [&](const std::string& why) -> absl::StatusOr<worker::DeviceMemory> {
     way_ = fmt::format("staged through pinned host memory ({})", why);
     if (!forbids_staging()) return worker::DeviceMemory{};
-    return absl::FailedPreconditionError(fmt::format("--gpu-direct {}: {}", direct_, why));
+    return absl::FailedPreconditionError(
+        fmt::format("--gpu-direct {}: {}; auto or staged would take what there is", direct_, why));
   };
   const worker::DeviceBlock block = workload.device_block();
   if (block.device == nullptr) {
-    return none(towers_.size() > 1 ? "several towers, averaged by the host, have their gradient there"
-                                   : "the tower is not on a GPU");
+    return none(towers_.size() > 1           ? "several towers, averaged by the host, have their gradient there"
+                : towers_[0].why_cpu.empty() ? "the tower is not on a GPU"
+                                             : "the tower is not on a GPU: " + towers_[0].why_cpu);
   }
   if (checksums_ && forbids_staging()) return none("--checksums are of bytes that pass through the host");
   const absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);

@@ -73,4 +73,23 @@ std::string explain(const std::vector<Candidate>& candidates, std::string_view c
   return fmt::format("{} ({})", path, fmt::join(reasons, "; "));
 }
 
+std::string explain_none(const std::vector<Candidate>& candidates) {
+  std::vector<std::pair<std::string, std::string>> by_reason;  // names, why
+  bool tried_tcp = false;
+  for (const Candidate& candidate : candidates) {
+    tried_tcp = tried_tcp || candidate.name == "tcp";
+    const auto same = std::find_if(by_reason.begin(), by_reason.end(),
+                                   [&](const auto& reason) { return reason.second == candidate.refused; });
+    if (same == by_reason.end()) {
+      by_reason.emplace_back(candidate.name, candidate.refused);
+    } else {
+      same->first += ", " + candidate.name;
+    }
+  }
+  std::string text;
+  for (const auto& [names, why] : by_reason) text += fmt::format("{}: {}; ", names, why);
+  return fmt::format("{}`gradrail doctor` says what is missing{}", text,
+                     tried_tcp ? "" : ", and --transport auto falls back to tcp");
+}
+
 }  // namespace gradrail::transport

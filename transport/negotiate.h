@@ -33,4 +33,7 @@ std::vector<Candidate> weigh(const std::vector<std::string>& order, const std::v
 /// `path`: Connection::path() of the chosen one, where it is known.
 std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen, std::string_view path = "");
 
+/// Where none is left: "ucx, ofi: no RDMA device …; tcp: …", and what to do about it.
+std::string explain_none(const std::vector<Candidate>& candidates);
+
 }  // namespace gradrail::transport

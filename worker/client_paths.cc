@@ -39,8 +39,8 @@ absl::Status Client::Impl::connect(ShardLink& link, TimePoint deadline) {
                       controls_[link.ps_index]->address(), candidate.name, candidate.refused));
     }
   }
-  const std::string why = fmt::format("shard {} at {}: no transport can be used ({})", link.shard_index,
-                                      controls_[link.ps_index]->address(), transport::explain(link.candidates, "none"));
+  const std::string why = fmt::format("shard {} at {}: no transport can be used: {}", link.shard_index,
+                                      controls_[link.ps_index]->address(), transport::explain_none(link.candidates));
   // Lists of the two ends that do not meet, a device that is not there: another start would end in the same way.
   return may_change ? absl::UnavailableError(why) : absl::FailedPreconditionError(why);
 }

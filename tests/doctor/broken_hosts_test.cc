@@ -131,6 +131,12 @@ const BrokenHost kHosts[] = {
        host.write("/observed/cuda", "failed: libcuda.so.1: cannot open shared object file");
      },
      "gpu-driver", State::missing, kVersion, "sudo apt install nvidia-open"},
+    {"DriverWithoutGpuThatDoesNotStart",
+     [](RecordedHost& host) {
+       host.remove(kVersion).remove("/sys/bus/pci/devices");
+       host.write("/observed/cuda", "failed: the NVIDIA driver does not start: CUDA_ERROR_UNKNOWN");
+     },
+     "gpu-driver", State::warning, "CUDA_ERROR_UNKNOWN", "nvidia-smi"},
     {"SmallBar1",
      [](RecordedHost& host) {
        host.write(std::string(kGpu) + "/resource",

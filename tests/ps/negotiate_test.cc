@@ -69,6 +69,12 @@ TEST(TransportWords, NameTheChosenAndWhyNotTheOthers) {
   EXPECT_EQ(explain({{"shm", ""}, {"tcp", "cut"}}, "shm"), "shm");
 }
 
+TEST(TransportWords, WhereNoneIsLeftReasonsAreToldOnceWithARemedy) {
+  EXPECT_EQ(explain_none({{"ucx", "no card"}, {"shm", "far"}, {"ofi", "no card"}}),
+            "ucx, ofi: no card; shm: far; `gradrail doctor` says what is missing, and --transport auto falls back to tcp");
+  EXPECT_EQ(explain_none({{"tcp", "cut"}}), "tcp: cut; `gradrail doctor` says what is missing");
+}
+
 TEST(HostIdentity, IsStable) {
   EXPECT_EQ(host_id(), host_id());
   EXPECT_THAT(host_id(), Not(HasSubstr("unknown-boot")));

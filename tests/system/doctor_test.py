@@ -63,6 +63,7 @@ class Doctor(cluster.ClusterTest):
 
     def test_flags_that_make_no_sense_are_refused(self):
         for flags, says in ((("--root", "/nowhere"), r"--root /nowhere"),
+                            (("--root", self.folder), r"neither proc nor sys"),
                             (("--root", "/tmp", "--record", "/tmp/x"), r"--record"),
                             (("--root", "/tmp", "--ps_hosts", "a:1"), r"--ps_hosts"),
                             (("--ps_hosts", "a:b:c"), r"--ps_hosts"),

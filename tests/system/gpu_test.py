@@ -87,6 +87,9 @@ class Gpu(cluster.ClusterTest):
             with self.subTest(why=why):
                 task = self.finished(*flags, "--epochs", 1, "--log_device_placement", on=on)
                 self.assert_says(task, rf"GPU: none: .*{why}")
+                # A driver that is there and does not work is worth a word; a host without one is not.
+                failed = "speaks" in why or "start" in why
+                self.assertEqual(task.has(f"W .*towers compute on CPUs: .*{why}"), failed, task.transcript())
                 self.refused(cluster.CONFIGURATION, [f"--no-soft-placement: no GPU can be used: .*{why}"], *flags,
                              "--no-soft-placement", environment=on)
                 self.refused(cluster.CONFIGURATION, [f"--gpu 0: no GPU can be used: .*{why}"], *flags, "--gpu", 0,

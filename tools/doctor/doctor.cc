@@ -74,6 +74,11 @@ absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
   if (!servers.ok()) return servers.status();
   absl::StatusOr<doctor::Tree> tree = doctor::Tree::open(flags.root);
   if (!tree.ok()) return tree.status();
+  if (!tree->is_folder("/proc") && !tree->is_folder("/sys")) {
+    return absl::NotFoundError(fmt::format(
+        "--root {}: neither proc nor sys can be read in it; name a folder that `gradrail doctor --record` made",
+        flags.root));
+  }
   if (!flags.record.empty()) GRADRAIL_RETURN_IF_ERROR(tree->record_to(flags.record));
   doctor::System system(*std::move(tree));
   doctor::Report report =

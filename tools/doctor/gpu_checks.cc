@@ -122,8 +122,13 @@ Finding look_at_bar1(Tree& tree, const GpuFacts& gpu) {
 
 Check check_gpu_driver(const GpuHost& host) {
   const char* const name = "gpu-driver";
-  if (host.gpus.empty() && host.module_line.empty()) return not_applicable(kTopic, name, kNoGpu);
   std::vector<Finding> findings;
+  if (host.gpus.empty() && host.module_line.empty()) {
+    if (host.cuda.ok() || absl::IsNotFound(host.cuda)) return not_applicable(kTopic, name, kNoGpu);
+    findings.push_back({State::warning, fmt::format("libcuda.so.1 is here: {}", message_of(host.cuda)),
+                        "if this host has a GPU, towers run on CPUs all the same", "nvidia-smi; dmesg | grep -i nvrm"});
+    return conclude(kTopic, name, std::move(findings));
+  }
   for (const GpuFacts& gpu : host.gpus) findings.push_back(look_at_binding(gpu));
   if (!host.module_line.empty()) {
     findings.push_back({State::ok, fmt::format("{}: {}{}", kVersionFile, host.module_version,

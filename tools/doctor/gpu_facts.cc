@@ -15,6 +15,7 @@ constexpr const char* kVersionFile = "/proc/driver/nvidia/version";
 
 absl::StatusOr<std::string> ask_cuda() {
   const absl::StatusOr<const gpu::Driver*> driver = gpu::Driver::get();
+  if (!driver.ok() && !gpu::Driver::is_installed()) return fmt::format("absent {}\n", message_of(driver.status()));
   if (!driver.ok()) return driver.status();
   std::string text = fmt::format("version {}\n", (*driver)->version_text());
   const absl::StatusOr<std::vector<gpu::DeviceInfo>> devices = gpu::list_devices(**driver);
@@ -36,6 +37,10 @@ void add_cuda(System& system, GpuHost& host) {
   const absl::StatusOr<std::string> text = system.observe("cuda", ask_cuda);
   host.cuda = text.status();
   if (!text.ok()) return;
+  if (text->starts_with("absent ")) {
+    host.cuda = absl::NotFoundError(printable(trimmed(text->substr(7))));
+    return;
+  }
   for (const std::string& line : lines_of(*text)) {
     const std::vector<std::string> words = words_of(line);
     if (words.size() == 2 && words[0] == "version") {

@@ -25,7 +25,7 @@ struct GpuHost {
   std::string module_line;              ///< first of /proc/driver/nvidia/version; "": no module
   std::string module_version;           ///< "580.65.06"
   bool open_module = false;             ///< NVIDIA's open kernel modules
-  absl::Status cuda;                    ///< why CUDA cannot be asked
+  absl::Status cuda;                    ///< why CUDA cannot be asked; NOT_FOUND: its library is not there
   std::optional<Version> cuda_version;  ///< the newest that the driver speaks
   std::string cuda_version_source;
 };
