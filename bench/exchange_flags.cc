@@ -27,6 +27,10 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_option("--mode", options.mode, "sync or async");
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov, adam")->capture_default_str();
   app.add_option("--bucket_kib", options.bucket_kib, "unit that is pushed and applied; 0: the client's own");
+  app.add_flag("--stages,!--no-stages,!--no_stages", options.stages, "say where the time goes, from a second run");
+  app.add_flag("--no-sum,--no_sum", options.no_sum, "leave out: sum (one gradient stands for all)");
+  app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "leave out: optimizer (the mean is stored)");
+  app.add_flag("--no-return,--no_return", options.no_return, "leave out: parameters on the way back");
   app.add_flag("--touch", options.touch, "workers write their gradients before each exchange (not timed)");
 }
 
@@ -51,16 +55,20 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
                       .touch = options.touch,
                       .block = options.block || crowded,
                       .check = options.check,
+                      .stages = options.stages.value_or(options.question == "exchange"),
+                      .ablation = {options.no_sum, options.no_optimizer, options.no_return},
                       .seconds = options.seconds,
                       .iterations = options.iterations,
                       .warmup = options.warmup};
 }
 
 std::string describe(const ExchangeLoad& load) {
-  return fmt::format(
-      "{} worker{}, {} shard{}, {}, {}, gradient {}, {}", load.workers, load.workers == 1 ? "" : "s", load.shards,
-      load.shards == 1 ? "" : "s", ps::mode_name(load.mode), ps::optimizer_name(load.optimizer),
-      load.touch ? "written anew each time" : "not touched between exchanges", load.block ? "blocking" : "spinning");
+  const std::string without = left_out(load);
+  return fmt::format("{} worker{}, {} shard{}, {}, {}, gradient {}, {}{}{}", load.workers, load.workers == 1 ? "" : "s",
+                     load.shards, load.shards == 1 ? "" : "s", ps::mode_name(load.mode),
+                     ps::optimizer_name(load.optimizer),
+                     load.touch ? "written anew each time" : "not touched between exchanges",
+                     load.block ? "blocking" : "spinning", without.empty() ? "" : ", NOT CHECKED, without ", without);
 }
 
 ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t bytes) {
@@ -88,6 +96,7 @@ void add_ranks(const ExchangeLoad& load, const std::vector<TransportChoice>& cho
     ExchangeLoad probe = with(load, choice, 4 * sizeof(float) * load.shards);
     probe.iterations = probe.warmup = 1;
     probe.layers.clear();
+    probe.stages = false;
     const ExchangeResult result = run_exchange(probe);
     if (!result.figure.failed.empty()) continue;
     for (const Rank& rank : result.ranks) report.rank(rank);

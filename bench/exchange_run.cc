@@ -12,7 +12,9 @@
 #include "base/status.h"
 #include "bench/apart.h"
 #include "bench/device_variables.h"
+#include "bench/stages.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
 #include "ps/server.h"
 #include "worker/client.h"
@@ -25,11 +27,18 @@ constexpr Duration kStartUp = std::chrono::seconds(20);  // joining, first touch
 constexpr uint64_t kCalibration = 5;                     // exchanges that the others' number is reckoned from
 constexpr uint64_t kMostIterations = 1'000'000;
 constexpr uint32_t kPatterns = 4;
+constexpr size_t kMarks = 16384;  // of a task: some thousands of small exchanges, ten of 64 MiB
 
 /// What the processes of a run tell each other beside what is measured.
 struct Shared {
   std::atomic<int> port{0};             ///< of the server; negative: it could not start
   std::atomic<uint64_t> iterations{0};  ///< timed ones of each worker, said by worker 0; the highest bit: it gave up
+};
+
+/// What the tasks of a run give back beside the result.
+struct Recordings {
+  std::vector<Mark> workers;
+  std::vector<Mark> shards;
 };
 
 class SharedPage {
@@ -68,13 +77,16 @@ nlohmann::json serve(const ExchangeLoad& load, Shared& shared) {
                          .ofi_provider = load.ofi_provider,
                          .worker_names = worker_names(load.workers),
                          .wait = wait_of(load),
-                         .device = load.ps_device});
+                         .device = load.ps_device,
+                         .marks = load.stages ? kMarks : 0,
+                         .ablation = load.ablation});
   shared.port = server.ok() ? (*server)->port() : -1;
   if (!server.ok()) return {{"failed", std::string(message_of(server.status()))}};
   const std::atomic<bool> stop = false;
   const absl::Status ended = (*server)->wait_finished(stop);
+  const std::vector<Mark> marks = (*server)->marks();
   server->reset();  // lets the answer to Leave out
-  nlohmann::json result = {{"rank", rank_json("ps/0")}};
+  nlohmann::json result = {{"rank", rank_json("ps/0")}, {"marks", to_json(marks)}};
   if (!ended.ok()) result["failed"] = std::string(message_of(ended));
   return result;
 }
@@ -94,7 +106,10 @@ class Worker {
     figure.wrong = wrong_;
     figure.path = path_;
     figure.why = why_;
-    return {{"figure", to_json(figure)}, {"seconds", seconds_}, {"rank", rank_json(fmt::format("worker/{}", index_))}};
+    return {{"figure", to_json(figure)},
+            {"seconds", seconds_},
+            {"rank", rank_json(fmt::format("worker/{}", index_))},
+            {"marks", to_json(marks_)}};
   }
 
  private:
@@ -110,7 +125,8 @@ class Worker {
     const TimePoint start = Clock::now();
     for (uint64_t i = 0; i < *count; ++i) GRADRAIL_RETURN_IF_ERROR(one());
     seconds_ = seconds_since(start);
-    if (load_.check) GRADRAIL_RETURN_IF_ERROR(check());
+    marks_ = client_->marks();
+    if (load_.check && !load_.ablation.any()) GRADRAIL_RETURN_IF_ERROR(check());
     return client_->leave();
   }
 
@@ -123,7 +139,8 @@ class Worker {
                                   .ofi_provider = load_.ofi_provider,
                                   .bind_host = load_.bind_host,
                                   .wait = wait_of(load_),
-                                  .join_timeout = kStartUp};
+                                  .join_timeout = kStartUp,
+                                  .marks = load_.stages ? kMarks : 0};
     options.cluster = {.ps = {fmt::format("{}:{}", load_.bind_host, shared_.port.load())},
                        .workers = worker_names(load_.workers)};
     if (load_.bucket_bytes > 0) options.bucket_bytes = load_.bucket_bytes;
@@ -273,6 +290,7 @@ class Worker {
   std::string path_, why_;
   double seconds_ = 0.0;
   uint64_t wrong_ = 0;
+  std::vector<Mark> marks_;
 };
 
 Rank rank_from(const nlohmann::json& json) {
@@ -303,7 +321,8 @@ Times over_workers(const std::vector<Times>& workers) {
 }
 
 /// Takes a process' answer into the result; false: it failed, and the figure says why.
-bool take(const absl::StatusOr<nlohmann::json>& answer, const std::string& task, ExchangeResult& result) {
+bool take(const absl::StatusOr<nlohmann::json>& answer, const std::string& task, ExchangeResult& result,
+          std::vector<Mark>& marks) {
   Figure& figure = result.figure;
   if (!answer.ok()) {
     figure.failed = fmt::format("{} {}", task, message_of(answer.status()));
@@ -311,6 +330,8 @@ bool take(const absl::StatusOr<nlohmann::json>& answer, const std::string& task,
     figure.failed = fmt::format("{}: {}", task, answer->at("failed").get<std::string>());
   } else {
     result.ranks.push_back(rank_from(answer->at("rank")));
+    const std::vector<Mark> recorded = marks_from(answer->at("marks"));
+    marks.insert(marks.end(), recorded.begin(), recorded.end());
     if (!answer->contains("figure")) return true;
     const Figure one = figure_from(answer->at("figure"));
     figure.path = one.path;
@@ -323,7 +344,7 @@ bool take(const absl::StatusOr<nlohmann::json>& answer, const std::string& task,
   return false;
 }
 
-void run_tasks(const ExchangeLoad& load, Shared& shared, ExchangeResult& result) {
+void run_tasks(const ExchangeLoad& load, Shared& shared, ExchangeResult& result, Recordings& recordings) {
   const TimePoint deadline =
       Clock::now() + 2 * kStartUp + std::chrono::milliseconds(static_cast<int64_t>(load.seconds * 8000));
   Apart server([&] { return serve(load, shared); });
@@ -333,13 +354,11 @@ void run_tasks(const ExchangeLoad& load, Shared& shared, ExchangeResult& result)
     for (uint32_t i = 0; i < load.workers; ++i)
       workers.emplace_back([&load, &shared, i] { return Worker(load, shared, i).run(); });
   for (size_t i = 0; i < workers.size(); ++i)
-    if (!take(workers[i].result(deadline), fmt::format("worker/{}", i), result)) return;
-  take(server.result(deadline), "ps/0", result);
+    if (!take(workers[i].result(deadline), fmt::format("worker/{}", i), result, recordings.workers)) return;
+  take(server.result(deadline), "ps/0", result, recordings.shards);
 }
 
-}  // namespace
-
-ExchangeResult run_exchange(const ExchangeLoad& load) {
+ExchangeResult run_once(const ExchangeLoad& load, Recordings& recordings) {
   ExchangeResult result;
   result.figure.path = load.transport;
   result.figure.bytes = load.bytes;
@@ -351,8 +370,37 @@ ExchangeResult run_exchange(const ExchangeLoad& load) {
     result.figure.failed = "no memory";
     return result;
   }
-  run_tasks(load, *page.get(), result);
+  run_tasks(load, *page.get(), result, recordings);
   if (result.figure.failed.empty()) result.figure.times = over_workers(result.workers);
+  return result;
+}
+
+/// In a run of its own, since marks take time, too.
+std::vector<std::pair<std::string, double>> measure_stages(ExchangeLoad load) {
+  load.check = false;
+  load.seconds /= 4;
+  Recordings recordings;
+  const ExchangeResult result = run_once(load, recordings);
+  if (!result.figure.failed.empty()) return {};
+  return stages_of(recordings.workers, recordings.shards, !load.layers.empty());
+}
+
+}  // namespace
+
+std::string left_out(const ExchangeLoad& load) {
+  std::vector<std::string> parts;
+  if (load.ablation.no_sum) parts.push_back("sum");
+  if (load.ablation.no_optimizer) parts.push_back("optimizer");
+  if (load.ablation.no_return) parts.push_back("return of parameters");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+ExchangeResult run_exchange(const ExchangeLoad& load) {
+  ExchangeLoad timed = load;
+  timed.stages = false;
+  Recordings none;
+  ExchangeResult result = run_once(timed, none);
+  if (load.stages && result.figure.failed.empty()) result.figure.stages = measure_stages(load);
   return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include "bench/figure.h"
 #include "bench/report.h"
+#include "ps/ablation.h"
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
 #include "worker/client.h"
@@ -29,6 +30,8 @@ struct ExchangeLoad {
   bool touch = false;         ///< the gradient is written anew before each exchange, as training does; not timed
   bool block = false;         ///< processes block instead of spinning
   bool check = true;
+  bool stages = false;      ///< a second run, shorter, tells where the time goes
+  ps::Ablation ablation;    ///< with any of it results are not checked
   double seconds = 0.3;     ///< timed
   uint64_t iterations = 0;  ///< timed, of each worker; 0: as many as fill `seconds`
   uint64_t warmup = 0;      ///< 0: a tenth of those
@@ -46,6 +49,9 @@ struct ExchangeResult {
   std::vector<Rank> ranks;     ///< of all processes
   double seconds = 0.0;        ///< of the timed part, the longest worker's
 };
+
+/// What a load leaves out, in words; "": nothing.
+std::string left_out(const ExchangeLoad& load);
 
 /// The result's figure.failed says why there is none. Figures are of one exchange: from before the push to after the
 /// last fresh parameter; with layers, of one step.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,10 @@ struct Options {
   uint32_t bucket_kib = 0;  ///< 0: the client's own
   uint32_t window = 32;     ///< put: between two notices, at most
   bool touch = false;
+  std::optional<bool> stages;  ///< none: the question's own
+  bool no_sum = false;
+  bool no_optimizer = false;
+  bool no_return = false;
   bool block = false;
   std::string on = "host";  ///< apply: "host" or "gpu:N"
   std::string file;         ///< replay

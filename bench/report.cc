@@ -123,6 +123,10 @@ void Report::print_row(const Figure& f) {
   }
   for (const auto& [name, value] : f.more) fmt::print(" {}={:.4g}", name, value);
   fmt::print("\n");
+  if (f.stages.empty()) return;
+  std::string text;
+  for (const auto& [name, value] : f.stages) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : " | ", name, value);
+  fmt::print("#   {}\n", text);
 }
 
 void Report::add(Figure f) {

@@ -65,6 +65,8 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   if (!checkpoint_folder.ok()) return checkpoint_folder.status();
   const absl::StatusOr<StoreMaker> make_store = store_maker(options.device);
   if (!make_store.ok()) return make_store.status();
+  if (options.ablation.no_optimizer && options.device != "host")
+    return absl::FailedPreconditionError("without the optimizer: parameters in host memory only");
   const absl::StatusOr<HostPort> bind = parse_host_port(listen_address);
   impl->service = std::make_unique<ControlService>(options, *std::move(checkpoint_folder), impl->shards);
   for (uint32_t i = 0; i < options.shard_count; ++i) {
@@ -88,7 +90,9 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
                         WorkerIndex worker, uint64_t incarnation,
                         const std::string& cause) { service->report_loss(worker, incarnation, cause); },
          .on_failed = [service = impl->service.get()](const std::string& cause) { service->report_failure(cause); },
-         .make_store = *make_store});
+         .make_store = *make_store,
+         .marks = options.marks,
+         .ablation = options.ablation});
     if (!shard.ok()) return shard.status();
     impl->shards.push_back(*std::move(shard));
   }
@@ -137,6 +141,15 @@ std::vector<std::string> Server::summary() {
     lines.push_back(fmt::format("path {}: {} bytes in, {} bytes out", path.path(), path.bytes_in(), path.bytes_out()));
   }
   return lines;
+}
+
+std::vector<Mark> Server::marks() {
+  std::vector<Mark> all;
+  for (const auto& shard : impl_->shards) {
+    const std::vector<Mark> some = shard->marks().value_or(std::vector<Mark>{});
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
 }
 
 std::vector<MemorySpan> Server::parameters_memory() {

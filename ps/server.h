@@ -8,7 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/flight_recorder.h"
 #include "base/memory.h"
+#include "ps/ablation.h"
 #include "transport/wait_set.h"
 
 namespace gradrail::ps {
@@ -35,6 +37,8 @@ class Server {
     /// Where shards run and their memory lies: both are called in the thread of that shard, and may be empty.
     std::function<void(uint32_t shard)> on_shard_thread = nullptr;
     std::function<void(uint32_t shard, const MemorySpan&)> place_memory = nullptr;
+    size_t marks = 0;  ///< room of each shard's flight recorder
+    Ablation ablation = {};
   };
 
   /// Errors  FAILED_PRECONDITION: the address cannot be used, or no transport can (names it and why). As store_maker()
@@ -50,6 +54,9 @@ class Server {
 
   /// Lines about the run for people: global step, updates, bytes per path.
   std::vector<std::string> summary();
+
+  /// What the flight recorders of all shards have.
+  std::vector<Mark> marks();
 
   /// Where the parameters of each shard lie; empty spans before the first worker has joined.
   std::vector<MemorySpan> parameters_memory();

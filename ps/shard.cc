@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "fmt/ranges.h"
+#include "transport/negotiate.h"
 
 namespace gradrail::ps {
 namespace {
@@ -23,11 +23,11 @@ std::string listen_address(const transport::Transport& transport, const std::str
 
 }  // namespace
 
-Shard::Shard(Options options) : options_(std::move(options)), wait_set_(options_.wait) {}
+Shard::Shard(Options options) : options_(std::move(options)), wait_set_(options_.wait), recorder_(options_.marks) {}
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
   std::unique_ptr<Shard> shard(new Shard(std::move(options)));
-  std::vector<std::string> reasons;
+  std::vector<transport::Candidate> refused;
   for (const std::string& name : shard->options_.transports) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
     if (!found.ok()) return found.status();
@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
                                               ? (*context)->listen(listen_address(**found, shard->options_.bind_host))
                                               : absl::StatusOr<std::string>(context.status());
     if (!address.ok()) {
-      reasons.push_back(fmt::format("{}: {}", name, message_of(address.status())));
+      refused.push_back({.name = name, .refused = std::string(message_of(address.status()))});
       shard->endpoints_.push_back({name, "", std::string(message_of(address.status()))});
       continue;
     }
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
   if (shard->contexts_.empty()) {
     // The host or the flags: another start would end in the same way.
     return absl::FailedPreconditionError(
-        fmt::format("{}: no transport can be used ({})", shard->options_.name, fmt::join(reasons, "; ")));
+        fmt::format("{}: no transport can be used: {}", shard->options_.name, transport::explain_none(refused)));
   }
   shard->thread_ = std::thread([raw = shard.get()] { raw->run(); });
   return shard;
@@ -109,6 +109,7 @@ void Shard::run() {
       if (stopping_ && tasks_.empty()) return;
     }
     const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + patience());
+    if (count > 0 && recorder_.is_on()) noticed_at_ = Clock::now();
     for (size_t i = 0; i < count; ++i) handle(completions[i]);
     if (tasks_waiting_.load(std::memory_order_acquire)) run_tasks();
     if (unsettled_ > 0 || !absent_.empty()) housekeeping();
@@ -218,6 +219,10 @@ absl::StatusOr<Shard::Stats> Shard::stats() {
 
 absl::StatusOr<MemorySpan> Shard::parameters_memory() {
   return on_owner([this] { return store_ == nullptr ? MemorySpan{} : store_->parameters(); });
+}
+
+absl::StatusOr<std::vector<Mark>> Shard::marks() {
+  return on_owner([this] { return recorder_.marks(); });
 }
 
 absl::StatusOr<Checkpoint> Shard::snapshot() {

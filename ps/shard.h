@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/flight_recorder.h"
 #include "base/memory.h"
+#include "ps/ablation.h"
 #include "ps/checkpoint.h"
 #include "ps/optimizer.h"
 #include "ps/parameter_store.h"
@@ -50,6 +52,8 @@ class Shard {
     /// them. Must not block.
     std::function<void(const std::string& cause)> on_failed;
     StoreMaker make_store = make_host_store;  ///< called in the shard's thread
+    size_t marks = 0;                         ///< room of the flight recorder
+    Ablation ablation;
   };
   /// What one transport of this shard listens on, or why it does not.
   struct Endpoint {
@@ -96,6 +100,8 @@ class Shard {
   absl::StatusOr<Stats> stats();
   /// Of its parameters, where they lie; empty before set_up(). For summaries: nobody may write there.
   absl::StatusOr<MemorySpan> parameters_memory();
+  /// What the flight recorder has.
+  absl::StatusOr<std::vector<Mark>> marks();
   /// A copy of everything, taken between two updates.
   absl::StatusOr<Checkpoint> snapshot();
 
@@ -156,6 +162,10 @@ class Shard {
   void send_backlog(ShardPeer& peer);
   const float* gradient(const ShardPeer& peer, uint32_t bucket) const;
   void must(const absl::Status& stored);
+  void apply_in_part(ElementRange where, absl::Span<const float*> gradients, absl::Span<float*> targets,
+                     uint64_t version);
+  void mark(Mark::Kind kind, const Action& action);
+  void mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step);
 
   ElementRange range() const { return setup_.map.shard(setup_.shard_index); }
   uint32_t bucket_count() const { return setup_.map.bucket_count(setup_.shard_index); }
@@ -190,6 +200,8 @@ class Shard {
   uint64_t gpu_answer_seed_ = 0;        ///< of the pattern behind the parameters there
   bool failed_ = false;                 ///< the store; no answer leaves any more
   uint64_t updates_ = 0;
+  FlightRecorder recorder_;
+  TimePoint noticed_at_;  ///< when the transport gave what is being handled; while the recorder is on
   Actions actions_;
   std::map<std::string, Arrival> tokens_;  ///< token → member (worker and incarnation)
   std::unordered_map<const transport::Connection*, std::unique_ptr<ShardPeer>> peers_;

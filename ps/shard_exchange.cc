@@ -49,6 +49,7 @@ void Shard::on_arrival(ShardPeer& peer, uint64_t immediate) {
   if (immediate >= bucket_count()) return refuse(peer, fmt::format("no bucket {} in this shard", immediate));
   // A copy: the worker could change its slot between check and use.
   const SlotHeader header = peer.slot_headers()[immediate];
+  mark_arrival(peer.worker, static_cast<uint32_t>(immediate), header.step);
   if (uses_gpu(peer)) must(store_->flush_gpu());
   if (failed_) return;
   if (const absl::Status checked = check(peer, header, immediate); !checked.ok()) {
@@ -65,6 +66,22 @@ void Shard::on_arrival(ShardPeer& peer, uint64_t immediate) {
                          .base_version = header.base_version},
                         actions_);
   run_actions();
+}
+
+void Shard::mark(Mark::Kind kind, const Action& action) {
+  if (!recorder_.is_on()) return;
+  for (const WorkerIndex worker : action.contributors) {
+    recorder_.record(
+        {.step = action.step, .worker = worker, .shard = setup_.shard_index, .bucket = action.bucket, .kind = kind});
+  }
+}
+
+void Shard::mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step) {
+  if (!recorder_.is_on()) return;
+  Mark mark{.step = step, .worker = worker, .shard = setup_.shard_index, .bucket = bucket, .kind = Mark::Kind::noticed};
+  recorder_.record(mark, noticed_at_);
+  mark.kind = Mark::Kind::taken;
+  recorder_.record(mark);
 }
 
 /// A store that fails has lost what everybody works on: nothing of it is told to anybody any more.
@@ -105,6 +122,7 @@ void Shard::initialise(const Action& action) {
 
 void Shard::apply_update(const Action& action) {
   const ElementRange where = bucket_range(action.bucket);
+  mark(Mark::Kind::applying, action);
   absl::InlinedVector<const float*, kMaxGradients> gradients;
   absl::InlinedVector<float*, kMaxTargets> targets;
   for (const WorkerIndex worker : action.contributors) {
@@ -116,8 +134,26 @@ void Shard::apply_update(const Action& action) {
       peer->stored_version[action.bucket] = action.version;
     }
   }
-  must(store_->update(where.first - range().first, where.count, gradients, targets, action.version));
+  if (options_.ablation.any()) {
+    apply_in_part(where, absl::MakeSpan(gradients), absl::MakeSpan(targets), action.version);
+  } else {
+    must(store_->update(where.first - range().first, where.count, gradients, targets, action.version));
+  }
   ++updates_;
+  mark(Mark::Kind::applied, action);
+}
+
+void Shard::apply_in_part(ElementRange where, absl::Span<const float*> gradients, absl::Span<float*> targets,
+                          uint64_t version) {
+  const Ablation& left_out = options_.ablation;
+  if (left_out.no_return) targets = {};
+  if (left_out.no_sum) gradients = gradients.first(1);
+  const size_t offset = where.first - range().first;
+  if (!left_out.no_optimizer) {
+    must(store_->update(offset, where.count, gradients, targets, version));
+  } else if (!left_out.no_sum) {
+    store_mean(reinterpret_cast<float*>(store_->parameters().data) + offset, where.count, gradients, targets);
+  }
 }
 
 void Shard::answer(const Action& action) {
@@ -133,13 +169,14 @@ void Shard::answer(const Action& action) {
             .has_crc = has_crc};
   const ElementRange where = bucket_range(action.bucket);
   if (has_crc != 0) header.crc32c = crc32c(parameters_of(action.bucket), where.count * sizeof(float));
-  if (peer->parameters_mapped != nullptr && peer->stored_version[action.bucket] != action.version) {
+  const bool returns = !options_.ablation.no_return;
+  if (returns && peer->parameters_mapped != nullptr && peer->stored_version[action.bucket] != action.version) {
     must(store_->copy_out(where.first - range().first, where.count, peer->parameters_mapped + where.first));
     if (failed_) return;
     peer->stored_version[action.bucket] = action.version;
   }
   peer->bytes_out += where.count * sizeof(float) + sizeof(ReturnHeader);
-  peer->parameters_sent[action.bucket] = peer->parameters_mapped != nullptr;
+  peer->parameters_sent[action.bucket] = peer->parameters_mapped != nullptr || !returns;
   if (peer->backlog.empty() && send_answer(*peer, action.bucket)) return;
   if (peer->backlog.empty()) ++unsettled_;
   peer->backlog.push_back(action.bucket);

@@ -148,6 +148,7 @@ bool Client::saves_checkpoints() const { return impl_->saves_checkpoints(); }
 absl::Status Client::leave() { return impl_->leave(); }
 absl::Status Client::give_up(const std::string& why) { return impl_->leave(why); }
 ClientStats Client::stats() const { return impl_->stats(); }
+std::vector<Mark> Client::marks() const { return impl_->marks(); }
 std::vector<MemorySpan> Client::memory() const { return impl_->memory(); }
 
 }  // namespace gradrail::worker

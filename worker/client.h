@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/flight_recorder.h"
 #include "base/histogram.h"
 #include "base/memory.h"
 #include "ps/cluster_spec.h"
@@ -66,6 +67,7 @@ struct ClientOptions {
   /// What to try with each shard, in this order, before staging.
   std::vector<GpuWay> gpu_ways = {GpuWay::ipc, GpuWay::dma_buf, GpuWay::peer_memory};
   bool require_device = false;              ///< staging is an error
+  size_t marks = 0;                         ///< room of the flight recorder
   MemoryPlacer place_memory;                ///< parameters, gradients, headers; in the owner thread
   const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after a moment, waiting: CANCELLED
 };
@@ -162,6 +164,8 @@ class Client {
   absl::Status give_up(const std::string& why);
 
   ClientStats stats() const;
+  /// What the flight recorder has.
+  std::vector<Mark> marks() const;
 
   /// Where parameters and gradients lie, for summaries.
   std::vector<MemorySpan> memory() const;

@@ -35,6 +35,7 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
   exchanging_ = true;
   kind_ = kind;
   if (kind == ps::ArrivalKind::push) ++step_;
+  mark(Mark::Kind::begun);
   outstanding_ = 0;
   ready_.assign(schema_.size(), false);
   for (const auto& link : links_) {
@@ -45,6 +46,15 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
       ++outstanding_;
     }
   }
+}
+
+void Client::Impl::mark(Mark::Kind kind) {
+  recorder_.record({.step = step_, .worker = options_.task_index, .kind = kind});
+}
+
+void Client::Impl::mark(Mark::Kind kind, const ShardLink& link, uint32_t bucket_index) {
+  recorder_.record(
+      {.step = step_, .worker = options_.task_index, .shard = link.shard_index, .bucket = bucket_index, .kind = kind});
 }
 
 void Client::Impl::ready(size_t tensor_index) {
@@ -75,6 +85,7 @@ void Client::Impl::push(ShardLink& link, uint32_t bucket_index) {
   ShardLink::Bucket& bucket = link.buckets[bucket_index];
   if (bucket.pushed) return;
   bucket.pushed = true;
+  mark(Mark::Kind::pushed, link, bucket_index);
   if (!link.is_up()) return;  // repeated once the link has moved
   if (!stages(link)) return send(link, bucket_index);
   staged_.push_back({&link, bucket_index, gpu_->download_gradients(bucket.range)});
@@ -95,6 +106,7 @@ bool Client::Impl::send_staged() {
       staged_.clear();
       fail(copied);
     } else if (next.link->is_up()) {
+      mark(Mark::Kind::copied, *next.link, next.bucket_index);
       send(*next.link, next.bucket_index);
     }
   }
@@ -135,7 +147,9 @@ bool Client::Impl::post(ShardLink& link, uint32_t bucket_index) {
   const absl::Status posted =
       path.connection().put({.region = &path.headers_region(), .offset = offset, .bytes = sizeof(ps::SlotHeader)},
                             {.region = path.slots(), .offset = offset}, {.immediate = bucket_index});
-  return !absl::IsResourceExhausted(posted);
+  if (absl::IsResourceExhausted(posted)) return false;
+  mark(Mark::Kind::posted, link, bucket_index);
+  return true;
 }
 
 void Client::Impl::post_backlog() {
@@ -174,6 +188,7 @@ void Client::Impl::take_answer(ShardLink& link, uint64_t immediate) {
   const bool expected = header.magic == ps::ReturnHeader::kMagic && header.incarnation == incarnation_ &&
                         header.step == step_ && bucket.outstanding;
   if (!expected) return;  // a repeated answer to an exchange that is over
+  mark(Mark::Kind::answered, link, static_cast<uint32_t>(immediate));
   const size_t bytes = bucket.range.count * sizeof(float);
   if (header.has_crc != 0 && crc32c(parameters_.data() + bucket.range.first * sizeof(float), bytes) != header.crc32c) {
     fail(absl::DataLossError(
@@ -238,6 +253,7 @@ absl::Status Client::Impl::finish() {
     if (const absl::Status settled = gpu_->settle(); !settled.ok()) fail(settled);
     GRADRAIL_RETURN_IF_ERROR(failure());
   }
+  mark(Mark::Kind::done);
   if (kind_ != ps::ArrivalKind::push) return absl::OkStatus();
   stats_.exchange.record(nanoseconds_since(exchange_start_));
   ++stats_.exchange_count;

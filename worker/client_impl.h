@@ -49,6 +49,7 @@ class Client::Impl {
   const ps::Schema& schema() const { return schema_; }
   uint64_t global_step() const;
   ClientStats stats() const;
+  std::vector<Mark> marks() const { return recorder_.marks(); }
   std::vector<MemorySpan> memory() const { return {parameters_.span(), gradients_.span()}; }
 
  private:
@@ -90,6 +91,8 @@ class Client::Impl {
   void push(ShardLink& link, uint32_t bucket_index);
   void send(ShardLink& link, uint32_t bucket_index);
   bool stages(const ShardLink& link) const;
+  void mark(Mark::Kind kind);
+  void mark(Mark::Kind kind, const ShardLink& link, uint32_t bucket_index);
   bool send_staged();
   bool post(ShardLink& link, uint32_t bucket_index);
   void post_backlog();
@@ -160,6 +163,7 @@ class Client::Impl {
   std::map<std::string, uint64_t> barrier_generation_;
   bool left_ = false;
   ClientStats stats_;
+  FlightRecorder recorder_;
 
   std::vector<std::unique_ptr<ControlLink>> controls_;  ///< last: its heartbeats call fail()
 };

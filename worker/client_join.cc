@@ -18,6 +18,7 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
       incarnation_(random_bits() | 1),  // never 0
 
       wait_set_(options_.wait) {
+  recorder_ = FlightRecorder(options_.marks);
   tensor_first_.push_back(0);
   for (const ps::Tensor& tensor : schema_) tensor_first_.push_back(tensor_first_.back() + tensor.elements());
   if (!options_.notice) options_.notice = [](const std::string& text) { spdlog::warn("{}", text); };

@@ -158,6 +158,26 @@ class Bench(cluster.ClusterTest):
                 self.bench("compare", good, bad, code=cluster.CONFIGURATION)
         self.bench("compare", good, self.folder / "none", code=cluster.CONFIGURATION)
 
+    def test_stages_add_up_to_the_exchange(self):
+        names = ["post", "wire", "arrival seen", "wait for peers", "sum + optimizer", "return", "visible"]
+        for question, first in (("exchange", []), ("replay", ["backward"])):
+            with self.subTest(question=question):
+                _, run = self.recorded(question, "--stages", "--workers", 1)
+                rows = [row for row in run["results"] if not row["failed"]]
+                self.assertTrue(rows)
+                for row in rows:
+                    self.assertEqual([name for name, _ in row["stages"]], first + names)
+                    total = sum(micros for _, micros in row["stages"])
+                    # Of another run: only their order of size can be expected to agree.
+                    self.assertGreater(total, row["percentiles"]["min_us"] / 4)
+                    self.assertLess(total, 4 * row["percentiles"]["max_us"])
+        _, run = self.recorded("exchange", "--no-stages")
+        self.assertTrue(all(not row["stages"] for row in run["results"]))
+
+    def test_what_is_left_out_is_said_and_not_checked(self):
+        text = self.bench("exchange", *QUESTIONS["exchange"], *QUICK, "--no-sum", "--no-optimizer", "--no-return")
+        self.assertRegex(text, "NOT CHECKED, without sum, optimizer, return of parameters")
+
 
 if __name__ == "__main__":
     unittest.main()
