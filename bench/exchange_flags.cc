@@ -27,7 +27,8 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_option("--mode", options.mode, "sync or async");
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov, adam")->capture_default_str();
   app.add_option("--bucket_kib", options.bucket_kib, "unit that is pushed and applied; 0: the client's own");
-  app.add_flag("--stages,!--no-stages,!--no_stages", options.stages, "say where the time goes, from a second run");
+  app.add_flag("--stages", options.stages, "say where the time goes, from a second run; exchange does");
+  app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: no second run");
   app.add_flag("--no-sum,--no_sum", options.no_sum, "leave out: sum (one gradient stands for all)");
   app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "leave out: optimizer (the mean is stored)");
   app.add_flag("--no-return,--no_return", options.no_return, "leave out: parameters on the way back");
@@ -55,7 +56,7 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
                       .touch = options.touch,
                       .block = options.block || crowded,
                       .check = options.check,
-                      .stages = options.stages.value_or(options.question == "exchange"),
+                      .stages = !options.no_stages && (options.stages || options.question == "exchange"),
                       .ablation = {options.no_sum, options.no_optimizer, options.no_return},
                       .seconds = options.seconds,
                       .iterations = options.iterations,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +39,8 @@ struct Options {
   uint32_t bucket_kib = 0;  ///< 0: the client's own
   uint32_t window = 32;     ///< put: between two notices, at most
   bool touch = false;
-  std::optional<bool> stages;  ///< none: the question's own
+  bool stages = false;     ///< exchange says them anyway …
+  bool no_stages = false;  ///< … but for this
   bool no_sum = false;
   bool no_optimizer = false;
   bool no_return = false;

@@ -70,7 +70,8 @@ bool read_all(int from, std::string& text) {
 
 ProbedGpus parse(const std::string& text) {
   ProbedGpus found;
-  for (const std::string line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  for (const std::string& line : lines) {
     const std::vector<std::string> parts = absl::StrSplit(line, '\t');
     ProbedGpu gpu;
     if (parts.size() == 3 &&

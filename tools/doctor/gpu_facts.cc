@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/device.h"
 #include "gpu/driver.h"

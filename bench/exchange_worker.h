@@ -1,0 +1,31 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "bench/exchange_run.h"
+#include "nlohmann/json_fwd.hpp"
+
+namespace gradrail::bench {
+
+/// What the processes of a run tell each other beside what is measured, in memory that all of them map.
+struct RunShared {
+  std::atomic<int> port{0};             ///< of the server; negative: it could not start
+  std::atomic<uint64_t> iterations{0};  ///< timed ones of each worker, said by worker 0; the highest: it gave up
+};
+
+inline constexpr Duration kStartUp = std::chrono::seconds(20);  ///< joining, first touch of large regions, slow devices
+inline constexpr size_t kMarks = 16384;  ///< of a task: some thousands of small exchanges, ten of 64 MiB
+
+/// A worker of a run, from joining to leaving: {"figure", "seconds", "rank", "marks"} or {"failed"}.
+nlohmann::json work(const ExchangeLoad& load, RunShared& shared, uint32_t index);
+
+// What both ends of a run say in the same way.
+std::vector<std::string> worker_names(uint32_t count);
+transport::WaitPolicy wait_of(const ExchangeLoad& load);
+nlohmann::json rank_json(const std::string& task);
+
+}  // namespace gradrail::bench
