@@ -162,7 +162,7 @@ class Bench(cluster.ClusterTest):
         names = ["post", "wire", "arrival seen", "wait for peers", "sum + optimizer", "return", "visible"]
         for question, first in (("exchange", []), ("replay", ["backward"])):
             with self.subTest(question=question):
-                _, run = self.recorded(question, "--stages", "--workers", 1)
+                _, run = self.recorded(question, "--stages")
                 rows = [row for row in run["results"] if not row["failed"]]
                 self.assertTrue(rows)
                 for row in rows:
