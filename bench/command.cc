@@ -10,7 +10,9 @@
 #include "bench/children.h"
 #include "bench/compare.h"
 #include "bench/exchange_flags.h"
+#include "bench/meeting.h"
 #include "bench/question.h"
+#include "bench/ranks.h"
 #include "bench/report.h"
 #include "fmt/format.h"
 
@@ -99,6 +101,15 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   });
 }
 
+namespace {
+
+/// The others measure one host, or compare with programs that start processes of their own.
+bool over_several_processes(const std::string& question) {
+  return question == "exchange" || question == "incast" || question == "paths" || question == "replay";
+}
+
+}  // namespace
+
 int run_bench(BenchFlags flags, int argc, char** argv) {
   start_log("bench");
   end_children_on_signals();
@@ -115,6 +126,21 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
   if (absl::Status status = check_bind_host(flags.options.bind_host); !status.ok()) return complain(status);
   if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
     return complain(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
+  const absl::StatusOr<Place> place = place_of(flags.options);
+  if (!place.ok()) return complain(place.status());
+  std::unique_ptr<Meeting> meeting;
+  if (place->size > 1 && over_several_processes(flags.options.question)) {
+    if (place->rank > 0) {
+      const absl::StatusOr<int> code = attend(*place, flags.options.bind_host);
+      return code.ok() ? *code : complain(code.status());
+    }
+    absl::StatusOr<std::unique_ptr<Meeting>> met = Meeting::open(*place, flags.options.bind_host);
+    if (!met.ok()) return complain(met.status());
+    meeting = *std::move(met);
+    flags.options.meeting = meeting.get();
+  } else if (place->size > 1 && place->rank > 0) {
+    return 0;  // rank 0 alone measures its host
+  }
   for (const Question& question : questions()) {
     if (flags.options.question != question.name) continue;
     const absl::StatusOr<int> code = question.run(flags.options);

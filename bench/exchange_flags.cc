@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include "CLI/CLI.hpp"
+#include "bench/meeting.h"
 #include "fmt/format.h"
 #include "ps/training.h"
 
@@ -27,6 +28,15 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_option("--mode", options.mode, "sync or async");
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov, adam")->capture_default_str();
   app.add_option("--bucket_kib", options.bucket_kib, "unit that is pushed and applied; 0: the client's own");
+  app.add_option("--cluster", options.cluster, "cluster.json: one process a task, each with this command line");
+  app.add_option("--ps_hosts,--ps-hosts", options.ps_hosts, "the same as lists, host:port,...");
+  app.add_option("--worker_hosts,--worker-hosts", options.worker_hosts, "");
+  app.add_option("--job_name,--job-name", options.job_name, "ps or worker: which of them this process is");
+  app.add_option("--task_index,--task-index", options.task_index, "");
+  app.add_option("--meet", options.meet, "under mpirun: host:port of rank 0, which waits for the others there");
+  app.add_option("--ps", options.servers, "under srun, mpirun, torchrun: so many ranks are servers, the others workers")
+      ->check(CLI::Range(1u, 64u))
+      ->capture_default_str();
   app.add_flag("--stages", options.stages, "say where the time goes, from a second run; exchange does");
   app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: no second run");
   app.add_flag("--no-sum,--no_sum", options.no_sum, "leave out: sum (one gradient stands for all)");
@@ -41,15 +51,22 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
   if (!mode.ok()) return mode.status();
   const absl::StatusOr<ps::OptimizerKind> optimizer = ps::parse_optimizer(options.optimizer);
   if (!optimizer.ok()) return optimizer.status();
-  const uint32_t workers = options.workers == 0 ? default_workers : options.workers;
+  const uint32_t here = options.workers == 0 ? default_workers : options.workers;
+  const Meeting* const meeting = options.meeting;
+  const uint32_t workers = meeting == nullptr ? here : static_cast<uint32_t>(meeting->workers().size());
+  if (meeting != nullptr && options.workers != 0 && options.workers != workers)
+    return absl::InvalidArgumentError(fmt::format("--workers {}: there are {} ranks for workers", here, workers));
   // Processes that spin while others of the same run wait for their core make all of it slow.
-  const bool crowded = workers + options.shards > usable_cpus();
+  const bool crowded = meeting == nullptr ? workers + options.shards > usable_cpus() : meeting->crowded(options.shards);
   if (workers > kMostWorkers)
     return absl::InvalidArgumentError(fmt::format("--workers {}: at most {} on one host", workers, kMostWorkers));
   return ExchangeLoad{.ofi_provider = options.ofi_provider,
-                      .bind_host = options.bind_host.empty() ? "127.0.0.1" : options.bind_host,
+                      .bind_host = meeting != nullptr          ? meeting->bind_host()
+                                   : options.bind_host.empty() ? "127.0.0.1"
+                                                               : options.bind_host,
                       .workers = workers,
                       .shards = options.shards,
+                      .meeting = options.meeting,
                       .mode = *mode,
                       .optimizer = *optimizer,
                       .bucket_bytes = options.bucket_kib * 1024,
@@ -65,7 +82,9 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
 
 std::string describe(const ExchangeLoad& load) {
   const std::string without = left_out(load);
-  return fmt::format("{} worker{}, {} shard{}, {}, {}, gradient {}, {}{}{}", load.workers, load.workers == 1 ? "" : "s",
+  const size_t servers = load.meeting == nullptr ? 1 : load.meeting->servers().size();
+  return fmt::format("{} worker{}, {}{} shard{}, {}, {}, gradient {}, {}{}{}", load.workers,
+                     load.workers == 1 ? "" : "s", servers == 1 ? "" : fmt::format("{} servers of ", servers),
                      load.shards, load.shards == 1 ? "" : "s", ps::mode_name(load.mode),
                      ps::optimizer_name(load.optimizer),
                      load.touch ? "written anew each time" : "not touched between exchanges",

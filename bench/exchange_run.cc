@@ -1,24 +1,21 @@
 #include "bench/exchange_run.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <deque>
-#include <thread>
 
 #include "base/status.h"
-#include "bench/apart.h"
 #include "bench/exchange_worker.h"
+#include "bench/meeting.h"
+#include "bench/member.h"
 #include "bench/stages.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
-#include "ps/server.h"
 
 namespace gradrail::bench {
 namespace {
+
+constexpr uint64_t kProbes = 5;
 
 /// What the tasks of a run give back beside the result.
 struct Recordings {
@@ -26,49 +23,12 @@ struct Recordings {
   std::vector<Mark> shards;
 };
 
-class SharedPage {
- public:
-  SharedPage()
-      : page_(mmap(nullptr, sizeof(RunShared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
-        shared_(page_ == MAP_FAILED ? nullptr : new (page_) RunShared) {}
-  ~SharedPage() {
-    if (shared_ != nullptr) munmap(page_, sizeof(RunShared));
-  }
-  SharedPage(const SharedPage&) = delete;
-  SharedPage& operator=(const SharedPage&) = delete;
-  RunShared* get() { return shared_; }
-
- private:
-  void* page_;
-  RunShared* shared_;
-};
-
-nlohmann::json serve(const ExchangeLoad& load, RunShared& shared) {
-  absl::StatusOr<std::unique_ptr<ps::Server>> server =
-      ps::Server::start({.listen_address = fmt::format("{}:0", load.bind_host),
-                         .advertised_host = load.bind_host,
-                         .shard_count = load.shards,
-                         .transports = {load.transport},
-                         .rdma_only = load.rdma_only,
-                         .ofi_provider = load.ofi_provider,
-                         .worker_names = worker_names(load.workers),
-                         .wait = wait_of(load),
-                         .device = load.ps_device,
-                         .marks = load.stages ? kMarks : 0,
-                         .ablation = load.ablation});
-  shared.port = server.ok() ? (*server)->port() : -1;
-  if (!server.ok()) return {{"failed", std::string(message_of(server.status()))}};
-  const std::atomic<bool> stop = false;
-  const absl::Status ended = (*server)->wait_finished(stop);
-  const std::vector<Mark> marks = (*server)->marks();
-  server->reset();  // lets the answer to Leave out
-  nlohmann::json result = {{"rank", rank_json("ps/0")}, {"marks", to_json(marks)}};
-  if (!ended.ok()) result["failed"] = std::string(message_of(ended));
-  return result;
-}
-
 Rank rank_from(const nlohmann::json& json) {
-  return {.task = json.at("task"), .process = json.at("pid"), .cpus = json.at("cpus"), .numa = json.at("numa")};
+  return {.task = json.at("task"),
+          .host = json.at("host"),
+          .process = json.at("pid"),
+          .cpus = json.at("cpus"),
+          .numa = json.at("numa")};
 }
 
 double median_of(const std::vector<Times>& workers, double Times::*value) {
@@ -118,18 +78,62 @@ bool take(const absl::StatusOr<nlohmann::json>& answer, const std::string& task,
   return false;
 }
 
-void run_tasks(const ExchangeLoad& load, RunShared& shared, ExchangeResult& result, Recordings& recordings) {
+/// False: one of them failed. Every member is left without a task.
+bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& workers, ExchangeLoad load,
+               ExchangeResult& result, Recordings& recordings) {
   const TimePoint deadline =
       Clock::now() + 2 * kStartUp + std::chrono::milliseconds(static_cast<int64_t>(load.seconds * 8000));
-  Apart server([&] { return serve(load, shared); });
-  while (shared.port == 0 && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(200));
-  std::deque<Apart> workers;
-  if (shared.port > 0)
-    for (uint32_t i = 0; i < load.workers; ++i)
-      workers.emplace_back([&load, &shared, i] { return work(load, shared, i); });
-  for (size_t i = 0; i < workers.size(); ++i)
-    if (!take(workers[i].result(deadline), fmt::format("worker/{}", i), result, recordings.workers)) return;
-  take(server.result(deadline), "ps/0", result, recordings.shards);
+  bool good = true;
+  const auto collect = [&](const std::vector<Member*>& members, const char* job, std::vector<Mark>& marks) {
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (good) good = take(members[i]->collect(deadline), fmt::format("{}/{}", job, i), result, marks);
+      members[i]->abandon();
+    }
+  };
+  for (size_t i = 0; good && i < servers.size(); ++i) {
+    const absl::StatusOr<std::string> address = servers[i]->serve(load, static_cast<uint32_t>(i), deadline);
+    good = address.ok();
+    if (good) load.servers.push_back(*address);
+    if (!good) result.figure.failed = fmt::format("ps/{}: {}", i, message_of(address.status()));
+  }
+  if (good) {
+    for (size_t i = 0; i < workers.size(); ++i) workers[i]->work(load, static_cast<uint32_t>(i));
+    collect(workers, "worker", recordings.workers);
+  }
+  collect(servers, "ps", recordings.shards);
+  return good;
+}
+
+void run_here(const ExchangeLoad& load, ExchangeResult& result, Recordings& recordings) {
+  SharedPage page;
+  if (page.get() == nullptr) {
+    result.figure.failed = "no memory";
+    return;
+  }
+  LocalMember server(*page.get());
+  std::deque<LocalMember> members;
+  std::vector<Member*> workers;
+  for (uint32_t i = 0; i < load.workers; ++i) workers.push_back(&members.emplace_back(*page.get()));
+  run_tasks({&server}, workers, load, result, recordings);
+}
+
+/// Nobody shares memory with all of them: how often they exchange is found by a run of its own.
+void run_there(ExchangeLoad load, ExchangeResult& result, Recordings& recordings) {
+  const std::vector<Member*> servers = load.meeting->servers(), workers = load.meeting->workers();
+  if (load.iterations == 0) {
+    ExchangeLoad probe = load;
+    probe.iterations = kProbes;
+    probe.warmup = 1;
+    probe.check = false;
+    ExchangeResult probed;
+    Recordings none;
+    if (!run_tasks(servers, workers, probe, probed, none)) {
+      result.figure.failed = probed.figure.failed;
+      return;
+    }
+    load.iterations = exchanges_within(load.seconds, over_workers(probed.workers).min_us);
+  }
+  run_tasks(servers, workers, load, result, recordings);
 }
 
 ExchangeResult run_once(const ExchangeLoad& load, Recordings& recordings) {
@@ -139,12 +143,7 @@ ExchangeResult run_once(const ExchangeLoad& load, Recordings& recordings) {
   result.figure.count = load.bytes / sizeof(float);
   result.figure.alg_bytes = static_cast<double>(load.bytes);
   result.figure.bus_bytes = 2.0 * static_cast<double>(load.bytes);
-  SharedPage page;
-  if (page.get() == nullptr) {
-    result.figure.failed = "no memory";
-    return result;
-  }
-  run_tasks(load, *page.get(), result, recordings);
+  load.meeting == nullptr ? run_here(load, result, recordings) : run_there(load, result, recordings);
   if (result.figure.failed.empty()) result.figure.times = over_workers(result.workers);
   return result;
 }
@@ -174,7 +173,8 @@ ExchangeResult run_exchange(const ExchangeLoad& load) {
   timed.stages = false;
   Recordings none;
   ExchangeResult result = run_once(timed, none);
-  if (load.stages && result.figure.failed.empty()) result.figure.stages = measure_stages(load);
+  const bool one_clock = load.meeting == nullptr || load.meeting->on_one_host();
+  if (load.stages && one_clock && result.figure.failed.empty()) result.figure.stages = measure_stages(load);
   return result;
 }
 

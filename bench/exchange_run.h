@@ -12,7 +12,9 @@
 
 namespace gradrail::bench {
 
-/// Exchanges between real tasks on this host: a ps::Server and workers, each in a process of its own.
+class Meeting;
+
+/// Exchanges between real tasks, a ps::Server and workers, each in a process of its own.
 struct ExchangeLoad {
   std::string transport = "shm";
   std::string ofi_provider;
@@ -23,7 +25,9 @@ struct ExchangeLoad {
   std::string ps_device = "host";                   ///< where the server's parameters are
   uint64_t bytes = 0;                               ///< of one worker's gradient
   uint32_t workers = 1;
-  uint32_t shards = 1;
+  uint32_t shards = 1;               ///< of each server
+  Meeting* meeting = nullptr;        ///< the processes of the run; null: forked on this host
+  std::vector<std::string> servers;  ///< where they listen; filled in as they start
   ps::ModeKind mode = ps::ModeKind::sync;
   ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
   uint32_t bucket_bytes = 0;  ///< 0: the client's default

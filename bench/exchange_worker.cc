@@ -68,8 +68,7 @@ class Worker {
                                   .wait = wait_of(load_),
                                   .join_timeout = kStartUp,
                                   .marks = load_.stages ? kMarks : 0};
-    options.cluster = {.ps = {fmt::format("{}:{}", load_.bind_host, shared_.port.load())},
-                       .workers = worker_names(load_.workers)};
+    options.cluster = {.ps = load_.servers, .workers = worker_names(load_.workers)};
     if (load_.bucket_bytes > 0) options.bucket_bytes = load_.bucket_bytes;
     GRADRAIL_RETURN_IF_ERROR(open_gpu(options));
     absl::StatusOr<std::unique_ptr<worker::Client>> joined = worker::Client::join(std::move(options), schema());
@@ -159,10 +158,7 @@ class Worker {
   absl::StatusOr<uint64_t> agree_on_count() {
     if (index_ == 0) {
       const double fastest = *std::min_element(micros_.begin(), micros_.end());
-      const double wanted = load_.seconds * 1e6 / std::max(fastest, 0.1);
-      shared_.iterations = load_.iterations > 0
-                               ? load_.iterations
-                               : std::clamp<uint64_t>(static_cast<uint64_t>(wanted), kCalibration, kMostIterations);
+      shared_.iterations = load_.iterations > 0 ? load_.iterations : exchanges_within(load_.seconds, fastest);
     }
     const TimePoint deadline = Clock::now() + kStartUp;
     while (shared_.iterations == 0) {
@@ -226,13 +222,18 @@ nlohmann::json work(const ExchangeLoad& load, RunShared& shared, uint32_t index)
   return Worker(load, shared, index).run();
 }
 
+uint64_t exchanges_within(double seconds, double micros) {
+  const double wanted = seconds * 1e6 / std::max(micros, 0.1);
+  return std::clamp<uint64_t>(static_cast<uint64_t>(wanted), kCalibration, kMostIterations);
+}
+
 std::vector<std::string> worker_names(uint32_t count) { return std::vector<std::string>(count, "bench"); }
 
 transport::WaitPolicy wait_of(const ExchangeLoad& load) { return {.spin = load.block ? Duration::zero() : kSpin}; }
 
 nlohmann::json rank_json(const std::string& task) {
   const Rank rank = this_rank(task);
-  return {{"task", rank.task}, {"pid", rank.process}, {"cpus", rank.cpus}, {"numa", rank.numa}};
+  return {{"task", rank.task}, {"host", rank.host}, {"pid", rank.process}, {"cpus", rank.cpus}, {"numa", rank.numa}};
 }
 
 }  // namespace gradrail::bench

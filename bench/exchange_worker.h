@@ -23,6 +23,9 @@ inline constexpr size_t kMarks = 16384;  ///< of a task: some thousands of small
 /// A worker of a run, from joining to leaving: {"figure", "seconds", "rank", "marks"} or {"failed"}.
 nlohmann::json work(const ExchangeLoad& load, RunShared& shared, uint32_t index);
 
+/// As many as fill the time when one takes that long.
+uint64_t exchanges_within(double seconds, double micros);
+
 // What both ends of a run say in the same way.
 std::vector<std::string> worker_names(uint32_t count);
 transport::WaitPolicy wait_of(const ExchangeLoad& load);

@@ -13,6 +13,8 @@ class App;
 
 namespace gradrail::bench {
 
+class Meeting;
+
 /// What `gradrail bench QUESTION` was asked. Sizes as people type them: K, M, G may follow.
 struct Options {
   std::string question;
@@ -38,6 +40,14 @@ struct Options {
   std::string optimizer = "sgd";
   uint32_t bucket_kib = 0;  ///< 0: the client's own
   uint32_t window = 32;     ///< put: between two notices, at most
+  std::string cluster;      ///< runs over several processes: ranks.h
+  std::string ps_hosts;
+  std::string worker_hosts;
+  std::string job_name;
+  int64_t task_index = 0;
+  std::string meet;
+  uint32_t servers = 1;
+  Meeting* meeting = nullptr;  ///< null: everything is forked on this host
   bool touch = false;
   bool stages = false;     ///< exchange says them anyway …
   bool no_stages = false;  ///< … but for this

@@ -58,8 +58,13 @@ std::string csv_text(const std::string& text) {
 }  // namespace
 
 Rank this_rank(const std::string& task) {
-  return {
-      .task = task, .process = getpid(), .device = "cpu", .nic = "", .cpus = allowed_cpus(), .numa = allowed_nodes()};
+  return {.task = task,
+          .host = host_name(),
+          .process = getpid(),
+          .device = "cpu",
+          .nic = "",
+          .cpus = allowed_cpus(),
+          .numa = allowed_nodes()};
 }
 
 Report::Report(const Options& options, std::string title) : options_(options), title_(std::move(title)) {
@@ -80,9 +85,9 @@ void Report::note(const std::string& line) {
 
 void Report::rank(const Rank& rank) {
   if (prints_table()) {
-    fmt::print("#  rank {} {} host {} pid {} device {} nic {} numa {} cores {}\n", ranks_.size(), rank.task,
-               host_name(), rank.process, rank.device, rank.nic.empty() ? "-" : rank.nic,
-               rank.numa.empty() ? "-" : rank.numa, rank.cpus);
+    fmt::print("#  rank {} {} host {} pid {} device {} nic {} numa {} cores {}\n", ranks_.size(), rank.task, rank.host,
+               rank.process, rank.device, rank.nic.empty() ? "-" : rank.nic, rank.numa.empty() ? "-" : rank.numa,
+               rank.cpus);
   }
   ranks_.push_back(rank);
 }
@@ -155,7 +160,7 @@ nlohmann::json Report::document() const {
     const Rank& r = ranks_[i];
     devices.push_back({{"rank", i},
                        {"task", r.task},
-                       {"host", host_name()},
+                       {"host", r.host},
                        {"pid", r.process},
                        {"device", r.device},
                        {"nic", r.nic},

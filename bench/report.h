@@ -16,6 +16,7 @@ inline constexpr int kNothingMeasured = 4;
 /// One process of a run, as the table names it.
 struct Rank {
   std::string task;  ///< "ps/0", "worker/1", "put"
+  std::string host;
   int process = 0;
   std::string device = "cpu";
   std::string nic;   ///< "": none

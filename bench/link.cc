@@ -1,0 +1,140 @@
+#include "bench/link.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/cluster_spec.h"
+
+namespace gradrail::bench {
+namespace {
+
+/// Marks of sixteen thousand moments in words; nobody sends more.
+constexpr uint32_t kMostBytes = 64 << 20;
+constexpr auto kBetweenTries = std::chrono::milliseconds(100);
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+absl::StatusOr<Addresses> resolve(const std::string& address, int flags) {
+  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  if (!parsed.ok()) return parsed.status();
+  const addrinfo hints{.ai_flags = flags, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  const int failure = getaddrinfo(parsed->host.c_str(), std::to_string(parsed->port).c_str(), &hints, &found);
+  if (failure != 0) return absl::InvalidArgumentError(fmt::format("{}: {}", address, gai_strerror(failure)));
+  return Addresses(found, freeaddrinfo);
+}
+
+/// Waits until the descriptor is ready; false at the deadline.
+bool ready(int fd, int16_t events, TimePoint deadline) {
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd wait{.fd = fd, .events = events, .revents = 0};
+    const int count = poll(&wait, 1, left <= 0 ? 0 : static_cast<int>(std::min<int64_t>(left + 1, 1 << 30)));
+    if (count < 0 && errno == EINTR) continue;
+    return count > 0;
+  }
+}
+
+}  // namespace
+
+Link::Link(Link&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+Link::~Link() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::StatusOr<Link> Link::connect(const std::string& address, TimePoint deadline) {
+  while (true) {
+    const absl::StatusOr<Addresses> found = resolve(address, 0);
+    if (!found.ok()) return found.status();
+    const int fd = socket((*found)->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    Link link(fd);
+    if (fd >= 0 && ::connect(fd, (*found)->ai_addr, (*found)->ai_addrlen) == 0) {
+      const int on = 1;
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      return link;
+    }
+    const int error = errno;
+    if (Clock::now() + kBetweenTries > deadline)
+      return absl::DeadlineExceededError(fmt::format("nobody listens at {} ({})", address, std::strerror(error)));
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+}
+
+absl::Status Link::move(char* bytes, size_t count, bool out, TimePoint deadline) {
+  while (count > 0) {
+    if (!ready(fd_, out ? POLLOUT : POLLIN, deadline)) return absl::DeadlineExceededError("does not answer");
+    const ssize_t moved = out ? ::send(fd_, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(fd_, bytes, count, 0);
+    if (moved < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (moved <= 0) return absl::UnavailableError("has ended");
+    bytes += moved;
+    count -= static_cast<size_t>(moved);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Link::send(const nlohmann::json& message, TimePoint deadline) {
+  std::string text = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  uint32_t length = htonl(static_cast<uint32_t>(text.size()));
+  GRADRAIL_RETURN_IF_ERROR(move(reinterpret_cast<char*>(&length), sizeof(length), true, deadline));
+  return move(text.data(), text.size(), true, deadline);
+}
+
+absl::StatusOr<nlohmann::json> Link::receive(TimePoint deadline) {
+  uint32_t length = 0;
+  GRADRAIL_RETURN_IF_ERROR(move(reinterpret_cast<char*>(&length), sizeof(length), false, deadline));
+  length = ntohl(length);
+  if (length > kMostBytes) return absl::InvalidArgumentError("speaks another protocol");
+  std::string text(length, '\0');
+  GRADRAIL_RETURN_IF_ERROR(move(text.data(), text.size(), false, deadline));
+  nlohmann::json message = nlohmann::json::parse(text, nullptr, false);
+  if (message.is_discarded() || !message.is_object()) return absl::InvalidArgumentError("speaks another protocol");
+  return message;
+}
+
+std::string Link::local_host() const {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  char host[NI_MAXHOST] = "";
+  getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length);
+  getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+  return host;
+}
+
+Listener::Listener(Listener&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+Listener::~Listener() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::StatusOr<Listener> Listener::open(const std::string& address) {
+  const absl::StatusOr<Addresses> found = resolve(address, AI_PASSIVE);
+  if (!found.ok()) return found.status();
+  Listener listener(socket((*found)->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  setsockopt(listener.fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(listener.fd_, (*found)->ai_addr, (*found)->ai_addrlen) != 0 || listen(listener.fd_, 128) != 0)
+    return absl::FailedPreconditionError(fmt::format("cannot listen at {}: {}", address, std::strerror(errno)));
+  return listener;
+}
+
+absl::StatusOr<Link> Listener::accept(TimePoint deadline) {
+  if (!ready(fd_, POLLIN, deadline)) return absl::DeadlineExceededError("nobody came");
+  Link link(accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC));
+  return link;
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,41 @@
+#include "bench/load_json.h"
+
+#include <gtest/gtest.h>
+
+#include "nlohmann/json.hpp"
+
+namespace gradrail::bench {
+namespace {
+
+TEST(LoadAsJson, NothingIsLost) {
+  const ExchangeLoad load{.transport = "ofi",
+                          .ofi_provider = "tcp",
+                          .rdma_only = true,
+                          .gpu = "gpu:1",
+                          .gpu_way = worker::GpuWay::ipc,
+                          .ps_device = "gpu:0",
+                          .bytes = 318040,
+                          .workers = 3,
+                          .shards = 2,
+                          .servers = {"a:1", "b:2"},
+                          .mode = ps::ModeKind::async,
+                          .optimizer = ps::OptimizerKind::adam,
+                          .bucket_bytes = 4096,
+                          .touch = true,
+                          .block = true,
+                          .check = false,
+                          .stages = true,
+                          .ablation = {.no_sum = true, .no_optimizer = true, .no_return = true},
+                          .seconds = 0.25,
+                          .iterations = 7,
+                          .warmup = 2,
+                          .layers = {{4, 1.5}, {8, 2.5}}};
+  // Everything is in the text, and the text makes the same text again.
+  const nlohmann::json json = to_json(load);
+  EXPECT_EQ(to_json(load_from(nlohmann::json::parse(json.dump()))), json);
+  const nlohmann::json others = to_json(ExchangeLoad{});
+  for (const auto& [name, value] : json.items()) EXPECT_NE(value, others.at(name)) << name << " is not tested";
+}
+
+}  // namespace
+}  // namespace gradrail::bench

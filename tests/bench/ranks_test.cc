@@ -1,0 +1,103 @@
+#include "bench/ranks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace gradrail::bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(FirstHost, OfWhatSlurmWrites) {
+  EXPECT_EQ(first_host_of("node7"), "node7");
+  EXPECT_EQ(first_host_of("a,b,c"), "a");
+  EXPECT_EQ(first_host_of("node[03-05,9],x7"), "node03");
+  EXPECT_EQ(first_host_of("rack[2,4]-node"), "rack2-node");
+  EXPECT_EQ(first_host_of("rack[2,4]-node,other"), "rack2-node");
+  EXPECT_EQ(first_host_of("x7,node[03-05]"), "x7");
+  EXPECT_EQ(first_host_of("node["), "node");
+  EXPECT_EQ(first_host_of(""), "");
+}
+
+/// Whoever runs the tests may have been started by a launcher.
+class Ranks : public ::testing::Test {
+ protected:
+  Ranks() {
+    for (const char* name : kAll) unsetenv(name);
+  }
+  ~Ranks() override {
+    for (const char* name : kAll) unsetenv(name);
+  }
+  static void set(const char* name, const char* value) { setenv(name, value, 1); }
+
+  static constexpr const char* kAll[] = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID",
+                                         "SLURM_STEP_NODELIST",  "OMPI_COMM_WORLD_SIZE",
+                                         "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                         "WORLD_SIZE",           "RANK",
+                                         "MASTER_ADDR"};
+  Options options_;
+};
+
+TEST_F(Ranks, AloneWithoutALauncher) {
+  set("SLURM_PROCID", "0");  // a batch script has this
+  EXPECT_EQ(place_of(options_)->size, 1u);
+}
+
+TEST_F(Ranks, OfSlurm) {
+  set("SLURM_STEP_NUM_TASKS", "4");
+  set("SLURM_PROCID", "3");
+  set("SLURM_STEP_NODELIST", "n[1-2]");
+  options_.servers = 2;
+  const absl::StatusOr<Place> place = place_of(options_);
+  EXPECT_EQ(place->rank, 3u);
+  EXPECT_EQ(place->size, 4u);
+  EXPECT_EQ(place->servers, 2u);
+  EXPECT_THAT(place->meet, HasSubstr("n1:"));
+}
+
+TEST_F(Ranks, OfMpirun) {
+  set("OMPI_COMM_WORLD_SIZE", "3");
+  set("OMPI_COMM_WORLD_RANK", "1");
+  set("OMPI_COMM_WORLD_LOCAL_SIZE", "3");
+  EXPECT_THAT(place_of(options_)->meet, HasSubstr("127.0.0.1:"));
+  set("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("--meet HOST:PORT"));
+  options_.meet = "n7:4000";
+  EXPECT_EQ(place_of(options_)->meet, "n7:4000");
+}
+
+TEST_F(Ranks, OfTorchrun) {
+  set("WORLD_SIZE", "2");
+  set("RANK", "0");
+  set("MASTER_ADDR", "n9");
+  EXPECT_THAT(place_of(options_)->meet, HasSubstr("n9:"));
+}
+
+TEST_F(Ranks, OfACluster) {
+  options_.ps_hosts = "a:1,b:2";
+  options_.worker_hosts = "c:3,d:4";
+  options_.job_name = "worker";
+  options_.task_index = 1;
+  const absl::StatusOr<Place> place = place_of(options_);
+  EXPECT_EQ(place->rank, 3u);
+  EXPECT_EQ(place->size, 4u);
+  EXPECT_EQ(place->servers, 2u);
+  EXPECT_EQ(place->meet, "a:1");
+  options_.task_index = 2;
+  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("2 workers"));
+  options_.job_name = "";
+  EXPECT_FALSE(place_of(options_).ok());
+}
+
+TEST_F(Ranks, ServersNeedWorkers) {
+  set("WORLD_SIZE", "2");
+  set("RANK", "0");
+  set("MASTER_ADDR", "n9");
+  options_.servers = 2;
+  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("--ps 2"));
+}
+
+}  // namespace
+}  // namespace gradrail::bench

@@ -1,0 +1,114 @@
+"""`gradrail bench` over several processes: each is started for itself, as on several hosts."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+import cluster
+
+QUICK = ["--rounds", "1", "--seconds", "0.05", "-b", "4K", "-e", "4K", "--transport", "tcp"]
+
+
+class BenchCluster(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        ports = cluster.free_ports(3)
+        self.meet = f"127.0.0.1:{ports[0]}"
+        self.hosts = ["--ps_hosts", self.meet, "--worker_hosts", f"127.0.0.1:{ports[1]},127.0.0.1:{ports[2]}"]
+        self.started = []
+
+    def tearDown(self):
+        for process in self.started:
+            process.kill()
+            process.communicate()
+        super().tearDown()
+
+    def start(self, job, index, *flags, question="exchange"):
+        process = subprocess.Popen([cluster.binary(), "bench", question, *QUICK, *self.hosts, "--job_name", job,
+                                    "--task_index", str(index), *map(str, flags)], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        self.started.append(process)
+        return process
+
+    def text(self, process, code=cluster.GOOD):
+        said, _ = process.communicate(timeout=2 * cluster.FINISH)
+        self.assertEqual(process.returncode, code, said)
+        self.assertIsNone(cluster.CRASHES.search(said), said)
+        return said
+
+    def test_rank_0_prints_what_all_did(self):
+        file = self.folder / "run.json"
+        workers = [self.start("worker", i) for i in range(2)]
+        self.text(self.start("ps", 0, "-J", file))
+        for worker in workers:
+            self.assertEqual(self.text(worker), "")
+        run = json.loads(file.read_text())
+        self.assertEqual(sorted(device["task"] for device in run["devices"]), ["ps/0", "worker/0", "worker/1"])
+        self.assertEqual(len({device["pid"] for device in run["devices"]}), 3)
+        (row,) = run["results"]
+        self.assertEqual((row["failed"], row["nwrong"], row["path"]), ("", 0, "tcp"))
+        self.assertEqual(row["stages"][0][0], "post")
+
+    def test_a_guest_who_does_not_belong_here(self):
+        server = self.start("ps", 0)
+        host, port = self.meet.rsplit(":", 1)
+        deadline = time.monotonic() + cluster.START
+        while True:
+            try:
+                stranger = socket.create_connection((host, int(port)), timeout=1)
+                break
+            except OSError:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
+        for i in range(2):
+            self.start("worker", i)
+        self.assertIn("# Out of bounds values : 0 OK", self.text(server))
+        stranger.close()
+
+    def test_two_of_the_same(self):
+        server = self.start("ps", 0)
+        self.start("worker", 0)
+        time.sleep(0.3)
+        twin = self.start("worker", 0)
+        self.assertRegex(self.text(server, cluster.CONFIGURATION), "rank 1: there is another one")
+        self.assertIn(sorted(process.wait(cluster.FINISH) for process in (self.started[1], twin)), [[0, 4]])
+
+    def test_a_worker_that_dies_is_named(self):
+        server = self.start("ps", 0, "-n", 50_000_000)
+        workers = [self.start("worker", i) for i in range(2)]
+        time.sleep(3)
+        workers[1].send_signal(signal.SIGKILL)
+        began = time.monotonic()
+        said = self.text(server, cluster.FAILED)
+        self.assertLess(time.monotonic() - began, cluster.FINISH)
+        self.assertRegex(said, r"not measured: worker/[01]")
+
+    def test_under_mpirun(self):
+        if shutil.which("mpirun") is None:
+            print("skipped: no mpirun (openmpi-bin)")
+            sys.exit(77)
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        ran = subprocess.run(["mpirun", "-n", "3", "--oversubscribe", cluster.binary(), "bench", "incast", *QUICK,
+                              "--meet", self.meet], capture_output=True, text=True, env=environment,
+                             timeout=2 * cluster.FINISH)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertRegex(ran.stdout, r"tcp worker/1 +4096 ")
+
+    def test_flags_that_make_no_cluster(self):
+        for words, flags in ((r"2 workers", ["--job_name", "worker", "--task_index", "2"]),
+                             (r"job", ["--job_name", "boss", "--task_index", "0"])):
+            with self.subTest(words=words):
+                process = subprocess.run([cluster.binary(), "bench", "exchange", *QUICK, *self.hosts, *flags],
+                                         capture_output=True, text=True, timeout=cluster.FINISH)
+                self.assertEqual(process.returncode, cluster.USAGE, process.stderr)
+                self.assertRegex(process.stderr, words)
+
+
+if __name__ == "__main__":
+    unittest.main()
