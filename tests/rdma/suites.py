@@ -140,6 +140,9 @@ SUITES = (
     removed("ucx", UCX_RC),  # without it two tasks of one host would use UCX's shared memory
     keys("ofi", {"GRADRAIL_TEST_OFI_PROVIDER": "verbs"}),
     keys("ucx", UCX_RC),
+    Suite("measure", "doctor proves rxe0 by bytes, every path has its row, exchanges are timed between two hosts",
+          job='. "$LAB/jobs/measure.sh"', seconds=400, guests=2, read=results.read_steps, long=True,
+          needs=(GRADRAIL, plugin("ofi"), plugin("ucx")), requires=("ofi", "ucx"), environment=UCX_RC),
     # Takes ten minutes of the lab: --only bench-put --limit 1500 --keep.
     Suite("bench-put", "what puts over ofi and ucx cost beside bare libfabric, ucx_perftest and ib_write (bench/README.md)",
           job='. "$LAB/jobs/put.sh"', seconds=1400, guests=2, read=results.read_steps, asked=True,
