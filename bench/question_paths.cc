@@ -40,11 +40,12 @@ Contestant refused(const std::string& name, const std::string& why) {
 
 /// Of the worker's whole sentence, what stands against this one way.
 std::string in_short(const std::string& why) {
-  constexpr std::string_view kBefore = "as --gpu-direct says: ", kAfter = "))";  // worker/client_device.cc
+  constexpr std::string_view kBefore = "as --gpu-direct says: ",
+                             kAfter = "; `gradrail doctor`";  // client_device.cc, negotiate.cc
   const size_t at = why.find(kBefore);
-  if (at == std::string::npos || !why.ends_with(kAfter)) return why;
+  if (at == std::string::npos) return why;
   const size_t start = at + kBefore.size();
-  return why.substr(start, why.size() - kAfter.size() - start);
+  return why.substr(start, why.find(kAfter, start) - start);
 }
 
 /// A refusal is asked for once, not in each round: finding out may take a second.
