@@ -54,6 +54,12 @@ Apart::~Apart() {
   if (process_ > 0) end_child(process_);
 }
 
+bool Apart::is_done(Duration patience) const {
+  pollfd wait{.fd = fd_, .events = POLLIN, .revents = 0};
+  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
+  return process_ < 0 || poll(&wait, 1, static_cast<int>(millis)) > 0;
+}
+
 absl::StatusOr<nlohmann::json> Apart::result(TimePoint deadline) {
   if (process_ < 0) return absl::ResourceExhaustedError("no process could be started (ulimit -u)");
   std::string text;

@@ -18,6 +18,8 @@ class Apart {
   Apart& operator=(Apart&&) = delete;
   ~Apart();
 
+  /// Whether result() would return at once: it has ended, or is about to. Looks no longer than this.
+  bool is_done(Duration patience) const;
   /// What the body returned. Errors  INTERNAL: it ended without. DEADLINE_EXCEEDED.
   absl::StatusOr<nlohmann::json> result(TimePoint deadline);
 

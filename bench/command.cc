@@ -124,23 +124,23 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
   }
   if (flags.options.question.empty()) return complain(absl::InvalidArgumentError(what_can_be_asked(flags.no_question)));
   if (absl::Status status = check_bind_host(flags.options.bind_host); !status.ok()) return complain(status);
+  std::unique_ptr<Meeting> meeting;
+  if (over_several_processes(flags.options.question)) {
+    const absl::StatusOr<Place> place = place_of(flags.options);
+    if (!place.ok()) return complain(place.status());
+    if (place->rank > 0) {
+      const absl::Status attended = attend(*place, flags.options.bind_host);
+      return attended.ok() ? 0 : complain(attended);
+    }
+    if (place->size > 1) {
+      absl::StatusOr<std::unique_ptr<Meeting>> met = Meeting::open(*place, flags.options.bind_host);
+      if (!met.ok()) return complain(met.status());
+      meeting = *std::move(met);
+      flags.options.meeting = meeting.get();
+    }
+  }
   if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
     return complain(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
-  const absl::StatusOr<Place> place = place_of(flags.options);
-  if (!place.ok()) return complain(place.status());
-  std::unique_ptr<Meeting> meeting;
-  if (place->size > 1 && over_several_processes(flags.options.question)) {
-    if (place->rank > 0) {
-      const absl::StatusOr<int> code = attend(*place, flags.options.bind_host);
-      return code.ok() ? *code : complain(code.status());
-    }
-    absl::StatusOr<std::unique_ptr<Meeting>> met = Meeting::open(*place, flags.options.bind_host);
-    if (!met.ok()) return complain(met.status());
-    meeting = *std::move(met);
-    flags.options.meeting = meeting.get();
-  } else if (place->size > 1 && place->rank > 0) {
-    return 0;  // rank 0 alone measures its host
-  }
   for (const Question& question : questions()) {
     if (flags.options.question != question.name) continue;
     const absl::StatusOr<int> code = question.run(flags.options);

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "bench/figure.h"
+#include "bench/options.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
@@ -92,10 +93,14 @@ std::vector<std::string> differences(const nlohmann::json& first, const nlohmann
   hold("machine", first["machine"], second["machine"]);
   if (first.contains("libraries") && second.contains("libraries"))
     hold("libraries", first["libraries"], second["libraries"]);
-  for (const auto& [name, value] : first["config"].items()) {
-    if (name == "seed") continue;
-    hold(name, value, second["config"].contains(name) ? second["config"][name] : nlohmann::json());
-  }
+  // What a run of an earlier version does not know of was as it is when nothing is said.
+  nlohmann::json one = config_of(Options{}), other = one;
+  one.update(first["config"]);
+  other.update(second["config"]);
+  for (const auto& [name, value] : one.items())
+    if (name != "seed") hold(name, value, other.contains(name) ? other[name] : nlohmann::json());
+  // Who took part, and whether they spun.
+  if (first.contains("title") && second.contains("title")) hold("load", first["title"], second["title"]);
   return list;
 }
 

@@ -16,6 +16,7 @@ namespace gradrail::bench {
 namespace {
 
 constexpr uint64_t kProbes = 5;
+constexpr Duration kGlance = std::chrono::milliseconds(5);
 
 /// What the tasks of a run give back beside the result.
 struct Recordings {
@@ -55,52 +56,87 @@ Times over_workers(const std::vector<Times>& workers) {
 }
 
 /// Takes a process' answer into the result; false: it failed, and the figure says why.
-bool take(const absl::StatusOr<nlohmann::json>& answer, const std::string& task, ExchangeResult& result,
-          std::vector<Mark>& marks) {
+bool take(const absl::StatusOr<nlohmann::json>& answer, bool serves, size_t index, ExchangeResult& result,
+          Recordings& recordings) {
   Figure& figure = result.figure;
+  const std::string task = fmt::format("{}/{}", serves ? "ps" : "worker", index);
   if (!answer.ok()) {
     figure.failed = fmt::format("{} {}", task, message_of(answer.status()));
-  } else if (answer->contains("failed")) {
-    figure.failed = fmt::format("{}: {}", task, answer->at("failed").get<std::string>());
-  } else {
-    result.ranks.push_back(rank_from(answer->at("rank")));
-    const std::vector<Mark> recorded = marks_from(answer->at("marks"));
-    marks.insert(marks.end(), recorded.begin(), recorded.end());
-    if (!answer->contains("figure")) return true;
-    const Figure one = figure_from(answer->at("figure"));
-    figure.path = one.path;
-    figure.why = one.why;
-    figure.wrong += one.wrong;
-    result.workers.push_back(one.times);
-    result.seconds = std::max(result.seconds, answer->at("seconds").get<double>());
-    return true;
+    return false;
   }
-  return false;
+  if (answer->contains("failed")) {
+    figure.failed = fmt::format("{}: {}", task, answer->at("failed").get<std::string>());
+    return false;
+  }
+  const std::vector<Mark> marks = marks_from(answer->at("marks"));
+  std::vector<Mark>& all = serves ? recordings.shards : recordings.workers;
+  all.insert(all.end(), marks.begin(), marks.end());
+  // Workers first: they are what is timed.
+  result.ranks[serves ? result.workers.size() + index : index] = rank_from(answer->at("rank"));
+  if (serves) return true;
+  const Figure one = figure_from(answer->at("figure"));
+  figure.path = one.path;
+  figure.why = one.why;
+  figure.wrong += one.wrong;
+  result.workers[index] = one.times;
+  result.seconds = std::max(result.seconds, answer->at("seconds").get<double>());
+  return true;
 }
 
-/// False: one of them failed. Every member is left without a task.
-bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& workers, ExchangeLoad load,
+/// A member at its task.
+struct Running {
+  Member* member = nullptr;
+  bool serves = false;
+  size_t index = 0;
+};
+
+absl::Status start(const std::vector<Member*>& servers, const std::vector<Member*>& workers, ExchangeLoad load,
+                   TimePoint deadline, std::vector<Running>& running) {
+  for (size_t i = 0; i < servers.size(); ++i) {
+    const absl::StatusOr<std::string> address = servers[i]->serve(load, static_cast<uint32_t>(i), deadline);
+    if (!address.ok())
+      return absl::Status(address.status().code(), fmt::format("ps/{}: {}", i, message_of(address.status())));
+    load.servers.push_back(*address);
+    running.push_back({servers[i], true, i});
+  }
+  for (size_t i = 0; i < workers.size(); ++i) {
+    GRADRAIL_RETURN_IF_ERROR(workers[i]->work(load, static_cast<uint32_t>(i)));
+    running.push_back({workers[i], false, i});
+  }
+  return absl::OkStatus();
+}
+
+/// In the order in which they end, so that one that dies is found before others have waited for it in vain.
+bool collect(std::vector<Running> running, TimePoint deadline, ExchangeResult& result, Recordings& recordings) {
+  while (!running.empty()) {
+    for (size_t i = 0; i < running.size(); ++i) {
+      const Running one = running[i];
+      if (!one.member->is_done(kGlance) && Clock::now() < deadline) continue;
+      try {  // what another process sent
+        if (!take(one.member->collect(deadline), one.serves, one.index, result, recordings)) return false;
+      } catch (const nlohmann::json::exception& error) {
+        result.figure.failed = fmt::format("{} {}: {}", one.serves ? "ps" : "worker", one.index, error.what());
+        return false;
+      }
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i--));
+    }
+  }
+  return true;
+}
+
+/// False: one of them failed, and the figure says why. Every member is left without a task.
+bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& workers, const ExchangeLoad& load,
                ExchangeResult& result, Recordings& recordings) {
   const TimePoint deadline =
       Clock::now() + 2 * kStartUp + std::chrono::milliseconds(static_cast<int64_t>(load.seconds * 8000));
-  bool good = true;
-  const auto collect = [&](const std::vector<Member*>& members, const char* job, std::vector<Mark>& marks) {
-    for (size_t i = 0; i < members.size(); ++i) {
-      if (good) good = take(members[i]->collect(deadline), fmt::format("{}/{}", job, i), result, marks);
-      members[i]->abandon();
-    }
-  };
-  for (size_t i = 0; good && i < servers.size(); ++i) {
-    const absl::StatusOr<std::string> address = servers[i]->serve(load, static_cast<uint32_t>(i), deadline);
-    good = address.ok();
-    if (good) load.servers.push_back(*address);
-    if (!good) result.figure.failed = fmt::format("ps/{}: {}", i, message_of(address.status()));
-  }
-  if (good) {
-    for (size_t i = 0; i < workers.size(); ++i) workers[i]->work(load, static_cast<uint32_t>(i));
-    collect(workers, "worker", recordings.workers);
-  }
-  collect(servers, "ps", recordings.shards);
+  std::vector<Running> running;
+  result.workers.resize(workers.size());
+  result.ranks.resize(servers.size() + workers.size());
+  const absl::Status started = start(servers, workers, load, deadline, running);
+  if (!started.ok()) result.figure.failed = message_of(started);
+  const bool good = started.ok() && collect(running, deadline, result, recordings);
+  for (const std::vector<Member*>* members : {&servers, &workers})
+    for (Member* const member : *members) member->abandon();
   return good;
 }
 
@@ -142,20 +178,22 @@ ExchangeResult run_once(const ExchangeLoad& load, Recordings& recordings) {
   result.figure.bytes = load.bytes;
   result.figure.count = load.bytes / sizeof(float);
   result.figure.alg_bytes = static_cast<double>(load.bytes);
-  result.figure.bus_bytes = 2.0 * static_cast<double>(load.bytes);
+  result.figure.bus_bytes = (load.ablation.no_return ? 1.0 : 2.0) * static_cast<double>(load.bytes);
   load.meeting == nullptr ? run_here(load, result, recordings) : run_there(load, result, recordings);
   if (result.figure.failed.empty()) result.figure.times = over_workers(result.workers);
   return result;
 }
 
 /// In a run of its own, since marks take time, too.
-std::vector<std::pair<std::string, double>> measure_stages(ExchangeLoad load) {
+void measure_stages(ExchangeLoad load, Figure& figure) {
   load.check = false;
   load.seconds /= 4;
   Recordings recordings;
   const ExchangeResult result = run_once(load, recordings);
-  if (!result.figure.failed.empty()) return {};
-  return stages_of(recordings.workers, recordings.shards, !load.layers.empty());
+  figure.stages = stages_of(recordings.workers, recordings.shards, !load.layers.empty());
+  if (!figure.stages.empty()) return;
+  figure.why_no_stages = !result.figure.failed.empty() ? result.figure.failed
+                                                       : fmt::format("there is room for {} marks of a task", kMarks);
 }
 
 }  // namespace
@@ -173,8 +211,9 @@ ExchangeResult run_exchange(const ExchangeLoad& load) {
   timed.stages = false;
   Recordings none;
   ExchangeResult result = run_once(timed, none);
+  if (!load.stages || !result.figure.failed.empty()) return result;
   const bool one_clock = load.meeting == nullptr || load.meeting->on_one_host();
-  if (load.stages && one_clock && result.figure.failed.empty()) result.figure.stages = measure_stages(load);
+  one_clock ? measure_stages(load, result.figure) : void(result.figure.why_no_stages = "several hosts, several clocks");
   return result;
 }
 

@@ -183,7 +183,7 @@ Figure figure_from(const nlohmann::json& json) {
           .wrong = json.at("nwrong"),
           .failed = json.at("failed"),
           .why = json.at("why"),
-          .stages = json.at("stages"),
+          .stages = pairs_from(json.at("stages")),
           .more = pairs_from(json.at("more"))};
 }
 

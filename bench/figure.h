@@ -47,6 +47,7 @@ struct Figure {
   std::string failed;             ///< why there is no figure
   std::string why;                ///< of the path: what was wanted more and why it was not taken
   std::vector<std::pair<std::string, double>> stages;  ///< name, microseconds; in the order of a step
+  std::string why_no_stages;                           ///< where they were asked for; not in files
   std::vector<std::pair<std::string, double>> more;    ///< what only this question has, with its unit in the name
 
   double alg_gb_per_s() const { return times.p50_us > 0 ? alg_bytes / times.p50_us * 1e-3 : 0.0; }

@@ -24,6 +24,7 @@ namespace {
 /// Marks of sixteen thousand moments in words; nobody sends more.
 constexpr uint32_t kMostBytes = 64 << 20;
 constexpr auto kBetweenTries = std::chrono::milliseconds(100);
+constexpr auto kOneTry = std::chrono::seconds(5);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -48,6 +49,17 @@ bool ready(int fd, int16_t events, TimePoint deadline) {
   }
 }
 
+/// 0, or the errno of the attempt.
+int connect_within(int fd, const addrinfo& address, TimePoint deadline) {
+  if (fd < 0) return errno;
+  if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!ready(fd, POLLOUT, deadline)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t length = sizeof(error);
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
 }  // namespace
 
 Link::Link(Link&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
@@ -60,14 +72,15 @@ absl::StatusOr<Link> Link::connect(const std::string& address, TimePoint deadlin
   while (true) {
     const absl::StatusOr<Addresses> found = resolve(address, 0);
     if (!found.ok()) return found.status();
-    const int fd = socket((*found)->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    Link link(fd);
-    if (fd >= 0 && ::connect(fd, (*found)->ai_addr, (*found)->ai_addrlen) == 0) {
+    int error = EHOSTUNREACH;
+    for (const addrinfo* each = found->get(); each != nullptr; each = each->ai_next) {
+      Link link(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      error = connect_within(link.fd_, *each, std::min(deadline, Clock::now() + kOneTry));
       const int on = 1;
-      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-      return link;
+      setsockopt(link.fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      setsockopt(link.fd_, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));  // a host that loses power says nothing
+      if (error == 0) return link;
     }
-    const int error = errno;
     if (Clock::now() + kBetweenTries > deadline)
       return absl::DeadlineExceededError(fmt::format("nobody listens at {} ({})", address, std::strerror(error)));
     std::this_thread::sleep_for(kBetweenTries);
@@ -77,7 +90,8 @@ absl::StatusOr<Link> Link::connect(const std::string& address, TimePoint deadlin
 absl::Status Link::move(char* bytes, size_t count, bool out, TimePoint deadline) {
   while (count > 0) {
     if (!ready(fd_, out ? POLLOUT : POLLIN, deadline)) return absl::DeadlineExceededError("does not answer");
-    const ssize_t moved = out ? ::send(fd_, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(fd_, bytes, count, 0);
+    const ssize_t moved =
+        out ? ::send(fd_, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(fd_, bytes, count, MSG_DONTWAIT);
     if (moved < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (moved <= 0) return absl::UnavailableError("has ended");
     bytes += moved;

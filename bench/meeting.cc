@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/status.h"
 #include "bench/link.h"
@@ -17,13 +18,17 @@ namespace gradrail::bench {
 namespace {
 
 constexpr Duration kGather = std::chrono::seconds(60);
-constexpr Duration kHello = std::chrono::seconds(2);
+constexpr Duration kHello = std::chrono::milliseconds(500);  // sent at once; whoever is silent keeps the others waiting
 constexpr Duration kShort = std::chrono::seconds(10);
 
-uint32_t usable_cpus() {
+std::set<int> usable_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<uint32_t>(CPU_COUNT(&set)) : 1;
+  std::set<int> cpus;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) cpus.insert(cpu);
+  return cpus;
 }
 
 /// A request and its answer: {"failed": why} is one, too.
@@ -39,9 +44,14 @@ class RemoteMember final : public Member {
     return answer->at("address").get<std::string>();
   }
 
-  void work(const ExchangeLoad& load, uint32_t task) override {
-    // What is wrong with it collect() will tell.
-    ask({{"do", "work"}, {"task", task}, {"load", to_json(load)}}, Clock::now() + kShort).IgnoreError();
+  absl::Status work(const ExchangeLoad& load, uint32_t task) override {
+    return ask({{"do", "work"}, {"task", task}, {"load", to_json(load)}}, Clock::now() + kShort).status();
+  }
+
+  bool is_done(Duration patience) override {
+    const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
+    const absl::StatusOr<nlohmann::json> answer = ask({{"do", "wait"}, {"within_ms", millis}}, Clock::now() + kShort);
+    return !answer.ok() || answer->value("done", true);
   }
 
   absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override {
@@ -54,6 +64,10 @@ class RemoteMember final : public Member {
   }
 
   void abandon() override { ask({{"do", "abandon"}}, Clock::now() + kShort).IgnoreError(); }
+  /// The run is over, as it should be.
+  ~RemoteMember() override {
+    if (lost_.ok()) link_.send({{"do", "end"}}, Clock::now() + kShort).IgnoreError();
+  }
 
  private:
   absl::StatusOr<nlohmann::json> ask(const nlohmann::json& request, TimePoint deadline) {
@@ -74,6 +88,15 @@ class RemoteMember final : public Member {
   absl::Status lost_;
 };
 
+bool is_hello(const nlohmann::json& message) {
+  const auto number = [&](const char* name) { return message.contains(name) && message[name].is_number_unsigned(); };
+  const auto text = [&](const char* name) { return message.contains(name) && message[name].is_string(); };
+  return text("gradrail bench") && text("host") && number("rank") && number("size") && message.contains("cpus") &&
+         message["cpus"].is_array() && std::all_of(message["cpus"].begin(), message["cpus"].end(), [](const auto& cpu) {
+           return cpu.is_number_integer();
+         });
+}
+
 nlohmann::json hello_of(const Place& place) {
   return {{"gradrail bench", version_text()},
           {"rank", place.rank},
@@ -90,6 +113,9 @@ nlohmann::json answer(const nlohmann::json& request, const std::string& bind_hos
     member.reset();
     return nlohmann::json::object();
   }
+  if (what == "wait")
+    return {{"done",
+             member == nullptr || member->is_done(std::chrono::milliseconds(request.at("within_ms").get<int64_t>()))}};
   if (what == "collect") {
     if (member == nullptr) return {{"ended", "has no task"}};
     absl::StatusOr<nlohmann::json> result =
@@ -110,7 +136,7 @@ nlohmann::json answer(const nlohmann::json& request, const std::string& bind_hos
     return {{"address", *address}};
   }
   page->get()->iterations = load.iterations;
-  member->work(load, task);
+  member->work(load, task).IgnoreError();  // a fork that fails is told by collect()
   return nlohmann::json::object();
 }
 
@@ -118,18 +144,22 @@ nlohmann::json answer(const nlohmann::json& request, const std::string& bind_hos
 
 Meeting::~Meeting() = default;
 
-void Meeting::count(const std::string& host, uint32_t cpus, uint32_t rank) {
-  auto known = std::find_if(hosts_.begin(), hosts_.end(), [&](const auto& one) { return one.first == host; });
-  if (known == hosts_.end()) known = hosts_.insert(known, {host, Host{.cpus = cpus}});
-  rank < place_.servers ? ++known->second.servers : ++known->second.workers;
+void Meeting::count(const std::string& host, const std::set<int>& cpus, uint32_t rank) {
+  Host& known = hosts_[host];
+  known.cpus.insert(cpus.begin(), cpus.end());  // launchers bind each rank to cores of its own
+  ++(rank < place_.servers ? known.servers : known.workers);
 }
 
 absl::StatusOr<std::unique_ptr<Meeting>> Meeting::open(const Place& place, const std::string& bind_host) {
-  absl::StatusOr<Listener> listener = Listener::open(place.meet);
+  const ps::HostPort meet = ps::parse_host_port(place.meet).value_or(ps::HostPort{});
+  // What a host calls itself may be an address that nobody else has: where a launcher named it, any will do.
+  const std::string any = meet.host.find(':') == std::string::npos ? "0.0.0.0" : "::";
+  absl::StatusOr<Listener> listener =
+      Listener::open(place.by_launcher ? ps::to_string({.host = any, .port = meet.port}) : place.meet);
   if (!listener.ok()) return listener.status();
   std::unique_ptr<Meeting> meeting(new Meeting);
   meeting->place_ = place;
-  meeting->bind_host_ = bind_host.empty() ? ps::parse_host_port(place.meet).value_or(ps::HostPort{}).host : bind_host;
+  meeting->bind_host_ = bind_host.empty() && !place.by_launcher ? meet.host : bind_host;
   if (meeting->page_.get() == nullptr) return absl::ResourceExhaustedError("no memory");
   meeting->members_.resize(place.size);
   meeting->members_[0] = std::make_unique<LocalMember>(*meeting->page_.get());
@@ -144,23 +174,28 @@ absl::StatusOr<std::unique_ptr<Meeting>> Meeting::open(const Place& place, const
   while (!missing().empty()) {
     absl::StatusOr<Link> link = listener->accept(deadline);
     if (!link.ok()) {
-      return absl::DeadlineExceededError(fmt::format("rank {} did not come to {} within {} s",
-                                                     fmt::join(missing(), ", "), place.meet,
+      return absl::DeadlineExceededError(fmt::format("rank {} of {} (by {}) did not come to {} within {} s",
+                                                     fmt::join(missing(), ", "), place.size, place.from, place.meet,
                                                      kGather / std::chrono::seconds(1)));
     }
     const absl::StatusOr<nlohmann::json> hello = link->receive(Clock::now() + kHello);
-    if (!hello.ok() || !hello->contains("gradrail bench")) continue;  // none of ours
-    const std::string version = hello->value("gradrail bench", "");
-    const uint32_t rank = hello->value("rank", 0u);
+    if (!hello.ok() || !is_hello(*hello)) continue;  // none of ours
+    const std::string version = hello->at("gradrail bench");
+    const uint32_t rank = hello->at("rank");
     std::string why;
     if (version != version_text()) why = fmt::format("it is {}, rank 0 is {}", version, version_text());
     if (hello->value("size", 0u) != place.size)
       why = fmt::format("it knows of {} ranks, rank 0 of {}", hello->value("size", 0u), place.size);
     if (why.empty() && (rank >= place.size || meeting->members_[rank] != nullptr)) why = "there is another one";
     link->send({{"refused", why}}, Clock::now() + kHello).IgnoreError();
+    // The address by which others reach this host; those on it may use its own name for itself.
+    const std::string reached_at = link->local_host();
+    const bool loopback = meeting->bind_host_.starts_with("127.") || meeting->bind_host_ == "::1";
+    if (bind_host.empty() && place.by_launcher && (meeting->bind_host_.empty() || loopback))
+      meeting->bind_host_ = reached_at;
     if (!why.empty()) return absl::FailedPreconditionError(fmt::format("rank {}: {}", rank, why));
     meeting->members_[rank] = std::make_unique<RemoteMember>(*std::move(link), fmt::format("rank {}", rank));
-    meeting->count(hello->value("host", ""), hello->value("cpus", 1u), rank);
+    meeting->count(hello->at("host"), hello->at("cpus").get<std::set<int>>(), rank);
   }
   return meeting;
 }
@@ -179,11 +214,11 @@ std::vector<Member*> Meeting::workers() const {
 
 bool Meeting::crowded(uint32_t shards) const {
   return std::any_of(hosts_.begin(), hosts_.end(), [&](const auto& host) {
-    return host.second.workers + host.second.servers * shards > host.second.cpus;
+    return host.second.workers + host.second.servers * shards > host.second.cpus.size();
   });
 }
 
-absl::StatusOr<int> attend(const Place& place, const std::string& bind_host) {
+absl::Status attend(const Place& place, const std::string& bind_host) {
   absl::StatusOr<Link> link = Link::connect(place.meet, Clock::now() + kGather);
   if (!link.ok()) return link.status();
   GRADRAIL_RETURN_IF_ERROR(link->send(hello_of(place), Clock::now() + kHello));
@@ -197,9 +232,10 @@ absl::StatusOr<int> attend(const Place& place, const std::string& bind_host) {
   std::unique_ptr<LocalMember> member;
   while (true) {
     const absl::StatusOr<nlohmann::json> request = link->receive(TimePoint::max());
-    if (!request.ok()) return 0;  // the run is over; rank 0 says how it went
+    if (!request.ok()) return absl::UnavailableError(fmt::format("rank 0 at {} was lost", place.meet));
     try {
-      if (!link->send(answer(*request, host, page, member), Clock::now() + kShort).ok()) return 0;
+      if (request->at("do") == "end") return absl::OkStatus();
+      GRADRAIL_RETURN_IF_ERROR(link->send(answer(*request, host, page, member), Clock::now() + kShort));
     } catch (const nlohmann::json::exception&) {
       return absl::FailedPreconditionError(fmt::format("rank 0 at {} speaks another protocol", place.meet));
     }

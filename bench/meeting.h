@@ -1,6 +1,8 @@
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,16 +36,17 @@ class Meeting {
   std::string bind_host_;
   SharedPage page_;
   struct Host {
-    uint32_t cpus = 0;
+    std::set<int> cpus;  ///< that any of its ranks may use
     uint32_t servers = 0;
     uint32_t workers = 0;
   };
-  std::vector<std::pair<std::string, Host>> hosts_;
+  std::map<std::string, Host> hosts_;
   std::vector<std::unique_ptr<Member>> members_;  ///< by rank
-  void count(const std::string& host, uint32_t cpus, uint32_t rank);
+  void count(const std::string& host, const std::set<int>& cpus, uint32_t rank);
 };
 
-/// Any other rank: does what rank 0 asks for until that ends. Returns the exit code.
-absl::StatusOr<int> attend(const Place& place, const std::string& bind_host);
+/// Any other rank: does what rank 0 asks for until the run is over. Errors  UNAVAILABLE: rank 0 was lost.
+/// FAILED_PRECONDITION: it does not want this one; says why. DEADLINE_EXCEEDED: it was never there.
+absl::Status attend(const Place& place, const std::string& bind_host);
 
 }  // namespace gradrail::bench

@@ -58,8 +58,9 @@ absl::StatusOr<std::string> LocalMember::serve(const ExchangeLoad& load, uint32_
   return absl::UnavailableError(why->value("failed", "did not start"));
 }
 
-void LocalMember::work(const ExchangeLoad& load, uint32_t task) {
+absl::Status LocalMember::work(const ExchangeLoad& load, uint32_t task) {
   child_.emplace([&, task] { return bench::work(load, shared_, task); });
+  return absl::OkStatus();
 }
 
 absl::StatusOr<nlohmann::json> LocalMember::collect(TimePoint deadline) {

@@ -17,8 +17,10 @@ class Member {
   virtual ~Member() = default;
   /// Starts a server; returns the address of its control plane. Errors say why there is none.
   virtual absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) = 0;
-  /// Starts a worker.
-  virtual void work(const ExchangeLoad& load, uint32_t task) = 0;
+  /// Starts a worker. Errors  UNAVAILABLE: the process is gone, for this task and all others.
+  virtual absl::Status work(const ExchangeLoad& load, uint32_t task) = 0;
+  /// Whether collect() would return at once; looks no longer than this.
+  virtual bool is_done(Duration patience) = 0;
   /// What came of it: as work() of exchange_worker.h. Errors as Apart::result().
   virtual absl::StatusOr<nlohmann::json> collect(TimePoint deadline) = 0;
   /// Ends it. Without a task: nothing.
@@ -45,7 +47,8 @@ class LocalMember final : public Member {
   /// `shared` outlives it.
   explicit LocalMember(RunShared& shared) : shared_(shared) {}
   absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) override;
-  void work(const ExchangeLoad& load, uint32_t task) override;
+  absl::Status work(const ExchangeLoad& load, uint32_t task) override;
+  bool is_done(Duration patience) override { return !child_ || child_->is_done(patience); }
   absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override;
   void abandon() override { child_.reset(); }
 

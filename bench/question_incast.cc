@@ -21,7 +21,8 @@ std::vector<Figure> rows_of(const ExchangeResult& result) {
     Figure one = result.figure;
     one.path = fmt::format("{} worker/{}", result.figure.path, i);
     one.times = times;
-    one.wrong = 0;  // counted in the row of all
+    one.stages.clear();  // they are of all workers
+    one.wrong = 0;       // counted in the row of all
     rows.push_back(std::move(one));
   }
   const double bytes = exchanges * static_cast<double>(result.figure.bytes);

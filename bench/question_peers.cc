@@ -62,6 +62,8 @@ absl::StatusOr<Asked> understand(const Options& options) {
     const absl::StatusOr<ExchangeLoad> load = load_of(own, 1, "sync");
     if (!load.ok()) return load.status();
     asked.load = *load;
+    if (load->ablation.any())
+      return absl::InvalidArgumentError("peers: all of them sum, update and return; leave --no-... out");
     if (load->workers != 1 || load->optimizer != ps::OptimizerKind::sgd)
       return absl::InvalidArgumentError(
           "peers: all of them do SGD with one worker; leave --workers and --optimizer out");

@@ -41,13 +41,14 @@ absl::StatusOr<std::vector<Figure>> measure(const TransportChoice& choice, const
                                             const std::string& what) {
   absl::StatusOr<PairLink> link = PairLink::fork_two();
   if (!link.ok()) return link.status();
-  const absl::StatusOr<std::unique_ptr<PutEnd>> end = open_transport_end({.name = choice.name,
-                                                                          .rdma_only = choice.rdma_only,
-                                                                          .ofi_provider = choice.ofi_provider,
-                                                                          .bind_host = options.bind_host},
-                                                                         *link, bytes);
+  absl::StatusOr<std::unique_ptr<PutEnd>> end = open_transport_end({.name = choice.name,
+                                                                    .rdma_only = choice.rdma_only,
+                                                                    .ofi_provider = choice.ofi_provider,
+                                                                    .bind_host = options.bind_host},
+                                                                   *link, bytes);
   if (!link->leads()) {
     if (end.ok()) PutPair(*link, **end).answer().IgnoreError();  // the one that leads sees it
+    if (end.ok()) end->reset();                                  // libraries have files to remove
     _exit(0);
   }
   if (!end.ok()) return end.status();

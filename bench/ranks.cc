@@ -43,19 +43,20 @@ absl::StatusOr<Place> from_cluster(const Options& o) {
 /// What the environment says; of size 1 where it says nothing.
 absl::StatusOr<Place> from_launcher() {
   const auto at = [](const std::string& host) { return ps::to_string({.host = host, .port = kMeetPort}); };
-  // Of a step: a batch script has only those of its job, and is alone.
-  if (const auto size = number("SLURM_STEP_NUM_TASKS"), rank = number("SLURM_PROCID"); size && rank && *size > 1) {
-    const std::string nodes = variable("SLURM_STEP_NODELIST");
-    return Place{.rank = *rank, .size = *size, .meet = nodes.empty() ? "" : at(first_host_of(nodes)), .from = "Slurm"};
+  // The innermost first: mpirun and torchrun are started by srun, and what it says is still there.
+  if (const auto size = number("WORLD_SIZE"), rank = number("RANK"); size && rank && *size > 1) {
+    const std::string host = variable("MASTER_ADDR");
+    return Place{.rank = *rank, .size = *size, .meet = host.empty() ? "" : at(host), .from = "RANK and WORLD_SIZE"};
   }
   if (const auto size = number("OMPI_COMM_WORLD_SIZE"), rank = number("OMPI_COMM_WORLD_RANK");
       size && rank && *size > 1) {
     const bool one_host = number("OMPI_COMM_WORLD_LOCAL_SIZE") == size;
     return Place{.rank = *rank, .size = *size, .meet = one_host ? at("127.0.0.1") : "", .from = "mpirun"};
   }
-  if (const auto size = number("WORLD_SIZE"), rank = number("RANK"); size && rank && *size > 1) {
-    const std::string host = variable("MASTER_ADDR");
-    return Place{.rank = *rank, .size = *size, .meet = host.empty() ? "" : at(host), .from = "RANK and WORLD_SIZE"};
+  // Of a step: a batch script has only those of its job, and is alone.
+  if (const auto size = number("SLURM_STEP_NUM_TASKS"), rank = number("SLURM_PROCID"); size && rank && *size > 1) {
+    const std::string nodes = variable("SLURM_STEP_NODELIST");
+    return Place{.rank = *rank, .size = *size, .meet = nodes.empty() ? "" : at(first_host_of(nodes)), .from = "Slurm"};
   }
   return Place{};
 }
@@ -64,9 +65,15 @@ absl::StatusOr<Place> from_launcher() {
 
 absl::StatusOr<Place> place_of(const Options& o) {
   if (!o.cluster.empty() || !o.ps_hosts.empty() || !o.worker_hosts.empty()) return from_cluster(o);
+  if (!o.job_name.empty())
+    return absl::InvalidArgumentError(fmt::format("--job_name {}: of which --cluster, or --ps_hosts?", o.job_name));
   absl::StatusOr<Place> place = from_launcher();
+  if (place.ok() && place->size == 1 && !o.meet.empty())
+    return absl::InvalidArgumentError(
+        fmt::format("--meet {}: neither srun, mpirun nor torchrun has started this process", o.meet));
   if (!place.ok() || place->size == 1) return place;
   place->servers = o.servers;
+  place->by_launcher = true;
   if (!o.meet.empty()) place->meet = o.meet;
   if (place->meet.empty()) {
     return absl::InvalidArgumentError(

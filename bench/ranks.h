@@ -15,6 +15,7 @@ struct Place {
   uint32_t servers = 1;
   std::string meet;  ///< host:port where rank 0 waits for the others
   std::string from;  ///< what told, for people: "Slurm"
+  bool by_launcher = false;
 };
 
 /// From --cluster, --ps_hosts with --worker_hosts, or whatever started us: Slurm's srun, Open MPI's mpirun, torchrun.

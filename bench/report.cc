@@ -128,6 +128,7 @@ void Report::print_row(const Figure& f) {
   }
   for (const auto& [name, value] : f.more) fmt::print(" {}={:.4g}", name, value);
   fmt::print("\n");
+  if (!f.why_no_stages.empty()) fmt::print("#   no stages: {}\n", f.why_no_stages);
   if (f.stages.empty()) return;
   std::string text;
   for (const auto& [name, value] : f.stages) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : " | ", name, value);

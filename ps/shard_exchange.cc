@@ -131,7 +131,9 @@ void Shard::apply_update(const Action& action) {
     gradients.push_back(gradient(*peer, action.bucket));
     if (peer->parameters_mapped != nullptr && targets.size() < kMaxTargets) {
       targets.push_back(peer->parameters_mapped + where.first);
-      peer->stored_version[action.bucket] = action.version;
+      // What is not computed is not stored on the way either: answer() does.
+      if (!(options_.ablation.no_sum && options_.ablation.no_optimizer))
+        peer->stored_version[action.bucket] = action.version;
     }
   }
   if (options_.ablation.any()) {

@@ -75,6 +75,27 @@ TEST_F(Ranks, OfTorchrun) {
   EXPECT_THAT(place_of(options_)->meet, HasSubstr("n9:"));
 }
 
+TEST_F(Ranks, TheInnermostLauncherCounts) {
+  set("SLURM_STEP_NUM_TASKS", "2");
+  set("SLURM_PROCID", "0");
+  set("SLURM_STEP_NODELIST", "n[1-2]");
+  set("OMPI_COMM_WORLD_SIZE", "3");
+  set("OMPI_COMM_WORLD_RANK", "2");
+  set("OMPI_COMM_WORLD_LOCAL_SIZE", "3");
+  EXPECT_EQ(place_of(options_)->from, "mpirun");
+  set("WORLD_SIZE", "4");
+  set("RANK", "3");
+  set("MASTER_ADDR", "n9");
+  EXPECT_EQ(place_of(options_)->rank, 3u);
+}
+
+TEST_F(Ranks, FlagsOfAClusterWithoutOne) {
+  options_.meet = "n7:4000";
+  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("--meet n7:4000"));
+  options_.job_name = "worker";
+  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("--job_name worker"));
+}
+
 TEST_F(Ranks, OfACluster) {
   options_.ps_hosts = "a:1,b:2";
   options_.worker_hosts = "c:3,d:4";

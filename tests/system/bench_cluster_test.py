@@ -66,6 +66,9 @@ class BenchCluster(cluster.ClusterTest):
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.05)
         stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
+        for message in (b"", b'{"gradrail bench": 5}', b'{"gradrail bench": "x", "rank": -1, "size": 3, "host": 1, "cpus": []}'):
+            with socket.create_connection((host, int(port)), timeout=1) as other:
+                other.sendall(len(message).to_bytes(4, "big") + message)
         for i in range(2):
             self.start("worker", i)
         self.assertIn("# Out of bounds values : 0 OK", self.text(server))
@@ -88,6 +91,7 @@ class BenchCluster(cluster.ClusterTest):
         said = self.text(server, cluster.FAILED)
         self.assertLess(time.monotonic() - began, cluster.FINISH)
         self.assertRegex(said, r"not measured: worker/[01]")
+        self.assertLess(time.monotonic() - began, 20 * cluster.PATIENCE)  # not until the others have given up
 
     def test_under_mpirun(self):
         if shutil.which("mpirun") is None:

@@ -144,6 +144,18 @@ class Bench(cluster.ClusterTest):
         text = self.bench("compare", first, second, code=cluster.FAILED)
         self.assertRegex(text, r" 1\.(50|49)\d +\[1\.4\d+, 1\.5\d+\] slower\n")
         self.assertRegex(text, r"# (\d+) of \1 rows differ")
+        other = copy.deepcopy(run)
+        other["config"]["no_sum"] = True  # which an earlier version's file does not mention
+        del run["config"]["no_sum"]
+        first.write_text(json.dumps(run))
+        second.write_text(json.dumps(other))
+        self.assertRegex(self.bench("compare", first, second, code=cluster.USAGE), "no_sum")
+        self.assertRegex(self.bench("compare", second, first, code=cluster.USAGE), "no_sum")
+        other["config"]["no_sum"] = False
+        for row in other["results"]:
+            row["stages"] = {}  # as earlier versions wrote them
+        second.write_text(json.dumps(other))
+        self.bench("compare", first, second)
         slower["machine"] = "a better one"
         second.write_text(json.dumps(slower))
         self.assertRegex(self.bench("compare", first, second, code=cluster.USAGE), "not alike .*a better one")
