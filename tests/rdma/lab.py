@@ -24,7 +24,7 @@ from suites import SUITES, Suite
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
-WHOLE_SECONDS = 280  # ctest's limit for the lab is 300 s
+WHOLE_SECONDS = 450  # 235 s on two quiet cores; ctest's limit for the lab is 480 s
 FULL_SECONDS = 3600
 KEPT_RUNS = 5
 
