@@ -27,11 +27,6 @@ namespace {
   _exit(0);
 }
 
-std::string how_it_ended(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("killed by signal {}", WTERMSIG(status));
-  return fmt::format("exit code {}", WEXITSTATUS(status));
-}
-
 }  // namespace
 
 Apart::Apart(const std::function<nlohmann::json()>& body) {

@@ -1,23 +1,14 @@
 #include "bench/exchange_flags.h"
 
-#include <sched.h>
+#include <algorithm>
 
 #include "CLI/CLI.hpp"
+#include "bench/cpus.h"
 #include "bench/meeting.h"
 #include "fmt/format.h"
 #include "ps/training.h"
 
 namespace gradrail::bench {
-namespace {
-
-uint32_t usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<uint32_t>(CPU_COUNT(&set)) : 1;
-}
-
-}  // namespace
-
 void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_option("--workers", options.workers, "worker processes")->check([](const std::string& typed) {
     return typed == "0" ? std::string("1 or more") : std::string();
@@ -57,7 +48,9 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
   if (meeting != nullptr && options.workers != 0 && options.workers != workers)
     return absl::InvalidArgumentError(fmt::format("--workers {}: there are {} ranks for workers", here, workers));
   // Processes that spin while others of the same run wait for their core make all of it slow.
-  const bool crowded = meeting == nullptr ? workers + options.shards > usable_cpus() : meeting->crowded(options.shards);
+  const bool crowded = meeting == nullptr
+                           ? workers + options.shards > static_cast<uint32_t>(std::max(1, usable_cpus().count()))
+                           : meeting->crowded(options.shards);
   if (workers > kMostWorkers)
     return absl::InvalidArgumentError(fmt::format("--workers {}: at most {} on one host", workers, kMostWorkers));
   return ExchangeLoad{.ofi_provider = options.ofi_provider,

@@ -55,40 +55,40 @@ Times over_workers(const std::vector<Times>& workers) {
   return all;
 }
 
-/// Takes a process' answer into the result; false: it failed, and the figure says why.
-bool take(const absl::StatusOr<nlohmann::json>& answer, bool serves, size_t index, ExchangeResult& result,
-          Recordings& recordings) {
-  Figure& figure = result.figure;
-  const std::string task = fmt::format("{}/{}", serves ? "ps" : "worker", index);
-  if (!answer.ok()) {
-    figure.failed = fmt::format("{} {}", task, message_of(answer.status()));
-    return false;
-  }
-  if (answer->contains("failed")) {
-    figure.failed = fmt::format("{}: {}", task, answer->at("failed").get<std::string>());
-    return false;
-  }
-  const std::vector<Mark> marks = marks_from(answer->at("marks"));
-  std::vector<Mark>& all = serves ? recordings.shards : recordings.workers;
-  all.insert(all.end(), marks.begin(), marks.end());
-  // Workers first: they are what is timed.
-  result.ranks[serves ? result.workers.size() + index : index] = rank_from(answer->at("rank"));
-  if (serves) return true;
-  const Figure one = figure_from(answer->at("figure"));
-  figure.path = one.path;
-  figure.why = one.why;
-  figure.wrong += one.wrong;
-  result.workers[index] = one.times;
-  result.seconds = std::max(result.seconds, answer->at("seconds").get<double>());
-  return true;
-}
-
 /// A member at its task.
 struct Running {
   Member* member = nullptr;
   bool serves = false;
   size_t index = 0;
+  std::string task() const { return fmt::format("{}/{}", serves ? "ps" : "worker", index); }
 };
+
+/// Takes a process' answer into the result; false: it failed, and the figure says why.
+bool take(const absl::StatusOr<nlohmann::json>& answer, const Running& one, ExchangeResult& result,
+          Recordings& recordings) {
+  Figure& figure = result.figure;
+  if (!answer.ok()) {
+    figure.failed = fmt::format("{} {}", one.task(), message_of(answer.status()));
+    return false;
+  }
+  if (answer->contains("failed")) {
+    figure.failed = fmt::format("{}: {}", one.task(), answer->at("failed").get<std::string>());
+    return false;
+  }
+  const std::vector<Mark> marks = marks_from(answer->at("marks"));
+  std::vector<Mark>& all = one.serves ? recordings.shards : recordings.workers;
+  all.insert(all.end(), marks.begin(), marks.end());
+  // Workers first: they are what is timed.
+  result.ranks[one.serves ? result.workers.size() + one.index : one.index] = rank_from(answer->at("rank"));
+  if (one.serves) return true;
+  const Figure own = figure_from(answer->at("figure"));
+  figure.path = own.path;
+  figure.why = own.why;
+  figure.wrong += own.wrong;
+  result.workers[one.index] = own.times;
+  result.seconds = std::max(result.seconds, answer->at("seconds").get<double>());
+  return true;
+}
 
 absl::Status start(const std::vector<Member*>& servers, const std::vector<Member*>& workers, ExchangeLoad load,
                    TimePoint deadline, std::vector<Running>& running) {
@@ -113,9 +113,9 @@ bool collect(std::vector<Running> running, TimePoint deadline, ExchangeResult& r
       const Running one = running[i];
       if (!one.member->is_done(kGlance) && Clock::now() < deadline) continue;
       try {  // what another process sent
-        if (!take(one.member->collect(deadline), one.serves, one.index, result, recordings)) return false;
+        if (!take(one.member->collect(deadline), one, result, recordings)) return false;
       } catch (const nlohmann::json::exception& error) {
-        result.figure.failed = fmt::format("{} {}: {}", one.serves ? "ps" : "worker", one.index, error.what());
+        result.figure.failed = fmt::format("{}: {}", one.task(), error.what());
         return false;
       }
       running.erase(running.begin() + static_cast<std::ptrdiff_t>(i--));

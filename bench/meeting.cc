@@ -1,11 +1,9 @@
 #include "bench/meeting.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <set>
 
 #include "base/status.h"
+#include "bench/cpus.h"
 #include "bench/link.h"
 #include "bench/load_json.h"
 #include "bench/versions.h"
@@ -20,16 +18,6 @@ namespace {
 constexpr Duration kGather = std::chrono::seconds(60);
 constexpr Duration kHello = std::chrono::milliseconds(500);  // sent at once; whoever is silent keeps the others waiting
 constexpr Duration kShort = std::chrono::seconds(10);
-
-std::set<int> usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::set<int> cpus;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &set)) cpus.insert(cpu);
-  return cpus;
-}
 
 /// A request and its answer: {"failed": why} is one, too.
 class RemoteMember final : public Member {
@@ -93,7 +81,7 @@ bool is_hello(const nlohmann::json& message) {
   const auto text = [&](const char* name) { return message.contains(name) && message[name].is_string(); };
   return text("gradrail bench") && text("host") && number("rank") && number("size") && message.contains("cpus") &&
          message["cpus"].is_array() && std::all_of(message["cpus"].begin(), message["cpus"].end(), [](const auto& cpu) {
-           return cpu.is_number_integer();
+           return cpu.is_number_unsigned() && cpu <= topology::CpuSet::kMaxCpu;
          });
 }
 
@@ -102,7 +90,7 @@ nlohmann::json hello_of(const Place& place) {
           {"rank", place.rank},
           {"size", place.size},
           {"host", transport::host_id()},
-          {"cpus", usable_cpus()}};
+          {"cpus", usable_cpus().to_vector()}};
 }
 
 /// One request of rank 0.
@@ -144,9 +132,9 @@ nlohmann::json answer(const nlohmann::json& request, const std::string& bind_hos
 
 Meeting::~Meeting() = default;
 
-void Meeting::count(const std::string& host, const std::set<int>& cpus, uint32_t rank) {
+void Meeting::count(const std::string& host, const topology::CpuSet& cpus, uint32_t rank) {
   Host& known = hosts_[host];
-  known.cpus.insert(cpus.begin(), cpus.end());  // launchers bind each rank to cores of its own
+  known.cpus = known.cpus | cpus;  // launchers bind each rank to cores of its own
   ++(rank < place_.servers ? known.servers : known.workers);
 }
 
@@ -195,7 +183,9 @@ absl::StatusOr<std::unique_ptr<Meeting>> Meeting::open(const Place& place, const
       meeting->bind_host_ = reached_at;
     if (!why.empty()) return absl::FailedPreconditionError(fmt::format("rank {}: {}", rank, why));
     meeting->members_[rank] = std::make_unique<RemoteMember>(*std::move(link), fmt::format("rank {}", rank));
-    meeting->count(hello->at("host"), hello->at("cpus").get<std::set<int>>(), rank);
+    topology::CpuSet cpus;
+    for (const int cpu : hello->at("cpus")) cpus.insert(cpu);
+    meeting->count(hello->at("host"), cpus, rank);
   }
   return meeting;
 }
@@ -214,7 +204,7 @@ std::vector<Member*> Meeting::workers() const {
 
 bool Meeting::crowded(uint32_t shards) const {
   return std::any_of(hosts_.begin(), hosts_.end(), [&](const auto& host) {
-    return host.second.workers + host.second.servers * shards > host.second.cpus.size();
+    return host.second.workers + host.second.servers * shards > static_cast<uint32_t>(host.second.cpus.count());
   });
 }
 

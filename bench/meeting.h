@@ -2,13 +2,13 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "bench/member.h"
 #include "bench/ranks.h"
+#include "topology/cpu_set.h"
 
 namespace gradrail::bench {
 
@@ -36,13 +36,13 @@ class Meeting {
   std::string bind_host_;
   SharedPage page_;
   struct Host {
-    std::set<int> cpus;  ///< that any of its ranks may use
+    topology::CpuSet cpus;  ///< that any of its ranks may use
     uint32_t servers = 0;
     uint32_t workers = 0;
   };
   std::map<std::string, Host> hosts_;
   std::vector<std::unique_ptr<Member>> members_;  ///< by rank
-  void count(const std::string& host, const std::set<int>& cpus, uint32_t rank);
+  void count(const std::string& host, const topology::CpuSet& cpus, uint32_t rank);
 };
 
 /// Any other rank: does what rank 0 asks for until the run is over. Errors  UNAVAILABLE: rank 0 was lost.

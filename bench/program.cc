@@ -53,11 +53,6 @@ class Written {
   _exit(kNotFound);
 }
 
-std::string how_it_ended(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("killed by signal {}", WTERMSIG(status));
-  return fmt::format("exit code {}", WEXITSTATUS(status));
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> run_program(const std::vector<std::string>& words) {

@@ -1,6 +1,5 @@
 #include "bench/report.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <map>
 
 #include "bench/busy.h"
+#include "bench/cpus.h"
 #include "bench/harness.h"
 #include "bench/versions.h"
 #include "fmt/format.h"
@@ -17,23 +17,6 @@
 
 namespace gradrail::bench {
 namespace {
-
-/// "0-3,8" of the calling process.
-std::string allowed_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return "?";
-  std::string text;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &set)) continue;
-    int last = cpu;
-    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
-    text += fmt::format("{}{}", text.empty() ? "" : ",",
-                        cpu == last ? std::to_string(cpu) : fmt::format("{}-{}", cpu, last));
-    cpu = last;
-  }
-  return text;
-}
 
 /// Nodes that its memory may come from, as the kernel writes them.
 std::string allowed_nodes() {
@@ -58,12 +41,13 @@ std::string csv_text(const std::string& text) {
 }  // namespace
 
 Rank this_rank(const std::string& task) {
+  const std::string cpus = usable_cpus().to_string();
   return {.task = task,
           .host = host_name(),
           .process = getpid(),
           .device = "cpu",
           .nic = "",
-          .cpus = allowed_cpus(),
+          .cpus = cpus.empty() ? "?" : cpus,
           .numa = allowed_nodes()};
 }
 
