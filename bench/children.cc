@@ -26,10 +26,15 @@ constexpr size_t kMost = 512;  // workers of one run, and some
 std::array<std::atomic<pid_t>, kMost> children;
 std::atomic<bool> outermost = false;
 
-void block_signals(sigset_t* before) {
+sigset_t signals_to_end() {
   sigset_t all;
   sigemptyset(&all);
   for (const int signal : kSignals) sigaddset(&all, signal);
+  return all;
+}
+
+void block_signals(sigset_t* before) {
+  const sigset_t all = signals_to_end();
   sigprocmask(SIG_BLOCK, &all, before);
 }
 
@@ -152,9 +157,10 @@ void end_children_on_signals() {
   outermost = true;
   struct sigaction action {};
   action.sa_handler = on_signal;
-  sigemptyset(&action.sa_mask);
-  for (const int signal : kSignals) sigaddset(&action.sa_mask, signal);
+  action.sa_mask = signals_to_end();
   for (const int signal : kSignals) sigaction(signal, &action, nullptr);
+  // Whoever started this program may have blocked them (schedulers do), and that is inherited.
+  sigprocmask(SIG_UNBLOCK, &action.sa_mask, nullptr);
 }
 
 }  // namespace gradrail::bench

@@ -151,11 +151,13 @@ class Ends(BenchTest):
             seen.update(family)
             return len(family) > 2 and any(name in running for name in family.values())
 
+        before = set(os.listdir("/dev/shm"))  # numbers of processes come again, and a SIGKILL leaves what had them
         task = self.start(*arguments, "--rounds", 100)
         wait_until(is_running, cluster.START, lambda: f"{running} does not run\n{task.transcript()}")
         task.signal(number)
         self.assert_ended(task, time.monotonic(), code)
-        left = [name for name in os.listdir("/dev/shm") if re.match(r"(\d+):", name) and int(name.split(":")[0]) in seen]
+        left = [name for name in set(os.listdir("/dev/shm")) - before
+                if re.match(r"(\d+):", name) and int(name.split(":")[0]) in seen]
         self.assertFalse(left)
         return task
 
@@ -163,6 +165,14 @@ class Ends(BenchTest):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             with self.subTest(signal=number):
                 self.ended_while([pathlib.Path(cluster.binary()).name[:15]], number, 128 + number, "exchange", "--transport", "tcp", "--seconds", 20)
+
+    def test_started_with_signals_blocked(self):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        try:
+            self.ended_while([pathlib.Path(cluster.binary()).name[:15]], signal.SIGTERM, 143, "exchange", "--transport", "tcp",
+                             "--seconds", 20)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def test_with_programs_of_others(self):
         for programs in (["mpi_exchange"], ["gloo_exchange", "zeromq_exchange"]):
