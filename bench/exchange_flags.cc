@@ -16,7 +16,7 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_option("--shards", options.shards, "of the parameter server")
       ->check(CLI::Range(1u, 64u))
       ->capture_default_str();
-  app.add_option("--mode", options.mode, "sync or async");
+  app.add_option("--mode", options.mode, "sync, async or ssp:K");
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov, adam")->capture_default_str();
   app.add_option("--bucket_kib", options.bucket_kib, "unit that is pushed and applied; 0: the client's own");
   app.add_option("--cluster", options.cluster, "cluster.json: one process a task, each with this command line");
@@ -38,8 +38,10 @@ void add_exchange_flags(CLI::App& app, Options& options) {
 
 absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {
   constexpr uint32_t kMostWorkers = 256;
-  const absl::StatusOr<ps::ModeKind> mode = ps::parse_mode(options.mode.empty() ? default_mode : options.mode);
+  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(options.mode.empty() ? default_mode : options.mode);
   if (!mode.ok()) return mode.status();
+  if (mode->kind == ps::ModeKind::backup)
+    return absl::InvalidArgumentError("--mode backup: which gradients are dropped is chance, and results are checked");
   const absl::StatusOr<ps::OptimizerKind> optimizer = ps::parse_optimizer(options.optimizer);
   if (!optimizer.ok()) return optimizer.status();
   const uint32_t here = options.workers == 0 ? default_workers : options.workers;
@@ -78,7 +80,7 @@ std::string describe(const ExchangeLoad& load) {
   const size_t servers = load.meeting == nullptr ? 1 : load.meeting->servers().size();
   return fmt::format("{} worker{}, {}{} shard{}, {}, {}, gradient {}, {}{}{}", load.workers,
                      load.workers == 1 ? "" : "s", servers == 1 ? "" : fmt::format("{} servers of ", servers),
-                     load.shards, load.shards == 1 ? "" : "s", ps::mode_name(load.mode),
+                     load.shards, load.shards == 1 ? "" : "s", ps::mode_text(load.mode),
                      ps::optimizer_name(load.optimizer),
                      load.touch ? "written anew each time" : "not touched between exchanges",
                      load.block ? "blocking" : "spinning", without.empty() ? "" : ", NOT CHECKED, without ", without);

@@ -28,7 +28,7 @@ struct ExchangeLoad {
   uint32_t shards = 1;               ///< of each server
   Meeting* meeting = nullptr;        ///< the processes of the run; null: forked on this host
   std::vector<std::string> servers;  ///< where they listen; filled in as they start
-  ps::ModeKind mode = ps::ModeKind::sync;
+  ps::Mode mode = {.kind = ps::ModeKind::sync};
   ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
   uint32_t bucket_bytes = 0;  ///< 0: the client's default
   bool touch = false;         ///< the gradient is written anew before each exchange, as training does; not timed

@@ -59,7 +59,8 @@ class Worker {
 
   absl::Status join() {
     worker::ClientOptions options{.task_index = index_,
-                                  .mode = load_.mode,
+                                  .mode = load_.mode.kind,
+                                  .mode_bound = load_.mode.bound,
                                   .optimizer = optimizer(),
                                   .transports = {load_.transport},
                                   .rdma_only = load_.rdma_only,
@@ -117,7 +118,7 @@ class Worker {
 
   /// Of worker `worker`: equal for all in async mode, where nobody knows the order of updates.
   float gradient(uint32_t worker, size_t element) const {
-    const uint32_t who = load_.mode == ps::ModeKind::sync ? worker : 0;
+    const uint32_t who = load_.mode.sums() ? worker : 0;
     return static_cast<float>(who + 1 + element % kPatterns);
   }
 
@@ -187,7 +188,7 @@ class Worker {
 
   /// One element through all updates; the sum as a shard makes it, in the order of the workers.
   float expected(uint32_t pattern) const {
-    const uint32_t summed = load_.mode == ps::ModeKind::sync ? load_.workers : 1;
+    const uint32_t summed = load_.mode.sums() ? load_.workers : 1;
     float mean = 0.0f;
     for (uint32_t worker = 0; worker < summed; ++worker) mean += gradient(worker, pattern);
     mean *= 1.0f / static_cast<float>(summed);

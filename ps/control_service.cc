@@ -36,7 +36,10 @@ ControlService::ControlService(Server::Options options, std::string checkpoint_f
     : options_(std::move(options)),
       checkpoint_folder_(std::move(checkpoint_folder)),
       shards_(shards),
-      coordinator_({.worker_names = options_.worker_names, .silence_limit = options_.silence_limit}) {}
+      coordinator_({.worker_names = options_.worker_names,
+                    .silence_limit = options_.silence_limit,
+                    .min_workers = options_.min_workers,
+                    .return_limit = options_.return_limit}) {}
 
 grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::DescribeRequest* request,
                                       proto::DescribeReply* reply) {
@@ -84,7 +87,12 @@ absl::Status ControlService::join(const proto::JoinRequest& request, proto::Join
     reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats->version));
   }
   reply.set_initialised(initialised);
-  reply.set_first_step(agreed_->training.mode.kind == ModeKind::sync ? next_step : 1);
+  reply.set_first_step(agreed_->training.mode.waits() ? next_step : 1);
+  reply.set_base_step(agreed_->training.mode.sums() ? agreed_->base_version : 0);
+  {
+    std::lock_guard lock(mutex_);
+    reply.set_chief(coordinator_.chief());
+  }
   reply.set_token(*token);
   reply.set_saves_checkpoints(!options_.checkpoint_dir.empty());
   for (const auto& shard : shards_) {
@@ -110,10 +118,6 @@ absl::Status ControlService::agree(const proto::JoinRequest& request) {
         fmt::format("worker {} cannot join: there may be {} workers", request.member().task_index(), kMaxWorkers));
   }
   if (agreed_.has_value()) GRADRAIL_RETURN_IF_ERROR(compare(request, schema, *training));
-  if (training->mode.kind == ModeKind::sync && request.member().task_index() >= training->mode.worker_count) {
-    return absl::FailedPreconditionError(fmt::format("worker {} cannot join: sync mode runs with workers 0 to {}",
-                                                     request.member().task_index(), training->mode.worker_count - 1));
-  }
   return agreed_.has_value() ? absl::OkStatus() : set_up(request, schema, *training);
 }
 
@@ -154,9 +158,11 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
                                                  .optimizer = training.optimizer,
                                                  .restored = *restored}));
   }
-  agreed_ = {.schema = schema, .training = training, .map = *std::move(map), .first_shard = request.first_shard()};
-  std::lock_guard lock(mutex_);
-  coordinator_.set_mode(training.mode.kind);
+  agreed_ = {.schema = schema,
+             .training = training,
+             .map = *std::move(map),
+             .first_shard = request.first_shard(),
+             .base_version = *restored == nullptr ? 0 : (*restored)->header.global_step};
   return absl::OkStatus();
 }
 
@@ -222,6 +228,8 @@ grpc::Status ControlService::Heartbeat(grpc::ServerContext*,
       std::lock_guard lock(mutex_);
       const absl::Status live = coordinator_.heard(member->task_index(), member->incarnation(), Clock::now());
       notice.set_aborted(coordinator_.aborted());
+      notice.set_epoch(coordinator_.epoch());
+      notice.set_chief(coordinator_.chief());
       if (!live.ok() && notice.aborted().empty()) return to_grpc(live);
     }
     if (!stream->Write(notice)) break;
@@ -238,6 +246,7 @@ absl::StatusOr<proto::StatsReply> ControlService::gather_stats() {
     if (!stats.ok()) return stats.status();
     reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats->version));
     reply.set_updates(reply.updates() + stats->updates);
+    reply.set_dropped(reply.dropped() + stats->dropped);
     for (const Shard::Stats::Path& path : stats->paths) {
       proto::StatsReply::Path* message = nullptr;
       for (proto::StatsReply::Path& known : *reply.mutable_paths()) {
@@ -254,6 +263,8 @@ absl::StatusOr<proto::StatsReply> ControlService::gather_stats() {
     }
   }
   std::lock_guard lock(mutex_);
+  reply.set_epoch(coordinator_.epoch());
+  reply.set_chief(coordinator_.chief());
   for (std::string& name : coordinator_.live_names()) reply.add_live_workers(std::move(name));
   return reply;
 }
@@ -342,9 +353,10 @@ void ControlService::declare_lost(const Loss& loss) {
   bool goes_on = true;
   {
     std::lock_guard lock(mutex_);
-    if (!coordinator_.lost(loss.worker, loss.incarnation, loss.cause)) return;
-    spdlog::warn("{} was lost: {}", coordinator_.name_of(loss.worker), loss.cause);
+    if (!coordinator_.lost(loss.worker, loss.incarnation, loss.cause, Clock::now())) return;
     goes_on = coordinator_.aborted().empty();
+    spdlog::warn("{} was lost: {}{}", coordinator_.name_of(loss.worker), loss.cause,
+                 goes_on ? fmt::format("; {} are left", coordinator_.live_count()) : "");
   }
   changed_.notify_all();
   for (const auto& shard : shards_) {
@@ -373,6 +385,7 @@ void ControlService::housekeep(Duration patience) {
   {
     std::lock_guard lock(mutex_);
     silent = coordinator_.silent(Clock::now());
+    coordinator_.give_up_deserted(Clock::now());
   }
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.silence_limit).count();
   for (const Coordinator::Member& member : silent) {

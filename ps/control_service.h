@@ -70,6 +70,7 @@ class ControlService final : public proto::Control::Service {
     Training training;
     ShardMap map;
     uint32_t first_shard = 0;
+    uint64_t base_version = 0;  ///< of the parameters when the run began
   };
   std::optional<Agreed> agreed_;  ///< under setup_mutex_
 

@@ -1,5 +1,7 @@
 #include "ps/coordinator.h"
 
+#include <algorithm>
+
 #include "fmt/format.h"
 
 namespace gradrail::ps {
@@ -19,6 +21,8 @@ absl::Status Coordinator::join(WorkerIndex worker, uint64_t incarnation, const s
     return absl::AlreadyExistsError(fmt::format(
         "worker {} is already running (from {}): was the same task_index given twice?", worker, found->second.name));
   }
+  // The same incarnation again is one that was not sure to have been heard.
+  if (find_live(worker, incarnation) == nullptr) ++epoch_;
   workers_[worker] = {.incarnation = incarnation,
                       .name = name,
                       .phase = Phase::live,
@@ -42,18 +46,25 @@ absl::Status Coordinator::heard(WorkerIndex worker, uint64_t incarnation, TimePo
 }
 
 void Coordinator::leave(WorkerIndex worker, uint64_t incarnation) {
-  if (Worker* member = find_live(worker, incarnation); member != nullptr) member->phase = Phase::left;
+  Worker* member = find_live(worker, incarnation);
+  if (member == nullptr) return;
+  member->phase = Phase::left;
+  last_loss_.clear();
+  ++epoch_;
 }
 
-bool Coordinator::lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause) {
+bool Coordinator::lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now) {
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return false;
   member->phase = Phase::lost;
   member->cause = cause;
-  if (mode_ == ModeKind::sync && aborted_.empty()) {
-    aborted_ =
-        fmt::format("worker {} ({}) was lost: {}; sync mode cannot go on without it", worker, member->name, cause);
-  }
+  last_loss_ = fmt::format("worker {} ({}) was lost: {}", worker, member->name, cause);
+  lost_at_ = now;
+  ++epoch_;
+  const size_t left = live_count() + never_joined().size();
+  if (left < options_.min_workers && options_.min_workers > 1)
+    give_up(fmt::format("{}; {} of the {} workers that --min_workers asks for are left", last_loss_, left,
+                        options_.min_workers));
   return true;
 }
 
@@ -120,11 +131,29 @@ std::string Coordinator::name_of(WorkerIndex worker) const {
   return fmt::format("worker {}", worker);
 }
 
-bool Coordinator::finished() const {
+WorkerIndex Coordinator::chief() const {
+  WorkerIndex first_absent = 0;  // of the specification
+  while (first_absent < options_.worker_names.size() && workers_.contains(first_absent)) ++first_absent;
   for (const auto& [index, worker] : workers_) {
-    if (worker.phase == Phase::live) return false;
+    if (worker.phase != Phase::live) continue;
+    return first_absent < options_.worker_names.size() ? std::min(index, first_absent) : index;
   }
-  return !aborted_.empty() || (!workers_.empty() && never_joined().empty());
+  return first_absent < options_.worker_names.size() ? first_absent : 0;
+}
+
+size_t Coordinator::live_count() const {
+  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
+                                           [](const auto& entry) { return entry.second.phase == Phase::live; }));
+}
+
+void Coordinator::give_up_deserted(TimePoint now) {
+  if (last_loss_.empty() || live_count() > 0 || !never_joined().empty()) return;
+  if (now - lost_at_ > options_.return_limit) give_up(fmt::format("{}, and nobody is left", last_loss_));
+}
+
+bool Coordinator::finished() const {
+  if (live_count() > 0) return false;
+  return !aborted_.empty() || (!workers_.empty() && never_joined().empty() && last_loss_.empty());
 }
 
 std::vector<std::string> Coordinator::never_joined() const {

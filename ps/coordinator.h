@@ -18,17 +18,18 @@ namespace gradrail::ps {
 ///   1. At most one incarnation of a worker is live.
 ///   2. A run that was aborted stays aborted.
 ///   3. A barrier of one generation completes once; who left or was lost is not waited for.
+///   4. The epoch counts changes of the membership: whoever joins, leaves or is lost begins another one.
 /// Threads   The caller's lock.
 class Coordinator {
  public:
   struct Options {
     std::vector<std::string> worker_names;  ///< of the cluster specification, in task order
-    Duration silence_limit = std::chrono::seconds(10);
+    Duration silence_limit = std::chrono::seconds(4);
+    uint32_t min_workers = 1;  ///< the run is given up when a loss leaves fewer, those counted who are still to come
+    /// How long a run waits for somebody to come back when the last worker was lost.
+    Duration return_limit = std::chrono::seconds(30);
   };
   explicit Coordinator(Options options) : options_(std::move(options)) {}
-
-  /// Set by the first join; decides what a loss means.
-  void set_mode(ModeKind mode) { mode_ = mode; }
 
   /// Errors  ABORTED: the run is over. ALREADY_EXISTS: a live incarnation was heard of recently (the same task index
   ///         twice, or a restart faster than its predecessor's end was noticed: try again).
@@ -38,8 +39,8 @@ class Coordinator {
   absl::Status heard(WorkerIndex worker, uint64_t incarnation, TimePoint now);
 
   void leave(WorkerIndex worker, uint64_t incarnation);
-  /// In sync mode this aborts the run. False when it was not a live member.
-  bool lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause);
+  /// False when it was not a live member.
+  bool lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);
 
   /// Aborts the run, in any mode, unless that has happened before. False then.
   bool give_up(const std::string& cause);
@@ -61,7 +62,14 @@ class Coordinator {
   std::string name_of(WorkerIndex worker) const;
   /// Why the run is over; "" while it goes on.
   const std::string& aborted() const { return aborted_; }
-  /// Everybody of the cluster specification has been here and nobody is left, or nobody is left of an aborted run.
+  /// The lowest worker that is live or still to come: it initialises, saves, and has the last word.
+  WorkerIndex chief() const;
+  uint64_t epoch() const { return epoch_; }
+  size_t live_count() const;
+  /// Aborts a run whose last worker was lost and to which nobody has come back in time.
+  void give_up_deserted(TimePoint now);
+  /// Everybody of the cluster specification has been here, and the last of them has said goodbye; or nobody is left of
+  /// an aborted run.
   bool finished() const;
   /// Workers of the specification that have never joined.
   std::vector<std::string> never_joined() const;
@@ -80,8 +88,10 @@ class Coordinator {
   std::vector<WorkerIndex> missing_at(const std::string& name, uint64_t generation, bool live_only) const;
 
   Options options_;
-  ModeKind mode_ = ModeKind::async;
   std::map<WorkerIndex, Worker> workers_;
+  uint64_t epoch_ = 0;
+  std::string last_loss_;  ///< of the last worker that went; "" when it said goodbye
+  TimePoint lost_at_;
   std::string aborted_;
 };
 

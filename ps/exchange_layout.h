@@ -75,8 +75,10 @@ struct alignas(64) ReturnHeader {
   uint64_t incarnation = 0;
   uint32_t crc32c = 0;
   uint16_t has_crc = 0;
-  uint16_t reserved16 = 0;
-  uint32_t reserved[4] = {};
+  uint16_t dropped = 0;  ///< the gradient came too late to be summed
+  uint64_t waited_ns =
+      0;  ///< from its arrival at the shard until all it waits for was there, where a mode has workers wait
+  uint32_t reserved[2] = {};
 };
 
 static_assert(sizeof(SlotHeader) == 64 && std::is_trivially_copyable_v<SlotHeader>);

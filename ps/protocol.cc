@@ -10,8 +10,6 @@
 namespace gradrail::ps {
 namespace {
 
-constexpr WorkerIndex kChief = 0;
-
 /// A base ahead of the bucket comes from before the parameters were restored: it is not stale.
 uint64_t staleness_of(uint64_t version, uint64_t base_version) {
   return version > base_version ? version - base_version : 0;
@@ -22,11 +20,18 @@ uint64_t staleness_of(uint64_t version, uint64_t base_version) {
 ShardProtocol::ShardProtocol(Mode mode, uint32_t bucket_count, bool initialised, uint64_t initial_version)
     : mode_(mode), buckets_(bucket_count, Bucket{initial_version, initialised, 0}) {
   GRADRAIL_CHECK(initialised || initial_version == 0);
-  if (mode_.kind == ModeKind::sync) {
-    GRADRAIL_CHECK(mode_.worker_count > 0);
-    departed_.assign(mode_.worker_count, false);
-    expected_count_ = mode_.worker_count;
-  }
+  if (!mode_.waits()) return;
+  GRADRAIL_CHECK(mode_.worker_count > 0);
+  expected_.assign(mode_.worker_count, true);
+  expected_count_ = mode_.worker_count;
+}
+
+void ShardProtocol::expect(WorkerIndex worker) {
+  if (!mode_.waits()) return;
+  if (worker >= expected_.size()) expected_.resize(worker + 1, false);
+  if (expected_[worker]) return;
+  expected_[worker] = true;
+  ++expected_count_;
 }
 
 void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
@@ -40,12 +45,12 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
     }
     member.incarnation = incarnation;
     member.exchanges.assign(buckets_.size(), Exchange{});
+    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      if (mode_.kind == ModeKind::ssp) member.exchanges[bucket].done_step = buckets_[bucket].floor;
+    }
   }
   member.live = true;
-  if (worker < departed_.size() && departed_[worker]) {
-    departed_[worker] = false;
-    ++expected_count_;
-  }
+  expect(worker);
 }
 
 void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
@@ -53,10 +58,13 @@ void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Acti
   if (member == nullptr) return;
   drop_all(*member);
   member->live = false;
-  if (worker >= departed_.size()) return;
-  departed_[worker] = true;
+  for (Exchange& exchange : member->exchanges) exchange.held = false;
+  if (!mode_.waits()) return;
+  expected_[worker] = false;
   --expected_count_;
-  for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) settle(bucket, actions);
+  for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    mode_.kind == ModeKind::ssp ? release(bucket, actions) : settle(bucket, actions);
+  }
 }
 
 void ShardProtocol::reconnect_worker(WorkerIndex worker, uint64_t incarnation) {
@@ -87,8 +95,10 @@ bool ShardProtocol::initialised() const {
 
 uint64_t ShardProtocol::next_step() const {
   if (buckets_.empty()) return 1;
-  const auto by_version = [](const Bucket& a, const Bucket& b) { return a.version < b.version; };
-  return std::min_element(buckets_.begin(), buckets_.end(), by_version)->version + 1;
+  uint64_t lowest = UINT64_MAX;
+  for (const Bucket& bucket : buckets_)
+    lowest = std::min(lowest, mode_.kind == ModeKind::ssp ? bucket.floor : bucket.version);
+  return lowest + 1;
 }
 
 bool ShardProtocol::is_member(WorkerIndex worker, uint64_t incarnation) const {
@@ -98,13 +108,36 @@ bool ShardProtocol::is_member(WorkerIndex worker, uint64_t incarnation) const {
 
 std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
   std::vector<WorkerIndex> missing;
-  for (WorkerIndex worker = 0; worker < departed_.size(); ++worker) {
-    if (departed_[worker]) continue;
+  const bool ssp = mode_.kind == ModeKind::ssp;
+  const auto is_held = [&](const auto& entry) { return entry.second.exchanges[bucket].held; };
+  if (ssp && std::none_of(members_.begin(), members_.end(), is_held)) return missing;
+  const uint64_t slowest = ssp ? slowest_step(bucket) : 0;
+  for (WorkerIndex worker = 0; worker < expected_.size(); ++worker) {
+    if (!expected_[worker]) continue;
     const auto place = members_.find(worker);
     const Exchange* exchange = place == members_.end() ? nullptr : &place->second.exchanges[bucket];
-    if (exchange == nullptr || !exchange->waiting || exchange->kind != ArrivalKind::push) missing.push_back(worker);
+    const bool is_there = exchange != nullptr && (ssp ? exchange->done_step > slowest
+                                                      : exchange->waiting && exchange->kind == ArrivalKind::push);
+    if (!is_there) missing.push_back(worker);
   }
   return missing;
+}
+
+uint32_t ShardProtocol::enough() const {
+  if (mode_.kind == ModeKind::sync) return expected_count_;
+  // Whoever is gone is one of those that are not waited for.
+  const uint32_t all = std::max(mode_.worker_count, expected_count_);
+  return std::min(expected_count_, all > mode_.bound ? all - mode_.bound : 1);
+}
+
+uint64_t ShardProtocol::slowest_step(uint32_t bucket) const {
+  uint64_t slowest = UINT64_MAX;
+  for (WorkerIndex worker = 0; worker < expected_.size(); ++worker) {
+    if (!expected_[worker]) continue;
+    const auto place = members_.find(worker);
+    slowest = std::min(slowest, place == members_.end() ? 0 : place->second.exchanges[bucket].done_step);
+  }
+  return slowest;
 }
 
 ShardProtocol::Member* ShardProtocol::find(WorkerIndex worker, uint64_t incarnation) {
@@ -133,9 +166,8 @@ void ShardProtocol::drop_all(Member& member) {
 }
 
 void ShardProtocol::on_initialise(Exchange& exchange, const Arrival& arrival, Actions& actions) {
-  if (arrival.worker != kChief) return refuse(arrival, "only worker 0 may initialise the parameters", actions);
   Bucket& bucket = buckets_[arrival.bucket];
-  if (bucket.initialised) return answer(arrival, 0, actions);
+  if (bucket.initialised) return answer(arrival, actions);
   drop(exchange, arrival.bucket);
   bucket.initialised = true;
   Action& action = actions.emplace_back();
@@ -145,12 +177,12 @@ void ShardProtocol::on_initialise(Exchange& exchange, const Arrival& arrival, Ac
   action.step = arrival.step;
   action.version = bucket.version;
   action.contributors.push_back(arrival.worker);
-  answer(arrival, 0, actions);
+  answer(arrival, actions);
   answer_waiting(arrival.bucket, actions);
 }
 
 void ShardProtocol::on_pull(Exchange& exchange, const Arrival& arrival, Actions& actions) {
-  if (buckets_[arrival.bucket].initialised) return answer(arrival, 0, actions);
+  if (buckets_[arrival.bucket].initialised) return answer(arrival, actions);
   // A push is not displaced: its own answer brings the parameters as well.
   if (exchange.waiting && exchange.kind == ArrivalKind::push) return;
   hold(exchange, arrival);
@@ -158,31 +190,30 @@ void ShardProtocol::on_pull(Exchange& exchange, const Arrival& arrival, Actions&
 
 void ShardProtocol::on_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   if (arrival.step == 0) return refuse(arrival, "steps are counted from 1", actions);
-  if (!takes_part(arrival.worker)) {
-    return refuse(arrival, fmt::format("sync counts workers 0 to {} only", mode_.worker_count - 1), actions);
-  }
+  if (mode_.kind == ModeKind::ssp && exchange.fresh)
+    exchange.done_step = std::min(exchange.done_step, arrival.step - 1);
   // A late copy of an older step: its answer would overwrite the one that the worker is waiting for.
   const bool push_waits = exchange.waiting && exchange.kind == ArrivalKind::push;
   if (arrival.step < exchange.done_step || (push_waits && arrival.step <= exchange.step)) return;
-  if (arrival.step == exchange.done_step) return answer(arrival, exchange.done_staleness, actions);
-  if (mode_.kind == ModeKind::async) return on_async_push(exchange, arrival, actions);
-  on_sync_push(exchange, arrival, actions);
+  if (arrival.step == exchange.done_step) return acknowledge(exchange, arrival, actions);
+  mode_.sums() ? on_summed_push(exchange, arrival, actions) : on_single_push(exchange, arrival, actions);
 }
 
-void ShardProtocol::on_async_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+void ShardProtocol::on_single_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   const uint64_t expected = exchange.done_step + 1;
   if (arrival.step != expected) return refuse(arrival, fmt::format("expected step {}", expected), actions);
   if (!buckets_[arrival.bucket].initialised) return hold(exchange, arrival);
   apply_one(exchange, arrival, actions);
 }
 
-void ShardProtocol::on_sync_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+void ShardProtocol::on_summed_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   const uint64_t version = buckets_[arrival.bucket].version;
   if (arrival.step > version + 1) return refuse(arrival, fmt::format("expected step {}", version + 1), actions);
-  if (arrival.step <= version) {  // applied before this worker came: see "Joining"
+  if (arrival.step <= version) {  // applied without it: see "Joining"
     exchange.done_step = arrival.step;
     exchange.done_staleness = staleness_of(version, arrival.base_version);
-    return answer(arrival, exchange.done_staleness, actions);
+    exchange.done_dropped = true;
+    return answer_done(exchange, arrival, actions);
   }
   hold(exchange, arrival);
   settle(arrival.bucket, actions);
@@ -190,6 +221,7 @@ void ShardProtocol::on_sync_push(Exchange& exchange, const Arrival& arrival, Act
 
 void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   Bucket& bucket = buckets_[arrival.bucket];
+  exchange.fresh = false;
   exchange.done_step = arrival.step;
   exchange.done_staleness = staleness_of(bucket.version, arrival.base_version);
   ++bucket.version;
@@ -201,12 +233,19 @@ void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Action
   action.version = bucket.version;
   action.staleness = exchange.done_staleness;
   action.contributors.push_back(arrival.worker);
-  answer(arrival, exchange.done_staleness, actions);
+  acknowledge(exchange, arrival, actions);
+}
+
+/// A push that is done is answered, for the first time or again; in ssp when it is not too far ahead.
+void ShardProtocol::acknowledge(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  if (mode_.kind != ModeKind::ssp) return answer_done(exchange, arrival, actions);
+  exchange.held = true;
+  release(arrival.bucket, actions);
 }
 
 void ShardProtocol::settle(uint32_t bucket_index, Actions& actions) {
   Bucket& bucket = buckets_[bucket_index];
-  if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_push_count < expected_count_) return;
+  if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_push_count < enough()) return;
   const uint64_t version_before = bucket.version++;
   Action apply{.kind = Action::Kind::apply, .bucket = bucket_index, .step = bucket.version, .version = bucket.version};
   for (const auto& [worker, member] : members_) {
@@ -215,19 +254,32 @@ void ShardProtocol::settle(uint32_t bucket_index, Actions& actions) {
     apply.contributors.push_back(worker);
     apply.staleness = std::max(apply.staleness, staleness_of(version_before, exchange.base_version));
   }
-  GRADRAIL_CHECK(apply.contributors.size() == expected_count_);
+  GRADRAIL_CHECK(apply.contributors.size() == bucket.waiting_push_count);
   apply.worker = apply.contributors.front();
   const size_t apply_index = actions.size();
   actions.push_back(std::move(apply));
-  for (size_t i = 0; i < expected_count_; ++i) {
+  for (size_t i = 0; i < actions[apply_index].contributors.size(); ++i) {
     const WorkerIndex worker = actions[apply_index].contributors[i];
     Member& member = members_.find(worker)->second;
     Exchange& exchange = member.exchanges[bucket_index];
     drop(exchange, bucket_index);
     exchange.done_step = exchange.step;
     exchange.done_staleness = staleness_of(version_before, exchange.base_version);
-    answer({worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.step}, exchange.done_staleness,
-           actions);
+    exchange.done_dropped = false;
+    answer_done(exchange, {worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.step}, actions);
+  }
+}
+
+/// ssp: answers whom the slowest has come near enough.
+void ShardProtocol::release(uint32_t bucket_index, Actions& actions) {
+  Bucket& bucket = buckets_[bucket_index];
+  const uint64_t slowest = slowest_step(bucket_index);
+  if (slowest != UINT64_MAX) bucket.floor = std::max(bucket.floor, slowest);
+  for (auto& [worker, member] : members_) {
+    Exchange& exchange = member.exchanges[bucket_index];
+    if (!exchange.held || exchange.done_step - std::min(exchange.done_step, slowest) > mode_.bound) continue;
+    exchange.held = false;
+    answer_done(exchange, {worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.done_step}, actions);
   }
 }
 
@@ -238,13 +290,13 @@ void ShardProtocol::answer_waiting(uint32_t bucket, Actions& actions) {
     const Arrival arrival{worker, member.incarnation, exchange.kind, bucket, exchange.step, exchange.base_version};
     if (exchange.kind == ArrivalKind::pull) {
       drop(exchange, bucket);
-      answer(arrival, 0, actions);
-    } else if (mode_.kind == ModeKind::async) {
+      answer(arrival, actions);
+    } else if (!mode_.sums()) {
       drop(exchange, bucket);
       apply_one(exchange, arrival, actions);
     }
   }
-  if (mode_.kind == ModeKind::sync) settle(bucket, actions);
+  if (mode_.sums()) settle(bucket, actions);
 }
 
 void ShardProtocol::refuse(const Arrival& arrival, std::string_view why, Actions& actions) {
@@ -258,14 +310,19 @@ void ShardProtocol::refuse(const Arrival& arrival, std::string_view why, Actions
   action.reason = fmt::format("worker {} bucket {} step {}: {}", arrival.worker, arrival.bucket, arrival.step, why);
 }
 
-void ShardProtocol::answer(const Arrival& arrival, uint64_t staleness, Actions& actions) const {
+void ShardProtocol::answer_done(const Exchange& exchange, const Arrival& arrival, Actions& actions) const {
+  answer(arrival, actions);
+  actions.back().staleness = exchange.done_staleness;
+  actions.back().dropped = exchange.done_dropped;
+}
+
+void ShardProtocol::answer(const Arrival& arrival, Actions& actions) const {
   Action& action = actions.emplace_back();
   action.kind = Action::Kind::answer;
   action.bucket = arrival.bucket;
   action.worker = arrival.worker;
   action.step = arrival.step;
   action.version = buckets_[arrival.bucket].version;
-  action.staleness = staleness;
 }
 
 }  // namespace gradrail::ps

@@ -14,12 +14,25 @@ namespace gradrail::ps {
 
 using WorkerIndex = uint32_t;
 
-enum class ModeKind : uint8_t { async, sync };  // ssp and backup take their place here
+enum class ModeKind : uint8_t {
+  async,   ///< each gradient is applied as it comes
+  sync,    ///< the gradients of a step are averaged and applied once
+  ssp,     ///< as async, but nobody runs more than `bound` steps ahead of the slowest
+  backup,  ///< as sync, without waiting for the last `bound` gradients of a step; these are dropped
+};
 
+/// Source  ssp: Ho et al., NeurIPS 2013 (stale synchronous parallel). backup: Chen et al., ICLR workshop 2016.
 struct Mode {
   ModeKind kind = ModeKind::async;
-  /// sync: tasks 0 … worker_count-1 all take part in each step. async: not used.
+  /// Tasks 0 … worker_count-1 are waited for from the start, but in async; others may join, and who has left or was
+  /// lost is not waited for any more.
   uint32_t worker_count = 1;
+  uint32_t bound = 0;
+
+  /// A step is applied once, for everybody: its number is the version it makes.
+  bool sums() const { return kind == ModeKind::sync || kind == ModeKind::backup; }
+  /// Somebody may have to be waited for.
+  bool waits() const { return kind != ModeKind::async; }
 };
 
 /// What a worker's header says has arrived; the payload stays where it is.
@@ -46,6 +59,7 @@ struct Action {
   uint64_t step = 0;
   uint64_t version = 0;
   uint64_t staleness = 0;
+  bool dropped = false;  ///< answer: to a gradient that came too late, or was not expected; it counts for nothing
   absl::InlinedVector<WorkerIndex, 8> contributors;
   std::string reason;
 };
@@ -59,22 +73,27 @@ using Actions = std::vector<Action>;
 ///      update was applied is answered again.
 ///   2. A worker that is not a member (never added, removed, or an old incarnation) changes nothing.
 ///   3. Per bucket and incarnation, steps are applied in order without gaps: first_step, first_step + 1, …
-///   4. sync: a step of a bucket is applied when every member still expected has pushed it; contributors ascend.
+///   4. sync, backup: a step of a bucket is applied once, when all that are expected have pushed it, in backup all but
+///      `bound` of them; contributors ascend. Whose gradient comes later is answered and counts for nothing.
 ///   5. Before a bucket is initialised nothing is applied to it; pulls and pushes wait and are answered after.
 ///   6. Answers go only to members, for the latest step they sent on that bucket.
+///   7. ssp: a worker that has pushed step s of a bucket is answered when everybody expected has pushed step s - bound
+///      of it. An answer is the leave to begin the next step: nobody gets further ahead.
 ///
-/// Steps     async: counted from 1 by each incarnation. sync: those of the bucket, its version + 1 is the next one.
-/// Only
-///           pushes are counted; the step of a pull or an initialise is echoed and may be anything.
-/// Joining   sync: a worker that joins late, again or as a new incarnation is expected from the next step of every
-///           bucket. Buckets may be one step apart at that moment, so it begins with the smallest next_step() of all
-///           shards, asked after it was added to all of them: no bucket runs away from then on, since each waits for
-///           it. Where that step is already applied, the push is answered at once and not applied: such a step is the
-///           only one that is answered without being applied. While the answers' versions are ahead of its step it
-///           may go on at the smallest of them + 1.
+/// Steps     async: counted from 1 by each incarnation. ssp: likewise, but a late one begins where the slowest is.
+/// sync,
+///           backup: those of the bucket, its version + 1 is the next one. Only pushes are counted; the step of a pull
+///           or an initialise is echoed and may be anything.
+/// Expected  Not in async: workers 0 … worker_count-1 from the start, and whoever has been added, until it is removed.
+/// Joining   sync, backup: a worker that joins late, again or as a new incarnation is expected from the next step of
+///           every bucket. Buckets may be one step apart at that moment, so it begins with the smallest next_step() of
+///           all shards, asked after it was added to all of them: no bucket runs away from then on, since each waits
+///           for it (in backup they may). Where that step is already applied, the push is answered at once and
+///           dropped. While the answers' versions are ahead of its step it may go on at the smallest of them + 1.
+///           ssp: the same, by the slowest worker's steps; the first push of an incarnation may be of an earlier step
+///           than its place in a bucket.
 /// Refusals  Name worker, bucket, step and the step expected. Nothing is applied; since the connection ends, what the
-/// worker
-///           has waiting is dropped as in reconnect_worker().
+///           worker has waiting is dropped as in reconnect_worker().
 /// Threads   Owner thread of the shard.
 class ShardProtocol {
  public:
@@ -85,11 +104,11 @@ class ShardProtocol {
   /// A worker may send from now on. A live earlier incarnation of it is replaced: nothing of it is applied any more,
   /// and what it had pushed without being applied is dropped; it cannot be added again. Adding the incarnation that was
   /// removed last lets it go on where it was; adding a live one changes nothing.
-  /// sync: its first step is next_step(); async: 1.
+  /// Its first step is next_step(); async: 1.
   void add_worker(WorkerIndex worker, uint64_t incarnation);
 
-  /// The worker has said goodbye (its steps are done) or was lost. Appends what that sets free: in sync a worker that
-  /// left is not waited for any more; its un-applied pushes are dropped. Ignored unless the incarnation is current.
+  /// The worker has said goodbye (its steps are done) or was lost. Appends what that sets free: it is not waited for
+  /// any more; its un-applied pushes are dropped. Ignored unless the incarnation is current.
   void remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions);
 
   /// The same incarnation lost its connection and comes back, perhaps: it will repeat what is unanswered. To be called
@@ -102,12 +121,12 @@ class ShardProtocol {
 
   bool initialised() const;
   uint64_t version(uint32_t bucket) const { return buckets_[bucket].version; }
-  /// Lowest step that sync still expects on any bucket, counted from 1. A shard without buckets says 1 and has no voice
-  /// in a minimum over shards.
+  /// Lowest step that is still to be made of any bucket (ssp: by the slowest), from 1. A shard without buckets says 1
+  /// and has no voice in a minimum over shards.
   uint64_t next_step() const;
   bool is_member(WorkerIndex worker, uint64_t incarnation) const;
-  /// sync: workers expected whose push of `bucket`'s next step is missing (also those that never joined), for messages
-  /// to people.
+  /// Workers expected whose push of `bucket`'s next step is missing (also those that never joined), for messages to
+  /// people. ssp: the slowest, while somebody waits for them.
   std::vector<WorkerIndex> waiting_for(uint32_t bucket) const;
 
  private:
@@ -118,6 +137,9 @@ class ShardProtocol {
     uint64_t base_version = 0;
     uint64_t done_step = 0;       ///< latest push answered
     uint64_t done_staleness = 0;  ///< for repeated answers
+    bool done_dropped = false;    ///< for repeated answers
+    bool held = false;            ///< ssp: done, and not yet answered
+    bool fresh = true;            ///< ssp: nothing pushed yet, done_step is a place to begin
   };
   struct Member {
     uint64_t incarnation = 0;
@@ -129,11 +151,14 @@ class ShardProtocol {
   struct Bucket {
     uint64_t version = 0;
     bool initialised = false;
-    uint32_t waiting_push_count = 0;  ///< sync: all of them are of step version + 1
+    uint32_t waiting_push_count = 0;  ///< sync, backup: all of them are of step version + 1
+    uint64_t floor = 0;               ///< ssp: step that everybody expected has pushed; never falls
   };
 
   Member* find(WorkerIndex worker, uint64_t incarnation);
-  bool takes_part(WorkerIndex worker) const { return mode_.kind == ModeKind::async || worker < mode_.worker_count; }
+  void expect(WorkerIndex worker);
+  uint32_t enough() const;
+  uint64_t slowest_step(uint32_t bucket) const;
   void hold(Exchange& exchange, const Arrival& arrival);
   void drop(Exchange& exchange, uint32_t bucket);
   void drop_all(Member& member);
@@ -141,19 +166,22 @@ class ShardProtocol {
   void on_initialise(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void on_pull(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void on_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
-  void on_async_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
-  void on_sync_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_single_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_summed_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void acknowledge(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void answer_done(const Exchange& exchange, const Arrival& arrival, Actions& actions) const;
   void settle(uint32_t bucket, Actions& actions);
+  void release(uint32_t bucket, Actions& actions);
   void answer_waiting(uint32_t bucket, Actions& actions);
   void refuse(const Arrival& arrival, std::string_view why, Actions& actions);
-  void answer(const Arrival& arrival, uint64_t staleness, Actions& actions) const;
+  void answer(const Arrival& arrival, Actions& actions) const;
 
   Mode mode_;
   std::vector<Bucket> buckets_;
   Members members_;
-  std::vector<bool> departed_;   ///< sync, per worker
-  uint32_t expected_count_ = 0;  ///< sync: workers not departed
+  std::vector<bool> expected_;   ///< not async, per worker
+  uint32_t expected_count_ = 0;  ///< of them
 };
 
 }  // namespace gradrail::ps

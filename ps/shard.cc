@@ -192,6 +192,7 @@ void Shard::dismiss(WorkerIndex worker, uint64_t incarnation) {
     forget(worker, incarnation);
     if (is_set_up_) {
       actions_.clear();
+      decided_at_ = Clock::now();
       protocol_->remove_worker(worker, incarnation, actions_);
       run_actions();
     }
@@ -207,6 +208,7 @@ absl::StatusOr<Shard::Stats> Shard::stats() {
     for (auto& [name, path] : paths) stats.paths.push_back(std::move(path));
     if (!is_set_up_) return stats;
     stats.updates = updates_;
+    stats.dropped = dropped_;
     stats.initialised = protocol_->initialised();
     if (bucket_count() > 0) {
       stats.version = protocol_->version(0);

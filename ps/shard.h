@@ -71,10 +71,11 @@ class Shard {
   };
   struct Stats {
     uint64_t version = 0;             ///< of bucket 0
-    uint64_t next_step = UINT64_MAX;  ///< sync: lowest expected on any bucket; no voice without buckets
+    uint64_t next_step = UINT64_MAX;  ///< ShardProtocol::next_step(); no voice without buckets
     uint64_t updates = 0;             ///< over all buckets
+    uint64_t dropped = 0;             ///< gradients of a bucket that came too late to be summed
     bool initialised = false;
-    std::vector<WorkerIndex> waiting_for;  ///< sync
+    std::vector<WorkerIndex> waiting_for;
     struct Path {
       std::string path;
       uint64_t bytes_in = 0;
@@ -92,10 +93,10 @@ class Shard {
   absl::Status set_up(Setup setup);
   /// From now on a data connection with this token is this member's.
   absl::Status admit(WorkerIndex worker, uint64_t incarnation, const std::string& token);
-  /// The member has left, or async was told to go on without it: drops its connections and slots.
+  /// The member has left or was lost: drops its connections and slots, and nobody waits for it.
   void dismiss(WorkerIndex worker, uint64_t incarnation);
-  /// The member was lost and the run with it: drops its connections and slots, but sync goes on waiting for it, so that
-  /// no step is applied without its gradient while the others are still to hear of the end.
+  /// The member was lost and the run with it: drops its connections and slots, but it is still waited for, so that no
+  /// step is applied without its gradient while the others are yet to hear of the end.
   void cut_off(WorkerIndex worker, uint64_t incarnation);
   absl::StatusOr<Stats> stats();
   /// Of its parameters, where they lie; empty before set_up(). For summaries: nobody may write there.
@@ -200,8 +201,10 @@ class Shard {
   uint64_t gpu_answer_seed_ = 0;        ///< of the pattern behind the parameters there
   bool failed_ = false;                 ///< the store; no answer leaves any more
   uint64_t updates_ = 0;
+  uint64_t dropped_ = 0;
   FlightRecorder recorder_;
   TimePoint noticed_at_;  ///< when the transport gave what is being handled; while the recorder is on
+  TimePoint decided_at_;  ///< when `actions_` were, before any of them was done; only in modes that have workers wait
   Actions actions_;
   std::map<std::string, Arrival> tokens_;  ///< token → member (worker and incarnation)
   std::unordered_map<const transport::Connection*, std::unique_ptr<ShardPeer>> peers_;

@@ -10,6 +10,14 @@
 #include "ps/shard.h"
 
 namespace gradrail::ps {
+namespace {
+
+uint64_t nanoseconds(Duration duration) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
+}
+
+}  // namespace
+
 const float* Shard::parameters_of(uint32_t bucket) const {
   return store_->parameters_at(bucket_range(bucket).first - range().first);
 }
@@ -57,6 +65,7 @@ void Shard::on_arrival(ShardPeer& peer, uint64_t immediate) {
   }
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
   peer.return_headers()[immediate].has_crc = header.has_crc;
+  if (!peer.arrived_at.empty()) peer.arrived_at[immediate] = decided_at_ = Clock::now();
   actions_.clear();
   protocol_->on_arrival({.worker = peer.worker,
                          .incarnation = peer.incarnation,
@@ -168,7 +177,10 @@ void Shard::answer(const Action& action) {
             .version = action.version,
             .staleness = action.staleness,
             .incarnation = peer->incarnation,
-            .has_crc = has_crc};
+            .has_crc = has_crc,
+            .dropped = action.dropped};
+  if (!peer->arrived_at.empty()) header.waited_ns = nanoseconds(decided_at_ - peer->arrived_at[action.bucket]);
+  if (action.dropped) ++dropped_;
   const ElementRange where = bucket_range(action.bucket);
   if (has_crc != 0) header.crc32c = crc32c(parameters_of(action.bucket), where.count * sizeof(float));
   const bool returns = !options_.ablation.no_return;

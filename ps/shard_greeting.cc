@@ -124,6 +124,7 @@ absl::Status Shard::welcome(ShardPeer& peer) {
   if (!peer.on_device()) pin(peer);
   peer.stored_version.assign(bucket_count(), UINT64_MAX);
   peer.parameters_sent.assign(bucket_count(), false);
+  if (setup_.mode.waits()) peer.arrived_at.assign(bucket_count(), TimePoint());
 
   proto::ToWorker message;
   message.mutable_welcome()->set_slots_key(peer.slots.region->key());

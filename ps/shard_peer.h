@@ -70,6 +70,7 @@ struct ShardPeer {
   std::vector<PinnedRange> pinned;                    ///< slots and mapped memory; ends before they do
 
   std::vector<uint64_t> stored_version;  ///< per bucket: version already stored into parameters_mapped
+  std::vector<TimePoint> arrived_at;     ///< per bucket, of its last push; empty: nobody ever waits in this mode
   std::deque<uint32_t> backlog;          ///< buckets whose answer the transport could not take yet
   std::vector<bool> parameters_sent;     ///< per bucket in backlog: only the header is missing
 

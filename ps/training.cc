@@ -1,5 +1,6 @@
 #include "ps/training.h"
 
+#include <charconv>
 #include <limits>
 
 #include "base/status.h"
@@ -7,14 +8,45 @@
 #include "ps/cluster_spec.h"
 
 namespace gradrail::ps {
+namespace {
 
-absl::StatusOr<ModeKind> parse_mode(std::string_view name) {
-  if (name == "async") return ModeKind::async;
-  if (name == "sync") return ModeKind::sync;
-  return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync", name));
+constexpr uint32_t kMaxModeBound = 1'000'000;
+
+}  // namespace
+
+absl::StatusOr<Mode> parse_mode(std::string_view text) {
+  if (text == "async") return Mode{.kind = ModeKind::async};
+  if (text == "sync") return Mode{.kind = ModeKind::sync};
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  if (name != "ssp" && name != "backup") {
+    return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, backup:B", text));
+  }
+  const std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  uint32_t bound = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), bound);
+  if (error != std::errc() || end != number.data() + number.size() || bound > kMaxModeBound) {
+    return absl::InvalidArgumentError(
+        fmt::format("mode '{}': {} wants a number from 0 to {}, {}", text, name, kMaxModeBound,
+                    name == "ssp" ? "of steps that a worker may be ahead of the slowest: ssp:4"
+                                  : "of gradients of a step that are not waited for: backup:1"));
+  }
+  return Mode{.kind = name == "ssp" ? ModeKind::ssp : ModeKind::backup, .bound = bound};
 }
 
-std::string_view mode_name(ModeKind kind) { return kind == ModeKind::sync ? "sync" : "async"; }
+std::string mode_text(const Mode& mode) {
+  switch (mode.kind) {
+    case ModeKind::async:
+      return "async";
+    case ModeKind::sync:
+      return "sync";
+    case ModeKind::ssp:
+      return fmt::format("ssp:{}", mode.bound);
+    case ModeKind::backup:
+      return fmt::format("backup:{}", mode.bound);
+  }
+  return "";
+}
 
 absl::Status validate(const OptimizerConfig& optimizer) {
   const auto check = [](std::string_view name, float value, float limit, std::string_view must_be) {
@@ -33,7 +65,7 @@ absl::Status validate(const OptimizerConfig& optimizer) {
 
 proto::Training to_proto(const Training& training) {
   proto::Training message;
-  message.set_mode(std::string(mode_name(training.mode.kind)));
+  message.set_mode(mode_text(training.mode));
   message.set_worker_count(training.mode.worker_count);
   message.set_optimizer(std::string(optimizer_name(training.optimizer.kind)));
   message.set_learning_rate(training.optimizer.learning_rate);
@@ -47,13 +79,18 @@ proto::Training to_proto(const Training& training) {
 }
 
 absl::StatusOr<Training> from_proto(const proto::Training& message) {
-  const absl::StatusOr<ModeKind> mode = parse_mode(message.mode());
+  absl::StatusOr<Mode> mode = parse_mode(message.mode());
   if (!mode.ok()) return mode.status();
   const absl::StatusOr<OptimizerKind> optimizer = parse_optimizer(message.optimizer());
   if (!optimizer.ok()) return optimizer.status();
-  if (*mode == ModeKind::sync && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
-    return absl::InvalidArgumentError(
-        fmt::format("sync mode needs the number of workers, 1 to {}: got {}", kMaxWorkers, message.worker_count()));
+  if (mode->waits() && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
+    return absl::InvalidArgumentError(fmt::format("mode {} needs the number of workers, 1 to {}: got {}",
+                                                  message.mode(), kMaxWorkers, message.worker_count()));
+  }
+  mode->worker_count = message.worker_count();
+  if (mode->kind == ModeKind::backup && mode->bound >= mode->worker_count) {
+    return absl::InvalidArgumentError(fmt::format("mode {}: of {} workers at most {} can be spared", message.mode(),
+                                                  mode->worker_count, mode->worker_count - 1));
   }
   const OptimizerConfig config = {.kind = *optimizer,
                                   .learning_rate = message.learning_rate(),
@@ -62,20 +99,17 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                   .beta2 = message.beta2(),
                                   .epsilon = message.epsilon()};
   GRADRAIL_RETURN_IF_ERROR(validate(config));
-  return Training{.mode = {.kind = *mode, .worker_count = message.worker_count()},
-                  .optimizer = config,
-                  .bucket_bytes = message.bucket_bytes(),
-                  .agreement = message.agreement()};
+  return Training{
+      .mode = *mode, .optimizer = config, .bucket_bytes = message.bucket_bytes(), .agreement = message.agreement()};
 }
 
 std::string difference(const Training& ours, const Training& theirs) {
   const auto say = [](std::string_view what, const auto& here, const auto& there) {
     return fmt::format("{} {} here, {} there", what, here, there);
   };
-  if (ours.mode.kind != theirs.mode.kind) return say("mode", mode_name(ours.mode.kind), mode_name(theirs.mode.kind));
-  if (ours.mode.kind == ModeKind::sync && ours.mode.worker_count != theirs.mode.worker_count) {
-    return say("number of workers", ours.mode.worker_count, theirs.mode.worker_count);
-  }
+  // Not the number of workers: a cluster may grow.
+  const std::string mode = mode_text(ours.mode);
+  if (mode != mode_text(theirs.mode)) return say("mode", mode, mode_text(theirs.mode));
   const OptimizerConfig& a = ours.optimizer;
   const OptimizerConfig& b = theirs.optimizer;
   if (a.kind != b.kind) return say("optimizer", optimizer_name(a.kind), optimizer_name(b.kind));
@@ -84,7 +118,7 @@ std::string difference(const Training& ours, const Training& theirs) {
   if (a.beta1 != b.beta1) return say("beta1", a.beta1, b.beta1);
   if (a.beta2 != b.beta2) return say("beta2", a.beta2, b.beta2);
   if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
-  if (ours.mode.kind == ModeKind::sync && ours.agreement != theirs.agreement) {
+  if (ours.mode.waits() && ours.agreement != theirs.agreement) {
     return say("options", ours.agreement, theirs.agreement);
   }
   if (ours.bucket_bytes != theirs.bucket_bytes) return say("bucket_bytes", ours.bucket_bytes, theirs.bucket_bytes);

@@ -12,7 +12,7 @@
 namespace gradrail::ps {
 
 /// Raised when control.proto or exchange_layout.h change meaning; both ends must have the same.
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 
 /// What all workers must agree on: the first to join decides, the others are compared with it.
 struct Training {
@@ -22,9 +22,9 @@ struct Training {
   std::string agreement;  ///< sync: whatever else must be the same (epochs, batch size), in words for people
 };
 
-/// Names as on the command line: async, sync. INVALID_ARGUMENT lists them.
-absl::StatusOr<ModeKind> parse_mode(std::string_view name);
-std::string_view mode_name(ModeKind kind);
+/// As on the command line: async, sync, ssp:K, backup:B (worker_count is left as it is). INVALID_ARGUMENT lists them.
+absl::StatusOr<Mode> parse_mode(std::string_view text);
+std::string mode_text(const Mode& mode);
 
 /// INVALID_ARGUMENT names the number that is none, or beyond what the optimizers' formulas allow.
 absl::Status validate(const OptimizerConfig& optimizer);

@@ -80,7 +80,6 @@ class LocalCluster {
   std::vector<Process> processes_;
   bool failing_ = false;
   bool killing_ = false;
-  bool chief_has_trained_ = false;
   TimePoint stop_at_ = TimePoint::max();
   TimePoint kill_at_ = TimePoint::max();
   WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
@@ -179,7 +178,6 @@ void LocalCluster::start_workers() {
 void LocalCluster::print(const Process& process, const std::string& line) {
   const bool is_step = process.is_worker && bars_.take(process.index, line);
   if (is_step && !process.is_chief) return;
-  chief_has_trained_ = chief_has_trained_ || is_step;
   bars_.print_above(process.is_chief ? line : fmt::format("[{}] {}", process.name, line));
 }
 
@@ -223,14 +221,11 @@ void LocalCluster::ended(Process& process, int status) {
                  : fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
     fmt::print(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
-  // An async run goes on without a worker that was lost; what is wrong with one worker's flags or data is wrong with
-  // the whole run. Without a ps, or in sync mode, the others end by themselves, if they have got as far as that: who
-  // still waits to join is told.
+  // A run goes on without a worker that was lost; what is wrong with one worker's flags or data is wrong with the whole
+  // run. Without a ps the others end by themselves, if they have got as far as that: who still waits to join is told.
   if (process.exit_code != kGood && !failing_) {
     failing_ = true;
-    const bool has_begun = !process.is_chief || chief_has_trained_;  // nobody else can give the first values
-    const bool others_go_on =
-        process.is_worker && options_.mode == ps::ModeKind::async && process.exit_code >= kRetry && has_begun;
+    const bool others_go_on = process.is_worker && process.exit_code >= kRetry;
     if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailedWords);
   }
 }

@@ -157,7 +157,7 @@ std::vector<std::string> where_it_was(const Placer& placer, const Model& model, 
   return lines;
 }
 
-/// What sync workers must have in common, beyond what the ps checks by itself.
+/// What workers that wait for each other must have in common, beyond what the ps checks by itself.
 std::string agreement(const TrainOptions& options) {
   const TrainFlags& flags = options.flags;
   std::string text = fmt::format("--epochs {} --batch_size {} --seed {}", flags.epochs, flags.batch_size, flags.seed);
@@ -171,8 +171,7 @@ absl::Status train(const TrainOptions& options, worker::Variables& variables, wo
   const bool is_cnn = options.flags.model == "cnn";
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
   return told_to_stop(worker::train(variables, workload,
-                                    {.task_index = options.task.index,
-                                     .epochs = options.flags.epochs,
+                                    {.epochs = options.flags.epochs,
                                      .seed = options.flags.seed,
                                      .log_every = options.flags.log_every,
                                      .save_every_steps = options.flags.save_steps,
@@ -207,6 +206,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .device = options.flags.ps_device,
        .checkpoint_dir = options.flags.checkpoint_dir,
        .silence_limit = std::chrono::seconds(options.flags.silence_limit_s),
+       .min_workers = options.flags.min_workers,
        .console = print_line,
        .on_shard_thread = [&](uint32_t shard) { placer.bind(shard); },
        .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); }});
@@ -234,7 +234,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
       {.cluster = options.cluster,
        .task_index = options.task.index,
-       .mode = options.mode,
+       .mode = options.mode.kind,
+       .mode_bound = options.mode.bound,
        .optimizer = options.optimizer,
        .bucket_bytes = options.flags.bucket_kib * 1024,
        .agreement = agreement(options),

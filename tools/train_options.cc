@@ -245,7 +245,10 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
       "device), staged (through pinned host memory), auto: the first of these that works");
   add("ps_device", flags.ps_device, "where parameter servers keep parameters and optimizer state: host or gpu:N");
   add("shards", flags.shards, "shards (threads) in each parameter server");
-  add("mode", flags.mode, "async or sync");
+  add("mode", flags.mode,
+      "async; sync; ssp:K, async with nobody more than K steps ahead of the slowest; backup:B, sync without waiting "
+      "for "
+      "the last B gradients of a step");
   add("transport", flags.transport, "auto, or a list in order of preference: ucx,tcp");
   command.add_flag("--no-fallback,--no_fallback", flags.no_fallback, "the first refusal of a transport is an error");
   add("require", flags.require, "rdma: refuse paths that no RDMA device carries");
@@ -277,6 +280,7 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
                    "print where everything goes, and why");
   add("join_timeout_s", flags.join_timeout_s, "how long a worker waits for the parameter servers to come up");
   add("silence_limit_s", flags.silence_limit_s, "ps: a worker unheard of for so long is lost");
+  add("min_workers", flags.min_workers, "ps: the run is given up when a loss leaves fewer workers");
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
   add("ps_hosts", flags.ps_hosts, "comma-separated host:port list, instead of --cluster");
   add("worker_hosts", flags.worker_hosts, "comma-separated host:port list, instead of --cluster");
@@ -296,9 +300,13 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   if (!reduce.ok()) return reduce.status();
   options.reduce = *reduce;
   GRADRAIL_RETURN_IF_ERROR(check_gpu_direct_word(flags.gpu_direct));
-  const absl::StatusOr<ps::ModeKind> mode = ps::parse_mode(flags.mode);
+  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(flags.mode);
   if (!mode.ok()) return invalid(fmt::format("--{}", message_of(mode.status())));
   options.mode = *mode;
+  const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
+  if (mode->kind == ps::ModeKind::backup && mode->bound >= workers) {
+    return invalid(fmt::format("--mode {}: of {} workers at most {} can be spared", flags.mode, workers, workers - 1));
+  }
   const absl::StatusOr<ps::OptimizerKind> optimizer = chosen_optimizer(flags);
   if (!optimizer.ok()) return invalid(fmt::format("--optimizer: {}", message_of(optimizer.status())));
   options.optimizer.kind = *optimizer;

@@ -56,7 +56,8 @@ struct TrainFlags {
   std::string nic;
   bool log_device_placement = false;
   uint32_t join_timeout_s = 1800;
-  uint32_t silence_limit_s = 10;
+  uint32_t silence_limit_s = 4;  ///< a worker that was stopped is noticed within 5 s
+  uint32_t min_workers = 1;
 
   std::string cluster;  ///< file
   std::string ps_hosts;
@@ -69,7 +70,7 @@ struct TrainFlags {
 /// Everything a task needs, checked.
 struct TrainOptions {
   TrainFlags flags;
-  ps::ModeKind mode = ps::ModeKind::async;
+  ps::Mode mode;
   ps::OptimizerConfig optimizer;
   std::vector<std::string> transports;
   bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: nobody asked for them by name

@@ -89,7 +89,7 @@ absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   if (!cluster.ok()) return cluster.status();
   const absl::StatusOr<ps::TaskId> task = ps::resolve_task(*cluster, "worker", given.task_index);
   if (!task.ok()) return task.status();
-  const absl::StatusOr<ps::ModeKind> mode = ps::parse_mode(or_default(given.mode, "async"));
+  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(or_default(given.mode, "async"));
   if (!mode.ok()) return mode.status();
   const absl::StatusOr<ps::OptimizerKind> kind = ps::parse_optimizer(or_default(given.optimizer, "sgd"));
   if (!kind.ok()) return kind.status();
@@ -102,7 +102,8 @@ absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   }
   options.cluster = *std::move(cluster);
   options.task_index = task->index;
-  options.mode = *mode;
+  options.mode = mode->kind;
+  options.mode_bound = mode->bound;
   options.optimizer.kind = *kind;
   set_unless_zero(given.learning_rate, options.optimizer.learning_rate);
   set_unless_zero(given.momentum, options.optimizer.momentum);

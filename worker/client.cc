@@ -139,6 +139,8 @@ std::string Client::gpu_text() const { return impl_->gpu_text(); }
 bool Client::device_failed() const { return impl_->device_failed(); }
 absl::Status Client::fetch() { return impl_->fetch(); }
 uint64_t Client::global_step() const { return impl_->global_step(); }
+uint64_t Client::position() const { return impl_->position(); }
+bool Client::is_chief() const { return impl_->is_chief(); }
 absl::Status Client::barrier(const std::string& name) { return impl_->barrier(name, TimePoint::max()); }
 absl::Status Client::barrier_of_the_living(const std::string& name, Duration patience_for_absent) {
   return impl_->barrier(name, Clock::now() + patience_for_absent);

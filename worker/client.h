@@ -49,9 +49,10 @@ struct ClientOptions {
   ps::ClusterSpec cluster;
   uint32_t task_index = 0;                  ///< worker 0 is the chief
   ps::ModeKind mode = ps::ModeKind::async;  ///< must be the same on all workers, as must optimizer and bucket_bytes
+  uint32_t mode_bound = 0;                  ///< K of ssp:K, B of backup:B
   ps::OptimizerConfig optimizer;
   uint32_t bucket_bytes = 1 << 20;
-  std::string agreement;  ///< sync: what else must be the same on all workers, in words for people
+  std::string agreement;  ///< not async: what else must be the same on all workers, in words for people
   std::vector<std::string> transports = {"shm", "ucx", "ofi", "tcp"};  ///< in order of preference
   bool rdma_only = true;                                               ///< ucx and ofi: not without an RDMA device
   std::string ofi_provider;                      ///< libfabric's name of the provider to use; "": the best
@@ -77,6 +78,8 @@ struct ClientStats {
   uint64_t exchange_count = 0;
   uint64_t staleness_sum = 0;  ///< over exchanges, of bucket 0
   uint64_t staleness_max = 0;
+  uint64_t wait_ns = 0;  ///< of all exchanges: until the gradients of others were there
+  uint64_t dropped = 0;  ///< exchanges whose gradient, or a bucket of it, came too late to be summed
   uint64_t bytes_pushed = 0;
   uint64_t bytes_returned = 0;
   std::vector<std::string> paths;  ///< one line per shard: transport, address and why
@@ -104,8 +107,11 @@ struct ClientStats {
 /// Paths    A data connection that dies while the control plane lives is replaced: by the next transport of the order
 ///          that works, or the same again; what was under way is repeated and counts once. Later the better path is
 ///          tried again, beside the one in use.
-/// Errors   UNAVAILABLE: a ps was lost (the run may be tried again). ABORTED: the ps gave the run up and says why (in
-///          sync mode a worker was lost). FAILED_PRECONDITION: schema or options differ from the other workers'.
+/// Members  Workers come and go while others go on; a worker that was lost comes back by joining anew. The chief is the
+///          lowest worker that is live, or of the cluster specification and still to come.
+/// Errors   UNAVAILABLE: a ps was lost (the run may be tried again). ABORTED: the ps gave the run up and says why, or
+/// took
+///          this worker for lost. FAILED_PRECONDITION: schema or options differ from the other workers'.
 ///          CANCELLED: `stop`. After an error only leave(), give_up() and the destructor are useful.
 /// Threads  Owner thread.
 class Client {
@@ -119,7 +125,8 @@ class Client {
   absl::Span<float> gradients(size_t tensor_index);
 
   /// Chief of an uninitialised cluster: offers what parameters() holds as initial values. All others: waits until there
-  /// are parameters and fetches them. Call once, before the first exchange.
+  /// are parameters and fetches them; should the chief be lost before that, the next one offers its own, so that all
+  /// workers do well to fill in the same. Call once, before the first exchange.
   absl::Status start();
 
   /// Optional: this gradient is complete, its parameters are not read again before wait(); complete buckets go out.
@@ -146,6 +153,11 @@ class Client {
 
   /// Updates applied to the parameters this worker holds (bucket 0).
   uint64_t global_step() const;
+  /// Steps of this run that lie behind this worker. async: its own. Else those that all make together: one that joins
+  /// late begins with others, and a gradient that was dropped for being late leads to where the others are.
+  uint64_t position() const;
+  /// Whether this worker is the chief now. Any thread.
+  bool is_chief() const;
 
   /// Waits until every worker of the cluster specification has called it; who left or was lost is not waited for.
   absl::Status barrier(const std::string& name);

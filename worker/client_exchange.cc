@@ -36,6 +36,8 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
   kind_ = kind;
   if (kind == ps::ArrivalKind::push) ++step_;
   mark(Mark::Kind::begun);
+  waited_ns_ = 0;
+  dropped_bucket_ = false;
   outstanding_ = 0;
   ready_.assign(schema_.size(), false);
   for (const auto& link : links_) {
@@ -198,6 +200,8 @@ void Client::Impl::take_answer(ShardLink& link, uint64_t immediate) {
     if (link.path->way() == GpuWay::staged) gpu_->upload_parameters(bucket.range);
     if (link.path->writes_by_nic()) gpu_->nic_wrote();
   }
+  waited_ns_ = std::max(waited_ns_, header.waited_ns);
+  dropped_bucket_ = dropped_bucket_ || header.dropped != 0;
   bucket.version = header.version;
   bucket.outstanding = false;
   --outstanding_;
@@ -228,6 +232,7 @@ absl::Status Client::Impl::wait() {
   while (outstanding_ > 0) {
     GRADRAIL_RETURN_IF_ERROR(failure());
     if (link_lost_) GRADRAIL_RETURN_IF_ERROR(move_lost_links());
+    if (kind_ == ps::ArrivalKind::pull && !initialised_ && is_chief()) offer_instead();
     if (!backlog_.empty()) post_backlog();
     const bool staging = send_staged();
     const bool in_need = advance_trials() || !backlog_.empty();
@@ -257,14 +262,28 @@ absl::Status Client::Impl::finish() {
   if (kind_ != ps::ArrivalKind::push) return absl::OkStatus();
   stats_.exchange.record(nanoseconds_since(exchange_start_));
   ++stats_.exchange_count;
+  stats_.wait_ns += waited_ns_;
+  if (dropped_bucket_) catch_up();
   return absl::OkStatus();
+}
+
+/// Part of this gradient came too late: the others are further on (ps/protocol.h, "Joining").
+void Client::Impl::catch_up() {
+  ++stats_.dropped;
+  uint64_t lowest = UINT64_MAX;
+  for (const auto& link : links_) {
+    for (const ShardLink::Bucket& bucket : link->buckets) lowest = std::min(lowest, bucket.version);
+  }
+  step_ = std::max(step_, lowest);
 }
 
 void Client::Impl::say_whom_we_wait_for() {
   const absl::StatusOr<ps::proto::StatsReply> stats = controls_[0]->stats();
   if (!stats.ok()) return;  // the heartbeat tells when it is lost
-  if (kind_ == ps::ArrivalKind::pull && !initialised_)
-    return options_.notice("waiting for the chief (worker 0) to initialise the parameters");
+  if (kind_ == ps::ArrivalKind::pull && !initialised_) {
+    return options_.notice(
+        fmt::format("waiting for the chief (worker {}) to initialise the parameters", chief_.load()));
+  }
   if (!stats->waiting_for().empty()) {
     return options_.notice(fmt::format("step {}: waiting for {}", step_, fmt::join(stats->waiting_for(), ", ")));
   }
@@ -279,14 +298,28 @@ absl::Status Client::Impl::may_begin(std::string_view what) {
 
 absl::Status Client::Impl::start() {
   GRADRAIL_RETURN_IF_ERROR(may_begin("start"));
-  if (initialised_ || options_.task_index != 0) return pull();
-  std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());  // pushes go out from the gradients' memory
+  if (initialised_) return pull();
+  // Offers go out from the gradients' memory, and may have to when part of another's values has arrived.
+  std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());
   if (gpu_ != nullptr) GRADRAIL_RETURN_IF_ERROR(gpu_->upload_initial());
+  if (!is_chief()) return pull();
   begin(ps::ArrivalKind::initialise);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());
   initialised_ = started_ = true;
   return absl::OkStatus();
+}
+
+/// The chief went before there were values: ours go out instead of the pull, for what of it is unanswered.
+void Client::Impl::offer_instead() {
+  kind_ = ps::ArrivalKind::initialise;
+  backlog_.clear();
+  for (const auto& link : links_) {
+    for (uint32_t i = static_cast<uint32_t>(link->buckets.size()); i-- > 0;) {
+      link->buckets[i].pushed = false;
+      if (link->buckets[i].outstanding) push(*link, i);
+    }
+  }
 }
 
 absl::Status Client::Impl::pull() {

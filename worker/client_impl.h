@@ -48,6 +48,8 @@ class Client::Impl {
   absl::Span<float> gradients(size_t tensor_index) { return view(gradients_, tensor_index); }
   const ps::Schema& schema() const { return schema_; }
   uint64_t global_step() const;
+  uint64_t position() const { return step_ - base_step_; }
+  bool is_chief() const { return chief_.load(std::memory_order_relaxed) == options_.task_index; }
   ClientStats stats() const;
   std::vector<Mark> marks() const { return recorder_.marks(); }
   std::vector<MemorySpan> memory() const { return {parameters_.span(), gradients_.span()}; }
@@ -99,6 +101,8 @@ class Client::Impl {
   void take(const transport::Completion& completion);
   void take_answer(ShardLink& link, uint64_t immediate);
   absl::Status may_begin(std::string_view what);
+  void offer_instead();
+  void catch_up();
   absl::Status finish();
   void say_whom_we_wait_for();
 
@@ -131,6 +135,7 @@ class Client::Impl {
 
   // Any thread.
   std::atomic<bool> failed_ = false;
+  std::atomic<uint32_t> chief_ = 0;
   std::mutex failure_mutex_;
   absl::Status failure_;  ///< under failure_mutex_
 
@@ -143,8 +148,11 @@ class Client::Impl {
   TimePoint next_come_back_ = TimePoint::max();   ///< when to look for better paths again
   std::vector<std::vector<ShardLink*>> touched_;  ///< per tensor: links with buckets that overlap it
   ps::ArrivalKind kind_{};
-  uint64_t step_ = 0;     ///< of the exchange under way or last done
-  bool started_ = false;  ///< holds parameters to compute gradients on
+  uint64_t step_ = 0;            ///< of the exchange under way or last done
+  uint64_t base_step_ = 0;       ///< where this run's steps begin
+  uint64_t waited_ns_ = 0;       ///< in this exchange: of the bucket that waited longest
+  bool dropped_bucket_ = false;  ///< in this exchange
+  bool started_ = false;         ///< holds parameters to compute gradients on
   bool exchanging_ = false;
   TimePoint exchange_start_;
   std::vector<bool> ready_;  ///< per tensor: said to be complete in this exchange

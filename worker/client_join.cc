@@ -117,11 +117,12 @@ ps::proto::JoinRequest Client::Impl::join_request(uint32_t first_shard) const {
   request.set_worker_name(options_.task_index < names.size() ? names[options_.task_index]
                                                              : "not in the cluster specification");
   ps::to_proto(schema_, request);
-  *request.mutable_training() =
-      ps::to_proto({.mode = {.kind = options_.mode, .worker_count = static_cast<uint32_t>(names.size())},
-                    .optimizer = options_.optimizer,
-                    .bucket_bytes = options_.bucket_bytes,
-                    .agreement = options_.agreement});
+  *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode,
+                                                       .worker_count = static_cast<uint32_t>(names.size()),
+                                                       .bound = options_.mode_bound},
+                                              .optimizer = options_.optimizer,
+                                              .bucket_bytes = options_.bucket_bytes,
+                                              .agreement = options_.agreement});
   request.set_first_shard(first_shard);
   request.set_total_shards(map_.shard_count());
   return request;
@@ -134,7 +135,14 @@ absl::Status Client::Impl::join_all(TimePoint deadline) {
     const absl::StatusOr<ps::proto::JoinReply> reply =
         control->join(join_request(static_cast<uint32_t>(next_link)), deadline);
     if (!reply.ok()) return reply.status();
-    control->start_heartbeat(member(), [this](absl::Status cause) { fail(std::move(cause)); });
+    const bool names_the_chief = control == controls_[0];
+    if (names_the_chief) chief_ = reply->chief();
+    control->start_heartbeat(
+        member(), [this](absl::Status cause) { fail(std::move(cause)); },
+        [this, names_the_chief](const ps::proto::Notice& notice) {
+          if (names_the_chief && chief_.exchange(notice.chief()) != notice.chief()) wait_set_.wake();
+        });
+    base_step_ = reply->base_step();
     initialised_ = initialised_ && reply->initialised();
     first_step = std::min(first_step, reply->first_step());
     tokens_.push_back(reply->token());

@@ -28,6 +28,12 @@ std::vector<std::string> ClientVariables::summary(bool verbose) const {
                                 static_cast<double>(stats.staleness_sum) / static_cast<double>(stats.exchange_count),
                                 stats.staleness_max));
   }
+  if (stats.wait_ns > 0) {
+    lines.push_back(fmt::format("Waited: {:.2f}s for others' gradients", static_cast<double>(stats.wait_ns) * 1e-9));
+  }
+  if (stats.dropped > 0) {
+    lines.push_back(fmt::format("Dropped: {} gradients came too late to be summed", stats.dropped));
+  }
   for (const std::string& path : stats.paths) lines.push_back(fmt::format("Path: {}", path));
   // One path's bytes are those of the line above.
   for (const ClientStats::PathBytes& bytes : stats.path_bytes) {

@@ -178,13 +178,15 @@ absl::Status ControlLink::why_dismissed(const ps::proto::Member& member) {
   return absl::IsAborted(status) ? status : absl::OkStatus();
 }
 
-absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientContext& context) {
+absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientContext& context,
+                               const std::function<void(const ps::proto::Notice&)>& heard) {
   const auto stream = stub_->Heartbeat(&context);
   ps::proto::Ping ping;
   *ping.mutable_member() = member;
   ps::proto::Notice notice;
   while (stream->Write(ping) && stream->Read(&notice)) {
     if (!notice.aborted().empty()) return absl::AbortedError(notice.aborted());
+    heard(notice);
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kPingEvery, [&] { return stopping_; });
     if (stopping_) break;
@@ -196,10 +198,11 @@ absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientCont
   return explain_membership(stream->Finish());
 }
 
-void ControlLink::start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed) {
+void ControlLink::start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed,
+                                  std::function<void(const ps::proto::Notice&)> heard) {
   heartbeat_ = std::make_unique<grpc::ClientContext>();
-  thread_ = std::thread([this, member, failed = std::move(failed)] {
-    const absl::Status ended = beat(member, *heartbeat_);
+  thread_ = std::thread([this, member, failed = std::move(failed), heard = std::move(heard)] {
+    const absl::Status ended = beat(member, *heartbeat_, heard);
     {
       std::lock_guard lock(mutex_);
       if (stopping_) return;

@@ -46,12 +46,14 @@ class ControlLink {
   absl::Status why_dismissed(const ps::proto::Member& member);
 
   /// Pings until stop_heartbeat(); `failed` is called once, from the heartbeat's thread, when the ps is gone
-  /// (UNAVAILABLE) or says that the run is over (ABORTED).
-  void start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed);
+  /// (UNAVAILABLE) or says that the run is over (ABORTED); `heard` is told each notice, from the same thread.
+  void start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed,
+                       std::function<void(const ps::proto::Notice&)> heard);
   void stop_heartbeat();
 
  private:
-  absl::Status beat(const ps::proto::Member& member, grpc::ClientContext& context);
+  absl::Status beat(const ps::proto::Member& member, grpc::ClientContext& context,
+                    const std::function<void(const ps::proto::Notice&)>& heard);
   absl::Status explain(const grpc::Status& status) const;
   absl::Status explain_membership(const grpc::Status& status) const;
   bool asked_to_stop() const { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); }

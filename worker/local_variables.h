@@ -31,6 +31,7 @@ class LocalVariables final : public Variables {
   void exchange() override;
   absl::Status wait() override { return absl::OkStatus(); }
   uint64_t global_step() const override { return step_; }
+  uint64_t position() const override { return step_; }
   absl::Status settle() override { return absl::OkStatus(); }
   bool saves_checkpoints() const override { return false; }
   absl::StatusOr<std::vector<std::string>> save_checkpoint() override;

@@ -165,8 +165,9 @@ void Towers::gradient_ready(size_t tensor) {
 }
 
 /// In the tower's thread.
-void Towers::compute(size_t index, Parameters parameters, Gradients gradients) {
+void Towers::compute(size_t index, uint64_t step, Parameters parameters, Gradients gradients) {
   Tower& tower = *towers_[index];
+  tower.workload().seek(step);
   tower.cost = tower.workload().step(parameters, sum_ == nullptr ? tower.gradients() : gradients,
                                      [this](size_t tensor) { gradient_ready(tensor); });
   if (!tower.cost.ok()) {
@@ -218,8 +219,9 @@ absl::StatusOr<float> Towers::step(Parameters parameters, Gradients gradients, c
   std::fill(arrived_.begin(), arrived_.end(), size_t{0});
   complete_.clear();
   for (size_t i = 0; i < towers_.size(); ++i) {
-    towers_[i]->tell([this, i, parameters, gradients] { compute(i, parameters, gradients); });
+    towers_[i]->tell([this, i, step = step_, parameters, gradients] { compute(i, step, parameters, gradients); });
   }
+  ++step_;
   for (size_t averaged = 0; averaged < gradients.size(); ++averaged) {
     const std::optional<size_t> tensor = next_complete();
     if (!tensor.has_value()) break;

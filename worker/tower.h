@@ -36,6 +36,7 @@ class Towers final : public Workload {
   void initialise(uint64_t seed, Gradients parameters) const override;
   size_t batches_per_epoch() const override;
   size_t batch_size() const override;
+  void seek(uint64_t step) override { step_ = step; }
   /// Each tower does so by itself, as soon as it has computed.
   void prefetch() override {}
   /// Errors  of the first tower that has one, and its number; the others have ended their step, too.
@@ -55,7 +56,7 @@ class Towers final : public Workload {
   void finished();
   void wait_finished(size_t count);
   absl::Status choose_sum(gpu::Reduce reduce);
-  void compute(size_t index, Parameters parameters, Gradients gradients);
+  void compute(size_t index, uint64_t step, Parameters parameters, Gradients gradients);
   void gradient_ready(size_t tensor);
   std::optional<size_t> next_complete();
   absl::StatusOr<float> mean_cost();
@@ -64,6 +65,7 @@ class Towers final : public Workload {
   std::vector<std::unique_ptr<Tower>> towers_;
   std::unique_ptr<gpu::TowerSum> sum_;  ///< between devices; null: the owner averages
   std::function<void()> meanwhile_;     ///< of the owner, while it waits
+  uint64_t step_ = 0;                   ///< of the next batch
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -80,7 +80,6 @@ class Run {
   void report(uint32_t epoch, size_t batch);
   absl::Status save();
   void summary(double seconds);
-  bool is_chief() const { return options_.task_index == 0; }
 
   Variables& variables_;
   Workload& workload_;
@@ -108,12 +107,12 @@ absl::Status Run::step() {
   if (!cost.ok()) return model_failed(cost.status());
   cost_ = *cost;
   variables_.exchange();
-  workload_.prefetch();  // the next batch is prepared while the exchange is under way
+  workload_.prefetch();  // most likely the next batch: prepared while the exchange is under way
   if (const absl::Status waited = variables_.wait(); !waited.ok()) {
     return variables_.device_failed() ? model_failed(waited) : waited;
   }
   ++steps_;
-  if (is_chief() && options_.save_every_steps > 0 && variables_.saves_checkpoints() &&
+  if (variables_.is_chief() && options_.save_every_steps > 0 && variables_.saves_checkpoints() &&
       steps_ % options_.save_every_steps == 0)
     return save();
   return absl::OkStatus();
@@ -134,21 +133,24 @@ void Run::report(uint32_t epoch, size_t batch) {
   const size_t batches = workload_.batches_per_epoch();
   if (output_.progress) output_.progress({variables_.global_step(), epoch, options_.epochs, batch, batches, cost_});
   ++steps_since_line_;
-  if (batch % options_.log_every != 0 && batch != batches) return;
+  // Whoever was led further on may never see a round number.
+  if (batch % options_.log_every != 0 && batch != batches && steps_since_line_ < options_.log_every) return;
   const double average_ms = seconds_since(line_start_) * 1e3 / static_cast<double>(steps_since_line_);
   if (output_.line) output_.line(step_line(epoch, batch, average_ms));
   steps_since_line_ = 0;
   line_start_ = Clock::now();
 }
 
+/// As far as the run goes: a worker that comes late, or is led further on, does not make up for what others have done.
 absl::Status Run::all_epochs() {
   start_ = line_start_ = Clock::now();
-  for (uint32_t epoch = 1; epoch <= options_.epochs; ++epoch) {
-    for (size_t batch = 1; batch <= workload_.batches_per_epoch(); ++batch) {
-      if (stop_.load(std::memory_order_relaxed)) return absl::OkStatus();
-      GRADRAIL_RETURN_IF_ERROR(step());
-      report(epoch, batch);
-    }
+  const size_t batches = workload_.batches_per_epoch();
+  while (variables_.position() < options_.epochs * batches) {
+    if (stop_.load(std::memory_order_relaxed)) return absl::OkStatus();
+    const uint64_t position = variables_.position();
+    workload_.seek(position);
+    GRADRAIL_RETURN_IF_ERROR(step());
+    report(static_cast<uint32_t>(position / batches) + 1, position % batches + 1);
   }
   return absl::OkStatus();
 }
@@ -179,7 +181,8 @@ absl::Status Run::last_words() {
     output_.line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
                              : fmt::format("Stopped after {} steps of this worker", steps_));
   }
-  if (is_chief() && !stopped) GRADRAIL_RETURN_IF_ERROR(variables_.settle());
+  const bool is_chief = variables_.is_chief();
+  if (is_chief && !stopped) GRADRAIL_RETURN_IF_ERROR(variables_.settle());
   GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   const absl::StatusOr<std::vector<std::string>> verdict = workload_.verdict(views_.parameters);
   if (!verdict.ok()) return model_failed(verdict.status());
@@ -191,8 +194,8 @@ absl::Status Run::last_words() {
     output_.line(fmt::format("Final Cost: {:.4f}", cost_));
   }
   summary(seconds);
-  if (is_chief() && output_.line) output_.line("Parameter-Hash: " + parameter_hash(variables_));
-  if (is_chief() && variables_.saves_checkpoints()) GRADRAIL_RETURN_IF_ERROR(save());
+  if (is_chief && output_.line) output_.line("Parameter-Hash: " + parameter_hash(variables_));
+  if (is_chief && variables_.saves_checkpoints()) GRADRAIL_RETURN_IF_ERROR(save());
   return absl::OkStatus();
 }
 
@@ -225,10 +228,8 @@ absl::Status train(Client& client, Workload& workload, const TrainerOptions& opt
 
 absl::Status train(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
                    const std::atomic<bool>& stop) {
-  if (options.task_index == 0) {
-    Views views(variables);
-    workload.initialise(options.seed, views.writable);
-  }
+  // All have the same values ready: whoever is the chief when they are wanted gives them.
+  workload.initialise(options.seed, Views(variables).writable);
   GRADRAIL_RETURN_IF_ERROR(variables.start());
   const MemoryLender lender(workload, variables);
   Run run(variables, workload, options, output, stop);

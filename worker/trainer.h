@@ -20,7 +20,6 @@ enum class StepLine {
 };
 
 struct TrainerOptions {
-  uint32_t task_index = 0;
   uint32_t epochs = 20;
   uint64_t seed = 1;
   uint32_t log_every = 100;       ///< batches between two lines, as in the tutorials

@@ -31,6 +31,10 @@ class Variables {
   /// Between two ready(), while a device computes: what is on its way goes on.
   virtual void progress() {}
   virtual uint64_t global_step() const = 0;
+  /// Steps of the run that lie behind this worker, and so which batch comes next; Client::position().
+  virtual uint64_t position() const = 0;
+  /// Whether this worker saves and has the last word; may become true in mid-run.
+  virtual bool is_chief() const { return true; }
 
   /// For the chief's last words: until parameters() are those after everybody's last update.
   virtual absl::Status settle() = 0;

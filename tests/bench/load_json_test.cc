@@ -18,7 +18,7 @@ TEST(LoadAsJson, NothingIsLost) {
                           .workers = 3,
                           .shards = 2,
                           .servers = {"a:1", "b:2"},
-                          .mode = ps::ModeKind::async,
+                          .mode = {.kind = ps::ModeKind::ssp, .bound = 3},
                           .optimizer = ps::OptimizerKind::adam,
                           .bucket_bytes = 4096,
                           .touch = true,

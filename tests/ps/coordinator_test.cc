@@ -46,7 +46,7 @@ TEST_F(CoordinatorTest, PlaceIsFreeAfterLeaveAndAfterLoss) {
   join(0);
   coordinator_.leave(0, 100);
   EXPECT_TRUE(coordinator_.join(0, 1, "host:0", at(1s)).ok());
-  EXPECT_TRUE(coordinator_.lost(0, 1, "gone"));
+  EXPECT_TRUE(coordinator_.lost(0, 1, "gone", at(1s)));
   EXPECT_TRUE(coordinator_.join(0, 2, "host:0", at(2s)).ok());
 }
 
@@ -55,32 +55,37 @@ TEST_F(CoordinatorTest, OldIncarnationsChangeNothing) {
   coordinator_.leave(0, 100);
   ASSERT_TRUE(coordinator_.join(0, 5, "host:0", at(1s)).ok());
   coordinator_.leave(0, 100);
-  EXPECT_FALSE(coordinator_.lost(0, 100, "late news"));
-  EXPECT_FALSE(coordinator_.lost(9, 1, "never was here"));
+  EXPECT_FALSE(coordinator_.lost(0, 100, "late news", at(1s)));
+  EXPECT_FALSE(coordinator_.lost(9, 1, "never was here", at(1s)));
   EXPECT_TRUE(coordinator_.heard(0, 5, at(1s)).ok());
 }
 
 TEST_F(CoordinatorTest, LossIsToldOnce) {
   join(0);
-  EXPECT_TRUE(coordinator_.lost(0, 100, "first"));
-  EXPECT_FALSE(coordinator_.lost(0, 100, "second"));
+  EXPECT_TRUE(coordinator_.lost(0, 100, "first", at(1s)));
+  EXPECT_FALSE(coordinator_.lost(0, 100, "second", at(1s)));
   EXPECT_TRUE(absl::IsNotFound(coordinator_.heard(0, 100, at(1s))));
 }
 
-TEST_F(CoordinatorTest, LossAbortsSyncForEverWithTheFirstReason) {
-  coordinator_.set_mode(ModeKind::sync);
-  join(0);
-  join(1);
-  coordinator_.lost(1, 101, "its cable");
-  EXPECT_EQ(coordinator_.aborted(), "worker 1 (host:1) was lost: its cable; sync mode cannot go on without it");
-  coordinator_.lost(0, 100, "another");
-  EXPECT_THAT(coordinator_.aborted(), HasSubstr("its cable"));
-  EXPECT_TRUE(absl::IsAborted(coordinator_.join(1, 7, "host:1", at(1s))));
+TEST(CoordinatorMinimum, ALossThatLeavesFewerAbortsForEverWithTheFirstReason) {
+  Coordinator coordinator({.worker_names = {"host:0", "host:1", "host:2"}, .min_workers = 2});
+  const TimePoint now = TimePoint() + 1s;
+  for (WorkerIndex worker = 0; worker < 2; ++worker)
+    ASSERT_TRUE(coordinator.join(worker, 100 + worker, "host:" + std::to_string(worker), now).ok());
+  coordinator.lost(1, 101, "its cable", now);
+  EXPECT_EQ(coordinator.aborted(), "") << "worker 2 is still to come";
+  ASSERT_TRUE(coordinator.join(2, 102, "host:2", now).ok());
+  coordinator.lost(2, 102, "its fan", now);
+  EXPECT_EQ(coordinator.aborted(),
+            "worker 2 (host:2) was lost: its fan; 1 of the 2 workers that --min_workers asks for are left");
+  coordinator.lost(0, 100, "another", now);
+  EXPECT_THAT(coordinator.aborted(), HasSubstr("its fan"));
+  EXPECT_TRUE(absl::IsAborted(coordinator.join(1, 7, "host:1", now)));
 }
 
-TEST_F(CoordinatorTest, LossDoesNotAbortAsync) {
+TEST_F(CoordinatorTest, LossAbortsNothing) {
   join(0);
-  coordinator_.lost(0, 100, "its cable");
+  coordinator_.lost(0, 100, "its cable", at(1s));
   EXPECT_EQ(coordinator_.aborted(), "");
 }
 
@@ -96,11 +101,10 @@ TEST_F(CoordinatorTest, GivingUpAbortsAnyModeWithTheFirstReason) {
 }
 
 TEST_F(CoordinatorTest, LeavingAbortsNothing) {
-  coordinator_.set_mode(ModeKind::sync);
   join(0);
   coordinator_.leave(0, 100);
   EXPECT_EQ(coordinator_.aborted(), "");
-  EXPECT_FALSE(coordinator_.lost(0, 100, "its heartbeat ended"));
+  EXPECT_FALSE(coordinator_.lost(0, 100, "its heartbeat ended", at(1s)));
   EXPECT_EQ(coordinator_.aborted(), "");
 }
 
@@ -115,7 +119,7 @@ TEST_F(CoordinatorTest, SilenceCountsFromTheLastSign) {
   EXPECT_EQ(silent[0].incarnation, 100u);
   EXPECT_EQ(coordinator_.silent(at(16s)).size(), 2u);
   coordinator_.leave(0, 100);
-  coordinator_.lost(1, 101, "silent");
+  coordinator_.lost(1, 101, "silent", at(1s));
   EXPECT_THAT(coordinator_.silent(at(60s)), IsEmpty());
 }
 
@@ -154,7 +158,7 @@ TEST_F(CoordinatorTest, BarrierDoesNotWaitForWhoLeftOrWasLost) {
   EXPECT_FALSE(enter(0, 1));
   coordinator_.leave(1, 101);
   EXPECT_FALSE(enter(0, 1));
-  coordinator_.lost(2, 102, "gone");
+  coordinator_.lost(2, 102, "gone", at(1s));
   EXPECT_TRUE(enter(0, 1));
 }
 
@@ -190,8 +194,66 @@ TEST_F(CoordinatorTest, FinishedWhenAllHaveBeenHereAndNobodyIsLeft) {
   EXPECT_THAT(coordinator_.never_joined(), ElementsAre("worker 2 (host:2)"));
   join(2);
   EXPECT_FALSE(coordinator_.finished());
-  coordinator_.lost(2, 102, "gone");
+  coordinator_.leave(2, 102);
   EXPECT_TRUE(coordinator_.finished());
+}
+
+TEST_F(CoordinatorTest, ALostLastWorkerMayComeBackForAWhile) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  coordinator_.leave(0, 100);
+  coordinator_.leave(1, 101);
+  coordinator_.lost(2, 102, "gone", at(1s));
+  coordinator_.give_up_deserted(at(31s));
+  EXPECT_FALSE(coordinator_.finished());
+  EXPECT_EQ(coordinator_.aborted(), "");
+  coordinator_.give_up_deserted(at(32s));
+  EXPECT_EQ(coordinator_.aborted(), "worker 2 (host:2) was lost: gone, and nobody is left");
+  EXPECT_TRUE(coordinator_.finished());
+}
+
+TEST_F(CoordinatorTest, ARunIsNotDesertedWhoseLastWorkerSaidGoodbye) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  coordinator_.lost(2, 102, "gone", at(1s));
+  coordinator_.leave(0, 100);
+  coordinator_.leave(1, 101);
+  EXPECT_TRUE(coordinator_.finished());
+  coordinator_.give_up_deserted(at(60s));
+  EXPECT_EQ(coordinator_.aborted(), "");
+}
+
+TEST_F(CoordinatorTest, TheChiefIsTheLowestLiveWorkerOrOneToCome) {
+  EXPECT_EQ(coordinator_.chief(), 0u);
+  join(1);
+  EXPECT_EQ(coordinator_.chief(), 0u) << "it is still to come";
+  join(0);
+  coordinator_.lost(0, 100, "gone", at(1s));
+  EXPECT_EQ(coordinator_.chief(), 1u);
+  coordinator_.leave(1, 101);
+  EXPECT_EQ(coordinator_.chief(), 2u) << "it is still to come";
+  join(2);
+  join(5);
+  EXPECT_EQ(coordinator_.chief(), 2u);
+  coordinator_.leave(2, 102);
+  EXPECT_EQ(coordinator_.chief(), 5u);
+  ASSERT_TRUE(coordinator_.join(0, 7, "host:0", at(2s)).ok());
+  EXPECT_EQ(coordinator_.chief(), 0u);
+}
+
+TEST_F(CoordinatorTest, EachChangeOfTheMembershipIsAnEpoch) {
+  EXPECT_EQ(coordinator_.epoch(), 0u);
+  join(0);
+  join(1);
+  EXPECT_EQ(coordinator_.epoch(), 2u);
+  join(1);
+  EXPECT_EQ(coordinator_.epoch(), 2u) << "the same incarnation";
+  EXPECT_FALSE(coordinator_.join(1, 7, "elsewhere", at(1s)).ok());
+  EXPECT_EQ(coordinator_.epoch(), 2u) << "refused";
+  coordinator_.leave(0, 100);
+  coordinator_.lost(1, 101, "gone", at(1s));
+  EXPECT_EQ(coordinator_.epoch(), 4u);
+  coordinator_.lost(1, 101, "again", at(1s));
+  coordinator_.leave(0, 100);
+  EXPECT_EQ(coordinator_.epoch(), 4u);
 }
 
 TEST_F(CoordinatorTest, WorkersBeyondTheSpecificationAreWaitedForWhileTheyAreHere) {
@@ -205,10 +267,10 @@ TEST_F(CoordinatorTest, WorkersBeyondTheSpecificationAreWaitedForWhileTheyAreHer
 }
 
 TEST_F(CoordinatorTest, AbortedRunIsFinishedWhenTheLivingHaveGone) {
-  coordinator_.set_mode(ModeKind::sync);
   join(0);
   join(1);
-  coordinator_.lost(1, 101, "gone");
+  coordinator_.give_up("its GPU");
+  coordinator_.leave(1, 101);
   EXPECT_FALSE(coordinator_.finished());
   coordinator_.leave(0, 100);
   EXPECT_TRUE(coordinator_.finished());

@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 
 Training odd_training() {
-  return {.mode = {.kind = ModeKind::sync, .worker_count = 3},
+  return {.mode = {.kind = ModeKind::backup, .worker_count = 3, .bound = 2},
           .optimizer = {.kind = OptimizerKind::adam,
                         .learning_rate = 0.25f,
                         .momentum = 0.5f,
@@ -26,8 +26,9 @@ Training odd_training() {
 TEST(TrainingOptions, SurviveTheWire) {
   const absl::StatusOr<Training> back = from_proto(to_proto(odd_training()));
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(back->mode.kind, ModeKind::sync);
+  EXPECT_EQ(back->mode.kind, ModeKind::backup);
   EXPECT_EQ(back->mode.worker_count, 3u);
+  EXPECT_EQ(back->mode.bound, 2u);
   EXPECT_EQ(back->optimizer, odd_training().optimizer);
   EXPECT_EQ(back->bucket_bytes, 128u);
   EXPECT_EQ(difference(odd_training(), *back), "");
@@ -39,8 +40,10 @@ TEST(TrainingOptions, EveryDifferenceIsNamedWithBothValues) {
     change(theirs);
     return difference(odd_training(), theirs);
   };
-  EXPECT_EQ(differs([](Training& t) { t.mode.kind = ModeKind::async; }), "mode sync here, async there");
-  EXPECT_EQ(differs([](Training& t) { t.mode.worker_count = 4; }), "number of workers 3 here, 4 there");
+  EXPECT_EQ(differs([](Training& t) { t.mode.kind = ModeKind::async; }), "mode backup:2 here, async there");
+  EXPECT_EQ(differs([](Training& t) { t.mode.bound = 1; }), "mode backup:2 here, backup:1 there");
+  EXPECT_EQ(differs([](Training& t) { t.agreement = "--epochs 3"; }), "options  here, --epochs 3 there");
+  EXPECT_EQ(differs([](Training& t) { t.mode.worker_count = 4; }), "") << "a cluster may grow";
   EXPECT_EQ(differs([](Training& t) { t.optimizer.kind = OptimizerKind::sgd; }), "optimizer adam here, sgd there");
   EXPECT_EQ(differs([](Training& t) { t.optimizer.learning_rate = 0.5f; }), "learning_rate 0.25 here, 0.5 there");
   EXPECT_EQ(differs([](Training& t) { t.optimizer.momentum = 0.25f; }), "momentum 0.5 here, 0.25 there");
@@ -48,14 +51,6 @@ TEST(TrainingOptions, EveryDifferenceIsNamedWithBothValues) {
   EXPECT_EQ(differs([](Training& t) { t.optimizer.beta2 = 0.5f; }), "beta2 0.875 here, 0.5 there");
   EXPECT_EQ(differs([](Training& t) { t.optimizer.epsilon = 0.5f; }), "epsilon 0.125 here, 0.5 there");
   EXPECT_EQ(differs([](Training& t) { t.bucket_bytes = 64; }), "bucket_bytes 128 here, 64 there");
-}
-
-TEST(TrainingOptions, AsyncDoesNotCountWorkers) {
-  Training ours = odd_training();
-  ours.mode.kind = ModeKind::async;
-  Training theirs = ours;
-  theirs.mode.worker_count = 9;
-  EXPECT_EQ(difference(ours, theirs), "");
 }
 
 TEST(TrainingOptions, UnknownNamesAreRefusedWithAList) {
@@ -68,12 +63,15 @@ TEST(TrainingOptions, UnknownNamesAreRefusedWithAList) {
   EXPECT_TRUE(absl::IsInvalidArgument(from_proto(proto::Training()).status()));
 }
 
-TEST(TrainingOptions, SyncNeedsABoundedNumberOfWorkers) {
+TEST(TrainingOptions, WaitingNeedsABoundedNumberOfWorkers) {
   proto::Training message = to_proto(odd_training());
   message.set_worker_count(0);
   EXPECT_TRUE(absl::IsInvalidArgument(from_proto(message).status()));
   message.set_worker_count(UINT32_MAX);
   EXPECT_TRUE(absl::IsInvalidArgument(from_proto(message).status())) << "a shard counts workers in memory";
+  message.set_worker_count(2);
+  EXPECT_TRUE(absl::IsInvalidArgument(from_proto(message).status())) << "both would be spared";
+  message.set_worker_count(0);
   message.set_mode("async");
   EXPECT_TRUE(from_proto(message).ok());
 }
@@ -104,9 +102,13 @@ TEST(TrainingOptions, SchemaSurvivesTheWire) {
 }
 
 TEST(TrainingOptions, ModesByName) {
-  for (const ModeKind kind : {ModeKind::async, ModeKind::sync}) EXPECT_EQ(*parse_mode(mode_name(kind)), kind);
-  EXPECT_FALSE(parse_mode("").ok());
-  EXPECT_FALSE(parse_mode("Sync").ok());
+  for (const char* text : {"async", "sync", "ssp:0", "ssp:17", "backup:3"}) {
+    const absl::StatusOr<Mode> mode = parse_mode(text);
+    ASSERT_TRUE(mode.ok()) << mode.status();
+    EXPECT_EQ(mode_text(*mode), text);
+  }
+  for (const char* text : {"", "Sync", "ssp", "ssp:", "ssp:x", "ssp:-1", "ssp:1 ", "backup:99999999999", "sync:1"})
+    EXPECT_FALSE(parse_mode(text).ok()) << text;
 }
 
 }  // namespace

@@ -161,12 +161,12 @@ class Gpu(cluster.ClusterTest):
                 self.assert_ends(workers[0], cluster.GOOD)
                 self.assert_ends(ps, cluster.GOOD)
 
-    def test_sync_ends_naming_the_lost_gpu(self):
-        ps, workers = self.start_workers(gpus("devices=2,lose=1@600"), "--mode", "sync", *LONG)
+    def test_ends_naming_the_lost_gpu_where_no_worker_can_be_spared(self):
+        ps, workers = self.start_workers(gpus("devices=2,lose=1@600"), "--mode", "sync", "--min_workers", 2, *LONG)
         self.assert_ends(workers[1], cluster.retry_worthy, cluster.START, says=["GPU 1 .*the GPU was lost"])
         for task in (workers[0], ps):
             self.assert_ends(task, cluster.retry_worthy, NOTICED,
-                             says=[r"worker 1 \(.*\) was lost: GPU 1 .*CUDA_ERROR", "sync mode cannot go on"])
+                             says=[r"worker 1 \(.*\) was lost: GPU 1 .*CUDA_ERROR", "--min_workers"])
 
     def test_local_cluster_goes_on_without_a_lost_gpu(self):
         task = self.train(*self.data, "--model", "mlp", "--workers", 2, "--epochs", 20,

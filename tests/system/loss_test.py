@@ -40,14 +40,40 @@ class Killed(cluster.ClusterTest):
             self.assert_ends(task, cluster.GOOD)
         cluster.hash_of(workers[0])
 
-    def test_sync_ends_naming_the_lost_worker(self):
+    def test_every_mode_goes_on_without_a_worker(self):
+        for mode in ("sync", "ssp:3", "backup:1"):
+            for transport in ("shm", "tcp"):
+                with self.subTest(mode=mode, transport=transport):
+                    (ps,), workers = self.running("--mode", mode, "--transport", transport)
+                    killed = time.monotonic()
+                    workers[1].signal(signal.SIGKILL)
+                    ps.wait_for(r"worker 1 \(localhost:3001\) was lost: .*; 2 are left", NOTICED)
+                    self.assertLess(time.monotonic() - killed, 1 * cluster.PATIENCE + 1)
+                    self.assert_goes_on(workers[0])
+                    self.assert_goes_on(workers[2])
+                    for worker in (workers[0], workers[2]):
+                        worker.signal(signal.SIGTERM)
+                    for task in (workers[0], workers[2], ps):
+                        self.assert_ends(task, cluster.GOOD)
+
+    def test_the_next_worker_becomes_the_chief(self):
+        (ps,), workers = self.start_cluster(3, "--epochs", 300, "--mode", "sync")
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        workers[0].signal(signal.SIGKILL)
+        for task in (workers[1], workers[2], ps):
+            self.assert_ends(task, cluster.GOOD)
+        cluster.hash_of(workers[1])
+        self.assertFalse(workers[2].has("Parameter-Hash"), workers[2].transcript())
+
+    def test_ends_naming_the_lost_worker_where_none_can_be_spared(self):
         for transport in ("shm", "tcp"):
             with self.subTest(transport=transport):
-                (ps,), workers = self.running("--mode", "sync", "--transport", transport)
+                (ps,), workers = self.running("--mode", "sync", "--transport", transport, "--min_workers", 3)
                 workers[1].signal(signal.SIGKILL)
                 for task in (workers[0], workers[2], ps):
                     self.assert_ends(task, cluster.retry_worthy, NOTICED,
-                                     says=[r"worker 1 \(localhost:3001\) was lost", r"sync mode cannot go on"])
+                                     says=[r"worker 1 \(localhost:3001\) was lost", r"2 of the 3 workers that --min_workers"])
 
     def test_workers_end_without_their_ps(self):
         for flags in (["--transport", "shm"], ["--transport", "tcp"], ["--mode", "sync"]):
@@ -71,8 +97,11 @@ class Killed(cluster.ClusterTest):
         task.wait_for(r"Step: \d+")
         worker = int(task.wait_for(r"# worker/2: pid (\d+)").group(1))
         os.kill(worker, signal.SIGKILL)
-        self.assert_ends(task, cluster.retry_worthy, NOTICED + 10,
-                         says=[r"worker/2 \(pid \d+\) was killed by signal 9", r"worker 2 .* was lost"])
+        task.wait_for(r"worker/2 \(pid \d+\) was killed by signal 9", NOTICED)
+        task.wait_for(r"worker 2 .* was lost", NOTICED)
+        self.assert_goes_on(task)
+        task.signal(signal.SIGTERM)
+        self.assert_ends(task, cluster.retry_worthy, NOTICED + 10)
 
     def test_local_cluster_leaves_no_orphans(self):
         task = self.train("--model", "linear", *LONG)
@@ -107,8 +136,18 @@ class Stalled(cluster.ClusterTest):
                                  says=[r"worker 1 .*(declared lost|no sign of life)"])
                 self.assert_goes_on(workers[0])
 
-    def test_sync_ends_naming_the_silent_worker(self):
-        ps, workers = self.running("--mode", "sync")
+    def test_a_silent_worker_is_lost_within_five_seconds(self):
+        (ps,), workers = self.start_cluster(2, *LONG, "--mode", "sync")
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        stopped = time.monotonic()
+        workers[1].signal(signal.SIGSTOP)
+        ps.wait_for(r"worker 1 \(localhost:3001\) was lost: no sign of life for 4 s", 5 + NOTICED)
+        self.assertLess(time.monotonic() - stopped, 5 * cluster.PATIENCE)
+        self.assert_goes_on(workers[0])
+
+    def test_ends_naming_the_silent_worker_where_none_can_be_spared(self):
+        ps, workers = self.running("--mode", "sync", "--min_workers", 3)
         workers[2].signal(signal.SIGSTOP)
         for task in (workers[0], workers[1], ps):
             self.assert_ends(task, cluster.retry_worthy, SILENCE + NOTICED,
@@ -163,13 +202,35 @@ class Late(cluster.ClusterTest):
         self.assert_goes_on(workers[1])
         self.assertLess(len(re.findall("already running", ps.text())), 4, ps.transcript())
 
-    def test_sync_refuses_a_worker_beyond_the_list(self):
-        _, workers = self.start_cluster(2, *LONG, "--mode", "sync")
+    def test_workers_come_and_go_in_every_mode(self):
+        for mode in ("sync", "ssp:2", "backup:1"):
+            with self.subTest(mode=mode):
+                (ps,), workers = self.start_cluster(2, *LONG, "--mode", mode)
+                for worker in workers:
+                    worker.wait_for(r"Step: \d+")
+                late = self.start_worker(5)  # nobody planned for it
+                late.wait_for(r"Step: \d+")
+                self.assert_goes_on(late)
+                self.assert_goes_on(workers[0])
+                late.signal(signal.SIGTERM)
+                self.assert_ends(late, cluster.GOOD)
+                workers[1].signal(signal.SIGKILL)
+                again = self.start_worker(1)
+                again.wait_for(r"Step: \d+")
+                self.assert_goes_on(again)
+                self.assert_goes_on(workers[0])
+
+    def test_who_comes_late_to_sync_ends_with_the_others(self):
+        (ps,), workers = self.start_cluster(2, "--epochs", 200, "--mode", "sync")
         for worker in workers:
             worker.wait_for(r"Step: \d+")
-        self.assert_ends(self.start_worker(5), cluster.CONFIGURATION,
-                         says=[r"worker 5 cannot join: sync mode runs with workers 0 to 1"])
-        self.assert_goes_on(workers[0])
+        workers[1].signal(signal.SIGKILL)
+        again = self.start_worker(1)
+        for task in (workers[0], again, ps):
+            self.assert_ends(task, cluster.GOOD)
+        self.assertRegex(workers[0].text(), "Global-Step: 20000")
+        self.assertRegex(again.text(), "Global-Step: 20000")
+        self.assertNotRegex(again.text(), r"Epoch:  1,")
 
 
 def state(pid):

@@ -42,7 +42,9 @@ Cluster::Cluster(const ClusterShape& shape) : transports_(shape.transports) {
                                                                             .worker_names = spec_.workers,
                                                                             .device = shape.device,
                                                                             .checkpoint_dir = shape.checkpoint_dir,
-                                                                            .silence_limit = shape.silence_limit});
+                                                                            .silence_limit = shape.silence_limit,
+                                                                            .min_workers = shape.min_workers,
+                                                                            .return_limit = shape.return_limit});
     GRADRAIL_CHECK(server.ok());
     task->server = *std::move(server);
     spec_.ps.push_back(fmt::format("127.0.0.1:{}", task->server->port()));

@@ -42,6 +42,8 @@ struct ClusterShape {
   std::vector<std::string> transports = {"shm", "tcp"};  ///< that the ps offer
   std::string checkpoint_dir = {};
   Duration silence_limit = 10s;
+  uint32_t min_workers = 1;
+  Duration return_limit = 30s;
   std::string device = "host";  ///< of the ps
 };
 

@@ -230,10 +230,10 @@ TEST_P(ClientHostile, OneTokenConnectsAgainAndTheFirstConnectionEnds) {
 INSTANTIATE_TEST_SUITE_P(Over, ClientHostile, ::testing::Values("shm", "tcp"),
                          [](const auto& each) { return std::string(each.param); });
 
-/// In sync a member that is refused cannot contribute: the others must hear of it instead of waiting.
-TEST(ClientHostileSync, RefusedWorkerAbortsTheRunByName) {
+/// A member that is refused cannot contribute: where it cannot be spared the others must hear of it instead of waiting.
+TEST(ClientHostileSync, RefusedWorkerThatIsNeededAbortsTheRunByName) {
   const Watchdog watchdog;
-  Cluster cluster({.worker_count = 2, .transports = {"tcp"}});
+  Cluster cluster({.worker_count = 2, .transports = {"tcp"}, .min_workers = 2});
   ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
   options[0].mode = options[1].mode = ps::ModeKind::sync;
   const std::unique_ptr<Client> honest = join(options[0], kModel);

@@ -26,12 +26,12 @@ struct Outcome {
 };
 
 Outcome run(const Cluster& cluster, ps::ModeKind mode, TrainerOptions options, const std::atomic<bool>& stop,
-            const std::function<void(const Progress&)>& watch = {}) {
+            const std::function<void(const Progress&)>& watch = {}, uint32_t task = 0) {
   Outcome outcome;
-  ClientOptions client_options = cluster.options(options.task_index);
+  ClientOptions client_options = cluster.options(task);
   client_options.mode = mode;
   client_options.optimizer.learning_rate = 0.1f;
-  auto workload = make_workload({.model = "linear", .batch_size = 32, .seed = 3, .task_index = options.task_index});
+  auto workload = make_workload({.model = "linear", .batch_size = 32, .seed = 3, .task_index = task});
   EXPECT_TRUE(workload.ok()) << workload.status();
   const std::unique_ptr<Client> client = join(client_options, (*workload)->schema());
   if (client == nullptr) return outcome;
@@ -83,7 +83,7 @@ TEST(Trainer, SyncWorkersEndWithTheSameParametersEveryTime) {
     Cluster cluster({.ps_count = 2, .worker_count = 2});
     Outcome outcomes[2];
     in_parallel(2, [&](uint32_t task) {
-      outcomes[task] = run(cluster, ps::ModeKind::sync, {.task_index = task, .epochs = 1}, kNeverStop);
+      outcomes[task] = run(cluster, ps::ModeKind::sync, {.epochs = 1}, kNeverStop, {}, task);
     });
     for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.status.ok()) << outcome.status;
     EXPECT_EQ(outcomes[0].parameters, outcomes[1].parameters);
@@ -149,6 +149,7 @@ class LosesItsDevice final : public Workload {
   void initialise(uint64_t seed, Gradients parameters) const override { linear_->initialise(seed, parameters); }
   size_t batches_per_epoch() const override { return linear_->batches_per_epoch(); }
   size_t batch_size() const override { return linear_->batch_size(); }
+  void seek(uint64_t step) override { linear_->seek(step); }
   void prefetch() override { linear_->prefetch(); }
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override {
     if (left_-- > 0) return linear_->step(parameters, gradients, ready);
@@ -180,7 +181,7 @@ TEST(Trainer, ALostDeviceIsToldAndTheOthersGoOn) {
     ClientOptions options = cluster.options(task);
     options.optimizer.learning_rate = 0.1f;
     const std::unique_ptr<Client> client = join(options, unlucky.schema());
-    if (client != nullptr) status = train(*client, unlucky, {.task_index = task, .epochs = 5}, {}, kNeverStop);
+    if (client != nullptr) status = train(*client, unlucky, {.epochs = 5}, {}, kNeverStop);
     EXPECT_EQ(unlucky.released, 1) << "its memory is about to go";
   });
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;

@@ -36,6 +36,13 @@ BatchLoader::BatchLoader(const Split& split, size_t batch_size, uint64_t seed, u
   shuffle();
 }
 
+void BatchLoader::seek(uint64_t step) {
+  if (step == step_) return;
+  step_ = step;
+  if (ready_) half_ = 1 - half_;  // what was prepared is written over, not what is in use
+  ready_ = false;
+}
+
 void BatchLoader::prefetch() {
   if (ready_) return;
   fill();
@@ -46,6 +53,7 @@ BatchLoader::Batch BatchLoader::next() {
   GRADRAIL_CHECK(!sparse_images_);
   prefetch();
   ready_ = false;
+  ++step_;
   const size_t image_values = batch_size_ * split_->pixels;
   return {.images = absl::MakeConstSpan(images_).subspan(half_ * image_values, image_values),
           .labels = labels_in_use()};
@@ -55,6 +63,7 @@ SparseBatch BatchLoader::next_sparse() {
   GRADRAIL_CHECK(sparse_images_.has_value());
   prefetch();
   ready_ = false;
+  ++step_;
   return lists_[half_].batch(labels_in_use());
 }
 
@@ -74,16 +83,14 @@ void BatchLoader::shuffle() {
 }
 
 void BatchLoader::fill() {
-  const size_t round = turn_.count * batch_size_;
-  if (position_ + round > split_->count) {
-    position_ = 0;
-    ++epoch_;
+  const uint64_t epoch = step_ / batches_per_epoch();
+  if (epoch != epoch_) {
+    epoch_ = epoch;
     shuffle();
   }
   half_ = 1 - half_;
-  const absl::Span<const uint32_t> examples =
-      absl::MakeConstSpan(order_).subspan(position_ + turn_.index * batch_size_, batch_size_);
-  position_ += round;
+  const size_t batch = step_ % batches_per_epoch() * turn_.count + turn_.index;
+  const absl::Span<const uint32_t> examples = absl::MakeConstSpan(order_).subspan(batch * batch_size_, batch_size_);
   uint8_t* label = labels_.data() + half_ * batch_size_;
   for (const uint32_t example : examples) *label++ = split_->labels[example];
   if (sparse_images_) {

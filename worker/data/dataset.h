@@ -73,6 +73,8 @@ class BatchLoader {
 
   size_t batches_per_epoch() const { return split_->count / (batch_size_ * turn_.count); }
 
+  /// The next batch is number `step`, counted from 0 over all epochs.
+  void seek(uint64_t step);
   /// Prepares the next batch now, so that next() finds it ready: called while an exchange is under way.
   void prefetch();
 
@@ -90,7 +92,7 @@ class BatchLoader {
  private:
   /// Begins the epoch `epoch_` with an order of its own.
   void shuffle();
-  /// Writes the batch at `position_` into the half that is not in use.
+  /// Writes the batch of `step_` into the half that is not in use.
   void fill();
   void fill_images(absl::Span<const uint32_t> examples);
   void fill_lists(absl::Span<const uint32_t> examples);
@@ -104,9 +106,9 @@ class BatchLoader {
   uint64_t stream_;
   Form form_;
   Turn turn_;
-  uint64_t epoch_ = 0;
-  size_t position_ = 0;
-  bool ready_ = false;
+  uint64_t epoch_ = 0;  ///< that order_ is of
+  uint64_t step_ = 0;   ///< of the next batch
+  bool ready_ = false;  ///< it has been prepared
   std::vector<uint32_t> order_;
   // Two halves in turn: a prefetched batch must not overwrite the one in use.
   size_t half_ = 0;

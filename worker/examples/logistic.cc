@@ -111,13 +111,14 @@ bool complain(const absl::Status& status) {
 /// Trains as one worker and says how well.
 bool run_worker(const Arguments& arguments, uint32_t task_index) {
   const absl::StatusOr<ps::ClusterSpec> cluster = ps::cluster_from_hosts(arguments.ps_hosts, arguments.worker_hosts);
-  const absl::StatusOr<ps::ModeKind> mode = ps::parse_mode(arguments.mode);
+  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(arguments.mode);
   const absl::StatusOr<float> accuracy =
       !cluster.ok() ? cluster.status()
       : !mode.ok()  ? mode.status()
                     : train({.cluster = *cluster,
                              .task_index = task_index,
-                             .mode = *mode,
+                             .mode = mode->kind,
+                             .mode_bound = mode->bound,
                              .optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 0.5f}});
   if (!accuracy.ok()) return complain(accuracy.status());
   fmt::print("worker {}: accuracy {:.4f}\n", task_index, *accuracy);

@@ -13,7 +13,7 @@ constexpr float kTrueB = 10.0f;
 }  // namespace
 
 Linear::Linear(size_t batch_size, uint64_t seed, uint64_t task_index)
-    : schema_{{"w", {1}}, {"b", {1}}}, random_(seed, task_index), inputs_(batch_size) {
+    : schema_{{"w", {1}}, {"b", {1}}}, seed_(Random(seed, task_index).next()), inputs_(batch_size) {
   GRADRAIL_CHECK(batch_size > 0);
 }
 
@@ -23,9 +23,15 @@ void Linear::initialise(uint64_t seed, Gradients parameters) const {
   parameters[kB][0] = 0.0f;
 }
 
+void Linear::seek(uint64_t step) {
+  ready_ = ready_ && step == step_;
+  step_ = step;
+}
+
 void Linear::prefetch() {
   if (ready_) return;
-  for (float& x : inputs_) x = static_cast<float>(2.0 * random_.uniform() - 1.0);
+  Random random(seed_, step_);  // a step's batch does not depend on those before it
+  for (float& x : inputs_) x = static_cast<float>(2.0 * random.uniform() - 1.0);
   ready_ = true;
 }
 
@@ -33,6 +39,7 @@ absl::StatusOr<float> Linear::step(Parameters parameters, Gradients gradients, c
   GRADRAIL_CHECK(parameters.size() == kTensorCount && gradients.size() == kTensorCount);
   prefetch();
   ready_ = false;
+  ++step_;
   const float w = parameters[kW][0];
   const float b = parameters[kB][0];
   double cost = 0.0;

@@ -20,15 +20,17 @@ class Linear final : public Workload {
   void initialise(uint64_t seed, Gradients parameters) const override;
   size_t batches_per_epoch() const override { return 100; }
   size_t batch_size() const override { return inputs_.size(); }
+  void seek(uint64_t step) override;
   void prefetch() override;
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
   absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override;
 
  private:
   const ps::Schema schema_;
-  Random random_;
+  const uint64_t seed_;
   std::vector<float> inputs_;
-  bool ready_ = false;
+  uint64_t step_ = 0;   ///< of the next batch
+  bool ready_ = false;  ///< it has been prepared
 };
 
 }  // namespace gradrail::worker

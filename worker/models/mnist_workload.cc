@@ -31,6 +31,7 @@ class MnistWorkload final : public Workload {
   void initialise(uint64_t seed, Gradients parameters) const override { model_.initialise(seed, parameters); }
   size_t batches_per_epoch() const override { return loader_.batches_per_epoch(); }
   size_t batch_size() const override { return batch_size_; }
+  void seek(uint64_t step) override { loader_.seek(step); }
   void prefetch() override { loader_.prefetch(); }
 
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override {

@@ -37,6 +37,8 @@ class Workload {
   virtual size_t batches_per_epoch() const = 0;
   virtual size_t batch_size() const = 0;
 
+  /// The next batch is that of this step, counted from 0 over all epochs: unless told so, the one after the last.
+  virtual void seek(uint64_t step) = 0;
   /// Prepares the next batch; called while an exchange is under way.
   virtual void prefetch() = 0;
   /// One forward and backward pass over the next batch; returns its mean cost.

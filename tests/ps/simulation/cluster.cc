@@ -104,7 +104,7 @@ void Cluster::join(WorkerIndex worker) {
 void Cluster::on_joined(WorkerIndex worker, uint64_t incarnation) {
   if (workers_[worker].incarnation() != incarnation) return;
   uint64_t first_step = 1;
-  if (plan_.mode.kind == ModeKind::sync) {
+  if (plan_.mode.waits()) {
     const auto by_next_step = [](const ModelShard& a, const ModelShard& b) {
       return a.protocol().next_step() < b.protocol().next_step();
     };

@@ -79,9 +79,12 @@ void Cluster::forge(WorkerIndex worker) {
   const ModelWorker& victim = workers_[worker];
   if (!link(worker, shard).up || !ledger_.is_member(worker, victim.incarnation(), shard)) return;
   const auto bucket = static_cast<uint32_t>(random_.below(shards_[shard].bucket_count()));
-  const bool sync = plan_.mode.kind == ModeKind::sync;
-  // Before it exchanges an async worker's step is 0; either way the step after next is too far.
-  const uint64_t reached = sync ? shards_[shard].protocol().version(bucket) : victim.step();
+  // Before it exchanges an async worker's step is 0, an ssp worker may begin where the slowest is: beyond the end is
+  // too far for any.
+  const bool ssp = plan_.mode.kind == ModeKind::ssp;
+  const uint64_t reached = plan_.mode.sums() ? shards_[shard].protocol().version(bucket)
+                           : ssp             ? plan_.last_step()
+                                             : victim.step();
   const uint64_t step = reached + 2 + random_.below(3);
   trace("forged: worker {} shard {} bucket {} step {}", worker, shard, bucket, step);
   shards_[shard].forge({worker, victim.incarnation(), ArrivalKind::push, bucket, step, reached});

@@ -73,8 +73,8 @@ void Ledger::on_apply(const Action& action, uint32_t shard, const std::vector<Sl
       action.contributors.end()) {
     return fail(fmt::format("{}: contributors {} do not ascend", where, fmt::join(action.contributors, ",")));
   }
-  if (plan_.mode.kind == ModeKind::sync) check_expected_set(action, shards_[shard]);
-  if (plan_.mode.kind == ModeKind::async && slots.size() != 1) return fail(where + ": async takes one at a time");
+  if (plan_.mode.sums()) check_expected_set(action, shards_[shard]);
+  if (!plan_.mode.sums() && slots.size() != 1) return fail(where + ": takes one at a time");
   uint64_t value = bucket.values.back();
   for (size_t i = 0; i < slots.size(); ++i) {
     const Piece piece{action.contributors[i], slots[i].incarnation, shard, action.bucket};
@@ -89,8 +89,14 @@ void Ledger::check_expected_set(const Action& action, const Shard& shard) {
   for (WorkerIndex worker = 0; worker < shard.departed.size(); ++worker) {
     if (!shard.departed[worker]) expected.push_back(worker);
   }
-  if (std::equal(expected.begin(), expected.end(), action.contributors.begin(), action.contributors.end())) return;
-  fail(fmt::format("sync step {} bucket {}: contributors {}, expected {}", action.step, action.bucket,
+  const bool are_expected =
+      std::includes(expected.begin(), expected.end(), action.contributors.begin(), action.contributors.end());
+  const size_t spared = plan_.mode.kind == ModeKind::backup ? plan_.mode.bound : 0;
+  // Who is gone is among those to be spared; one is always needed.
+  const size_t all = plan_.worker_count;
+  const size_t enough = std::min(expected.size(), all > spared ? all - spared : 1);
+  if (are_expected && action.contributors.size() >= enough) return;
+  fail(fmt::format("step {} bucket {}: contributors {}, expected {}", action.step, action.bucket,
                    fmt::join(action.contributors, ","), fmt::join(expected, ",")));
 }
 
@@ -103,8 +109,10 @@ void Ledger::check_contributor(const Action& action, const Piece& piece, const S
   if (!applied_.insert({piece, slot.step}).second) return fail(who + ": applied twice");
   Progress& progress = progress_[piece];
   const bool sync = plan_.mode.kind == ModeKind::sync;
-  const uint64_t expected_step = sync ? version_before + 1 : progress.applied_step + 1;
-  if (slot.step != expected_step) fail(fmt::format("{}: applied, expected step {}", who, expected_step));
+  // One that comes late to ssp begins where the slowest is.
+  const bool begins = plan_.mode.kind == ModeKind::ssp && progress.applied_step == 0;
+  const uint64_t expected_step = plan_.mode.sums() ? version_before + 1 : progress.applied_step + 1;
+  if (slot.step != expected_step && !begins) fail(fmt::format("{}: applied, expected step {}", who, expected_step));
   // Without a break a member applies every step; only one that was away may have missed some.
   if (sync && slot.step > progress.joined_version + 1 && progress.applied_step + 1 != slot.step) {
     fail(fmt::format("{}: applied after step {}", who, progress.applied_step));
@@ -128,12 +136,32 @@ void Ledger::on_answer(const Action& action, uint32_t shard) {
   if (action.step != progress.arrived_step) {
     return fail(fmt::format("{}: the latest that arrived is {}", what, progress.arrived_step));
   }
-  if (applied_.contains({piece, action.step})) {
+  const bool applied = applied_.contains({piece, action.step});
+  if (action.dropped == applied) return fail(fmt::format("{}: dropped is {}", what, action.dropped));
+  if (plan_.mode.kind == ModeKind::ssp) check_ahead(action, shard);
+  if (applied) {
     if (action.staleness != progress.staleness) fail(fmt::format("{}: staleness {}", what, action.staleness));
     return;
   }
   ++answered_unapplied_;
-  if (plan_.mode.kind == ModeKind::async || action.step > progress.joined_version) fail(what + ": was never applied");
+  const bool may_be_late = plan_.mode.kind == ModeKind::backup;
+  if (!plan_.mode.sums() || (!may_be_late && action.step > progress.joined_version)) fail(what + ": was never applied");
+}
+
+/// An answer is the leave to go on: nobody may be too far behind who has begun, or was here from the start.
+void Ledger::check_ahead(const Action& action, uint32_t shard) {
+  for (WorkerIndex other = 0; other < plan_.worker_count; ++other) {
+    if (shards_[shard].departed[other]) continue;
+    const auto member = shards_[shard].members.find(other);
+    uint64_t reached = 0;
+    if (member != shards_[shard].members.end()) {
+      reached = progress_[{other, member->second, shard, action.bucket}].applied_step;
+      if (reached == 0) continue;  // its place to begin is the protocol's to choose
+    }
+    if (action.step <= reached + plan_.mode.bound) continue;
+    fail(fmt::format("worker {} was answered step {} of shard {} bucket {} with worker {} at {}", action.worker,
+                     action.step, shard, action.bucket, other, reached));
+  }
 }
 
 void Ledger::on_answered(const Piece& piece, uint64_t version, uint64_t parameters) {
@@ -152,7 +180,13 @@ void Ledger::on_done(WorkerIndex worker, uint64_t incarnation) {
     for (uint32_t bucket = 0; bucket < shards_[shard].buckets.size(); ++bucket) {
       const Piece piece{worker, incarnation, shard, bucket};
       const Progress& progress = progress_[piece];
-      const bool was_late = plan_.mode.kind == ModeKind::sync && progress.joined_version >= plan_.last_step();
+      if (plan_.mode.kind == ModeKind::backup) continue;  // its last gradients may all have come too late
+      // Where the version, or the slowest, was when it came there may have been nothing left to do, but for a step of a
+      // worker that begins without a look.
+      const bool was_late = plan_.mode.sums()
+                                ? progress.joined_version >= plan_.last_step()
+                                : plan_.mode.kind == ModeKind::ssp &&
+                                      (progress.applied_step == 0 || progress.applied_step > plan_.last_step());
       if (!was_late && progress.applied_step != plan_.last_step()) {
         fail(fmt::format("{}: is done, but applied up to step {}", words(piece, plan_.last_step()),
                          progress.applied_step));
@@ -170,7 +204,7 @@ void Ledger::check_final(uint32_t shard, uint32_t bucket, uint64_t version, uint
     ++update_count;
   }
   if (parameters != expected) fail(fmt::format("shard {} bucket {}: not the sum of what was applied", shard, bucket));
-  if (plan_.mode.kind == ModeKind::async && version != plan_.initial_version + update_count) {
+  if (!plan_.mode.sums() && version != plan_.initial_version + update_count) {
     fail(fmt::format("shard {} bucket {}: version {} after {} updates", shard, bucket, version, update_count));
   }
 }

@@ -90,6 +90,7 @@ class Ledger {
   const Bucket& at(uint32_t shard, uint32_t bucket) const { return shards_[shard].buckets[bucket]; }
   void check_contributor(const Action& action, const Piece& piece, const Slot& slot, uint64_t version_before);
   void check_expected_set(const Action& action, const Shard& shard);
+  void check_ahead(const Action& action, uint32_t shard);
 
   const Plan& plan_;
   std::vector<Shard> shards_;

@@ -70,7 +70,7 @@ void ModelWorker::on_all_answered() {
   uint64_t next = step_ + 1;
   if (phase_ == Phase::opening) {
     next = first_step_;
-  } else if (plan_.mode.kind == ModeKind::sync && plan_.jumps_ahead) {
+  } else if (plan_.mode.sums() && plan_.jumps_ahead) {
     const auto oldest = std::min_element(buckets_.begin(), buckets_.end(),
                                          [](const Bucket& a, const Bucket& b) { return a.version < b.version; });
     next = std::max(next, oldest->version + 1);

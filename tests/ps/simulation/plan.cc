@@ -3,6 +3,7 @@
 #include "base/random.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/training.h"
 
 namespace gradrail::ps::simulation {
 namespace {
@@ -21,7 +22,8 @@ Plan plan_of(uint64_t seed) {
   Plan plan;
   plan.seed = seed;
   plan.worker_count = 1 + static_cast<uint32_t>(random.below(8));
-  plan.mode = {random.below(2) == 0 ? ModeKind::async : ModeKind::sync, plan.worker_count};
+  constexpr ModeKind kKinds[] = {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup};
+  plan.mode = {kKinds[random.below(4)], plan.worker_count, static_cast<uint32_t>(random.below(4))};
   plan.bucket_counts.resize(1 + random.below(4));
   for (uint32_t& count : plan.bucket_counts) count = 1 + static_cast<uint32_t>(random.below(4));
   plan.step_count = 1 + random.below(12);
@@ -46,10 +48,9 @@ std::string describe(const Plan& plan) {
   return fmt::format(
       "seed {}: {}, {} workers, {} buckets per shard, {} steps, {} at version {}, delay up to {}, duplicates {:.2f}; "
       "{} link losses, {} restarts, {} kills, {} early leaves, {} false removals, {} forgeries, {} ghosts",
-      plan.seed, plan.mode.kind == ModeKind::sync ? "sync" : "async", plan.worker_count,
-      fmt::join(plan.bucket_counts, "+"), plan.step_count, plan.initialised ? "restored" : "empty",
-      plan.initial_version, plan.delay_max, plan.duplicate_rate, plan.link_losses, plan.restarts, plan.kills,
-      plan.early_leaves, plan.false_removals, plan.forgeries, plan.ghosts);
+      plan.seed, mode_text(plan.mode), plan.worker_count, fmt::join(plan.bucket_counts, "+"), plan.step_count,
+      plan.initialised ? "restored" : "empty", plan.initial_version, plan.delay_max, plan.duplicate_rate,
+      plan.link_losses, plan.restarts, plan.kills, plan.early_leaves, plan.false_removals, plan.forgeries, plan.ghosts);
 }
 
 }  // namespace gradrail::ps::simulation

@@ -14,11 +14,11 @@ struct Plan {
   Mode mode;
   uint32_t worker_count = 1;
   std::vector<uint32_t> bucket_counts;  ///< per shard
-  uint64_t step_count = 1;              ///< of each worker (async), of the run (sync)
+  uint64_t step_count = 1;              ///< of each worker (async, ssp), of the run (sync, backup)
   bool initialised = false;             ///< restored from a checkpoint
   uint64_t initial_version = 0;
   bool opens_with_pull = true;  ///< else workers other than the chief push without having seen parameters
-  bool jumps_ahead = false;     ///< sync: a worker that is behind goes on at the version it was told + 1
+  bool jumps_ahead = false;     ///< sync, backup: a worker that is behind goes on at the version it was told + 1
 
   uint64_t delay_max = 1;       ///< of one message, in ticks
   double duplicate_rate = 0.0;  ///< of messages
@@ -31,7 +31,7 @@ struct Plan {
   uint32_t forgeries = 0;       ///< pushes with a gap
   uint32_t ghosts = 0;          ///< pushes of incarnations that were replaced
 
-  uint64_t last_step() const { return mode.kind == ModeKind::sync ? initial_version + step_count : step_count; }
+  uint64_t last_step() const { return mode.sums() ? initial_version + step_count : step_count; }
 };
 
 Plan plan_of(uint64_t seed);
