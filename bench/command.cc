@@ -66,6 +66,7 @@ const std::vector<Question>& questions() {
       {"register", "what registering memory costs", nullptr, ask_register},
       {"staged", "what it costs to go bucket by bucket between a GPU and the host", add_staged_flags, ask_staged},
       {"replay", "a model's backward pass against the real server", add_replay_flags, ask_replay},
+      {"straggler", "what a slow worker costs the others, mode by mode", add_straggler_flags, ask_straggler},
       {"peers", "what others need for the same exchanges, and for the same puts", add_peers_flags, ask_peers},
   };
   return list;

@@ -87,6 +87,8 @@ nlohmann::json config_of(const Options& o) {
           {"ps_hosts", o.ps_hosts},
           {"worker_hosts", o.worker_hosts},
           {"servers", o.servers},
+          {"step_ms", o.step_ms},
+          {"slowdown", o.slowdown},
           {"touch", o.touch},
           {"block", o.block},
           {"no_sum", o.no_sum},

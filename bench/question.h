@@ -30,5 +30,7 @@ absl::StatusOr<int> ask_paths(const Options& options);
 absl::StatusOr<int> ask_staged(const Options& options);
 absl::StatusOr<int> ask_replay(const Options& options);
 absl::StatusOr<int> ask_peers(const Options& options);
+absl::StatusOr<int> ask_straggler(const Options& options);
+void add_straggler_flags(CLI::App& app, Options& options);
 
 }  // namespace gradrail::bench
