@@ -60,6 +60,7 @@ absl::Status InputFile::read(void* data, size_t bytes) {
   while (bytes > 0) {
     const ssize_t got = ::read(descriptor_, position, bytes);
     if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EIO) return absl::DataLossError(fmt::format("checkpoint {}: read: the disk failed", path_));
     if (got < 0) return failed("read", path_, errno);
     if (got == 0) return absl::DataLossError(fmt::format("checkpoint {}: became shorter while it was read", path_));
     position += got;

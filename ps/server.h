@@ -29,8 +29,9 @@ class Server {
     std::string ofi_provider = {};          ///< libfabric's name of the provider to use; "": the best
     std::vector<std::string> worker_names;  ///< of the cluster specification
     transport::WaitPolicy wait;
-    std::string device = "host";  ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
-    std::string checkpoint_dir;   ///< "": no checkpoints
+    std::string device = "host";    ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
+    std::string checkpoint_dir;     ///< "": no checkpoints
+    uint32_t keep_checkpoints = 0;  ///< complete sets, of which older ones are removed; 0: all stay
     Duration silence_limit = std::chrono::seconds(10);
     /// Told what people want to know of a good run; may be empty. Called from any thread.
     std::function<void(const std::string&)> console = nullptr;
