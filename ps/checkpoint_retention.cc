@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint_set.h"
+#include "ps/failpoint.h"
 
 namespace gradrail::ps {
 namespace {
@@ -16,7 +17,9 @@ namespace {
 /// Counts what it removed and keeps the first error.
 struct Removal {
   void remove(const std::string& path) {
+    failpoint("remove");
     if (unlink(path.c_str()) == 0) {
+      failpoint("removed");
       ++removed;
     } else if (errno != ENOENT) {
       error.Update(absl::ErrnoToStatus(errno, fmt::format("checkpoint {}: remove", path)));
@@ -31,7 +34,8 @@ std::vector<CheckpointSet> superfluous(const std::vector<CheckpointSet>& newest_
   std::vector<CheckpointSet> found;
   uint32_t kept = 0;
   for (const CheckpointSet& set : newest_first) {
-    if (set.global_step > completed.global_step || set.saved_us > completed.saved_us) continue;
+    const bool later = set.saved_us > completed.saved_us || (set.complete() && set.global_step > completed.global_step);
+    if (later) continue;
     if (set.complete() && kept < keep) {
       ++kept;
     } else {
