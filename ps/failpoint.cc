@@ -2,26 +2,29 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 
 namespace gradrail::ps {
 
 void failpoint(std::string_view place) {
-  const char* setting = std::getenv("GRADRAIL_KILL_AT");
+  const char* setting = std::getenv("GRADRAIL_FAILPOINT");
   if (setting == nullptr) return;
-  GRADRAIL_CHECK(std::find(kCheckpointFailpoints.begin(), kCheckpointFailpoints.end(), place) !=
-                 kCheckpointFailpoints.end());
-  const std::string_view wanted = setting;
-  const size_t colon = std::min(wanted.find(':'), wanted.size());
-  if (wanted.substr(0, colon) != place) return;
-  static std::atomic<int> times_here = 0;  // one place in the life of a process
-  int wanted_times = 1;
-  if (colon < wanted.size()) std::from_chars(wanted.data() + colon + 1, wanted.data() + wanted.size(), wanted_times);
-  if (++times_here == wanted_times) raise(SIGKILL);
+  const auto& places = kCheckpointFailpoints;
+  GRADRAIL_CHECK(std::find(places.begin(), places.end(), place) != places.end());
+  const std::vector<std::string> parts = absl::StrSplit(setting, ':');
+  int number = 0;
+  if (parts.size() != 3 || parts[1] != place || !absl::SimpleAtoi(parts[2], &number)) return;
+  static std::atomic<int> times_here = 0;  // of the one place that the process was told
+  if (parts[0] == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(number));
+  if (parts[0] == "kill" && ++times_here == number) raise(SIGKILL);
 }
 
 }  // namespace gradrail::ps

@@ -10,8 +10,9 @@ namespace gradrail::ps {
 constexpr std::array<std::string_view, 10> kCheckpointFailpoints = {
     "create", "created", "write", "written", "synced", "closed", "renamed", "committed", "remove", "removed"};
 
-/// For tests: ends this process as kill -9 would where $GRADRAIL_KILL_AT names the place: "synced", or "synced:3" for
-/// the third time it comes there. A place costs a look at the environment, per file or per MiB. Threads  Any thread.
+/// For tests, by $GRADRAIL_FAILPOINT: "kill:synced:3" ends this process as kill -9 would when it comes to this place
+/// for the third time; "sleep:synced:500" holds it up there for so many milliseconds each time, as a slow disk does. A
+/// place costs a look at the environment, per file or per MiB. Threads  Any thread.
 void failpoint(std::string_view place);
 
 }  // namespace gradrail::ps

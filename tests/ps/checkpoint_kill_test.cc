@@ -52,7 +52,7 @@ bool is_killed(const std::string& folder, const std::string& place) {
   const pid_t child = fork();
   EXPECT_GE(child, 0);
   if (child == 0) {
-    setenv("GRADRAIL_KILL_AT", place.c_str(), 1);
+    setenv("GRADRAIL_FAILPOINT", place.c_str(), 1);
     _exit(save(folder, 300) ? 0 : 1);
   }
   int wait_status = 0;
@@ -86,7 +86,7 @@ int kill_each_time(std::string_view place) {
     SCOPED_TRACE(fmt::format("{}:{}", place, times));
     const TemporaryFolder folder;
     EXPECT_TRUE(save(folder.path(), 100) && save(folder.path(), 200));
-    const bool killed = is_killed(folder.path(), fmt::format("{}:{}", place, times));
+    const bool killed = is_killed(folder.path(), fmt::format("kill:{}:{}", place, times));
     expect_whole(folder.path(), 200);
     const absl::StatusOr<Checkpoint> newest = read_newest_set(folder.path());
     EXPECT_TRUE(newest.ok()) << newest.status();

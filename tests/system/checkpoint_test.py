@@ -95,7 +95,7 @@ class Restart(cluster.ClusterTest):
                 self.saved = self.folder / place
                 task = self.train("--data_dir", self.data, "--mode", "sync", "--epochs", 1000, "--save_steps", 2, "--keep", 2,
                                   "--ps", 2, "--checkpoint_dir", self.saved,
-                                  environment={"GRADRAIL_KILL_AT": f"{place}:{17 if place == 'write' else 4}"})
+                                  environment={"GRADRAIL_FAILPOINT": f"kill:{place}:{17 if place == 'write' else 4}"})
                 self.assertNotEqual(task.code(), cluster.GOOD, task.transcript())
                 steps = self.steps()
                 whole = [step for step, shard, _ in steps if shard == 0 and (step, 1, 2) in steps]
