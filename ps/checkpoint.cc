@@ -2,11 +2,11 @@
 //
 //   offset  bytes
 //        0      8  magic 89 'G' 'R' 'C' 'K' 'P' 'T' 0a    not text, and mangled by whatever mangles line ends
-//        8      4  format version, 1
+//        8      4  format version, 2
 //       12      4  n, bytes of the fields below
 //       16      8  bytes of the whole file
 //       24      n  fields:  u8 optimizer, f32 learning rate, momentum, beta1, beta2, epsilon
-//                           u64 range first, count (elements of the model); u64 global step
+//                           u64 range first, count (elements of the model); u64 global step, saved (us since 1970)
 //                           u32 shard index, shard count, bucket bytes
 //                           u32 tensors × { u32 bytes, name; u32 rank, i64 × dimension }
 //                           u32 buckets × { u64 version }
@@ -36,7 +36,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
 constexpr std::array<char, 8> kMagic = {'\x89', 'G', 'R', 'C', 'K', 'P', 'T', '\n'};
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kFormatVersion = 2;
 // Large enough that the CRC and two system calls vanish beside the copy, small enough to say where a disk went bad.
 constexpr size_t kChunkElements = (size_t{1} << 20) / sizeof(float);
 constexpr size_t kCrcBytes = sizeof(uint32_t);

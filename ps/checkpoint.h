@@ -17,6 +17,7 @@ struct CheckpointHeader {
   OptimizerConfig optimizer;
   ElementRange range;  ///< of the whole model
   uint64_t global_step = 0;
+  uint64_t saved_us = 0;  ///< when, since 1970; one for all files of a save: a run that went back saves a step twice
   uint32_t shard_index = 0;
   uint32_t shard_count = 1;
   uint32_t bucket_bytes = 0;
@@ -36,8 +37,10 @@ struct CheckpointView {
   std::vector<absl::Span<const float>> state;
 };
 
-/// Name of a shard's file in a checkpoint folder: "gradrail-<global step, 12 digits>-<shard>-of-<count>.ckpt".
-std::string checkpoint_file_name(uint64_t global_step, uint32_t shard_index, uint32_t shard_count);
+/// Name of a shard's file in a checkpoint folder: "gradrail-<global step, 12
+/// digits>-<saved_us>-<shard>-of-<count>.ckpt". No two saves have one name: nothing that was saved is ever written
+/// over.
+std::string checkpoint_file_name(uint64_t global_step, uint64_t saved_us, uint32_t shard_index, uint32_t shard_count);
 
 /// Writes `<name>.tmp`, fsyncs it, renames it over `<name>` and fsyncs the folder: after a crash at any point the name
 /// holds either nothing, the old file or the whole new one.
@@ -49,19 +52,11 @@ absl::Status write_checkpoint(const std::string& path, const CheckpointView& che
 ///         holds.
 absl::StatusOr<Checkpoint> read_checkpoint(const std::string& path);
 
-/// The sets of shards' files in a folder.
-struct CheckpointSets {
-  std::vector<uint64_t> complete;  ///< global steps of which all shards are there, newest first
-  uint64_t incomplete_step = 0;    ///< of the newest set that lacks shards
-  std::string incomplete;          ///< that set in words, with what is missing; "" when every set is complete
-};
-absl::StatusOr<CheckpointSets> list_checkpoints(const std::string& folder);
-
 /// Global step of the newest complete set (all shards present) in a folder; NOT_FOUND when there is none.
 absl::StatusOr<uint64_t> newest_checkpoint(const std::string& folder);
 
 /// Reads a complete set with any number of shards and returns it as one checkpoint over the whole model,
-/// bucket_versions reduced to {global_step}.
+/// bucket_versions reduced to {global_step}. (checkpoint_set.h tells sets of one step apart.)
 absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, uint64_t global_step);
 
 }  // namespace gradrail::ps

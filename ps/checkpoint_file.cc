@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/failpoint.h"
 
 namespace gradrail::ps {
 namespace {
@@ -60,6 +61,7 @@ absl::Status InputFile::read(void* data, size_t bytes) {
   while (bytes > 0) {
     const ssize_t got = ::read(descriptor_, position, bytes);
     if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EIO) return absl::DataLossError(fmt::format("checkpoint {}: read: the disk failed", path_));
     if (got < 0) return failed("read", path_, errno);
     if (got == 0) return absl::DataLossError(fmt::format("checkpoint {}: became shorter while it was read", path_));
     position += got;
@@ -71,8 +73,10 @@ absl::Status InputFile::read(void* data, size_t bytes) {
 absl::StatusOr<ReplacementFile> ReplacementFile::create(const std::string& path) {
   // Truncates what an earlier crash left there.
   const std::string temporary_path = path + ".tmp";
+  failpoint("create");
   const int descriptor = ::open(temporary_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) return failed("create", temporary_path, errno);
+  failpoint("created");
   return ReplacementFile(path, descriptor);
 }
 
@@ -90,6 +94,7 @@ ReplacementFile::~ReplacementFile() {
 }
 
 absl::Status ReplacementFile::write(const void* data, size_t bytes) {
+  failpoint("write");
   const auto* position = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t written = ::write(descriptor_, position, bytes);
@@ -102,12 +107,18 @@ absl::Status ReplacementFile::write(const void* data, size_t bytes) {
 }
 
 absl::Status ReplacementFile::commit() {
+  failpoint("written");
   if (::fsync(descriptor_) != 0) return failed("fsync", temporary_path_, errno);
+  failpoint("synced");
   // NFS and quotas may report a failed write only here.
   if (::close(std::exchange(descriptor_, -1)) != 0) return failed("close", temporary_path_, errno);
+  failpoint("closed");
   if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) return failed("rename to it", path_, errno);
+  failpoint("renamed");
   temporary_path_.clear();
-  return sync_folder_of(path_);
+  GRADRAIL_RETURN_IF_ERROR(sync_folder_of(path_));
+  failpoint("committed");
+  return absl::OkStatus();
 }
 
 }  // namespace gradrail::ps

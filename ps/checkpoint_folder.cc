@@ -12,15 +12,16 @@
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "fmt/ranges.h"
 #include "ps/checkpoint_file.h"
+#include "ps/checkpoint_set.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
 
 constexpr size_t kIdentityBytes = 16;
-constexpr size_t kOlderNamed = 4;  // folders of long runs hold thousands
+constexpr size_t kPassedOverNamed = 4;  // a folder may hold thousands
+constexpr int kTries = 3;               // a set that is being read may be removed, but then a newer one is there
 
 absl::Status check_usable(const std::string& folder) {
   std::error_code error;
@@ -59,18 +60,61 @@ absl::Status other_model(const std::string& folder, const std::string& what) {
   return absl::FailedPreconditionError(fmt::format("checkpoint in {} {}", folder, what));
 }
 
-/// What a person can do about a set that cannot be read.
-absl::Status with_remedy(const absl::Status& damage, const std::vector<uint64_t>& complete) {
-  const std::string move = fmt::format("move the files of step {} out of the folder", complete.front());
-  if (complete.size() == 1) {
-    return absl::Status(damage.code(),
-                        fmt::format("{} (there is no older one; to begin anew, {})", message_of(damage), move));
+absl::Status check_fits(const std::string& folder, const CheckpointHeader& header, const Schema& schema,
+                        OptimizerKind optimizer) {
+  if (const std::string differs = difference(schema, header.schema); !differs.empty()) {
+    return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint)", differs));
   }
-  const std::vector<uint64_t> older(complete.begin() + 1,
-                                    complete.begin() + 1 + std::min(kOlderNamed, complete.size() - 1));
-  return absl::Status(damage.code(), fmt::format("{} (older complete sets: step {}{}; to go on from step {}, {})",
-                                                 message_of(damage), fmt::join(older, ", "),
-                                                 complete.size() - 1 > older.size() ? ", …" : "", older[0], move));
+  if (header.optimizer.kind != optimizer) {
+    return other_model(folder, fmt::format("was trained with optimizer {}, this run asks for {}",
+                                           optimizer_name(header.optimizer.kind), optimizer_name(optimizer)));
+  }
+  return absl::OkStatus();
+}
+
+/// Why nothing of what was found can be used, and what a person can do about it.
+absl::Status none_whole(const std::string& folder, const std::vector<CheckpointSet>& sets, const absl::Status& newest) {
+  if (sets.empty()) return absl::NotFoundError(fmt::format("checkpoint folder {}: holds no checkpoint", folder));
+  if (newest.ok()) {
+    return absl::FailedPreconditionError(fmt::format(
+        "checkpoint folder {}: no complete set: {} (put the missing files there: all ps tasks need one shared folder; "
+        "or, to begin anew, use another folder)",
+        folder, sets.front().missing()));
+  }
+  const auto complete =
+      std::count_if(sets.begin(), sets.end(), [](const CheckpointSet& set) { return set.complete(); });
+  return absl::DataLossError(fmt::format(
+      "{} ({}; to begin anew, use another folder)", message_of(newest),
+      complete == 1 ? "there is no older one" : fmt::format("the {} older ones are damaged too", complete - 1)));
+}
+
+void say_passed_over(const std::string& folder, const std::vector<std::string>& reasons, uint64_t step) {
+  for (size_t i = 0; i < std::min(reasons.size(), kPassedOverNamed); ++i) {
+    spdlog::warn("checkpoint folder {}: {}: going back to step {}", folder, reasons[i], step);
+  }
+  if (reasons.size() > kPassedOverNamed) {
+    spdlog::warn("checkpoint folder {}: {} more sets were passed over", folder, reasons.size() - kPassedOverNamed);
+  }
+}
+
+/// One pass over what the folder holds now. NOT_FOUND also for a set that was removed meanwhile.
+absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder) {
+  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
+  if (!sets.ok()) return sets.status();
+  std::vector<std::string> passed_over;
+  absl::Status newest_damage;
+  for (const CheckpointSet& set : *sets) {
+    if (!set.complete()) {
+      passed_over.push_back(set.missing());
+      continue;
+    }
+    absl::StatusOr<Checkpoint> checkpoint = read_checkpoint_set(folder, set);
+    if (checkpoint.ok()) say_passed_over(folder, passed_over, set.global_step);
+    if (!absl::IsDataLoss(checkpoint.status())) return checkpoint;
+    passed_over.emplace_back(message_of(checkpoint.status()));
+    newest_damage.Update(checkpoint.status());
+  }
+  return none_whole(folder, *sets, newest_damage);
 }
 
 }  // namespace
@@ -85,32 +129,39 @@ absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder)
       fmt::format("{}: is empty or cannot be read; remove it, the next start writes it anew", path));
 }
 
+absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder) {
+  absl::StatusOr<Checkpoint> checkpoint = try_newest_set(folder);
+  for (int i = 1; i < kTries && absl::IsNotFound(checkpoint.status()); ++i) checkpoint = try_newest_set(folder);
+  return checkpoint;
+}
+
 absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::string& folder, const Schema& schema,
                                                                  OptimizerKind optimizer) {
-  const absl::StatusOr<CheckpointSets> sets = list_checkpoints(folder);
+  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
   if (!sets.ok()) return sets.status();
-  if (sets->complete.empty() && sets->incomplete.empty()) return nullptr;
-  if (sets->complete.empty()) {
-    return absl::FailedPreconditionError(fmt::format(
-        "checkpoint folder {}: no complete set: {} (put the missing files there: all ps tasks need one shared folder; "
-        "or, to begin anew, use another folder)",
-        folder, sets->incomplete));
-  }
-  const uint64_t step = sets->complete.front();
-  absl::StatusOr<Checkpoint> checkpoint = read_checkpoint_set(folder, step);
-  if (absl::IsDataLoss(checkpoint.status())) return with_remedy(checkpoint.status(), sets->complete);
+  if (sets->empty()) return nullptr;
+  absl::StatusOr<Checkpoint> checkpoint = read_newest_set(folder);
   if (!checkpoint.ok()) return checkpoint.status();
-  if (const std::string differs = difference(schema, checkpoint->header.schema); !differs.empty()) {
-    return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint)", differs));
+  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint->header, schema, optimizer));
+  return std::make_shared<const Checkpoint>(*std::move(checkpoint));
+}
+
+absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string& folder, const SavedSet& set,
+                                                              const Schema& schema, OptimizerKind optimizer) {
+  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
+  if (!sets.ok()) return sets.status();
+  const auto found = std::find_if(sets->begin(), sets->end(), [&](const CheckpointSet& candidate) {
+    return candidate.global_step == set.global_step && candidate.saved_us == set.saved_us;
+  });
+  if (found == sets->end() || !found->complete()) {
+    return absl::FailedPreconditionError(fmt::format(
+        "checkpoint folder {}: {}, and another ps task has begun from that set (is it one folder for all of them, and "
+        "seen whole from this host? start the run again)",
+        folder, found == sets->end() ? fmt::format("step {} is not there", set.global_step) : found->missing()));
   }
-  if (checkpoint->header.optimizer.kind != optimizer) {
-    return other_model(folder,
-                       fmt::format("was trained with optimizer {}, this run asks for {}",
-                                   optimizer_name(checkpoint->header.optimizer.kind), optimizer_name(optimizer)));
-  }
-  if (sets->incomplete_step > step) {
-    spdlog::warn("checkpoint folder {}: {}: going back to step {}", folder, sets->incomplete, step);
-  }
+  absl::StatusOr<Checkpoint> checkpoint = read_checkpoint_set(folder, *found);
+  if (!checkpoint.ok()) return checkpoint.status();
+  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint->header, schema, optimizer));
   return std::make_shared<const Checkpoint>(*std::move(checkpoint));
 }
 

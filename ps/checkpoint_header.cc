@@ -116,6 +116,7 @@ std::string encode_header(const CheckpointHeader& header) {
   out.integer(header.range.first);
   out.integer(header.range.count);
   out.integer(header.global_step);
+  out.integer(header.saved_us);
   out.integer(header.shard_index);
   out.integer(header.shard_count);
   out.integer(header.bucket_bytes);
@@ -132,6 +133,7 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes) {
   header.range.first = in.integer<uint64_t>();
   header.range.count = in.integer<uint64_t>();
   header.global_step = in.integer<uint64_t>();
+  header.saved_us = in.integer<uint64_t>();
   header.shard_index = in.integer<uint32_t>();
   header.shard_count = in.integer<uint32_t>();
   header.bucket_bytes = in.integer<uint32_t>();

@@ -7,7 +7,6 @@
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/checkpoint.h"
 #include "ps/checkpoint_folder.h"
 #include "ps/cluster_spec.h"
 #include "ps/control_status.h"
@@ -36,6 +35,7 @@ ControlService::ControlService(Server::Options options, std::string checkpoint_f
     : options_(std::move(options)),
       checkpoint_folder_(std::move(checkpoint_folder)),
       shards_(shards),
+      writer_(options_.checkpoint_dir),
       coordinator_({.worker_names = options_.worker_names,
                     .silence_limit = options_.silence_limit,
                     .min_workers = options_.min_workers,
@@ -88,13 +88,14 @@ absl::Status ControlService::join(const proto::JoinRequest& request, proto::Join
   }
   reply.set_initialised(initialised);
   reply.set_first_step(agreed_->training.mode.waits() ? next_step : 1);
-  reply.set_base_step(agreed_->training.mode.sums() ? agreed_->base_version : 0);
+  reply.set_base_step(agreed_->training.mode.sums() ? began_from_.global_step() : 0);
   {
     std::lock_guard lock(mutex_);
     reply.set_chief(coordinator_.chief());
   }
   reply.set_token(*token);
   reply.set_saves_checkpoints(!options_.checkpoint_dir.empty());
+  *reply.mutable_began_from() = began_from_;
   for (const auto& shard : shards_) {
     proto::JoinReply::Shard* described = reply.add_shards();
     for (const Shard::Endpoint& endpoint : shard->endpoints()) {
@@ -149,7 +150,7 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
   if (request.first_shard() + shards_.size() > map->shard_count()) {
     return absl::InvalidArgumentError("join: first shard lies beyond the number of shards");
   }
-  const absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restored = restore(schema, training);
+  const absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restored = restore(request, schema, training);
   if (!restored.ok()) return restored.status();
   for (uint32_t i = 0; i < shards_.size(); ++i) {
     GRADRAIL_RETURN_IF_ERROR(shards_[i]->set_up({.shard_index = request.first_shard() + i,
@@ -158,19 +159,24 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
                                                  .optimizer = training.optimizer,
                                                  .restored = *restored}));
   }
-  agreed_ = {.schema = schema,
-             .training = training,
-             .map = *std::move(map),
-             .first_shard = request.first_shard(),
-             .base_version = *restored == nullptr ? 0 : (*restored)->header.global_step};
+  if (*restored != nullptr) {
+    began_from_.set_global_step((*restored)->header.global_step);
+    began_from_.set_saved_us((*restored)->header.saved_us);
+  }
+  agreed_ = {.schema = schema, .training = training, .map = *std::move(map), .first_shard = request.first_shard()};
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> ControlService::restore(const Schema& schema,
+absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> ControlService::restore(const proto::JoinRequest& request,
+                                                                              const Schema& schema,
                                                                               const Training& training) {
-  if (options_.checkpoint_dir.empty()) return nullptr;
+  const std::string& folder = options_.checkpoint_dir;
+  const proto::BeganFrom& others = request.begin_from();
+  if (folder.empty() || (request.has_begin_from() && !others.has_global_step())) return nullptr;
   absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restored =
-      restore_newest(options_.checkpoint_dir, schema, training.optimizer.kind);
+      request.has_begin_from()
+          ? restore_set(folder, {others.global_step(), others.saved_us()}, schema, training.optimizer.kind)
+          : restore_newest(folder, schema, training.optimizer.kind);
   if (restored.ok() && *restored != nullptr && options_.console) {
     options_.console(
         fmt::format("restored global step {} from {}", (*restored)->header.global_step, options_.checkpoint_dir));
@@ -274,47 +280,6 @@ grpc::Status ControlService::Stats(grpc::ServerContext*, const proto::StatsReque
   if (!gathered.ok()) return to_grpc(gathered.status());
   *reply = *std::move(gathered);
   return grpc::Status::OK;
-}
-
-grpc::Status ControlService::Checkpoint(grpc::ServerContext*, const proto::CheckpointRequest* request,
-                                        proto::CheckpointReply* reply) {
-  {
-    std::lock_guard lock(mutex_);
-    const absl::Status live =
-        coordinator_.heard(request->member().task_index(), request->member().incarnation(), Clock::now());
-    if (!live.ok()) return to_grpc(live);
-  }
-  return to_grpc(save(*request, *reply));
-}
-
-absl::Status ControlService::save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply) {
-  if (options_.checkpoint_dir.empty()) {
-    return absl::FailedPreconditionError("checkpoint: this ps task was started without --checkpoint_dir");
-  }
-  std::lock_guard setup_lock(setup_mutex_);
-  std::vector<ps::Checkpoint> snapshots;
-  uint64_t global_step = 0;
-  for (const auto& shard : shards_) {
-    absl::StatusOr<ps::Checkpoint> snapshot = shard->snapshot();
-    if (!snapshot.ok()) return snapshot.status();
-    const auto& versions = snapshot->header.bucket_versions;
-    if (!versions.empty()) global_step = std::max(global_step, versions[0]);
-    snapshots.push_back(*std::move(snapshot));
-  }
-  if (request.has_global_step()) global_step = request.global_step();
-  for (ps::Checkpoint& snapshot : snapshots) {
-    snapshot.header.schema = agreed_->schema;
-    snapshot.header.global_step = global_step;
-    const std::string path =
-        fmt::format("{}/{}", options_.checkpoint_dir,
-                    checkpoint_file_name(global_step, snapshot.header.shard_index, snapshot.header.shard_count));
-    CheckpointView view{.header = &snapshot.header, .parameters = snapshot.parameters, .state = {}};
-    for (const std::vector<float>& state : snapshot.state) view.state.emplace_back(state);
-    GRADRAIL_RETURN_IF_ERROR(write_checkpoint(path, view));
-    reply.add_files(path);
-  }
-  reply.set_global_step(global_step);
-  return absl::OkStatus();
 }
 
 grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveRequest* request, proto::LeaveReply*) {

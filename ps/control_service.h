@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ps/checkpoint_writer.h"
 #include "ps/control.grpc.pb.h"
 #include "ps/coordinator.h"
 #include "ps/server.h"
@@ -30,6 +31,8 @@ class ControlService final : public proto::Control::Service {
   grpc::Status Heartbeat(grpc::ServerContext*, grpc::ServerReaderWriter<proto::Notice, proto::Ping>*) override;
   grpc::Status Stats(grpc::ServerContext*, const proto::StatsRequest*, proto::StatsReply*) override;
   grpc::Status Checkpoint(grpc::ServerContext*, const proto::CheckpointRequest*, proto::CheckpointReply*) override;
+  grpc::Status CheckpointOutcome(grpc::ServerContext*, const proto::CheckpointOutcomeRequest*,
+                                 proto::CheckpointOutcomeReply*) override;
   grpc::Status Leave(grpc::ServerContext*, const proto::LeaveRequest*, proto::LeaveReply*) override;
 
   /// From a shard's thread; never blocks on anything but the queue's mutex.
@@ -55,14 +58,17 @@ class ControlService final : public proto::Control::Service {
   absl::Status agree(const proto::JoinRequest& request);
   absl::Status compare(const proto::JoinRequest& request, const Schema& schema, const Training& training) const;
   absl::Status set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training);
-  absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restore(const Schema& schema, const Training& training);
+  absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restore(const proto::JoinRequest& request, const Schema& schema,
+                                                                const Training& training);
   absl::StatusOr<std::string> admit(const proto::JoinRequest& request);
+  absl::Status heard(const proto::Member& member);
   absl::Status save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply);
   void declare_lost(const Loss& loss);
 
   const Server::Options options_;
   const std::string checkpoint_folder_;
   std::vector<std::unique_ptr<Shard>>& shards_;
+  CheckpointWriter writer_;
 
   std::mutex setup_mutex_;
   struct Agreed {
@@ -70,9 +76,9 @@ class ControlService final : public proto::Control::Service {
     Training training;
     ShardMap map;
     uint32_t first_shard = 0;
-    uint64_t base_version = 0;  ///< of the parameters when the run began
   };
   std::optional<Agreed> agreed_;  ///< under setup_mutex_
+  proto::BeganFrom began_from_;   ///< under setup_mutex_
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -55,7 +55,10 @@ class HostStore final : public ParameterStore {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<float>> state(int vector) override { return state_[vector]; }
+  absl::Status copy_state(int vector, absl::Span<float> to) override {
+    std::copy(state_[vector].begin(), state_[vector].end(), to.begin());
+    return absl::OkStatus();
+  }
   absl::Status set_state(int vector, absl::Span<const float> values) override {
     std::copy(values.begin(), values.end(), state_[vector].begin());
     return absl::OkStatus();

@@ -86,7 +86,7 @@ class ParameterStore {
                               absl::Span<float* const> targets, uint64_t update_index) = 0;
 
   /// All of one state vector, for checkpoints.
-  virtual absl::StatusOr<std::vector<float>> state(int vector) = 0;
+  virtual absl::Status copy_state(int vector, absl::Span<float> to) = 0;
   virtual absl::Status set_state(int vector, absl::Span<const float> values) = 0;
 
   /// For makers of stores: zeroed, shown to `place` before it is touched.

@@ -203,12 +203,9 @@ class DeviceStore final : public ParameterStore {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<float>> state(int vector) override {
-    std::vector<float> values(count_);
-    if (count_ == 0) return values;
-    const gpu::CopyTicket copied = device_->download(values.data(), state_[vector]->data(), count_ * sizeof(float));
-    GRADRAIL_RETURN_IF_ERROR(device_->wait(copied));
-    return values;
+  absl::Status copy_state(int vector, absl::Span<float> to) override {
+    if (to.empty()) return absl::OkStatus();
+    return device_->wait(device_->download(to.data(), state_[vector]->data(), to.size() * sizeof(float)));
   }
 
   absl::Status set_state(int vector, absl::Span<const float> values) override {

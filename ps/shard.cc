@@ -227,28 +227,31 @@ absl::StatusOr<std::vector<Mark>> Shard::marks() {
   return on_owner([this] { return recorder_.marks(); });
 }
 
-absl::StatusOr<Checkpoint> Shard::snapshot() {
-  absl::StatusOr<absl::StatusOr<Checkpoint>> copy = on_owner([this]() -> absl::StatusOr<Checkpoint> {
-    if (!is_set_up_ || !protocol_->initialised()) {
-      return absl::FailedPreconditionError("checkpoint: the parameters are not initialised yet");
-    }
-    Checkpoint checkpoint;
-    checkpoint.parameters.assign(store_->parameters_at(0), store_->parameters_at(0) + range().count);
-    for (int i = 0; i < state_vectors(setup_.optimizer.kind); ++i) {
-      absl::StatusOr<std::vector<float>> state = store_->state(i);
-      if (!state.ok()) return state.status();
-      checkpoint.state.push_back(*std::move(state));
-    }
-    checkpoint.header.optimizer = setup_.optimizer;
-    checkpoint.header.range = range();
-    checkpoint.header.shard_index = setup_.shard_index;
-    checkpoint.header.shard_count = setup_.map.shard_count();
-    checkpoint.header.bucket_bytes = static_cast<uint32_t>(setup_.map.bucket_elements() * sizeof(float));
-    for (uint32_t i = 0; i < bucket_count(); ++i) checkpoint.header.bucket_versions.push_back(protocol_->version(i));
-    return checkpoint;
-  });
-  if (!copy.ok()) return copy.status();
-  return *std::move(copy);
+absl::StatusOr<Checkpoint> Shard::snapshot(Checkpoint memory) {
+  auto copy = std::make_shared<Checkpoint>(std::move(memory));  // shared: the task may outlive our patience
+  const absl::StatusOr<absl::Status> taken = on_owner([this, copy] { return take_snapshot(*copy); });
+  if (!taken.ok()) return taken.status();
+  if (!taken->ok()) return *taken;
+  return std::move(*copy);
+}
+
+absl::Status Shard::take_snapshot(Checkpoint& copy) {
+  if (!is_set_up_ || !protocol_->initialised()) {
+    return absl::FailedPreconditionError("checkpoint: the parameters are not initialised yet");
+  }
+  copy.parameters.assign(store_->parameters_at(0), store_->parameters_at(0) + range().count);
+  copy.state.resize(static_cast<size_t>(state_vectors(setup_.optimizer.kind)));
+  for (size_t i = 0; i < copy.state.size(); ++i) {
+    copy.state[i].resize(range().count);
+    GRADRAIL_RETURN_IF_ERROR(store_->copy_state(static_cast<int>(i), absl::MakeSpan(copy.state[i])));
+  }
+  copy.header = {.optimizer = setup_.optimizer,
+                 .range = range(),
+                 .shard_index = setup_.shard_index,
+                 .shard_count = setup_.map.shard_count(),
+                 .bucket_bytes = static_cast<uint32_t>(setup_.map.bucket_elements() * sizeof(float))};
+  for (uint32_t i = 0; i < bucket_count(); ++i) copy.header.bucket_versions.push_back(protocol_->version(i));
+  return absl::OkStatus();
 }
 
 }  // namespace gradrail::ps

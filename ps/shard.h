@@ -103,8 +103,8 @@ class Shard {
   absl::StatusOr<MemorySpan> parameters_memory();
   /// What the flight recorder has.
   absl::StatusOr<std::vector<Mark>> marks();
-  /// A copy of everything, taken between two updates.
-  absl::StatusOr<Checkpoint> snapshot();
+  /// A copy of everything, taken between two updates, into memory of an earlier one.
+  absl::StatusOr<Checkpoint> snapshot(Checkpoint memory = {});
 
  private:
   explicit Shard(Options options);
@@ -116,6 +116,7 @@ class Shard {
   void run_tasks();
   Duration patience() const;
   void forget(WorkerIndex worker, uint64_t incarnation);
+  absl::Status take_snapshot(Checkpoint& copy);
 
   // shard_peers.cc: data connections
   void handle(transport::Completion& completion);

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "bench/command.h"
 #include "fmt/format.h"
+#include "tools/checkpoint_command.h"
 #include "tools/convert.h"
 #include "tools/doctor/doctor.h"
 #include "tools/exit_codes.h"
@@ -28,6 +29,12 @@ int examine(const DoctorFlags& flags, const std::string& plugin_dir) {
   const absl::StatusOr<bool> all_hold = run_doctor(flags);
   if (!all_hold.ok()) return finish(all_hold.status());
   return *all_hold ? kGood : kFailed;
+}
+
+int inspect(const CheckpointFlags& flags) {
+  const absl::StatusOr<bool> whole = run_checkpoint(flags);
+  if (!whole.ok()) return finish(whole.status());
+  return *whole ? kGood : kFailed;
 }
 
 int train(const TrainFlags& flags) {
@@ -61,6 +68,9 @@ int run(int argc, char** argv) {
   ConvertFlags convert;
   CLI::App& convert_command = *app.add_subcommand("convert", "data sets into TFRecord files");
   add_convert_flags(convert_command, convert);
+  CheckpointFlags checkpoint;
+  CLI::App& checkpoint_command = *app.add_subcommand("checkpoint", "what is in checkpoint folders, and out of them");
+  add_checkpoint_flags(checkpoint_command, checkpoint);
   bench::BenchFlags bench;
   CLI::App& bench_command = *app.add_subcommand("bench", "what gradient exchange costs here: one question at a time");
   bench::add_bench_flags(bench_command, bench);
@@ -74,6 +84,7 @@ int run(int argc, char** argv) {
     return plugins.ok() ? run_info() : finish(plugins);
   }
   if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
+  if (checkpoint_command.parsed()) return inspect(checkpoint);
   if (convert_command.parsed()) return finish(run_convert(convert));
   if (bench_command.parsed()) return bench::run_bench(bench, argc, argv);
   if (topo_command.parsed()) return finish(run_topo(topo));

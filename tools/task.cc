@@ -166,6 +166,13 @@ std::string agreement(const TrainOptions& options) {
   return text;
 }
 
+/// As TensorFlow's MonitoredTrainingSession: by the clock unless steps were asked for.
+worker::SaveEvery save_every(const TrainFlags& flags) {
+  const double seconds = flags.save_secs.value_or(flags.save_steps > 0 ? 0.0 : kDefaultSaveSecs);
+  return {.time = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)),
+          .steps = flags.save_steps};
+}
+
 absl::Status train(const TrainOptions& options, worker::Variables& variables, worker::Workload& workload,
                    std::function<std::vector<std::string>()> more) {
   const bool is_cnn = options.flags.model == "cnn";
@@ -174,7 +181,7 @@ absl::Status train(const TrainOptions& options, worker::Variables& variables, wo
                                     {.epochs = options.flags.epochs,
                                      .seed = options.flags.seed,
                                      .log_every = options.flags.log_every,
-                                     .save_every_steps = options.flags.save_steps,
+                                     .save_every = save_every(options.flags),
                                      .verbose = options.flags.verbose,
                                      .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
                                      .towers = options.towers},
@@ -205,6 +212,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .wait = wait_policy(plan, options),
        .device = options.flags.ps_device,
        .checkpoint_dir = options.flags.checkpoint_dir,
+       .keep_checkpoints = options.flags.keep,
        .silence_limit = std::chrono::seconds(options.flags.silence_limit_s),
        .min_workers = options.flags.min_workers,
        .console = print_line,
@@ -263,10 +271,11 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
   }
   if ((*client)->on_device()) model->workload->stay_on_device();
   if (options.towers == 1) placer.bind(0);
-  const bool wants_checkpoints = options.flags.save_steps > 0 || !options.flags.checkpoint_dir.empty();
+  const bool wants_checkpoints = options.flags.save_steps > 0 || options.flags.save_secs.value_or(0.0) > 0.0 ||
+                                 !options.flags.checkpoint_dir.empty();
   if (wants_checkpoints && !(*client)->saves_checkpoints()) {
     return absl::FailedPreconditionError(
-        "--save_steps or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
+        "--save_steps, --save_secs or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
   worker::ClientVariables variables(**client);
   return train(options, variables, *model->workload, [&] {

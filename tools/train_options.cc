@@ -20,6 +20,7 @@ constexpr float kCnnLearningRate = 0.02f;    // test accuracy 0.99 after five ep
 constexpr float kLinearLearningRate = 0.1f;  // converges within 20 epochs
 
 constexpr uint32_t kMaxTowers = 16;
+constexpr double kMaxSaveSecs = 1e9;  // beyond it the clock's arithmetic would overflow
 
 constexpr float kMaxLearningRate = 1e6f;  // beyond it every model of ours is infinite after one step
 
@@ -114,6 +115,9 @@ absl::Status check_numbers(const TrainFlags& flags) {
   if (!(flags.failback_secs >= 0.0 && flags.failback_secs <= 86400.0)) {
     return invalid(fmt::format("--failback_secs {}: must be 0 (never) to 86400", flags.failback_secs));
   }
+  if (const double secs = flags.save_secs.value_or(0.0); !(secs >= 0.0 && secs <= kMaxSaveSecs)) {
+    return invalid(fmt::format("--save_secs {}: must be 0 (not by the clock) to {}", secs, kMaxSaveSecs));
+  }
   if (flags.model != "mlp" && flags.model != "cnn" && flags.model != "linear") {
     return invalid(fmt::format("--model '{}': there are mlp, cnn, linear", flags.model));
   }
@@ -142,9 +146,10 @@ absl::Status check_alone(const TrainFlags& flags, TrainOptions& options) {
   if (flags.gpu_direct == "ipc" || flags.gpu_direct == "dmabuf" || flags.gpu_direct == "peermem") {
     return invalid(fmt::format("--gpu-direct {}: with --ps 0 no gradient leaves this process", flags.gpu_direct));
   }
-  if (!flags.checkpoint_dir.empty() || flags.save_steps > 0) {
+  if (!flags.checkpoint_dir.empty() || flags.save_steps > 0 || flags.save_secs.has_value()) {
     return invalid(
-        "--checkpoint_dir and --save_steps: parameter servers keep checkpoints, and with --ps 0 there is none");
+        "--checkpoint_dir, --save_steps and --save_secs: parameter servers keep checkpoints, and with --ps 0 there is "
+        "none");
   }
   if (flags.shards != 1) {
     return invalid(
@@ -269,7 +274,12 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("bucket_kib", flags.bucket_kib, "size of a bucket in KiB");
   command.add_flag("--checksums", flags.checksums, "CRC32C over every payload");
   add("checkpoint_dir", flags.checkpoint_dir, "ps: restore from and save to this folder");
-  add("save_steps", flags.save_steps, "chief: checkpoint every so many of its steps; 0: at the end only");
+  add("save_steps", flags.save_steps, "chief: checkpoint every so many of its steps; 0: not by steps");
+  command
+      .add_option(both("save_secs"), flags.save_secs,
+                  "chief: checkpoint every so many seconds; 0: not by the clock; default: 600 without --save_steps")
+      ->take_last();
+  add("keep", flags.keep, "ps: how many complete checkpoints stay, older ones are removed; 0: all");
   add("log_every", flags.log_every, "batches between two lines");
   add("wait", flags.wait, "spin, block, or auto: spin when there is a core for everybody");
   command.add_flag("--no-pin,--no_pin", flags.no_pin, "bind no threads and no memory");

@@ -15,6 +15,8 @@
 
 namespace gradrail::tools {
 
+constexpr double kDefaultSaveSecs = 600.0;  // TensorFlow's
+
 /// The flags of `gradrail train` as typed.
 struct TrainFlags {
   std::string model = "mlp";
@@ -48,6 +50,8 @@ struct TrainFlags {
   bool checksums = false;
   std::string checkpoint_dir;
   uint64_t save_steps = 0;
+  std::optional<double> save_secs;  ///< not given: kDefaultSaveSecs unless save_steps is
+  uint32_t keep = 5;
   uint32_t log_every = 100;
   std::string wait = "auto";
   bool no_pin = false;

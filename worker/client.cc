@@ -33,20 +33,6 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
   }
 }
 
-absl::StatusOr<std::vector<std::string>> Client::Impl::save_checkpoint() {
-  std::vector<std::string> files;
-  ps::proto::CheckpointRequest request;
-  *request.mutable_member() = member();
-  for (const auto& control : controls_) {
-    const absl::StatusOr<ps::proto::CheckpointReply> reply = control->checkpoint(request);
-    if (!reply.ok()) return reply.status();
-    // Updates of others arrive between two tasks' answers: the first one names the set, else it would never be whole.
-    request.set_global_step(reply->global_step());
-    files.insert(files.end(), reply->files().begin(), reply->files().end());
-  }
-  return files;
-}
-
 absl::Status Client::Impl::leave(const std::string& failed) {
   if (left_) return absl::OkStatus();
   left_ = true;
@@ -145,7 +131,13 @@ absl::Status Client::barrier(const std::string& name) { return impl_->barrier(na
 absl::Status Client::barrier_of_the_living(const std::string& name, Duration patience_for_absent) {
   return impl_->barrier(name, Clock::now() + patience_for_absent);
 }
-absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() { return impl_->save_checkpoint(); }
+absl::Status Client::begin_checkpoint() { return impl_->begin_checkpoint(); }
+bool Client::checkpoint_under_way() const { return impl_->checkpoint_under_way(); }
+absl::StatusOr<std::vector<std::string>> Client::finish_checkpoint() { return impl_->finish_checkpoint(); }
+absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() {
+  GRADRAIL_RETURN_IF_ERROR(begin_checkpoint());
+  return finish_checkpoint();
+}
 bool Client::saves_checkpoints() const { return impl_->saves_checkpoints(); }
 absl::Status Client::leave() { return impl_->leave(); }
 absl::Status Client::give_up(const std::string& why) { return impl_->leave(why); }

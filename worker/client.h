@@ -169,6 +169,12 @@ class Client {
   bool saves_checkpoints() const;
   /// Saves parameters, optimizer state and step at every ps task; returns the files. For the chief.
   absl::StatusOr<std::vector<std::string>> save_checkpoint();
+  /// The same beside further steps: returns when every shard has copied what it holds (in sync mode all of one step).
+  /// FAILED_PRECONDITION while one is being written.
+  absl::Status begin_checkpoint();
+  bool checkpoint_under_way() const;
+  /// Waits until what was begun last is written; returns its files, none when nothing was begun.
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint();
 
   /// Says goodbye; the others go on. Also done by the destructor when nothing went wrong before.
   absl::Status leave();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/checkpoint_save.h"
 #include "worker/client.h"
 #include "worker/control_link.h"
 #include "worker/gpu_variables.h"
@@ -42,7 +43,9 @@ class Client::Impl {
   /// Workers that have not joined yet are waited for until then.
   absl::Status barrier(const std::string& name, TimePoint absent_until);
   bool saves_checkpoints() const { return saves_checkpoints_; }
-  absl::StatusOr<std::vector<std::string>> save_checkpoint();
+  absl::Status begin_checkpoint() { return save_.begin(member()); }
+  bool checkpoint_under_way() const { return save_.under_way(); }
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint() { return save_.finish(); }
   absl::Status leave(const std::string& failed = "");
   absl::Span<float> parameters(size_t tensor_index) { return view(parameters_, tensor_index); }
   absl::Span<float> gradients(size_t tensor_index) { return view(gradients_, tensor_index); }
@@ -173,7 +176,8 @@ class Client::Impl {
   ClientStats stats_;
   FlightRecorder recorder_;
 
-  std::vector<std::unique_ptr<ControlLink>> controls_;  ///< last: its heartbeats call fail()
+  std::vector<std::unique_ptr<ControlLink>> controls_;  ///< behind all that its heartbeats reach by fail()
+  CheckpointSave save_{controls_};                      ///< last: its thread uses controls_
 };
 
 }  // namespace gradrail::worker

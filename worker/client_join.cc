@@ -1,5 +1,6 @@
 // Joining: control plane first, then one data connection per shard.
 #include <algorithm>
+#include <optional>
 
 #include "base/check.h"
 #include "base/random_bits.h"
@@ -131,10 +132,13 @@ ps::proto::JoinRequest Client::Impl::join_request(uint32_t first_shard) const {
 absl::Status Client::Impl::join_all(TimePoint deadline) {
   size_t next_link = 0;
   uint64_t first_step = UINT64_MAX;
+  std::optional<ps::proto::BeganFrom> began_from;  // the first task decides for all
   for (const auto& control : controls_) {
-    const absl::StatusOr<ps::proto::JoinReply> reply =
-        control->join(join_request(static_cast<uint32_t>(next_link)), deadline);
+    ps::proto::JoinRequest request = join_request(static_cast<uint32_t>(next_link));
+    if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
+    const absl::StatusOr<ps::proto::JoinReply> reply = control->join(request, deadline);
     if (!reply.ok()) return reply.status();
+    if (!began_from.has_value()) began_from = reply->began_from();
     const bool names_the_chief = control == controls_[0];
     if (names_the_chief) chief_ = reply->chief();
     control->start_heartbeat(

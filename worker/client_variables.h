@@ -28,7 +28,9 @@ class ClientVariables final : public Variables {
   absl::Status fetch() override { return client_.fetch(); }
   bool device_failed() const override { return client_.device_failed(); }
   bool saves_checkpoints() const override { return client_.saves_checkpoints(); }
-  absl::StatusOr<std::vector<std::string>> save_checkpoint() override { return client_.save_checkpoint(); }
+  absl::Status begin_checkpoint() override { return client_.begin_checkpoint(); }
+  bool checkpoint_under_way() const override { return client_.checkpoint_under_way(); }
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return client_.finish_checkpoint(); }
   std::vector<std::string> summary(bool verbose) const override;
   absl::Status leave() override { return client_.leave(); }
   absl::Status give_up(const std::string& why) override { return client_.give_up(why); }

@@ -12,7 +12,7 @@
 namespace gradrail::worker {
 namespace {
 
-constexpr auto kCallDeadline = std::chrono::seconds(30);     // a checkpoint of a large model takes a while
+constexpr auto kCallDeadline = std::chrono::seconds(30);     // a copy of a large model takes a while
 constexpr auto kRetryEvery = std::chrono::milliseconds(50);  // ps tasks come up within tens of milliseconds
 constexpr auto kTryDeadline = std::chrono::seconds(2);
 constexpr int kConnectMs = 1500;                        // less than kTryDeadline, else nobody hears of the failure
@@ -151,6 +151,16 @@ absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::pro
   set_deadline(context, kCallDeadline);
   ps::proto::CheckpointReply reply;
   const grpc::Status status = stub_->Checkpoint(&context, request, &reply);
+  if (!status.ok()) return explain(status);
+  return reply;
+}
+
+absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcome(
+    const ps::proto::CheckpointOutcomeRequest& request) {
+  grpc::ClientContext context;
+  set_deadline(context, kCallDeadline);
+  ps::proto::CheckpointOutcomeReply reply;
+  const grpc::Status status = stub_->CheckpointOutcome(&context, request, &reply);
   if (!status.ok()) return explain(status);
   return reply;
 }

@@ -40,6 +40,9 @@ class ControlLink {
   absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
   absl::StatusOr<ps::proto::StatsReply> stats();
   absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::CheckpointRequest& request);
+  /// From any thread.
+  absl::StatusOr<ps::proto::CheckpointOutcomeReply> checkpoint_outcome(
+      const ps::proto::CheckpointOutcomeRequest& request);
   /// `failed`: why this worker cannot go on, so that sync does not go on without it; "": goodbye.
   absl::Status leave(const ps::proto::Member& member, const std::string& failed);
   /// After a data connection ended: whether that was the ps' decision, and why (ABORTED). OK: it did not say.

@@ -60,7 +60,7 @@ void LocalVariables::exchange() {
   ++step_;
 }
 
-absl::StatusOr<std::vector<std::string>> LocalVariables::save_checkpoint() {
+absl::Status LocalVariables::begin_checkpoint() {
   return absl::UnimplementedError("without a parameter server nobody saves checkpoints");
 }
 

@@ -34,7 +34,9 @@ class LocalVariables final : public Variables {
   uint64_t position() const override { return step_; }
   absl::Status settle() override { return absl::OkStatus(); }
   bool saves_checkpoints() const override { return false; }
-  absl::StatusOr<std::vector<std::string>> save_checkpoint() override;
+  absl::Status begin_checkpoint() override;
+  bool checkpoint_under_way() const override { return false; }
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return std::vector<std::string>{}; }
   std::vector<std::string> summary(bool verbose) const override;
   absl::Status leave() override { return absl::OkStatus(); }
   absl::Status give_up(const std::string&) override { return absl::OkStatus(); }

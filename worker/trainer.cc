@@ -9,7 +9,6 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "spdlog/spdlog.h"
 #include "worker/client_variables.h"
 
 namespace gradrail::worker {
@@ -68,7 +67,8 @@ class Run {
         options_(options),
         output_(output),
         stop_(stop),
-        views_(variables) {}
+        views_(variables),
+        checkpoints_(variables, options.save_every) {}
 
   absl::Status all_epochs();
   absl::Status last_words();
@@ -78,7 +78,6 @@ class Run {
   absl::Status model_failed(const absl::Status& why);
   std::string step_line(uint32_t epoch, size_t batch, double average_ms) const;
   void report(uint32_t epoch, size_t batch);
-  absl::Status save();
   void summary(double seconds);
 
   Variables& variables_;
@@ -87,6 +86,7 @@ class Run {
   const TrainerOutput& output_;
   const std::atomic<bool>& stop_;
   Views views_;
+  CheckpointSchedule checkpoints_;
   float cost_ = 0.0f;
   uint64_t steps_ = 0;
   uint64_t steps_since_line_ = 0;
@@ -112,9 +112,7 @@ absl::Status Run::step() {
     return variables_.device_failed() ? model_failed(waited) : waited;
   }
   ++steps_;
-  if (variables_.is_chief() && options_.save_every_steps > 0 && variables_.saves_checkpoints() &&
-      steps_ % options_.save_every_steps == 0)
-    return save();
+  if (variables_.is_chief()) checkpoints_.after_step(steps_);
   return absl::OkStatus();
 }
 
@@ -155,13 +153,6 @@ absl::Status Run::all_epochs() {
   return absl::OkStatus();
 }
 
-absl::Status Run::save() {
-  const absl::StatusOr<std::vector<std::string>> files = variables_.save_checkpoint();
-  if (!files.ok()) return files.status();
-  spdlog::info("saved {}", fmt::join(*files, ", "));
-  return absl::OkStatus();
-}
-
 void Run::summary(double seconds) {
   const auto line = [&](const std::string& text) {
     if (output_.line) output_.line(text);
@@ -195,8 +186,7 @@ absl::Status Run::last_words() {
   }
   summary(seconds);
   if (is_chief && output_.line) output_.line("Parameter-Hash: " + parameter_hash(variables_));
-  if (is_chief && variables_.saves_checkpoints()) GRADRAIL_RETURN_IF_ERROR(save());
-  return absl::OkStatus();
+  return is_chief ? checkpoints_.at_end() : absl::OkStatus();
 }
 
 }  // namespace

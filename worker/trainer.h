@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/checkpoint_schedule.h"
 #include "worker/client.h"
 #include "worker/models/workload.h"
 #include "worker/variables.h"
@@ -22,9 +23,9 @@ enum class StepLine {
 struct TrainerOptions {
   uint32_t epochs = 20;
   uint64_t seed = 1;
-  uint32_t log_every = 100;       ///< batches between two lines, as in the tutorials
-  uint64_t save_every_steps = 0;  ///< chief: checkpoint after so many of its steps; 0: at the end only
-  bool verbose = false;           ///< more lines in the summary
+  uint32_t log_every = 100;  ///< batches between two lines, as in the tutorials
+  SaveEvery save_every;      ///< chief, beside the end
+  bool verbose = false;      ///< more lines in the summary
   StepLine step_line = StepLine::kEpochs;
   size_t towers = 1;  ///< kRate counts a step as so many batches, as the multi-GPU tutorial does
 };

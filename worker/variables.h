@@ -46,7 +46,9 @@ class Variables {
   virtual bool device_failed() const { return false; }
 
   virtual bool saves_checkpoints() const = 0;
-  virtual absl::StatusOr<std::vector<std::string>> save_checkpoint() = 0;
+  virtual absl::Status begin_checkpoint() = 0;
+  virtual bool checkpoint_under_way() const = 0;
+  virtual absl::StatusOr<std::vector<std::string>> finish_checkpoint() = 0;
 
   /// Lines about how the gradients travelled.
   virtual std::vector<std::string> summary(bool verbose) const = 0;

@@ -80,8 +80,9 @@ inline bool same(const Checkpoint& a, const Checkpoint& b) {
   const CheckpointHeader& x = a.header;
   const CheckpointHeader& y = b.header;
   return x.schema == y.schema && x.optimizer == y.optimizer && x.range == y.range && x.global_step == y.global_step &&
-         x.shard_index == y.shard_index && x.shard_count == y.shard_count && x.bucket_bytes == y.bucket_bytes &&
-         x.bucket_versions == y.bucket_versions && a.parameters == b.parameters && a.state == b.state;
+         x.saved_us == y.saved_us && x.shard_index == y.shard_index && x.shard_count == y.shard_count &&
+         x.bucket_bytes == y.bucket_bytes && x.bucket_versions == y.bucket_versions && a.parameters == b.parameters &&
+         a.state == b.state;
 }
 
 }  // namespace gradrail::ps

@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 
+#include <memory>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "base/status.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/ps/checkpoint_files.h"
 
 namespace gradrail::ps {
@@ -28,7 +32,7 @@ Checkpoint write_set(const TemporaryFolder& folder, uint64_t step, uint32_t shar
     last.header.shard_index = i;
     last.header.shard_count = shard_count;
     if (missing.contains(i)) continue;
-    const std::string path = folder.file(checkpoint_file_name(step, i, shard_count));
+    const std::string path = folder.file(checkpoint_file_name(step, 0, i, shard_count));
     EXPECT_TRUE(write_checkpoint(path, view(last)).ok());
   }
   return last;
@@ -92,18 +96,71 @@ TEST(CheckpointFolder, HalfASetIsAnErrorThatNamesTheOtherHalf) {
                                     HasSubstr("missing 1"), HasSubstr("one shared folder")));
 }
 
-TEST(CheckpointFolder, ADamagedSetNamesTheOlderOnes) {
+/// What `run` says in the log.
+template <typename Run>
+std::string log_of(Run run) {
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  run();
+  spdlog::set_default_logger(before);
+  return text.str();
+}
+
+void damage(const std::string& path) { write_bytes(path, read_bytes(path).substr(0, 200)); }
+
+TEST(CheckpointFolder, ADamagedSetIsNamedAndTheOneBeforeItIsUsed) {
+  const TemporaryFolder folder;
+  write_set(folder, 100, 1);
+  const Checkpoint good = write_set(folder, 200, 1);
+  write_set(folder, 300, 2);
+  write_set(folder, 400, 1);
+  write_set(folder, 500, 2, {0});
+  damage(folder.file(checkpoint_file_name(300, 0, 1, 2)));
+  damage(folder.file(checkpoint_file_name(400, 0, 0, 1)));
+  const std::string log = log_of([&] {
+    const auto restored = restore_newest(folder.path(), good.header.schema, OptimizerKind::sgd);
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    EXPECT_EQ((*restored)->header.global_step, 200u);
+    EXPECT_EQ((*restored)->parameters, good.parameters);
+  });
+  EXPECT_THAT(log,
+              AllOf(HasSubstr("step 500 is incomplete: of 2 shards 1 are there, missing 0: going back to step 200"),
+                    HasSubstr(checkpoint_file_name(400, 0, 0, 1) + ": truncated"),
+                    HasSubstr(checkpoint_file_name(300, 0, 1, 2) + ": truncated")));
+}
+
+TEST(CheckpointFolder, NothingWholeIsAnErrorAboutTheNewest) {
   const TemporaryFolder folder;
   const Checkpoint saved = write_set(folder, 300, 1);
-  const std::string newest = folder.file(checkpoint_file_name(300, 0, 1));
-  write_bytes(newest, read_bytes(newest).substr(0, 200));
   const auto restore = [&] { return restore_newest(folder.path(), saved.header.schema, OptimizerKind::sgd).status(); };
+  const std::string newest = folder.file(checkpoint_file_name(300, 0, 0, 1));
+  damage(newest);
   EXPECT_TRUE(absl::IsDataLoss(restore())) << restore();
-  EXPECT_THAT(words(restore()),
-              AllOf(HasSubstr(newest), HasSubstr("no older one; to begin anew, move the files of step 300")));
-  for (uint64_t step = 1; step <= 6; ++step) write_set(folder, step, 1);
-  EXPECT_THAT(words(restore()), AllOf(HasSubstr("older complete sets: step 6, 5, 4, 3, …"),
-                                      HasSubstr("to go on from step 6, move the files of step 300")));
+  EXPECT_THAT(words(restore()), AllOf(HasSubstr(newest), HasSubstr("no older one; to begin anew, use another folder")));
+  for (const uint64_t step : {100, 200}) {
+    write_set(folder, step, 1);
+    damage(folder.file(checkpoint_file_name(step, 0, 0, 1)));
+  }
+  EXPECT_TRUE(absl::IsDataLoss(restore())) << restore();
+  EXPECT_THAT(words(restore()), AllOf(HasSubstr(newest), HasSubstr("the 2 older ones are damaged too")));
+}
+
+TEST(CheckpointFolder, TheSetThatAnotherTaskNamedIsRestoredAndNoOther) {
+  const TemporaryFolder folder;
+  const Checkpoint saved = write_set(folder, 300, 2);
+  write_set(folder, 400, 1);
+  write_set(folder, 500, 2, {1});
+  const auto restore = [&](const SavedSet& set) {
+    return restore_set(folder.path(), set, saved.header.schema, OptimizerKind::sgd);
+  };
+  ASSERT_TRUE(restore({300, 0}).ok()) << restore({300, 0}).status();
+  EXPECT_EQ((*restore({300, 0}))->header.global_step, 300u);
+  EXPECT_THAT(words(restore({300, 1}).status()), HasSubstr("step 300 is not there"));
+  EXPECT_THAT(words(restore({500, 0}).status()), HasSubstr("step 500 is incomplete"));
+  damage(folder.file(checkpoint_file_name(300, 0, 1, 2)));
+  EXPECT_TRUE(absl::IsDataLoss(restore({300, 0}).status())) << restore({300, 0}).status();
 }
 
 TEST(CheckpointFolder, OtherModelOrOptimizerIsRefused) {

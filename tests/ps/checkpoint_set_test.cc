@@ -1,4 +1,4 @@
-#include <chrono>
+#include <filesystem>
 
 #include "gmock/gmock.h"
 #include "ps/checkpoint.h"
@@ -37,7 +37,7 @@ Checkpoint model(uint64_t elements, uint64_t step = 42, OptimizerKind kind = Opt
 
 std::string shard_file(const TemporaryFolder& folder, const Checkpoint& part) {
   const CheckpointHeader& header = part.header;
-  return folder.file(checkpoint_file_name(header.global_step, header.shard_index, header.shard_count));
+  return folder.file(checkpoint_file_name(header.global_step, header.saved_us, header.shard_index, header.shard_count));
 }
 
 void write_set(const TemporaryFolder& folder, const Checkpoint& whole, uint32_t shard_count) {
@@ -65,8 +65,8 @@ TEST(CheckpointSet, RoundTripsOverAnyNumberOfShards) {
 }
 
 TEST(CheckpointSet, NamesSortByStep) {
-  EXPECT_EQ(checkpoint_file_name(7, 2, 3), "gradrail-000000000007-2-of-3.ckpt");
-  EXPECT_EQ(checkpoint_file_name(1234567890123456, 0, 1), "gradrail-1234567890123456-0-of-1.ckpt");
+  EXPECT_EQ(checkpoint_file_name(7, 0, 2, 3), "gradrail-000000000007-0000000000000000-2-of-3.ckpt");
+  EXPECT_EQ(checkpoint_file_name(1234567890123456, 0, 0, 1), "gradrail-1234567890123456-0000000000000000-0-of-1.ckpt");
 }
 
 TEST(CheckpointSet, NewestIgnoresIncompleteAndForeign) {
@@ -79,21 +79,24 @@ TEST(CheckpointSet, NewestIgnoresIncompleteAndForeign) {
   write_set(folder, model(50, 5), 2);
   write_set(folder, model(50, 100), 1);
   write_set(folder, model(50, 200), 3);
-  std::filesystem::remove(folder.file(checkpoint_file_name(200, 1, 3)));
+  std::filesystem::remove(folder.file(checkpoint_file_name(200, 0, 1, 3)));
   for (const char* name :
-       {"gradrail-000000000300-0-of-1.ckpt.tmp", "gradrail-300-0-of-1.ckpt", "gradrail-000000000300-0-of-1.ckpt~",
-        "gradrail-000000000300-1-of-1.ckpt", "gradrail-000000000300-00-of-1.ckpt", "gradrail--00000000300-0-of-1.ckpt",
-        "gradrail-99999999999999999999-0-of-1.ckpt", "gradrail-000000000300-0-of-0.ckpt", "model.ckpt", "gradrail-"}) {
+       {"gradrail-000000000300-0000000000000007-0-of-1.ckpt.tmp", "gradrail-300-0000000000000007-0-of-1.ckpt",
+        "gradrail-000000000300-7-0-of-1.ckpt", "gradrail-000000000300-0-of-1.ckpt",
+        "gradrail-000000000300-0000000000000007-0-of-1.ckpt~", "gradrail-000000000300-0000000000000007-1-of-1.ckpt",
+        "gradrail-000000000300-0000000000000007-00-of-1.ckpt", "gradrail--00000000300-0000000000000007-0-of-1.ckpt",
+        "gradrail-99999999999999999999-0000000000000007-0-of-1.ckpt",
+        "gradrail-000000000300-0000000000000007-0-of-0.ckpt", "model.ckpt", "gradrail-"}) {
     write_bytes(folder.file(name), "x");
   }
-  std::filesystem::create_directory(folder.file("gradrail-000000000300-0-of-1.ckpt"));
+  std::filesystem::create_directory(folder.file("gradrail-000000000300-0000000000000007-0-of-1.ckpt"));
   EXPECT_EQ(newest_checkpoint(folder.path()).value(), 100u);
 }
 
 TEST(CheckpointSet, MissingShardsAreNamed) {
   const TemporaryFolder folder;
   write_set(folder, model(100), 3);
-  std::filesystem::remove(folder.file(checkpoint_file_name(42, 1, 3)));
+  std::filesystem::remove(folder.file(checkpoint_file_name(42, 0, 1, 3)));
   const absl::Status status = read_checkpoint_set(folder.path(), 42).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(message(status), AllOf(HasSubstr(folder.path()), HasSubstr("step 42"), HasSubstr("missing 1")));
@@ -103,15 +106,27 @@ TEST(CheckpointSet, MissingShardsAreNamed) {
 TEST(CheckpointSet, TheLaterOfTwoSetsOfAStepCounts) {
   for (const uint32_t later : {2u, 3u}) {
     const TemporaryFolder folder;
-    const Checkpoint old = model(100);
+    Checkpoint old = model(100);
+    old.header.saved_us = 1;
     Checkpoint fresh = old;
     fresh.parameters[0] += 1.0f;
-    write_set(folder, old, 5 - later);
+    fresh.header.saved_us = 2;
     write_set(folder, fresh, later);
-    const std::string old_file = folder.file(checkpoint_file_name(42, 0, 5 - later));
-    std::filesystem::last_write_time(old_file, std::filesystem::last_write_time(old_file) - std::chrono::hours(1));
+    write_set(folder, old, 5 - later);
     EXPECT_TRUE(same(read_checkpoint_set(folder.path(), 42).value(), fresh));
   }
+}
+
+/// A run that went back and was killed while it saved a step once more.
+TEST(CheckpointSet, HalvesOfTwoSavesAreNoSet) {
+  const TemporaryFolder folder;
+  for (const uint64_t saved_us : {1, 2}) {
+    Checkpoint whole = model(100);
+    whole.header.saved_us = saved_us;
+    write_set(folder, whole, 2);
+    std::filesystem::remove(folder.file(checkpoint_file_name(42, saved_us, 2 - saved_us, 2)));
+  }
+  EXPECT_EQ(newest_checkpoint(folder.path()).status().code(), absl::StatusCode::kNotFound);
 }
 
 /// Writes shard 1 of 3 with a change, beside the right shards 0 and 2.
@@ -129,9 +144,10 @@ absl::Status with_odd_shard(void (*change)(Checkpoint&)) {
 }
 
 TEST(CheckpointSet, ShardsThatDisagreeAreNamed) {
-  const std::string shard1 = checkpoint_file_name(42, 1, 3);
+  const std::string shard1 = checkpoint_file_name(42, 0, 1, 3);
   const auto says = [&](const std::string& what) { return AllOf(HasSubstr(shard1), HasSubstr(what)); };
   EXPECT_THAT(message(with_odd_shard([](Checkpoint& c) { c.header.global_step = 41; })), says("step 41"));
+  EXPECT_THAT(message(with_odd_shard([](Checkpoint& c) { c.header.saved_us = 5; })), says("saved at 5 us"));
   EXPECT_THAT(message(with_odd_shard([](Checkpoint& c) { c.header.shard_index = 2; })), says("shard 2 of 3"));
   EXPECT_THAT(message(with_odd_shard([](Checkpoint& c) { c.header.shard_count = 2; })), says("shard 1 of 2"));
   EXPECT_THAT(message(with_odd_shard([](Checkpoint& c) { c.header.optimizer.beta2 = 0.5f; })), says("optimizer"));
@@ -150,7 +166,7 @@ TEST(CheckpointSet, RangesMustCoverTheModel) {
 TEST(CheckpointSet, DamageInAnyShardIsFound) {
   const TemporaryFolder folder;
   write_set(folder, model(100), 3);
-  const std::string last = folder.file(checkpoint_file_name(42, 2, 3));
+  const std::string last = folder.file(checkpoint_file_name(42, 0, 2, 3));
   std::string bytes = read_bytes(last);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_bytes(last, bytes);

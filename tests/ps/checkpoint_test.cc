@@ -171,10 +171,10 @@ class LyingHeader {
 TEST(Checkpoint, HeadersThatLieAreFoundBeforeMemoryIsSpent) {
   const TemporaryFolder folder;
   const LyingHeader header(folder);
-  // Offsets as drawn in checkpoint.cc: optimizer 21 bytes, range 16, step 8, shard 12, then the schema.
+  // Offsets as drawn in checkpoint.cc: optimizer 21 bytes, range 16, step and time 16, shard 12, then the schema.
   constexpr size_t kKind = kPrologueBytes;
   constexpr size_t kRange = kKind + 21;
-  constexpr size_t kShard = kRange + 24;
+  constexpr size_t kShard = kRange + 32;
   constexpr size_t kTensors = kShard + 12;
   EXPECT_TRUE(header.with<uint8_t>(kKind, 1).ok()) << "what it held: the tool itself works";
   for (const absl::Status& status : {

@@ -13,6 +13,7 @@
 #include "grpcpp/grpcpp.h"
 #include "ps/control.grpc.pb.h"
 #include "ps/training.h"
+#include "tests/ps/checkpoint_files.h"
 
 namespace gradrail::ps {
 namespace {
@@ -60,6 +61,59 @@ proto::JoinRequest good_join() {
   *request.mutable_training() = to_proto(Training{.bucket_bytes = 64});
   request.set_total_shards(2);
   return request;
+}
+
+/// One value everywhere, which tells the step.
+void write_sets(const TemporaryFolder& folder, std::initializer_list<uint64_t> steps) {
+  for (const uint64_t step : steps) {
+    Checkpoint checkpoint;
+    checkpoint.header = {.schema = {{"w", {10}}}, .range = {0, 10}, .global_step = step, .saved_us = step};
+    checkpoint.parameters.assign(10, static_cast<float>(step));
+    const std::string name = checkpoint_file_name(step, step, 0, 1);
+    ASSERT_TRUE(write_checkpoint(folder.file(name), view(checkpoint)).ok());
+  }
+}
+
+struct Joined {
+  grpc::Status status;
+  proto::JoinReply reply;
+};
+
+Joined join_new_server(const TemporaryFolder& folder, const proto::JoinRequest& request) {
+  Server::Options options = local();
+  options.checkpoint_dir = folder.path();
+  const auto server = Server::start(options);
+  EXPECT_TRUE(server.ok()) << server.status();
+  Joined joined;
+  joined.status = Caller((*server)->port()).call(&proto::Control::Stub::Join, request, joined.reply);
+  return joined;
+}
+
+/// The tasks of a run look at one folder at different moments, and one may find a file damaged that another could read.
+TEST(Server, BeginsFromTheSetThatAnotherTaskBeganFrom) {
+  const TemporaryFolder folder;
+  write_sets(folder, {100, 200});
+  const Joined first = join_new_server(folder, good_join());
+  ASSERT_TRUE(first.status.ok()) << first.status.error_message();
+  EXPECT_EQ(first.reply.began_from().global_step(), 200u);
+  write_sets(folder, {300});
+  proto::JoinRequest request = good_join();
+  *request.mutable_begin_from() = first.reply.began_from();
+  const Joined second = join_new_server(folder, request);
+  ASSERT_TRUE(second.status.ok()) << second.status.error_message();
+  EXPECT_EQ(second.reply.began_from().global_step(), 200u);
+  EXPECT_EQ(second.reply.global_step(), 200u);
+
+  request.mutable_begin_from()->set_global_step(250);
+  const Joined without = join_new_server(folder, request);
+  EXPECT_EQ(without.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(without.status.error_message(), HasSubstr("step 250 is not there, and another ps task has begun from"));
+
+  request.mutable_begin_from()->clear_global_step();
+  const Joined anew = join_new_server(folder, request);
+  ASSERT_TRUE(anew.status.ok()) << anew.status.error_message();
+  EXPECT_FALSE(anew.reply.initialised());
+  EXPECT_FALSE(anew.reply.began_from().has_global_step());
 }
 
 TEST(Server, PortInUseIsNamed) {

@@ -10,6 +10,7 @@
 namespace gradrail::worker {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// Adam: its state and its count of updates matter to every later step.
@@ -122,6 +123,76 @@ TEST(ClientCheckpoint, NothingToSaveYet) {
   ASSERT_NE(client, nullptr);
   const absl::Status refused = client->save_checkpoint().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+}
+
+/// A disk that takes its time, as long as this lives.
+class SlowDisk {
+ public:
+  SlowDisk() { setenv("GRADRAIL_FAILPOINT", "sleep:written:2000", 1); }
+  ~SlowDisk() { unsetenv("GRADRAIL_FAILPOINT"); }
+  SlowDisk(const SlowDisk&) = delete;
+  SlowDisk& operator=(const SlowDisk&) = delete;
+};
+
+TEST(ClientCheckpoint, StepsGoOnWhileItIsWritten) {
+  const Watchdog watchdog;
+  const SlowDisk slow_disk;
+  for (const ps::ModeKind mode : {ps::ModeKind::async, ps::ModeKind::sync}) {
+    const TemporaryFolder folder;
+    std::vector<float> saved;
+    {
+      Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .worker_count = 1, .checkpoint_dir = folder.path()});
+      const std::unique_ptr<Client> client = join(adam(cluster, mode), odd_schema());
+      ASSERT_NE(client, nullptr);
+      ASSERT_TRUE(client->start().ok());
+      take_steps(*client, 1, 3);
+      saved = flatten(*client);
+      const absl::Status begun = client->begin_checkpoint();
+      ASSERT_TRUE(begun.ok()) << begun;
+      take_steps(*client, 4, 8);
+      EXPECT_TRUE(client->checkpoint_under_way()) << "the disk takes seconds, five steps milliseconds";
+      EXPECT_FALSE(ps::newest_checkpoint(folder.path()).ok());
+      EXPECT_TRUE(absl::IsFailedPrecondition(client->begin_checkpoint())) << "one at a time";
+      const absl::StatusOr<std::vector<std::string>> files = client->finish_checkpoint();
+      ASSERT_TRUE(files.ok()) << files.status();
+      EXPECT_EQ(files->size(), 4u);
+      EXPECT_FALSE(client->checkpoint_under_way());
+      EXPECT_TRUE(client->finish_checkpoint()->empty()) << "told once";
+    }
+    const absl::StatusOr<ps::Checkpoint> read = ps::read_checkpoint_set(folder.path(), 3);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->parameters, saved) << "of the moment when it was begun";
+  }
+}
+
+TEST(ClientCheckpoint, AWorkerThatGoesLeavesAWholeSet) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  {
+    Cluster cluster({.ps_count = 2, .worker_count = 1, .checkpoint_dir = folder.path()});
+    const SlowDisk slow_disk;
+    const std::unique_ptr<Client> client = join(cluster.options(0), odd_schema());
+    ASSERT_NE(client, nullptr);
+    ASSERT_TRUE(client->start().ok());
+    ASSERT_TRUE(client->begin_checkpoint().ok());
+  }
+  EXPECT_TRUE(ps::newest_checkpoint(folder.path()).ok()) << ps::newest_checkpoint(folder.path()).status();
+}
+
+TEST(ClientCheckpoint, WhatCouldNotBeWrittenIsTold) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  const std::string below = folder.path() + "/below";
+  Cluster cluster({.ps_count = 2, .worker_count = 1, .checkpoint_dir = below});
+  const std::unique_ptr<Client> client = join(cluster.options(0), odd_schema());
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->start().ok());
+  std::filesystem::rename(below, folder.path() + "/away");
+  ASSERT_TRUE(client->begin_checkpoint().ok());
+  const absl::Status told = client->finish_checkpoint().status();
+  EXPECT_THAT(std::string(message_of(told)), AllOf(HasSubstr("parameter server 0"), HasSubstr(below + "/gradrail-")));
+  std::filesystem::rename(folder.path() + "/away", below);
+  EXPECT_TRUE(client->save_checkpoint().ok()) << "the next one is another matter";
 }
 
 /// With several ps tasks the updates of others arrive between one task's snapshot and the next: the files must still be

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "ps/checkpoint.h"
+#include "ps/checkpoint_set.h"
 #include "tests/worker/client_cluster.h"
 #include "worker/models/workload.h"
 
@@ -11,7 +11,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -117,16 +119,69 @@ TEST(Trainer, StopBeforeTheFirstStepSaysThatNothingWasTrained) {
   EXPECT_THAT(outcome.lines, Contains(std::string("Stopped before the first step: nothing was trained")));
 }
 
+/// Many times what writing a few bytes takes.
+constexpr auto kLongerThanAWrite = std::chrono::milliseconds(500);
+
+std::vector<uint64_t> saved_steps(const std::string& folder) {
+  std::vector<uint64_t> steps;
+  const auto sets = ps::list_checkpoint_sets(folder);
+  EXPECT_TRUE(sets.ok()) << sets.status();
+  for (const ps::CheckpointSet& set : sets.value_or(std::vector<ps::CheckpointSet>{})) steps.push_back(set.global_step);
+  return steps;
+}
+std::vector<uint64_t> saved_steps(const TemporaryFolder& folder) { return saved_steps(folder.path()); }
+
 TEST(Trainer, ChiefSavesOnItsWayAndAtTheEnd) {
   const Watchdog watchdog;
   const TemporaryFolder folder;
   Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
-  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every_steps = 40}, kNeverStop);
+  // A save that comes due while one is being written is put off: those at the end of a second are not.
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 40}}, kNeverStop,
+                              [&](const Progress& progress) {
+                                if (progress.global_step % 40 == 39) std::this_thread::sleep_for(kLongerThanAWrite);
+                              });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
-  for (const uint64_t step : {40, 80, 100}) {
-    const std::string path = folder.path() + "/" + ps::checkpoint_file_name(step, 0, 1);
-    EXPECT_TRUE(std::filesystem::exists(path)) << path;
-  }
+  EXPECT_THAT(saved_steps(folder), ElementsAre(100, 80, 40));
+}
+
+TEST(Trainer, ChiefSavesByTheClock) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
+  const SaveEvery every = {.time = std::chrono::milliseconds(100)};
+  const Outcome outcome =
+      run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every = every}, kNeverStop, [&](const Progress& progress) {
+        if (progress.global_step == 10) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      });
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_THAT(saved_steps(folder), IsSupersetOf({11, 100}));
+}
+
+/// Nothing is lost by a disk that is full for a while: the run goes on, and ends well when its last save succeeds.
+TEST(Trainer, ASaveThatFailsOnTheWayDoesNotEndTheRun) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path() + "/below"});
+  const std::filesystem::path below = folder.path() + "/below";
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 40}}, kNeverStop,
+                              [&](const Progress& progress) {
+                                if (progress.global_step == 30) std::filesystem::rename(below, folder.path() + "/away");
+                                if (progress.global_step == 79) std::this_thread::sleep_for(kLongerThanAWrite);
+                                if (progress.global_step == 79) std::filesystem::rename(folder.path() + "/away", below);
+                              });
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_THAT(saved_steps(below.string()), ElementsAre(100, 80));
+}
+
+TEST(Trainer, ALastSaveThatFailsIsTheRunsError) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path() + "/below"});
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1}, kNeverStop, [&](const Progress& progress) {
+    if (progress.global_step == 30) std::filesystem::rename(folder.path() + "/below", folder.path() + "/away");
+  });
+  EXPECT_FALSE(outcome.status.ok());
+  EXPECT_THAT(std::string(outcome.status.message()), AllOf(HasSubstr("below/gradrail-"), HasSubstr("No such file")));
 }
 
 TEST(Trainer, ServerThatGoesEndsTheRunWithItsError) {

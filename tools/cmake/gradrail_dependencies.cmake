@@ -38,6 +38,9 @@ if(GRADRAIL_GLOO_LIBRARY AND GRADRAIL_GLOO_HEADERS)
 endif()
 gradrail_feature(GLOO "a peer of `gradrail bench peers`" "${gloo_found}" "" "Gloo not found")
 
+pkg_check_modules(LIBZIP QUIET IMPORTED_TARGET libzip>=1.4)
+gradrail_feature(ZIP "`gradrail checkpoint export`" "${LIBZIP_FOUND}" "${LIBZIP_VERSION}" "libzip >= 1.4 not found")
+
 pkg_check_modules(LIBFABRIC QUIET IMPORTED_TARGET libfabric>=1.17)
 gradrail_feature(OFI "the ofi transport, a plug-in over libfabric" "${LIBFABRIC_FOUND}" "${LIBFABRIC_VERSION}"
                  "libfabric >= 1.17 not found")

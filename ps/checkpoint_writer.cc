@@ -1,0 +1,72 @@
+#include "ps/checkpoint_writer.h"
+
+#include <sys/resource.h>
+
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Where cores are few, shards and workers come first: nobody waits for a file.
+constexpr int kNiceness = 10;
+
+bool is_ready(const std::shared_future<absl::Status>& future, Duration patience) {
+  return future.wait_for(patience) == std::future_status::ready;
+}
+
+}  // namespace
+
+std::optional<std::vector<Checkpoint>> CheckpointWriter::take_memory() {
+  std::lock_guard lock(mutex_);
+  if (writing_.valid() && !is_ready(writing_, Duration::zero())) return std::nullopt;
+  return std::exchange(memory_, {});
+}
+
+std::vector<std::string> CheckpointWriter::write(const SavedSet& set, std::vector<Checkpoint> snapshots) {
+  std::vector<std::string> files;
+  for (const Checkpoint& snapshot : snapshots) files.push_back(path(snapshot));
+  std::lock_guard lock(mutex_);
+  last_ = set;
+  writing_ = std::async(std::launch::async, [this, snapshots = std::move(snapshots)]() mutable {
+               setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread, on Linux
+               absl::Status written = write_all(snapshots);
+               std::lock_guard memory_lock(mutex_);
+               memory_ = std::move(snapshots);
+               return written;
+             }).share();
+  return files;
+}
+
+std::optional<absl::Status> CheckpointWriter::outcome(const SavedSet& set, Duration patience) {
+  std::shared_future<absl::Status> writing;
+  {
+    std::lock_guard lock(mutex_);
+    if (set.global_step != last_.global_step || set.saved_us != last_.saved_us) {
+      return absl::NotFoundError(fmt::format(
+          "checkpoint of step {}: this ps task has not begun it, or has begun another since", set.global_step));
+    }
+    writing = writing_;
+  }
+  if (!writing.valid() || !is_ready(writing, patience)) return std::nullopt;
+  return writing.get();
+}
+
+absl::Status CheckpointWriter::write_all(const std::vector<Checkpoint>& snapshots) const {
+  for (const Checkpoint& snapshot : snapshots) {
+    CheckpointView view{.header = &snapshot.header, .parameters = snapshot.parameters, .state = {}};
+    for (const std::vector<float>& state : snapshot.state) view.state.emplace_back(state);
+    GRADRAIL_RETURN_IF_ERROR(write_checkpoint(path(snapshot), view));
+  }
+  return absl::OkStatus();
+}
+
+std::string CheckpointWriter::path(const Checkpoint& snapshot) const {
+  const CheckpointHeader& header = snapshot.header;
+  return fmt::format("{}/{}", folder_,
+                     checkpoint_file_name(header.global_step, header.saved_us, header.shard_index, header.shard_count));
+}
+
+}  // namespace gradrail::ps

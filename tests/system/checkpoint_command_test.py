@@ -1,0 +1,184 @@
+"""`gradrail checkpoint`: what is in a folder, whether it is whole, and out of it as NumPy arrays. Kept sets, restored onto
+other numbers of shards."""
+import ast
+import struct
+import subprocess
+import sys
+import unittest
+import zipfile
+
+import cluster
+import digits
+
+PARAMETERS = {"W1": (784, 100), "W2": (100, 10), "b1": (100,), "b2": (10,)}
+
+
+def read_npz(path):
+    """{name: (type, shape, bytes)} without NumPy."""
+    arrays = {}
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        for entry in archive.namelist():
+            data = archive.read(entry)
+            assert data[:8] == b"\x93NUMPY\x01\x00", entry
+            end = 10 + struct.unpack("<H", data[8:10])[0]
+            assert end % 64 == 0 and data[end - 1:end] == b"\n", entry
+            fields = ast.literal_eval(data[10:end].decode())
+            assert entry.endswith(".npy") and not fields["fortran_order"], entry
+            arrays[entry[:-4]] = (fields["descr"], fields["shape"], data[end:])
+    return arrays
+
+
+def numbers_of(path):
+    """The bytes behind the header of a checkpoint file; a small one's vectors are one chunk each, CRC32C behind it."""
+    data = path.read_bytes()
+    return data[28 + struct.unpack("<I", data[12:16])[0]:]
+
+
+def python_with_numpy():
+    for python in (sys.executable, "/usr/bin/python3"):
+        try:
+            if subprocess.run([python, "-c", "import numpy"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+                return python
+        except FileNotFoundError:
+            continue
+    return None
+
+
+class CheckpointCommand(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        self.saved = self.folder / "checkpoints"
+        (self.folder / "data").mkdir()
+        self.data = digits.write(self.folder / "data")
+
+    def run_digits(self, *flags):
+        task = self.train("--data_dir", self.data, "--mode", "sync", "--checkpoint_dir", self.saved, *flags)
+        self.assert_ends(task, cluster.GOOD)
+        return task
+
+    def checkpoint(self, *arguments, code=cluster.GOOD):
+        task = self.launch("checkpoint", [cluster.binary(), "checkpoint", *map(str, arguments)])
+        self.assertEqual(task.code(), code, task.transcript())
+        return task
+
+    def files(self):
+        return sorted(self.saved.glob("*.ckpt"))
+
+    def test_ls_says_what_is_there_and_what_is_missing(self):
+        self.run_digits("--epochs", 1, "--ps", 2)
+        self.run_digits("--epochs", 1, "--ps", 2, "--optimizer", "sgd")
+        self.run_digits("--epochs", 1, "--ps", 1)
+        files = self.files()
+        files[1].unlink()
+        files[2].write_bytes(b"no checkpoint at all")
+        (self.saved / (files[0].name.replace("0000000011-", "0000000005-") + ".tmp")).write_bytes(b"")
+        empty = self.folder / "empty"
+        empty.mkdir()
+        task = self.checkpoint("ls", self.saved, empty)
+        elements = "79510 elements in 4 tensors: W1 \\[784, 100\\], W2 \\[100, 10\\], b1 \\[100\\], b2 \\[10\\]"
+        self.assert_says(task, rf"^{self.saved}$", rf"^ +33 +1 +\d+ +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d +complete +sgd +{elements}$",
+                         rf"^ +22 +2 .* damaged: .*{files[2].name}: truncated", r"^ +11 +2 .*step 11 is incomplete: .*missing 1$",
+                         r"^unfinished: .*0000000005-.*\.tmp$", rf"^{empty}: holds no checkpoint$")
+
+    def test_verify_reads_every_byte(self):
+        self.run_digits("--epochs", 1, "--ps", 2)
+        self.run_digits("--epochs", 1, "--ps", 2)
+        self.assert_says(self.checkpoint("verify", self.saved), r"^step 22 is whole: \d+ bytes in 2 files$", r"^step 11 is whole")
+        good = [path.read_bytes() for path in self.files()]
+        for index in (0, 3):
+            damaged = bytearray(good[index])
+            damaged[len(damaged) // 2] ^= 1
+            self.files()[index].write_bytes(damaged)
+        task = self.checkpoint("verify", self.saved, code=cluster.FAILED)
+        for index in (0, 3):
+            self.assert_says(task, rf"^damaged: checkpoint {self.files()[index]}: chunk 0 of 1 \(parameters, .*CRC32C")
+        self.files()[0].write_bytes(good[0])
+        # What a killed run leaves is said; it is no damage.
+        self.files()[3].unlink()
+        self.assert_says(self.checkpoint("verify", self.saved), r"^step 22 is incomplete: .*missing 1$", r"^step 11 is whole")
+        self.files()[0].unlink()
+        self.assert_says(self.checkpoint("verify", self.saved, code=cluster.FAILED), "holds no whole checkpoint$")
+        nowhere = self.folder / "nowhere"
+        self.assert_says(self.checkpoint("verify", nowhere, code=cluster.CONFIGURATION), f"{nowhere}: No such file or directory")
+
+    def test_export_is_what_was_saved(self):
+        out = self.folder / "model.npz"
+        self.run_digits("--epochs", 1, "--ps", 2, "--optimizer", "adam")
+        self.assert_says(self.checkpoint("export", self.saved, "--out", out), r"model\.npz: 4 arrays of step 11$")
+        arrays = read_npz(out)
+        self.assertEqual({name: shape for name, (_, shape, _) in arrays.items()}, PARAMETERS)
+        self.assertEqual({type for type, _, _ in arrays.values()}, {"<f4"})
+        halves = [numbers_of(path) for path in self.files()]
+        vectors = [(len(half) - 3 * 4) // 3 for half in halves]  # parameters, m, v, a CRC32C each
+        self.assertEqual(b"".join(data for _, _, data in arrays.values()),
+                         b"".join(half[:size] for half, size in zip(halves, vectors)))
+        self.checkpoint("export", "--optimizer-state", "--out", out, self.saved)
+        arrays = read_npz(out)
+        for state, name in enumerate("mv", 1):
+            self.assertEqual(b"".join(arrays[f"{tensor}:{name}"][2] for tensor in PARAMETERS),
+                             b"".join(half[state * (size + 4):][:size] for half, size in zip(halves, vectors)))
+        self.assertEqual(arrays[":global_step"], ("<i8", (), struct.pack("<q", 11)))
+        python = python_with_numpy()
+        if python is None:
+            print("no Python here has NumPy: numpy.load() was not tried", flush=True)
+            return
+        script = "import numpy, sys; a = numpy.load(sys.argv[1]); print({name: a[name].shape for name in a}, a['W1'].tobytes().hex()[:64])"
+        told = subprocess.run([python, "-c", script, out], capture_output=True, text=True, check=True).stdout
+        shapes = {name: shape for name, (_, shape, _) in arrays.items()}
+        self.assertEqual(told, f"{shapes} {arrays['W1'][2].hex()[:64]}\n")
+
+    def test_export_of_the_newest_that_is_whole_or_of_a_step(self):
+        out = self.folder / "model.npz"
+        self.run_digits("--epochs", 1)
+        self.run_digits("--epochs", 1)
+        newest = self.files()[1]
+        self.checkpoint("export", self.saved, "--step", 11, "--out", out)
+        eleven = out.read_bytes()
+        newest.write_bytes(newest.read_bytes()[:-1])
+        self.assert_says(self.checkpoint("export", self.saved, "--out", out), rf"{newest.name}: truncated.*: going back to step 11$",
+                         "4 arrays of step 11$")
+        self.assertEqual(read_npz(out).keys(), PARAMETERS.keys())
+        out.write_bytes(eleven)
+        self.assert_says(self.checkpoint("export", self.saved, "--step", 22, "--out", out, code=cluster.CONFIGURATION),
+                         rf"{newest.name}: truncated")
+        self.assertEqual(out.read_bytes(), eleven, "a refused export leaves what was there")
+
+    def test_export_says_what_is_wrong(self):
+        self.run_digits("--epochs", 1)
+        for arguments, code, words in (
+                ((self.saved, self.saved, "--out", "x.npz"), cluster.CONFIGURATION, "takes one folder, not 2"),
+                ((self.saved, "--step", 7, "--out", "x.npz"), cluster.CONFIGURATION, "no complete set of step 7: no file"),
+                ((self.folder, "--out", "x.npz"), cluster.CONFIGURATION, f"{self.folder}: holds no checkpoint"),
+                ((self.saved, "--out", self.folder / "none/x.npz"), cluster.FAILED, "none/x.npz: .*No such file"),
+                ((self.saved,), cluster.USAGE, "--out")):
+            with self.subTest(arguments=arguments):
+                self.assert_says(self.checkpoint("export", *arguments, code=code), words)
+
+    def test_other_shards_go_on_from_what_was_kept(self):
+        """Several ps and shards, the last three sets kept; then other numbers of both, from the same folder."""
+        self.run_digits("--epochs", 2, "--ps", 2, "--shards", 2, "--save_steps", 4, "--keep", 3, "--optimizer", "adam")
+        self.checkpoint("verify", self.saved)
+        step, hashes = 22, set()
+        for cut in (["--ps", 3], ["--ps", 1, "--shards", 3], ["--ps", 2, "--shards", 2]):
+            copy = self.folder / "-".join(map(str, ["copy", *cut]))
+            subprocess.run(["cp", "-r", self.saved, copy], check=True)
+            original, self.saved = self.saved, copy
+            task = self.run_digits("--epochs", 1, "--keep", 3, "--optimizer", "adam", *cut)
+            self.assertTrue(task.has(rf"restored global step {step} from"), task.transcript())
+            self.assertTrue(task.has(rf"^Global-Step: {step + 11}$"), task.transcript())
+            hashes.add(cluster.hash_of(task))
+            verified = self.checkpoint("verify", self.saved)
+            self.assertEqual(len([line for line in verified.lines() if " is whole: " in line.text]), 3, verified.transcript())
+            self.saved = original
+        self.assertEqual(len(hashes), 1)
+
+
+if __name__ == "__main__":
+    if any("export" in argument for argument in sys.argv):
+        told = subprocess.run([cluster.binary(), "checkpoint", "export", ".", "--out", "x"], capture_output=True, text=True,
+                              check=False).stderr
+        if "without libzip" in told:
+            print("skipped: built without libzip")
+            sys.exit(77)
+    unittest.main()

@@ -1,0 +1,75 @@
+#include "worker/checkpoint_save.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace gradrail::worker {
+namespace {
+
+constexpr uint32_t kPatienceMs = 500;  // of one question: the end of this worker need not wait longer
+/// A disk that takes longer is not working, and a run that is over must end.
+constexpr auto kWriteDeadline = std::chrono::minutes(10);
+
+absl::Status wait_written(ControlLink& control, const ps::proto::CheckpointOutcomeRequest& request,
+                          const std::atomic<bool>& abandoned) {
+  const TimePoint deadline = Clock::now() + kWriteDeadline;
+  while (!abandoned) {
+    const absl::StatusOr<ps::proto::CheckpointOutcomeReply> reply = control.checkpoint_outcome(request);
+    if (!reply.ok()) return reply.status();
+    if (reply->written()) return absl::OkStatus();
+    if (Clock::now() >= deadline) {
+      return absl::DeadlineExceededError(
+          fmt::format("{} has not written its checkpoint in {} minutes: does its disk hang?", control.name(),
+                      kWriteDeadline.count()));
+    }
+  }
+  return absl::CancelledError("nobody waits for the checkpoint any more");
+}
+
+}  // namespace
+
+CheckpointSave::~CheckpointSave() { abandoned_ = true; }
+
+absl::Status CheckpointSave::begin(const ps::proto::Member& member) {
+  if (under_way()) return absl::FailedPreconditionError("the checkpoint before is still being written");
+  ps::proto::CheckpointRequest request;
+  *request.mutable_member() = member;
+  files_.clear();
+  for (const auto& control : controls_) {
+    const absl::StatusOr<ps::proto::CheckpointReply> reply = control->checkpoint(request);
+    if (!reply.ok()) return reply.status();
+    // Updates of others arrive between two tasks' answers: the first one names the set, else it would never be whole.
+    request.set_global_step(reply->global_step());
+    request.set_saved_us(reply->saved_us());
+    files_.insert(files_.end(), reply->files().begin(), reply->files().end());
+  }
+  ps::proto::CheckpointOutcomeRequest question;
+  *question.mutable_member() = member;
+  question.set_global_step(request.global_step());
+  question.set_saved_us(request.saved_us());
+  question.set_patience_ms(kPatienceMs);
+  outcome_ = std::async(std::launch::async, [this, question] { return watch(question); });
+  return absl::OkStatus();
+}
+
+bool CheckpointSave::under_way() const {
+  return outcome_.valid() && outcome_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointSave::finish() {
+  if (!outcome_.valid()) return std::vector<std::string>{};
+  const absl::Status outcome = outcome_.get();
+  if (!outcome.ok()) return outcome;
+  return std::exchange(files_, {});
+}
+
+absl::Status CheckpointSave::watch(ps::proto::CheckpointOutcomeRequest request) const {
+  for (const auto& control : controls_) GRADRAIL_RETURN_IF_ERROR(wait_written(*control, request, abandoned_));
+  request.set_all_written(true);
+  return controls_.empty() ? absl::OkStatus() : wait_written(*controls_.front(), request, abandoned_);
+}
+
+}  // namespace gradrail::worker
