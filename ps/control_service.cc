@@ -34,6 +34,7 @@ ControlService::ControlService(Server::Options options, std::string checkpoint_f
                                std::vector<std::unique_ptr<Shard>>& shards)
     : options_(std::move(options)),
       checkpoint_folder_(std::move(checkpoint_folder)),
+      process_(random_bits()),
       shards_(shards),
       writer_(options_.checkpoint_dir),
       coordinator_({.worker_names = options_.worker_names,
@@ -49,6 +50,7 @@ grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::Describ
   reply->set_host_id(transport::host_id());
   reply->set_checkpoint_folder(checkpoint_folder_);
   reply->set_on_gpu(options_.device != "host");
+  reply->set_process(process_);
   for (const Shard::Endpoint& endpoint : shards_[0]->endpoints()) {
     proto::DescribeReply::Transport* transport = reply->add_transports();
     transport->set_name(endpoint.transport);
@@ -88,7 +90,7 @@ absl::Status ControlService::join(const proto::JoinRequest& request, proto::Join
   }
   reply.set_initialised(initialised);
   reply.set_first_step(agreed_->training.mode.waits() ? next_step : 1);
-  reply.set_base_step(agreed_->training.mode.sums() ? began_from_.global_step() : 0);
+  reply.set_base_step(agreed_->run_base);
   {
     std::lock_guard lock(mutex_);
     reply.set_chief(coordinator_.chief());
@@ -118,8 +120,44 @@ absl::Status ControlService::agree(const proto::JoinRequest& request) {
     return absl::InvalidArgumentError(
         fmt::format("worker {} cannot join: there may be {} workers", request.member().task_index(), kMaxWorkers));
   }
-  if (agreed_.has_value()) GRADRAIL_RETURN_IF_ERROR(compare(request, schema, *training));
+  if (agreed_.has_value()) {
+    GRADRAIL_RETURN_IF_ERROR(compare(request, schema, *training));
+    GRADRAIL_RETURN_IF_ERROR(check_group(request));
+  }
   return agreed_.has_value() ? absl::OkStatus() : set_up(request, schema, *training);
+}
+
+absl::Status ControlService::check_group(const proto::JoinRequest& request) {
+  if (request.group() == agreed_->group) return absl::OkStatus();
+  const bool comes_from_here = request.has_left_group() &&
+                               (request.left_group() == agreed_->group || past_groups_.contains(request.left_group()));
+  if (comes_from_here && !past_groups_.contains(request.group())) {
+    regroup();
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(
+      "this ps task runs together with other parameter servers than this worker has found: either the lists of servers "
+      "differ, or one of them has just been started again");
+}
+
+/// A ps of this run was lost and is back without what it had: all tasks go back to one checkpoint, or to nothing.
+void ControlService::regroup() {
+  constexpr const char* kCause = "a parameter server was lost, and all begin again from one checkpoint";
+  std::vector<Coordinator::Member> members;
+  {
+    std::lock_guard lock(mutex_);
+    members = coordinator_.live();
+    for (const Coordinator::Member& member : members)
+      coordinator_.away(member.worker, member.incarnation, kCause, Clock::now());
+  }
+  changed_.notify_all();
+  spdlog::warn("{}", kCause);
+  for (const auto& shard : shards_) {
+    for (const Coordinator::Member& member : members) shard->cut_off(member.worker, member.incarnation);
+  }
+  past_groups_.insert(agreed_->group);
+  agreed_.reset();
+  began_from_.Clear();
 }
 
 absl::Status ControlService::compare(const proto::JoinRequest& request, const Schema& schema,
@@ -163,7 +201,15 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
     began_from_.set_global_step((*restored)->header.global_step);
     began_from_.set_saved_us((*restored)->header.saved_us);
   }
-  agreed_ = {.schema = schema, .training = training, .map = *std::move(map), .first_shard = request.first_shard()};
+  const auto restored_step = static_cast<int64_t>(began_from_.global_step());
+  agreed_ = {.schema = schema,
+             .training = training,
+             .map = *std::move(map),
+             .first_shard = request.first_shard(),
+             .group = request.group(),
+             .run_base = !training.mode.sums()      ? 0
+                         : request.has_left_group() ? request.run_base()
+                                                    : restored_step};
   return absl::OkStatus();
 }
 
@@ -284,6 +330,16 @@ grpc::Status ControlService::Stats(grpc::ServerContext*, const proto::StatsReque
 
 grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveRequest* request, proto::LeaveReply*) {
   const proto::Member& member = request->member();
+  if (request->returns()) {
+    {
+      std::lock_guard lock(mutex_);
+      coordinator_.away(member.task_index(), member.incarnation(), "it looks for a parameter server that it has lost",
+                        Clock::now());
+    }
+    changed_.notify_all();
+    for (const auto& shard : shards_) shard->dismiss(member.task_index(), member.incarnation());
+    return grpc::Status::OK;
+  }
   if (!request->failed().empty()) {
     declare_lost({member.task_index(), member.incarnation(), request->failed()});
     return grpc::Status::OK;

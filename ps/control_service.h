@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,8 @@ class ControlService final : public proto::Control::Service {
   };
   absl::Status join(const proto::JoinRequest& request, proto::JoinReply& reply);
   absl::Status agree(const proto::JoinRequest& request);
+  absl::Status check_group(const proto::JoinRequest& request);
+  void regroup();
   absl::Status compare(const proto::JoinRequest& request, const Schema& schema, const Training& training) const;
   absl::Status set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training);
   absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restore(const proto::JoinRequest& request, const Schema& schema,
@@ -67,6 +70,7 @@ class ControlService final : public proto::Control::Service {
 
   const Server::Options options_;
   const std::string checkpoint_folder_;
+  const uint64_t process_;
   std::vector<std::unique_ptr<Shard>>& shards_;
   CheckpointWriter writer_;
 
@@ -76,9 +80,12 @@ class ControlService final : public proto::Control::Service {
     Training training;
     ShardMap map;
     uint32_t first_shard = 0;
+    uint64_t group = 0;    ///< of ps processes
+    int64_t run_base = 0;  ///< sync, backup: version at which the run's first step began
   };
   std::optional<Agreed> agreed_;  ///< under setup_mutex_
   proto::BeganFrom began_from_;   ///< under setup_mutex_
+  std::set<uint64_t> past_groups_;  ///< under setup_mutex_: that have been left
 
   std::mutex mutex_;
   std::condition_variable changed_;

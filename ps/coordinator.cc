@@ -23,6 +23,7 @@ absl::Status Coordinator::join(WorkerIndex worker, uint64_t incarnation, const s
   }
   // The same incarnation again is one that was not sure to have been heard.
   if (find_live(worker, incarnation) == nullptr) ++epoch_;
+  incarnations_.insert(incarnation);
   workers_[worker] = {.incarnation = incarnation,
                       .name = name,
                       .phase = Phase::live,
@@ -34,8 +35,12 @@ absl::Status Coordinator::join(WorkerIndex worker, uint64_t incarnation, const s
 
 absl::Status Coordinator::heard(WorkerIndex worker, uint64_t incarnation, TimePoint now) {
   Worker* member = find_live(worker, incarnation);
+  if (!incarnations_.contains(incarnation))
+    return absl::UnavailableError(fmt::format("it was started again, and has not heard of worker {} yet", worker));
   if (member == nullptr) {
     const auto found = workers_.find(worker);
+    if (found != workers_.end() && found->second.incarnation == incarnation && found->second.phase == Phase::away)
+      return absl::UnavailableError(found->second.cause);
     const bool was_lost =
         found != workers_.end() && found->second.incarnation == incarnation && found->second.phase == Phase::lost;
     return absl::NotFoundError(fmt::format("worker {} is not a member any more ({})", worker,
@@ -59,12 +64,23 @@ bool Coordinator::lost(WorkerIndex worker, uint64_t incarnation, const std::stri
   member->phase = Phase::lost;
   member->cause = cause;
   last_loss_ = fmt::format("worker {} ({}) was lost: {}", worker, member->name, cause);
-  lost_at_ = now;
+  deserted_at_ = now + options_.return_limit;
   ++epoch_;
   const size_t left = live_count() + never_joined().size();
   if (left < options_.min_workers && options_.min_workers > 1)
     give_up(fmt::format("{}; {} of the {} workers that --min_workers asks for are left", last_loss_, left,
                         options_.min_workers));
+  return true;
+}
+
+bool Coordinator::away(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now) {
+  Worker* member = find_live(worker, incarnation);
+  if (member == nullptr) return false;
+  member->phase = Phase::away;
+  member->cause = cause;
+  last_loss_ = fmt::format("worker {} ({}) did not come back: {}", worker, member->name, cause);
+  deserted_at_ = now + options_.away_limit;
+  ++epoch_;
   return true;
 }
 
@@ -82,6 +98,14 @@ std::vector<Coordinator::Member> Coordinator::silent(TimePoint now) const {
     }
   }
   return found;
+}
+
+std::vector<Coordinator::Member> Coordinator::live() const {
+  std::vector<Member> members;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.phase == Phase::live) members.push_back({index, worker.incarnation});
+  }
+  return members;
 }
 
 std::vector<WorkerIndex> Coordinator::missing_at(const std::string& name, uint64_t generation, bool live_only) const {
@@ -148,7 +172,7 @@ size_t Coordinator::live_count() const {
 
 void Coordinator::give_up_deserted(TimePoint now) {
   if (last_loss_.empty() || live_count() > 0 || !never_joined().empty()) return;
-  if (now - lost_at_ > options_.return_limit) give_up(fmt::format("{}, and nobody is left", last_loss_));
+  if (now > deserted_at_) give_up(fmt::format("{}, and nobody is left", last_loss_));
 }
 
 bool Coordinator::finished() const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,10 @@ class Coordinator {
     std::vector<std::string> worker_names;  ///< of the cluster specification, in task order
     Duration silence_limit = std::chrono::seconds(4);
     uint32_t min_workers = 1;  ///< the run is given up when a loss leaves fewer, those counted who are still to come
-    /// How long a run waits for somebody to come back when the last worker was lost.
+    /// How long a run waits for somebody to come back when the last worker was lost …
     Duration return_limit = std::chrono::seconds(30);
+    /// … or has gone to look for a ps that was lost.
+    Duration away_limit = std::chrono::seconds(300);
   };
   explicit Coordinator(Options options) : options_(std::move(options)) {}
 
@@ -36,11 +39,15 @@ class Coordinator {
   absl::Status join(WorkerIndex worker, uint64_t incarnation, const std::string& name, TimePoint now);
 
   /// Any sign of life. NOT_FOUND: not a live member (was declared lost, has left, or another incarnation took over).
+  /// UNAVAILABLE: it was sent away to come back, or has never been here: it knows a ps that has died.
   absl::Status heard(WorkerIndex worker, uint64_t incarnation, TimePoint now);
 
   void leave(WorkerIndex worker, uint64_t incarnation);
   /// False when it was not a live member.
   bool lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);
+
+  /// The worker joins again when a ps that it has lost is back. False when it was not a live member.
+  bool away(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);
 
   /// Aborts the run, in any mode, unless that has happened before. False then.
   bool give_up(const std::string& cause);
@@ -49,6 +56,7 @@ class Coordinator {
     WorkerIndex worker = 0;
     uint64_t incarnation = 0;
   };
+  std::vector<Member> live() const;
   /// Live members unheard of for longer than the limit; the caller declares them lost.
   std::vector<Member> silent(TimePoint now) const;
 
@@ -75,7 +83,7 @@ class Coordinator {
   std::vector<std::string> never_joined() const;
 
  private:
-  enum class Phase : uint8_t { live, left, lost };
+  enum class Phase : uint8_t { live, left, lost, away };
   struct Worker {
     uint64_t incarnation = 0;
     std::string name;
@@ -89,9 +97,10 @@ class Coordinator {
 
   Options options_;
   std::map<WorkerIndex, Worker> workers_;
+  std::set<uint64_t> incarnations_;  ///< that have joined
   uint64_t epoch_ = 0;
   std::string last_loss_;  ///< of the last worker that went; "" when it said goodbye
-  TimePoint lost_at_;
+  TimePoint deserted_at_;  ///< when nobody has come back by then
   std::string aborted_;
 };
 

@@ -118,8 +118,9 @@ void Shard::run() {
 
 absl::Status Shard::set_up(Setup setup) {
   absl::StatusOr<absl::Status> done = on_owner([this, setup = std::move(setup)]() -> absl::Status {
-    // Again when the first worker's set-up failed at another shard; then nobody has been admitted here yet.
+    // Again when the first worker's set-up failed at another shard, or everybody begins again: nobody is admitted here.
     GRADRAIL_CHECK(tokens_.empty());
+    drop_all_greeted();
     parameters_regions_.clear();
     gpu_regions_.clear();
     is_set_up_ = false;
@@ -178,6 +179,15 @@ void Shard::forget(WorkerIndex worker, uint64_t incarnation) {
     if (peer->worker == worker && peer->incarnation == incarnation) theirs.push_back(peer.get());
   }
   for (ShardPeer* peer : theirs) drop(peer);
+}
+
+/// What they have belongs to the store, which goes.
+void Shard::drop_all_greeted() {
+  std::vector<ShardPeer*> greeted;
+  for (const auto& [connection, peer] : peers_) {
+    if (peer->phase != ShardPeer::Phase::greeting) greeted.push_back(peer.get());
+  }
+  for (ShardPeer* peer : greeted) drop(peer);
 }
 
 void Shard::cut_off(WorkerIndex worker, uint64_t incarnation) {

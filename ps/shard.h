@@ -116,6 +116,7 @@ class Shard {
   void run_tasks();
   Duration patience() const;
   void forget(WorkerIndex worker, uint64_t incarnation);
+  void drop_all_greeted();
   absl::Status take_snapshot(Checkpoint& copy);
 
   // shard_peers.cc: data connections

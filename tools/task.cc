@@ -257,6 +257,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
        .bind_host = *source,
        .wait = wait_policy(plan, options),
        .join_timeout = std::chrono::seconds(options.flags.join_timeout_s),
+       // Nobody starts a local cluster's ps again.
+       .rejoin_timeout = std::chrono::seconds(options.local ? 0 : options.flags.rejoin_secs),
        .notice = nullptr,
        .device = *std::move(device),
        .gpu_ways = model->devices->ways(),

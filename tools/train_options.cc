@@ -290,6 +290,8 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
                    "print where everything goes, and why");
   add("join_timeout_s", flags.join_timeout_s, "how long a worker waits for the parameter servers to come up");
   add("silence_limit_s", flags.silence_limit_s, "ps: a worker unheard of for so long is lost");
+  add("rejoin_secs", flags.rejoin_secs,
+      "how long a worker waits for a parameter server that was lost to be started again; 0: not at all");
   add("min_workers", flags.min_workers, "ps: the run is given up when a loss leaves fewer workers");
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
   add("ps_hosts", flags.ps_hosts, "comma-separated host:port list, instead of --cluster");

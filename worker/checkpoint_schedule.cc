@@ -34,6 +34,7 @@ void CheckpointSchedule::take_outcome() {
   pending_ = false;
   const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();
   if (!files.ok()) return failed(files.status());
+  if (files->empty()) return;  // a ps was lost meanwhile, and with it who could have said
   spdlog::info("saved {}", fmt::join(*files, ", "));
 }
 

@@ -63,6 +63,8 @@ struct ClientOptions {
   std::string bind_host;  ///< this host's address for network connections; "": the kernel's choice
   transport::WaitPolicy wait;
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up
+  /// How long a ps that was lost is waited for, to be started again; zero: not at all.
+  Duration rejoin_timeout = Duration::zero();
   std::function<void(const std::string&)> notice;    ///< told every 10 s for whom this worker waits
   DeviceMemory device;                               ///< where variables are at home
   /// What to try with each shard, in this order, before staging.
@@ -92,6 +94,8 @@ struct ClientStats {
   transport::RegistrationBudget registered;
   uint64_t moves = 0;    ///< paths lost in mid-run and replaced by another
   uint64_t returns = 0;  ///< moves back to a better path
+  uint64_t rejoins = 0;  ///< a ps was lost, and came back
+  uint64_t redone = 0;   ///< steps of this worker that were done once more after that
   uint64_t flushes = 0;  ///< of what network devices wrote into GPU memory, where a device asks for it
 };
 
@@ -107,6 +111,9 @@ struct ClientStats {
 /// Paths    A data connection that dies while the control plane lives is replaced: by the next transport of the order
 ///          that works, or the same again; what was under way is repeated and counts once. Later the better path is
 ///          tried again, beside the one in use.
+/// Servers  A ps that was lost and is started again is waited for (rejoin_timeout): all ps tasks then begin from one
+///          checkpoint, or, when there is none, from the chief's copy of the parameters; wait() leads back to the steps
+///          that are to be done once more, which position() tells.
 /// Members  Workers come and go while others go on; a worker that was lost comes back by joining anew. The chief is the
 ///          lowest worker that is live, or of the cluster specification and still to come.
 /// Errors   UNAVAILABLE: a ps was lost (the run may be tried again). ABORTED: the ps gave the run up and says why, or

@@ -225,13 +225,19 @@ void Client::Impl::progress() {
 }
 
 absl::Status Client::Impl::wait() {
+  if (may_rejoin()) return rejoin();
   if (!exchanging_) return failure();
   transport::Completion completions[32];
   TimePoint notice_at = exchange_start_ + kNoticeEvery;
   gpu::WaitInTurns staging_wait;
   while (outstanding_ > 0) {
+    if (may_rejoin()) return rejoin();
     GRADRAIL_RETURN_IF_ERROR(failure());
-    if (link_lost_) GRADRAIL_RETURN_IF_ERROR(move_lost_links());
+    if (link_lost_) {
+      const absl::Status moved = move_lost_links();
+      if (may_rejoin()) return rejoin();
+      GRADRAIL_RETURN_IF_ERROR(moved);
+    }
     if (kind_ == ps::ArrivalKind::pull && !initialised_ && is_chief()) offer_instead();
     if (!backlog_.empty()) post_backlog();
     const bool staging = send_staged();
@@ -264,6 +270,7 @@ absl::Status Client::Impl::finish() {
   ++stats_.exchange_count;
   stats_.wait_ns += waited_ns_;
   if (dropped_bucket_) catch_up();
+  remember_version();
   return absl::OkStatus();
 }
 

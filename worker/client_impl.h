@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,15 +44,15 @@ class Client::Impl {
   /// Workers that have not joined yet are waited for until then.
   absl::Status barrier(const std::string& name, TimePoint absent_until);
   bool saves_checkpoints() const { return saves_checkpoints_; }
-  absl::Status begin_checkpoint() { return save_.begin(member()); }
-  bool checkpoint_under_way() const { return save_.under_way(); }
-  absl::StatusOr<std::vector<std::string>> finish_checkpoint() { return save_.finish(); }
+  absl::Status begin_checkpoint() { return save_->begin(member()); }
+  bool checkpoint_under_way() const { return save_->under_way(); }
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint() { return save_->finish(); }
   absl::Status leave(const std::string& failed = "");
   absl::Span<float> parameters(size_t tensor_index) { return view(parameters_, tensor_index); }
   absl::Span<float> gradients(size_t tensor_index) { return view(gradients_, tensor_index); }
   const ps::Schema& schema() const { return schema_; }
   uint64_t global_step() const;
-  uint64_t position() const { return step_ - base_step_; }
+  uint64_t position() const { return step_ - static_cast<uint64_t>(base_step_); }
   bool is_chief() const { return chief_.load(std::memory_order_relaxed) == options_.task_index; }
   ClientStats stats() const;
   std::vector<Mark> marks() const { return recorder_.marks(); }
@@ -60,11 +61,21 @@ class Client::Impl {
  private:
   // client_join.cc
   absl::Status allocate();
+  absl::Status join_cluster(TimePoint deadline);
   absl::Status describe_all(TimePoint deadline);
   absl::Status join_all(TimePoint deadline);
   ps::proto::JoinRequest join_request(uint32_t first_shard) const;
   void count_tensors(ShardLink& link);
   absl::Status connect_all(TimePoint deadline);
+
+  // client_rejoin.cc
+  bool may_rejoin();
+  absl::Status rejoin();
+  absl::Status rejoin_once(TimePoint deadline);
+  void let_go();
+  void go_back(uint64_t had_position, bool came_back_empty);
+  void remember_version();
+  uint64_t position_at(uint64_t version) const;
 
   // client_paths.cc
   absl::Status connect(ShardLink& link, TimePoint deadline);
@@ -126,15 +137,17 @@ class Client::Impl {
   ClientOptions options_;
   ps::Schema schema_;
   std::vector<uint64_t> tensor_first_;  ///< element each tensor begins at; one more at the end
-  uint64_t incarnation_ = 0;
   ps::ShardMap map_;
   SharedMemory parameters_;
   SharedMemory gradients_;
   std::unique_ptr<GpuVariables> gpu_;  ///< where variables are at home; null: in the memory above
   bool saves_checkpoints_ = true;
   bool a_shard_is_on_gpu_ = false;
-  bool initialised_ = true;          ///< false: the chief must offer values
-  std::vector<std::string> tokens_;  ///< per ps task
+  bool initialised_ = true;             ///< false: the chief must offer values
+  std::vector<std::string> tokens_;     ///< per ps task
+  uint64_t group_ = 0;                  ///< of the ps processes found
+  std::optional<uint64_t> left_group_;  ///< that this worker comes from
+  uint64_t incarnation_ = 0;
 
   // Any thread.
   std::atomic<bool> failed_ = false;
@@ -151,8 +164,16 @@ class Client::Impl {
   TimePoint next_come_back_ = TimePoint::max();   ///< when to look for better paths again
   std::vector<std::vector<ShardLink*>> touched_;  ///< per tensor: links with buckets that overlap it
   ps::ArrivalKind kind_{};
-  uint64_t step_ = 0;            ///< of the exchange under way or last done
-  uint64_t base_step_ = 0;       ///< where this run's steps begin
+  uint64_t step_ = 0;      ///< of the exchange under way or last done
+  int64_t base_step_ = 0;  ///< where this run's steps begin
+  bool rejoining_ = false;
+  /// async, ssp: what this worker had done when it saw a version, to know what is lost with later ones.
+  struct Seen {
+    uint64_t version = 0;
+    uint64_t position = 0;
+  };
+  std::vector<Seen> seen_;
+  uint64_t seen_every_ = 1;      ///< steps between two of them
   uint64_t waited_ns_ = 0;       ///< in this exchange: of the bucket that waited longest
   bool dropped_bucket_ = false;  ///< in this exchange
   bool started_ = false;         ///< holds parameters to compute gradients on
@@ -177,7 +198,7 @@ class Client::Impl {
   FlightRecorder recorder_;
 
   std::vector<std::unique_ptr<ControlLink>> controls_;  ///< behind all that its heartbeats reach by fail()
-  CheckpointSave save_{controls_};                      ///< last: its thread uses controls_
+  std::optional<CheckpointSave> save_{controls_};       ///< last: its thread uses controls_
 };
 
 }  // namespace gradrail::worker

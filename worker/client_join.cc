@@ -12,6 +12,12 @@
 #include "worker/client_impl.h"
 
 namespace gradrail::worker {
+namespace {
+
+constexpr uint64_t kMixing = 0x9e3779b97f4a7c15;  // odd, without a pattern
+constexpr auto kRejoinAttempt = std::chrono::seconds(5);
+
+}  // namespace
 
 Client::Impl::Impl(ClientOptions options, ps::Schema schema)
     : options_(std::move(options)),
@@ -34,9 +40,14 @@ absl::Status Client::Impl::join() {
   const TimePoint now = Clock::now();
   const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
   GRADRAIL_RETURN_IF_ERROR(allocate());
+  return join_cluster(deadline);
+}
+
+absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(describe_all(deadline));
   GRADRAIL_RETURN_IF_ERROR(check_one_checkpoint_folder(controls_));
-  GRADRAIL_RETURN_IF_ERROR(join_all(deadline));
+  // One of several ps tasks may have been started again since it was described: soon look once more.
+  GRADRAIL_RETURN_IF_ERROR(join_all(rejoining_ ? std::min(deadline, Clock::now() + kRejoinAttempt) : deadline));
   GRADRAIL_RETURN_IF_ERROR(connect_all(deadline));
   return failure();
 }
@@ -71,6 +82,7 @@ absl::Status Client::Impl::describe_all(TimePoint deadline) {
     controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], options_.notice, options_.stop));
     const absl::StatusOr<ps::proto::DescribeReply> reply = controls_[i]->describe(deadline);
     if (!reply.ok()) return reply.status();
+    group_ = (group_ ^ reply->process()) * kMixing;
     a_shard_is_on_gpu_ = a_shard_is_on_gpu_ || reply->on_gpu();
     std::vector<transport::PeerTransport> theirs;
     for (const auto& transport : reply->transports()) theirs.push_back({transport.name(), transport.refused()});
@@ -126,6 +138,11 @@ ps::proto::JoinRequest Client::Impl::join_request(uint32_t first_shard) const {
                                               .agreement = options_.agreement});
   request.set_first_shard(first_shard);
   request.set_total_shards(map_.shard_count());
+  request.set_group(group_);
+  if (left_group_.has_value()) {
+    request.set_left_group(*left_group_);
+    request.set_run_base(base_step_);
+  }
   return request;
 }
 

@@ -120,8 +120,12 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
     ps::proto::JoinReply reply;
     const grpc::Status status = stub_->Join(&context, request, &reply);
     if (status.ok()) return reply;
-    const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS;
-    if (!in_the_way || Clock::now() >= deadline || asked_to_stop()) return explain(status);
+    const bool other_group = status.error_code() == grpc::StatusCode::OUT_OF_RANGE;
+    const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
+    if (!in_the_way || Clock::now() >= deadline || asked_to_stop()) {
+      const absl::Status why = explain(status);
+      return other_group ? absl::FailedPreconditionError(why.message()) : why;
+    }
     if (!said) notice_(fmt::format("waiting to join {}: {}", name_, status.error_message()));
     said = true;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -174,6 +178,16 @@ absl::Status ControlLink::leave(const ps::proto::Member& member, const std::stri
   ps::proto::LeaveReply reply;
   const grpc::Status status = stub_->Leave(&context, request, &reply);
   return status.ok() ? absl::OkStatus() : explain(status);
+}
+
+void ControlLink::leave_to_return(const ps::proto::Member& member) {
+  grpc::ClientContext context;
+  set_deadline(context, std::chrono::seconds(1));
+  ps::proto::LeaveRequest request;
+  *request.mutable_member() = member;
+  request.set_returns(true);
+  ps::proto::LeaveReply reply;
+  stub_->Leave(&context, request, &reply);
 }
 
 absl::Status ControlLink::why_dismissed(const ps::proto::Member& member) {

@@ -34,7 +34,8 @@ class ControlLink {
   absl::StatusOr<ps::proto::DescribeReply> describe(TimePoint deadline);
   /// Identity of the task's checkpoint folder, known after describe(); "" when it was given none.
   const std::string& checkpoint_folder() const { return checkpoint_folder_; }
-  /// Tries again while an earlier incarnation of this worker has not been noticed to be gone.
+  /// Tries again while an earlier incarnation of this worker has not been noticed to be gone, or this task knows other
+  /// parameter servers.
   absl::StatusOr<ps::proto::JoinReply> join(const ps::proto::JoinRequest& request, TimePoint deadline);
   /// One round; complete or not.
   absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
@@ -45,6 +46,8 @@ class ControlLink {
       const ps::proto::CheckpointOutcomeRequest& request);
   /// `failed`: why this worker cannot go on, so that sync does not go on without it; "": goodbye.
   absl::Status leave(const ps::proto::Member& member, const std::string& failed);
+  /// Goodbye for a while: this worker looks for a ps that it has lost. Does not wait long for one that is gone itself.
+  void leave_to_return(const ps::proto::Member& member);
   /// After a data connection ended: whether that was the ps' decision, and why (ABORTED). OK: it did not say.
   absl::Status why_dismissed(const ps::proto::Member& member);
 

@@ -33,14 +33,6 @@ def processes_of_session(session):
     return names
 
 
-def wait_until(condition, within, what):
-    deadline = time.monotonic() + within
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within:.1f} s: {what()}")
-        time.sleep(0.02)
-
-
 class BenchTest(cluster.ClusterTest):
     def bench(self, *arguments, code=cluster.GOOD, environment=None):
         ran = subprocess.run([cluster.binary(), "bench", *map(str, arguments)], capture_output=True, text=True,
@@ -139,7 +131,7 @@ class Ends(BenchTest):
 
     def assert_ended(self, task, since, code):
         self.assertEqual(task.code(10 * cluster.PATIENCE), code, task.transcript())
-        wait_until(lambda: not processes_of_session(task.pid), self.WITHIN * cluster.PATIENCE,
+        cluster.wait_until(lambda: not processes_of_session(task.pid), self.WITHIN * cluster.PATIENCE,
                    lambda: f"left: {processes_of_session(task.pid)}")
         self.assertLess(time.monotonic() - since, 2 * self.WITHIN * cluster.PATIENCE)
 
@@ -153,7 +145,7 @@ class Ends(BenchTest):
 
         before = set(os.listdir("/dev/shm"))  # numbers of processes come again, and a SIGKILL leaves what had them
         task = self.start(*arguments, "--rounds", 100)
-        wait_until(is_running, cluster.START, lambda: f"{running} does not run\n{task.transcript()}")
+        cluster.wait_until(is_running, cluster.START, lambda: f"{running} does not run\n{task.transcript()}")
         task.signal(number)
         self.assert_ended(task, time.monotonic(), code)
         left = [name for name in set(os.listdir("/dev/shm")) - before

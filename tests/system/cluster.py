@@ -159,6 +159,15 @@ class Task:
         self._reader.join(5)
 
 
+def wait_until(condition, within, what):
+    """`what()` says what there is instead."""
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within:.1f} s: {what()}")
+        time.sleep(0.02)
+
+
 class ClusterTest(unittest.TestCase):
     """Starts tasks, and ends whatever is left of them when the test is over."""
 

@@ -7,7 +7,7 @@ import unittest
 
 import cluster
 
-LONG = ["--epochs", 100000]
+LONG = ["--epochs", 100000, "--rejoin_secs", 0]  # a ps that is gone stays away: restart_test.py has the others
 # What people are promised, and what a busy machine adds to it.
 NOTICED = 5 * cluster.PATIENCE + 3
 SILENCE = 2

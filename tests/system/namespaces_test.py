@@ -108,7 +108,7 @@ class FourHosts(cluster.ClusterTest):
                          says=[r"transport shm refused: not on the same host", "fallback is forbidden"])
 
     def test_cut_cable(self):
-        ps, workers = self.start_all("--epochs", 100000, "--silence_limit_s", 3)
+        ps, workers = self.start_all("--epochs", 100000, "--silence_limit_s", 3, "--rejoin_secs", 0)
         for worker in workers:
             worker.wait_for(r"Step: \d+")
         ip("-n", self.switch, "link", "set", "port2", "down")  # worker 1's

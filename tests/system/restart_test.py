@@ -1,0 +1,128 @@
+"""Parameter servers that die and are started again while their workers live."""
+import re
+import signal
+import unittest
+
+import cluster
+import digits
+
+NOTICED = 5 * cluster.PATIENCE + 3
+
+
+def position(worker):
+    """(epoch, batch) of the last line about a step."""
+    return [tuple(map(int, found)) for found in re.findall(r"Epoch: +(\d+),  Batch: +(\d+) of", worker.text())][-1]
+
+
+class Restarted(cluster.ClusterTest):
+    EPOCHS = 400  # long enough for a loss and what follows from it
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "data").mkdir()
+        self.data = digits.write(self.folder / "data")
+
+    def start(self, *flags, ps=1, workers=2, saves=True):
+        self.saved = self.folder / "checkpoints"
+        keeps = ["--checkpoint_dir", self.saved, "--save_steps", 50] if saves else []
+        servers, started = self.start_cluster(workers, "--epochs", self.EPOCHS, "--data_dir", self.data, *keeps, *flags,
+                                              ps=ps, model="mlp")
+        for worker in started:
+            worker.wait_for(r"Step: \d+")
+        return servers, started
+
+    def start_ps(self, index):
+        return self.train(*self.common_flags, "--job_name", "ps", "--task_index", index, name=f"ps/{index} again")
+
+    def wait_for_a_checkpoint(self):
+        cluster.wait_until(lambda: any(self.saved.glob("*.ckpt")), cluster.START, lambda: "no checkpoint")
+
+    def assert_came_back(self, workers):
+        for worker in workers:
+            worker.wait_for(r"parameter server \d \(.*\) was lost: .*; waiting up to 60 s for it to come back", NOTICED)
+            worker.wait_for(r"all parameter servers are back: global step \d+ where it was \d+; \d+ steps of this worker",
+                            cluster.START)
+
+    def test_sync_ends_in_the_same_bits(self):
+        whole = None
+        for transport in ("shm", "tcp"):
+            for ps in (1, 2):
+                with self.subTest(transport=transport, ps=ps):
+                    flags = ["--mode", "sync", "--optimizer", "adam", "--transport", transport]
+                    if whole is None:
+                        (server,), workers = self.start(*flags, saves=False)
+                        for task in (*workers, server):
+                            self.assert_ends(task, cluster.GOOD)
+                        whole = cluster.hash_of(workers[0])
+                    self.folder = self.folder / f"{transport}-{ps}"
+                    self.folder.mkdir()
+                    servers, workers = self.start(*flags, ps=ps)
+                    self.wait_for_a_checkpoint()
+                    servers[-1].signal(signal.SIGKILL)
+                    servers[-1].code()
+                    servers[-1] = self.start_ps(ps - 1)
+                    self.assert_came_back(workers)
+                    for task in (*workers, *servers):
+                        self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+                    self.assertRegex(workers[0].text(), r"Rejoined: 1 times .*, \d+ steps done once more")
+                    self.assertEqual(cluster.hash_of(workers[0]), whole)
+
+    def test_other_modes_go_on_too(self):
+        for mode in ("async", "ssp:3", "backup:1"):
+            with self.subTest(mode=mode):
+                self.folder = self.folder / mode.replace(":", "-")
+                self.folder.mkdir()
+                (ps,), workers = self.start("--mode", mode)
+                self.wait_for_a_checkpoint()
+                ps.signal(signal.SIGKILL)
+                ps.code()
+                ps = self.start_ps(0)
+                self.assert_came_back(workers)
+                for task in (*workers, ps):
+                    self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+                cluster.hash_of(workers[0])
+
+    def test_without_a_checkpoint_the_chiefs_parameters_go_on(self):
+        (ps,), workers = self.start("--mode", "sync", saves=False)
+        reached = position(workers[0])
+        ps.signal(signal.SIGKILL)
+        ps.code()
+        ps = self.start_ps(0)
+        self.assert_came_back(workers)
+        workers[0].wait_for(r"no checkpoint: the chief's copy of the parameters is taken")
+        self.assert_goes_on(workers[0])
+        self.assertGreater(position(workers[0]), reached)
+        for task in (*workers, ps):
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+        cluster.hash_of(workers[0])
+
+    def test_one_that_was_stopped_loses_nothing(self):
+        (ps,), workers = self.start("--mode", "sync", "--optimizer", "adam", "--silence_limit_s", 60)
+        ps.signal(signal.SIGSTOP)
+        for worker in workers:
+            worker.wait_for(r"was lost: .*; waiting up to 60 s", 10 * cluster.PATIENCE + 3)
+        ps.signal(signal.SIGCONT)
+        self.assert_came_back(workers)
+        for worker in workers:
+            self.assertRegex(worker.text(), "; [01] steps of this worker are done once more")
+        for task in (*workers, ps):
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+
+    def test_one_that_stays_away_is_named_in_the_end(self):
+        (ps,), workers = self.start("--rejoin_secs", 2, saves=False)
+        ps.signal(signal.SIGKILL)
+        for worker in workers:
+            self.assert_ends(worker, cluster.retry_worthy, 2 + NOTICED + cluster.START,
+                             says=[rf"parameter server 0 \({self.ps_addresses[0]}\) was lost: .*, and did not come back"])
+
+    def test_a_signal_ends_the_waiting(self):
+        (ps,), workers = self.start(saves=False)
+        ps.signal(signal.SIGKILL)
+        for worker in workers:
+            worker.wait_for("waiting up to 60 s", NOTICED)
+            worker.signal(signal.SIGTERM)
+            self.assert_ends(worker, cluster.GOOD, NOTICED)
+
+
+if __name__ == "__main__":
+    unittest.main()

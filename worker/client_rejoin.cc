@@ -1,0 +1,131 @@
+// A ps was lost: it is waited for, and the run goes on from what it has when it is back.
+#include <algorithm>
+#include <cstring>
+
+#include "base/random_bits.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+#include "worker/client_impl.h"
+
+namespace gradrail::worker {
+namespace {
+
+constexpr auto kBetweenAttempts = std::chrono::milliseconds(200);
+constexpr size_t kMostSeen = 1024;
+
+}  // namespace
+
+bool Client::Impl::may_rejoin() {
+  return failed_.load(std::memory_order_acquire) && options_.rejoin_timeout > Duration::zero() && started_ &&
+         !rejoining_ && absl::IsUnavailable(failure());
+}
+
+absl::Status Client::Impl::rejoin() {
+  const absl::Status cause = failure();
+  const TimePoint deadline = Clock::now() + options_.rejoin_timeout;
+  const uint64_t had_position = position(), had_version = global_step();
+  options_.notice(fmt::format("{}; waiting up to {} s for it to come back", message_of(cause),
+                              std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
+  rejoining_ = true;
+  absl::Status joined;
+  do {
+    let_go();
+    joined = rejoin_once(deadline);
+    if (joined.ok() || asked_to_stop() || !(absl::IsUnavailable(joined) || absl::IsFailedPrecondition(joined))) break;
+    std::this_thread::sleep_for(kBetweenAttempts);
+  } while (Clock::now() < deadline);
+  rejoining_ = false;
+  if (!joined.ok()) {
+    fail(asked_to_stop() ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause)))
+                         : absl::UnavailableError(
+                               fmt::format("{}, and did not come back ({})", message_of(cause), message_of(joined))));
+    return failure();
+  }
+  const uint64_t redone = had_position - std::min(had_position, position());
+  ++stats_.rejoins;
+  stats_.redone += redone;
+  options_.notice(
+      fmt::format("all parameter servers are back: global step {} where it was {}; {} steps of this worker "
+                  "are done once more",
+                  global_step(), had_version, redone));
+  return absl::OkStatus();
+}
+
+/// As before the first join, but for what has been registered with transports.
+void Client::Impl::let_go() {
+  for (size_t i = 0; i < tokens_.size(); ++i) controls_[i]->leave_to_return(member());
+  for (const auto& control : controls_) control->stop_heartbeat();
+  save_.emplace(controls_);  // waits for its thread, which uses them
+  staged_.clear();
+  backlog_.clear();
+  touched_.clear();
+  links_.clear();
+  close_unused_contexts();
+  controls_.clear();
+  tokens_.clear();
+  barrier_generation_.clear();
+  {
+    std::lock_guard lock(failure_mutex_);
+    failure_ = absl::OkStatus();
+    failed_.store(false, std::memory_order_release);
+  }
+  // Whoever was sent away by a group says so, and none is left twice.
+  if (group_ != 0) left_group_ = group_;
+  group_ = 0;
+  incarnation_ = random_bits() | 1;
+  initialised_ = saves_checkpoints_ = true;
+  a_shard_is_on_gpu_ = link_lost_ = exchanging_ = false;
+  outstanding_ = 0;
+}
+
+absl::Status Client::Impl::rejoin_once(TimePoint deadline) {
+  const uint64_t come_from = *left_group_;
+  const uint64_t had_position = position();
+  const absl::Status joined = join_cluster(deadline);
+  if (!joined.ok()) {
+    left_group_ = come_from;  // nobody has been told of the group just found
+    group_ = 0;
+    return joined;
+  }
+  const bool came_back_empty = !initialised_;
+  if (came_back_empty) {
+    spdlog::warn(
+        "the parameter servers have no checkpoint: the chief's copy of the parameters is taken, and the "
+        "optimizer begins anew");
+  }
+  GRADRAIL_RETURN_IF_ERROR(start());
+  go_back(had_position, came_back_empty);
+  return absl::OkStatus();
+}
+
+/// What this worker has done that its parameters do not show any more is to be done once more.
+void Client::Impl::go_back(uint64_t had_position, bool came_back_empty) {
+  const auto place_at = [this](uint64_t position) { base_step_ = static_cast<int64_t>(step_ - position); };
+  if (came_back_empty) {
+    place_at(had_position);
+    seen_.clear();
+  } else if (options_.mode == ps::ModeKind::async || options_.mode == ps::ModeKind::ssp) {
+    const uint64_t position = position_at(global_step());
+    place_at(position);
+    std::erase_if(seen_, [&](const Seen& seen) { return seen.position > position; });
+  }
+}
+
+void Client::Impl::remember_version() {
+  if (options_.rejoin_timeout == Duration::zero() || position() % seen_every_ != 0) return;
+  seen_.push_back({global_step(), position()});
+  if (seen_.size() < kMostSeen) return;
+  // Every other one: the further back, the less it matters which step exactly.
+  for (size_t i = 0; i < kMostSeen / 2; ++i) seen_[i] = seen_[2 * i];
+  seen_.resize(kMostSeen / 2);
+  seen_every_ *= 2;
+}
+
+uint64_t Client::Impl::position_at(uint64_t version) const {
+  const auto later = std::upper_bound(seen_.begin(), seen_.end(), version,
+                                      [](uint64_t wanted, const Seen& seen) { return wanted < seen.version; });
+  return later == seen_.begin() ? 0 : std::prev(later)->position;
+}
+
+}  // namespace gradrail::worker
