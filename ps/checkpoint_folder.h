@@ -15,9 +15,9 @@ namespace gradrail::ps {
 absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder);
 
 /// Reads the newest set that is whole. Of newer ones, which lack files or are damaged, it warns: what is wrong with
-/// which file, and that the run goes back. Errors  NOT_FOUND: no file at all. FAILED_PRECONDITION: all sets lack files
-/// (says which). DATA_LOSS: all complete ones
-///         are damaged; what is wrong with the newest, and how to go on.
+/// which file, and that the run goes back.
+/// Errors  NOT_FOUND: no file at all. FAILED_PRECONDITION: all sets lack files (says which). DATA_LOSS: all complete
+///         ones are damaged; what is wrong with the newest, and how to go on.
 absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder);
 
 /// One save, as the ps tasks of a run name it to each other.
@@ -26,8 +26,8 @@ struct SavedSet {
   uint64_t saved_us = 0;
 };
 
-/// What a run with this schema and optimizer begins from: read_newest_set(), or null when the folder holds no set at
-/// all. Errors  those of read_newest_set(). FAILED_PRECONDITION: the set is of another model or optimizer.
+/// What a run with this schema and optimizer begins from: read_newest_set(), or null where there is no set at all.
+/// Errors  those of read_newest_set(). FAILED_PRECONDITION: the set is of another model or optimizer.
 absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::string& folder, const Schema& schema,
                                                                  OptimizerKind optimizer);
 

@@ -28,8 +28,8 @@ class CheckpointWriter {
   /// Starts to write, after take_memory(); returns the names.
   std::vector<std::string> write(const SavedSet& set, std::vector<Checkpoint> snapshots);
 
-  /// How the save went; nothing when it is not written within `patience`. Errors  those of write_checkpoint();
-  /// NOT_FOUND: the save begun last is another one.
+  /// How the save went; nothing when it is not written within `patience`.
+  /// Errors  those of write_checkpoint(). NOT_FOUND: the save begun last is another one.
   std::optional<absl::Status> outcome(const SavedSet& set, Duration patience);
 
  private:

@@ -12,7 +12,8 @@ constexpr std::array<std::string_view, 10> kCheckpointFailpoints = {
 
 /// For tests, by $GRADRAIL_FAILPOINT: "kill:synced:3" ends this process as kill -9 would when it comes to this place
 /// for the third time; "sleep:synced:500" holds it up there for so many milliseconds each time, as a slow disk does. A
-/// place costs a look at the environment, per file or per MiB. Threads  Any thread.
+/// place costs a look at the environment, per file or per MiB.
+/// Threads  Any thread.
 void failpoint(std::string_view place);
 
 }  // namespace gradrail::ps

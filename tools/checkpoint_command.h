@@ -22,9 +22,9 @@ struct CheckpointFlags {
 void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags);
 
 /// `gradrail checkpoint ls|verify|export FOLDER…`: what is in checkpoint folders, whether it is whole, and out of it
-/// for NumPy. Whether all that was asked about is whole (ls and export: always). A folder without any whole set is not;
-/// a set that lacks files beside whole ones is what a crash leaves, and said, no more. Errors  NOT_FOUND: no such
-/// folder. INVALID_ARGUMENT names the flag. export: as read_newest_set and write_npz.
+/// for NumPy. Returns whether what was to be verified is whole: a folder without any whole set is not; a set that lacks
+/// files beside whole ones is what a crash leaves, and said, no more.
+/// Errors  NOT_FOUND: no such folder. INVALID_ARGUMENT names the flag. export: as read_newest_set and write_npz.
 absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags);
 
 }  // namespace gradrail::tools

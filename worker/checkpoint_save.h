@@ -12,7 +12,8 @@
 namespace gradrail::worker {
 
 /// A worker's saves, one at a time: all ps tasks copy what they hold, then write it while steps go on. A thread asks
-/// each how that went, and once all have written has the first one remove older sets. Threads  Owner thread.
+/// each how that went, and once all have written has the first one remove older sets.
+/// Threads  Owner thread.
 class CheckpointSave {
  public:
   /// The links outlive this.
@@ -24,7 +25,8 @@ class CheckpointSave {
   /// Errors  FAILED_PRECONDITION: the one before is under way, or a task cannot save (says why). UNAVAILABLE.
   absl::Status begin(const ps::proto::Member& member);
   bool under_way() const;
-  /// Waits for the last one: its files, once; none when there was none. Errors  names task, file and cause.
+  /// Waits for the last one: its files, once; none when there was none.
+  /// Errors  names task, file and cause.
   absl::StatusOr<std::vector<std::string>> finish();
 
  private:

@@ -169,7 +169,8 @@ class CheckpointCommand(cluster.ClusterTest):
             self.assertTrue(task.has(rf"^Global-Step: {step + 11}$"), task.transcript())
             hashes.add(cluster.hash_of(task))
             verified = self.checkpoint("verify", self.saved)
-            self.assertEqual(len([line for line in verified.lines() if " is whole: " in line.text]), 3, verified.transcript())
+            whole = [line for line in verified.lines() if " is whole: " in line.text]
+            self.assertIn(len(whole), (2, 3), verified.transcript())  # a slow disk may have put off all but the last
             self.saved = original
         self.assertEqual(len(hashes), 1)
 

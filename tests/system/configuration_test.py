@@ -17,6 +17,7 @@ class Flags(cluster.ClusterTest):
                                  (["train", "--epochs", "many"], "--epochs.*many|many.*--epochs"),
                                  (["train", "--ps", "-1"], "--ps"), (["train", "--epochs", "99999999999"], "--epochs"),
                                  (["train", "--seed", "-1"], "--seed"), (["train", "--save_steps=-1"], "--save_steps"),
+                                 (["train", "--keep", "-1"], "--keep"), (["train", "--save_secs", "x"], "--save_secs"),
                                  (["train", "--seed", "18446744073709551616"], "--seed"),
                                  (["no_such_command"], "no_such_command|subcommand"), ([], "subcommand")):
             with self.subTest(arguments=arguments):
@@ -43,6 +44,9 @@ class Flags(cluster.ClusterTest):
                 (["--transport", "pigeon"], "--transport:.*pigeon.*shm.*tcp"), (["--transport", ""], "--transport"),
                 (["--transport", "loopback"], "no transport 'loopback'"),
                 (["--silence_limit_s", 0], "--silence_limit_s 0: must be"),
+                (["--save_secs", "-1"], r"--save_secs -1: must be 0 \(not by the clock\) to"),
+                (["--save_secs", "nan"], "--save_secs nan: must be"), (["--save_secs", "1e10"], "--save_secs 10000000000: must be"),
+                (["--save_secs", 5], "--save_secs or --checkpoint_dir given, but not every ps task"),
                 (["--task_index", 0], "need a cluster: --cluster FILE"),
                 (["--job_name", "ps"], "need a cluster: --cluster FILE")):
             with self.subTest(flags=flags):

@@ -1,6 +1,9 @@
 // A run that is saved, ended and begun again elsewhere goes on as if nothing had happened.
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -163,6 +166,48 @@ TEST(ClientCheckpoint, StepsGoOnWhileItIsWritten) {
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->parameters, saved) << "of the moment when it was begun";
   }
+}
+
+double milliseconds(TimePoint since) { return seconds_since(since) * 1e3; }
+
+/// A save in mid-run costs the worker the copies, not the disk. With $GRADRAIL_SAVE_MIB a model of that size and the
+/// disk as it is; prints what steps cost.
+TEST(ClientCheckpoint, AStepThatSavesWaitsForTheCopyAlone) {
+  const Watchdog watchdog;
+  const char* mib = std::getenv("GRADRAIL_SAVE_MIB");
+  std::optional<SlowDisk> slow_disk;
+  if (mib == nullptr) slow_disk.emplace();
+  const TemporaryFolder folder;
+  Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
+  const int64_t elements = (mib == nullptr ? 1 : std::atoll(mib)) << 18;
+  const std::unique_ptr<Client> client = join(adam(cluster, ps::ModeKind::sync), {{"w", {elements}}});
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->start().ok());
+  std::vector<double> plain, beside, begun, blocked;
+  const auto step = [&](std::vector<double>& times, const std::function<absl::Status()>& save) {
+    const TimePoint start = Clock::now();
+    ASSERT_TRUE(save().ok());
+    client->exchange();
+    ASSERT_TRUE(client->wait().ok());
+    times.push_back(milliseconds(start));
+  };
+  const auto nothing = [] { return absl::OkStatus(); };
+  for (int round = 0; round < (mib == nullptr ? 1 : 8); ++round) {
+    for (int i = 0; i < 20; ++i) step(plain, nothing);
+    step(begun, [&] { return client->begin_checkpoint(); });
+    while (client->checkpoint_under_way()) step(beside, nothing);
+    ASSERT_TRUE(client->finish_checkpoint().ok());
+    step(blocked, [&] { return client->save_checkpoint().status(); });
+  }
+  const auto median = [](std::vector<double> times) {
+    std::sort(times.begin(), times.end());
+    return times.empty() ? 0.0 : times[times.size() / 2];
+  };
+  fmt::print(
+      "{} MiB and adam's state, medians in ms: a step {:.1f}; that begins a save {:.1f} (the first {:.1f}); while "
+      "it is written {:.1f}; that waits for it {:.1f}\n",
+      elements >> 18, median(plain), median(begun), begun[0], median(beside), median(blocked));
+  EXPECT_TRUE(mib != nullptr || begun[0] < blocked[0] / 2) << "the disk takes two seconds";
 }
 
 TEST(ClientCheckpoint, AWorkerThatGoesLeavesAWholeSet) {
