@@ -268,6 +268,8 @@ absl::StatusOr<proto::StatsReply> ControlService::gather_stats() {
       for (const WorkerIndex worker : stats->waiting_for) reply.add_waiting_for(coordinator_.name_of(worker));
     }
   }
+  if (const Duration::rep saved = saved_at_.load(); saved != 0)
+    reply.set_checkpoint_age_s(seconds_since(TimePoint(Duration(saved))));
   std::lock_guard lock(mutex_);
   reply.set_epoch(coordinator_.epoch());
   reply.set_chief(coordinator_.chief());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -89,6 +90,8 @@ class ControlService final : public proto::Control::Service {
   std::condition_variable losses_changed_;
   std::deque<Loss> losses_;  ///< under losses_mutex_
   std::string failure_;      ///< under losses_mutex_: of the first shard that had one
+
+  std::atomic<Duration::rep> saved_at_ = 0;  ///< of Clock; 0: no checkpoint was written
 };
 
 }  // namespace gradrail::ps

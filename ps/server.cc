@@ -143,6 +143,8 @@ std::vector<std::string> Server::summary() {
   return lines;
 }
 
+absl::StatusOr<proto::StatsReply> Server::stats() { return impl_->service->gather_stats(); }
+
 std::vector<Mark> Server::marks() {
   std::vector<Mark> all;
   for (const auto& shard : impl_->shards) {

@@ -15,6 +15,10 @@
 
 namespace gradrail::ps {
 
+namespace proto {
+class StatsReply;
+}
+
 /// One ps task: its shards and the control plane in front of them.
 /// Threads  Any thread.
 class Server {
@@ -57,6 +61,9 @@ class Server {
 
   /// Lines about the run for people: global step, updates, bytes per path.
   std::vector<std::string> summary();
+
+  /// The figures of now, as the control plane tells them.
+  absl::StatusOr<proto::StatsReply> stats();
 
   /// What the flight recorders of all shards have.
   std::vector<Mark> marks();

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/server.h"
+#include "tools/monitoring/task_monitor.h"
 #include "tools/placer.h"
 #include "tools/progress_bar.h"
 #include "tools/tower_devices.h"
@@ -157,6 +158,14 @@ std::vector<std::string> where_it_was(const Placer& placer, const Model& model, 
   return lines;
 }
 
+MonitoredTask monitored(const TrainOptions& options) {
+  const bool is_ps = options.task.job == "ps";
+  const uint32_t before = is_ps ? 0 : options.flags.ps;
+  return {.name = fmt::format("{}/{}", options.task.job, options.task.index),
+          .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : 0),
+          .print = print_line};
+}
+
 /// What workers that wait for each other must have in common, beyond what the ps checks by itself.
 std::string agreement(const TrainOptions& options) {
   const TrainFlags& flags = options.flags;
@@ -219,6 +228,8 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .on_shard_thread = [&](uint32_t shard) { placer.bind(shard); },
        .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); }});
   if (!server.ok()) return server.status();
+  const auto monitor = PsMonitor::start(options.flags.monitoring, monitored(options), **server);
+  if (!monitor.ok()) return monitor.status();
   listening((*server)->port());
   absl::Status finished = (*server)->wait_finished(stop_requested);
   for (const std::string& line : (*server)->summary()) print_line(line);
@@ -239,6 +250,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
   if (!device.ok()) return device.status();
   const absl::StatusOr<std::string> source = source_host(options);
   if (!source.ok()) return source.status();
+  const auto monitor = WorkerMonitor::start(options.flags.monitoring, monitored(options));
+  if (!monitor.ok()) return monitor.status();
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
       {.cluster = options.cluster,
        .task_index = options.task.index,
@@ -269,6 +282,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
+  const WorkerMonitor::Watch watch(**monitor, **client);
   if ((*client)->on_device()) model->workload->stay_on_device();
   if (options.towers == 1) placer.bind(0);
   const bool wants_checkpoints = options.flags.save_steps > 0 || options.flags.save_secs.value_or(0.0) > 0.0 ||

@@ -36,6 +36,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
 absl::Status Client::Impl::leave(const std::string& failed) {
   if (left_) return absl::OkStatus();
   left_ = true;
+  published_.publish(stats(), Clock::now());
   absl::Status first_error;
   // The heartbeats stop after Leave: their end without it would mean that we are lost.
   for (size_t i = 0; i < tokens_.size(); ++i)
@@ -58,6 +59,7 @@ uint64_t Client::Impl::global_step() const {
 
 ClientStats Client::Impl::stats() const {
   ClientStats stats = stats_;
+  stats.global_step = global_step();
   if (gpu_ != nullptr) stats.flushes = gpu_->flushes();
   for (const auto& link : links_) {
     if (link->path == nullptr) continue;
@@ -142,6 +144,8 @@ bool Client::saves_checkpoints() const { return impl_->saves_checkpoints(); }
 absl::Status Client::leave() { return impl_->leave(); }
 absl::Status Client::give_up(const std::string& why) { return impl_->leave(why); }
 ClientStats Client::stats() const { return impl_->stats(); }
+ClientStats Client::published_stats() const { return impl_->published().stats(); }
+Duration Client::under_way() const { return impl_->published().under_way(Clock::now()); }
 std::vector<Mark> Client::marks() const { return impl_->marks(); }
 std::vector<MemorySpan> Client::memory() const { return impl_->memory(); }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -78,6 +79,9 @@ struct ClientStats {
   uint64_t exchange_count = 0;
   uint64_t staleness_sum = 0;  ///< over exchanges, of bucket 0
   uint64_t staleness_max = 0;
+  /// Exchanges by staleness, from 0 on; the last cell has all that are beyond.
+  std::array<uint64_t, 34> staleness{};
+  uint64_t global_step = 0;  ///< as Client::global_step()
   uint64_t wait_ns = 0;  ///< of all exchanges: until the gradients of others were there
   uint64_t dropped = 0;  ///< exchanges whose gradient, or a bucket of it, came too late to be summed
   uint64_t bytes_pushed = 0;
@@ -182,6 +186,11 @@ class Client {
   absl::Status give_up(const std::string& why);
 
   ClientStats stats() const;
+  /// The same as the owner published it last: when joining, every 250 ms while exchanges end, and when leaving.
+  /// Threads  Any thread.
+  ClientStats published_stats() const;
+  /// How long the exchange under way has been; zero: there is none. Threads  Any thread.
+  Duration under_way() const;
   /// What the flight recorder has.
   std::vector<Mark> marks() const;
 

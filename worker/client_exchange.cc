@@ -33,6 +33,7 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
   exchange_start_ = Clock::now();
   if (exchange_start_ >= next_come_back_) come_back();  // nothing is under way: the moment to change paths
   exchanging_ = true;
+  published_.begun(exchange_start_);
   kind_ = kind;
   if (kind == ps::ArrivalKind::push) ++step_;
   mark(Mark::Kind::begun);
@@ -209,6 +210,7 @@ void Client::Impl::take_answer(ShardLink& link, uint64_t immediate) {
   if (immediate == 0 && &link == links_[0].get() && kind_ == ps::ArrivalKind::push) {
     stats_.staleness_sum += header.staleness;
     stats_.staleness_max = std::max(stats_.staleness_max, header.staleness);
+    ++stats_.staleness[std::min<uint64_t>(header.staleness, stats_.staleness.size() - 1)];
   }
 }
 
@@ -253,6 +255,7 @@ absl::Status Client::Impl::wait() {
 
 absl::Status Client::Impl::finish() {
   exchanging_ = false;
+  published_.ended();
   GRADRAIL_RETURN_IF_ERROR(failure());
   if (gpu_ != nullptr) {
     if (const absl::Status settled = gpu_->settle(); !settled.ok()) fail(settled);
@@ -260,10 +263,12 @@ absl::Status Client::Impl::finish() {
   }
   mark(Mark::Kind::done);
   if (kind_ != ps::ArrivalKind::push) return absl::OkStatus();
-  stats_.exchange.record(nanoseconds_since(exchange_start_));
+  const TimePoint now = Clock::now();
+  stats_.exchange.record(std::chrono::duration_cast<std::chrono::nanoseconds>(now - exchange_start_).count());
   ++stats_.exchange_count;
   stats_.wait_ns += waited_ns_;
   if (dropped_bucket_) catch_up();
+  if (published_.is_due(now)) published_.publish(stats(), now);
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "worker/client.h"
 #include "worker/control_link.h"
 #include "worker/gpu_variables.h"
+#include "worker/published_stats.h"
 #include "worker/shard_link.h"
 
 namespace gradrail::worker {
@@ -54,6 +55,7 @@ class Client::Impl {
   uint64_t position() const { return step_ - base_step_; }
   bool is_chief() const { return chief_.load(std::memory_order_relaxed) == options_.task_index; }
   ClientStats stats() const;
+  const PublishedStats& published() const { return published_; }
   std::vector<Mark> marks() const { return recorder_.marks(); }
   std::vector<MemorySpan> memory() const { return {parameters_.span(), gradients_.span()}; }
 
@@ -141,6 +143,7 @@ class Client::Impl {
   std::atomic<uint32_t> chief_ = 0;
   std::mutex failure_mutex_;
   absl::Status failure_;  ///< under failure_mutex_
+  PublishedStats published_;
 
   // Owner thread. Links before contexts before the wait set: members are destroyed bottom up.
   transport::WaitSet wait_set_;

@@ -38,6 +38,7 @@ absl::Status Client::Impl::join() {
   GRADRAIL_RETURN_IF_ERROR(check_one_checkpoint_folder(controls_));
   GRADRAIL_RETURN_IF_ERROR(join_all(deadline));
   GRADRAIL_RETURN_IF_ERROR(connect_all(deadline));
+  published_.publish(stats(), Clock::now());
   return failure();
 }
 
