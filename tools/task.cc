@@ -183,7 +183,7 @@ worker::SaveEvery save_every(const TrainFlags& flags) {
 }
 
 absl::Status train(const TrainOptions& options, worker::Variables& variables, worker::Workload& workload,
-                   std::function<std::vector<std::string>()> more) {
+                   Summaries* summaries, const worker::Client* client, std::function<std::vector<std::string>()> more) {
   const bool is_cnn = options.flags.model == "cnn";
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
   return told_to_stop(worker::train(variables, workload,
@@ -194,8 +194,17 @@ absl::Status train(const TrainOptions& options, worker::Variables& variables, wo
                                      .verbose = options.flags.verbose,
                                      .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
                                      .towers = options.towers},
-                                    {.line = [&](const std::string& line) { bar.print_above(line); },
-                                     .progress = [&](const worker::Progress& progress) { bar.show(progress); },
+                                    {.line =
+                                         [&](const std::string& line) {
+                                           bar.print_above(line);
+                                           if (summaries != nullptr) summaries->line(line);
+                                         },
+                                     .progress =
+                                         [&](const worker::Progress& progress) {
+                                           bar.show(progress);
+                                           if (summaries == nullptr) return;
+                                           summaries->step(progress, workload.batch_size(), client);
+                                         },
                                      .more = std::move(more)},
                                     stop_requested));
 }
@@ -252,6 +261,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
   if (!source.ok()) return source.status();
   const auto monitor = WorkerMonitor::start(options.flags.monitoring, monitored(options));
   if (!monitor.ok()) return monitor.status();
+  const auto summaries = open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every);
+  if (!summaries.ok()) return summaries.status();
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
       {.cluster = options.cluster,
        .task_index = options.task.index,
@@ -292,7 +303,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
         "--save_steps, --save_secs or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
   worker::ClientVariables variables(**client);
-  return train(options, variables, *model->workload, [&] {
+  return train(options, variables, *model->workload, summaries->get(), client->get(), [&] {
     model->devices->decided(**client);
     return where_it_was(placer, *model, (*client)->memory(), options);
   });
@@ -310,8 +321,10 @@ absl::Status run_alone(const TrainOptions& given) {
   const absl::StatusOr<std::unique_ptr<worker::LocalVariables>> variables = worker::LocalVariables::create(
       model->workload->schema(), options.optimizer, [&](const MemorySpan& memory) { placer.bind_memory(0, memory); });
   if (!variables.ok()) return variables.status();
+  const auto summaries = open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every);
+  if (!summaries.ok()) return summaries.status();
   if (options.towers == 1) placer.bind(0);
-  return train(options, **variables, *model->workload,
+  return train(options, **variables, *model->workload, summaries->get(), nullptr,
                [&] { return where_it_was(placer, *model, (*variables)->memory(), options); });
 }
 

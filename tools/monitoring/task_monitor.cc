@@ -47,6 +47,12 @@ absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlag
   return monitor;
 }
 
+absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags& flags, uint32_t worker,
+                                                          uint32_t every) {
+  if (flags.logs_path.empty()) return nullptr;
+  return Summaries::create(fmt::format("{}/worker_{}", flags.logs_path, worker), every);
+}
+
 absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const MonitoringFlags& flags, MonitoredTask task) {
   std::unique_ptr<WorkerMonitor> monitor(new WorkerMonitor(std::move(task)));
   absl::StatusOr<std::unique_ptr<MetricsServer>> metrics =

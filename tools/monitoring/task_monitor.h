@@ -9,6 +9,7 @@
 #include "ps/server.h"
 #include "tools/monitoring/flags.h"
 #include "tools/monitoring/metrics_server.h"
+#include "tools/monitoring/summaries.h"
 #include "worker/client.h"
 
 namespace gradrail::tools {
@@ -31,6 +32,10 @@ class PsMonitor {
  private:
   std::unique_ptr<MetricsServer> metrics_;
 };
+
+/// What `gradrail train --logs_path` keeps of a worker's run; null without.
+absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags& flags, uint32_t worker,
+                                                          uint32_t every);
 
 /// The same of a worker: there before the worker has joined, so that a port that is taken is known by then.
 class WorkerMonitor {
