@@ -194,9 +194,9 @@ class Summaries(Monitored):
                      "/proc/nowhere", "--epochs", 1)
 
     def test_a_full_disk_ends_the_summaries_and_not_the_run(self):
-        # Less than these summaries need, more than the memory of the variables, which is limited with them.
-        task = self.launch("train", ["bash", "-c", 'ulimit -f 400; trap "" XFSZ; exec "$@"', "limited", cluster.binary(),
-                                     "train", "--ps", "0", "--epochs", "40", "--log_every", "1", "--logs_path",
+        # Less than these summaries need, more than the memory of the variables, which counts, too.
+        task = self.launch("train", ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "limited", cluster.binary(),
+                                     "train", "--ps", "0", "--model", "linear", "--epochs", "20", "--log_every", "1", "--logs_path",
                                      str(self.folder / "logs")])
         self.assert_ends(task, cluster.GOOD, 60 * cluster.PATIENCE, says=["goes on without summaries: .*File too large"])
 
