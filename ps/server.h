@@ -45,6 +45,10 @@ class Server {
     std::function<void(uint32_t shard)> on_shard_thread = nullptr;
     std::function<void(uint32_t shard, const MemorySpan&)> place_memory = nullptr;
     size_t marks = 0;  ///< room of each shard's flight recorder
+    /// Given what they have, by wait_finished(), whenever a worker's or a watcher's call asks for it or `*dump_signals`
+    /// has grown. May be empty.
+    std::function<void(const std::vector<Mark>&)> dump = nullptr;
+    const std::atomic<uint32_t>* dump_signals = nullptr;
     Ablation ablation = {};
   };
 

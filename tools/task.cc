@@ -27,6 +27,10 @@ std::atomic<bool> stop_requested = false;  // the only global: a signal handler 
 
 void on_signal(int) { stop_requested.store(true); }
 
+std::atomic<uint32_t> dump_signals = 0;  // … nor this one's: whoever has a flight recorder looks at it now and then
+
+void on_dump_signal(int) { dump_signals.fetch_add(1); }
+
 void catch_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -34,6 +38,10 @@ void catch_signals() {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  struct sigaction dump {};
+  dump.sa_handler = on_dump_signal;
+  dump.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &dump, nullptr);
   sigset_t stop_signal;  // a local cluster's tasks are born with it blocked: now it may come
   sigemptyset(&stop_signal);
   sigaddset(&stop_signal, SIGTERM);
@@ -218,6 +226,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
   const std::string& advertised = options.cluster.ps[options.task.index];
   const absl::StatusOr<std::string> listen = listen_address(options);
   if (!listen.ok()) return listen.status();
+  FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
   absl::StatusOr<std::unique_ptr<ps::Server>> server = ps::Server::start(
       {.task_index = options.task.index,
        .listen_address = *listen,
@@ -235,12 +244,16 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .min_workers = options.flags.min_workers,
        .console = print_line,
        .on_shard_thread = [&](uint32_t shard) { placer.bind(shard); },
-       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); }});
+       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); },
+       .marks = options.flags.monitoring.marks(),
+       .dump = [&](const std::vector<Mark>& marks) { flight.write(marks, "somebody asked"); },
+       .dump_signals = &dump_signals});
   if (!server.ok()) return server.status();
   const auto monitor = PsMonitor::start(options.flags.monitoring, monitored(options), **server);
   if (!monitor.ok()) return monitor.status();
   listening((*server)->port());
   absl::Status finished = (*server)->wait_finished(stop_requested);
+  if (!finished.ok()) flight.write((*server)->marks(), std::string(message_of(finished)));
   for (const std::string& line : (*server)->summary()) print_line(line);
   std::vector<Placer::UnitMemory> memory;
   for (const MemorySpan& parameters : (*server)->parameters_memory()) memory.push_back({parameters});
@@ -263,6 +276,9 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
   if (!monitor.ok()) return monitor.status();
   const auto summaries = open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every);
   if (!summaries.ok()) return summaries.status();
+  const auto timeline = open_timeline(options.flags.monitoring, options.task.index);
+  if (!timeline.ok()) return timeline.status();
+  FlightLog flight(options.flags.monitoring, fmt::format("worker/{}", options.task.index));
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
       {.cluster = options.cluster,
        .task_index = options.task.index,
@@ -285,6 +301,9 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
        .device = *std::move(device),
        .gpu_ways = model->devices->ways(),
        .require_device = model->devices->forbids_staging(),
+       .marks = options.flags.monitoring.marks(),
+       .dump = [&](const std::vector<Mark>& marks) { flight.write(marks, "somebody asked"); },
+       .dump_signals = &dump_signals,
        .place_memory = [&](const MemorySpan& memory) { placer.bind_memory(0, memory); },
        .stop = &stop_requested},
       model->workload->schema());
@@ -303,10 +322,13 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
         "--save_steps, --save_secs or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
   worker::ClientVariables variables(**client);
-  return train(options, variables, *model->workload, summaries->get(), client->get(), [&] {
+  absl::Status trained = train(options, variables, *model->workload, summaries->get(), client->get(), [&] {
     model->devices->decided(**client);
+    finish_timeline(timeline->get(), **client);
     return where_it_was(placer, *model, (*client)->memory(), options);
   });
+  if (!trained.ok()) flight.write((*client)->marks(), std::string(message_of(trained)));
+  return trained;
 }
 
 absl::Status run_alone(const TrainOptions& given) {

@@ -22,6 +22,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
   TimePoint notice_at = Clock::now() + kNoticeEvery;
   while (true) {
     GRADRAIL_RETURN_IF_ERROR(failure());
+    answer_dump();
     if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
     request.set_live_only(Clock::now() >= absent_until);
     const absl::StatusOr<ps::proto::BarrierReply> reply = controls_[0]->barrier(request);
@@ -63,6 +64,8 @@ ClientStats Client::Impl::stats() const {
   if (gpu_ != nullptr) stats.flushes = gpu_->flushes();
   for (const auto& link : links_) {
     if (link->path == nullptr) continue;
+    if (const std::string name = link->path->name(); stats.paths_in_use.find(name) == std::string::npos)
+      stats.paths_in_use += (stats.paths_in_use.empty() ? "" : ", ") + name;
     stats.paths.push_back(fmt::format(
         "shard {} at {}: {}{}", link->shard_index, controls_[link->ps_index]->address(),
         transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->shown_path()),
@@ -147,6 +150,8 @@ ClientStats Client::stats() const { return impl_->stats(); }
 ClientStats Client::published_stats() const { return impl_->published().stats(); }
 Duration Client::under_way() const { return impl_->published().under_way(Clock::now()); }
 std::vector<Mark> Client::marks() const { return impl_->marks(); }
+absl::Status Client::hand_in_trace() { return impl_->hand_in_trace(); }
+absl::StatusOr<std::vector<TaskTrace>> Client::gather_trace() { return impl_->gather_trace(); }
 std::vector<MemorySpan> Client::memory() const { return impl_->memory(); }
 
 }  // namespace gradrail::worker

@@ -70,6 +70,10 @@ struct ClientOptions {
   std::vector<GpuWay> gpu_ways = {GpuWay::ipc, GpuWay::dma_buf, GpuWay::peer_memory};
   bool require_device = false;              ///< staging is an error
   size_t marks = 0;                         ///< room of the flight recorder
+  /// Given what it has, in the owner thread, within a second of somebody asking a ps for it or of `*dump_signals` growing,
+  /// while this worker exchanges or waits. May be empty.
+  std::function<void(const std::vector<Mark>&)> dump;
+  const std::atomic<uint32_t>* dump_signals = nullptr;
   MemoryPlacer place_memory;                ///< parameters, gradients, headers; in the owner thread
   const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after a moment, waiting: CANCELLED
 };
@@ -86,6 +90,7 @@ struct ClientStats {
   uint64_t dropped = 0;  ///< exchanges whose gradient, or a bucket of it, came too late to be summed
   uint64_t bytes_pushed = 0;
   uint64_t bytes_returned = 0;
+  std::string paths_in_use;        ///< their names, as in path_bytes
   std::vector<std::string> paths;  ///< one line per shard: transport, address and why
   struct PathBytes {
     std::string path;
@@ -97,6 +102,13 @@ struct ClientStats {
   uint64_t moves = 0;    ///< paths lost in mid-run and replaced by another
   uint64_t returns = 0;  ///< moves back to a better path
   uint64_t flushes = 0;  ///< of what network devices wrote into GPU memory, where a device asks for it
+};
+
+/// Marks of one task, in the time of ps task 0.
+struct TaskTrace {
+  std::string task;  ///< "worker/1"
+  std::vector<Mark> marks;
+  int64_t bound_ns = 0;  ///< of what comparing the clocks may be wrong by
 };
 
 /// A worker's end of the exchange: the drop-in library for trainers of any kind.
@@ -193,6 +205,9 @@ class Client {
   Duration under_way() const;
   /// What the flight recorder has.
   std::vector<Mark> marks() const;
+  /// Gives them to ps task 0, for the chief's gather_trace(): the marks of all tasks. Not during an exchange.
+  absl::Status hand_in_trace();
+  absl::StatusOr<std::vector<TaskTrace>> gather_trace();
 
   /// Where parameters and gradients lie, for summaries.
   std::vector<MemorySpan> memory() const;

@@ -16,6 +16,8 @@ namespace {
 constexpr auto kNoticeEvery = std::chrono::seconds(10);
 /// An exchange under way is done long before, unless it waits for a worker that may never come.
 constexpr auto kStopGrace = std::chrono::seconds(2);
+/// Whoever sends a signal for a dump has it within a second.
+constexpr int kLookRoundMs = 500;
 
 }  // namespace
 
@@ -32,6 +34,7 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
   GRADRAIL_CHECK(!exchanging_);
   exchange_start_ = Clock::now();
   if (exchange_start_ >= next_come_back_) come_back();  // nothing is under way: the moment to change paths
+  answer_dump();
   exchanging_ = true;
   published_.begun(exchange_start_);
   kind_ = kind;
@@ -233,12 +236,13 @@ absl::Status Client::Impl::wait() {
   gpu::WaitInTurns staging_wait;
   while (outstanding_ > 0) {
     GRADRAIL_RETURN_IF_ERROR(failure());
+    answer_dump();
     if (link_lost_) GRADRAIL_RETURN_IF_ERROR(move_lost_links());
     if (kind_ == ps::ArrivalKind::pull && !initialised_ && is_chief()) offer_instead();
     if (!backlog_.empty()) post_backlog();
     const bool staging = send_staged();
     const bool in_need = advance_trials() || !backlog_.empty();
-    const auto patience = std::chrono::milliseconds(staging ? 0 : in_need ? 1 : 1000);
+    const auto patience = std::chrono::milliseconds(staging ? 0 : in_need ? 1 : kLookRoundMs);
     const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + patience);
     for (size_t i = 0; i < count; ++i) take(completions[i]);
     if (count == 0 && staging) staging_wait.turn();

@@ -55,6 +55,9 @@ class Client::Impl {
   uint64_t position() const { return step_ - base_step_; }
   bool is_chief() const { return chief_.load(std::memory_order_relaxed) == options_.task_index; }
   ClientStats stats() const;
+  // client_watch.cc
+  absl::Status hand_in_trace();
+  absl::StatusOr<std::vector<TaskTrace>> gather_trace();
   const PublishedStats& published() const { return published_; }
   std::vector<Mark> marks() const { return recorder_.marks(); }
   std::vector<MemorySpan> memory() const { return {parameters_.span(), gradients_.span()}; }
@@ -111,6 +114,11 @@ class Client::Impl {
   absl::Status finish();
   void say_whom_we_wait_for();
 
+  // client_watch.cc
+  void accompany_heartbeat(size_t ps_index);
+  void report(ps::proto::Ping& ping) const;  ///< any thread
+  void answer_dump();
+
   // client_device.cc
   absl::Status open_gpu();
   std::string why_not_ipc(const ps::proto::DescribeReply& reply, bool same_host, const std::string& ps) const;
@@ -144,6 +152,7 @@ class Client::Impl {
   std::mutex failure_mutex_;
   absl::Status failure_;  ///< under failure_mutex_
   PublishedStats published_;
+  std::atomic<uint64_t> dumps_heard_ = 0;  ///< by the heartbeat
 
   // Owner thread. Links before contexts before the wait set: members are destroyed bottom up.
   transport::WaitSet wait_set_;
@@ -178,6 +187,7 @@ class Client::Impl {
   bool left_ = false;
   ClientStats stats_;
   FlightRecorder recorder_;
+  uint64_t dumped_ = 0;  ///< how many of the dumps that were asked for
 
   std::vector<std::unique_ptr<ControlLink>> controls_;  ///< behind all that its heartbeats reach by fail()
   CheckpointSave save_{controls_};                      ///< last: its thread uses controls_

@@ -142,6 +142,7 @@ absl::Status Client::Impl::join_all(TimePoint deadline) {
     if (!began_from.has_value()) began_from = reply->began_from();
     const bool names_the_chief = control == controls_[0];
     if (names_the_chief) chief_ = reply->chief();
+    accompany_heartbeat(tokens_.size());
     control->start_heartbeat(
         member(), [this](absl::Status cause) { fail(std::move(cause)); },
         [this, names_the_chief](const ps::proto::Notice& notice) {

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "ps/control.grpc.pb.h"
+#include "worker/clock_comparison.h"
 
 namespace gradrail::worker {
 
@@ -38,7 +39,9 @@ class ControlLink {
   absl::StatusOr<ps::proto::JoinReply> join(const ps::proto::JoinRequest& request, TimePoint deadline);
   /// One round; complete or not.
   absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
-  absl::StatusOr<ps::proto::StatsReply> stats();
+  /// `dump`: also asks for what all flight recorders have.
+  absl::StatusOr<ps::proto::StatsReply> stats(bool dump = false);
+  absl::StatusOr<ps::proto::TraceReply> trace(const ps::proto::TraceRequest& request);
   absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::CheckpointRequest& request);
   /// From any thread.
   absl::StatusOr<ps::proto::CheckpointOutcomeReply> checkpoint_outcome(
@@ -47,6 +50,13 @@ class ControlLink {
   absl::Status leave(const ps::proto::Member& member, const std::string& failed);
   /// After a data connection ended: whether that was the ps' decision, and why (ABORTED). OK: it did not say.
   absl::Status why_dismissed(const ps::proto::Member& member);
+
+  /// What pings carry besides, and who is told of each answer: called from the heartbeat's thread. Before
+  /// start_heartbeat().
+  void accompany_heartbeat(std::function<void(ps::proto::Ping&)> fill,
+                           std::function<void(const ps::proto::Notice&)> heard);
+  /// Of the task's clock. Any thread.
+  ClockOffset clock_offset() const;
 
   /// Pings until stop_heartbeat(); `failed` is called once, from the heartbeat's thread, when the ps is gone
   /// (UNAVAILABLE) or says that the run is over (ABORTED); `heard` is told each notice, from the same thread.
@@ -68,8 +78,12 @@ class ControlLink {
   std::unique_ptr<ps::proto::Control::Stub> stub_;
   std::string checkpoint_folder_;
 
-  std::mutex mutex_;
+  std::function<void(ps::proto::Ping&)> fill_;              ///< set before the thread starts
+  std::function<void(const ps::proto::Notice&)> heard_;     ///< set before the thread starts
+
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
+  ClockComparison clocks_;                          ///< under mutex_
   bool stopping_ = false;                           ///< under mutex_
   std::unique_ptr<grpc::ClientContext> heartbeat_;  ///< set before the thread starts
   std::thread thread_;

@@ -14,6 +14,11 @@ struct MonitoringFlags {
   std::optional<uint16_t> metrics_port;  ///< absent: nothing is served; 0: any
   std::string metrics_bind = "127.0.0.1";
   std::string logs_path;  ///< "": no summaries
+  uint32_t flight_records = 4096;
+  std::string timeline;  ///< file; "": none
+
+  /// Room of a task's flight recorder.
+  size_t marks() const;
 };
 
 void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags);

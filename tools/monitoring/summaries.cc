@@ -22,8 +22,7 @@ std::string tag_of(std::string path) {
 
 absl::StatusOr<std::unique_ptr<Summaries>> Summaries::create(const std::string& folder, uint32_t every) {
   absl::StatusOr<worker::EventFile> file = worker::EventFile::create(folder);
-  if (!file.ok())
-    return absl::Status(file.status().code(), fmt::format("--logs_path: {}", message_of(file.status())));
+  if (!file.ok()) return absl::Status(file.status().code(), fmt::format("--logs_path: {}", message_of(file.status())));
   return std::unique_ptr<Summaries>(new Summaries(*std::move(file), every));
 }
 
@@ -41,7 +40,8 @@ void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& 
   if (const auto exchanges = static_cast<double>(recent.count()); exchanges > 0) {
     scalars.emplace_back("exchange/p50_ms", static_cast<double>(recent.quantile_ns(0.5)) * 1e-6);
     scalars.emplace_back("exchange/p99_ms", static_cast<double>(recent.quantile_ns(0.99)) * 1e-6);
-    scalars.emplace_back("staleness/mean", static_cast<double>(stats.staleness_sum - before_.staleness_sum) / exchanges);
+    scalars.emplace_back("staleness/mean",
+                         static_cast<double>(stats.staleness_sum - before_.staleness_sum) / exchanges);
   }
   scalars.emplace_back("staleness/max", static_cast<double>(stats.staleness_max));
   for (const worker::ClientStats::PathBytes& path : stats.path_bytes) {

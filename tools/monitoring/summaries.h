@@ -14,7 +14,8 @@ namespace gradrail::tools {
 
 /// A run of one worker as TensorBoard shows it.
 ///
-/// Tags     cost; accuracy, of the test images, at the end; examples/sec, of this worker; global_step/sec; exchange/p50_ms,
+/// Tags     cost; accuracy, of the test images, at the end; examples/sec, of this worker; global_step/sec;
+/// exchange/p50_ms,
 ///          exchange/p99_ms, staleness/mean since the event before; staleness/max; bytes_in/<path>, bytes_out/<path>,
 ///          fallbacks, wait_s, dropped_gradients since the start.
 /// Steps    The global step.

@@ -53,6 +53,27 @@ absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags&
   return Summaries::create(fmt::format("{}/worker_{}", flags.logs_path, worker), every);
 }
 
+void FlightLog::write(const std::vector<Mark>& marks, const std::string& why) {
+  if (marks.empty()) return;
+  const absl::StatusOr<std::string> path = dump_.write(marks, why);
+  if (path.ok()) {
+    spdlog::warn("flight recorder: the last {} operations are in {}", marks.size(), *path);
+  } else {
+    spdlog::warn("flight recorder: {}", message_of(path.status()));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& flags, uint32_t worker) {
+  if (flags.timeline.empty()) return nullptr;
+  return Timeline::create(flags.timeline, worker == 0);
+}
+
+void finish_timeline(Timeline* timeline, worker::Client& client) {
+  if (timeline == nullptr) return;
+  if (const absl::Status written = timeline->finish(client); !written.ok())
+    spdlog::warn("--timeline_filename: {}", message_of(written));
+}
+
 absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const MonitoringFlags& flags, MonitoredTask task) {
   std::unique_ptr<WorkerMonitor> monitor(new WorkerMonitor(std::move(task)));
   absl::StatusOr<std::unique_ptr<MetricsServer>> metrics =

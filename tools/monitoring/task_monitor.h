@@ -8,8 +8,10 @@
 #include "absl/status/statusor.h"
 #include "ps/server.h"
 #include "tools/monitoring/flags.h"
+#include "tools/monitoring/flight_dump.h"
 #include "tools/monitoring/metrics_server.h"
 #include "tools/monitoring/summaries.h"
+#include "tools/monitoring/timeline.h"
 #include "worker/client.h"
 
 namespace gradrail::tools {
@@ -36,6 +38,23 @@ class PsMonitor {
 /// What `gradrail train --logs_path` keeps of a worker's run; null without.
 absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags& flags, uint32_t worker,
                                                           uint32_t every);
+
+/// The task's dumps, which the log names. Outlives what it is given to.
+class FlightLog {
+ public:
+  FlightLog(const MonitoringFlags& flags, const std::string& task) : dump_(flags.logs_path, task) {}
+
+  /// Nothing is written where there is nothing.
+  void write(const std::vector<Mark>& marks, const std::string& why);
+
+ private:
+  FlightDump dump_;
+};
+
+/// What `gradrail train --timeline_filename` keeps until the end; null without.
+absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& flags, uint32_t worker);
+/// A picture that cannot be had is no reason for a run to fail: the log says why.
+void finish_timeline(Timeline* timeline, worker::Client& client);
 
 /// The same of a worker: there before the worker has joined, so that a port that is taken is known by then.
 class WorkerMonitor {
