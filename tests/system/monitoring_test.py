@@ -1,6 +1,5 @@
 """What lets people and programs watch a run: Prometheus' metrics, TensorBoard's summaries."""
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -122,7 +121,7 @@ class Metrics(Monitored):
         self.refused(cluster.CONFIGURATION, [rf"cannot serve metrics on 127\.0\.0\.1:{first}: the port is in use"],
                      "--model", "linear", "--workers", 1, "--metrics_port", first)
 
-    def test_refusals(self):
+    def test_metrics_refusals(self):
         self.refused(cluster.CONFIGURATION, ["--metrics_bind 'here'.*must be an address"], "--metrics_bind", "here")
         self.refused(cluster.CONFIGURATION, ["--metrics_port: with --ps 0 there is no exchange"], "--ps", 0,
                      "--metrics_port", 0)

@@ -1,4 +1,12 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "fmt/format.h"
@@ -9,6 +17,9 @@
 
 namespace gradrail::tools {
 namespace {
+
+constexpr auto kKnockEvery = std::chrono::milliseconds(10);
+constexpr int kKnocks = 200;  // as long as the library takes by itself
 
 prometheus::ClientMetric to_prometheus(const Metric& metric, const Metric::Sample& sample) {
   prometheus::ClientMetric result;
@@ -59,13 +70,43 @@ std::string host_and_port(const std::string& host, int port) {
 
 class PrometheusServer final : public MetricsServer {
  public:
-  PrometheusServer(std::string url, std::shared_ptr<Collector> collector, std::unique_ptr<prometheus::Exposer> exposer)
-      : MetricsServer(std::move(url)), collector_(std::move(collector)), exposer_(std::move(exposer)) {}
+  PrometheusServer(std::string url, std::string host, std::shared_ptr<Collector> collector,
+                   std::unique_ptr<prometheus::Exposer> exposer)
+      : MetricsServer(std::move(url)),
+        host_(std::move(host)),
+        collector_(std::move(collector)),
+        exposer_(std::move(exposer)) {}
+  ~PrometheusServer() override;
 
  private:
+  const std::string host_;
   const std::shared_ptr<Collector> collector_;  // shared as the library wants it: it holds a weak reference
-  const std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
 };
+
+/// One connection, to wake whoever waits for some. An IPv6 server ends somewhat later.
+void knock(const std::string& host, int port) {
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {}};
+  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) return;
+  const int knocking = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  [[maybe_unused]] const int result = connect(knocking, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  close(knocking);
+}
+
+PrometheusServer::~PrometheusServer() {
+  const int port = exposer_->GetListeningPorts().at(0);
+  // The library looks only every two seconds whether it is to end; nobody should have to wait for that at every end.
+  std::atomic<bool> ended = false;
+  std::thread waker([&] {
+    for (int i = 0; i < kKnocks && !ended.load(); ++i) {
+      std::this_thread::sleep_for(kKnockEvery);
+      knock(host_, port);
+    }
+  });
+  exposer_.reset();
+  ended.store(true);
+  waker.join();
+}
 
 }  // namespace
 
@@ -77,7 +118,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::s
     auto collector = std::make_shared<Collector>(std::move(collect));
     exposer->RegisterCollectable(collector);
     std::string url = fmt::format("http://{}/metrics", host_and_port(host, exposer->GetListeningPorts().at(0)));
-    return std::make_unique<PrometheusServer>(std::move(url), std::move(collector), std::move(exposer));
+    return std::make_unique<PrometheusServer>(std::move(url), host, std::move(collector), std::move(exposer));
   } catch (const std::exception&) {  // whose text names no cause
     return absl::FailedPreconditionError(
         fmt::format("cannot serve metrics on {}: the port is in use, or the address is not one of this host "

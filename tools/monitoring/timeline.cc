@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <string_view>
 #include <tuple>
 
 #include "base/status.h"
@@ -39,18 +40,28 @@ class TaskEvents {
   }
 
   void add() {
-    std::map<uint64_t, std::map<Row, Moments>> steps;
+    add_exchanges();
     for (const Mark& mark : trace_.marks) {
       if (mark.kind == Kind::begun || mark.kind == Kind::done) continue;
-      steps[mark.step][{mark.shard, mark.worker, mark.bucket}][static_cast<size_t>(mark.kind)] = mark.at_ns;
+      Round& round = under_way_[{mark.shard, mark.worker, mark.bucket}];
+      // A step's number comes twice where parameters are fetched once more after it.
+      if (mark.kind == Kind::pushed || mark.kind == Kind::noticed || mark.step != round.step) finish(mark, round);
+      round.moments[static_cast<size_t>(mark.kind)] = mark.at_ns;
     }
-    add_exchanges();
-    for (const auto& [step, rows] : steps)
-      for (const auto& [row, moments] : rows) add_stages(step, row, moments);
+    for (const auto& [row, round] : under_way_) add_stages(round.step, row, round.moments);
   }
 
  private:
   using Row = std::tuple<uint32_t, uint32_t, uint32_t>;  ///< shard, worker, bucket
+  struct Round {
+    uint64_t step = 0;
+    Moments moments{};
+  };
+
+  void finish(const Mark& next, Round& round) {
+    add_stages(round.step, {next.shard, next.worker, next.bucket}, round.moments);
+    round = {.step = next.step};
+  }
 
   void name(const char* what, int row, const std::string& text) {
     events_.push_back({{"ph", "M"}, {"name", what}, {"pid", process_}, {"tid", row}, {"args", {{"name", text}}}});
@@ -111,6 +122,7 @@ class TaskEvents {
   const int process_;
   const int64_t start_ns_;
   json& events_;
+  std::map<Row, Round> under_way_;
   std::map<Row, int> rows_;
   bool has_steps_ = false;
 };
@@ -143,7 +155,10 @@ absl::StatusOr<std::unique_ptr<Timeline>> Timeline::create(const std::string& pa
   if (!is_chief) return timeline;
   absl::StatusOr<ps::ReplacementFile> file = ps::ReplacementFile::create(path);
   if (!file.ok()) {
-    return absl::Status(file.status().code(), fmt::format("--timeline_filename: {}", message_of(file.status())));
+    std::string_view why = message_of(file.status());
+    constexpr std::string_view kUsualUse = "checkpoint ";
+    if (why.starts_with(kUsualUse)) why.remove_prefix(kUsualUse.size());
+    return absl::Status(file.status().code(), fmt::format("--timeline_filename: {}", why));
   }
   timeline->file_ = std::make_unique<ps::ReplacementFile>(*std::move(file));
   return timeline;

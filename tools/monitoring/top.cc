@@ -87,6 +87,9 @@ PsAnswer ask_one(uint32_t index, const std::string& address, bool dump) {
     answer.unreachable = std::string(message_of(stats.status()));
     const std::string known = control.name() + " was lost: ";
     if (answer.unreachable.starts_with(known)) answer.unreachable.erase(0, known.size());
+    // What gRPC says last is the cause.
+    const size_t cause = answer.unreachable.rfind("Failed to connect to remote host: ");
+    if (cause != std::string::npos) answer.unreachable.erase(0, cause);
   }
   return answer;
 }
