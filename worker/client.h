@@ -68,10 +68,10 @@ struct ClientOptions {
   DeviceMemory device;                               ///< where variables are at home
   /// What to try with each shard, in this order, before staging.
   std::vector<GpuWay> gpu_ways = {GpuWay::ipc, GpuWay::dma_buf, GpuWay::peer_memory};
-  bool require_device = false;              ///< staging is an error
-  size_t marks = 0;                         ///< room of the flight recorder
-  /// Given what it has, in the owner thread, within a second of somebody asking a ps for it or of `*dump_signals` growing,
-  /// while this worker exchanges or waits. May be empty.
+  bool require_device = false;  ///< staging is an error
+  size_t marks = 0;             ///< room of the flight recorder
+  /// Given what it has, in the owner thread, within a second of somebody asking a ps for it or of `*dump_signals`
+  /// growing, while this worker exchanges or waits. May be empty.
   std::function<void(const std::vector<Mark>&)> dump;
   const std::atomic<uint32_t>* dump_signals = nullptr;
   MemoryPlacer place_memory;                ///< parameters, gradients, headers; in the owner thread

@@ -78,8 +78,8 @@ class ControlLink {
   std::unique_ptr<ps::proto::Control::Stub> stub_;
   std::string checkpoint_folder_;
 
-  std::function<void(ps::proto::Ping&)> fill_;              ///< set before the thread starts
-  std::function<void(const ps::proto::Notice&)> heard_;     ///< set before the thread starts
+  std::function<void(ps::proto::Ping&)> fill_;           ///< set before the thread starts
+  std::function<void(const ps::proto::Notice&)> heard_;  ///< set before the thread starts
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -41,8 +41,7 @@ absl::StatusOr<EventFile> EventFile::create(const std::string& folder) {
   std::filesystem::create_directories(folder, error);
   if (error) return absl::FailedPreconditionError(fmt::format("{}: mkdir: {}", folder, error.message()));
   const auto seconds = static_cast<int64_t>(seconds_since_1970());
-  const std::string path =
-      fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
+  const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
   const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor < 0) return failed(path, "open");
   EventFile file(path, descriptor);
