@@ -86,8 +86,8 @@ struct ClientStats {
   /// Exchanges by staleness, from 0 on; the last cell has all that are beyond.
   std::array<uint64_t, 34> staleness{};
   uint64_t global_step = 0;  ///< as Client::global_step()
-  uint64_t wait_ns = 0;  ///< of all exchanges: until the gradients of others were there
-  uint64_t dropped = 0;  ///< exchanges whose gradient, or a bucket of it, came too late to be summed
+  uint64_t wait_ns = 0;      ///< of all exchanges: until the gradients of others were there
+  uint64_t dropped = 0;      ///< exchanges whose gradient, or a bucket of it, came too late to be summed
   uint64_t bytes_pushed = 0;
   uint64_t bytes_returned = 0;
   std::string paths_in_use;        ///< their names, as in path_bytes

@@ -115,7 +115,7 @@ class Client::Impl {
   void say_whom_we_wait_for();
 
   // client_watch.cc
-  void accompany_heartbeat(size_t ps_index);
+  void hear_of_dumps(uint64_t asked);        ///< any thread
   void report(ps::proto::Ping& ping) const;  ///< any thread
   void answer_dump();
 
@@ -152,7 +152,9 @@ class Client::Impl {
   std::mutex failure_mutex_;
   absl::Status failure_;  ///< under failure_mutex_
   PublishedStats published_;
-  std::atomic<uint64_t> dumps_heard_ = 0;  ///< by the heartbeat
+  static constexpr uint64_t kNothingNoticed = UINT64_MAX;
+  std::atomic<uint64_t> dumps_noticed_ = kNothingNoticed;  ///< of the ps' last notice
+  std::atomic<uint64_t> dumps_heard_ = 0;                  ///< by the heartbeat
 
   // Owner thread. Links before contexts before the wait set: members are destroyed bottom up.
   transport::WaitSet wait_set_;

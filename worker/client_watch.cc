@@ -1,8 +1,5 @@
 // What a client lets others see of itself while it works: reports in its heartbeats, dumps of its flight recorder, and
 // its marks for a picture of the whole run.
-#include <algorithm>
-#include <optional>
-
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/trace_marks.h"
@@ -25,19 +22,12 @@ void Client::Impl::report(ps::proto::Ping& ping) const {
   report.set_fallbacks(stats.moves);
 }
 
-void Client::Impl::accompany_heartbeat(size_t ps_index) {
-  std::function<void(const ps::proto::Notice&)> heard;
-  // Whoever asks for dumps asks every ps: one of them is enough to hear it from.
-  if (ps_index == 0) {
-    heard = [this, last = std::optional<uint64_t>()](const ps::proto::Notice& notice) mutable {
-      if (last.has_value() && *last != notice.dumps()) {
-        dumps_heard_.fetch_add(1, std::memory_order_relaxed);
-        wait_set_.wake();
-      }
-      last = notice.dumps();
-    };
-  }
-  controls_[ps_index]->accompany_heartbeat([this](ps::proto::Ping& ping) { report(ping); }, std::move(heard));
+void Client::Impl::hear_of_dumps(uint64_t asked) {
+  const uint64_t before = dumps_noticed_.exchange(asked);
+  if (before == kNothingNoticed || before == asked)
+    return;  // what was asked for before we were here is not our business
+  dumps_heard_.fetch_add(1, std::memory_order_relaxed);
+  wait_set_.wake();
 }
 
 void Client::Impl::answer_dump() {

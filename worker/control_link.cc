@@ -157,12 +157,6 @@ absl::StatusOr<ps::proto::TraceReply> ControlLink::trace(const ps::proto::TraceR
   return reply;
 }
 
-void ControlLink::accompany_heartbeat(std::function<void(ps::proto::Ping&)> fill,
-                                      std::function<void(const ps::proto::Notice&)> heard) {
-  fill_ = std::move(fill);
-  heard_ = std::move(heard);
-}
-
 ClockOffset ControlLink::clock_offset() const {
   std::lock_guard lock(mutex_);
   return clocks_.best();
@@ -221,7 +215,6 @@ absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientCont
     const TimePoint asked = Clock::now();
     if (!stream->Write(ping) || !stream->Read(&notice)) break;
     const TimePoint answered = Clock::now();
-    if (heard_) heard_(notice);
     if (!notice.aborted().empty()) return absl::AbortedError(notice.aborted());
     heard(notice);
     std::unique_lock lock(mutex_);

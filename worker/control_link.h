@@ -51,10 +51,8 @@ class ControlLink {
   /// After a data connection ended: whether that was the ps' decision, and why (ABORTED). OK: it did not say.
   absl::Status why_dismissed(const ps::proto::Member& member);
 
-  /// What pings carry besides, and who is told of each answer: called from the heartbeat's thread. Before
-  /// start_heartbeat().
-  void accompany_heartbeat(std::function<void(ps::proto::Ping&)> fill,
-                           std::function<void(const ps::proto::Notice&)> heard);
+  /// What pings carry besides: called from the heartbeat's thread. Before start_heartbeat().
+  void fill_pings(std::function<void(ps::proto::Ping&)> fill) { fill_ = std::move(fill); }
   /// Of the task's clock. Any thread.
   ClockOffset clock_offset() const;
 
@@ -78,8 +76,7 @@ class ControlLink {
   std::unique_ptr<ps::proto::Control::Stub> stub_;
   std::string checkpoint_folder_;
 
-  std::function<void(ps::proto::Ping&)> fill_;           ///< set before the thread starts
-  std::function<void(const ps::proto::Notice&)> heard_;  ///< set before the thread starts
+  std::function<void(ps::proto::Ping&)> fill_;  ///< set before the thread starts
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
