@@ -246,7 +246,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .on_shard_thread = [&](uint32_t shard) { placer.bind(shard); },
        .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); },
        .marks = options.flags.monitoring.marks(),
-       .dump = [&](const std::vector<Mark>& marks) { flight.write(marks, "somebody asked"); },
+       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
        .dump_signals = &dump_signals});
   if (!server.ok()) return server.status();
   const auto monitor = PsMonitor::start(options.flags.monitoring, monitored(options), **server);
@@ -302,7 +302,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
        .gpu_ways = model->devices->ways(),
        .require_device = model->devices->forbids_staging(),
        .marks = options.flags.monitoring.marks(),
-       .dump = [&](const std::vector<Mark>& marks) { flight.write(marks, "somebody asked"); },
+       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
        .dump_signals = &dump_signals,
        .place_memory = [&](const MemorySpan& memory) { placer.bind_memory(0, memory); },
        .stop = &stop_requested},

@@ -46,9 +46,12 @@ class FlightLog {
 
   /// Nothing is written where there is nothing.
   void write(const std::vector<Mark>& marks, const std::string& why);
+  /// Because somebody asked, who may be anybody that reaches a ps: not without end.
+  void answer(const std::vector<Mark>& marks);
 
  private:
   FlightDump dump_;
+  uint32_t answers_ = 0;
 };
 
 /// What `gradrail train --timeline_filename` keeps until the end; null without.
