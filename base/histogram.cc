@@ -41,6 +41,19 @@ void Histogram::merge(const Histogram& other) {
   sum_ns_ += other.sum_ns_;
 }
 
+void Histogram::subtract(const Histogram& earlier) {
+  for (size_t i = 0; i < cells_.size(); ++i) cells_[i] -= earlier.cells_[i];
+  count_ -= earlier.count_;
+  sum_ns_ -= earlier.sum_ns_;
+}
+
+uint64_t Histogram::count_below_power(int exponent) const {
+  uint64_t count = 0;
+  const size_t end = std::min(cell_of(uint64_t{1} << exponent), cells_.size());
+  for (size_t i = 0; i < end; ++i) count += cells_[i];
+  return count;
+}
+
 int64_t Histogram::quantile_ns(double q) const {
   if (count_ == 0) return 0;
   const auto wanted = std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(q * static_cast<double>(count_))));

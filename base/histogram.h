@@ -11,6 +11,12 @@ class Histogram {
  public:
   void record(int64_t value_ns);
   void merge(const Histogram& other);
+  /// Takes away what `earlier`, a former state of this one, had: what is left was recorded since. Minimum and maximum
+  /// stay those of all.
+  void subtract(const Histogram& earlier);
+  /// How many are less than 2^exponent, exactly.
+  uint64_t count_below_power(int exponent) const;
+  double sum_ns() const { return sum_ns_; }
   uint64_t count() const { return count_; }
   int64_t max_ns() const { return max_ns_; }
   int64_t min_ns() const { return count_ == 0 ? 0 : min_ns_; }

@@ -48,8 +48,8 @@ struct Options {
   std::string meet;
   uint32_t servers = 1;
   Meeting* meeting = nullptr;  ///< null: everything is forked on this host
-  double step_ms = 2.0;     ///< straggler
-  double slowdown = 10.0;   ///< straggler
+  double step_ms = 2.0;        ///< straggler
+  double slowdown = 10.0;      ///< straggler
   bool touch = false;
   bool stages = false;     ///< exchange says them anyway …
   bool no_stages = false;  ///< … but for this

@@ -93,6 +93,7 @@ grpc::Status ControlService::CheckpointOutcome(grpc::ServerContext*, const proto
   reply->set_written(written.has_value());
   if (!written.has_value()) return grpc::Status::OK;
   if (!written->ok()) return to_grpc(*written);
+  saved_at_.store(Clock::now().time_since_epoch().count());
   if (request->all_written()) {
     const absl::StatusOr<size_t> removed = remove_older_sets(options_.checkpoint_dir, set, options_.keep_checkpoints);
     // The set is there, which is what was asked for; the disk fills up, which somebody must hear of.

@@ -10,6 +10,7 @@
 #include "ps/checkpoint_folder.h"
 #include "ps/cluster_spec.h"
 #include "ps/control_status.h"
+#include "ps/trace_marks.h"
 #include "spdlog/spdlog.h"
 #include "transport/registry.h"
 
@@ -283,7 +284,11 @@ grpc::Status ControlService::Heartbeat(grpc::ServerContext*,
       notice.set_epoch(coordinator_.epoch());
       notice.set_chief(coordinator_.chief());
       if (!live.ok() && notice.aborted().empty()) return to_grpc(live);
+      if (live.ok() && ping.has_report())
+        reports_.heard(member->task_index(), member->incarnation(), ping.report(), Clock::now());
     }
+    notice.set_dumps(dumps_asked());
+    notice.set_clock_ns(Clock::now().time_since_epoch().count());
     if (!stream->Write(notice)) break;
   }
   // After Leave this finds no live member and changes nothing.
@@ -314,14 +319,21 @@ absl::StatusOr<proto::StatsReply> ControlService::gather_stats() {
       for (const WorkerIndex worker : stats->waiting_for) reply.add_waiting_for(coordinator_.name_of(worker));
     }
   }
+  if (const Duration::rep saved = saved_at_.load(); saved != 0)
+    reply.set_checkpoint_age_s(seconds_since(TimePoint(Duration(saved))));
   std::lock_guard lock(mutex_);
   reply.set_epoch(coordinator_.epoch());
   reply.set_chief(coordinator_.chief());
   for (std::string& name : coordinator_.live_names()) reply.add_live_workers(std::move(name));
+  reports_.add_to(reply, Clock::now());
+  for (proto::StatsReply::Worker& worker : *reply.mutable_workers())
+    worker.set_name(coordinator_.name_of(worker.task_index()));
+  reply.set_shard_count(static_cast<uint32_t>(shards_.size()));
   return reply;
 }
 
-grpc::Status ControlService::Stats(grpc::ServerContext*, const proto::StatsRequest*, proto::StatsReply* reply) {
+grpc::Status ControlService::Stats(grpc::ServerContext*, const proto::StatsRequest* request, proto::StatsReply* reply) {
+  if (request->dump()) dumps_.fetch_add(1, std::memory_order_relaxed);
   absl::StatusOr<proto::StatsReply> gathered = gather_stats();
   if (!gathered.ok()) return to_grpc(gathered.status());
   *reply = *std::move(gathered);
@@ -347,10 +359,37 @@ grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveReque
   {
     std::lock_guard lock(mutex_);
     coordinator_.leave(member.task_index(), member.incarnation());
+    reports_.ended(member.task_index(), member.incarnation(), "left");
   }
   changed_.notify_all();
   for (const auto& shard : shards_) shard->dismiss(member.task_index(), member.incarnation());
   losses_changed_.notify_all();
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlService::Trace(grpc::ServerContext*, const proto::TraceRequest* request, proto::TraceReply* reply) {
+  const proto::Member& member = request->member();
+  {
+    std::lock_guard lock(mutex_);
+    const absl::Status live = coordinator_.heard(member.task_index(), member.incarnation(), Clock::now());
+    if (!live.ok()) return to_grpc(live);
+    if (request->has_marks()) {
+      const absl::StatusOr<std::vector<Mark>> checked = marks_from(request->marks());
+      if (!checked.ok()) return to_grpc(checked.status());
+      traces_[member.task_index()] = request->marks();
+    }
+    reply->set_count(static_cast<uint32_t>(1 + traces_.size()));
+    if (request->index() > traces_.size()) return to_grpc(absl::NotFoundError("no such marks"));
+    if (request->index() > 0) *reply->mutable_marks() = std::next(traces_.begin(), request->index() - 1)->second;
+  }
+  if (request->index() > 0 || request->has_marks()) return grpc::Status::OK;
+  std::vector<Mark> marks;
+  for (const auto& shard : shards_) {
+    const absl::StatusOr<std::vector<Mark>> some = shard->marks();
+    if (!some.ok()) return to_grpc(some.status());
+    marks.insert(marks.end(), some->begin(), some->end());
+  }
+  *reply->mutable_marks() = to_proto(fmt::format("ps/{}", options_.task_index), marks);
   return grpc::Status::OK;
 }
 
@@ -375,6 +414,7 @@ void ControlService::declare_lost(const Loss& loss) {
   {
     std::lock_guard lock(mutex_);
     if (!coordinator_.lost(loss.worker, loss.incarnation, loss.cause, Clock::now())) return;
+    reports_.ended(loss.worker, loss.incarnation, "lost: " + loss.cause);
     goes_on = coordinator_.aborted().empty();
     spdlog::warn("{} was lost: {}{}", coordinator_.name_of(loss.worker), loss.cause,
                  goes_on ? fmt::format("; {} are left", coordinator_.live_count()) : "");

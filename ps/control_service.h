@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +17,7 @@
 #include "ps/server.h"
 #include "ps/shard.h"
 #include "ps/training.h"
+#include "ps/worker_reports.h"
 
 namespace gradrail::ps {
 
@@ -35,6 +38,7 @@ class ControlService final : public proto::Control::Service {
   grpc::Status CheckpointOutcome(grpc::ServerContext*, const proto::CheckpointOutcomeRequest*,
                                  proto::CheckpointOutcomeReply*) override;
   grpc::Status Leave(grpc::ServerContext*, const proto::LeaveRequest*, proto::LeaveReply*) override;
+  grpc::Status Trace(grpc::ServerContext*, const proto::TraceRequest*, proto::TraceReply*) override;
 
   /// From a shard's thread; never blocks on anything but the queue's mutex.
   void report_loss(WorkerIndex worker, uint64_t incarnation, const std::string& cause);
@@ -48,6 +52,8 @@ class ControlService final : public proto::Control::Service {
   std::string aborted();
   std::vector<std::string> never_joined();
   absl::StatusOr<proto::StatsReply> gather_stats();
+  /// How often somebody has asked for what the flight recorders have.
+  uint64_t dumps_asked() const { return dumps_.load(std::memory_order_relaxed); }
 
  private:
   struct Loss {
@@ -83,19 +89,24 @@ class ControlService final : public proto::Control::Service {
     uint64_t group = 0;    ///< of ps processes
     int64_t run_base = 0;  ///< sync, backup: version at which the run's first step began
   };
-  std::optional<Agreed> agreed_;  ///< under setup_mutex_
-  proto::BeganFrom began_from_;   ///< under setup_mutex_
+  std::optional<Agreed> agreed_;    ///< under setup_mutex_
+  proto::BeganFrom began_from_;     ///< under setup_mutex_
   std::set<uint64_t> past_groups_;  ///< under setup_mutex_: that have been left
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  Coordinator coordinator_;           ///< under mutex_
-  uint64_t refused_incarnation_ = 0;  ///< of the join refused last, under mutex_
+  Coordinator coordinator_;                         ///< under mutex_
+  WorkerReports reports_;                           ///< under mutex_
+  std::map<WorkerIndex, proto::TaskMarks> traces_;  ///< under mutex_: handed in for the chief
+  uint64_t refused_incarnation_ = 0;                ///< of the join refused last, under mutex_
 
   std::mutex losses_mutex_;
   std::condition_variable losses_changed_;
   std::deque<Loss> losses_;  ///< under losses_mutex_
   std::string failure_;      ///< under losses_mutex_: of the first shard that had one
+
+  std::atomic<uint64_t> dumps_ = 0;
+  std::atomic<Duration::rep> saved_at_ = 0;  ///< of Clock; 0: no checkpoint was written
 };
 
 }  // namespace gradrail::ps

@@ -48,6 +48,12 @@ class Server::Impl {
   std::unique_ptr<ControlService> service;
   std::unique_ptr<grpc::Server> grpc_server;
   int port = 0;
+  std::function<void(const std::vector<Mark>&)> dump;
+  const std::atomic<uint32_t>* dump_signals = nullptr;
+
+  uint64_t dumps_asked() const {
+    return service->dumps_asked() + (dump_signals == nullptr ? 0 : dump_signals->load(std::memory_order_relaxed));
+  }
 };
 
 Server::Impl::~Impl() {
@@ -59,6 +65,8 @@ Server::Impl::~Impl() {
 absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options& options) {
   auto impl = std::make_unique<Impl>();
   const std::string& listen_address = options.listen_address;
+  impl->dump = options.dump;
+  impl->dump_signals = options.dump_signals;
   absl::StatusOr<std::string> checkpoint_folder = std::string();
   // Whether checkpoints can be written must be known before hours of training, not after.
   if (!options.checkpoint_dir.empty()) checkpoint_folder = prepare_checkpoint_folder(options.checkpoint_dir);
@@ -121,8 +129,13 @@ uint16_t Server::port() const { return static_cast<uint16_t>(impl_->port); }
 
 absl::Status Server::wait_finished(const std::atomic<bool>& stop) {
   TimePoint report_at = Clock::now() + kReportEvery;
+  uint64_t dumped = 0;
   while (!stop.load() && !impl_->service->finished()) {
     impl_->service->housekeep(kHousekeepEvery);
+    if (const uint64_t asked = impl_->dumps_asked(); asked != dumped) {
+      dumped = asked;
+      if (impl_->dump) impl_->dump(marks());
+    }
     if (Clock::now() < report_at) continue;
     report_at += kReportEvery;
     const std::vector<std::string> missing = impl_->service->never_joined();
@@ -142,6 +155,8 @@ std::vector<std::string> Server::summary() {
   }
   return lines;
 }
+
+absl::StatusOr<proto::StatsReply> Server::stats() { return impl_->service->gather_stats(); }
 
 std::vector<Mark> Server::marks() {
   std::vector<Mark> all;

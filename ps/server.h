@@ -15,6 +15,10 @@
 
 namespace gradrail::ps {
 
+namespace proto {
+class StatsReply;
+}
+
 /// One ps task: its shards and the control plane in front of them.
 /// Threads  Any thread.
 class Server {
@@ -41,6 +45,10 @@ class Server {
     std::function<void(uint32_t shard)> on_shard_thread = nullptr;
     std::function<void(uint32_t shard, const MemorySpan&)> place_memory = nullptr;
     size_t marks = 0;  ///< room of each shard's flight recorder
+    /// Given what they have, by wait_finished(), whenever a worker's or a watcher's call asks for it or `*dump_signals`
+    /// has grown. May be empty.
+    std::function<void(const std::vector<Mark>&)> dump = nullptr;
+    const std::atomic<uint32_t>* dump_signals = nullptr;
     Ablation ablation = {};
   };
 
@@ -57,6 +65,9 @@ class Server {
 
   /// Lines about the run for people: global step, updates, bytes per path.
   std::vector<std::string> summary();
+
+  /// The figures of now, as the control plane tells them.
+  absl::StatusOr<proto::StatsReply> stats();
 
   /// What the flight recorders of all shards have.
   std::vector<Mark> marks();

@@ -49,6 +49,10 @@ volatile std::sig_atomic_t asked_to_stop = 0;
 
 void on_stop_signal(int) { asked_to_stop = 1; }
 
+volatile std::sig_atomic_t asked_to_dump = 0;
+
+void on_dump_signal(int) { asked_to_dump = 1; }
+
 int report(const std::string& name, const absl::Status& status) {
   if (status.ok()) return kGood;
   fmt::print(stderr, "gradrail: {}: {}\n", name, message_of(status));
@@ -258,6 +262,10 @@ void LocalCluster::supervise() {
   while (std::any_of(processes_.begin(), processes_.end(), busy)) {
     pump(50);
     reap();
+    if (asked_to_dump != 0) {
+      asked_to_dump = 0;
+      signal_all(SIGUSR1);
+    }
     if (asked_to_stop != 0 && !workers_told) {
       workers_told = true;
       signal_workers(SIGTERM);  // the ps stay until the last of them has said goodbye
@@ -293,6 +301,10 @@ int LocalCluster::run() {
   action.sa_handler = on_stop_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  struct sigaction dump {};
+  dump.sa_handler = on_dump_signal;
+  dump.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &dump, nullptr);
   const bool have_ps = start_ps();
   if (have_ps && asked_to_stop == 0) start_workers();
   if (!have_ps) {

@@ -12,6 +12,7 @@
 #include "tools/exit_codes.h"
 #include "tools/info.h"
 #include "tools/local_cluster.h"
+#include "tools/monitoring/top.h"
 #include "tools/task.h"
 #include "tools/topo.h"
 #include "tools/train_options.h"
@@ -65,6 +66,9 @@ int run(int argc, char** argv) {
   TopoFlags topo;
   CLI::App& topo_command = *app.add_subcommand("topo", "this machine, or a saved one, and where tasks would go on it");
   add_topo_flags(topo_command, topo);
+  TopFlags top;
+  CLI::App& top_command = *app.add_subcommand("top", "what the tasks of a running cluster do, and who is slow");
+  add_top_flags(top_command, top);
   ConvertFlags convert;
   CLI::App& convert_command = *app.add_subcommand("convert", "data sets into TFRecord files");
   add_convert_flags(convert_command, convert);
@@ -87,6 +91,7 @@ int run(int argc, char** argv) {
   if (checkpoint_command.parsed()) return inspect(checkpoint);
   if (convert_command.parsed()) return finish(run_convert(convert));
   if (bench_command.parsed()) return bench::run_bench(bench, argc, argv);
+  if (top_command.parsed()) return finish(run_top(top));
   if (topo_command.parsed()) return finish(run_topo(topo));
   return train(flags);
 }

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/server.h"
+#include "tools/monitoring/task_monitor.h"
 #include "tools/placer.h"
 #include "tools/progress_bar.h"
 #include "tools/tower_devices.h"
@@ -26,6 +27,10 @@ std::atomic<bool> stop_requested = false;  // the only global: a signal handler 
 
 void on_signal(int) { stop_requested.store(true); }
 
+std::atomic<uint32_t> dump_signals = 0;  // … nor this one's: whoever has a flight recorder looks at it now and then
+
+void on_dump_signal(int) { dump_signals.fetch_add(1); }
+
 void catch_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -33,6 +38,10 @@ void catch_signals() {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  struct sigaction dump {};
+  dump.sa_handler = on_dump_signal;
+  dump.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &dump, nullptr);
   sigset_t stop_signal;  // a local cluster's tasks are born with it blocked: now it may come
   sigemptyset(&stop_signal);
   sigaddset(&stop_signal, SIGTERM);
@@ -157,6 +166,14 @@ std::vector<std::string> where_it_was(const Placer& placer, const Model& model, 
   return lines;
 }
 
+MonitoredTask monitored(const TrainOptions& options) {
+  const bool is_ps = options.task.job == "ps";
+  const uint32_t before = is_ps ? 0 : options.flags.ps;
+  return {.name = fmt::format("{}/{}", options.task.job, options.task.index),
+          .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : 0),
+          .print = print_line};
+}
+
 /// What workers that wait for each other must have in common, beyond what the ps checks by itself.
 std::string agreement(const TrainOptions& options) {
   const TrainFlags& flags = options.flags;
@@ -174,7 +191,7 @@ worker::SaveEvery save_every(const TrainFlags& flags) {
 }
 
 absl::Status train(const TrainOptions& options, worker::Variables& variables, worker::Workload& workload,
-                   std::function<std::vector<std::string>()> more) {
+                   Summaries* summaries, const worker::Client* client, std::function<std::vector<std::string>()> more) {
   const bool is_cnn = options.flags.model == "cnn";
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
   return told_to_stop(worker::train(variables, workload,
@@ -185,8 +202,17 @@ absl::Status train(const TrainOptions& options, worker::Variables& variables, wo
                                      .verbose = options.flags.verbose,
                                      .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
                                      .towers = options.towers},
-                                    {.line = [&](const std::string& line) { bar.print_above(line); },
-                                     .progress = [&](const worker::Progress& progress) { bar.show(progress); },
+                                    {.line =
+                                         [&](const std::string& line) {
+                                           bar.print_above(line);
+                                           if (summaries != nullptr) summaries->line(line);
+                                         },
+                                     .progress =
+                                         [&](const worker::Progress& progress) {
+                                           bar.show(progress);
+                                           if (summaries == nullptr) return;
+                                           summaries->step(progress, workload.batch_size(), client);
+                                         },
                                      .more = std::move(more)},
                                     stop_requested));
 }
@@ -200,6 +226,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
   const std::string& advertised = options.cluster.ps[options.task.index];
   const absl::StatusOr<std::string> listen = listen_address(options);
   if (!listen.ok()) return listen.status();
+  FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
   absl::StatusOr<std::unique_ptr<ps::Server>> server = ps::Server::start(
       {.task_index = options.task.index,
        .listen_address = *listen,
@@ -217,10 +244,16 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .min_workers = options.flags.min_workers,
        .console = print_line,
        .on_shard_thread = [&](uint32_t shard) { placer.bind(shard); },
-       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); }});
+       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); },
+       .marks = options.flags.monitoring.marks(),
+       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
+       .dump_signals = &dump_signals});
   if (!server.ok()) return server.status();
+  const auto monitor = PsMonitor::start(options.flags.monitoring, monitored(options), **server);
+  if (!monitor.ok()) return monitor.status();
   listening((*server)->port());
   absl::Status finished = (*server)->wait_finished(stop_requested);
+  if (!finished.ok()) flight.write((*server)->marks(), std::string(message_of(finished)));
   for (const std::string& line : (*server)->summary()) print_line(line);
   std::vector<Placer::UnitMemory> memory;
   for (const MemorySpan& parameters : (*server)->parameters_memory()) memory.push_back({parameters});
@@ -239,6 +272,13 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
   if (!device.ok()) return device.status();
   const absl::StatusOr<std::string> source = source_host(options);
   if (!source.ok()) return source.status();
+  const auto monitor = WorkerMonitor::start(options.flags.monitoring, monitored(options));
+  if (!monitor.ok()) return monitor.status();
+  const auto summaries = open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every);
+  if (!summaries.ok()) return summaries.status();
+  const auto timeline = open_timeline(options.flags.monitoring, options.task.index);
+  if (!timeline.ok()) return timeline.status();
+  FlightLog flight(options.flags.monitoring, fmt::format("worker/{}", options.task.index));
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
       {.cluster = options.cluster,
        .task_index = options.task.index,
@@ -263,6 +303,9 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
        .device = *std::move(device),
        .gpu_ways = model->devices->ways(),
        .require_device = model->devices->forbids_staging(),
+       .marks = options.flags.monitoring.marks(),
+       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
+       .dump_signals = &dump_signals,
        .place_memory = [&](const MemorySpan& memory) { placer.bind_memory(0, memory); },
        .stop = &stop_requested},
       model->workload->schema());
@@ -271,6 +314,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
+  const WorkerMonitor::Watch watch(**monitor, **client);
   if ((*client)->on_device()) model->workload->stay_on_device();
   if (options.towers == 1) placer.bind(0);
   const bool wants_checkpoints = options.flags.save_steps > 0 || options.flags.save_secs.value_or(0.0) > 0.0 ||
@@ -280,10 +324,13 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
         "--save_steps, --save_secs or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
   worker::ClientVariables variables(**client);
-  return train(options, variables, *model->workload, [&] {
+  absl::Status trained = train(options, variables, *model->workload, summaries->get(), client->get(), [&] {
     model->devices->decided(**client);
+    finish_timeline(timeline->get(), **client);
     return where_it_was(placer, *model, (*client)->memory(), options);
   });
+  if (!trained.ok()) flight.write((*client)->marks(), std::string(message_of(trained)));
+  return trained;
 }
 
 absl::Status run_alone(const TrainOptions& given) {
@@ -298,8 +345,10 @@ absl::Status run_alone(const TrainOptions& given) {
   const absl::StatusOr<std::unique_ptr<worker::LocalVariables>> variables = worker::LocalVariables::create(
       model->workload->schema(), options.optimizer, [&](const MemorySpan& memory) { placer.bind_memory(0, memory); });
   if (!variables.ok()) return variables.status();
+  const auto summaries = open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every);
+  if (!summaries.ok()) return summaries.status();
   if (options.towers == 1) placer.bind(0);
-  return train(options, **variables, *model->workload,
+  return train(options, **variables, *model->workload, summaries->get(), nullptr,
                [&] { return where_it_was(placer, *model, (*variables)->memory(), options); });
 }
 

@@ -298,6 +298,7 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("worker_hosts", flags.worker_hosts, "comma-separated host:port list, instead of --cluster");
   add("job_name", flags.job_name, "ps, worker or chief: run this one task of the cluster");
   add("task_index", flags.task_index, "which task of the job, from 0");
+  add_monitoring_flags(command, flags.monitoring);
   add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: the one in the cluster");
 }
 
@@ -307,6 +308,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_cluster(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_alone(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
+  GRADRAIL_RETURN_IF_ERROR(check_monitoring(flags.monitoring, trains_alone(options)));
   options.towers = std::max(1u, flags.towers);
   const absl::StatusOr<gpu::Reduce> reduce = parse_reduce(flags.reduce);
   if (!reduce.ok()) return reduce.status();

@@ -11,6 +11,7 @@
 #include "ps/cluster_spec.h"
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
+#include "tools/monitoring/flags.h"
 #include "topology/cpu_set.h"
 
 namespace gradrail::tools {
@@ -63,6 +64,7 @@ struct TrainFlags {
   uint32_t silence_limit_s = 4;  ///< a worker that was stopped is noticed within 5 s
   uint32_t min_workers = 1;
   uint32_t rejoin_secs = 60;
+  MonitoringFlags monitoring;
 
   std::string cluster;  ///< file
   std::string ps_hosts;

@@ -22,6 +22,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
   TimePoint notice_at = Clock::now() + kNoticeEvery;
   while (true) {
     GRADRAIL_RETURN_IF_ERROR(failure());
+    answer_dump();
     if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
     request.set_live_only(Clock::now() >= absent_until);
     const absl::StatusOr<ps::proto::BarrierReply> reply = controls_[0]->barrier(request);
@@ -36,6 +37,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
 absl::Status Client::Impl::leave(const std::string& failed) {
   if (left_) return absl::OkStatus();
   left_ = true;
+  published_.publish(stats(), Clock::now());
   absl::Status first_error;
   // The heartbeats stop after Leave: their end without it would mean that we are lost.
   for (size_t i = 0; i < tokens_.size(); ++i)
@@ -58,9 +60,12 @@ uint64_t Client::Impl::global_step() const {
 
 ClientStats Client::Impl::stats() const {
   ClientStats stats = stats_;
+  stats.global_step = global_step();
   if (gpu_ != nullptr) stats.flushes = gpu_->flushes();
   for (const auto& link : links_) {
     if (link->path == nullptr) continue;
+    if (const std::string name = link->path->name(); stats.paths_in_use.find(name) == std::string::npos)
+      stats.paths_in_use += (stats.paths_in_use.empty() ? "" : ", ") + name;
     stats.paths.push_back(fmt::format(
         "shard {} at {}: {}{}", link->shard_index, controls_[link->ps_index]->address(),
         transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->shown_path()),
@@ -142,7 +147,11 @@ bool Client::saves_checkpoints() const { return impl_->saves_checkpoints(); }
 absl::Status Client::leave() { return impl_->leave(); }
 absl::Status Client::give_up(const std::string& why) { return impl_->leave(why); }
 ClientStats Client::stats() const { return impl_->stats(); }
+ClientStats Client::published_stats() const { return impl_->published().stats(); }
+Duration Client::under_way() const { return impl_->published().under_way(Clock::now()); }
 std::vector<Mark> Client::marks() const { return impl_->marks(); }
+absl::Status Client::hand_in_trace() { return impl_->hand_in_trace(); }
+absl::StatusOr<std::vector<TaskTrace>> Client::gather_trace() { return impl_->gather_trace(); }
 std::vector<MemorySpan> Client::memory() const { return impl_->memory(); }
 
 }  // namespace gradrail::worker

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -65,12 +66,16 @@ struct ClientOptions {
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up
   /// How long a ps that was lost is waited for, to be started again; zero: not at all.
   Duration rejoin_timeout = Duration::zero();
-  std::function<void(const std::string&)> notice;    ///< told every 10 s for whom this worker waits
-  DeviceMemory device;                               ///< where variables are at home
+  std::function<void(const std::string&)> notice;  ///< told every 10 s for whom this worker waits
+  DeviceMemory device;                             ///< where variables are at home
   /// What to try with each shard, in this order, before staging.
   std::vector<GpuWay> gpu_ways = {GpuWay::ipc, GpuWay::dma_buf, GpuWay::peer_memory};
-  bool require_device = false;              ///< staging is an error
-  size_t marks = 0;                         ///< room of the flight recorder
+  bool require_device = false;  ///< staging is an error
+  size_t marks = 0;             ///< room of the flight recorder
+  /// Given what it has, in the owner thread, within a second of somebody asking a ps for it or of `*dump_signals`
+  /// growing, while this worker exchanges or waits. May be empty.
+  std::function<void(const std::vector<Mark>&)> dump;
+  const std::atomic<uint32_t>* dump_signals = nullptr;
   MemoryPlacer place_memory;                ///< parameters, gradients, headers; in the owner thread
   const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after a moment, waiting: CANCELLED
 };
@@ -80,10 +85,14 @@ struct ClientStats {
   uint64_t exchange_count = 0;
   uint64_t staleness_sum = 0;  ///< over exchanges, of bucket 0
   uint64_t staleness_max = 0;
-  uint64_t wait_ns = 0;  ///< of all exchanges: until the gradients of others were there
-  uint64_t dropped = 0;  ///< exchanges whose gradient, or a bucket of it, came too late to be summed
+  /// Exchanges by staleness, from 0 on; the last cell has all that are beyond.
+  std::array<uint64_t, 34> staleness{};
+  uint64_t global_step = 0;  ///< as Client::global_step()
+  uint64_t wait_ns = 0;      ///< of all exchanges: until the gradients of others were there
+  uint64_t dropped = 0;      ///< exchanges whose gradient, or a bucket of it, came too late to be summed
   uint64_t bytes_pushed = 0;
   uint64_t bytes_returned = 0;
+  std::string paths_in_use;        ///< their names, as in path_bytes
   std::vector<std::string> paths;  ///< one line per shard: transport, address and why
   struct PathBytes {
     std::string path;
@@ -97,6 +106,13 @@ struct ClientStats {
   uint64_t rejoins = 0;  ///< a ps was lost, and came back
   uint64_t redone = 0;   ///< steps of this worker that were done once more after that
   uint64_t flushes = 0;  ///< of what network devices wrote into GPU memory, where a device asks for it
+};
+
+/// Marks of one task, in the time of ps task 0.
+struct TaskTrace {
+  std::string task;  ///< "worker/1"
+  std::vector<Mark> marks;
+  int64_t bound_ns = 0;  ///< of what comparing the clocks may be wrong by
 };
 
 /// A worker's end of the exchange: the drop-in library for trainers of any kind.
@@ -189,8 +205,16 @@ class Client {
   absl::Status give_up(const std::string& why);
 
   ClientStats stats() const;
+  /// The same as the owner published it last: when joining, every 250 ms while exchanges end, and when leaving.
+  /// Threads  Any thread.
+  ClientStats published_stats() const;
+  /// How long the exchange under way has been; zero: there is none. Threads  Any thread.
+  Duration under_way() const;
   /// What the flight recorder has.
   std::vector<Mark> marks() const;
+  /// Gives them to ps task 0, for the chief's gather_trace(): the marks of all tasks. Not during an exchange.
+  absl::Status hand_in_trace();
+  absl::StatusOr<std::vector<TaskTrace>> gather_trace();
 
   /// Where parameters and gradients lie, for summaries.
   std::vector<MemorySpan> memory() const;

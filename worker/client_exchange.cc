@@ -16,6 +16,8 @@ namespace {
 constexpr auto kNoticeEvery = std::chrono::seconds(10);
 /// An exchange under way is done long before, unless it waits for a worker that may never come.
 constexpr auto kStopGrace = std::chrono::seconds(2);
+/// Whoever sends a signal for a dump has it within a second.
+constexpr int kLookRoundMs = 500;
 
 }  // namespace
 
@@ -32,7 +34,9 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
   GRADRAIL_CHECK(!exchanging_);
   exchange_start_ = Clock::now();
   if (exchange_start_ >= next_come_back_) come_back();  // nothing is under way: the moment to change paths
+  answer_dump();
   exchanging_ = true;
+  published_.begun(exchange_start_);
   kind_ = kind;
   if (kind == ps::ArrivalKind::push) ++step_;
   mark(Mark::Kind::begun);
@@ -209,6 +213,7 @@ void Client::Impl::take_answer(ShardLink& link, uint64_t immediate) {
   if (immediate == 0 && &link == links_[0].get() && kind_ == ps::ArrivalKind::push) {
     stats_.staleness_sum += header.staleness;
     stats_.staleness_max = std::max(stats_.staleness_max, header.staleness);
+    ++stats_.staleness[std::min<uint64_t>(header.staleness, stats_.staleness.size() - 1)];
   }
 }
 
@@ -233,6 +238,7 @@ absl::Status Client::Impl::wait() {
   while (outstanding_ > 0) {
     if (may_rejoin()) return rejoin();
     GRADRAIL_RETURN_IF_ERROR(failure());
+    answer_dump();
     if (link_lost_) {
       const absl::Status moved = move_lost_links();
       if (may_rejoin()) return rejoin();
@@ -242,7 +248,7 @@ absl::Status Client::Impl::wait() {
     if (!backlog_.empty()) post_backlog();
     const bool staging = send_staged();
     const bool in_need = advance_trials() || !backlog_.empty();
-    const auto patience = std::chrono::milliseconds(staging ? 0 : in_need ? 1 : 1000);
+    const auto patience = std::chrono::milliseconds(staging ? 0 : in_need ? 1 : kLookRoundMs);
     const size_t count = wait_set_.wait(absl::MakeSpan(completions), Clock::now() + patience);
     for (size_t i = 0; i < count; ++i) take(completions[i]);
     if (count == 0 && staging) staging_wait.turn();
@@ -259,6 +265,7 @@ absl::Status Client::Impl::wait() {
 
 absl::Status Client::Impl::finish() {
   exchanging_ = false;
+  published_.ended();
   GRADRAIL_RETURN_IF_ERROR(failure());
   if (gpu_ != nullptr) {
     if (const absl::Status settled = gpu_->settle(); !settled.ok()) fail(settled);
@@ -266,11 +273,13 @@ absl::Status Client::Impl::finish() {
   }
   mark(Mark::Kind::done);
   if (kind_ != ps::ArrivalKind::push) return absl::OkStatus();
-  stats_.exchange.record(nanoseconds_since(exchange_start_));
+  const TimePoint now = Clock::now();
+  stats_.exchange.record(std::chrono::duration_cast<std::chrono::nanoseconds>(now - exchange_start_).count());
   ++stats_.exchange_count;
   stats_.wait_ns += waited_ns_;
   if (dropped_bucket_) catch_up();
   remember_version();
+  if (published_.is_due(now)) published_.publish(stats(), now);
   return absl::OkStatus();
 }
 

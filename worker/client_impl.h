@@ -13,6 +13,7 @@
 #include "worker/client.h"
 #include "worker/control_link.h"
 #include "worker/gpu_variables.h"
+#include "worker/published_stats.h"
 #include "worker/shard_link.h"
 
 namespace gradrail::worker {
@@ -55,6 +56,10 @@ class Client::Impl {
   uint64_t position() const { return step_ - static_cast<uint64_t>(base_step_); }
   bool is_chief() const { return chief_.load(std::memory_order_relaxed) == options_.task_index; }
   ClientStats stats() const;
+  // client_watch.cc
+  absl::Status hand_in_trace();
+  absl::StatusOr<std::vector<TaskTrace>> gather_trace();
+  const PublishedStats& published() const { return published_; }
   std::vector<Mark> marks() const { return recorder_.marks(); }
   std::vector<MemorySpan> memory() const { return {parameters_.span(), gradients_.span()}; }
 
@@ -120,6 +125,11 @@ class Client::Impl {
   absl::Status finish();
   void say_whom_we_wait_for();
 
+  // client_watch.cc
+  void hear_of_dumps(uint64_t asked);        ///< any thread
+  void report(ps::proto::Ping& ping) const;  ///< any thread
+  void answer_dump();
+
   // client_device.cc
   absl::Status open_gpu();
   std::string why_not_ipc(const ps::proto::DescribeReply& reply, bool same_host, const std::string& ps) const;
@@ -154,6 +164,10 @@ class Client::Impl {
   std::atomic<uint32_t> chief_ = 0;
   std::mutex failure_mutex_;
   absl::Status failure_;  ///< under failure_mutex_
+  PublishedStats published_;
+  static constexpr uint64_t kNothingNoticed = UINT64_MAX;
+  std::atomic<uint64_t> dumps_noticed_ = kNothingNoticed;  ///< of the ps' last notice
+  std::atomic<uint64_t> dumps_heard_ = 0;                  ///< by the heartbeat
 
   // Owner thread. Links before contexts before the wait set: members are destroyed bottom up.
   transport::WaitSet wait_set_;
@@ -196,6 +210,7 @@ class Client::Impl {
   bool left_ = false;
   ClientStats stats_;
   FlightRecorder recorder_;
+  uint64_t dumped_ = 0;  ///< how many of the dumps that were asked for
 
   std::vector<std::unique_ptr<ControlLink>> controls_;  ///< behind all that its heartbeats reach by fail()
   std::optional<CheckpointSave> save_{controls_};       ///< last: its thread uses controls_

@@ -49,6 +49,7 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   // One of several ps tasks may have been started again since it was described: soon look once more.
   GRADRAIL_RETURN_IF_ERROR(join_all(rejoining_ ? std::min(deadline, Clock::now() + kRejoinAttempt) : deadline));
   GRADRAIL_RETURN_IF_ERROR(connect_all(deadline));
+  published_.publish(stats(), Clock::now());
   return failure();
 }
 
@@ -158,10 +159,13 @@ absl::Status Client::Impl::join_all(TimePoint deadline) {
     if (!began_from.has_value()) began_from = reply->began_from();
     const bool names_the_chief = control == controls_[0];
     if (names_the_chief) chief_ = reply->chief();
+    control->fill_pings([this](ps::proto::Ping& ping) { report(ping); });
     control->start_heartbeat(
         member(), [this](absl::Status cause) { fail(std::move(cause)); },
         [this, names_the_chief](const ps::proto::Notice& notice) {
           if (names_the_chief && chief_.exchange(notice.chief()) != notice.chief()) wait_set_.wake();
+          // Whoever asks for dumps asks every ps: one of them is enough to hear it from.
+          if (names_the_chief) hear_of_dumps(notice.dumps());
         });
     base_step_ = reply->base_step();
     initialised_ = initialised_ && reply->initialised();

@@ -75,6 +75,7 @@ void Client::Impl::let_go() {
   group_ = 0;
   incarnation_ = random_bits() | 1;
   initialised_ = saves_checkpoints_ = true;
+  dumps_noticed_ = kNothingNoticed;  // another life of a ps counts from 0
   a_shard_is_on_gpu_ = link_lost_ = exchanging_ = false;
   outstanding_ = 0;
 }

@@ -141,13 +141,29 @@ absl::StatusOr<ps::proto::BarrierReply> ControlLink::barrier(const ps::proto::Ba
   return reply;
 }
 
-absl::StatusOr<ps::proto::StatsReply> ControlLink::stats() {
+absl::StatusOr<ps::proto::StatsReply> ControlLink::stats(bool dump) {
   grpc::ClientContext context;
   set_deadline(context, std::chrono::seconds(2));
+  ps::proto::StatsRequest request;
+  request.set_dump(dump);
   ps::proto::StatsReply reply;
-  const grpc::Status status = stub_->Stats(&context, {}, &reply);
+  const grpc::Status status = stub_->Stats(&context, request, &reply);
   if (!status.ok()) return explain(status);
   return reply;
+}
+
+absl::StatusOr<ps::proto::TraceReply> ControlLink::trace(const ps::proto::TraceRequest& request) {
+  grpc::ClientContext context;
+  set_deadline(context, kCallDeadline);
+  ps::proto::TraceReply reply;
+  const grpc::Status status = stub_->Trace(&context, request, &reply);
+  if (!status.ok()) return explain(status);
+  return reply;
+}
+
+ClockOffset ControlLink::clock_offset() const {
+  std::lock_guard lock(mutex_);
+  return clocks_.best();
 }
 
 absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::proto::CheckpointRequest& request) {
@@ -208,10 +224,15 @@ absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientCont
   ps::proto::Ping ping;
   *ping.mutable_member() = member;
   ps::proto::Notice notice;
-  while (stream->Write(ping) && stream->Read(&notice)) {
+  while (true) {
+    if (fill_) fill_(ping);
+    const TimePoint asked = Clock::now();
+    if (!stream->Write(ping) || !stream->Read(&notice)) break;
+    const TimePoint answered = Clock::now();
     if (!notice.aborted().empty()) return absl::AbortedError(notice.aborted());
     heard(notice);
     std::unique_lock lock(mutex_);
+    clocks_.add(asked, notice.clock_ns(), answered);
     changed_.wait_for(lock, kPingEvery, [&] { return stopping_; });
     if (stopping_) break;
   }

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "ps/control.grpc.pb.h"
+#include "worker/clock_comparison.h"
 
 namespace gradrail::worker {
 
@@ -39,7 +40,9 @@ class ControlLink {
   absl::StatusOr<ps::proto::JoinReply> join(const ps::proto::JoinRequest& request, TimePoint deadline);
   /// One round; complete or not.
   absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
-  absl::StatusOr<ps::proto::StatsReply> stats();
+  /// `dump`: also asks for what all flight recorders have.
+  absl::StatusOr<ps::proto::StatsReply> stats(bool dump = false);
+  absl::StatusOr<ps::proto::TraceReply> trace(const ps::proto::TraceRequest& request);
   absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::CheckpointRequest& request);
   /// From any thread.
   absl::StatusOr<ps::proto::CheckpointOutcomeReply> checkpoint_outcome(
@@ -50,6 +53,11 @@ class ControlLink {
   void leave_to_return(const ps::proto::Member& member);
   /// After a data connection ended: whether that was the ps' decision, and why (ABORTED). OK: it did not say.
   absl::Status why_dismissed(const ps::proto::Member& member);
+
+  /// What pings carry besides: called from the heartbeat's thread. Before start_heartbeat().
+  void fill_pings(std::function<void(ps::proto::Ping&)> fill) { fill_ = std::move(fill); }
+  /// Of the task's clock. Any thread.
+  ClockOffset clock_offset() const;
 
   /// Pings until stop_heartbeat(); `failed` is called once, from the heartbeat's thread, when the ps is gone
   /// (UNAVAILABLE) or says that the run is over (ABORTED); `heard` is told each notice, from the same thread.
@@ -71,8 +79,11 @@ class ControlLink {
   std::unique_ptr<ps::proto::Control::Stub> stub_;
   std::string checkpoint_folder_;
 
-  std::mutex mutex_;
+  std::function<void(ps::proto::Ping&)> fill_;  ///< set before the thread starts
+
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
+  ClockComparison clocks_;                          ///< under mutex_
   bool stopping_ = false;                           ///< under mutex_
   std::unique_ptr<grpc::ClientContext> heartbeat_;  ///< set before the thread starts
   std::thread thread_;

@@ -105,5 +105,25 @@ TEST(Histogram, merging_an_empty_one_changes_nothing) {
   EXPECT_EQ(histogram.quantile_ns(0.5), 100);
 }
 
+TEST(Histogram, what_was_recorded_since_is_what_is_left) {
+  Histogram histogram;
+  for (int i = 0; i < 100; ++i) histogram.record(1'000'000);
+  const Histogram earlier = histogram;
+  for (int i = 0; i < 10; ++i) histogram.record(5'000);
+  histogram.subtract(earlier);
+  EXPECT_EQ(histogram.count(), 10u);
+  EXPECT_EQ(histogram.sum_ns(), 50'000.0);
+  EXPECT_NEAR(static_cast<double>(histogram.quantile_ns(0.99)), 5'000, 5'000 * kRelativeError);
+}
+
+TEST(Histogram, counts_below_powers_of_two_are_exact) {
+  Histogram histogram;
+  for (const int64_t value : {0, 3, 4, 4095, 4096, 4097, 1'000'000}) histogram.record(value);
+  EXPECT_EQ(histogram.count_below_power(2), 2u);
+  EXPECT_EQ(histogram.count_below_power(12), 4u);
+  EXPECT_EQ(histogram.count_below_power(13), 6u);
+  EXPECT_EQ(histogram.count_below_power(20), 7u);
+}
+
 }  // namespace
 }  // namespace gradrail

@@ -188,6 +188,8 @@ class ClusterTest(unittest.TestCase):
         return task
 
     def train(self, *flags, name="train", environment=None, output=None):
+        # Runs that fail leave what their flight recorders had.
+        environment = {"TMPDIR": str(self.folder), **(environment or {})}
         return self.launch(name, [binary(), "train", *map(str, flags)], environment, output)
 
     def refused(self, code, says, *flags, environment=None, within=START):

@@ -40,6 +40,9 @@ gradrail_feature(GLOO "a peer of `gradrail bench peers`" "${gloo_found}" "" "Glo
 
 pkg_check_modules(LIBZIP QUIET IMPORTED_TARGET libzip>=1.4)
 gradrail_feature(ZIP "`gradrail checkpoint export`" "${LIBZIP_FOUND}" "${LIBZIP_VERSION}" "libzip >= 1.4 not found")
+find_package(prometheus-cpp QUIET CONFIG COMPONENTS pull)
+gradrail_feature(PROMETHEUS "metrics of running tasks (--metrics_port)" "${prometheus-cpp_FOUND}"
+                 "${prometheus-cpp_VERSION}" "prometheus-cpp not found")
 
 pkg_check_modules(LIBFABRIC QUIET IMPORTED_TARGET libfabric>=1.17)
 gradrail_feature(OFI "the ofi transport, a plug-in over libfabric" "${LIBFABRIC_FOUND}" "${LIBFABRIC_VERSION}"

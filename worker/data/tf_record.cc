@@ -73,14 +73,18 @@ absl::StatusOr<TfRecordWriter> TfRecordWriter::create(const std::string& path) {
   return TfRecordWriter(*std::move(file));
 }
 
-absl::Status TfRecordWriter::write(std::string_view record) {
+void append_tf_record(std::string& file, std::string_view record) {
   const uint64_t length = record.size();
   const uint32_t length_crc = masked_crc(&length, sizeof(length));
   const uint32_t crc = masked_crc(record.data(), record.size());
-  buffer_.append(reinterpret_cast<const char*>(&length), sizeof(length));
-  buffer_.append(reinterpret_cast<const char*>(&length_crc), sizeof(length_crc));
-  buffer_.append(record);
-  buffer_.append(reinterpret_cast<const char*>(&crc), sizeof(crc));
+  file.append(reinterpret_cast<const char*>(&length), sizeof(length));
+  file.append(reinterpret_cast<const char*>(&length_crc), sizeof(length_crc));
+  file.append(record);
+  file.append(reinterpret_cast<const char*>(&crc), sizeof(crc));
+}
+
+absl::Status TfRecordWriter::write(std::string_view record) {
+  append_tf_record(buffer_, record);
   return buffer_.size() < kFlushBytes ? absl::OkStatus() : flush();
 }
 

@@ -30,6 +30,9 @@ class TfRecordReader {
   uint64_t index_ = 0;
 };
 
+/// Adds to `file` what it holds of one record.
+void append_tf_record(std::string& file, std::string_view record);
+
 /// Writes one. The file is there, whole, after commit(), and not before.
 /// Errors  as ps::ReplacementFile.
 class TfRecordWriter {

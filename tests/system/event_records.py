@@ -1,0 +1,76 @@
+"""TensorBoard's files of events, read by the letter of the formats: TFRecord framing with its checksums, and in each
+record an Event in protobuf's wire format. Nothing here is shared with the writer."""
+import struct
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data):
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def records(data):
+    at = 0
+    while at < len(data):
+        length, length_crc = struct.unpack_from("<QI", data, at)
+        body = data[at + 12:at + 12 + length]
+        assert len(body) == length and length_crc == masked(data[at:at + 8]), f"record at {at}"
+        assert struct.unpack_from("<I", data, at + 12 + length)[0] == masked(body), f"content of the record at {at}"
+        yield body
+        at += length + 16
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+def fields(data):
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            value, at = varint(data, at)
+        elif kind == 1:
+            value, at = struct.unpack_from("<d", data, at)[0], at + 8
+        elif kind == 2:
+            length, at = varint(data, at)
+            value, at = data[at:at + length], at + length
+            assert len(value) == length
+        elif kind == 5:
+            value, at = struct.unpack_from("<f", data, at)[0], at + 4
+        else:
+            raise AssertionError(f"wire type {kind}")
+        yield number, value
+
+
+def events(data):
+    """(wall time, step, file version or None, {tag: value or None}) of each event."""
+    for body in records(data):
+        wall_time, step, version, scalars = 0.0, 0, None, {}
+        for number, value in fields(body):
+            if number == 1:
+                wall_time = value
+            elif number == 2:
+                step = value
+            elif number == 3:
+                version = value.decode()
+            elif number == 5:
+                for _, one in fields(value):
+                    parts = dict(fields(one))
+                    scalars[parts[1].decode()] = parts.get(2)
+        yield wall_time, step, version, scalars

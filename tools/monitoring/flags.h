@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+
+namespace gradrail::tools {
+
+/// The flags of `gradrail train` about watching a run.
+struct MonitoringFlags {
+  std::optional<uint16_t> metrics_port;  ///< absent: nothing is served; 0: any
+  std::string metrics_bind = "127.0.0.1";
+  std::string logs_path;  ///< "": no summaries
+  uint32_t flight_records = 4096;
+  std::string timeline;  ///< file; "": none
+
+  /// Room of a task's flight recorder.
+  size_t marks() const;
+};
+
+void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags);
+
+/// `alone`: without a parameter server. INVALID_ARGUMENT names the flag.
+absl::Status check_monitoring(const MonitoringFlags& flags, bool alone);
+
+}  // namespace gradrail::tools

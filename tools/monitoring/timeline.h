@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ps/checkpoint_file.h"
+#include "worker/client.h"
+
+namespace gradrail::tools {
+
+/// The steps of all tasks as chrome://tracing and Perfetto draw them (Chrome's trace event format, JSON): a process for
+/// each task, a row for each bucket. What its end is missing of is left out.
+std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks);
+
+/// The chief's file of that, whole or not there.
+/// Threads  Owner thread of the client.
+class Timeline {
+ public:
+  /// Makes the file, so that a folder that cannot be written to is known before the run. For other workers than the
+  /// chief: no file. Errors  as ps::ReplacementFile.
+  static absl::StatusOr<std::unique_ptr<Timeline>> create(const std::string& path, bool is_chief);
+
+  /// At the end of the run: gathers the marks of all and writes, or hands in this worker's.
+  absl::Status finish(worker::Client& client);
+
+ private:
+  Timeline() = default;
+  std::unique_ptr<ps::ReplacementFile> file_;  ///< the chief's
+};
+
+}  // namespace gradrail::tools

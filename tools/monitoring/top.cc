@@ -1,0 +1,165 @@
+#include "tools/monitoring/top.h"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <future>
+#include <thread>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/cluster_spec.h"
+#include "tools/monitoring/top_table.h"
+#include "worker/control_link.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr int kRedrawMs = 1000;
+constexpr auto kBetweenTwo = std::chrono::milliseconds(500);  // for rates, where one table is all
+
+volatile std::sig_atomic_t asked_to_end = 0;
+
+void on_signal(int) { asked_to_end = 1; }
+
+/// The terminal as top wants it, and as it was again when this ends.
+class Screen {
+ public:
+  Screen() {
+    tcgetattr(STDIN_FILENO, &before_);
+    termios raw = before_;
+    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // Ctrl-C stays a signal
+    raw.c_cc[VMIN] = 0;
+    raw.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    say("\033[?1049h\033[?25l");  // another screen, no cursor
+  }
+  ~Screen() {
+    say("\033[?25h\033[?1049l");
+    tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  void draw(const std::vector<std::string>& lines) {
+    winsize size{};
+    const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 1;
+    const size_t columns = known ? size.ws_col : 80, rows = known ? size.ws_row : 24;
+    std::string text = "\033[H";
+    for (size_t i = 0; i < lines.size() && i + 1 < rows; ++i) text += lines[i].substr(0, columns) + "\033[K\r\n";
+    say(text + "\033[J");
+  }
+
+  /// Waits; true when q was typed.
+  bool quits(int patience_ms) {
+    pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    if (poll(&input, 1, patience_ms) <= 0) return false;
+    char typed[64];
+    const ssize_t count = read(STDIN_FILENO, typed, sizeof(typed));
+    if (count <= 0) return true;  // nobody is there any more
+    return std::any_of(typed, typed + count, [](char c) { return c == 'q' || c == 'Q'; });
+  }
+
+ private:
+  void say(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+  termios before_{};
+};
+
+PsAnswer ask_one(uint32_t index, const std::string& address, bool dump) {
+  PsAnswer answer{.address = address};
+  // A new one each time: a channel that failed once would look again only after seconds.
+  worker::ControlLink control(index, address, nullptr, nullptr);
+  absl::StatusOr<ps::proto::StatsReply> stats = control.stats(dump);
+  answer.at = Clock::now();
+  if (stats.ok()) {
+    answer.stats = *std::move(stats);
+  } else {
+    answer.unreachable = std::string(message_of(stats.status()));
+    const std::string known = control.name() + " was lost: ";
+    if (answer.unreachable.starts_with(known)) answer.unreachable.erase(0, known.size());
+    // What gRPC says last is the cause.
+    const size_t cause = answer.unreachable.rfind("Failed to connect to remote host: ");
+    if (cause != std::string::npos) answer.unreachable.erase(0, cause);
+  }
+  return answer;
+}
+
+/// All at once: one that does not answer holds nobody up.
+std::vector<PsAnswer> ask(const std::vector<std::string>& addresses, bool dump) {
+  std::vector<std::future<PsAnswer>> calls;
+  for (uint32_t i = 0; i < addresses.size(); ++i)
+    calls.push_back(std::async(std::launch::async, ask_one, i, addresses[i], dump));
+  std::vector<PsAnswer> answers;
+  for (std::future<PsAnswer>& call : calls) answers.push_back(call.get());
+  return answers;
+}
+
+absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
+  if (flags.cluster.empty() == flags.ps_hosts.empty())
+    return absl::InvalidArgumentError("top: name the cluster: a file, as for train --cluster, or --ps_hosts");
+  const absl::StatusOr<ps::ClusterSpec> cluster =
+      flags.cluster.empty() ? ps::cluster_from_hosts(flags.ps_hosts, "none:1") : ps::read_cluster_file(flags.cluster);
+  if (!cluster.ok()) return cluster.status();
+  return cluster->ps;
+}
+
+absl::Status show_once(const std::vector<std::string>& addresses, bool dump) {
+  const std::vector<PsAnswer> before = ask(addresses, dump);
+  std::this_thread::sleep_for(kBetweenTwo);
+  const std::vector<PsAnswer> answers = ask(addresses, false);
+  for (const std::string& line : top_table(answers, before)) fmt::print("{}\n", line);
+  std::fflush(stdout);
+  const bool any = std::any_of(answers.begin(), answers.end(), [](const PsAnswer& a) { return a.unreachable.empty(); });
+  return any ? absl::OkStatus() : absl::UnavailableError("top: not one parameter server answered");
+}
+
+void show_until_told(const std::vector<std::string>& addresses, bool dump) {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  Screen screen;
+  std::vector<PsAnswer> before;
+  do {
+    std::vector<PsAnswer> answers = ask(addresses, std::exchange(dump, false));
+    const std::time_t now = std::time(nullptr);
+    char clock[16];
+    std::tm parts{};
+    std::strftime(clock, sizeof(clock), "%H:%M:%S", localtime_r(&now, &parts));
+    std::vector<std::string> lines = {fmt::format("gradrail top  {}  q: quit", clock), ""};
+    for (std::string& line : top_table(answers, before)) lines.push_back(std::move(line));
+    screen.draw(lines);
+    before = std::move(answers);
+  } while (asked_to_end == 0 && !screen.quits(kRedrawMs) && asked_to_end == 0);
+}
+
+}  // namespace
+
+void add_top_flags(CLI::App& command, TopFlags& flags) {
+  command.add_option("cluster", flags.cluster, "JSON file of the cluster, as for train --cluster");
+  command.add_option("--ps_hosts,--ps-hosts", flags.ps_hosts, "comma-separated host:port list, instead of a file");
+  command.add_flag("--once", flags.once, "print one table and end");
+  command.add_flag("--dump", flags.dump, "also tell all tasks to write down what their flight recorders have");
+}
+
+absl::Status run_top(const TopFlags& flags) {
+  const absl::StatusOr<std::vector<std::string>> addresses = ps_addresses(flags);
+  if (!addresses.ok()) return addresses.status();
+  if (flags.once) return show_once(*addresses, flags.dump);
+  if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)
+    return absl::FailedPreconditionError("top: this is no terminal: --once prints one table");
+  show_until_told(*addresses, flags.dump);
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::tools

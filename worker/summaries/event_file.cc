@@ -1,0 +1,86 @@
+#include "worker/summaries/event_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "worker/data/tf_record.h"
+#include "worker/summaries/event.pb.h"
+
+namespace gradrail::worker {
+namespace {
+
+constexpr char kVersion[] = "brain.Event:2";  // what readers ask of a file's first event
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+}
+
+absl::Status failed(const std::string& path, const char* call) {
+  const int error = errno;
+  const std::string text = fmt::format("{}: {}: {}", path, call, std::strerror(error));
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return full ? absl::ResourceExhaustedError(text) : absl::FailedPreconditionError(text);
+}
+
+}  // namespace
+
+absl::StatusOr<EventFile> EventFile::create(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return absl::FailedPreconditionError(fmt::format("{}: mkdir: {}", folder, error.message()));
+  const auto seconds = static_cast<int64_t>(seconds_since_1970());
+  const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor < 0) return failed(path, "open");
+  EventFile file(path, descriptor);
+  proto::Event first;
+  first.set_wall_time(seconds_since_1970());
+  first.set_file_version(kVersion);
+  GRADRAIL_RETURN_IF_ERROR(file.append(first.SerializeAsString()));
+  return file;
+}
+
+EventFile::EventFile(EventFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+EventFile::~EventFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+absl::Status EventFile::write(int64_t step, const Scalars& scalars) {
+  proto::Event event;
+  event.set_wall_time(seconds_since_1970());
+  event.set_step(step);
+  for (const auto& [tag, value] : scalars) {
+    proto::Summary::Value* const one = event.mutable_summary()->add_value();
+    one->set_tag(tag);
+    one->set_simple_value(static_cast<float>(value));
+  }
+  return append(event.SerializeAsString());
+}
+
+absl::Status EventFile::append(const std::string& event) {
+  std::string record;
+  append_tf_record(record, event);
+  for (size_t done = 0; done < record.size();) {
+    const ssize_t count = ::write(descriptor_, record.data() + done, record.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return failed(path_, "write");
+    done += static_cast<size_t>(count);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::worker

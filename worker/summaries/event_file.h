@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace gradrail::worker {
+
+/// Tag and value.
+using Scalars = std::vector<std::pair<std::string, double>>;
+
+/// A file of events as TensorBoard reads it, also while it grows: a TFRecord file, in each record an Event.
+/// Errors  name the path, the failing call and errno's words.
+/// Threads One owner.
+class EventFile {
+ public:
+  /// Makes the folder where it is missing, and in it a file of a name that nobody else has:
+  /// events.out.tfevents.<seconds since 1970>.<host>.<pid>
+  static absl::StatusOr<EventFile> create(const std::string& folder);
+  EventFile(EventFile&& other) noexcept;
+  EventFile& operator=(EventFile&& other) = delete;
+  ~EventFile();
+
+  const std::string& path() const { return path_; }
+  /// One event, of now; it is in the file when this returns. After an error the file may end within a record, and
+  /// nothing more must be written.
+  absl::Status write(int64_t step, const Scalars& scalars);
+
+ private:
+  EventFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  absl::Status append(const std::string& event);
+
+  std::string path_;
+  int descriptor_;
+};
+
+}  // namespace gradrail::worker
