@@ -266,6 +266,23 @@ TEST_F(CoordinatorTest, WorkersBeyondTheSpecificationAreWaitedForWhileTheyAreHer
   EXPECT_EQ(coordinator_.name_of(8), "worker 8");
 }
 
+TEST_F(CoordinatorTest, WhoGoesToLookForAPsIsWaitedForLonger) {
+  Coordinator coordinator({.worker_names = {"host:0"}, .min_workers = 1, .return_limit = 30s, .away_limit = 100s});
+  ASSERT_TRUE(coordinator.join(0, 100, "host:0", at(0s)).ok());
+  EXPECT_TRUE(coordinator.away(0, 100, "ps 1 is gone", at(1s)));
+  EXPECT_FALSE(coordinator.away(0, 100, "again", at(1s)));
+  EXPECT_EQ(coordinator.live_count(), 0u);
+  EXPECT_TRUE(absl::IsUnavailable(coordinator.heard(0, 100, at(2s)))) << "it may come back, and is not lost";
+  coordinator.give_up_deserted(at(101s));
+  EXPECT_FALSE(coordinator.finished());
+  ASSERT_TRUE(coordinator.join(0, 101, "host:0", at(101s)).ok());
+  coordinator.give_up_deserted(at(200s));
+  EXPECT_EQ(coordinator.aborted(), "");
+  EXPECT_TRUE(coordinator.away(0, 101, "ps 1 is gone", at(200s)));
+  coordinator.give_up_deserted(at(301s));
+  EXPECT_EQ(coordinator.aborted(), "worker 0 (host:0) did not come back: ps 1 is gone, and nobody is left");
+}
+
 TEST_F(CoordinatorTest, AbortedRunIsFinishedWhenTheLivingHaveGone) {
   join(0);
   join(1);

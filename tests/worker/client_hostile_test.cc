@@ -154,12 +154,6 @@ TEST_P(ClientHostile, StepFromTheFuture) {
   expect_header_refused(header, 0, "step 99");
 }
 
-TEST_P(ClientHostile, InitialisingWithoutBeingChief) {
-  ps::SlotHeader header = hostile_->header(0, 64);
-  header.kind = ps::ArrivalKind::initialise;
-  expect_header_refused(header, 0, "only worker 0 may initialise");
-}
-
 /// Nothing of a connection counts before bytes were seen to travel over it both ways.
 TEST_P(ClientHostile, PushBeforeThePathWasChecked) {
   ASSERT_EQ(hostile_->greet({.transport = GetParam()}, RawWorker::Until::welcome).value(), "");

@@ -1,0 +1,160 @@
+"""A parameter server and three workers on four hosts, and a fault every few seconds: tasks are killed, stopped or slowed down,
+cables are cut, strangers call. GRADRAIL_SOAK_SECONDS=1800 GRADRAIL_SOAK_EVERY=15 is the long form."""
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+import cluster
+import four_hosts
+
+SECONDS = float(os.environ.get("GRADRAIL_SOAK_SECONDS", "30"))
+EVERY = float(os.environ.get("GRADRAIL_SOAK_EVERY", "5"))
+# A fault is noticed and mended, or a worker is lost and back, within this; a ps that was cut off is looked for longest.
+RECOVERY = 45 * cluster.PATIENCE
+SETTLED = 1.0
+# Of a ps between two faults: gRPC keeps a few connections of those who have gone for a while.
+MORE_FILES = 24
+MORE_MEMORY_KB = 24 << 10
+
+
+def files_and_memory(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return len(os.listdir(f"/proc/{pid}/fd")), int(re.search(r"VmRSS:\s+(\d+)", status)[1])
+
+
+class Soak(four_hosts.FourHosts):
+    def setUp(self):
+        super().setUp()
+        self.seed = int(os.environ.get("GRADRAIL_SOAK_SEED", random.randrange(2 ** 32)))
+        print(f"GRADRAIL_SOAK_SEED={self.seed}", flush=True)
+        self.chance = random.Random(self.seed)
+        self.flags = ["--mode", "sync", "--epochs", 10 ** 6, "--checkpoint_dir", self.folder / "saved", "--save_secs", 2,
+                      "--log_every", 50, "--join_timeout_s", 60]
+
+    def start(self, host):
+        job, index = ("ps", 0) if host == 0 else ("worker", host - 1)
+        # The host's own process, not that of ip: it is what gets signals.
+        task = self.train_on(host, job, index, *self.flags)
+        self.now[host] = task
+        self.every[host].append(task)
+        return task
+
+    def mended(self, host):
+        """Whoever has ended with the wish to be started again is, as a service manager would."""
+        task = self.now[host]
+        if task.running():
+            return
+        code = task.code(5)
+        self.assertTrue(code == -signal.SIGKILL or cluster.retry_worthy(code), task.transcript())
+        self.start(host)
+
+    def steps(self, host):
+        return sum(len(re.findall(r"^Step: ", task.text(), re.M)) for task in self.every[host])
+
+    def assert_recovers(self, fault):
+        """Everybody makes steps again."""
+        before = {host: self.steps(host) for host in (1, 2, 3)}
+
+        def all_step():
+            for host in range(4):
+                self.mended(host)
+            return all(self.steps(host) > before[host] + 2 for host in before)
+
+        cluster.wait_until(all_step, RECOVERY, lambda: f"steps after {fault}\n" + "\n".join(
+            self.now[host].transcript() for host in range(4)))
+
+    # ---- faults: each says what it was when it is over ----
+
+    def kill(self):
+        host = self.chance.randrange(1, 4)
+        self.now[host].signal(signal.SIGKILL)
+        return f"kill of worker {host - 1}"
+
+    def kill_ps(self):
+        self.now[0].signal(signal.SIGKILL)
+        return "kill of the ps"
+
+    def stop(self):
+        host = self.chance.randrange(4)
+        seconds = self.chance.choice([0.5, 2, 7])
+        self.now[host].signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.now[host].signal(signal.SIGCONT)
+        return f"stop of host {host} for {seconds} s"
+
+    def link_down(self):
+        host = self.chance.randrange(4)
+        seconds = self.chance.choice([0.2, 2, 7])
+        four_hosts.ip("-n", self.switch, "link", "set", f"port{host}", "down")
+        time.sleep(seconds)
+        four_hosts.ip("-n", self.switch, "link", "set", f"port{host}", "up")
+        return f"link of host {host} down for {seconds} s"
+
+    def slow(self):
+        host = self.chance.randrange(4)
+        for _ in range(20):
+            self.now[host].signal(signal.SIGSTOP)
+            time.sleep(0.09)
+            self.now[host].signal(signal.SIGCONT)
+            time.sleep(0.01)
+        return f"host {host} slowed ten times for 2 s"
+
+    def garbage(self):
+        ports = subprocess.run(["ip", "netns", "exec", self.hosts[0], "ss", "-Htln"], capture_output=True, text=True,
+                               check=True).stdout
+        code = ("import random,socket,sys\n"
+                "for port in sys.argv[2:]:\n"
+                "  for _ in range(20):\n"
+                "    try:\n"
+                "      s=socket.create_connection((sys.argv[1],int(port)),1)\n"
+                "      s.sendall(random.randbytes(random.randrange(1,9000)))\n"
+                "    except OSError: pass\n")
+        found = re.findall(r":(\d+)\s", ports)
+        subprocess.run(["ip", "netns", "exec", self.hosts[3], sys.executable, "-c", code, f"{four_hosts.NETWORK}.1",
+                        *sorted(set(found))], check=False, timeout=60)
+        return f"garbage at {len(set(found))} ports of the ps"
+
+    def test_sync_goes_on_through_all_of_it(self):
+        self.now, self.every = {}, {host: [] for host in range(4)}
+        for host in range(4):
+            self.start(host)
+        self.assert_recovers("the start")
+        faults = [self.kill, self.kill_ps, self.stop, self.link_down, self.slow, self.garbage]
+        began, count, samples = time.monotonic(), 0, {}
+        while time.monotonic() < began + SECONDS:
+            due = time.monotonic() + EVERY
+            fault = faults[count % len(faults)] if count < len(faults) else self.chance.choice(faults)
+            count += 1
+            what = fault()
+            self.assert_recovers(what)
+            time.sleep(SETTLED)
+            samples.setdefault(self.now[0].pid, []).append(files_and_memory(self.now[0].pid))
+            print(f"{time.monotonic() - began:7.1f} s  {what}; ps: {samples[self.now[0].pid][-1][0]} files, "
+                  f"{samples[self.now[0].pid][-1][1]} KiB", flush=True)
+            time.sleep(max(0.0, due - time.monotonic()))
+        for life in samples.values():
+            self.assertLess(life[-1][0] - life[0][0], MORE_FILES, f"files of the ps: {life}")
+            self.assertLess(life[-1][1] - life[0][1], MORE_MEMORY_KB, f"memory of the ps: {life}")
+        for host in (3, 2, 1):
+            self.now[host].signal(signal.SIGTERM)
+        for host in (1, 2, 3, 0):
+            self.assert_ends(self.now[host], cluster.GOOD, 2 * cluster.FINISH)
+        # A step is never skipped and never made twice: after each, the version is the worker's place in the run.
+        for host in (1, 2, 3):
+            for task in self.every[host]:
+                lines = re.findall(r"^Step: (\d+),  Epoch: +(\d+),  Batch: +(\d+) of 100", task.text(), re.M)
+                wrong = [line for line in lines if int(line[0]) != (int(line[1]) - 1) * 100 + int(line[2]) + 1]
+                self.assertEqual(wrong, [], task.transcript())
+        self.assertRegex(self.now[1].text(), r"w = 2\.0000, b = 10\.0000")
+        print(f"{count} faults in {time.monotonic() - began:.0f} s, {self.steps(1)} lines of worker 0")
+
+
+if __name__ == "__main__":
+    four_hosts.run_or_skip(unittest.main)
