@@ -32,6 +32,11 @@ absl::Status validate(const OptimizerConfig& optimizer);
 proto::Training to_proto(const Training& training);
 absl::StatusOr<Training> from_proto(const proto::Training& message);
 
+/// JoinRequest.group of the ps processes described, one after the other; `group` of none is 0.
+inline uint64_t with_process(uint64_t group, uint64_t process) {
+  return (group ^ process) * 0x9e3779b97f4a7c15;  // odd, without a pattern
+}
+
 /// What differs, for people: "learning_rate 0.01 here, 0.001 there". "" when equal.
 std::string difference(const Training& ours, const Training& theirs);
 

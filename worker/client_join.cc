@@ -14,7 +14,6 @@
 namespace gradrail::worker {
 namespace {
 
-constexpr uint64_t kMixing = 0x9e3779b97f4a7c15;  // odd, without a pattern
 constexpr auto kRejoinAttempt = std::chrono::seconds(5);
 
 }  // namespace
@@ -83,7 +82,7 @@ absl::Status Client::Impl::describe_all(TimePoint deadline) {
     controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], options_.notice, options_.stop));
     const absl::StatusOr<ps::proto::DescribeReply> reply = controls_[i]->describe(deadline);
     if (!reply.ok()) return reply.status();
-    group_ = (group_ ^ reply->process()) * kMixing;
+    group_ = ps::with_process(group_, reply->process());
     a_shard_is_on_gpu_ = a_shard_is_on_gpu_ || reply->on_gpu();
     std::vector<transport::PeerTransport> theirs;
     for (const auto& transport : reply->transports()) theirs.push_back({transport.name(), transport.refused()});

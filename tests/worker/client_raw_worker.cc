@@ -36,11 +36,14 @@ absl::Status RawWorker::join() {
   ps::proto::DescribeReply description;
   ps::proto::DescribeRequest ask;
   ask.set_protocol_version(ps::kProtocolVersion);
-  grpc::ClientContext describe_context;
-  if (const grpc::Status described = stub_->Describe(&describe_context, ask, &description); !described.ok()) {
-    return ps::from_grpc(described);
-  }
   ps::proto::JoinRequest request;
+  for (const std::string& address : options_.cluster.ps) {
+    grpc::ClientContext context;
+    const auto stub = ps::proto::Control::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    if (const grpc::Status described = stub->Describe(&context, ask, &description); !described.ok())
+      return ps::from_grpc(described);
+    request.set_group(ps::with_process(request.group(), description.process()));
+  }
   request.set_protocol_version(ps::kProtocolVersion);
   request.mutable_member()->set_task_index(options_.task_index);
   request.mutable_member()->set_incarnation(incarnation_);
