@@ -18,6 +18,7 @@ QUESTIONS = {
     "apply": ["-b", "64K", "-e", "64K"],
     "register": ["-b", "64K", "-e", "64K", *BUILT_IN],
     "replay": ["mnist-mlp", *BUILT_IN],
+    "straggler": ["-b", "4K", "-e", "4K", "--step-ms", "1"],
     "peers": ["-b", "4K", "-e", "4K", "--part", "exchange"],
 }
 
@@ -51,6 +52,7 @@ class Bench(cluster.ClusterTest):
         wanted = {"paths": ["shm", "tcp"], "exchange": ["shm", "tcp"], "put": ["shm", "tcp"],
                   "incast": ["shm mapped worker/2", "tcp worker/0"], "apply": ["sgd, 1 gradient", "momentum, 1 gradient", "adam, 4 gradients"],
                   "register": ["shm register, fresh", "tcp deregister"], "replay": ["shm", "tcp"],
+                  "straggler": ["sync, one slow", "backup:1, one slow", "ssp:4, in turn", "async, in turn"],
                   "peers": ["bound: memcpy", "gradrail shm", "gradrail tcp", "raw socket"]}
         for question, paths in wanted.items():
             with self.subTest(question=question):
@@ -59,6 +61,19 @@ class Bench(cluster.ClusterTest):
                                      set(run))
                 self.assertEqual(run["config"]["question"], question)
                 self.assert_rows(run, paths)
+
+    def test_a_straggler_costs_what_its_mode_says(self):
+        file = self.folder / "run.json"
+        self.bench("straggler", "--step-ms", 10, "--slowdown", 10, "--seconds", 0.2, "--rounds", 1, "-J", file)
+        rows = {row["path"]: row["more"] for row in json.loads(file.read_text())["results"]}
+        pace = {path: more["of_undisturbed"] for path, more in rows.items()}
+        self.assertLess(pace["sync, one slow"], 0.25, rows)
+        self.assertLess(pace["ssp:4, one slow"], 0.5, rows)  # a few steps more than the slow one, for good
+        self.assertGreater(pace["backup:1, one slow"], 0.6, rows)
+        self.assertGreater(pace["async, one slow"], 0.6, rows)
+        self.assertGreater(rows["backup:1, one slow"]["dropped_share"], 0, rows)
+        self.assertGreater(rows["sync, one slow"]["waited_share"], 0.5, rows)
+        self.assertEqual(rows["async, one slow"]["waited_share"], 0, rows)
 
     def test_paths_that_cannot_run_keep_their_row(self):
         wrong = ["-b", "4K", "-e", "4K", *QUICK, "--transport", "ofi,tcp", "--ofi-provider", "pigeon"]
