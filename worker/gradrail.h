@@ -53,7 +53,7 @@ typedef struct gradrail_options {
   const char* worker_hosts; /* "host:port,…", needed; only names, except that sync waits for as many workers */
   uint32_t task_index;      /* 0 is the chief, whose initial parameters count */
   uint32_t bucket_bytes;    /* 0: 1 MiB */
-  const char* mode;         /* "async" (default), "sync" */
+  const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B" */
   const char* optimizer;    /* "sgd" (default), "momentum", "nesterov", "adam" */
   float learning_rate;      /* 0: 0.001; the others 0: TensorFlow's; never negative, NaN or infinite */
   float momentum;
