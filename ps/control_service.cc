@@ -41,7 +41,8 @@ ControlService::ControlService(Server::Options options, std::string checkpoint_f
       coordinator_({.worker_names = options_.worker_names,
                     .silence_limit = options_.silence_limit,
                     .min_workers = options_.min_workers,
-                    .return_limit = options_.return_limit}) {}
+                    .return_limit = options_.return_limit,
+                    .away_limit = options_.away_limit}) {}
 
 grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::DescribeRequest* request,
                                       proto::DescribeReply* reply) {

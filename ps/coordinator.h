@@ -30,7 +30,7 @@ class Coordinator {
     /// How long a run waits for somebody to come back when the last worker was lost …
     Duration return_limit = std::chrono::seconds(30);
     /// … or has gone to look for a ps that was lost.
-    Duration away_limit = std::chrono::seconds(300);
+    Duration away_limit = std::chrono::seconds(90);
   };
   explicit Coordinator(Options options) : options_(std::move(options)) {}
 

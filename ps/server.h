@@ -39,6 +39,7 @@ class Server {
     Duration silence_limit = std::chrono::seconds(4);
     uint32_t min_workers = 1;                          ///< a loss that leaves fewer ends the run
     Duration return_limit = std::chrono::seconds(30);  ///< for somebody to come back when the last worker was lost
+    Duration away_limit = std::chrono::seconds(90);    ///< … when all have gone to look for a ps that was lost
     /// Told what people want to know of a good run; may be empty. Called from any thread.
     std::function<void(const std::string&)> console = nullptr;
     /// Where shards run and their memory lies: both are called in the thread of that shard, and may be empty.

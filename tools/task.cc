@@ -48,6 +48,9 @@ void catch_signals() {
   sigprocmask(SIG_UNBLOCK, &stop_signal, nullptr);
 }
 
+/// A ps stays longer than its workers look for another one: what ends first is told to the other.
+constexpr auto kAwayLonger = std::chrono::seconds(30);
+
 std::string host_of(const std::string& address) {
   const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
   return parsed.ok() ? parsed->host : address;
@@ -242,6 +245,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .keep_checkpoints = options.flags.keep,
        .silence_limit = std::chrono::seconds(options.flags.silence_limit_s),
        .min_workers = options.flags.min_workers,
+       .away_limit = std::chrono::seconds(options.flags.rejoin_secs) + kAwayLonger,
        .console = print_line,
        .on_shard_thread = [&](uint32_t shard) { placer.bind(shard); },
        .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); },
