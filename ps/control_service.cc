@@ -209,9 +209,12 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
              .map = *std::move(map),
              .first_shard = request.first_shard(),
              .group = request.group(),
-             .run_base = !training.mode.sums()      ? 0
-                         : request.has_left_group() ? request.run_base()
-                                                    : restored_step};
+             .run_base = !training.mode.sums()       ? 0
+                         : !request.has_left_group() ? restored_step
+                         : began_from_.has_global_step()
+                             ? request.run_base()
+                             // Nothing was saved: versions begin anew, and the run goes on where the first to come was.
+                             : -static_cast<int64_t>(request.position())};
   return absl::OkStatus();
 }
 
@@ -225,6 +228,11 @@ absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> ControlService::restore(co
       request.has_begin_from()
           ? restore_set(folder, {others.global_step(), others.saved_us()}, schema, training.optimizer.kind)
           : restore_newest(folder, schema, training.optimizer.kind);
+  if (!restored.ok() && request.has_left_group() && !request.has_begin_from()) {
+    // A run that lives has its parameters: those of the chief are better than an end.
+    spdlog::warn("nothing is restored: {}", std::string(message_of(restored.status())));
+    return nullptr;
+  }
   if (restored.ok() && *restored != nullptr && options_.console) {
     options_.console(
         fmt::format("restored global step {} from {}", (*restored)->header.global_step, options_.checkpoint_dir));

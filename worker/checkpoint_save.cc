@@ -67,7 +67,10 @@ absl::StatusOr<std::vector<std::string>> CheckpointSave::finish() {
 }
 
 absl::Status CheckpointSave::watch(ps::proto::CheckpointOutcomeRequest request) const {
-  for (const auto& control : controls_) GRADRAIL_RETURN_IF_ERROR(wait_written(*control, request, abandoned_));
+  absl::Status first_error;
+  // All of them, also after one has failed: who is still writing would refuse the next save.
+  for (const auto& control : controls_) first_error.Update(wait_written(*control, request, abandoned_));
+  GRADRAIL_RETURN_IF_ERROR(first_error);
   request.set_all_written(true);
   return controls_.empty() ? absl::OkStatus() : wait_written(*controls_.front(), request, abandoned_);
 }

@@ -78,7 +78,7 @@ class Client::Impl {
   absl::Status rejoin();
   absl::Status rejoin_once(TimePoint deadline);
   void let_go();
-  void go_back(uint64_t had_position, bool came_back_empty);
+  void go_back(bool nothing_is_lost);
   void remember_version();
   uint64_t position_at(uint64_t version) const;
 
@@ -156,6 +156,8 @@ class Client::Impl {
   bool initialised_ = true;             ///< false: the chief must offer values
   std::vector<std::string> tokens_;     ///< per ps task
   uint64_t group_ = 0;                  ///< of the ps processes found
+  bool began_from_nothing_ = false;     ///< the ps tasks, without a checkpoint
+  uint64_t left_position_ = 0;          ///< where this worker was when it left that
   std::optional<uint64_t> left_group_;  ///< that this worker comes from
   uint64_t incarnation_ = 0;
 

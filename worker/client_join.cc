@@ -142,6 +142,7 @@ ps::proto::JoinRequest Client::Impl::join_request(uint32_t first_shard) const {
   if (left_group_.has_value()) {
     request.set_left_group(*left_group_);
     request.set_run_base(base_step_);
+    request.set_position(left_position_);
   }
   return request;
 }
@@ -156,6 +157,7 @@ absl::Status Client::Impl::join_all(TimePoint deadline) {
     const absl::StatusOr<ps::proto::JoinReply> reply = control->join(request, deadline);
     if (!reply.ok()) return reply.status();
     if (!began_from.has_value()) began_from = reply->began_from();
+    began_from_nothing_ = !began_from->has_global_step();
     const bool names_the_chief = control == controls_[0];
     if (names_the_chief) chief_ = reply->chief();
     control->fill_pings([this](ps::proto::Ping& ping) { report(ping); });

@@ -28,6 +28,7 @@ absl::Status Client::Impl::rejoin() {
   options_.notice(fmt::format("{}; waiting up to {} s for it to come back", message_of(cause),
                               std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
   rejoining_ = true;
+  left_position_ = had_position;
   absl::Status joined;
   do {
     let_go();
@@ -82,35 +83,33 @@ void Client::Impl::let_go() {
 
 absl::Status Client::Impl::rejoin_once(TimePoint deadline) {
   const uint64_t come_from = *left_group_;
-  const uint64_t had_position = position();
+  const int64_t come_from_base = base_step_;
   const absl::Status joined = join_cluster(deadline);
   if (!joined.ok()) {
     left_group_ = come_from;  // nobody has been told of the group just found
+    base_step_ = come_from_base;
     group_ = 0;
     return joined;
   }
-  const bool came_back_empty = !initialised_;
-  if (came_back_empty) {
+  const bool same_servers = group_ == come_from;
+  if (!same_servers && began_from_nothing_) {
     spdlog::warn(
         "the parameter servers have no checkpoint: the chief's copy of the parameters is taken, and the "
         "optimizer begins anew");
   }
   GRADRAIL_RETURN_IF_ERROR(start());
-  go_back(had_position, came_back_empty);
+  go_back(same_servers || began_from_nothing_);
   return absl::OkStatus();
 }
 
 /// What this worker has done that its parameters do not show any more is to be done once more.
-void Client::Impl::go_back(uint64_t had_position, bool came_back_empty) {
-  const auto place_at = [this](uint64_t position) { base_step_ = static_cast<int64_t>(step_ - position); };
-  if (came_back_empty) {
-    place_at(had_position);
-    seen_.clear();
-  } else if (options_.mode == ps::ModeKind::async || options_.mode == ps::ModeKind::ssp) {
-    const uint64_t position = position_at(global_step());
-    place_at(position);
-    std::erase_if(seen_, [&](const Seen& seen) { return seen.position > position; });
-  }
+void Client::Impl::go_back(bool nothing_is_lost) {
+  const bool sums = options_.mode == ps::ModeKind::sync || options_.mode == ps::ModeKind::backup;
+  if (sums) return;  // all are at one step, which the ps has told
+  const uint64_t position = nothing_is_lost ? left_position_ : position_at(global_step());
+  base_step_ = static_cast<int64_t>(step_ - position);
+  // Versions may have begun anew: what was seen of those to come is no more.
+  std::erase_if(seen_, [&](const Seen& seen) { return seen.position > position || seen.version > global_step(); });
 }
 
 void Client::Impl::remember_version() {

@@ -215,12 +215,12 @@ TEST(Server, StrangersCannotUseTheControlPlane) {
   barrier.set_patience_ms(1);
   proto::BarrierReply barrier_reply;
   EXPECT_EQ(caller.call(&proto::Control::Stub::Barrier, barrier, barrier_reply).error_code(),
-            grpc::StatusCode::NOT_FOUND);
+            grpc::StatusCode::UNAVAILABLE);
   proto::CheckpointRequest checkpoint;
   checkpoint.mutable_member()->set_incarnation(9);
   proto::CheckpointReply checkpoint_reply;
   EXPECT_EQ(caller.call(&proto::Control::Stub::Checkpoint, checkpoint, checkpoint_reply).error_code(),
-            grpc::StatusCode::NOT_FOUND);
+            grpc::StatusCode::UNAVAILABLE);
   proto::LeaveRequest leave;
   leave.mutable_member()->set_incarnation(9);
   proto::LeaveReply leave_reply;

@@ -110,8 +110,7 @@ class Peers(BenchTest):
 
     def test_two_hosts(self):
         if not (self.build_folder() / "fi_writedata").exists():
-            print("skipped: built without libfabric")
-            sys.exit(77)
+            cluster.skip("built without libfabric")
         (port,) = cluster.free_ports(1)
         common = ["--build-dir", self.build_folder().parent, "--agent-port", port]
         script = [sys.executable, "-B", self.build_folder() / "compare_put.py", *common]
@@ -175,8 +174,7 @@ class Ends(BenchTest):
 
     def test_with_puts_of_others(self):
         if not (self.build_folder() / "fi_writedata").exists():
-            print("skipped: built without libfabric")
-            sys.exit(77)
+            cluster.skip("built without libfabric")
         self.ended_while(["fi_writedata"], signal.SIGTERM, 143, "peers", "--part", "put", "--transport", "ofi", "-b", "8",
                          "-e", "8", "--seconds", 2)
 

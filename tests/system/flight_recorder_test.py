@@ -67,7 +67,7 @@ class FlightRecorder(cluster.ClusterTest):
             self.assertLessEqual(len(re.findall(self.SAYS, task.text())), 1)
 
     def test_a_run_that_fails_leaves_it_in_the_temporary_folder(self):
-        (server,), (worker,) = self.start_cluster(1, *ENDLESS)
+        (server,), (worker,) = self.start_cluster(1, "--rejoin_secs", 0, *ENDLESS)
         worker.wait_for(r"Step: \d+")
         server.signal(signal.SIGKILL)
         self.assertTrue(self.dump(worker, within=cluster.FINISH)["begun"])

@@ -14,16 +14,11 @@ import exposition
 ENDLESS = ["--epochs", 100000]
 
 
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(77)
-
-
 class Monitored(cluster.ClusterTest):
     def metrics_url(self, task):
         found = task.wait_for(r"Metrics: (http://\S+)|built without prometheus-cpp")
         if found[1] is None:
-            skip("built without prometheus-cpp")
+            cluster.skip("built without prometheus-cpp")
         return found[1]
 
     def scrape(self, url):
@@ -130,7 +125,7 @@ class Metrics(Monitored):
     def test_promtool_accepts_every_scrape(self):
         promtool = os.environ.get("GRADRAIL_PROMTOOL") or shutil.which("promtool")
         if promtool is None:
-            skip("no promtool (package prometheus, or GRADRAIL_PROMTOOL=path)")
+            cluster.skip("no promtool (package prometheus, or GRADRAIL_PROMTOOL=path)")
         for task, url in self.start_watched(2):
             # The first may come before the first exchange, the last has everything.
             for families_at_least in (1, 5):
@@ -180,7 +175,7 @@ class Summaries(Monitored):
         try:
             from tensorboard.backend.event_processing import event_accumulator
         except ImportError as missing:
-            skip(f"no tensorboard package for {sys.executable} ({missing})")
+            cluster.skip(f"no tensorboard package for {sys.executable} ({missing})")
         self.run_with_summaries("--workers", 1, "--epochs", 1)
         read = event_accumulator.EventAccumulator(str(self.folder / "logs" / "worker_0"))
         read.Reload()

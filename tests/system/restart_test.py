@@ -34,8 +34,9 @@ class Restarted(cluster.ClusterTest):
     def start_ps(self, index):
         return self.train(*self.common_flags, "--job_name", "ps", "--task_index", index, name=f"ps/{index} again")
 
-    def wait_for_a_checkpoint(self):
-        cluster.wait_until(lambda: any(self.saved.glob("*.ckpt")), cluster.START, lambda: "no checkpoint")
+    def wait_for_a_checkpoint(self, ps=1):
+        """Of all ps tasks."""
+        cluster.wait_until(lambda: len(list(self.saved.glob("*.ckpt"))) >= ps, cluster.START, lambda: "no checkpoint")
 
     def assert_came_back(self, workers):
         for worker in workers:
@@ -57,7 +58,7 @@ class Restarted(cluster.ClusterTest):
                     self.folder = self.folder / f"{transport}-{ps}"
                     self.folder.mkdir()
                     servers, workers = self.start(*flags, ps=ps)
-                    self.wait_for_a_checkpoint()
+                    self.wait_for_a_checkpoint(ps)
                     servers[-1].signal(signal.SIGKILL)
                     servers[-1].code()
                     servers[-1] = self.start_ps(ps - 1)
@@ -95,6 +96,17 @@ class Restarted(cluster.ClusterTest):
         for task in (*workers, ps):
             self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
         cluster.hash_of(workers[0])
+
+    def test_half_a_checkpoint_is_none(self):
+        servers, workers = self.start("--mode", "sync", "--save_steps", 100000, "--save_secs", 0, ps=2)
+        self.saved.mkdir(exist_ok=True)
+        (self.saved / "gradrail-000000000050-1795282738754160-0-of-2.ckpt").write_bytes(b"the ps died before the other half")
+        servers[1].signal(signal.SIGKILL)
+        servers[1].code()
+        servers[1] = self.start_ps(1)
+        self.assert_came_back(workers)
+        self.assert_goes_on(workers[0])
+        self.assertTrue(servers[0].has("no complete set"), servers[0].transcript())
 
     def test_one_that_was_stopped_loses_nothing(self):
         (ps,), workers = self.start("--mode", "sync", "--optimizer", "adam", "--silence_limit_s", 60)
