@@ -1,6 +1,5 @@
 // A ps was lost: it is waited for, and the run goes on from what it has when it is back.
 #include <algorithm>
-#include <cstring>
 
 #include "base/random_bits.h"
 #include "base/status.h"
@@ -14,6 +13,9 @@ namespace {
 constexpr auto kBetweenAttempts = std::chrono::milliseconds(200);
 constexpr size_t kMostSeen = 1024;
 
+/// All are at one step then, which the ps tells.
+bool sums(const ClientOptions& options) { return ps::Mode{.kind = options.mode}.sums(); }
+
 }  // namespace
 
 bool Client::Impl::may_rejoin() {
@@ -24,11 +26,11 @@ bool Client::Impl::may_rejoin() {
 absl::Status Client::Impl::rejoin() {
   const absl::Status cause = failure();
   const TimePoint deadline = Clock::now() + options_.rejoin_timeout;
-  const uint64_t had_position = position(), had_version = global_step();
+  const uint64_t had_version = global_step();
   options_.notice(fmt::format("{}; waiting up to {} s for it to come back", message_of(cause),
                               std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
   rejoining_ = true;
-  left_position_ = had_position;
+  left_position_ = position();
   absl::Status joined;
   do {
     let_go();
@@ -43,7 +45,7 @@ absl::Status Client::Impl::rejoin() {
                                fmt::format("{}, and did not come back ({})", message_of(cause), message_of(joined))));
     return failure();
   }
-  const uint64_t redone = had_position - std::min(had_position, position());
+  const uint64_t redone = left_position_ - std::min(left_position_, position());
   ++stats_.rejoins;
   stats_.redone += redone;
   options_.notice(
@@ -86,9 +88,8 @@ absl::Status Client::Impl::rejoin_once(TimePoint deadline) {
   const int64_t come_from_base = base_step_;
   const absl::Status joined = join_cluster(deadline);
   if (!joined.ok()) {
-    left_group_ = come_from;  // nobody has been told of the group just found
+    group_ = 0;  // this worker still comes from where it came from
     base_step_ = come_from_base;
-    group_ = 0;
     return joined;
   }
   const bool same_servers = group_ == come_from;
@@ -104,8 +105,7 @@ absl::Status Client::Impl::rejoin_once(TimePoint deadline) {
 
 /// What this worker has done that its parameters do not show any more is to be done once more.
 void Client::Impl::go_back(bool nothing_is_lost) {
-  const bool sums = options_.mode == ps::ModeKind::sync || options_.mode == ps::ModeKind::backup;
-  if (sums) return;  // all are at one step, which the ps has told
+  if (sums(options_)) return;
   const uint64_t position = nothing_is_lost ? left_position_ : position_at(global_step());
   base_step_ = static_cast<int64_t>(step_ - position);
   // Versions may have begun anew: what was seen of those to come is no more.
@@ -113,7 +113,7 @@ void Client::Impl::go_back(bool nothing_is_lost) {
 }
 
 void Client::Impl::remember_version() {
-  if (options_.rejoin_timeout == Duration::zero() || position() % seen_every_ != 0) return;
+  if (sums(options_) || options_.rejoin_timeout == Duration::zero() || position() % seen_every_ != 0) return;
   seen_.push_back({global_step(), position()});
   if (seen_.size() < kMostSeen) return;
   // Every other one: the further back, the less it matters which step exactly.
