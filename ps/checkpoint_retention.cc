@@ -33,11 +33,13 @@ std::vector<CheckpointSet> superfluous(const std::vector<CheckpointSet>& newest_
                                        uint32_t keep) {
   std::vector<CheckpointSet> found;
   uint32_t kept = 0;
+  uint64_t last_kept = UINT64_MAX;
   for (const CheckpointSet& set : newest_first) {
     const bool later = set.saved_us > completed.saved_us || (set.complete() && set.global_step > completed.global_step);
     if (later) continue;
-    if (set.complete() && kept < keep) {
+    if (set.complete() && kept < keep && set.global_step != last_kept) {
       ++kept;
+      last_kept = set.global_step;
     } else {
       found.push_back(set);
     }

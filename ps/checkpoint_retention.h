@@ -8,9 +8,9 @@
 
 namespace gradrail::ps {
 
-/// Removes what a save has made superfluous: once `completed` is there, all but it and the keep-1 complete sets before
-/// it, halves of older saves, and temporary files that crashed writers left. Complete sets of later steps stay: a run
-/// that went back does not know what they are worth.
+/// Removes what a save has made superfluous: once `completed` is there, all but it and the complete sets of the keep-1
+/// steps before it (the later one of a step that was saved twice), halves of older saves, and temporary files that
+/// crashed writers left. Complete sets of later steps stay: a run that went back does not know what they are worth.
 ///
 /// Who calls it: the first ps task of a run, asked by the chief when every task has written its part of `completed`.
 /// The chief begins no save meanwhile, so that nothing of what is removed is being written; whatever was saved after

@@ -54,6 +54,17 @@ TEST(CheckpointRetention, HalvesAreNotCountedAndGo) {
   EXPECT_THAT(steps(folder), ElementsAre(500, 300, 100));
 }
 
+/// As a run does whose last step is one that it saves anyway.
+TEST(CheckpointRetention, AStepThatWasSavedTwiceCountsOnce) {
+  const TemporaryFolder folder;
+  put(folder, 100);
+  put(folder, 200);
+  put(folder, 300);
+  put(folder, 300, 301, 2, 2);
+  EXPECT_EQ(removed(folder, {300, 301}, 2), 4u);
+  EXPECT_THAT(steps(folder), ElementsAre(300, 200));
+}
+
 TEST(CheckpointRetention, NothingGoesBeforeTheNewSetIsComplete) {
   const TemporaryFolder folder;
   put(folder, 100);

@@ -65,11 +65,13 @@ class Restart(cluster.ClusterTest):
         self.assertGreater(len(steps), 2)
 
     def test_keeps_the_last_few_and_no_halves(self):
-        for _ in range(3):  # each saves once at least, at its end
-            self.run_digits("--epochs", 2, "--save_steps", 2, "--keep", 2, "--ps", 2)
-        steps = [step for step, _, _ in self.steps()]
-        self.assertEqual((len(steps), len(set(steps)), steps[-1]), (4, 2, 66), self.files())
-        self.assertEqual(list(self.saved.glob("*.tmp")), [])
+        for every in (2, 22):  # 22: the last step is saved twice, as one of these and at the end
+            self.saved = self.folder / f"every-{every}"
+            for _ in range(3):  # each saves once at least, at its end
+                self.run_digits("--epochs", 2, "--save_steps", every, "--keep", 2, "--ps", 2)
+            steps = [step for step, _, _ in self.steps()]
+            self.assertEqual((len(steps), len(set(steps)), steps[-1]), (4, 2, 66), self.files())
+            self.assertEqual(list(self.saved.glob("*.tmp")), [])
 
     def test_saves_by_the_clock_and_by_default_every_ten_minutes(self):
         self.run_digits("--epochs", 40, "--save_secs", 0.05, "--keep", 0)
