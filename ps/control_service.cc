@@ -351,6 +351,10 @@ grpc::Status ControlService::Stats(grpc::ServerContext*, const proto::StatsReque
 
 grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveRequest* request, proto::LeaveReply*) {
   const proto::Member& member = request->member();
+  if (request->stays()) {
+    for (const auto& shard : shards_) shard->excuse(member.task_index(), member.incarnation());
+    return grpc::Status::OK;
+  }
   if (request->returns()) {
     {
       std::lock_guard lock(mutex_);

@@ -44,13 +44,14 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
       member.replaced.push_back(member.incarnation);
     }
     member.incarnation = incarnation;
+    member.excused = false;
     member.exchanges.assign(buckets_.size(), Exchange{});
     for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
       if (mode_.kind == ModeKind::ssp) member.exchanges[bucket].done_step = buckets_[bucket].floor;
     }
   }
   member.live = true;
-  expect(worker);
+  if (!member.excused) expect(worker);
 }
 
 void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
@@ -59,7 +60,18 @@ void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Acti
   drop_all(*member);
   member->live = false;
   for (Exchange& exchange : member->exchanges) exchange.held = false;
-  if (!mode_.waits()) return;
+  stop_expecting(worker, actions);
+}
+
+void ShardProtocol::excuse_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
+  Member* member = find(worker, incarnation);
+  if (member == nullptr || member->excused) return;
+  member->excused = true;
+  stop_expecting(worker, actions);
+}
+
+void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
+  if (!mode_.waits() || !expected_[worker]) return;
   expected_[worker] = false;
   --expected_count_;
   for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) {
@@ -78,6 +90,9 @@ void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
     return refuse(arrival, fmt::format("this shard has {} buckets", buckets_.size()), actions);
   }
   Exchange& exchange = member->exchanges[arrival.bucket];
+  if (member->excused && arrival.kind == ArrivalKind::push && arrival.step > exchange.done_step) {
+    return refuse(arrival, "it has said that its steps are done", actions);
+  }
   switch (arrival.kind) {
     case ArrivalKind::push:
       return on_push(exchange, arrival, actions);

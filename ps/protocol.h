@@ -111,6 +111,10 @@ class ShardProtocol {
   /// any more; its un-applied pushes are dropped. Ignored unless the incarnation is current.
   void remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions);
 
+  /// The worker's steps are done: it is not waited for any more, but stays a member, which may still pull. A further
+  /// step of it is refused. Ignored unless the incarnation is current.
+  void excuse_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions);
+
   /// The same incarnation lost its connection and comes back, perhaps: it will repeat what is unanswered. To be called
   /// as soon as the slots of the old connection go, at the loss or at the return (both do no harm): what waits is
   /// dropped, since an apply must not read a payload that is not there any more.
@@ -144,6 +148,7 @@ class ShardProtocol {
   struct Member {
     uint64_t incarnation = 0;
     bool live = false;                ///< a removed one keeps its steps, lest it comes back and repeats them
+    bool excused = false;             ///< its steps are done
     std::vector<uint64_t> replaced;   ///< earlier incarnations
     std::vector<Exchange> exchanges;  ///< per bucket
   };
@@ -157,6 +162,7 @@ class ShardProtocol {
 
   Member* find(WorkerIndex worker, uint64_t incarnation);
   void expect(WorkerIndex worker);
+  void stop_expecting(WorkerIndex worker, Actions& actions);
   uint32_t enough() const;
   uint64_t slowest_step(uint32_t bucket) const;
   void hold(Exchange& exchange, const Arrival& arrival);

@@ -200,14 +200,25 @@ void Shard::cut_off(WorkerIndex worker, uint64_t incarnation) {
 void Shard::dismiss(WorkerIndex worker, uint64_t incarnation) {
   on_owner([this, worker, incarnation] {
     forget(worker, incarnation);
-    if (is_set_up_) {
-      actions_.clear();
-      decided_at_ = Clock::now();
-      protocol_->remove_worker(worker, incarnation, actions_);
-      run_actions();
-    }
+    stop_waiting_for(&ShardProtocol::remove_worker, worker, incarnation);
     return true;
   }).IgnoreError();
+}
+
+void Shard::excuse(WorkerIndex worker, uint64_t incarnation) {
+  on_owner([this, worker, incarnation] {
+    stop_waiting_for(&ShardProtocol::excuse_worker, worker, incarnation);
+    return true;
+  }).IgnoreError();
+}
+
+void Shard::stop_waiting_for(void (ShardProtocol::*how)(WorkerIndex, uint64_t, Actions&), WorkerIndex worker,
+                             uint64_t incarnation) {
+  if (!is_set_up_) return;
+  actions_.clear();
+  decided_at_ = Clock::now();
+  (*protocol_.*how)(worker, incarnation, actions_);
+  run_actions();
 }
 
 absl::StatusOr<Shard::Stats> Shard::stats() {

@@ -95,6 +95,8 @@ class Shard {
   absl::Status admit(WorkerIndex worker, uint64_t incarnation, const std::string& token);
   /// The member has left or was lost: drops its connections and slots, and nobody waits for it.
   void dismiss(WorkerIndex worker, uint64_t incarnation);
+  /// The member's steps are done: nobody waits for it, but it may still pull.
+  void excuse(WorkerIndex worker, uint64_t incarnation);
   /// The member was lost and the run with it: drops its connections and slots, but it is still waited for, so that no
   /// step is applied without its gradient while the others are yet to hear of the end.
   void cut_off(WorkerIndex worker, uint64_t incarnation);
@@ -116,6 +118,8 @@ class Shard {
   void run_tasks();
   Duration patience() const;
   void forget(WorkerIndex worker, uint64_t incarnation);
+  void stop_waiting_for(void (ShardProtocol::*how)(WorkerIndex, uint64_t, Actions&), WorkerIndex worker,
+                        uint64_t incarnation);
   void drop_all_greeted();
   absl::Status take_snapshot(Checkpoint& copy);
 

@@ -34,6 +34,15 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
   }
 }
 
+absl::Status Client::Impl::make_no_more_steps() {
+  GRADRAIL_RETURN_IF_ERROR(may_begin("make_no_more_steps"));
+  for (const auto& control : controls_) {
+    const absl::Status said = control->say_steps_are_done(member());
+    if (!said.ok()) return failure().ok() ? said : failure();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Client::Impl::leave(const std::string& failed) {
   if (left_) return absl::OkStatus();
   left_ = true;
@@ -144,6 +153,7 @@ absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() {
   return finish_checkpoint();
 }
 bool Client::saves_checkpoints() const { return impl_->saves_checkpoints(); }
+absl::Status Client::make_no_more_steps() { return impl_->make_no_more_steps(); }
 absl::Status Client::leave() { return impl_->leave(); }
 absl::Status Client::give_up(const std::string& why) { return impl_->leave(why); }
 ClientStats Client::stats() const { return impl_->stats(); }

@@ -188,6 +188,9 @@ class Client {
   /// specification that have not joined yet are waited for as long as `patience_for_absent`.
   absl::Status barrier_of_the_living(const std::string& name, Duration patience_for_absent = Duration::zero());
 
+  /// Says that this worker's steps are done: nobody waits for its gradients while it waits, reads and saves.
+  absl::Status make_no_more_steps();
+
   /// Whether every ps task was given a checkpoint folder.
   bool saves_checkpoints() const;
   /// Saves parameters, optimizer state and step at every ps task; returns the files. For the chief.

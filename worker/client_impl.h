@@ -44,6 +44,7 @@ class Client::Impl {
   // client.cc
   /// Workers that have not joined yet are waited for until then.
   absl::Status barrier(const std::string& name, TimePoint absent_until);
+  absl::Status make_no_more_steps();
   bool saves_checkpoints() const { return saves_checkpoints_; }
   absl::Status begin_checkpoint() { return save_->begin(member()); }
   bool checkpoint_under_way() const { return save_->under_way(); }

@@ -13,6 +13,7 @@ constexpr auto kPatienceForAbsent = std::chrono::seconds(10);
 }  // namespace
 
 absl::Status ClientVariables::settle() {
+  GRADRAIL_RETURN_IF_ERROR(client_.make_no_more_steps());
   GRADRAIL_RETURN_IF_ERROR(client_.barrier_of_the_living("training done", kPatienceForAbsent));
   return client_.pull();
 }

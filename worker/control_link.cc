@@ -196,6 +196,17 @@ absl::Status ControlLink::leave(const ps::proto::Member& member, const std::stri
   return status.ok() ? absl::OkStatus() : explain(status);
 }
 
+absl::Status ControlLink::say_steps_are_done(const ps::proto::Member& member) {
+  grpc::ClientContext context;
+  set_deadline(context, kCallDeadline);
+  ps::proto::LeaveRequest request;
+  *request.mutable_member() = member;
+  request.set_stays(true);
+  ps::proto::LeaveReply reply;
+  const grpc::Status status = stub_->Leave(&context, request, &reply);
+  return status.ok() ? absl::OkStatus() : explain(status);
+}
+
 void ControlLink::leave_to_return(const ps::proto::Member& member) {
   grpc::ClientContext context;
   set_deadline(context, std::chrono::seconds(1));

@@ -49,6 +49,7 @@ class ControlLink {
       const ps::proto::CheckpointOutcomeRequest& request);
   /// `failed`: why this worker cannot go on, so that sync does not go on without it; "": goodbye.
   absl::Status leave(const ps::proto::Member& member, const std::string& failed);
+  absl::Status say_steps_are_done(const ps::proto::Member& member);
   /// Goodbye for a while: this worker looks for a ps that it has lost. Does not wait long for one that is gone itself.
   void leave_to_return(const ps::proto::Member& member);
   /// After a data connection ended: whether that was the ps' decision, and why (ABORTED). OK: it did not say.

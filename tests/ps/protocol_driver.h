@@ -54,6 +54,11 @@ class Driver {
     protocol.remove_worker(worker, life, actions);
     return words();
   }
+  std::vector<std::string> excuse(WorkerIndex worker, uint64_t life = kFirstLife) {
+    actions.clear();
+    protocol.excuse_worker(worker, life, actions);
+    return words();
+  }
   std::string reason() const { return actions.empty() ? "" : actions.front().reason; }
 
   ShardProtocol protocol;

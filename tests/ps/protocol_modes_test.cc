@@ -108,5 +108,38 @@ TEST(SspProtocol, ALateOneBeginsWhereTheSlowestIs) {
   EXPECT_THAT(driver.push(2, 6, 0), ElementsAre("refuse w2 b0 s6")) << "only its first step is free";
 }
 
+// ---- steps that are done ----
+
+TEST(ExcusedWorker, IsNotWaitedForAndMayPull) {
+  Driver ssp = driver_of({ModeKind::ssp, 2, 0});
+  EXPECT_THAT(ssp.push(1, 1), ElementsAre("apply b0 v1 by 1"));
+  EXPECT_THAT(ssp.excuse(0), ElementsAre("answer w1 b0 s1 v1 stale 0"));
+  EXPECT_THAT(ssp.push(1, 2), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s2 v2 stale 0"));
+  EXPECT_THAT(ssp.pull(0), ElementsAre("answer w0 b0 s0 v2 stale 0"));
+
+  Driver sync = driver_of({ModeKind::sync, 2, 0});
+  sync.push(0, 1);
+  sync.push(1, 1);
+  EXPECT_THAT(sync.push(1, 2), IsEmpty());
+  EXPECT_THAT(sync.excuse(0), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s2 v2 stale 0"));
+  EXPECT_THAT(sync.excuse(0), IsEmpty()) << "again";
+  EXPECT_THAT(sync.push(0, 1), ElementsAre("answer w0 b0 s1 v2 stale 0")) << "a repeat";
+  EXPECT_THAT(sync.push(0, 3), ElementsAre("refuse w0 b0 s3"));
+  EXPECT_THAT(sync.remove(0), IsEmpty());
+  EXPECT_THAT(sync.push(1, 3), ElementsAre("apply b0 v3 by 1", "answer w1 b0 s3 v3 stale 0"));
+}
+
+TEST(ExcusedWorker, ItsNextLifeIsWaitedForAgain) {
+  Driver driver = driver_of({ModeKind::sync, 2, 0});
+  driver.excuse(0);
+  driver.protocol.add_worker(0, kFirstLife);
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("apply b0 v1 by 1", "answer w1 b0 s1 v1 stale 0"));
+  driver.protocol.add_worker(0, kSecondLife);
+  EXPECT_THAT(driver.excuse(0, kFirstLife), IsEmpty()) << "the life before";
+  EXPECT_THAT(driver.push(1, 2), IsEmpty());
+  EXPECT_THAT(driver.push(0, 2, 0, kSecondLife),
+              ElementsAre("apply b0 v2 by 0,1", "answer w0 b0 s2 v2 stale 0", "answer w1 b0 s2 v2 stale 0"));
+}
+
 }  // namespace
 }  // namespace gradrail::ps

@@ -101,6 +101,23 @@ TEST_P(ClientModes, SyncTakesAWorkerThatNobodyPlannedFor) {
   EXPECT_EQ(clients[0]->position(), 4u);
 }
 
+TEST_P(ClientModes, NobodyWaitsForTheGradientsOfOneWhoseStepsAreDone) {
+  for (const ModeKind mode : {ModeKind::sync, ModeKind::ssp, ModeKind::backup}) {
+    Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
+    const auto clients = join_all(cluster, 2, mode, mode == ModeKind::ssp ? 1 : 0);
+    ASSERT_EQ(clients.size(), 2u);
+    std::thread other([&] { EXPECT_TRUE(step(*clients[1], 1, 1).ok()); });
+    EXPECT_TRUE(step(*clients[0], 0, 1).ok());
+    other.join();
+    EXPECT_TRUE(clients[0]->make_no_more_steps().ok());
+    for (uint64_t i = 2; i <= 5; ++i) ASSERT_TRUE(step(*clients[1], 1, i).ok());
+    ASSERT_TRUE(clients[0]->pull().ok());
+    EXPECT_EQ(flatten(*clients[0]), flatten(*clients[1]));
+    const absl::Status again = step(*clients[0], 0, mode == ModeKind::ssp ? 2 : 6);
+    EXPECT_THAT(std::string(again.message()), ::testing::HasSubstr("it has said that its steps are done"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, ClientModes, ::testing::Values("shm", "tcp"),
                          [](const auto& each) { return std::string(each.param); });
 
