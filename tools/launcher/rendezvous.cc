@@ -175,7 +175,8 @@ class Visitor final : public Rendezvous {
 absl::Status Visitor::connect(TimePoint deadline) {
   const ps::Launch& launch = attendance_.launch;
   while (true) {
-    absl::StatusOr<Link> link = Link::connect(launch.meet, std::min(deadline, Clock::now() + kBetweenWords));
+    const TimePoint until = std::min(deadline, Clock::now() + kBetweenWords);
+    absl::StatusOr<Link> link = Link::connect(launch.meet, until);
     if (link.ok()) {
       link_ = std::make_unique<Link>(*std::move(link));
       return absl::OkStatus();
@@ -184,7 +185,7 @@ absl::Status Visitor::connect(TimePoint deadline) {
     if (!absl::IsDeadlineExceeded(link.status()))
       return absl::InvalidArgumentError(fmt::format(
           "the tasks of {} cannot meet: {}; name the host of the first one with --meet HOST:PORT", launch.job, why));
-    if (Clock::now() >= deadline)
+    if (until == deadline)
       return absl::DeadlineExceededError(fmt::format("the first task of {} did not come: {}", launch.job, why));
     attendance_.say(fmt::format("waiting for the first task of {}: {}", launch.job, why));
   }
