@@ -1,4 +1,7 @@
 """`gradrail train` under launchers: Open MPI's mpirun, Slurm's srun; torchrun's and ps-lite's variables."""
+import configparser
+import json
+import os
 import pathlib
 import re
 import shutil
@@ -11,6 +14,7 @@ import slurm
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 SMALL = ("--model", "linear", "--epochs", "2", "--mode", "sync")
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "launch"
 LONG = ("--model", "mlp", "--epochs", "1000")
 
 
@@ -133,6 +137,61 @@ class Launchers(LaunchTest):
         self.assert_ends(first, lambda code: code != 0, says=[r"rank 2: --ps 2 there, --ps 1 here"])
 
 
+class Manifests(LaunchTest):
+    """What tools/launch has for service managers, run without them."""
+
+    def with_program(self):
+        (self.folder / "gradrail").symlink_to(cluster.binary())
+        return {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+
+    def test_the_systemd_unit(self):
+        unit = configparser.RawConfigParser(strict=False)
+        unit.optionxform = str
+        unit.read(SCRIPTS / "gradrail-ps@.service")
+        service = unit["Service"]
+        self.assertEqual(service["Restart"], "on-failure")
+        self.assertIn(str(cluster.CONFIGURATION), service["RestartPreventExitStatus"].split())
+        port, = cluster.free_ports(1)
+        cluster_file = self.write_json({"ps": [f"127.0.0.1:{port}"], "worker": ["localhost"]})
+        command = (service["ExecStart"].replace("%i", "0").replace("/etc/gradrail/cluster.json", cluster_file)
+                   .replace("/var/lib/gradrail", str(self.folder / "state")))
+        (self.folder / "state").mkdir()
+        ps = self.launch("ps", command.split(), self.with_program())
+        worker = self.train(*SMALL, "--cluster", cluster_file, "--job_name", "worker", "--task_index", 0)
+        self.assert_ends(worker, cluster.GOOD)
+        self.assert_ends(ps, cluster.GOOD)
+
+    def test_kubernetes(self):
+        try:
+            import yaml
+        except ImportError:
+            skip("no module yaml (python3-yaml)")
+        config, service, servers, workers = yaml.safe_load_all((SCRIPTS / "kubernetes.yaml").read_text())
+        self.assertEqual([each["kind"] for each in (config, service, servers, workers)],
+                         ["ConfigMap", "Service", "StatefulSet", "Job"])
+        hosts = json.loads(config["data"]["cluster.json"])
+        domain = service["metadata"]["name"]
+        self.assertEqual((servers["spec"]["serviceName"], workers["spec"]["template"]["spec"]["subdomain"]), (domain,) * 2)
+        for each, key, count in ((servers, "ps", servers["spec"]["replicas"]), (workers, "worker", workers["spec"]["completions"])):
+            name = each["metadata"]["name"]
+            self.assertEqual([host.split(":")[0] for host in hosts[key]], [f"{name}-{i}.{domain}" for i in range(count)])
+            self.assertLessEqual(service["spec"]["selector"].items(), each["spec"]["template"]["metadata"]["labels"].items())
+        here = [f"127.0.0.1:{port}" for port in cluster.free_ports(len(hosts["ps"]))]
+        path = self.write_json({"ps": here, "worker": hosts["worker"]})
+
+        def pod(kind, index):
+            [container] = kind["spec"]["template"]["spec"]["containers"]
+            command = [word.replace("/etc/gradrail/cluster.json", path) for word in container["command"]]
+            pod_name = f"{kind['metadata']['name']}-{index}"
+            return self.launch(pod_name, command,
+                               {**self.program, "HOSTNAME": pod_name, "JOB_COMPLETION_INDEX": str(index)})
+
+        self.program = self.with_program()
+        tasks = [pod(servers, i) for i in range(len(here))] + [pod(workers, i) for i in range(len(hosts["worker"]))]
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+
+
 class UnderSlurm(LaunchTest):
     def setUp(self):
         why = slurm.why_not()
@@ -157,6 +216,13 @@ class UnderSlurm(LaunchTest):
         job = self.srun(6, "--ps", 2)
         self.assert_ends(job, cluster.GOOD)
         self.whole(job.text(), ps=2, workers=4)
+
+    def test_the_batch_script(self):
+        said = self.folder / "batch.txt"
+        job = self.slurm.start("sbatch", "sbatch", "--wait", f"--output={said}", "--chdir=/",
+                               f"--export=ALL,GRADRAIL={cluster.binary()},PS=2", SCRIPTS / "gradrail.sbatch", *SMALL)
+        self.assert_ends(job, cluster.GOOD)
+        self.whole(said.read_text(), ps=2, workers=2)
 
     def test_a_job_that_is_cancelled(self):
         job = self.srun(4, "--ps", 1, what=LONG)
