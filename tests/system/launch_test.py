@@ -204,7 +204,7 @@ class UnderSlurm(LaunchTest):
         return self.slurm.start(name, "srun", "-n", count, "-N", min(count, 4), "--kill-on-bad-exit=1", "--chdir=/",
                                 cluster.binary(), "train", *what, *flags)
 
-    def test_one_ps_and_three_workers_on_four_nodes(self):
+    def test_slurm_one_ps_and_three_workers_on_four_nodes(self):
         job = self.srun(4, "--ps", 1)
         self.assert_ends(job, cluster.GOOD)
         self.whole(job.text(), ps=1, workers=3)
@@ -212,19 +212,19 @@ class UnderSlurm(LaunchTest):
             self.assertRegex(job.text(), rf"# worker/{rank - 1} of 3, with 1 ps: rank {rank} of 4 of Slurm job \d+ step 0, "
                                          rf"node {node}")
 
-    def test_two_ps_and_more_tasks_than_nodes(self):
+    def test_slurm_two_ps_and_more_tasks_than_nodes(self):
         job = self.srun(6, "--ps", 2)
         self.assert_ends(job, cluster.GOOD)
         self.whole(job.text(), ps=2, workers=4)
 
-    def test_the_batch_script(self):
+    def test_slurm_batch_script(self):
         said = self.folder / "batch.txt"
         job = self.slurm.start("sbatch", "sbatch", "--wait", f"--output={said}", "--chdir=/",
                                f"--export=ALL,GRADRAIL={cluster.binary()},PS=2", SCRIPTS / "gradrail.sbatch", *SMALL)
         self.assert_ends(job, cluster.GOOD)
         self.whole(said.read_text(), ps=2, workers=2)
 
-    def test_a_job_that_is_cancelled(self):
+    def test_slurm_job_that_is_cancelled(self):
         job = self.srun(4, "--ps", 1, what=LONG)
         number = job.wait_for(r"of Slurm job (\d+) step").group(1)
         self.assert_goes_on(job)
