@@ -21,8 +21,6 @@
 namespace gradrail::bench {
 namespace {
 
-/// Marks of sixteen thousand moments in words; nobody sends more.
-constexpr uint32_t kMostBytes = 64 << 20;
 constexpr auto kBetweenTries = std::chrono::milliseconds(100);
 constexpr auto kOneTry = std::chrono::seconds(5);
 
@@ -107,11 +105,11 @@ absl::Status Link::send(const nlohmann::json& message, TimePoint deadline) {
   return move(text.data(), text.size(), true, deadline);
 }
 
-absl::StatusOr<nlohmann::json> Link::receive(TimePoint deadline) {
+absl::StatusOr<nlohmann::json> Link::receive(TimePoint deadline, uint32_t most_bytes) {
   uint32_t length = 0;
   GRADRAIL_RETURN_IF_ERROR(move(reinterpret_cast<char*>(&length), sizeof(length), false, deadline));
   length = ntohl(length);
-  if (length > kMostBytes) return absl::InvalidArgumentError("speaks another protocol");
+  if (length > most_bytes) return absl::InvalidArgumentError("speaks another protocol");
   std::string text(length, '\0');
   GRADRAIL_RETURN_IF_ERROR(move(text.data(), text.size(), false, deadline));
   nlohmann::json message = nlohmann::json::parse(text, nullptr, false);

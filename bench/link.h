@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,6 +13,9 @@ namespace gradrail::bench {
 /// Threads  One.
 class Link {
  public:
+  /// Marks of sixteen thousand moments in words; nobody sends more.
+  static constexpr uint32_t kMostBytes = 64 << 20;
+
   explicit Link(int fd) : fd_(fd) {}
   Link(Link&& other) noexcept;
   Link& operator=(Link&&) = delete;
@@ -22,7 +26,7 @@ class Link {
 
   /// Errors  UNAVAILABLE: the other end is gone. INVALID_ARGUMENT: it sent something else. DEADLINE_EXCEEDED.
   absl::Status send(const nlohmann::json& message, TimePoint deadline);
-  absl::StatusOr<nlohmann::json> receive(TimePoint deadline);
+  absl::StatusOr<nlohmann::json> receive(TimePoint deadline, uint32_t most_bytes = kMostBytes);
 
   /// The host that this end has in the connection, as others can reach it.
   std::string local_host() const;

@@ -1,29 +1,13 @@
 #include "bench/ranks.h"
 
-#include <charconv>
-#include <cstdlib>
 #include <optional>
 
 #include "fmt/format.h"
 #include "ps/cluster_spec.h"
+#include "ps/launcher.h"
 
 namespace gradrail::bench {
 namespace {
-
-constexpr uint16_t kMeetPort = 29477;
-
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-std::optional<uint32_t> number(const char* name) {
-  const std::string text = variable(name);
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 absl::StatusOr<Place> from_cluster(const Options& o) {
   const absl::StatusOr<ps::ClusterSpec> cluster =
@@ -40,25 +24,12 @@ absl::StatusOr<Place> from_cluster(const Options& o) {
   return Place{.rank = rank, .size = size, .servers = servers, .meet = cluster->ps.front(), .from = "the cluster"};
 }
 
-/// What the environment says; of size 1 where it says nothing.
+/// What the environment says; of size 1 where it says nothing. Roles of ps-lite mean nothing to a measurement.
 absl::StatusOr<Place> from_launcher() {
-  const auto at = [](const std::string& host) { return ps::to_string({.host = host, .port = kMeetPort}); };
-  // The innermost first: mpirun and torchrun are started by srun, and what it says is still there.
-  if (const auto size = number("WORLD_SIZE"), rank = number("RANK"); size && rank && *size > 1) {
-    const std::string host = variable("MASTER_ADDR");
-    return Place{.rank = *rank, .size = *size, .meet = host.empty() ? "" : at(host), .from = "RANK and WORLD_SIZE"};
-  }
-  if (const auto size = number("OMPI_COMM_WORLD_SIZE"), rank = number("OMPI_COMM_WORLD_RANK");
-      size && rank && *size > 1) {
-    const bool one_host = number("OMPI_COMM_WORLD_LOCAL_SIZE") == size;
-    return Place{.rank = *rank, .size = *size, .meet = one_host ? at("127.0.0.1") : "", .from = "mpirun"};
-  }
-  // Of a step: a batch script has only those of its job, and is alone.
-  if (const auto size = number("SLURM_STEP_NUM_TASKS"), rank = number("SLURM_PROCID"); size && rank && *size > 1) {
-    const std::string nodes = variable("SLURM_STEP_NODELIST");
-    return Place{.rank = *rank, .size = *size, .meet = nodes.empty() ? "" : at(first_host_of(nodes)), .from = "Slurm"};
-  }
-  return Place{};
+  const absl::StatusOr<std::optional<ps::Launch>> launch = ps::read_launcher();
+  if (!launch.ok()) return launch.status();
+  if (!launch->has_value() || (*launch)->role != ps::Launch::Role::by_rank) return Place{};
+  return Place{.rank = *(*launch)->rank, .size = (*launch)->size, .meet = (*launch)->meet, .from = (*launch)->job};
 }
 
 }  // namespace
@@ -84,17 +55,6 @@ absl::StatusOr<Place> place_of(const Options& o) {
                                                   place->rank, place->size, place->from, place->servers));
   }
   return place;
-}
-
-std::string first_host_of(const std::string& nodes) {
-  const size_t bracket = nodes.find('['), comma = nodes.find(',');
-  if (comma < bracket) return nodes.substr(0, comma);
-  if (bracket == std::string::npos) return nodes;
-  const size_t close = nodes.find(']', bracket);
-  const std::string numbers = nodes.substr(bracket + 1, close - bracket - 1);
-  const size_t next = close == std::string::npos ? close : nodes.find(',', close);
-  const std::string behind = close == std::string::npos ? "" : nodes.substr(close + 1, next - close - 1);
-  return nodes.substr(0, bracket) + numbers.substr(0, numbers.find_first_of("-,")) + behind;
 }
 
 }  // namespace gradrail::bench

@@ -22,7 +22,4 @@ struct Place {
 /// Errors  INVALID_ARGUMENT: what is missing.
 absl::StatusOr<Place> place_of(const Options& options);
 
-/// "node[03-05,9],x7": "node03".
-std::string first_host_of(const std::string& nodes);
-
 }  // namespace gradrail::bench

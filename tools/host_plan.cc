@@ -40,9 +40,13 @@ std::vector<topology::ProcessRequest> local_processes(const TrainOptions& option
 }
 
 /// Every task that the cluster puts on our host; how many shards the other ps and towers the other
-/// workers have is taken to be as with us.
+/// workers have is taken to be as with us. Us alone, where a launcher gave each task cpus of its own.
 std::vector<topology::ProcessRequest> processes_here(const TrainOptions& options) {
   if (options.local) return local_processes(options);
+  if (options.own_cpus) {
+    const uint32_t units = is_ps(options) ? options.flags.shards : options.flags.towers;
+    return {{is_ps(options) ? Job::ps : Job::worker, static_cast<int>(options.task.index), static_cast<int>(units)}};
+  }
   const auto& workers = options.cluster.workers;
   const std::string ours = host_of(is_ps(options) ? options.cluster.ps[options.task.index]
                                                   : workers[std::min<size_t>(options.task.index, workers.size() - 1)]);

@@ -11,6 +11,7 @@
 #include "tools/doctor/doctor.h"
 #include "tools/exit_codes.h"
 #include "tools/info.h"
+#include "tools/launched_task.h"
 #include "tools/local_cluster.h"
 #include "tools/monitoring/top.h"
 #include "tools/task.h"
@@ -42,6 +43,7 @@ int train(const TrainFlags& flags) {
   absl::StatusOr<TrainOptions> options = check_train_flags(flags);
   if (!options.ok()) return finish(options.status());
   if (flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
+  if (options->launch) return finish(run_launched(*std::move(options)));
   if (trains_alone(*options)) return finish(run_alone(*options));
   if (options->local) return run_local_cluster(*std::move(options));
   if (options->task.job == "ps") return finish(run_ps(*options, [](uint16_t) {}));

@@ -173,7 +173,7 @@ MonitoredTask monitored(const TrainOptions& options) {
   const bool is_ps = options.task.job == "ps";
   const uint32_t before = is_ps ? 0 : options.flags.ps;
   return {.name = fmt::format("{}/{}", options.task.job, options.task.index),
-          .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : 0),
+          .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : options.place_on_host),
           .print = print_line};
 }
 

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/training.h"
+#include "tools/launched_task.h"
 #include "transport/negotiate.h"
 #include "transport/plugin_loader.h"
 
@@ -44,13 +45,16 @@ std::string check_whole_number(const std::string& text) {
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   const char* tf_config = std::getenv("TF_CONFIG");
   const bool hosts = !flags.ps_hosts.empty() || !flags.worker_hosts.empty();
-  options.local = flags.cluster.empty() && !hosts && (tf_config == nullptr || *tf_config == '\0');
+  const bool told = tf_config != nullptr && *tf_config != '\0';
+  if (flags.local && (!flags.cluster.empty() || hosts))
+    return invalid("--local is a cluster of its own: leave out --cluster, --ps_hosts and --worker_hosts");
+  options.local = flags.cluster.empty() && !hosts && (!told || flags.local);
   if (options.local) {
     if (!flags.job_name.empty() || flags.task_index >= 0) {
       return invalid(
           "--job_name and --task_index need a cluster: --cluster FILE, --ps_hosts and --worker_hosts, or TF_CONFIG");
     }
-    return absl::OkStatus();
+    return check_launch(options);
   }
   if (!flags.cluster.empty() && hosts) return invalid("give either --cluster or --ps_hosts and --worker_hosts");
   std::optional<ps::TaskId> task;
@@ -235,7 +239,9 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   };
   add("model", flags.model, "mlp or cnn (both MNIST), or linear (y = 2x + 10)");
   add("cnn_logits_relu", flags.cnn_logits_relu, "cnn: the tutorial's ReLU on its layer of 10; false: linear there");
-  add("ps", flags.ps, "parameter servers of a local cluster; 0: train in this process, alone");
+  add("ps", flags.ps,
+      "parameter servers of a local cluster, or among the tasks of a launcher; 0: train in this process, alone")
+      ->each([&flags](const std::string&) { flags.ps_given = true; });
   add("workers", flags.workers, "workers of a local cluster")->each([&flags](const std::string&) {
     flags.workers_given = true;
   });
@@ -299,6 +305,10 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("job_name", flags.job_name, "ps, worker or chief: run this one task of the cluster");
   add("task_index", flags.task_index, "which task of the job, from 0");
   add_monitoring_flags(command, flags.monitoring);
+  add("meet", flags.meet,
+      "host:port where the first task of srun, mpirun or torchrun waits for the others; default: found out");
+  command.add_flag("--local,--alone", flags.local,
+                   "a cluster on this host, whatever TF_CONFIG or a launcher's variables say");
   add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: the one in the cluster");
 }
 

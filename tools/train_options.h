@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gpu/tower_sum.h"
 #include "ps/cluster_spec.h"
+#include "ps/launcher.h"
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
 #include "tools/monitoring/flags.h"
@@ -24,6 +25,7 @@ struct TrainFlags {
   uint32_t ps = 1;
   uint32_t workers = 3;
   bool workers_given = false;
+  bool ps_given = false;
   uint32_t towers = 0;  ///< 0: one for each GPU that the plan has, one on CPUs
   bool no_soft_placement = false;
   std::string gpu;                  ///< these alone
@@ -72,6 +74,8 @@ struct TrainFlags {
   std::string job_name;
   int64_t task_index = -1;
   std::string bind;
+  std::string meet;    ///< of tasks that a launcher has started
+  bool local = false;  ///< whatever the environment says
 };
 
 /// Everything a task needs, checked.
@@ -83,7 +87,10 @@ struct TrainOptions {
   bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: nobody asked for them by name
   ps::ClusterSpec cluster;
   ps::TaskId task;
-  uint32_t towers = 1;  ///< of this worker; the plan may give it more, one for each GPU
+  std::optional<ps::Launch> launch;  ///< the cluster is known once all tasks have met: launched_task.h
+  bool own_cpus = false;             ///< a launcher has bound us to cpus that are not those of the other tasks here
+  uint16_t place_on_host = 0;        ///< among the tasks here, where a launcher has started them
+  uint32_t towers = 1;               ///< of this worker; the plan may give it more, one for each GPU
   gpu::Reduce reduce = gpu::Reduce::automatic;
   bool local = true;                      ///< all tasks as processes of this host, started by us
   std::optional<topology::CpuSet> cores;  ///< the plan may use these alone

@@ -10,17 +10,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(FirstHost, OfWhatSlurmWrites) {
-  EXPECT_EQ(first_host_of("node7"), "node7");
-  EXPECT_EQ(first_host_of("a,b,c"), "a");
-  EXPECT_EQ(first_host_of("node[03-05,9],x7"), "node03");
-  EXPECT_EQ(first_host_of("rack[2,4]-node"), "rack2-node");
-  EXPECT_EQ(first_host_of("rack[2,4]-node,other"), "rack2-node");
-  EXPECT_EQ(first_host_of("x7,node[03-05]"), "x7");
-  EXPECT_EQ(first_host_of("node["), "node");
-  EXPECT_EQ(first_host_of(""), "");
-}
-
 /// Whoever runs the tests may have been started by a launcher.
 class Ranks : public ::testing::Test {
  protected:

@@ -36,7 +36,8 @@ timeout 60 "$scratch/by_pkg_config" "$data" || fail "the program that pkg-config
 if grep -rIl -e "$build" -e "$(cd "$consumer/../../.." && pwd)" "$prefix/lib"*/ "$prefix/include"; then
   fail "these files name the build machine's folders"
 fi
-for file in bin/gradrail share/gradrail/mnist/train-images-idx3-ubyte.gz include/gradrail/transport/context.h; do
+for file in bin/gradrail share/gradrail/mnist/train-images-idx3-ubyte.gz include/gradrail/transport/context.h \
+  share/gradrail/launch/kubernetes.yaml; do
   [[ -e $prefix/$file ]] || fail "$file is not installed"
 done
 if compgen -G "$prefix/include/gradrail/transport/*/" >/dev/null; then fail "headers of transport implementations are installed"; fi

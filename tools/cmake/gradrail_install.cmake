@@ -134,6 +134,7 @@ endif()
 if(EXISTS ${PROJECT_SOURCE_DIR}/worker/data/mnist)
   install(DIRECTORY worker/data/mnist DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail)
 endif()
+install(DIRECTORY tools/launch DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail) # examples: scripts, a unit, manifests
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 if(GRADRAIL_TESTS)

@@ -1,0 +1,253 @@
+"""`gradrail train` under launchers: Open MPI's mpirun, Slurm's srun; torchrun's and ps-lite's variables."""
+import configparser
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import time
+import unittest
+
+import cluster
+import slurm
+
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+SMALL = ("--model", "linear", "--epochs", "2", "--mode", "sync")
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "launch"
+LONG = ("--model", "mlp", "--epochs", "1000")
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+class LaunchTest(cluster.ClusterTest):
+    def whole(self, said, ps, workers):
+        """Each task has found its place, and all workers ended with the same parameters."""
+        for index in range(ps):
+            self.assertRegex(said, rf"# ps/{index} of {ps}, with {workers} worker")
+        for index in range(workers):
+            self.assertRegex(said, rf"# worker/{index} of {workers}, with {ps} ps")
+        self.assertEqual(len(re.findall(r"w = 2\.0000, b = 10\.0000", said)), workers, said)
+        self.assertEqual(said.count("Parameter-Hash: "), 1, said)
+
+    def under_mpirun(self, count, *flags, name="mpirun"):
+        if shutil.which("mpirun") is None:
+            skip("no mpirun (openmpi-bin)")
+        return self.launch(name, ["mpirun", "-n", str(count), "--oversubscribe", cluster.binary(), "train", *SMALL, *flags],
+                           AS_ROOT)
+
+    def ranks(self, count, *flags, port, environment=None):
+        """Tasks as torchrun starts them."""
+        common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(environment or {})}
+        return [self.train(*SMALL, *flags, name=f"rank {rank}", environment={**common, "RANK": str(rank)})
+                for rank in range(count)]
+
+    def all_good(self, tasks):
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+        return "\n".join(task.text() for task in tasks)
+
+
+class Launchers(LaunchTest):
+    def test_under_mpirun(self):
+        task = self.under_mpirun(4, "--ps", "1")
+        self.assert_ends(task, cluster.GOOD)
+        self.whole(task.text(), ps=1, workers=3)
+        self.assertRegex(task.text(), r"worker/2 of 3, with 1 ps: rank 3 of 4 of mpirun job \w+")
+
+    def test_two_mpiruns_at_a_time(self):
+        tasks = [self.under_mpirun(3, name=f"mpirun {i}") for i in range(2)]
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+            self.whole(task.text(), ps=1, workers=2)
+
+    def test_one_process_under_mpirun_is_a_local_cluster(self):
+        task = self.under_mpirun(1, "--workers", "2")
+        self.assert_ends(task, cluster.GOOD)
+        self.assert_says(task, r"# worker/1: pid")
+
+    def test_ranks_as_torchrun_gives_them(self):
+        [port] = cluster.free_ports(1)
+        said = self.all_good(self.ranks(5, "--ps", "2", port=port))
+        self.whole(said, ps=2, workers=3)
+
+    def test_torchruns_own_port_is_left_alone(self):
+        [port] = cluster.free_ports(1)
+        agent = cluster.socket.create_server(("127.0.0.1", port))
+        self.addCleanup(agent.close)
+        self.whole(self.all_good(self.ranks(2, port=port, environment={"TORCHELASTIC_USE_AGENT_STORE": "True"})), 1, 1)
+
+    def test_metrics_of_tasks_on_one_host_have_ports_of_their_own(self):
+        [port] = cluster.free_ports(1)
+        tasks = self.ranks(3, "--metrics_port", cluster.free_ports(4)[-1], port=port)
+        self.whole(self.all_good(tasks), 1, 2)
+
+    def test_ps_lite(self):
+        [port] = cluster.free_ports(1)
+        common = {"DMLC_NUM_SERVER": "2", "DMLC_NUM_WORKER": "2", "DMLC_PS_ROOT_URI": "127.0.0.1",
+                  "DMLC_PS_ROOT_PORT": str(port)}
+        roles = [("scheduler", {}), ("server", {}), ("server", {}), ("worker", {"DMLC_WORKER_ID": "1"}),
+                 ("worker", {"DMLC_WORKER_ID": "0"})]
+        tasks = [self.train(*SMALL, name=role, environment={**common, **more, "DMLC_ROLE": role}) for role, more in roles]
+        self.whole(self.all_good(tasks), ps=2, workers=2)
+        self.assert_says(tasks[0], r"# scheduler of ps-lite .*: 2 ps and 2 workers have met")
+        self.assert_says(tasks[3], r"# worker/1 of 2")
+
+    def test_local_ignores_what_is_left_over(self):
+        for environment in ({"RANK": "1"}, {"RANK": "1", "WORLD_SIZE": "4"}, {"DMLC_ROLE": "boss"}):
+            with self.subTest(environment=environment):
+                task = self.train(*SMALL, "--local", "--workers", "1", environment=environment)
+                self.assert_ends(task, cluster.GOOD)
+                self.assert_says(task, r"# worker/0: pid")
+
+    def test_what_does_not_fit_is_refused(self):
+        two = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        for says, flags, environment in (
+                (r"WORLD_SIZE is not set.*--local", (), {"RANK": "1"}),
+                (r"--ps 2: torchrun has started 2 tasks", ("--ps", "2"), two),
+                (r"--workers 3: torchrun .* leaves 1 workers", ("--workers", "3"), two),
+                (r"name that host with --meet", (), {**two, "MASTER_ADDR": ""}),
+                (r"DMLC_NUM_SERVER is not set", (), {"DMLC_ROLE": "worker"}),
+                (r"--meet n1:5: neither srun", ("--meet", "n1:5"), {}),
+                (r"--meet n1:5: there is nobody", ("--meet", "n1:5", "--local"), two)):
+            with self.subTest(says=says):
+                self.refused(cluster.CONFIGURATION, [says], *SMALL, *flags, environment=environment)
+
+    def test_whoever_waits_in_vain_says_for_whom(self):
+        [port] = cluster.free_ports(1)
+        address = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        first = self.train(*SMALL, "--join_timeout_s", "1", environment={**address, "RANK": "0"})
+        self.assert_ends(first, cluster.retry_worthy, says=[r"worker/0, worker/1 of torchrun .* did not come within 1 s"])
+        other = self.train(*SMALL, "--join_timeout_s", "1", environment={**address, "RANK": "2"})
+        self.assert_ends(other, cluster.retry_worthy, says=[r"the first task of .* did not come: nobody listens at"])
+        self.assertLess(len(other.lines()), 4, other.transcript())
+
+    def test_tasks_of_different_flags_and_of_another_job_are_named(self):
+        [port] = cluster.free_ports(1)
+        address = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        first = self.train(*SMALL, environment={**address, "RANK": "0"})
+        stranger = self.train(*SMALL, environment={**address, "RANK": "1", "TORCHELASTIC_RUN_ID": "other"})
+        self.assert_ends(stranger, lambda code: code != 0, says=[r"here the tasks of torchrun \d", r"--meet"])
+        self.assertTrue(first.running(), first.transcript())
+        odd = self.train(*SMALL, "--ps", "2", environment={**address, "RANK": "2"})
+        self.assert_ends(odd, lambda code: code != 0, says=[r"--ps 2 there, --ps 1 here"])
+        self.assert_ends(first, lambda code: code != 0, says=[r"rank 2: --ps 2 there, --ps 1 here"])
+
+
+class Manifests(LaunchTest):
+    """What tools/launch has for service managers, run without them."""
+
+    def with_program(self):
+        (self.folder / "gradrail").symlink_to(cluster.binary())
+        return {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+
+    def test_the_systemd_unit(self):
+        unit = configparser.RawConfigParser(strict=False)
+        unit.optionxform = str
+        unit.read(SCRIPTS / "gradrail-ps@.service")
+        service = unit["Service"]
+        self.assertEqual(service["Restart"], "on-failure")
+        self.assertIn(str(cluster.CONFIGURATION), service["RestartPreventExitStatus"].split())
+        port, = cluster.free_ports(1)
+        cluster_file = self.write_json({"ps": [f"127.0.0.1:{port}"], "worker": ["localhost"]})
+        command = (service["ExecStart"].replace("%i", "0").replace("/etc/gradrail/cluster.json", cluster_file)
+                   .replace("/var/lib/gradrail", str(self.folder / "state")))
+        (self.folder / "state").mkdir()
+        ps = self.launch("ps", command.split(), self.with_program())
+        worker = self.train(*SMALL, "--cluster", cluster_file, "--job_name", "worker", "--task_index", 0)
+        self.assert_ends(worker, cluster.GOOD)
+        self.assert_ends(ps, cluster.GOOD)
+
+    def test_kubernetes(self):
+        try:
+            import yaml
+        except ImportError:
+            skip("no module yaml (python3-yaml)")
+        config, service, servers, workers = yaml.safe_load_all((SCRIPTS / "kubernetes.yaml").read_text())
+        self.assertEqual([each["kind"] for each in (config, service, servers, workers)],
+                         ["ConfigMap", "Service", "StatefulSet", "Job"])
+        hosts = json.loads(config["data"]["cluster.json"])
+        domain = service["metadata"]["name"]
+        self.assertEqual((servers["spec"]["serviceName"], workers["spec"]["template"]["spec"]["subdomain"]), (domain,) * 2)
+        for each, key, count in ((servers, "ps", servers["spec"]["replicas"]), (workers, "worker", workers["spec"]["completions"])):
+            name = each["metadata"]["name"]
+            self.assertEqual([host.split(":")[0] for host in hosts[key]], [f"{name}-{i}.{domain}" for i in range(count)])
+            self.assertLessEqual(service["spec"]["selector"].items(), each["spec"]["template"]["metadata"]["labels"].items())
+        here = [f"127.0.0.1:{port}" for port in cluster.free_ports(len(hosts["ps"]))]
+        path = self.write_json({"ps": here, "worker": hosts["worker"]})
+
+        def pod(kind, index):
+            [container] = kind["spec"]["template"]["spec"]["containers"]
+            command = [word.replace("/etc/gradrail/cluster.json", path) for word in container["command"]]
+            pod_name = f"{kind['metadata']['name']}-{index}"
+            return self.launch(pod_name, command,
+                               {**self.program, "HOSTNAME": pod_name, "JOB_COMPLETION_INDEX": str(index)})
+
+        self.program = self.with_program()
+        tasks = [pod(servers, i) for i in range(len(here))] + [pod(workers, i) for i in range(len(hosts["worker"]))]
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+
+
+class UnderSlurm(LaunchTest):
+    def setUp(self):
+        why = slurm.why_not()
+        if why:
+            skip(why)
+        super().setUp()
+        self.slurm = slurm.Slurm(self.folder, self.launch)
+
+    def srun(self, count, *flags, name="srun", what=SMALL):
+        return self.slurm.start(name, "srun", "-n", count, "-N", min(count, 4), "--kill-on-bad-exit=1", "--chdir=/",
+                                cluster.binary(), "train", *what, *flags)
+
+    def test_slurm_one_ps_and_three_workers_on_four_nodes(self):
+        job = self.srun(4, "--ps", 1)
+        self.assert_ends(job, cluster.GOOD)
+        self.whole(job.text(), ps=1, workers=3)
+        for rank, node in enumerate(self.slurm.names[1:], 1):
+            self.assertRegex(job.text(), rf"# worker/{rank - 1} of 3, with 1 ps: rank {rank} of 4 of Slurm job \d+ step 0, "
+                                         rf"node {node}")
+
+    def test_slurm_two_ps_and_more_tasks_than_nodes(self):
+        job = self.srun(6, "--ps", 2)
+        self.assert_ends(job, cluster.GOOD)
+        self.whole(job.text(), ps=2, workers=4)
+
+    def test_slurm_batch_script(self):
+        said = self.folder / "batch.txt"
+        job = self.slurm.start("sbatch", "sbatch", "--wait", f"--output={said}", "--chdir=/",
+                               f"--export=ALL,GRADRAIL={cluster.binary()},PS=2", SCRIPTS / "gradrail.sbatch", *SMALL)
+        self.assert_ends(job, cluster.GOOD)
+        self.whole(said.read_text(), ps=2, workers=2)
+
+    def test_slurm_job_that_is_cancelled(self):
+        job = self.srun(4, "--ps", 1, what=LONG)
+        number = job.wait_for(r"of Slurm job (\d+) step").group(1)
+        self.assert_goes_on(job)
+        asked = time.monotonic()
+        self.assertEqual(self.slurm.ask("scancel", number).returncode, 0)
+        job.code(cluster.FINISH)
+        self.assertLess(time.monotonic() - asked, 30 * cluster.PATIENCE)
+        cluster.wait_until(lambda: not tasks_of(self.folder), cluster.START, lambda: f"left: {tasks_of(self.folder)}")
+
+
+def tasks_of(folder):
+    """Processes that a slurmd of this folder has started: Slurm gives them its configuration's path."""
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder).encode() in (entry / "environ").read_bytes() and b"\0train\0" in (entry / "cmdline").read_bytes():
+                command = (entry / "cmdline").read_bytes().split(b"\0")[0]
+                if command.endswith(b"gradrail"):
+                    found.append(int(entry.name))
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    unittest.main()
