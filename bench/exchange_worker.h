@@ -18,6 +18,8 @@ struct RunShared {
 };
 
 inline constexpr Duration kStartUp = std::chrono::seconds(20);  ///< joining, first touch of large regions, slow devices
+/// The servers of a bench live for seconds and hold random numbers.
+inline const ps::Security kOpen = {.insecure = true};
 inline constexpr size_t kMarks = 16384;  ///< of a task: some thousands of small exchanges, ten of 64 MiB
 
 /// A worker of a run, from joining to leaving: {"figure", "seconds", "rank", "marks"} or {"failed"}.

@@ -25,7 +25,8 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
                          .wait = wait_of(load),
                          .device = load.ps_device,
                          .marks = load.stages ? kMarks : 0,
-                         .ablation = load.ablation});
+                         .ablation = load.ablation,
+                         .security = kOpen});
   shared.port = server.ok() ? (*server)->port() : -1;
   if (!server.ok()) return {{"failed", std::string(message_of(server.status()))}};
   const std::atomic<bool> stop = false;

@@ -7,6 +7,7 @@
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/call_proof.h"
 #include "ps/checkpoint_folder.h"
 #include "ps/cluster_spec.h"
 #include "ps/control_status.h"
@@ -249,8 +250,9 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
   }
   changed_.notify_all();
   std::string token = random_bytes(kTokenBytes);
+  const std::string key = data_key(options_.security.secret, token);
   for (const auto& shard : shards_) {
-    GRADRAIL_RETURN_IF_ERROR(shard->admit(member.task_index(), member.incarnation(), token));
+    GRADRAIL_RETURN_IF_ERROR(shard->admit(member.task_index(), member.incarnation(), key));
   }
   return token;
 }

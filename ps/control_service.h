@@ -21,24 +21,25 @@
 
 namespace gradrail::ps {
 
-/// The control plane of one ps task: turns calls into decisions of the Coordinator and tasks for the shards.
+/// The control plane of one ps task: turns calls, which ControlGuard let through, into decisions of
+/// the Coordinator and tasks for the shards.
 /// Threads  Any thread. `mutex_` is never held while a shard is asked for something: a shard may be reporting a loss.
 ///          `setup_mutex_` serialises joins, which do ask shards.
-class ControlService final : public proto::Control::Service {
+class ControlService {
  public:
   /// `checkpoint_folder`: the identity of options.checkpoint_dir.
   ControlService(Server::Options options, std::string checkpoint_folder, std::vector<std::unique_ptr<Shard>>& shards);
 
-  grpc::Status Describe(grpc::ServerContext*, const proto::DescribeRequest*, proto::DescribeReply*) override;
-  grpc::Status Join(grpc::ServerContext*, const proto::JoinRequest*, proto::JoinReply*) override;
-  grpc::Status Barrier(grpc::ServerContext*, const proto::BarrierRequest*, proto::BarrierReply*) override;
-  grpc::Status Heartbeat(grpc::ServerContext*, grpc::ServerReaderWriter<proto::Notice, proto::Ping>*) override;
-  grpc::Status Stats(grpc::ServerContext*, const proto::StatsRequest*, proto::StatsReply*) override;
-  grpc::Status Checkpoint(grpc::ServerContext*, const proto::CheckpointRequest*, proto::CheckpointReply*) override;
+  grpc::Status Describe(grpc::ServerContext*, const proto::DescribeRequest*, proto::DescribeReply*);
+  grpc::Status Join(grpc::ServerContext*, const proto::JoinRequest*, proto::JoinReply*);
+  grpc::Status Barrier(grpc::ServerContext*, const proto::BarrierRequest*, proto::BarrierReply*);
+  grpc::Status Heartbeat(grpc::ServerContext*, grpc::ServerReaderWriter<proto::Notice, proto::Ping>*);
+  grpc::Status Stats(grpc::ServerContext*, const proto::StatsRequest*, proto::StatsReply*);
+  grpc::Status Checkpoint(grpc::ServerContext*, const proto::CheckpointRequest*, proto::CheckpointReply*);
   grpc::Status CheckpointOutcome(grpc::ServerContext*, const proto::CheckpointOutcomeRequest*,
-                                 proto::CheckpointOutcomeReply*) override;
-  grpc::Status Leave(grpc::ServerContext*, const proto::LeaveRequest*, proto::LeaveReply*) override;
-  grpc::Status Trace(grpc::ServerContext*, const proto::TraceRequest*, proto::TraceReply*) override;
+                                 proto::CheckpointOutcomeReply*);
+  grpc::Status Leave(grpc::ServerContext*, const proto::LeaveRequest*, proto::LeaveReply*);
+  grpc::Status Trace(grpc::ServerContext*, const proto::TraceRequest*, proto::TraceReply*);
 
   /// From a shard's thread; never blocks on anything but the queue's mutex.
   void report_loss(WorkerIndex worker, uint64_t incarnation, const std::string& cause);

@@ -13,7 +13,9 @@
 #include "fmt/ranges.h"
 #include "ps/checkpoint_folder.h"
 #include "ps/cluster_spec.h"
+#include "ps/control_guard.h"
 #include "ps/control_service.h"
+#include "ps/message_parts.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
@@ -37,6 +39,15 @@ std::string why_not_bound(const HostPort& address) {
   return "the address is not one of this host (is --task_index right? if so, name a local address with --bind)";
 }
 
+/// A connection that makes no call it may make costs little, and not for long. (A worker always has one under way.)
+void limit_strangers(grpc::ServerBuilder& builder) {
+  constexpr int kStrangerMs = 5000;
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kStrangerMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kStrangerMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else it asks for more to be under way than is ever read
+}
+
 }  // namespace
 
 class Server::Impl {
@@ -46,6 +57,7 @@ class Server::Impl {
 
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<ControlService> service;
+  std::unique_ptr<ControlGuard> guard;
   std::unique_ptr<grpc::Server> grpc_server;
   int port = 0;
   std::function<void(const std::vector<Mark>&)> dump;
@@ -67,6 +79,9 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   const std::string& listen_address = options.listen_address;
   impl->dump = options.dump;
   impl->dump_signals = options.dump_signals;
+  GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, listen_address));
+  const auto credentials = server_credentials(options.security);
+  if (!credentials.ok()) return credentials.status();
   absl::StatusOr<std::string> checkpoint_folder = std::string();
   // Whether checkpoints can be written must be known before hours of training, not after.
   if (!options.checkpoint_dir.empty()) checkpoint_folder = prepare_checkpoint_folder(options.checkpoint_dir);
@@ -104,10 +119,12 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
     if (!shard.ok()) return shard.status();
     impl->shards.push_back(*std::move(shard));
   }
+  impl->guard = std::make_unique<ControlGuard>(*impl->service, options.security.secret);
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second server on the port is not an error
-  builder.AddListeningPort(listen_address, grpc::InsecureServerCredentials(), &impl->port);
-  builder.RegisterService(impl->service.get());
+  limit_strangers(builder);
+  builder.AddListeningPort(listen_address, *credentials, &impl->port);
+  builder.RegisterService(impl->guard.get());
   impl->grpc_server = builder.BuildAndStart();
   if (impl->grpc_server == nullptr || impl->port == 0) {
     return absl::FailedPreconditionError(

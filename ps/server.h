@@ -11,6 +11,7 @@
 #include "base/flight_recorder.h"
 #include "base/memory.h"
 #include "ps/ablation.h"
+#include "ps/security.h"
 #include "transport/wait_set.h"
 
 namespace gradrail::ps {
@@ -51,9 +52,11 @@ class Server {
     std::function<void(const std::vector<Mark>&)> dump = nullptr;
     const std::atomic<uint32_t>* dump_signals = nullptr;
     Ablation ablation = {};
+    Security security = {};
   };
 
-  /// Errors  FAILED_PRECONDITION: the address cannot be used, or no transport can (names it and why). As store_maker()
+  /// Errors  FAILED_PRECONDITION: the address cannot be used, or no transport can (names it and why), or others than
+  ///         this host's could use it and nothing keeps strangers out. As store_maker()
   ///         for the device.
   static absl::StatusOr<std::unique_ptr<Server>> start(const Options& options);
   ~Server();

@@ -119,7 +119,7 @@ void Shard::run() {
 absl::Status Shard::set_up(Setup setup) {
   absl::StatusOr<absl::Status> done = on_owner([this, setup = std::move(setup)]() -> absl::Status {
     // Again when the first worker's set-up failed at another shard, or everybody begins again: nobody is admitted here.
-    GRADRAIL_CHECK(tokens_.empty());
+    GRADRAIL_CHECK(admitted_.empty());
     drop_all_greeted();
     parameters_regions_.clear();
     gpu_regions_.clear();
@@ -156,11 +156,10 @@ absl::Status Shard::set_up(Setup setup) {
   return done.ok() ? *done : done.status();
 }
 
-absl::Status Shard::admit(WorkerIndex worker, uint64_t incarnation, const std::string& token) {
-  return on_owner([this, worker, incarnation, token] {
+absl::Status Shard::admit(WorkerIndex worker, uint64_t incarnation, const std::string& key) {
+  return on_owner([this, worker, incarnation, key] {
            GRADRAIL_CHECK(is_set_up_);
-           std::erase_if(tokens_, [&](const auto& entry) { return entry.second.worker == worker; });
-           tokens_[token] = {.worker = worker, .incarnation = incarnation};
+           admitted_[worker] = {.incarnation = incarnation, .key = key};
            protocol_->add_worker(worker, incarnation);
            return true;
          })
@@ -168,9 +167,8 @@ absl::Status Shard::admit(WorkerIndex worker, uint64_t incarnation, const std::s
 }
 
 void Shard::forget(WorkerIndex worker, uint64_t incarnation) {
-  std::erase_if(tokens_, [&](const auto& entry) {
-    return entry.second.worker == worker && entry.second.incarnation == incarnation;
-  });
+  std::erase_if(admitted_,
+                [&](const auto& entry) { return entry.first == worker && entry.second.incarnation == incarnation; });
   std::erase_if(absent_,
                 [&](const Absent& absent) { return absent.worker == worker && absent.incarnation == incarnation; });
   // All of them: besides the active one, others may stand by.

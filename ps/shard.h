@@ -91,8 +91,8 @@ class Shard {
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }  ///< set once
 
   absl::Status set_up(Setup setup);
-  /// From now on a data connection with this token is this member's.
-  absl::Status admit(WorkerIndex worker, uint64_t incarnation, const std::string& token);
+  /// From now on a data connection that proves to know this key is this member's.
+  absl::Status admit(WorkerIndex worker, uint64_t incarnation, const std::string& key);
   /// The member has left or was lost: drops its connections and slots, and nobody waits for it.
   void dismiss(WorkerIndex worker, uint64_t incarnation);
   /// The member's steps are done: nobody waits for it, but it may still pull.
@@ -137,6 +137,7 @@ class Shard {
 
   // shard_greeting.cc: from the first message until it is active
   void on_message(ShardPeer& peer, absl::Span<const std::byte> bytes);
+  void challenge(ShardPeer& peer);
   void greet(ShardPeer& peer, const proto::Hello& hello);
   void continue_mapping(ShardPeer& peer);
   absl::Status welcome(ShardPeer& peer);
@@ -212,7 +213,11 @@ class Shard {
   TimePoint noticed_at_;  ///< when the transport gave what is being handled; while the recorder is on
   TimePoint decided_at_;  ///< when `actions_` were, before any of them was done; only in modes that have workers wait
   Actions actions_;
-  std::map<std::string, Arrival> tokens_;  ///< token → member (worker and incarnation)
+  struct Admission {
+    uint64_t incarnation = 0;
+    std::string key;
+  };
+  std::map<WorkerIndex, Admission> admitted_;
   std::unordered_map<const transport::Connection*, std::unique_ptr<ShardPeer>> peers_;
   std::vector<ShardPeer*> by_worker_;  ///< active peers
   struct Absent {                      ///< a member whose data connection was lost

@@ -1,8 +1,10 @@
 // A data connection of a shard from its first message until it is active: admitted, mapped, checked (control.proto).
 #include <algorithm>
 
+#include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/call_proof.h"
 #include "ps/control.pb.h"
 #include "ps/path_check.h"
 #include "ps/shard.h"
@@ -17,6 +19,7 @@ constexpr auto kMappingDeadline = std::chrono::seconds(5);
 constexpr auto kCheckDeadline = std::chrono::seconds(10);
 /// A worker switches between two of its steps, which may be long.
 constexpr auto kStandbyDeadline = std::chrono::minutes(2);
+constexpr size_t kChallengeBytes = 16;
 /// Time for a refusal to be read before the connection closes.
 constexpr auto kFarewell = std::chrono::seconds(1);
 
@@ -26,6 +29,13 @@ absl::Status send(transport::Connection& connection, const proto::ToWorker& mess
 }
 
 }  // namespace
+
+void Shard::challenge(ShardPeer& peer) {
+  peer.challenge = random_bytes(kChallengeBytes);
+  proto::ToWorker message;
+  message.set_challenge(peer.challenge);
+  if (!send(*peer.connection, message).ok()) drop(&peer);
+}
 
 void Shard::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
   if (peer.phase == ShardPeer::Phase::dismissed) return;
@@ -40,13 +50,13 @@ void Shard::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
 }
 
 void Shard::greet(ShardPeer& peer, const proto::Hello& hello) {
-  const auto token = tokens_.find(hello.token());
-  if (hello.token().empty() || token == tokens_.end() || token->second.worker != hello.member().task_index() ||
-      token->second.incarnation != hello.member().incarnation()) {
-    return refuse(peer, "unknown token: join at the control plane first");
+  const auto admitted = admitted_.find(hello.member().task_index());
+  if (admitted == admitted_.end() || admitted->second.incarnation != hello.member().incarnation() ||
+      !same_bytes(hello.proof(), mac_of(admitted->second.key, {peer.challenge}))) {
+    return refuse(peer, "not a member of this run: join at the control plane first");
   }
-  peer.worker = token->second.worker;
-  peer.incarnation = token->second.incarnation;
+  peer.worker = admitted->first;
+  peer.incarnation = admitted->second.incarnation;
   peer.check_seed = hello.check_seed();
   const auto import = [&](const std::string& key, transport::RemoteRegion& region) {
     absl::StatusOr<transport::RemoteRegion> imported = peer.connection->import(key);

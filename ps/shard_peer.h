@@ -31,6 +31,7 @@ struct ShardPeer {
   transport::Connection* connection = nullptr;
   size_t context_index = 0;
   Phase phase = Phase::greeting;
+  std::string challenge;     ///< that its Hello answers
   TimePoint phase_deadline;  ///< but for active: then the connection is closed
 
   // Set once, by Hello.

@@ -25,9 +25,9 @@ void Shard::handle(transport::Completion& completion) {
     peer->context_index = wait_set_.source_index();
     peer->phase_deadline = Clock::now() + kGreetingDeadline;
     completion.connection->set_user_data(reinterpret_cast<uint64_t>(peer.get()));
-    peers_[completion.connection] = std::move(peer);
+    ShardPeer& accepted = *(peers_[completion.connection] = std::move(peer));
     ++unsettled_;
-    return;
+    return challenge(accepted);
   }
   auto* peer = reinterpret_cast<ShardPeer*>(completion.connection->user_data());
   switch (completion.kind) {

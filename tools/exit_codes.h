@@ -25,6 +25,7 @@ inline ExitCode exit_code(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kDataLoss:  // a file that was given is damaged: trying again helps as little
       return kConfiguration;

@@ -251,7 +251,8 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .place_memory = [&](uint32_t shard, const MemorySpan& memory) { placer.bind_memory(shard, memory); },
        .marks = options.flags.monitoring.marks(),
        .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
-       .dump_signals = &dump_signals});
+       .dump_signals = &dump_signals,
+       .security = options.security});
   if (!server.ok()) return server.status();
   const auto monitor = PsMonitor::start(options.flags.monitoring, monitored(options), **server);
   if (!monitor.ok()) return monitor.status();
@@ -298,6 +299,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
        .require_rdma = options.flags.require == "rdma",
        .failback = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.flags.failback_secs)),
        .checksums = options.flags.checksums,
+       .security = options.security,
        .bind_host = *source,
        .wait = wait_policy(plan, options),
        .join_timeout = std::chrono::seconds(options.flags.join_timeout_s),

@@ -305,6 +305,7 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add("job_name", flags.job_name, "ps, worker or chief: run this one task of the cluster");
   add("task_index", flags.task_index, "which task of the job, from 0");
   add_monitoring_flags(command, flags.monitoring);
+  add_security_flags(command, flags.security);
   add("meet", flags.meet,
       "host:port where the first task of srun, mpirun or torchrun waits for the others; default: found out");
   command.add_flag("--local,--alone", flags.local,
@@ -319,6 +320,9 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_alone(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_monitoring(flags.monitoring, trains_alone(options)));
+  absl::StatusOr<ps::Security> security = read_security(flags.security);
+  if (!security.ok()) return security.status();
+  options.security = *std::move(security);
   options.towers = std::max(1u, flags.towers);
   const absl::StatusOr<gpu::Reduce> reduce = parse_reduce(flags.reduce);
   if (!reduce.ok()) return reduce.status();

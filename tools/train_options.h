@@ -13,6 +13,7 @@
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
 #include "tools/monitoring/flags.h"
+#include "tools/security_flags.h"
 #include "topology/cpu_set.h"
 
 namespace gradrail::tools {
@@ -67,6 +68,7 @@ struct TrainFlags {
   uint32_t min_workers = 1;
   uint32_t rejoin_secs = 60;
   MonitoringFlags monitoring;
+  SecurityFlags security;
 
   std::string cluster;  ///< file
   std::string ps_hosts;
@@ -85,6 +87,7 @@ struct TrainOptions {
   ps::OptimizerConfig optimizer;
   std::vector<std::string> transports;
   bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: nobody asked for them by name
+  ps::Security security;
   ps::ClusterSpec cluster;
   ps::TaskId task;
   std::optional<ps::Launch> launch;  ///< the cluster is known once all tasks have met: launched_task.h

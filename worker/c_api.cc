@@ -82,6 +82,18 @@ absl::StatusOr<Duration> join_timeout(double seconds, Duration otherwise) {
       "join_timeout_s {}: must be more than 0 and at most {}, or 0 for half an hour", seconds, kLongestJoinTimeoutS));
 }
 
+absl::StatusOr<ps::Security> security_of(const gradrail_options& given) {
+  ps::Security security = {.insecure = given.insecure != 0};
+  security.cert_file = or_default(given.cert_file, "");
+  security.key_file = or_default(given.key_file, "");
+  security.trusted_ca_file = or_default(given.trusted_ca_file, "");
+  if (given.secret_file == nullptr) return security;
+  absl::StatusOr<std::string> secret = ps::read_secret_file(given.secret_file);
+  if (!secret.ok()) return secret.status();
+  security.secret = *std::move(secret);
+  return security;
+}
+
 absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   ClientOptions options;
   absl::StatusOr<ps::ClusterSpec> cluster = ps::cluster_from_hosts(
@@ -116,6 +128,9 @@ absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   options.fallback = given.no_fallback == 0;
   options.checksums = given.checksums != 0;
   options.bind_host = or_default(given.bind_host, "");
+  absl::StatusOr<ps::Security> security = security_of(given);
+  if (!security.ok()) return security.status();
+  options.security = *std::move(security);
   const absl::StatusOr<Duration> timeout = join_timeout(given.join_timeout_s, options.join_timeout);
   if (!timeout.ok()) return timeout.status();
   options.join_timeout = *timeout;

@@ -17,6 +17,7 @@
 #include "ps/cluster_spec.h"
 #include "ps/optimizer.h"
 #include "ps/protocol.h"
+#include "ps/security.h"
 #include "ps/shard_map.h"
 #include "transport/registration.h"
 #include "transport/wait_set.h"
@@ -61,6 +62,7 @@ struct ClientOptions {
   bool require_rdma = false;                     ///< a path that no RDMA device carries is refused
   Duration failback = std::chrono::seconds(30);  ///< after a move, how often better paths are tried; zero: never
   bool checksums = false;                        ///< CRC32C over every payload, both ways
+  ps::Security security;
   std::string bind_host;  ///< this host's address for network connections; "": the kernel's choice
   transport::WaitPolicy wait;
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up

@@ -154,7 +154,8 @@ class Client::Impl {
   std::unique_ptr<GpuVariables> gpu_;  ///< where variables are at home; null: in the memory above
   bool saves_checkpoints_ = true;
   bool a_shard_is_on_gpu_ = false;
-  bool initialised_ = true;             ///< false: the chief must offer values
+  bool initialised_ = true;  ///< false: the chief must offer values
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::vector<std::string> tokens_;     ///< per ps task
   uint64_t group_ = 0;                  ///< of the ps processes found
   bool began_from_nothing_ = false;     ///< the ps tasks, without a checkpoint

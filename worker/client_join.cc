@@ -38,6 +38,11 @@ Client::Impl::~Impl() {
 absl::Status Client::Impl::join() {
   const TimePoint now = Clock::now();
   const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
+  for (const std::string& address : options_.cluster.ps)
+    GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
+  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = ps::channel_credentials(options_.security);
+  if (!credentials.ok()) return credentials.status();
+  credentials_ = *std::move(credentials);
   GRADRAIL_RETURN_IF_ERROR(allocate());
   return join_cluster(deadline);
 }
@@ -79,7 +84,8 @@ absl::Status Client::Impl::describe_all(TimePoint deadline) {
   const std::string host_id = transport::host_id();
   uint32_t shard_count = 0;
   for (uint32_t i = 0; i < options_.cluster.ps.size(); ++i) {
-    controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], options_.notice, options_.stop));
+    controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], credentials_, options_.security.secret,
+                                                      options_.notice, options_.stop));
     const absl::StatusOr<ps::proto::DescribeReply> reply = controls_[i]->describe(deadline);
     if (!reply.ok()) return reply.status();
     group_ = ps::with_process(group_, reply->process());

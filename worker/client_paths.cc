@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/call_proof.h"
 #include "spdlog/spdlog.h"
 #include "transport/registry.h"
 #include "worker/client_impl.h"
@@ -96,9 +97,9 @@ absl::StatusOr<std::unique_ptr<ShardPath>> Client::Impl::open_path(ShardLink& li
   if (!context.ok()) return context.status();
   ps::proto::Hello hello;
   *hello.mutable_member() = member();
-  hello.set_token(tokens_[link.ps_index]);
   hello.set_host_slots(link.host_slots);
-  return ShardPath::open(link, **context, endpoint->address(), std::move(hello), stats_.registered,
+  return ShardPath::open(link, **context, endpoint->address(), std::move(hello),
+                         ps::data_key(options_.security.secret, tokens_[link.ps_index]), stats_.registered,
                          options_.place_memory, {gpu_.get(), way, options_.device.key}, deadline);
 }
 

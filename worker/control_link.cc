@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/control_status.h"
+#include "ps/message_parts.h"
 #include "ps/training.h"
 
 namespace gradrail::worker {
@@ -29,7 +30,8 @@ void set_deadline(grpc::ClientContext& context, Duration patience) {
                        std::chrono::duration_cast<std::chrono::milliseconds>(patience));
 }
 
-std::shared_ptr<grpc::Channel> open_channel(const std::string& address) {
+std::shared_ptr<grpc::Channel> open_channel(const std::string& address,
+                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
@@ -38,7 +40,7 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster addresses are never behind $http_proxy
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 /// Why a try failed. One that was cut short has words about gRPC's insides only; what the one before found out may
@@ -46,20 +48,64 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& address) {
 std::string explain_try(const grpc::Status& status, std::string& found_before) {
   const bool cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
                          status.error_message().find("handshaker shutdown") != std::string::npos;
-  if (!cut_short) return found_before = status.error_message();
+  if (!cut_short) {
+    // A ps that speaks TLS, or wants a certificate, hangs up without a word.
+    const bool hung_up = status.error_message().find("Socket closed") != std::string::npos;
+    return found_before = status.error_message() + (hung_up ? " (does it want TLS, or a certificate? see --cert-file "
+                                                              "and --trusted-ca-file)"
+                                                            : "");
+  }
   return found_before.empty() ? "no answer" : fmt::format("no answer (before: {})", found_before);
+}
+
+/// Trying again would find the same certificates.
+bool is_of_tls(const std::string& message) {
+  return message.find("Ssl handshake failed") != std::string::npos ||
+         message.find("is not in peer certificate") != std::string::npos;
 }
 
 }  // namespace
 
-ControlLink::ControlLink(uint32_t ps_index, std::string address, Notice notice, const std::atomic<bool>* stop)
+ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+                         std::string secret, Notice notice, const std::atomic<bool>* stop)
     : address_(std::move(address)),
       name_(fmt::format("parameter server {} ({})", ps_index, address_)),
+      credentials_(std::move(credentials)),
       notice_(std::move(notice)),
       stop_(stop),
-      stub_(ps::proto::Control::NewStub(open_channel(address_))) {}
+      stub_(ps::proto::Control::NewStub(open_channel(address_, credentials_))),
+      prover_(std::move(secret)) {}
 
 ControlLink::~ControlLink() { stop_heartbeat(); }
+
+void ControlLink::begin_call(grpc::ClientContext& context, const char* method) {
+  const std::string proof = prover_.proof_of(method);
+  if (!proof.empty()) context.AddMetadata(ps::kProofMetadata, proof);
+}
+
+void ControlLink::begin_call(grpc::ClientContext& context, const char* method, Duration patience) {
+  set_deadline(context, patience);
+  begin_call(context, method);
+}
+
+/// Where the job has a secret the first answer is only a challenge.
+grpc::Status ControlLink::describe_once(Duration patience, ps::proto::DescribeReply& reply) {
+  ps::proto::DescribeRequest request;
+  request.set_protocol_version(ps::kProtocolVersion);
+  request.set_question(prover_.question());
+  for (const bool introduced : {false, true}) {
+    grpc::ClientContext context;
+    set_deadline(context, patience);
+    if (introduced) begin_call(context, "Describe");
+    reply.Clear();
+    const grpc::Status status = stub_->Describe(&context, request, &reply);
+    if (!status.ok() || introduced) return status;
+    if (const absl::Status known = prover_.set_up(reply.challenge(), reply.answer()); !known.ok())
+      return ps::to_grpc(known);
+    if (reply.challenge().empty()) return status;
+  }
+  return grpc::Status::OK;
+}
 
 absl::Status ControlLink::explain(const grpc::Status& status) const {
   // We cancel nothing whose answer we look at: CANCELLED is a ps that shuts down with our call under way.
@@ -81,13 +127,9 @@ absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
 absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadline) {
   TimePoint notice_at = Clock::now() + kFirstNotice;
   std::string found_before;
-  ps::proto::DescribeRequest request;
-  request.set_protocol_version(ps::kProtocolVersion);
   while (true) {
-    grpc::ClientContext context;
-    set_deadline(context, kTryDeadline);
     ps::proto::DescribeReply reply;
-    const grpc::Status status = stub_->Describe(&context, request, &reply);
+    const grpc::Status status = describe_once(kTryDeadline, reply);
     if (status.ok()) {
       checkpoint_folder_ = reply.checkpoint_folder();
       return reply;
@@ -96,6 +138,12 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
                              status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
     if (!unreachable) return explain(status);
     const std::string why = explain_try(status, found_before);
+    if (is_of_tls(status.error_message())) {
+      return absl::FailedPreconditionError(
+          fmt::format("{}: no TLS with it: {} (is --trusted-ca-file that of its certificate, is its host in there, and "
+                      "does it speak TLS at all?)",
+                      name_, why));
+    }
     if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(
@@ -107,7 +155,7 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
     }
     std::this_thread::sleep_for(kRetryEvery);
     // A channel that failed once looks again only after 5 s, whatever it was told about backing off.
-    stub_ = ps::proto::Control::NewStub(open_channel(address_));
+    stub_ = ps::proto::Control::NewStub(open_channel(address_, credentials_));
   }
 }
 
@@ -116,9 +164,11 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
   bool said = false;
   while (true) {
     grpc::ClientContext context;
-    set_deadline(context, kCallDeadline);
+    begin_call(context, "Join", kCallDeadline);
     ps::proto::JoinReply reply;
-    const grpc::Status status = stub_->Join(&context, request, &reply);
+    const auto parts = stub_->Join(&context, &reply);
+    ps::write_parts(*parts, request);  // where that fails Finish() says why
+    const grpc::Status status = parts->Finish();
     if (status.ok()) return reply;
     const bool other_group = status.error_code() == grpc::StatusCode::OUT_OF_RANGE;
     const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
@@ -134,16 +184,22 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
 
 absl::StatusOr<ps::proto::BarrierReply> ControlLink::barrier(const ps::proto::BarrierRequest& request) {
   grpc::ClientContext context;
-  set_deadline(context, kCallDeadline);
+  begin_call(context, "Barrier", kCallDeadline);
   ps::proto::BarrierReply reply;
   const grpc::Status status = stub_->Barrier(&context, request, &reply);
   if (!status.ok()) return explain_membership(status);
   return reply;
 }
 
+absl::StatusOr<ps::proto::StatsReply> ControlLink::stats_for_a_watcher(bool dump) {
+  ps::proto::DescribeReply reply;
+  if (const grpc::Status known = describe_once(kTryDeadline, reply); !known.ok()) return explain(known);
+  return stats(dump);
+}
+
 absl::StatusOr<ps::proto::StatsReply> ControlLink::stats(bool dump) {
   grpc::ClientContext context;
-  set_deadline(context, std::chrono::seconds(2));
+  begin_call(context, "Stats", std::chrono::seconds(2));
   ps::proto::StatsRequest request;
   request.set_dump(dump);
   ps::proto::StatsReply reply;
@@ -154,9 +210,11 @@ absl::StatusOr<ps::proto::StatsReply> ControlLink::stats(bool dump) {
 
 absl::StatusOr<ps::proto::TraceReply> ControlLink::trace(const ps::proto::TraceRequest& request) {
   grpc::ClientContext context;
-  set_deadline(context, kCallDeadline);
+  begin_call(context, "Trace", kCallDeadline);
   ps::proto::TraceReply reply;
-  const grpc::Status status = stub_->Trace(&context, request, &reply);
+  const auto parts = stub_->Trace(&context, &reply);
+  ps::write_parts(*parts, request);
+  const grpc::Status status = parts->Finish();
   if (!status.ok()) return explain(status);
   return reply;
 }
@@ -168,7 +226,7 @@ ClockOffset ControlLink::clock_offset() const {
 
 absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::proto::CheckpointRequest& request) {
   grpc::ClientContext context;
-  set_deadline(context, kCallDeadline);
+  begin_call(context, "Checkpoint", kCallDeadline);
   ps::proto::CheckpointReply reply;
   const grpc::Status status = stub_->Checkpoint(&context, request, &reply);
   if (!status.ok()) return explain(status);
@@ -178,7 +236,7 @@ absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::pro
 absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcome(
     const ps::proto::CheckpointOutcomeRequest& request) {
   grpc::ClientContext context;
-  set_deadline(context, kCallDeadline);
+  begin_call(context, "CheckpointOutcome", kCallDeadline);
   ps::proto::CheckpointOutcomeReply reply;
   const grpc::Status status = stub_->CheckpointOutcome(&context, request, &reply);
   if (!status.ok()) return explain(status);
@@ -187,7 +245,7 @@ absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcom
 
 absl::Status ControlLink::leave(const ps::proto::Member& member, const std::string& failed) {
   grpc::ClientContext context;
-  set_deadline(context, std::chrono::seconds(5));
+  begin_call(context, "Leave", std::chrono::seconds(5));
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_failed(failed);
@@ -198,7 +256,7 @@ absl::Status ControlLink::leave(const ps::proto::Member& member, const std::stri
 
 absl::Status ControlLink::say_steps_are_done(const ps::proto::Member& member) {
   grpc::ClientContext context;
-  set_deadline(context, kCallDeadline);
+  begin_call(context, "Leave", kCallDeadline);
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_stays(true);
@@ -209,7 +267,7 @@ absl::Status ControlLink::say_steps_are_done(const ps::proto::Member& member) {
 
 void ControlLink::leave_to_return(const ps::proto::Member& member) {
   grpc::ClientContext context;
-  set_deadline(context, std::chrono::seconds(1));
+  begin_call(context, "Leave", std::chrono::seconds(1));
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_returns(true);
@@ -219,7 +277,7 @@ void ControlLink::leave_to_return(const ps::proto::Member& member) {
 
 absl::Status ControlLink::why_dismissed(const ps::proto::Member& member) {
   grpc::ClientContext context;
-  set_deadline(context, std::chrono::seconds(1));
+  begin_call(context, "Barrier", std::chrono::seconds(1));
   ps::proto::BarrierRequest request;  // with no patience: only members get an answer
   *request.mutable_member() = member;
   request.set_name("still a member");
@@ -231,6 +289,7 @@ absl::Status ControlLink::why_dismissed(const ps::proto::Member& member) {
 
 absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientContext& context,
                                const std::function<void(const ps::proto::Notice&)>& heard) {
+  begin_call(context, "Heartbeat");
   const auto stream = stub_->Heartbeat(&context);
   ps::proto::Ping ping;
   *ping.mutable_member() = member;

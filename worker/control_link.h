@@ -11,7 +11,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "ps/call_proof.h"
 #include "ps/control.grpc.pb.h"
+#include "ps/security.h"
 #include "worker/clock_comparison.h"
 
 namespace gradrail::worker {
@@ -24,7 +26,9 @@ using Notice = std::function<void(const std::string&)>;
 class ControlLink {
  public:
   /// `stop` may be null; becoming true it ends describe() (CANCELLED) and the tries of join().
-  ControlLink(uint32_t ps_index, std::string address, Notice notice, const std::atomic<bool>* stop);
+  /// `secret` of the job; "": it has none.
+  ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+              std::string secret, Notice notice, const std::atomic<bool>* stop);
   ~ControlLink();
 
   /// "parameter server 0 (10.0.0.1:2222)"
@@ -42,6 +46,8 @@ class ControlLink {
   absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
   /// `dump`: also asks for what all flight recorders have.
   absl::StatusOr<ps::proto::StatsReply> stats(bool dump = false);
+  /// The same without describe() before, for who does not join.
+  absl::StatusOr<ps::proto::StatsReply> stats_for_a_watcher(bool dump);
   absl::StatusOr<ps::proto::TraceReply> trace(const ps::proto::TraceRequest& request);
   absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::CheckpointRequest& request);
   /// From any thread.
@@ -67,6 +73,9 @@ class ControlLink {
   void stop_heartbeat();
 
  private:
+  void begin_call(grpc::ClientContext& context, const char* method);
+  void begin_call(grpc::ClientContext& context, const char* method, Duration patience);
+  grpc::Status describe_once(Duration patience, ps::proto::DescribeReply& reply);
   absl::Status beat(const ps::proto::Member& member, grpc::ClientContext& context,
                     const std::function<void(const ps::proto::Notice&)>& heard);
   absl::Status explain(const grpc::Status& status) const;
@@ -75,9 +84,11 @@ class ControlLink {
 
   const std::string address_;
   const std::string name_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const Notice notice_;
   const std::atomic<bool>* const stop_;
   std::unique_ptr<ps::proto::Control::Stub> stub_;
+  ps::CallProver prover_;
   std::string checkpoint_folder_;
 
   std::function<void(ps::proto::Ping&)> fill_;  ///< set before the thread starts

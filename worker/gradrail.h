@@ -65,6 +65,12 @@ typedef struct gradrail_options {
   int32_t checksums;      /* 1: CRC32C over every payload */
   const char* bind_host;  /* source address of network connections; NULL: the kernel's choice */
   double join_timeout_s;  /* for all parameter servers to come up, to 1e9; 0: half an hour */
+  /* How the control plane is kept safe; all tasks alike. Beyond this host one of them is needed, or `insecure`. */
+  const char* secret_file;     /* mode 0600; NULL: the job has no secret */
+  const char* trusted_ca_file; /* TLS: PEM, of the parameter servers' certificates; NULL: no TLS */
+  const char* cert_file;       /* PEM, for parameter servers that ask for one */
+  const char* key_file;
+  int32_t insecure; /* 1: anybody may take part */
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \

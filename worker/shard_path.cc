@@ -7,6 +7,7 @@
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/call_proof.h"
 #include "ps/path_check.h"
 #include "worker/shard_link.h"
 
@@ -20,11 +21,9 @@ absl::Status send(transport::Connection& connection, const ps::proto::ToShard& m
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
-                                                           const std::string& address, ps::proto::Hello hello,
-                                                           transport::RegistrationBudget& budget,
-                                                           const MemoryPlacer& place, const GpuOffer& offer,
-                                                           TimePoint deadline) {
+absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(
+    ShardLink& link, OpenContext& context, const std::string& address, ps::proto::Hello hello, const std::string& key,
+    transport::RegistrationBudget& budget, const MemoryPlacer& place, const GpuOffer& offer, TimePoint deadline) {
   std::unique_ptr<ShardPath> path(new ShardPath(link, context));
   const size_t header_bytes = std::max(link.buckets.size() * sizeof(ps::SlotHeader), ps::kCheckBytes);
   absl::StatusOr<transport::RegisteredMemory> headers = transport::make_registered(
@@ -43,6 +42,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, Open
   hello.set_returns_key(path->returns_.region->key());
   hello.set_check_seed(random_bits());
   path->hello_ = std::move(hello);
+  path->key_ = key;
   path->offer(offer);
   return path;
 }
@@ -120,6 +120,11 @@ void ShardPath::on_message(absl::Span<const std::byte> bytes) {
   ps::proto::ToWorker message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return fail("the shard said something that is no message of this protocol");
+  }
+  if (message.has_challenge() && phase_ == Phase::greeting && hello_.proof().empty()) {
+    hello_.set_proof(ps::mac_of(key_, {message.challenge()}));
+    to_post_ = true;
+    return;
   }
   if (message.has_welcome() && phase_ == Phase::greeting) return take_welcome(message.welcome());
   if (message.has_active() && phase_ == Phase::activating) {

@@ -40,7 +40,7 @@ struct GpuOffer {
 class ShardPath {
  public:
   enum class Phase : uint8_t {
-    greeting,    ///< Hello is on its way
+    greeting,    ///< the shard's challenge, or our Hello, is on its way
     checking,    ///< welcome; patterns are on their way
     ready,       ///< bytes were seen to travel both ways; the shard stands by
     activating,  ///< Ready is on its way
@@ -48,10 +48,10 @@ class ShardPath {
     failed,      ///< why() says why
   };
 
-  /// Connects and registers what belongs to this path alone. `hello` holds member and token.
+  /// Connects and registers what belongs to this path alone. `hello` holds the member, which `key` proves it to be.
   static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
                                                          const std::string& address, ps::proto::Hello hello,
-                                                         transport::RegistrationBudget& budget,
+                                                         const std::string& key, transport::RegistrationBudget& budget,
                                                          const MemoryPlacer& place, const GpuOffer& offer,
                                                          TimePoint deadline);
   ~ShardPath();
@@ -111,7 +111,8 @@ class ShardPath {
   OpenContext& context_;
   ps::proto::Hello hello_;
   Phase phase_ = Phase::greeting;
-  bool to_post_ = true;  ///< what this phase begins with has not been posted yet
+  std::string key_;
+  bool to_post_ = false;  ///< what this phase begins with has not been posted yet
   std::string why_;
   std::string described_;
   transport::Connection* connection_ = nullptr;  ///< null once lost

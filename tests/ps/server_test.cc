@@ -12,6 +12,7 @@
 #include "fmt/format.h"
 #include "grpcpp/grpcpp.h"
 #include "ps/control.grpc.pb.h"
+#include "ps/message_parts.h"
 #include "ps/training.h"
 #include "tests/ps/checkpoint_files.h"
 
@@ -46,7 +47,25 @@ class Caller {
   }
   grpc::Status join(const proto::JoinRequest& request) {
     proto::JoinReply reply;
-    return call(&proto::Control::Stub::Join, request, reply);
+    return join(request, reply);
+  }
+  grpc::Status beat() {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 20s);
+    return stub_->Heartbeat(&context)->Finish();
+  }
+  grpc::Status trace() {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 20s);
+    proto::TraceReply reply;
+    return stub_->Trace(&context, &reply)->Finish();
+  }
+  grpc::Status join(const proto::JoinRequest& request, proto::JoinReply& reply) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 20s);
+    const auto parts = stub_->Join(&context, &reply);
+    write_parts(*parts, request);
+    return parts->Finish();
   }
 
  private:
@@ -85,7 +104,7 @@ Joined join_new_server(const TemporaryFolder& folder, const proto::JoinRequest& 
   const auto server = Server::start(options);
   EXPECT_TRUE(server.ok()) << server.status();
   Joined joined;
-  joined.status = Caller((*server)->port()).call(&proto::Control::Stub::Join, request, joined.reply);
+  joined.status = Caller((*server)->port()).join(request, joined.reply);
   return joined;
 }
 
@@ -166,6 +185,55 @@ TEST(Server, DescribesItself) {
   EXPECT_EQ(reply.shard_count(), 2u);
   ASSERT_EQ(reply.transports_size(), 2);
   EXPECT_EQ(reply.transports(0).name(), "shm");
+}
+
+TEST(Server, ASecretIsAskedForBeforeAnythingElse) {
+  Server::Options options = local();
+  options.security.secret = "a secret of this job";
+  const auto server = Server::start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  using Stub = proto::Control::Stub;
+  proto::DescribeRequest ask;
+  proto::DescribeReply described;
+  ASSERT_TRUE(caller.call(&Stub::Describe, ask, described).ok());
+  EXPECT_NE(described.challenge(), "");
+  EXPECT_NE(described.answer(), "");
+  described.clear_challenge();
+  described.clear_answer();
+  described.clear_protocol_version();
+  EXPECT_EQ(described.ByteSizeLong(), 0u) << described.DebugString();
+  const auto refused = [&](auto method, const auto& request, auto reply) {
+    return caller.call(method, request, reply).error_code() == grpc::StatusCode::UNAUTHENTICATED;
+  };
+  EXPECT_EQ(caller.join(good_join()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(refused(&Stub::Stats, proto::StatsRequest(), proto::StatsReply()));
+  EXPECT_TRUE(refused(&Stub::Leave, proto::LeaveRequest(), proto::LeaveReply()));
+  EXPECT_TRUE(refused(&Stub::Barrier, proto::BarrierRequest(), proto::BarrierReply()));
+  EXPECT_TRUE(refused(&Stub::Checkpoint, proto::CheckpointRequest(), proto::CheckpointReply()));
+  EXPECT_TRUE(refused(&Stub::CheckpointOutcome, proto::CheckpointOutcomeRequest(), proto::CheckpointOutcomeReply()));
+  EXPECT_EQ(caller.beat().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(caller.trace().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST(Server, WhatIsLongComesInParts) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::BarrierRequest barrier;
+  barrier.set_name(std::string(kMaxMessageBytes, 'x'));
+  proto::BarrierReply reply;
+  EXPECT_EQ(caller.call(&proto::Control::Stub::Barrier, barrier, reply).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  proto::JoinRequest request = good_join();
+  Schema schema;
+  for (int i = 0; i < 20'000; ++i)
+    schema.push_back({fmt::format("a tensor with quite a long name, number {}", i), {1}});
+  request.clear_schema();
+  to_proto(schema, request);
+  ASSERT_GT(request.ByteSizeLong(), 10 * kMaxMessageBytes);
+  const grpc::Status joined = caller.join(request);
+  EXPECT_TRUE(joined.ok()) << joined.error_message();
 }
 
 /// Requests that no honest worker sends: each is refused, and the server serves on.

@@ -69,7 +69,7 @@ class FourHosts(cluster.ClusterTest):
     def train_on(self, host, job, index, *flags, binary_flags=("--model", "linear")):
         hosts = ["--ps_hosts", f"{NETWORK}.1:2222", "--worker_hosts", ",".join(f"{NETWORK}.{i}:2222" for i in (2, 3, 4))]
         command = ["ip", "netns", "exec", self.hosts[host], cluster.binary(), "train", *hosts, *binary_flags,
-                   "--job_name", job, "--task_index", index, *flags]
+                   "--insecure", "--job_name", job, "--task_index", index, *flags]
         return self.launch(f"{job}/{index}", [str(word) for word in command], {"TMPDIR": str(self.folder)})
 
     def start_all(self, *flags):

@@ -144,6 +144,12 @@ class Manifests(LaunchTest):
         (self.folder / "gradrail").symlink_to(cluster.binary())
         return {"PATH": f"{self.folder}:{os.environ['PATH']}"}
 
+    def make_secret(self):
+        path = self.folder / "secret"
+        path.write_text("0123456789abcdef" * 4)
+        path.chmod(0o400)
+        return path
+
     def test_the_systemd_unit(self):
         unit = configparser.RawConfigParser(strict=False)
         unit.optionxform = str
@@ -154,10 +160,14 @@ class Manifests(LaunchTest):
         port, = cluster.free_ports(1)
         cluster_file = self.write_json({"ps": [f"127.0.0.1:{port}"], "worker": ["localhost"]})
         command = (service["ExecStart"].replace("%i", "0").replace("/etc/gradrail/cluster.json", cluster_file)
-                   .replace("/var/lib/gradrail", str(self.folder / "state")))
+                   .replace("/var/lib/gradrail", str(self.folder / "state"))
+                   .replace("${CREDENTIALS_DIRECTORY}", str(self.folder)))
+        self.assertEqual(service["LoadCredential"].split(":")[0], "secret")
+        secret = self.make_secret()
         (self.folder / "state").mkdir()
         ps = self.launch("ps", command.split(), self.with_program())
-        worker = self.train(*SMALL, "--cluster", cluster_file, "--job_name", "worker", "--task_index", 0)
+        worker = self.train(*SMALL, "--cluster", cluster_file, "--secret-file", secret, "--job_name", "worker",
+                            "--task_index", 0)
         self.assert_ends(worker, cluster.GOOD)
         self.assert_ends(ps, cluster.GOOD)
 
@@ -178,10 +188,12 @@ class Manifests(LaunchTest):
             self.assertLessEqual(service["spec"]["selector"].items(), each["spec"]["template"]["metadata"]["labels"].items())
         here = [f"127.0.0.1:{port}" for port in cluster.free_ports(len(hosts["ps"]))]
         path = self.write_json({"ps": here, "worker": hosts["worker"]})
+        secret = str(self.make_secret())
 
         def pod(kind, index):
             [container] = kind["spec"]["template"]["spec"]["containers"]
-            command = [word.replace("/etc/gradrail/cluster.json", path) for word in container["command"]]
+            command = [word.replace("/etc/gradrail/cluster.json", path).replace("/etc/gradrail/secret", secret)
+                       for word in container["command"]]
             pod_name = f"{kind['metadata']['name']}-{index}"
             return self.launch(pod_name, command,
                                {**self.program, "HOSTNAME": pod_name, "JOB_COMPLETION_INDEX": str(index)})
@@ -220,9 +232,10 @@ class UnderSlurm(LaunchTest):
     def test_slurm_batch_script(self):
         said = self.folder / "batch.txt"
         job = self.slurm.start("sbatch", "sbatch", "--wait", f"--output={said}", "--chdir=/",
-                               f"--export=ALL,GRADRAIL={cluster.binary()},PS=2", SCRIPTS / "gradrail.sbatch", *SMALL)
+                               f"--export=ALL,GRADRAIL={cluster.binary()},PS=2,GRADRAIL_SECRETS={self.folder}", SCRIPTS / "gradrail.sbatch", *SMALL)
         self.assert_ends(job, cluster.GOOD)
         self.whole(said.read_text(), ps=2, workers=2)
+        self.assertEqual(list(self.folder.glob(".gradrail.*")), [], "the secret stays behind")
 
     def test_slurm_job_that_is_cancelled(self):
         job = self.srun(4, "--ps", 1, what=LONG)

@@ -83,18 +83,25 @@ class ClientHostile : public ::testing::TestWithParam<const char*> {
   uint64_t steps_ = 0;
 };
 
-TEST_P(ClientHostile, WrongToken) {
-  expect_refused({.transport = GetParam(), .token = std::string(16, 'x')}, "unknown token");
+TEST_P(ClientHostile, WrongProof) {
+  expect_refused({.transport = GetParam(), .proof = std::string(32, 'x')}, "not a member of this run");
 }
 
-TEST_P(ClientHostile, TokenOfAnotherMember) {
-  expect_refused({.transport = GetParam(), .task_index = 0}, "unknown token");
+/// As somebody would who has listened: the challenge of another connection is another one.
+TEST_P(ClientHostile, RecordedProof) {
+  greet_well();
+  const RawWorker::Link kept = hostile_->take_link();
+  expect_refused({.transport = GetParam(), .proof = hostile_->last_proof()}, "not a member of this run");
 }
 
-TEST_P(ClientHostile, TokenAfterGoodbye) {
+TEST_P(ClientHostile, ProofOfAnotherMember) {
+  expect_refused({.transport = GetParam(), .task_index = 0}, "not a member of this run");
+}
+
+TEST_P(ClientHostile, ProofAfterGoodbye) {
   hostile_->vanish();
   EXPECT_TRUE(honest_->barrier("it is gone").ok());
-  expect_refused({.transport = GetParam()}, "unknown token");
+  expect_refused({.transport = GetParam()}, "not a member of this run");
 }
 
 TEST_P(ClientHostile, GarbageForAHello) {

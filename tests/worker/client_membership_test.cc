@@ -240,8 +240,6 @@ TEST(ClientLoss, SilentWorkerIsDeclaredLost) {
   Cluster cluster({.worker_count = 1, .silence_limit = 300ms, .return_limit = 300ms});
   // Joins and never beats: the control plane alone notices.
   ClientOptions options = cluster.options(0);
-  const auto stub =
-      ps::proto::Control::NewStub(grpc::CreateChannel(options.cluster.ps[0], grpc::InsecureChannelCredentials()));
   {
     RawWorker mute(options, kSmall);
     ASSERT_TRUE(mute.join().ok());

@@ -6,7 +6,9 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/call_proof.h"
 #include "ps/control_status.h"
+#include "ps/message_parts.h"
 #include "ps/path_check.h"
 #include "ps/training.h"
 #include "transport/registry.h"
@@ -55,7 +57,9 @@ absl::Status RawWorker::join() {
                                               .bucket_bytes = options_.bucket_bytes});
   request.set_total_shards(description.shard_count() * static_cast<uint32_t>(options_.cluster.ps.size()));
   grpc::ClientContext context;
-  if (const grpc::Status status = stub_->Join(&context, request, &reply_); !status.ok()) return ps::from_grpc(status);
+  const auto parts = stub_->Join(&context, &reply_);
+  ps::write_parts(*parts, request);
+  if (const grpc::Status status = parts->Finish(); !status.ok()) return ps::from_grpc(status);
   heartbeat_context_ = std::make_unique<grpc::ClientContext>();
   heartbeat_ = std::thread([this] {
     const auto stream = stub_->Heartbeat(heartbeat_context_.get());
@@ -126,7 +130,13 @@ absl::StatusOr<std::string> RawWorker::greet(const Greeting& greeting, Until unt
   ps::proto::Hello& hello = *message.mutable_hello();
   hello.mutable_member()->set_task_index(greeting.task_index == UINT32_MAX ? options_.task_index : greeting.task_index);
   hello.mutable_member()->set_incarnation(incarnation_);
-  hello.set_token(greeting.token.empty() ? reply_.token() : greeting.token);
+  std::string challenge;
+  GRADRAIL_RETURN_IF_ERROR(await_next([&](const auto* said) {
+    if (said != nullptr) challenge = said->challenge();
+    return !challenge.empty();
+  }));
+  hello.set_proof(greeting.proof.empty() ? ps::mac_of(reply_.token(), {challenge}) : greeting.proof);
+  last_proof_ = hello.proof();
   hello.set_parameters_key(link_.regions[0]->key());
   hello.set_returns_key(link_.regions[2]->key());
   if (maps) hello.set_gradients_key(link_.regions[1]->key());

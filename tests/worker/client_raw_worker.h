@@ -45,7 +45,7 @@ class RawWorker {
   /// Connects and says Hello. `parameters_bytes` is what it registers, 0: as much as the model needs.
   struct Greeting {
     std::string transport = "tcp";
-    std::string token;  ///< "": its own
+    std::string proof;  ///< "": its own
     uint32_t task_index = UINT32_MAX;
     size_t parameters_bytes = 0;
     size_t gradients_bytes = 0;
@@ -57,6 +57,8 @@ class RawWorker {
   absl::StatusOr<std::string> greet(const Greeting& greeting, Until until = Until::active);
   /// Any first message instead.
   absl::StatusOr<std::string> greet_with(const std::string& transport, const std::string& message);
+  /// Of the last Hello.
+  const std::string& last_proof() const { return last_proof_; }
   /// Any message at any time.
   void say(const ps::proto::ToShard& message);
   /// The pattern that goes over a new path first; `seed` is the one of the Hello unless the worker lies.
@@ -85,6 +87,7 @@ class RawWorker {
   std::thread heartbeat_;
 
   Link link_;
+  std::string last_proof_;
 };
 
 }  // namespace gradrail::worker

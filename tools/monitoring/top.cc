@@ -75,30 +75,43 @@ class Screen {
   termios before_{};
 };
 
-PsAnswer ask_one(uint32_t index, const std::string& address, bool dump) {
-  PsAnswer answer{.address = address};
-  // A new one each time: a channel that failed once would look again only after seconds.
-  worker::ControlLink control(index, address, nullptr, nullptr);
-  absl::StatusOr<ps::proto::StatsReply> stats = control.stats(dump);
+/// The cluster as top sees it.
+struct Watched {
+  std::vector<std::string> addresses;
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  std::string secret;
+  std::vector<std::unique_ptr<worker::ControlLink>> links;  ///< null: to be made
+};
+
+PsAnswer ask_one(Watched& watched, uint32_t index, bool dump) {
+  PsAnswer answer{.address = watched.addresses[index]};
+  std::unique_ptr<worker::ControlLink>& control = watched.links[index];
+  const bool is_new = control == nullptr;
+  if (is_new) {
+    control = std::make_unique<worker::ControlLink>(index, answer.address, watched.credentials, watched.secret, nullptr,
+                                                    nullptr);
+  }
+  absl::StatusOr<ps::proto::StatsReply> stats = is_new ? control->stats_for_a_watcher(dump) : control->stats(dump);
   answer.at = Clock::now();
   if (stats.ok()) {
     answer.stats = *std::move(stats);
   } else {
     answer.unreachable = std::string(message_of(stats.status()));
-    const std::string known = control.name() + " was lost: ";
+    const std::string known = control->name() + " was lost: ";
     if (answer.unreachable.starts_with(known)) answer.unreachable.erase(0, known.size());
     // What gRPC says last is the cause.
     const size_t cause = answer.unreachable.rfind("Failed to connect to remote host: ");
     if (cause != std::string::npos) answer.unreachable.erase(0, cause);
+    control.reset();  // a channel that failed once would look again only after seconds
   }
   return answer;
 }
 
 /// All at once: one that does not answer holds nobody up.
-std::vector<PsAnswer> ask(const std::vector<std::string>& addresses, bool dump) {
+std::vector<PsAnswer> ask(Watched& watched, bool dump) {
   std::vector<std::future<PsAnswer>> calls;
-  for (uint32_t i = 0; i < addresses.size(); ++i)
-    calls.push_back(std::async(std::launch::async, ask_one, i, addresses[i], dump));
+  for (uint32_t i = 0; i < watched.addresses.size(); ++i)
+    calls.push_back(std::async(std::launch::async, ask_one, std::ref(watched), i, dump));
   std::vector<PsAnswer> answers;
   for (std::future<PsAnswer>& call : calls) answers.push_back(call.get());
   return answers;
@@ -113,17 +126,31 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
   return cluster->ps;
 }
 
-absl::Status show_once(const std::vector<std::string>& addresses, bool dump) {
-  const std::vector<PsAnswer> before = ask(addresses, dump);
+absl::StatusOr<Watched> watch(const TopFlags& flags) {
+  absl::StatusOr<std::vector<std::string>> addresses = ps_addresses(flags);
+  if (!addresses.ok()) return addresses.status();
+  const absl::StatusOr<ps::Security> security = read_security(flags.security);
+  if (!security.ok()) return security.status();
+  for (const std::string& address : *addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(*security, address));
+  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = ps::channel_credentials(*security);
+  if (!credentials.ok()) return credentials.status();
+  Watched watched{
+      .addresses = *std::move(addresses), .credentials = *std::move(credentials), .secret = security->secret};
+  watched.links.resize(watched.addresses.size());
+  return watched;
+}
+
+absl::Status show_once(Watched& watched, bool dump) {
+  const std::vector<PsAnswer> before = ask(watched, dump);
   std::this_thread::sleep_for(kBetweenTwo);
-  const std::vector<PsAnswer> answers = ask(addresses, false);
+  const std::vector<PsAnswer> answers = ask(watched, false);
   for (const std::string& line : top_table(answers, before)) fmt::print("{}\n", line);
   std::fflush(stdout);
   const bool any = std::any_of(answers.begin(), answers.end(), [](const PsAnswer& a) { return a.unreachable.empty(); });
   return any ? absl::OkStatus() : absl::UnavailableError("top: not one parameter server answered");
 }
 
-void show_until_told(const std::vector<std::string>& addresses, bool dump) {
+void show_until_told(Watched& watched, bool dump) {
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigaction(SIGINT, &action, nullptr);
@@ -131,7 +158,7 @@ void show_until_told(const std::vector<std::string>& addresses, bool dump) {
   Screen screen;
   std::vector<PsAnswer> before;
   do {
-    std::vector<PsAnswer> answers = ask(addresses, std::exchange(dump, false));
+    std::vector<PsAnswer> answers = ask(watched, std::exchange(dump, false));
     const std::time_t now = std::time(nullptr);
     char clock[16];
     std::tm parts{};
@@ -148,17 +175,18 @@ void show_until_told(const std::vector<std::string>& addresses, bool dump) {
 void add_top_flags(CLI::App& command, TopFlags& flags) {
   command.add_option("cluster", flags.cluster, "JSON file of the cluster, as for train --cluster");
   command.add_option("--ps_hosts,--ps-hosts", flags.ps_hosts, "comma-separated host:port list, instead of a file");
+  add_security_flags(command, flags.security);
   command.add_flag("--once", flags.once, "print one table and end");
   command.add_flag("--dump", flags.dump, "also tell all tasks to write down what their flight recorders have");
 }
 
 absl::Status run_top(const TopFlags& flags) {
-  const absl::StatusOr<std::vector<std::string>> addresses = ps_addresses(flags);
-  if (!addresses.ok()) return addresses.status();
-  if (flags.once) return show_once(*addresses, flags.dump);
+  absl::StatusOr<Watched> watched = watch(flags);
+  if (!watched.ok()) return watched.status();
+  if (flags.once) return show_once(*watched, flags.dump);
   if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)
     return absl::FailedPreconditionError("top: this is no terminal: --once prints one table");
-  show_until_told(*addresses, flags.dump);
+  show_until_told(*watched, flags.dump);
   return absl::OkStatus();
 }
 

@@ -4,12 +4,14 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "tools/security_flags.h"
 
 namespace gradrail::tools {
 
 struct TopFlags {
   std::string cluster;  ///< file
   std::string ps_hosts;
+  SecurityFlags security;
   bool once = false;
   bool dump = false;
 };

@@ -14,7 +14,7 @@ listening() { grep -q ":08AE 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; } # 2222
 # start_ps CASE WORKERS: one that has opened every device it can.
 start_ps() {
   local hosts=${workers[*]:0:$2}
-  gradrail=("$BUILD/tools/gradrail" train --ps_hosts "$MY_ADDRESS:2222" --worker_hosts "${hosts// /,}" --model linear --epochs 1)
+  gradrail=("$BUILD/tools/gradrail" train --insecure --ps_hosts "$MY_ADDRESS:2222" --worker_hosts "${hosts// /,}" --model linear --epochs 1)
   started=()
   timeout $RUN_SECONDS "${gradrail[@]}" --job_name ps --task_index 0 > "$OUT/$1.ps" 2>&1 &
   ps=$!

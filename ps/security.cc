@@ -1,0 +1,158 @@
+#include "ps/security.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <netdb.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/cluster_spec.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kLeastSecretBytes = 16;  // 128 bits, if somebody has typed them as bytes
+constexpr size_t kMostSecretBytes = 4096;
+
+/// gRPC 1.51 knows no least version of TLS. It does take the names of the ciphers for versions up to 1.2 from here, and
+/// with these no 1.2 handshake comes about, since they want a key that was agreed upon before. 1.3 has its own.
+void allow_only_tls_1_3() {
+  static std::once_flag once;
+  std::call_once(once, [] { setenv("GRPC_SSL_CIPHER_SUITES", "PSK-AES256-GCM-SHA384", 1); });
+}
+
+absl::StatusOr<std::string> read_file(const std::string& path, std::string_view what) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file.good() && text.empty())
+    return absl::NotFoundError(fmt::format("{} {}: cannot be read or is empty", what, path));
+  return text;
+}
+
+struct Pem {
+  std::string certificate, key, authority;
+};
+
+absl::StatusOr<Pem> read_pem(const Security& security) {
+  Pem pem;
+  struct Part {
+    const std::string& path;
+    const char* flag;
+    std::string& text;
+  };
+  for (const Part& part :
+       {Part{security.cert_file, "--cert-file", pem.certificate}, Part{security.key_file, "--key-file", pem.key},
+        Part{security.trusted_ca_file, "--trusted-ca-file", pem.authority}}) {
+    if (part.path.empty()) continue;
+    absl::StatusOr<std::string> text = read_file(part.path, part.flag);
+    if (!text.ok()) return text.status();
+    if (text->find("-----BEGIN ") == std::string::npos)
+      return absl::InvalidArgumentError(fmt::format("{} {}: is no PEM file", part.flag, part.path));
+    part.text = *std::move(text);
+  }
+  return pem;
+}
+
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET)
+    return (ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24) == 127;
+  return address.sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+/// All that the name stands for.
+bool is_loopback(const std::string& host) {
+  const addrinfo hints = {.ai_flags = 0, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  bool all = found != nullptr;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next)
+    all = all && is_loopback(*entry->ai_addr);
+  freeaddrinfo(found);
+  return all;
+}
+
+}  // namespace
+
+absl::Status check(const Security& security) {
+  if (security.cert_file.empty() != security.key_file.empty())
+    return absl::InvalidArgumentError("--cert-file and --key-file belong together: give both");
+  if (security.client_cert_auth && (security.trusted_ca_file.empty() || security.cert_file.empty())) {
+    return absl::InvalidArgumentError(
+        "--client-cert-auth: needs --trusted-ca-file, which workers' certificates are checked against, and the ps' own "
+        "--cert-file and --key-file");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> read_secret_file(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
+  std::string text(kMostSecretBytes + 1, '\0');
+  struct stat about {};
+  const bool known = fstat(file, &about) == 0;
+  const ssize_t bytes = read(file, text.data(), text.size());
+  close(file);
+  if (!known || bytes < 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
+  if ((about.st_mode & 077) != 0) {
+    return absl::FailedPreconditionError(fmt::format(
+        "--secret-file {}: others than its owner may use it (mode {:04o}): chmod 600 it", path, about.st_mode & 07777));
+  }
+  text.resize(static_cast<size_t>(bytes));
+  const std::string secret(absl::StripTrailingAsciiWhitespace(text));
+  if (secret.size() < kLeastSecretBytes || secret.size() > kMostSecretBytes) {
+    return absl::FailedPreconditionError(
+        fmt::format("--secret-file {}: has {} characters, must have {} to {} (openssl rand -hex 32 makes good ones)",
+                    path, secret.size(), kLeastSecretBytes, kMostSecretBytes));
+  }
+  return secret;
+}
+
+absl::Status check_exposure(const Security& security, const std::string& address) {
+  if (security.insecure || security.tls() || !security.secret.empty()) return absl::OkStatus();
+  const absl::StatusOr<HostPort> parsed = parse_host_port(address);
+  if (!parsed.ok() || is_loopback(parsed->host)) return absl::OkStatus();  // what is no address fails where it is used
+  return absl::FailedPreconditionError(
+      fmt::format("{} is not on this host alone, and nothing keeps strangers out: give --secret-file FILE or TLS "
+                  "(--cert-file, --key-file, --trusted-ca-file) to all tasks, or --insecure in a network you trust",
+                  address));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(const Security& security) {
+  GRADRAIL_RETURN_IF_ERROR(check(security));
+  if (!security.tls()) return grpc::InsecureServerCredentials();
+  if (security.cert_file.empty())
+    return absl::InvalidArgumentError("--trusted-ca-file: a parameter server needs --cert-file and --key-file, too");
+  const absl::StatusOr<Pem> pem = read_pem(security);
+  if (!pem.ok()) return pem.status();
+  allow_only_tls_1_3();
+  grpc::SslServerCredentialsOptions options(security.client_cert_auth
+                                                ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                                : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  options.pem_key_cert_pairs.push_back({pem->key, pem->certificate});
+  options.pem_root_certs = pem->authority;
+  return grpc::SslServerCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel_credentials(const Security& security) {
+  GRADRAIL_RETURN_IF_ERROR(check(security));
+  if (!security.tls()) return grpc::InsecureChannelCredentials();
+  const absl::StatusOr<Pem> pem = read_pem(security);
+  if (!pem.ok()) return pem.status();
+  allow_only_tls_1_3();
+  return grpc::SslCredentials(
+      {.pem_root_certs = pem->authority, .pem_private_key = pem->key, .pem_cert_chain = pem->certificate});
+}
+
+}  // namespace gradrail::ps

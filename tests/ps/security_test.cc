@@ -1,0 +1,77 @@
+#include "ps/security.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include "base/status.h"
+#include "tests/ps/checkpoint_files.h"
+
+namespace gradrail::ps {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kSecret = "0123456789abcdef0123456789abcdef";
+
+TEST(SecretFile, IsReadWithoutItsLineEnd) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("secret");
+  write_bytes(path, kSecret + "\n");
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  EXPECT_EQ(*read_secret_file(path), kSecret);
+  ASSERT_EQ(chmod(path.c_str(), 0400), 0);
+  EXPECT_EQ(*read_secret_file(path), kSecret);
+}
+
+TEST(SecretFile, ThatOthersMayUseIsNone) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("secret");
+  write_bytes(path, kSecret);
+  for (const mode_t mode : {0640, 0604, 0620, 0601, 0644}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    const absl::Status refused = read_secret_file(path).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("chmod 600"));
+  }
+}
+
+TEST(SecretFile, TooShortTooLongOrNotThere) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("secret");
+  EXPECT_TRUE(absl::IsNotFound(read_secret_file(path).status()));
+  for (const size_t length : {size_t{0}, size_t{15}, size_t{4097}, size_t{100'000}}) {
+    write_bytes(path, std::string(length, 'x'));
+    ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+    EXPECT_TRUE(absl::IsFailedPrecondition(read_secret_file(path).status())) << length;
+  }
+  EXPECT_FALSE(read_secret_file(folder.path()).ok()) << "a folder";
+}
+
+TEST(Exposure, BeyondThisHostSomethingHasToBeSaid) {
+  for (const char* here : {"127.0.0.1:1", "127.8.9.10:1", "[::1]:1", "localhost:1"})
+    EXPECT_TRUE(check_exposure({}, here).ok()) << here;
+  for (const char* beyond : {"10.0.0.1:1", "0.0.0.0:1", "[::]:1", "[fe80::1]:1", "no-such-host.invalid:1"}) {
+    const absl::Status refused = check_exposure({}, beyond);
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << beyond;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("--insecure"));
+    EXPECT_TRUE(check_exposure({.insecure = true}, beyond).ok());
+    EXPECT_TRUE(check_exposure({.secret = kSecret}, beyond).ok());
+    EXPECT_TRUE(check_exposure({.trusted_ca_file = "ca.pem"}, beyond).ok());
+  }
+}
+
+TEST(Tls, FlagsAndFilesThatCannotBe) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(absl::IsInvalidArgument(check({.cert_file = "c"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(check({.key_file = "k"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(check({.cert_file = "c", .key_file = "k", .client_cert_auth = true})));
+  EXPECT_TRUE(absl::IsInvalidArgument(check({.trusted_ca_file = "a", .client_cert_auth = true})));
+  EXPECT_TRUE(absl::IsInvalidArgument(server_credentials({.trusted_ca_file = "a"}).status())) << "a ps needs its own";
+  EXPECT_TRUE(absl::IsNotFound(channel_credentials({.trusted_ca_file = folder.file("none")}).status()));
+  write_bytes(folder.file("no.pem"), "not one");
+  const absl::Status refused = channel_credentials({.trusted_ca_file = folder.file("no.pem")}).status();
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("is no PEM file"));
+}
+
+}  // namespace
+}  // namespace gradrail::ps

@@ -1,0 +1,318 @@
+"""Who may take part: TLS, client certificates, a job's secret; what strangers, forgers and replayers get and cost."""
+import pathlib
+import random
+import re
+import select
+import socket
+import subprocess
+import threading
+import time
+import unittest
+
+import cluster
+import digits
+
+STRANGERS_MAY_STAY = 5.0  # s
+STRANGERS_MAY_COST = 64 << 10  # bytes, each
+
+
+def openssl(folder, *arguments):
+    subprocess.run(["openssl", *map(str, arguments)], cwd=folder, check=True, capture_output=True)
+
+
+def make_authority(folder, name):
+    openssl(folder, "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", 2,
+            "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
+
+
+def make_certificate(folder, name, authority, names="IP:127.0.0.1,DNS:localhost"):
+    openssl(folder, "req", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", f"/CN={name}",
+            "-keyout", f"{name}.key", "-out", f"{name}.csr")
+    (folder / f"{name}.ext").write_text(f"subjectAltName={names}\n")
+    openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key",
+            "-CAcreateserial", "-days", 2, "-extfile", f"{name}.ext", "-out", f"{name}.pem")
+
+
+def make_secret(path, text="0123456789abcdef" * 4, mode=0o600):
+    path.write_text(text + "\n")
+    path.chmod(mode)
+    return path
+
+
+class Secured(cluster.ClusterTest):
+    def own(self, name):
+        return ["--cert-file", self.folder / f"{name}.pem", "--key-file", self.folder / f"{name}.key"]
+
+    def trust(self, name):
+        return ["--trusted-ca-file", self.folder / f"{name}.pem"]
+
+    def start_ps(self, *flags):
+        self.common_flags = [*self.addresses(1), "--model", "linear", "--epochs", 1]
+        return self.train(*self.common_flags, "--job_name", "ps", "--task_index", 0, *flags, name="ps")
+
+    def listening(self):
+        host, port = self.ps_addresses[0].split(":")
+
+        def is_up():
+            with socket.socket() as probe:
+                return probe.connect_ex((host, int(port))) == 0
+
+        cluster.wait_until(is_up, cluster.START, lambda: f"nobody listens on {port}")
+        return host, int(port)
+
+    def assert_trains(self, ps, *flags):
+        worker = self.start_worker(0, *flags)
+        for task in (worker, ps):
+            self.assert_ends(task, cluster.GOOD)
+        cluster.hash_of(worker)
+
+    def assert_refused(self, says, *flags, code=cluster.CONFIGURATION):
+        worker = self.start_worker(0, *flags)
+        self.assert_ends(worker, code, says=[says])
+
+
+class Tls(Secured):
+    def setUp(self):
+        super().setUp()
+        for authority in ("ca", "other"):
+            make_authority(self.folder, authority)
+        for name, authority in (("ps", "ca"), ("worker", "ca"), ("stranger", "other")):
+            make_certificate(self.folder, name, authority)
+
+    def handshake(self, version):
+        host, port = self.listening()
+        command = ["openssl", "s_client", "-connect", f"{host}:{port}", f"-{version}", "-alpn", "h2", "-brief"]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=cluster.START, check=False)
+
+    def test_only_version_1_3_and_who_has_the_right_authority(self):
+        ps = self.start_ps(*self.own("ps"))
+        self.assertNotIn(b"CONNECTION ESTABLISHED", self.handshake("tls1_2").stderr)
+        modern = self.handshake("tls1_3")
+        self.assertIn(b"CONNECTION ESTABLISHED", modern.stderr)
+        self.assertIn(b"TLSv1.3", modern.stderr)
+        self.assert_refused(r"no TLS with it: .*certificate verify failed.*is --trusted-ca-file that of its certificate",
+                            *self.trust("other"))
+        self.assert_refused(r"does it want TLS, or a certificate\?", "--join_timeout_s", 3, code=cluster.retry_worthy)
+        self.assert_trains(ps, *self.trust("ca"))
+
+    def test_a_certificate_for_another_host_is_none(self):
+        make_certificate(self.folder, "ps", "ca", names="DNS:elsewhere.example")
+        self.start_ps(*self.own("ps"))
+        self.assert_refused("no TLS with it", *self.trust("ca"))
+
+    def test_workers_with_a_certificate_only(self):
+        ps = self.start_ps(*self.own("ps"), *self.trust("ca"), "--client-cert-auth")
+        for stranger in ([], self.own("stranger")):
+            self.assert_refused(r"does it want TLS, or a certificate\?", *self.trust("ca"), *stranger,
+                                "--join_timeout_s", 3, code=cluster.retry_worthy)
+        self.assert_trains(ps, *self.trust("ca"), *self.own("worker"))
+
+    def test_a_ps_without_tls_is_not_talked_to(self):
+        self.start_ps()
+        self.assert_refused(r"no TLS with it: .*does it speak TLS at all\?", *self.trust("ca"))
+
+    def test_top_needs_the_same(self):
+        ps = self.start_ps(*self.own("ps"), "--secret-file", make_secret(self.folder / "secret"))
+        self.listening()
+        asked = [cluster.binary(), "top", "--once", "--ps_hosts", self.ps_addresses[0]]
+        for flags, good in ((["--secret-file", self.folder / "secret"], False), (self.trust("ca"), False),
+                            ([*self.trust("ca"), "--secret-file", self.folder / "secret"], True)):
+            top = self.launch("top", [*asked, *map(str, flags)])
+            self.assertEqual(top.code(cluster.START) == cluster.GOOD, good, top.transcript())
+        self.assertIsNone(ps.process.poll(), ps.transcript())
+
+    def test_flags_and_files_that_cannot_be(self):
+        for says, flags in (("--cert-file and --key-file belong together", ["--cert-file", self.folder / "ps.pem"]),
+                            ("--client-cert-auth: needs --trusted-ca-file", [*self.own("ps"), "--client-cert-auth"]),
+                            ("needs --cert-file and --key-file, too", self.trust("ca")),
+                            ("cannot be read", ["--cert-file", "/no/such.pem", "--key-file", "/no/such.key"])):
+            ps = self.start_ps(*flags)
+            self.assert_ends(ps, cluster.CONFIGURATION, says=[says])
+
+
+class Secret(Secured):
+    def test_who_knows_it_takes_part(self):
+        secret = make_secret(self.folder / "secret")
+        other = make_secret(self.folder / "other", "fedcba9876543210" * 4)
+        ps = self.start_ps("--secret-file", secret)
+        self.assert_refused("this job has a secret: give --secret-file")
+        self.assert_refused("does not know this job's secret: is its --secret-file another one", "--secret-file", other)
+        self.assert_trains(ps, "--secret-file", secret)
+
+    def test_a_ps_without_it_is_not_believed(self):
+        self.start_ps()
+        self.assert_refused("has no secret, and this task has one", "--secret-file", make_secret(self.folder / "secret"))
+
+    def test_files_that_are_none(self):
+        for says, path in (("others than its owner may use it .*0644.*chmod 600",
+                            make_secret(self.folder / "open", mode=0o644)),
+                           ("has 3 characters, must have 16", make_secret(self.folder / "short", "abc")),
+                           ("No such file", self.folder / "none")):
+            ps = self.start_ps("--secret-file", path)
+            self.assert_ends(ps, cluster.CONFIGURATION, says=[says])
+
+    def test_beyond_this_host_something_has_to_be_said(self):
+        secret = make_secret(self.folder / "secret")
+        flags = ["--worker_hosts", "w:1", "--model", "linear"]
+        for task, addresses in (("ps", ["--ps_hosts", f"127.0.0.1:{cluster.free_ports(1)[0]}", "--bind", "0.0.0.0"]),
+                                ("worker", ["--ps_hosts", "192.0.2.1:2222", "--join_timeout_s", 1])):
+            with self.subTest(task=task):
+                said = self.train(*flags, *addresses, "--job_name", task, "--task_index", 0)
+                self.assert_ends(said, cluster.CONFIGURATION, says=["nothing keeps strangers out", "--secret-file",
+                                                                     "--insecure"])
+                for allowed in (["--insecure"], ["--secret-file", secret]):
+                    said = self.train(*flags, *addresses, *allowed, "--job_name", task, "--task_index", 0)
+                    if task == "worker":
+                        self.assert_ends(said, cluster.retry_worthy, says=["did not come up in time"])
+                    else:
+                        time.sleep(1)
+                        self.assertIsNone(said.process.poll(), said.transcript())
+                        said.end()
+
+
+class Recorder:
+    """Passes a worker's control connections on, and keeps what went to the ps."""
+
+    def __init__(self, target):
+        self.target = target
+        self.recorded = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self.target)
+            kept = bytearray()
+            self.recorded.append(kept)
+            threading.Thread(target=self.pump, args=(client, server, kept), daemon=True).start()
+            threading.Thread(target=self.pump, args=(server, client, None), daemon=True).start()
+
+    @staticmethod
+    def pump(source, sink, kept):
+        try:
+            while data := source.recv(65536):
+                if kept is not None:
+                    kept.extend(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        source.close()
+
+    def close(self):
+        self.listener.close()
+
+
+def ports_of(pid):
+    """Where a process listens for TCP connections."""
+    said = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+    return sorted({int(line.split()[3].rsplit(":", 1)[1]) for line in said.splitlines() if f"pid={pid}," in line})
+
+
+def knock(port, bytes_to_say):
+    """One bad handshake; whatever comes back is thrown away."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as stranger:
+            stranger.sendall(bytes_to_say)
+            stranger.settimeout(0.002)
+            stranger.recv(4096)
+    except OSError:
+        pass
+
+
+def memory_of(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) << 10
+
+
+class Strangers(Secured):
+    KNOCKS = 10000
+
+    def run_digits(self, epochs, meanwhile=None):
+        """The hash of a sync run of two workers over tcp. `meanwhile` gets the ps, and the recorder between, and must
+        be done before the run is."""
+        data = self.folder / "data"
+        if not data.exists():
+            data.mkdir()
+            digits.write(data)
+        secret = make_secret(self.folder / "secret")
+        flags = ["--data_dir", data, "--model", "mlp", "--mode", "sync", "--epochs", epochs,
+                 "--transport", "tcp", "--secret-file", secret, *self.addresses(2)]
+        ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps")
+        recorder = Recorder(self.listening())
+        self.addCleanup(recorder.close)
+        flags[flags.index("--ps_hosts") + 1] = recorder.address
+        workers = [self.train(*flags, "--job_name", "worker", "--task_index", i, name=f"worker/{i}") for i in range(2)]
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        if meanwhile is not None:
+            meanwhile(ps, recorder)
+            self.assertIsNone(workers[0].process.poll(), "the run was over too early to be disturbed")
+        for task in (*workers, ps):
+            self.assert_ends(task, cluster.GOOD, 3 * cluster.FINISH)
+        return cluster.hash_of(workers[0]), ps
+
+    def test_bad_handshakes_and_replays_change_nothing(self):
+        def knock_often(ps, recorder):
+            ports = ports_of(ps.pid)
+            self.assertGreaterEqual(len(ports), 2, "control and data")
+            recorded = [bytes(kept) for kept in recorder.recorded if len(kept) > 0]
+            self.assertGreaterEqual(len(recorded), 2)
+
+            def one_of_four(which):
+                dice = random.Random(which)
+                for i in range(self.KNOCKS // 4):
+                    whole = dice.choice(recorded)
+                    said = (whole, whole[:dice.randrange(len(whole))], dice.randbytes(dice.randrange(1, 2000)))[i % 3]
+                    knock(ports[i % len(ports)], said)
+
+            threads = [threading.Thread(target=one_of_four, args=(which,)) for which in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        undisturbed, _ = self.run_digits(2500)
+        disturbed, ps = self.run_digits(2500, knock_often)
+        self.assertEqual(disturbed, undisturbed)
+        self.assertNotRegex(ps.text(), "was lost|not admitted")
+
+    def test_who_says_nothing_is_shown_out_and_costs_little(self):
+        count = 200  # on each port
+
+        def crowd(ps, _):
+            ports = ports_of(ps.pid)
+            before = memory_of(ps.pid)
+            started = time.monotonic()
+            silent = [socket.create_connection(("127.0.0.1", port)) for port in ports for _ in range(count)]
+            self.addCleanup(lambda: [end.close() for end in silent])
+            time.sleep(0.5)
+            cost = (memory_of(ps.pid) - before) / len(silent)
+            waiting = set(silent)
+            while waiting and time.monotonic() - started < STRANGERS_MAY_STAY * cluster.PATIENCE + 5:
+                for end in select.select(list(waiting), [], [], 0.2)[0]:
+                    end.settimeout(1)
+                    try:
+                        ended = end.recv(4096) == b""
+                    except OSError:
+                        ended = True
+                    if ended:
+                        waiting.discard(end)
+            stayed = time.monotonic() - started
+            print(f"{len(silent)} silent strangers: {cost:.0f} bytes each, shown out within {stayed:.1f} s")
+            self.assertEqual(len(waiting), 0, f"{len(waiting)} of {len(silent)} are still there")
+            self.assertLess(cost, STRANGERS_MAY_COST)
+
+        self.run_digits(1500, crowd)
+
+
+if __name__ == "__main__":
+    unittest.main()
