@@ -121,11 +121,11 @@ class Addresses(cluster.ClusterTest):
 
     def test_address_of_another_host(self):
         self.refused(cluster.CONFIGURATION, [r"192\.0\.2\.1:2222: the address is not one of this host", "--bind"], "--ps_hosts", "192.0.2.1:2222",
-                     "--worker_hosts", "localhost:2223", "--job_name", "ps", "--task_index", 0)
+                     "--insecure", "--worker_hosts", "localhost:2223", "--job_name", "ps", "--task_index", 0)
 
     def test_name_that_nobody_knows(self):
         self.refused(cluster.CONFIGURATION, [r"no-such-host\.invalid:2222: .*is the host name right"], "--ps_hosts", "no-such-host.invalid:2222",
-                     "--worker_hosts", "localhost:2223", "--job_name", "ps", "--task_index", 0)
+                     "--insecure", "--worker_hosts", "localhost:2223", "--job_name", "ps", "--task_index", 0)
 
     def test_wrong_port_ends_after_the_join_timeout(self):
         flags = ["--model", "linear", *self.addresses(1), "--job_name", "worker", "--task_index", 0]

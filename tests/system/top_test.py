@@ -75,7 +75,7 @@ class Top(cluster.ClusterTest):
             os.close(slave)
 
     def test_top_refusals(self):
-        for flags, words in (((), "name the cluster"), (("--ps_hosts", "a:1"), "no terminal: --once")):
+        for flags, words in (((), "name the cluster"), (("--ps_hosts", "127.0.0.1:1"), "no terminal: --once")):
             self.assertRegex("\n".join(self.top(*flags, code=cluster.CONFIGURATION)), words)
         self.assertRegex("\n".join(self.top("--ps_hosts", "127.0.0.1:1", "--once", code=cluster.RETRY)),
                          "not one parameter server answered")
