@@ -84,8 +84,10 @@ absl::Status Client::Impl::describe_all(TimePoint deadline) {
   const std::string host_id = transport::host_id();
   uint32_t shard_count = 0;
   for (uint32_t i = 0; i < options_.cluster.ps.size(); ++i) {
+    Whereabouts where;
+    if (options_.ps_address) where = [this, i] { return options_.ps_address(i); };
     controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], credentials_, options_.security.secret,
-                                                      options_.notice, options_.stop));
+                                                      options_.notice, options_.stop, where));
     const absl::StatusOr<ps::proto::DescribeReply> reply = controls_[i]->describe(deadline);
     if (!reply.ok()) return reply.status();
     group_ = ps::with_process(group_, reply->process());

@@ -43,6 +43,10 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& address,
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
+std::string name_at(uint32_t ps_index, const std::string& address) {
+  return fmt::format("parameter server {} ({})", ps_index, address.empty() ? "nobody knows yet where" : address);
+}
+
 /// Why a try failed. One that was cut short has words about gRPC's insides only; what the one before found out may
 /// help.
 std::string explain_try(const grpc::Status& status, std::string& found_before) {
@@ -67,14 +71,17 @@ bool is_of_tls(const std::string& message) {
 }  // namespace
 
 ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials,
-                         std::string secret, Notice notice, const std::atomic<bool>* stop)
-    : address_(std::move(address)),
-      name_(fmt::format("parameter server {} ({})", ps_index, address_)),
+                         std::string secret, Notice notice, const std::atomic<bool>* stop, Whereabouts where)
+    : ps_index_(ps_index),
       credentials_(std::move(credentials)),
       notice_(std::move(notice)),
       stop_(stop),
-      stub_(ps::proto::Control::NewStub(open_channel(address_, credentials_))),
-      prover_(std::move(secret)) {}
+      where_(std::move(where)),
+      address_(std::move(address)),
+      name_(name_at(ps_index, address_)),
+      prover_(std::move(secret)) {
+  reopen();
+}
 
 ControlLink::~ControlLink() { stop_heartbeat(); }
 
@@ -124,12 +131,28 @@ absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
   return absl::AbortedError(fmt::format("{}; start this worker again", message_of(cause)));
 }
 
+void ControlLink::reopen() {
+  if (!address_.empty()) stub_ = ps::proto::Control::NewStub(open_channel(address_, credentials_));
+}
+
+grpc::Status ControlLink::look_up() {
+  if (!where_) return grpc::Status::OK;
+  const absl::StatusOr<std::string> found = where_();
+  if (!found.ok()) return {grpc::StatusCode::UNAVAILABLE, std::string(message_of(found.status()))};
+  if (*found == address_) return grpc::Status::OK;
+  address_ = *found;
+  name_ = name_at(ps_index_, address_);
+  reopen();
+  return grpc::Status::OK;
+}
+
 absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadline) {
   TimePoint notice_at = Clock::now() + kFirstNotice;
   std::string found_before;
   while (true) {
     ps::proto::DescribeReply reply;
-    const grpc::Status status = describe_once(kTryDeadline, reply);
+    grpc::Status status = look_up();
+    if (status.ok()) status = describe_once(kTryDeadline, reply);
     if (status.ok()) {
       checkpoint_folder_ = reply.checkpoint_folder();
       return reply;
@@ -155,7 +178,7 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
     }
     std::this_thread::sleep_for(kRetryEvery);
     // A channel that failed once looks again only after 5 s, whatever it was told about backing off.
-    stub_ = ps::proto::Control::NewStub(open_channel(address_, credentials_));
+    reopen();
   }
 }
 

@@ -20,15 +20,18 @@ namespace gradrail::worker {
 
 /// Tells people what is waited for: after a second, then every 10 s.
 using Notice = std::function<void(const std::string&)>;
+/// Where a ps task is now. Errors say why nobody knows.
+using Whereabouts = std::function<absl::StatusOr<std::string>()>;
 
 /// A worker's side of the control plane towards one ps task.
 /// Threads  Owner thread; the heartbeat has its own.
 class ControlLink {
  public:
   /// `stop` may be null; becoming true it ends describe() (CANCELLED) and the tries of join().
-  /// `secret` of the job; "": it has none.
+  /// `secret` of the job; "": it has none. `where`, unless empty, is asked before each try of describe(): the task may
+  /// have come up elsewhere.
   ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials,
-              std::string secret, Notice notice, const std::atomic<bool>* stop);
+              std::string secret, Notice notice, const std::atomic<bool>* stop, Whereabouts where = nullptr);
   ~ControlLink();
 
   /// "parameter server 0 (10.0.0.1:2222)"
@@ -78,16 +81,20 @@ class ControlLink {
   grpc::Status describe_once(Duration patience, ps::proto::DescribeReply& reply);
   absl::Status beat(const ps::proto::Member& member, grpc::ClientContext& context,
                     const std::function<void(const ps::proto::Notice&)>& heard);
+  void reopen();
+  grpc::Status look_up();
   absl::Status explain(const grpc::Status& status) const;
   absl::Status explain_membership(const grpc::Status& status) const;
   bool asked_to_stop() const { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); }
 
-  const std::string address_;
-  const std::string name_;
+  const uint32_t ps_index_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const Notice notice_;
   const std::atomic<bool>* const stop_;
-  std::unique_ptr<ps::proto::Control::Stub> stub_;
+  const Whereabouts where_;
+  std::string address_;  ///< set for good when describe() has succeeded, as is name_
+  std::string name_;
+  std::unique_ptr<ps::proto::Control::Stub> stub_;  ///< null until an address is known
   ps::CallProver prover_;
   std::string checkpoint_folder_;
 
