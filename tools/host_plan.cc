@@ -104,6 +104,7 @@ int core_count() { return static_cast<int>(std::max(1u, std::thread::hardware_co
 
 std::string why_free(const TrainOptions& options) {
   if (options.flags.no_pin) return "not bound (--no-pin)";
+  if (!options.why_unbound.empty()) return options.why_unbound;
   if (is_unlisted(options)) return "not bound (beyond the cluster's list of workers, whose plan leaves it no place)";
   return "";
 }

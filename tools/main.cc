@@ -9,6 +9,7 @@
 #include "tools/checkpoint_command.h"
 #include "tools/convert.h"
 #include "tools/doctor/doctor.h"
+#include "tools/etcd_task.h"
 #include "tools/exit_codes.h"
 #include "tools/info.h"
 #include "tools/launched_task.h"
@@ -43,6 +44,7 @@ int train(const TrainFlags& flags) {
   absl::StatusOr<TrainOptions> options = check_train_flags(flags);
   if (!options.ok()) return finish(options.status());
   if (flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
+  if (!flags.rendezvous.empty()) return finish(run_with_etcd(*std::move(options)));
   if (options->launch) return finish(run_launched(*std::move(options)));
   if (trains_alone(*options)) return finish(run_alone(*options));
   if (options->local) return run_local_cluster(*std::move(options));

@@ -305,6 +305,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
        .join_timeout = std::chrono::seconds(options.flags.join_timeout_s),
        // Nobody starts a local cluster's ps again.
        .rejoin_timeout = std::chrono::seconds(options.local ? 0 : options.flags.rejoin_secs),
+       .ps_address = options.ps_address,
        .notice = nullptr,
        .device = *std::move(device),
        .gpu_ways = model->devices->ways(),

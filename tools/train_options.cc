@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/training.h"
+#include "tools/etcd_task.h"
 #include "tools/launched_task.h"
 #include "transport/negotiate.h"
 #include "transport/plugin_loader.h"
@@ -43,6 +44,7 @@ std::string check_whole_number(const std::string& text) {
 }
 
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
+  if (!flags.rendezvous.empty()) return check_rendezvous(options);
   const char* tf_config = std::getenv("TF_CONFIG");
   const bool hosts = !flags.ps_hosts.empty() || !flags.worker_hosts.empty();
   const bool told = tf_config != nullptr && *tf_config != '\0';
@@ -308,6 +310,9 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add_security_flags(command, flags.security);
   add("meet", flags.meet,
       "host:port where the first task of srun, mpirun or torchrun waits for the others; default: found out");
+  add("rendezvous", flags.rendezvous,
+      "etcd://host:2379/job: find the other tasks there; --task_index and, but for one task, --ps and --workers may be "
+      "left out");
   command.add_flag("--local,--alone", flags.local,
                    "a cluster on this host, whatever TF_CONFIG or a launcher's variables say");
   add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: the one in the cluster");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -76,8 +77,9 @@ struct TrainFlags {
   std::string job_name;
   int64_t task_index = -1;
   std::string bind;
-  std::string meet;    ///< of tasks that a launcher has started
-  bool local = false;  ///< whatever the environment says
+  std::string meet;        ///< of tasks that a launcher has started
+  std::string rendezvous;  ///< of tasks that find each other by way of etcd
+  bool local = false;      ///< whatever the environment says
 };
 
 /// Everything a task needs, checked.
@@ -92,8 +94,11 @@ struct TrainOptions {
   ps::TaskId task;
   std::optional<ps::Launch> launch;  ///< the cluster is known once all tasks have met: launched_task.h
   bool own_cpus = false;             ///< a launcher has bound us to cpus that are not those of the other tasks here
-  uint16_t place_on_host = 0;        ///< among the tasks here, where a launcher has started them
-  uint32_t towers = 1;               ///< of this worker; the plan may give it more, one for each GPU
+  std::string why_unbound;           ///< not to be bound to cpus, and why; "": as the plan says
+  /// Where a ps is now; empty: where the cluster says.
+  std::function<absl::StatusOr<std::string>(uint32_t ps_index)> ps_address;
+  uint16_t place_on_host = 0;  ///< among the tasks here, where a launcher has started them
+  uint32_t towers = 1;         ///< of this worker; the plan may give it more, one for each GPU
   gpu::Reduce reduce = gpu::Reduce::automatic;
   bool local = true;                      ///< all tasks as processes of this host, started by us
   std::optional<topology::CpuSet> cores;  ///< the plan may use these alone

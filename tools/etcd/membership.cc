@@ -1,0 +1,66 @@
+#include "tools/etcd/membership.h"
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tools/etcd/claim.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// Whoever tries to reach a ps asks before each try.
+constexpr auto kBetweenQuestions = std::chrono::milliseconds(200);
+
+/// The owner and the keeper's thread have one each.
+absl::StatusOr<std::unique_ptr<Etcd>> open_etcd(const RendezvousUrl& where) {
+  absl::StatusOr<std::unique_ptr<HttpPost>> http = HttpPost::create();
+  if (!http.ok()) return http.status();
+  return std::make_unique<Etcd>(where.endpoints, *std::move(http));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const Applicant& applicant) {
+  absl::StatusOr<std::unique_ptr<Etcd>> ours = open_etcd(applicant.where), keepers = open_etcd(applicant.where);
+  if (!ours.ok()) return ours.status();
+  if (!keepers.ok()) return keepers.status();
+  std::unique_ptr<Membership> membership(new Membership(applicant.where, *std::move(ours)));
+  const absl::StatusOr<Claim> claim = claim_place(*membership->etcd_, applicant);
+  if (!claim.ok()) return claim.status();
+  membership->task_ = claim->task;
+  membership->sizes_ = claim->card.sizes;
+  membership->host_ = claim->card.address;
+  membership->known_.resize(claim->card.sizes.ps);
+  membership->keeper_ = std::make_unique<LeaseKeeper>(*std::move(keepers), key_of(applicant.where.job, claim->task),
+                                                      claim->lease, claim->card);
+  return membership;
+}
+
+void Membership::publish(uint16_t port) { keeper_->say_address(ps::to_string({.host = host_, .port = port})); }
+
+absl::StatusOr<std::string> Membership::look_up(uint32_t index) {
+  const ps::TaskId task{"ps", index};
+  const absl::StatusOr<Etcd::Listing> listing = etcd_->list({.key = key_of(where_.job, task)});
+  if (!listing.ok()) {
+    if (!known_[index].last.empty()) return known_[index].last;
+    return absl::UnavailableError(listing.status().message());
+  }
+  const Roster roster(where_.job, *listing);
+  const Roster::Member* const there = roster.find(task);
+  const std::string address = there != nullptr && there->card ? there->card->address : "";
+  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  if (!parsed.ok() || ps::to_string(*parsed) != address)  // no port: it does not listen yet
+    return absl::NotFoundError(
+        fmt::format("ps/{} is not registered at {}{}", index, where_.text, there == nullptr ? "" : " with its port"));
+  known_[index].last = address;
+  return address;
+}
+
+absl::StatusOr<std::string> Membership::ps_address(uint32_t index) {
+  Known& known = known_[index];
+  if (Clock::now() - known.asked < kBetweenQuestions) return known.answer;
+  known.answer = look_up(index);
+  known.asked = Clock::now();
+  return known.answer;
+}
+
+}  // namespace gradrail::tools
