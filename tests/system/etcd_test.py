@@ -1,0 +1,310 @@
+"""Tasks that find each other by etcd: no list of hosts, workers that come and go, a ps that moves, an etcd that fails."""
+import signal
+import socket
+import threading
+import time
+import unittest
+
+import cluster
+import digits
+import etcd
+
+SIZES = ("--ps", "1", "--workers", "2")
+NOTICED = 5 * cluster.PATIENCE + 3
+EXPIRED = 2 * etcd.LEASE + 5 * cluster.PATIENCE
+
+
+class Small(etcd.EtcdTest):
+    flags = ("--model", "linear", "--epochs", "2", "--mode", "sync", "--join_timeout_s", "60")
+
+    def test_a_cluster_without_a_list(self):
+        sizes = ("--ps", "2", "--workers", "3")
+        tasks = [self.task("ps", *sizes), self.task("ps"), *(self.task("worker") for _ in range(3))]
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+        places = [self.place_of(task) for task in tasks]
+        self.assertEqual(sorted(places), ["ps/0", "ps/1", "worker/0", "worker/1", "worker/2"])
+        for task in tasks[2:]:
+            self.assert_says(task, r"w = 2\.0000, b = 10\.0000")
+        self.assertEqual(sum(task.has("Parameter-Hash: ") for task in tasks), 1)
+        self.assertEqual(self.etcd.registered(), {}, "what ended has left its key")
+
+    def test_jobs_do_not_see_each_other(self):
+        tasks = []
+        for job in ("one", "one.more"):
+            tasks += [self.task("ps", *SIZES, url=self.etcd.url(job)),
+                      *(self.task("worker", url=self.etcd.url(job)) for _ in range(2))]
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+
+    def test_each_place_is_given_once(self):
+        flags = ("--epochs", "2000", "--mode", "async", "--batch_size", "1")
+        tasks = [self.task("worker", *flags, name=f"worker {i}") for i in range(10)]
+        time.sleep(0.5)  # all of them wait for somebody who says how many there are, and come at once when that is said
+        ps = self.task("ps", "--ps", "1", "--workers", "10", *flags)
+        places = [self.place_of(task) for task in tasks]
+        self.assertEqual(sorted(places), [f"worker/{i}" for i in range(10)])
+        self.assertEqual(self.place_of(ps), "ps/0")
+
+    def test_bind_says_where_a_ps_is(self):
+        port, = cluster.free_ports(1)
+        self.task("ps", *SIZES, "--bind", f"127.0.0.3:{port}")
+        self.wait_for_registered("ps/0")
+        self.assertEqual(self.etcd.registered()["ps/0"]["address"], f"127.0.0.3:{port}")
+        workers = [self.task("worker") for _ in range(2)]
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD)
+
+    def test_one_endpoint_is_enough(self):
+        nobody, = cluster.free_ports(1)
+        hung = socket.create_server(("127.0.0.1", 0))  # takes connections and never answers
+        self.addCleanup(hung.close)
+        url = f"etcd://127.0.0.1:{nobody},127.0.0.1:{hung.getsockname()[1]},127.0.0.1:{self.etcd.port}/job"
+        tasks = [self.task("ps", *SIZES, url=url), *(self.task("worker", url=url) for _ in range(2))]
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+
+
+class Refusals(etcd.EtcdTest):
+    flags = ("--model", "linear", "--epochs", "2", "--join_timeout_s", "3")
+
+    def refuses(self, code, says, job, *flags, url=None):
+        task = self.task(job, *flags, url=url)
+        self.assert_ends(task, code, says=says)
+        return task
+
+    def test_flags_that_do_not_fit(self):
+        for says, flags in (
+                (["--job_name 'chief': each task is a ps or a worker"], ["chief"]),
+                (["say --ps and --workers together"], ["ps", "--ps", "2"]),
+                (["--ps 0: with --rendezvous"], ["ps", "--ps", "0", "--workers", "1"]),
+                (["leave out --cluster, --ps_hosts"], ["ps", "--ps_hosts", "a:1"]),
+                (["--task_index -2"], ["ps", "--task_index", "-2"]),
+                (["--bind: ''?x y"], ["ps", *SIZES, "--bind", "x y"])):
+            with self.subTest(flags=flags):
+                self.refuses(cluster.CONFIGURATION, says, *flags)
+        for url in ("etcd://", "etcd:///job", "etcd://h", "etcd://h/", "h:2379/job", "etcd://h:x/job", "etcd://h/a b",
+                    "etcd://,/job", "zk://h/job"):
+            with self.subTest(url=url):
+                self.refuses(cluster.CONFIGURATION, ["right is etcd://HOST:2379/JOB"], "ps", url=url)
+
+    def test_sizes_that_differ(self):
+        self.task("ps", *SIZES)
+        self.wait_for_registered("ps/0")
+        self.refuses(cluster.CONFIGURATION, ["--workers 3: the run .* has --ps 1 --workers 2 .so says ps/0 at 127"],
+                     "worker", "--ps", "1", "--workers", "3")
+        self.refuses(cluster.CONFIGURATION, ["--ps 2: the run .* has --ps 1 --workers 2"], "worker", "--ps", "2",
+                     "--workers", "2")
+        self.refuses(cluster.CONFIGURATION, ["--task_index 1: job 'job' has ps tasks 0 to 0"], "ps", "--task_index", "1")
+        self.refuses(cluster.CONFIGURATION, ["--mode backup:2: of 2 workers at most 1 can be spared"], "worker", "--mode",
+                     "backup:2")
+
+    def test_a_place_that_is_taken(self):
+        self.task("ps", *SIZES)
+        self.wait_for_registered("ps/0")
+        twice = self.task("ps", "--task_index", "0", "--join_timeout_s", "60", name="twice")
+        too_many = self.task("ps", "--join_timeout_s", "60", name="too many")
+        within = 3 * etcd.LEASE + cluster.START
+        self.assert_ends(twice, cluster.CONFIGURATION, within,
+                         says=[r"waiting for ps/0 is running already, at 127", r"gradrail: ps/0 is running already, at 127"])
+        self.assert_ends(too_many, cluster.CONFIGURATION, within, says=["gradrail: there are 1 ps tasks already"])
+
+    def test_nobody_says_how_large_the_run_is(self):
+        self.refuses(cluster.retry_worthy, [r"# waiting for a task of job 'job' that says",
+                                            r"gradrail: waited 3 s .* give one of them --ps and --workers"], "worker")
+
+    def test_etcd_that_is_not_there(self):
+        self.etcd.kill()
+        started = time.monotonic()
+        self.refuses(cluster.retry_worthy,
+                     [rf"# waiting for etcd at http://127.0.0.1:{self.etcd.port}: .*onnect.*is it started",
+                      rf"gradrail: waited 3 s .*127.0.0.1:{self.etcd.port}: .*onnect.*is the address in --rendezvous"],
+                     "ps", *SIZES)
+        self.assertGreater(time.monotonic() - started, 3)
+
+    def test_etcd_that_comes_late(self):
+        self.etcd.kill()
+        ps = self.task("ps", *SIZES, "--join_timeout_s", "60")
+        ps.wait_for("# waiting for etcd at")
+        self.etcd.start()
+        self.wait_for_registered("ps/0")
+
+    def test_what_is_no_etcd(self):
+        proxy = etcd.Proxy(self.etcd)
+        self.addCleanup(proxy.close)
+        for status, body in ((200, b"<html>welcome</html>"), (404, b"404 page not found"), (200, b""), (200, b"[1, 2]"),
+                             (200, b"{}"), (200, b'{"header": 7, "kvs": 8}'), (500, b"\0\xff\x1b[2J"),
+                             (200, b'{"header": {"revision": "none"}}'), (200, b"x" * (5 << 20)),
+                             (200, b'{"a":' * 100000), (400, b'{"message": "user name is empty", "code": 3}')):
+            with self.subTest(body=body[:40]):
+                proxy.answer = lambda path: (status, body)
+                task = self.refuses(cluster.CONFIGURATION, [r"etcd"], "worker", *SIZES, url=proxy.url)
+                self.assertNotIn(b"\x1b", task.raw())
+
+    def test_what_does_not_even_speak_http(self):
+        for words in (b"SSH-2.0-OpenSSH_9.2\r\n", b"", b"\0" * 1000):
+            with self.subTest(words=words[:10]):
+                server = socket.create_server(("127.0.0.1", 0))
+                self.addCleanup(server.close)
+
+                def serve():
+                    while True:
+                        try:
+                            peer, _ = server.accept()
+                        except OSError:
+                            return
+                        peer.sendall(words)
+                        peer.close()
+                threading.Thread(target=serve, daemon=True).start()
+                self.refuses(lambda code: code != 0, [rf"etcd at http://127.0.0.1:{server.getsockname()[1]}: \S"], "worker",
+                             *SIZES, url=f"etcd://127.0.0.1:{server.getsockname()[1]}/job")
+
+    def test_strange_keys_are_nobodys(self):
+        self.etcd.put("ps/0", "not a card")
+        self.etcd.put("worker/0", '{"address": 7, "id": [], "ps": -1}')
+        for key in ("worker/x", "boss/1", "ps/99999999999999999999", "", "ps/1/2"):
+            self.etcd.put(key, "what is this")
+        worker = self.task("worker", *SIZES)
+        self.assertEqual(self.place_of(worker), "worker/1")
+        self.refuses(cluster.retry_worthy, ["waited 3 s .* there are 1 ps tasks already"], "ps")
+
+
+class Running(etcd.EtcdTest):
+    """Long runs, and what happens to them."""
+    flags = ()
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "data").mkdir()
+        self.flags = ("--model", "mlp", "--data_dir", digits.write(self.folder / "data"), "--epochs", "100000")
+
+    def start(self, *flags, ps=1, url=None):
+        sizes = ("--ps", ps, "--workers", 2)
+        servers = [self.task("ps", *sizes, *flags, "--task_index", i, url=url, name=f"ps/{i}") for i in range(ps)]
+        workers = [self.task("worker", "--task_index", i, *flags, url=url, name=f"worker/{i}") for i in range(2)]
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        return servers, workers
+
+    def stop(self, workers, servers=()):
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        for task in (*workers, *servers):
+            self.assert_ends(task, cluster.GOOD)
+
+    def test_workers_come_and_go(self):
+        for mode in ("async", "sync"):
+            with self.subTest(mode=mode):
+                (ps,), workers = self.start("--mode", mode)
+                added = self.task("worker", "--mode", mode, name="added")
+                self.assertEqual(self.place_of(added), "worker/2")
+                self.assert_says(added, r"beyond the 2 that the run began with")
+                self.assert_goes_on(added)
+                workers[1].signal(signal.SIGKILL)
+                ps.wait_for(r"worker 1 .*lost", NOTICED)
+                self.wait_for_registered("ps/0", "worker/0", "worker/2", within=EXPIRED)
+                again = self.task("worker", "--mode", mode, name="again")
+                self.assertEqual(self.place_of(again), "worker/1")
+                for task in (workers[0], added, again):
+                    self.assert_goes_on(task)
+                self.stop((workers[0], added, again), (ps,))
+                self.assertEqual(self.etcd.registered(), {})
+
+    def test_a_ps_that_moves(self):
+        for ps in (1, 2):
+            with self.subTest(ps=ps):
+                flags = ("--mode", "sync", "--checkpoint_dir", self.folder / f"saved {ps}", "--save_steps", 50)
+                servers, workers = self.start(*flags, ps=ps)
+                cluster.wait_until(lambda: list((self.folder / f"saved {ps}").glob("*.ckpt")), cluster.START,
+                                   lambda: "no checkpoint")
+                before = self.etcd.registered()[f"ps/{ps - 1}"]["address"]
+                servers[-1].signal(signal.SIGKILL)
+                servers[-1].code()
+                servers[-1] = self.task("ps", *flags, "--task_index", ps - 1, "--bind", "127.0.0.2", name="moved")
+                for worker in workers:
+                    worker.wait_for(rf"parameter server {ps - 1} \({before}\) was lost: .*; waiting up to 60 s", NOTICED)
+                    worker.wait_for(r"all parameter servers are back: global step \d+", EXPIRED + cluster.START)
+                    self.assert_goes_on(worker)
+                self.assertRegex(self.etcd.registered()[f"ps/{ps - 1}"]["address"], r"^127\.0\.0\.2:\d+$")
+                self.stop(workers, servers)
+                self.assert_says(workers[0], r"Path: shard \d at 127\.0\.0\.2:", r"Rejoined: 1 times")
+
+    def test_etcd_goes_away_and_comes_back(self):
+        (ps,), workers = self.start("--mode", "sync")
+        was = self.etcd.registered()
+        for fresh in (False, True):
+            with self.subTest(fresh=fresh):
+                self.etcd.kill()
+                lines = len(ps.lines())
+                ps.wait_for(r"etcd at .*the run goes on", NOTICED, after=lines)
+                time.sleep(etcd.LEASE + 2)  # longer than any lease
+                for worker in workers:
+                    self.assert_goes_on(worker)
+                self.etcd.start(fresh)
+                ps.wait_for(r"etcd has us again as /gradrail/job/ps/0", EXPIRED, after=lines)
+                self.wait_for_registered("ps/0", "worker/0", "worker/1", within=EXPIRED)
+                self.assertEqual(self.etcd.registered(), was, "each in its old place")
+                self.assertLess(len([line for line in ps.lines()[lines:] if "etcd" in line.text]), 4, ps.transcript())
+        added = self.task("worker", "--mode", "sync")
+        self.assertEqual(self.place_of(added), "worker/2")
+        self.assert_goes_on(added)
+        self.stop((*workers, added), (ps,))
+
+    def test_etcd_is_not_needed_for_the_end(self):
+        servers, workers = self.start("--mode", "sync")
+        self.etcd.kill()
+        self.stop(workers, servers)
+
+    def test_a_ps_that_dies_while_etcd_is_away(self):
+        flags = ("--mode", "sync", "--checkpoint_dir", self.folder / "saved", "--save_steps", 50)
+        (ps,), workers = self.start(*flags)
+        ps.signal(signal.SIGKILL)
+        self.etcd.kill()
+        ps.code()
+        for worker in workers:
+            worker.wait_for(r"was lost: .*; waiting up to 60 s", NOTICED)
+        ps = self.task("ps", *flags, "--task_index", 0, "--bind", "127.0.0.2", name="moved")
+        ps.wait_for("# waiting for etcd at")
+        self.etcd.start()
+        for worker in workers:
+            worker.wait_for(r"all parameter servers are back", EXPIRED + cluster.START)
+        self.stop(workers, (ps,))
+
+    def test_an_etcd_that_talks_nonsense_for_a_while(self):
+        proxy = etcd.Proxy(self.etcd)
+        self.addCleanup(proxy.close)
+        (ps,), workers = self.start("--mode", "sync", url=proxy.url)
+        for answer in ((200, b"<html>"), (200, b"{}"), (503, b"busy"), (200, b'{"result": {"TTL": "5"}}'),
+                       (400, b'{"message": "permission denied", "code": 7}')):
+            with self.subTest(answer=answer):
+                lines, asked = len(ps.lines()), proxy.asked
+                proxy.answer = lambda path: answer
+                ps.wait_for("the run goes on", NOTICED, after=lines)
+                for worker in workers:
+                    self.assert_goes_on(worker)
+                cluster.wait_until(lambda: proxy.asked > asked + 5, NOTICED, lambda: f"{proxy.asked - asked} questions")
+                proxy.answer = None
+                ps.wait_for("etcd has us again", EXPIRED, after=lines)
+        self.wait_for_registered("ps/0", "worker/0", "worker/1", within=EXPIRED)
+        self.stop(workers, (ps,))
+
+    def test_a_key_that_somebody_removes_comes_back(self):
+        servers, workers = self.start()
+        was = self.etcd.registered()
+        for key in was:
+            self.etcd.remove(key)
+        cluster.wait_until(lambda: self.etcd.registered() == was, NOTICED, self.etcd.registered)
+        self.stop(workers, servers)
+
+    def test_a_place_that_another_took_meanwhile_is_his(self):
+        (ps,), workers = self.start()
+        workers[1].signal(signal.SIGSTOP)
+        self.wait_for_registered("ps/0", "worker/0", within=EXPIRED)
+        self.etcd.put("worker/1", '{"address": "10.0.0.9", "id": "other", "ps": 1, "workers": 2}')
+        workers[1].signal(signal.SIGCONT)
+        workers[1].wait_for(r"another task has taken our place /gradrail/job/worker/1 \(it is at 10\.0\.0\.9\)", NOTICED)
+        self.assertEqual(self.etcd.registered()["worker/1"]["id"], "other")
+
+
+if __name__ == "__main__":
+    unittest.main()
