@@ -5,7 +5,7 @@ import json
 import shutil
 import subprocess
 import threading
-import time
+import urllib.error
 import urllib.request
 
 import cluster
@@ -101,6 +101,7 @@ class Proxy:
                 pass
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *_: None  # tasks hang up as they like
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"etcd://127.0.0.1:{self.server.server_address[1]}/job"

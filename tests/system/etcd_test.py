@@ -113,6 +113,11 @@ class Refusals(etcd.EtcdTest):
         self.refuses(cluster.retry_worthy, [r"# waiting for a task of job 'job' that says",
                                             r"gradrail: waited 3 s .* give one of them --ps and --workers"], "worker")
 
+    def test_a_ps_that_does_not_come(self):
+        self.refuses(cluster.retry_worthy, [r"parameter server 0 .nobody knows yet where. did not come up in time .*: "
+                                            r"ps/0 is not registered at etcd://127"], "worker", *SIZES)
+        self.assertEqual(self.etcd.registered(), {})
+
     def test_etcd_that_is_not_there(self):
         self.etcd.kill()
         started = time.monotonic()
