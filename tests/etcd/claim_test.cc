@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+#include <set>
+
 #include "tests/etcd/fake_etcd.h"
 
 namespace gradrail::tools {
@@ -20,7 +23,7 @@ class ClaimTest : public ::testing::Test {
             .sizes = Sizes{.ps = 2, .workers = 3},
             .host = "",
             .patience = std::chrono::seconds(30),
-            .say = [this](const std::string& text) { said_ += text + "\n"; }};
+            .say = [](const std::string&) {}};
   }
   absl::StatusOr<Claim> claim(const Applicant& applicant) { return claim_place(*etcd_.client(), applicant); }
   void occupy(const std::string& task, Sizes sizes = {.ps = 2, .workers = 3}) {
@@ -28,7 +31,6 @@ class ClaimTest : public ::testing::Test {
   }
 
   FakeEtcd etcd_;
-  std::string said_;
 };
 
 TEST_F(ClaimTest, TheFirstFreePlaceIsTaken) {
@@ -84,6 +86,19 @@ TEST_F(ClaimTest, ALeaseThatEndedBeforeTheClaimIsReplaced) {
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(etcd_.lease("/gradrail/mnist/ps/0"), taken->lease);
   EXPECT_NE(taken->lease, "100");
+}
+
+TEST_F(ClaimTest, ManyAtOnceGetAPlaceEach) {
+  std::vector<std::future<absl::StatusOr<Claim>>> claims;
+  for (int i = 0; i < 64; ++i)
+    claims.push_back(std::async(std::launch::async, [&] { return claim(applicant("worker")); }));
+  std::set<uint32_t> places;
+  for (auto& each : claims) {
+    const auto taken = each.get();
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    EXPECT_TRUE(places.insert(taken->task.index).second) << taken->task.index;
+  }
+  EXPECT_EQ(*places.rbegin(), 63u);
 }
 
 TEST_F(ClaimTest, ABusyEtcdIsWaitedFor) {

@@ -79,7 +79,7 @@ TEST_F(EtcdClientTest, WrongTypesAreNoCrash) {
   Etcd strange = etcd({{"http://a", says(R"({"ID": 7, "result": [], "succeeded": "yes", "code": "5"})")}});
   EXPECT_FALSE(strange.grant(5).ok());
   EXPECT_FALSE(*strange.keep_alive("5"));
-  EXPECT_FALSE(*strange.put_if_unchanged({.key = "/k"}, 1, {"/k", "v", "5"}));
+  EXPECT_EQ(*strange.put_if_unchanged({.key = "/k"}, 1, {"/k", "v", "5"}), Etcd::Put::changed);
 }
 
 }  // namespace

@@ -275,6 +275,17 @@ class Running(etcd.EtcdTest):
             worker.wait_for(r"all parameter servers are back", EXPIRED + cluster.START)
         self.stop(workers, (ps,))
 
+    def test_a_ps_that_stood_still_while_etcd_was_away(self):
+        (ps,), workers = self.start("--mode", "sync", "--silence_limit_s", 60)
+        self.etcd.kill()
+        ps.signal(signal.SIGSTOP)
+        for worker in workers:
+            worker.wait_for(r"was lost: .*; waiting up to 60 s", 10 * cluster.PATIENCE + 3)
+        ps.signal(signal.SIGCONT)
+        for worker in workers:
+            worker.wait_for(r"all parameter servers are back", cluster.START)
+        self.stop(workers, (ps,))
+
     def test_an_etcd_that_talks_nonsense_for_a_while(self):
         proxy = etcd.Proxy(self.etcd)
         self.addCleanup(proxy.close)

@@ -1,6 +1,7 @@
 #include "tools/etcd/claim.h"
 
 #include <thread>
+#include <utility>
 
 #include "base/random_bits.h"
 #include "base/status.h"
@@ -40,6 +41,7 @@ class Claimant {
   std::optional<Claim> tried_;  ///< of which we do not know whether it came through
   std::optional<TimePoint> taken_since_;
   std::string waiting_for_;
+  Duration pause_ = kBetweenLooks;  ///< before the next look
   TimePoint notice_at_ = Clock::now() + kFirstNotice;
 };
 
@@ -80,14 +82,17 @@ absl::StatusOr<std::optional<Claim>> Claimant::take(const ps::TaskId& task, cons
   }
   const std::string host = applicant_.host.empty() ? etcd_.local_host() : applicant_.host;
   tried_ = Claim{.task = task, .card = {.address = host, .id = id_, .sizes = sizes}, .lease = lease_};
-  const absl::StatusOr<bool> taken =
+  const absl::StatusOr<Etcd::Put> put =
       etcd_.put_if_unchanged({.key = prefix_of(applicant_.where.job), .below = true}, revision,
                              {key_of(applicant_.where.job, task), to_text(tried_->card), lease_});
-  if (!taken.ok()) return taken.status();
-  // False: somebody else came in between, or the lease has ended.
-  std::optional<Claim> claim = *taken ? tried_ : std::nullopt;
+  if (!put.ok()) return put.status();
+  std::optional<Claim> claim = *put == Etcd::Put::done ? tried_ : std::nullopt;
   tried_.reset();
-  if (!claim) waiting_for_ = "others who come at the same time";
+  if (*put == Etcd::Put::no_lease) lease_.clear();
+  if (!claim) {
+    waiting_for_ = "others who come at the same time";
+    pause_ = std::chrono::milliseconds(random_bits() % 20);  // next time not all at the same moment
+  }
   return claim;
 }
 
@@ -119,7 +124,7 @@ bool Claimant::patient_until(TimePoint deadline) {
     notice_at_ = Clock::now() + kNoticeEvery;
     applicant_.say(fmt::format("waiting for {}", waiting_for_));
   }
-  std::this_thread::sleep_for(std::min<Duration>(kBetweenLooks, deadline - Clock::now()));
+  std::this_thread::sleep_for(std::min(std::exchange(pause_, kBetweenLooks), deadline - Clock::now()));
   return true;
 }
 

@@ -164,7 +164,7 @@ absl::Status Etcd::revoke(const std::string& lease) {
   return answer->code == 0 || answer->code == kNotFound ? absl::OkStatus() : refused("revoke a lease", answer->refusal);
 }
 
-absl::StatusOr<bool> Etcd::put_if_unchanged(const Keys& watched, int64_t revision, const Entry& entry) {
+absl::StatusOr<Etcd::Put> Etcd::put_if_unchanged(const Keys& watched, int64_t revision, const Entry& entry) {
   json compare = range_of(watched);
   compare["target"] = "MOD";
   compare["result"] = "LESS";
@@ -173,10 +173,11 @@ absl::StatusOr<bool> Etcd::put_if_unchanged(const Keys& watched, int64_t revisio
   const json request{{"compare", json::array({compare})}, {"success", json::array({json{{"request_put", put}}})}};
   const absl::StatusOr<Answer> answer = call("kv/txn", request.dump());
   if (!answer.ok()) return answer.status();
-  if (answer->code == kNotFound) return false;  // the lease
+  if (answer->code == kNotFound) return Put::no_lease;
   if (answer->code != 0) return refused("take a key", answer->refusal);
   const auto succeeded = answer->document.find("succeeded");
-  return succeeded != answer->document.end() && succeeded->is_boolean() && succeeded->get<bool>();
+  const bool done = succeeded != answer->document.end() && succeeded->is_boolean() && succeeded->get<bool>();
+  return done ? Put::done : Put::changed;
 }
 
 }  // namespace gradrail::tools

@@ -44,9 +44,12 @@ class Etcd {
   absl::StatusOr<bool> keep_alive(const std::string& lease);
   absl::Status revoke(const std::string& lease);
 
-  /// False, and nothing is done, when one of `watched` has changed since `revision`, or the lease is no more. Keys that
-  /// went do not count as changed.
-  absl::StatusOr<bool> put_if_unchanged(const Keys& watched, int64_t revision, const Entry& entry);
+  enum class Put {
+    done,
+    changed,   ///< one of those that were watched, since then; nothing was done. Keys that went do not count
+    no_lease,  ///< it has ended; nothing was done
+  };
+  absl::StatusOr<Put> put_if_unchanged(const Keys& watched, int64_t revision, const Entry& entry);
 
   /// Our end of the connection that brought the last answer: where others reach this host, as likely as not.
   const std::string& local_host() const { return local_host_; }

@@ -83,9 +83,10 @@ absl::Status LeaseKeeper::beat(const Card& card) {
       return absl::AlreadyExistsError(fmt::format("another task has taken our place {} (it is at {})", key_,
                                                   other ? other->address : "an address that cannot be read"));
   }
-  const absl::StatusOr<bool> put = etcd_->put_if_unchanged({.key = key_}, found->revision, {key_, text, lease_});
+  const absl::StatusOr<Etcd::Put> put = etcd_->put_if_unchanged({.key = key_}, found->revision, {key_, text, lease_});
   if (!put.ok()) return put.status();
-  return *put ? absl::OkStatus() : absl::UnavailableError(fmt::format("{} changed while we wrote it", key_));
+  return *put == Etcd::Put::done ? absl::OkStatus()
+                                 : absl::UnavailableError(fmt::format("{} changed while we wrote it", key_));
 }
 
 /// Each trouble once: etcd may be away for hours, and the run does not mind.
