@@ -65,6 +65,38 @@ class Small(etcd.EtcdTest):
             self.assert_ends(task, cluster.GOOD)
 
 
+class Encrypted(etcd.EtcdTest):
+    flags = ("--model", "linear", "--epochs", "2", "--join_timeout_s", "5")
+
+    def setUp(self):
+        cluster.ClusterTest.setUp(self)
+        self.certificates = etcd.certificates(self.folder)
+        files = self.certificates
+        self.etcd = etcd.Etcd(self.folder, ["--cert-file", files["ETCDCTL_CERT"], "--key-file", files["ETCDCTL_KEY"],
+                                            "--client-cert-auth", "--trusted-ca-file", files["ETCDCTL_CACERT"]])
+        self.addCleanup(self.etcd.kill)
+        self.url = f"etcds://127.0.0.1:{self.etcd.port}/job"
+
+    def test_with_certificates_of_both_sides(self):
+        flags = {"url": self.url, "environment": self.certificates}
+        tasks = [self.task("ps", *SIZES, "--join_timeout_s", "60", **flags),
+                 *(self.task("worker", "--join_timeout_s", "60", **flags) for _ in range(2))]
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+
+    def test_without_them(self):
+        stranger = etcd.certificates(self.folder / "others")
+        mixed = {**self.certificates, "ETCDCTL_CACERT": stranger["ETCDCTL_CACERT"]}
+        self.assert_ends(self.task("ps", *SIZES, url=self.url, environment=mixed), cluster.CONFIGURATION,
+                         says=["certificate.*ETCDCTL_CACERT"])
+        for environment in ({"ETCDCTL_CACERT": mixed["ETCDCTL_CACERT"] + ".not"},
+                            {"ETCDCTL_CACERT": self.certificates["ETCDCTL_CACERT"]}):
+            with self.subTest(environment=environment):
+                self.assert_ends(self.task("ps", *SIZES, url=self.url, environment=environment), lambda code: code != 0,
+                                 says=[rf"etcd at https://127.0.0.1:{self.etcd.port}: .*\S"])
+        self.assert_ends(self.task("ps", *SIZES, url=self.etcd.url()), lambda code: code != 0, says=["etcd at http://"])
+
+
 class Refusals(etcd.EtcdTest):
     flags = ("--model", "linear", "--epochs", "2", "--join_timeout_s", "3")
 
@@ -106,7 +138,7 @@ class Refusals(etcd.EtcdTest):
         too_many = self.task("ps", "--join_timeout_s", "60", name="too many")
         within = 3 * etcd.LEASE + cluster.START
         self.assert_ends(twice, cluster.CONFIGURATION, within,
-                         says=[r"waiting for ps/0 is running already, at 127", r"gradrail: ps/0 is running already, at 127"])
+                         says=[r"waiting for the place of ps/0: ps/0 is running already, at 127", r"gradrail: ps/0 is running already, at 127"])
         self.assert_ends(too_many, cluster.CONFIGURATION, within, says=["gradrail: there are 1 ps tasks already"])
 
     def test_nobody_says_how_large_the_run_is(self):
@@ -254,6 +286,15 @@ class Running(etcd.EtcdTest):
         self.assertEqual(self.place_of(added), "worker/2")
         self.assert_goes_on(added)
         self.stop((*workers, added), (ps,))
+
+    def test_top_finds_them_too(self):
+        servers, workers = self.start("--mode", "sync", ps=2)
+        top = self.launch("top", [cluster.binary(), "top", self.etcd.url(), "--once"])
+        self.assert_ends(top, cluster.GOOD, says=["ps/0", "ps/1", "worker/0", "worker/1"])
+        for url, says in ((self.etcd.url("nothing"), "ps/0 is not registered at etcd://"), ("etcd://x", "right is etcd://")):
+            top = self.launch("top", [cluster.binary(), "top", url, "--once"])
+            self.assert_ends(top, cluster.CONFIGURATION, says=[says])
+        self.stop(workers, servers)
 
     def test_etcd_is_not_needed_for_the_end(self):
         servers, workers = self.start("--mode", "sync")

@@ -29,7 +29,7 @@ class Claimant {
   absl::StatusOr<std::optional<Claim>> look();
   absl::StatusOr<std::optional<uint32_t>> choose(const Roster& roster, const Sizes& sizes);
   absl::StatusOr<std::optional<uint32_t>> choose_any(const Roster& roster, uint32_t limit);
-  absl::StatusOr<std::optional<uint32_t>> wait_for_predecessor(const std::string& taken);
+  absl::StatusOr<std::optional<uint32_t>> wait_for_predecessor(const std::string& place, const std::string& taken);
   absl::StatusOr<std::optional<Claim>> take(const ps::TaskId& task, const Sizes& sizes, int64_t revision);
   bool patient_until(TimePoint deadline);
 
@@ -45,20 +45,22 @@ class Claimant {
   TimePoint notice_at_ = Clock::now() + kFirstNotice;
 };
 
-absl::StatusOr<std::optional<uint32_t>> Claimant::wait_for_predecessor(const std::string& taken) {
+absl::StatusOr<std::optional<uint32_t>> Claimant::wait_for_predecessor(const std::string& place,
+                                                                       const std::string& taken) {
   if (!taken_since_) taken_since_ = Clock::now();
   if (Clock::now() - *taken_since_ > kPredecessorEnds)
     return absl::AlreadyExistsError(
         fmt::format("{} of job '{}' ({}): was a task started twice? Another run needs another name behind the address",
                     taken, applicant_.where.job, applicant_.where.text));
-  waiting_for_ = fmt::format("{}; its place is free {} s after it was killed", taken, kLeaseSeconds);
+  waiting_for_ = fmt::format("{}: {} (a killed task's place is free {} s later)", place, taken, kLeaseSeconds);
   return std::nullopt;
 }
 
 absl::StatusOr<std::optional<uint32_t>> Claimant::choose_any(const Roster& roster, uint32_t limit) {
   const std::optional<uint32_t> free = roster.first_free(applicant_.job, limit);
   if (free) return free;
-  return wait_for_predecessor(fmt::format("there are {} {} tasks already", limit, applicant_.job));
+  return wait_for_predecessor(fmt::format("a free place of a {}", applicant_.job),
+                              fmt::format("there are {} {} tasks already", limit, applicant_.job));
 }
 
 absl::StatusOr<std::optional<uint32_t>> Claimant::choose(const Roster& roster, const Sizes& sizes) {
@@ -69,7 +71,9 @@ absl::StatusOr<std::optional<uint32_t>> Claimant::choose(const Roster& roster, c
                                                   applicant_.where.job, applicant_.job, limit - 1));
   const Roster::Member* const there = roster.find({applicant_.job, *applicant_.index});
   if (there == nullptr) return applicant_.index;
-  return wait_for_predecessor(fmt::format("{}/{} is running already, at {}", applicant_.job, *applicant_.index,
+  const std::string place = fmt::format("{}/{}", applicant_.job, *applicant_.index);
+  return wait_for_predecessor(fmt::format("the place of {}", place),
+                              fmt::format("{} is running already, at {}", place,
                                           there->card ? there->card->address : "an address that cannot be read"));
 }
 

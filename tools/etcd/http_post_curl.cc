@@ -71,6 +71,8 @@ absl::Status CurlPost::explain(CURLcode code, const Body& answer) const {
     case CURLE_HTTP2:
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
+      return absl::FailedPreconditionError(
+          fmt::format("{} (the file of the authority that signed it goes into ETCDCTL_CACERT)", why));
     case CURLE_SSL_CERTPROBLEM:
     case CURLE_SSL_CONNECT_ERROR:
       return absl::FailedPreconditionError(why);

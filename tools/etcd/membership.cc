@@ -17,6 +17,16 @@ absl::StatusOr<std::unique_ptr<Etcd>> open_etcd(const RendezvousUrl& where) {
   return std::make_unique<Etcd>(where.endpoints, *std::move(http));
 }
 
+absl::StatusOr<std::string> address_in(const Roster& roster, const RendezvousUrl& where, uint32_t index) {
+  const Roster::Member* const there = roster.find({"ps", index});
+  const std::string address = there != nullptr && there->card ? there->card->address : "";
+  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  if (parsed.ok() && ps::to_string(*parsed) == address) return address;
+  // Without a port it does not listen yet.
+  return absl::NotFoundError(
+      fmt::format("ps/{} is not registered at {}{}", index, where.text, there == nullptr ? "" : " with its port"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const Applicant& applicant) {
@@ -38,20 +48,13 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const Applicant& ap
 void Membership::publish(uint16_t port) { keeper_->say_address(ps::to_string({.host = host_, .port = port})); }
 
 absl::StatusOr<std::string> Membership::look_up(uint32_t index) {
-  const ps::TaskId task{"ps", index};
-  const absl::StatusOr<Etcd::Listing> listing = etcd_->list({.key = key_of(where_.job, task)});
+  const absl::StatusOr<Etcd::Listing> listing = etcd_->list({.key = key_of(where_.job, {"ps", index})});
   if (!listing.ok()) {
     if (!known_[index].last.empty()) return known_[index].last;
     return absl::UnavailableError(listing.status().message());
   }
-  const Roster roster(where_.job, *listing);
-  const Roster::Member* const there = roster.find(task);
-  const std::string address = there != nullptr && there->card ? there->card->address : "";
-  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
-  if (!parsed.ok() || ps::to_string(*parsed) != address)  // no port: it does not listen yet
-    return absl::NotFoundError(
-        fmt::format("ps/{} is not registered at {}{}", index, where_.text, there == nullptr ? "" : " with its port"));
-  known_[index].last = address;
+  absl::StatusOr<std::string> address = address_in(Roster(where_.job, *listing), where_, index);
+  if (address.ok()) known_[index].last = *address;
   return address;
 }
 
@@ -61,6 +64,22 @@ absl::StatusOr<std::string> Membership::ps_address(uint32_t index) {
   known.answer = look_up(index);
   known.asked = Clock::now();
   return known.answer;
+}
+
+absl::StatusOr<std::vector<std::string>> find_ps(const RendezvousUrl& where) {
+  const absl::StatusOr<std::unique_ptr<Etcd>> etcd = open_etcd(where);
+  if (!etcd.ok()) return etcd.status();
+  const absl::StatusOr<Etcd::Listing> listing = (*etcd)->list({.key = prefix_of(where.job), .below = true});
+  if (!listing.ok()) return listing.status();
+  const Roster roster(where.job, *listing);
+  const Roster::Member* const anybody = roster.first_with_sizes();
+  std::vector<std::string> addresses;
+  for (uint32_t i = 0; i < (anybody == nullptr ? 1 : anybody->card->sizes.ps); ++i) {
+    absl::StatusOr<std::string> address = address_in(roster, where, i);
+    if (!address.ok()) return address.status();
+    addresses.push_back(*std::move(address));
+  }
+  return addresses;
 }
 
 }  // namespace gradrail::tools

@@ -65,4 +65,8 @@ class Membership {
   std::unique_ptr<LeaseKeeper> keeper_;
 };
 
+/// Where the ps tasks of a job are, for whoever is none of its tasks, by task index. Errors  NOT_FOUND: a ps is not
+/// registered; names it. As Etcd.
+absl::StatusOr<std::vector<std::string>> find_ps(const RendezvousUrl& where);
+
 }  // namespace gradrail::tools

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/cluster_spec.h"
+#include "tools/etcd/membership.h"
 #include "tools/monitoring/top_table.h"
 #include "worker/control_link.h"
 
@@ -117,9 +118,16 @@ std::vector<PsAnswer> ask(Watched& watched, bool dump) {
   return answers;
 }
 
+bool is_rendezvous(const TopFlags& flags) { return flags.cluster.find("://") != std::string::npos; }
+
 absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
   if (flags.cluster.empty() == flags.ps_hosts.empty())
-    return absl::InvalidArgumentError("top: name the cluster: a file, as for train --cluster, or --ps_hosts");
+    return absl::InvalidArgumentError(
+        "top: name the cluster: a file, as for train --cluster, or --ps_hosts, or etcd://…");
+  if (is_rendezvous(flags)) {
+    const absl::StatusOr<RendezvousUrl> where = parse_rendezvous(flags.cluster);
+    return where.ok() ? find_ps(*where) : where.status();
+  }
   const absl::StatusOr<ps::ClusterSpec> cluster =
       flags.cluster.empty() ? ps::cluster_from_hosts(flags.ps_hosts, "none:1") : ps::read_cluster_file(flags.cluster);
   if (!cluster.ok()) return cluster.status();
@@ -140,6 +148,12 @@ absl::StatusOr<Watched> watch(const TopFlags& flags) {
   return watched;
 }
 
+/// A ps may have moved; while nobody says where, it is where it was.
+void follow(Watched& watched, const TopFlags& flags) {
+  absl::StatusOr<Watched> now = watch(flags);
+  if (now.ok() && now->addresses != watched.addresses) watched = *std::move(now);
+}
+
 absl::Status show_once(Watched& watched, bool dump) {
   const std::vector<PsAnswer> before = ask(watched, dump);
   std::this_thread::sleep_for(kBetweenTwo);
@@ -150,14 +164,16 @@ absl::Status show_once(Watched& watched, bool dump) {
   return any ? absl::OkStatus() : absl::UnavailableError("top: not one parameter server answered");
 }
 
-void show_until_told(Watched& watched, bool dump) {
+void show_until_told(Watched& watched, const TopFlags& flags) {
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   Screen screen;
   std::vector<PsAnswer> before;
+  bool dump = flags.dump;
   do {
+    if (is_rendezvous(flags)) follow(watched, flags);
     std::vector<PsAnswer> answers = ask(watched, std::exchange(dump, false));
     const std::time_t now = std::time(nullptr);
     char clock[16];
@@ -173,7 +189,8 @@ void show_until_told(Watched& watched, bool dump) {
 }  // namespace
 
 void add_top_flags(CLI::App& command, TopFlags& flags) {
-  command.add_option("cluster", flags.cluster, "JSON file of the cluster, as for train --cluster");
+  command.add_option("cluster", flags.cluster,
+                     "JSON file of the cluster, as for train --cluster; or train's --rendezvous");
   command.add_option("--ps_hosts,--ps-hosts", flags.ps_hosts, "comma-separated host:port list, instead of a file");
   add_security_flags(command, flags.security);
   command.add_flag("--once", flags.once, "print one table and end");
@@ -186,7 +203,7 @@ absl::Status run_top(const TopFlags& flags) {
   if (flags.once) return show_once(*watched, flags.dump);
   if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)
     return absl::FailedPreconditionError("top: this is no terminal: --once prints one table");
-  show_until_told(*watched, flags.dump);
+  show_until_told(*watched, flags);
   return absl::OkStatus();
 }
 
