@@ -68,8 +68,8 @@ struct ClientOptions {
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to come up
   /// How long a ps that was lost is waited for, to be started again; zero: not at all.
   Duration rejoin_timeout = Duration::zero();
-  /// Where a ps task is now, asked before each try to reach it: it may come up, and come back, anywhere. An error says
-  /// why that is not known, and is waited out. Empty: where the cluster says.
+  /// Where a ps task is now, asked before each try to reach it: it may come up, and come back, anywhere. NOT_FOUND
+  /// and UNAVAILABLE say why that is not known, and are waited out. Empty: where the cluster says.
   std::function<absl::StatusOr<std::string>(uint32_t ps_index)> ps_address = {};
   std::function<void(const std::string&)> notice;  ///< told every 10 s for whom this worker waits
   DeviceMemory device;                             ///< where variables are at home

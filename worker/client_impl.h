@@ -68,6 +68,7 @@ class Client::Impl {
   // client_join.cc
   absl::Status allocate();
   absl::Status join_cluster(TimePoint deadline);
+  absl::StatusOr<std::string> address_now(uint32_t ps_index) const;
   absl::Status describe_all(TimePoint deadline);
   absl::Status join_all(TimePoint deadline);
   ps::proto::JoinRequest join_request(uint32_t first_shard) const;

@@ -80,12 +80,18 @@ absl::Status Client::Impl::allocate() {
   return open_gpu();
 }
 
+absl::StatusOr<std::string> Client::Impl::address_now(uint32_t ps_index) const {
+  absl::StatusOr<std::string> address = options_.ps_address(ps_index);
+  if (address.ok()) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, *address));
+  return address;
+}
+
 absl::Status Client::Impl::describe_all(TimePoint deadline) {
   const std::string host_id = transport::host_id();
   uint32_t shard_count = 0;
   for (uint32_t i = 0; i < options_.cluster.ps.size(); ++i) {
     Whereabouts where;
-    if (options_.ps_address) where = [this, i] { return options_.ps_address(i); };
+    if (options_.ps_address) where = [this, i] { return address_now(i); };
     controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], credentials_, options_.security.secret,
                                                       options_.notice, options_.stop, where));
     const absl::StatusOr<ps::proto::DescribeReply> reply = controls_[i]->describe(deadline);

@@ -138,7 +138,12 @@ void ControlLink::reopen() {
 grpc::Status ControlLink::look_up() {
   if (!where_) return grpc::Status::OK;
   const absl::StatusOr<std::string> found = where_();
-  if (!found.ok()) return {grpc::StatusCode::UNAVAILABLE, std::string(message_of(found.status()))};
+  if (!found.ok()) {
+    // Somebody may soon know; what cannot be used stays so.
+    const bool final = !absl::IsNotFound(found.status()) && !absl::IsUnavailable(found.status());
+    return {final ? grpc::StatusCode::FAILED_PRECONDITION : grpc::StatusCode::UNAVAILABLE,
+            std::string(message_of(found.status()))};
+  }
   if (*found == address_) return grpc::Status::OK;
   address_ = *found;
   name_ = name_at(ps_index_, address_);

@@ -20,7 +20,7 @@ namespace gradrail::worker {
 
 /// Tells people what is waited for: after a second, then every 10 s.
 using Notice = std::function<void(const std::string&)>;
-/// Where a ps task is now. Errors say why nobody knows.
+/// Where a ps task is now. Errors  NOT_FOUND, UNAVAILABLE: nobody knows yet, and why. Others are final.
 using Whereabouts = std::function<absl::StatusOr<std::string>()>;
 
 /// A worker's side of the control plane towards one ps task.

@@ -41,6 +41,10 @@ class Etcd:
     def __init__(self, folder, tls=()):
         if shutil.which("etcd") is None:
             cluster.skip("no etcd (etcd-server)")
+        top = subprocess.run([cluster.binary(), "top", "etcd://127.0.0.1:1/job", "--once"], capture_output=True, text=True,
+                             timeout=cluster.START)
+        if "built without libcurl" in top.stderr:
+            cluster.skip("built without libcurl")
         self.folder, self.tls = folder, tls
         self.port, self.peer_port = cluster.free_ports(2)
         self.process = None

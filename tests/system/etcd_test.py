@@ -55,6 +55,16 @@ class Small(etcd.EtcdTest):
         for worker in workers:
             self.assert_ends(worker, cluster.GOOD)
 
+    def test_with_the_secret_of_the_job(self):
+        for name in ("ours", "theirs"):
+            (self.folder / name).write_text(name * 10)
+            (self.folder / name).chmod(0o600)
+        tasks = [self.task(job, "--secret-file", self.folder / "ours", *SIZES) for job in ("ps", "worker", "worker")]
+        stranger = self.task("worker", "--secret-file", self.folder / "theirs", "--task_index", "7")
+        self.assert_ends(stranger, lambda code: code != 0, says=["secret"])
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+
     def test_one_endpoint_is_enough(self):
         nobody, = cluster.free_ports(1)
         hung = socket.create_server(("127.0.0.1", 0))  # takes connections and never answers
