@@ -90,6 +90,7 @@ TEST_F(ClaimTest, ALeaseThatEndedBeforeTheClaimIsReplaced) {
 
 TEST_F(ClaimTest, ManyAtOnceGetAPlaceEach) {
   std::vector<std::future<absl::StatusOr<Claim>>> claims;
+  claims.reserve(64);
   for (int i = 0; i < 64; ++i)
     claims.push_back(std::async(std::launch::async, [&] { return claim(applicant("worker")); }));
   std::set<uint32_t> places;
