@@ -69,6 +69,15 @@ class Standby(cluster.ClusterTest):
                 made = int(workers[0].wait_for(r"^Global-Step: (\d+)").group(1))
                 self.assertEqual(made, 2 * EPOCHS * BATCHES, workers[0].transcript())
 
+    def test_with_a_secret(self):
+        secret = self.folder / "secret"
+        secret.write_text("a secret of this job, long enough\n")
+        secret.chmod(0o600)
+        (ps, standby), workers = self.start("--mode", "sync", "--secret-file", secret, epochs=2 * EPOCHS)
+        self.kill(ps, workers[0], 0)
+        self.assert_went_on(workers[0])
+        self.assert_all_end(*workers, standby)
+
     def test_several_shards_on_several_tasks(self):
         flags = ("--mode", "sync", "--shards", 2, "--bucket_kib", 16)
         servers, workers = self.start(*flags, ps=4)
