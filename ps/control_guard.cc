@@ -86,4 +86,13 @@ grpc::Status ControlGuard::Trace(grpc::ServerContext* context, grpc::ServerReade
   });
 }
 
+grpc::Status ControlGuard::Mirror(grpc::ServerContext* context, grpc::ServerReader<proto::Part>* parts,
+                                  proto::MirrorReply* reply) {
+  return let_through(context, "Mirror", [&] {
+    proto::MirrorRequest request;
+    const absl::Status read = read_parts(*parts, request);
+    return read.ok() ? service_.Mirror(context, &request, reply) : to_grpc(read);
+  });
+}
+
 }  // namespace gradrail::ps

@@ -24,6 +24,7 @@ class ControlGuard final : public proto::Control::Service {
                                  proto::CheckpointOutcomeReply*) override;
   grpc::Status Leave(grpc::ServerContext*, const proto::LeaveRequest*, proto::LeaveReply*) override;
   grpc::Status Trace(grpc::ServerContext*, grpc::ServerReader<proto::Part>*, proto::TraceReply*) override;
+  grpc::Status Mirror(grpc::ServerContext*, grpc::ServerReader<proto::Part>*, proto::MirrorReply*) override;
 
  private:
   absl::Status check(const grpc::ServerContext& context, std::string_view method);

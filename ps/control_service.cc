@@ -39,6 +39,7 @@ ControlService::ControlService(Server::Options options, std::string checkpoint_f
       process_(random_bits()),
       shards_(shards),
       writer_(options_.checkpoint_dir),
+      stands_by_(!options_.standby_of.empty()),
       coordinator_({.worker_names = options_.worker_names,
                     .silence_limit = options_.silence_limit,
                     .min_workers = options_.min_workers,
@@ -54,6 +55,7 @@ grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::Describ
   reply->set_checkpoint_folder(checkpoint_folder_);
   reply->set_on_gpu(options_.device != "host");
   reply->set_process(process_);
+  reply->set_standby(stands_by_ || !still_serves().ok());
   for (const Shard::Endpoint& endpoint : shards_[0]->endpoints()) {
     proto::DescribeReply::Transport* transport = reply->add_transports();
     transport->set_name(endpoint.transport);
@@ -78,10 +80,13 @@ grpc::Status ControlService::Join(grpc::ServerContext*, const proto::JoinRequest
 
 absl::Status ControlService::join(const proto::JoinRequest& request, proto::JoinReply& reply) {
   GRADRAIL_RETURN_IF_ERROR(check_version(request.protocol_version()));
+  GRADRAIL_RETURN_IF_ERROR(still_serves());
   std::lock_guard setup_lock(setup_mutex_);
+  if (stands_by_ || request.has_take_over()) GRADRAIL_RETURN_IF_ERROR(take_over(request));
   GRADRAIL_RETURN_IF_ERROR(agree(request));
   const absl::StatusOr<std::string> token = admit(request);
   if (!token.ok()) return token.status();
+  if (request.has_take_over()) resume(request);
   bool initialised = true;
   uint64_t next_step = UINT64_MAX;
   for (const auto& shard : shards_) {
@@ -101,15 +106,7 @@ absl::Status ControlService::join(const proto::JoinRequest& request, proto::Join
   reply.set_token(*token);
   reply.set_saves_checkpoints(!options_.checkpoint_dir.empty());
   *reply.mutable_began_from() = began_from_;
-  for (const auto& shard : shards_) {
-    proto::JoinReply::Shard* described = reply.add_shards();
-    for (const Shard::Endpoint& endpoint : shard->endpoints()) {
-      if (!endpoint.refused.empty()) continue;
-      proto::JoinReply::Endpoint* message = described->add_endpoints();
-      message->set_transport(endpoint.transport);
-      message->set_address(endpoint.address);
-    }
-  }
+  describe_shards(*reply.mutable_shards());
   return absl::OkStatus();
 }
 
@@ -216,12 +213,18 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
                              ? request.run_base()
                              // Nothing was saved: versions begin anew, and the run goes on where the first to come was.
                              : -static_cast<int64_t>(request.position())};
+  std::lock_guard lock(mutex_);
+  set_up_by_.set_generation(set_up_by_.generation() + 1);
+  *set_up_by_.mutable_agreed() = request;
+  set_up_by_.set_run_base(agreed_->run_base);
+  *set_up_by_.mutable_began_from() = began_from_;
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> ControlService::restore(const proto::JoinRequest& request,
                                                                               const Schema& schema,
                                                                               const Training& training) {
+  if (stands_by_) return nullptr;  // its primary sends what there is
   const std::string& folder = options_.checkpoint_dir;
   const proto::BeganFrom& others = request.begin_from();
   if (folder.empty() || (request.has_begin_from() && !others.has_global_step())) return nullptr;
@@ -254,6 +257,7 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
   for (const auto& shard : shards_) {
     GRADRAIL_RETURN_IF_ERROR(shard->admit(member.task_index(), member.incarnation(), key));
   }
+  if (standby_ != nullptr) standby_->settle();  // else nobody there would wait for it
   return token;
 }
 
@@ -267,6 +271,7 @@ grpc::Status ControlService::Barrier(grpc::ServerContext* context, const proto::
     return to_grpc(live);
   }
   while (true) {
+    if (const absl::Status serves = still_serves(); !serves.ok()) return to_grpc(serves);
     if (!coordinator_.aborted().empty()) return to_grpc(absl::AbortedError(coordinator_.aborted()));
     reply->set_complete(coordinator_.enter_barrier(request->name(), request->generation(), request->live_only(),
                                                    member.task_index(), member.incarnation()));
@@ -287,6 +292,7 @@ grpc::Status ControlService::Heartbeat(grpc::ServerContext*,
   std::optional<proto::Member> member;
   while (stream->Read(&ping)) {
     member = ping.member();
+    if (const absl::Status serves = still_serves(); !serves.ok()) return to_grpc(serves);
     proto::Notice notice;
     {
       std::lock_guard lock(mutex_);
@@ -339,6 +345,7 @@ absl::StatusOr<proto::StatsReply> ControlService::gather_stats() {
   reports_.add_to(reply, Clock::now());
   for (proto::StatsReply::Worker& worker : *reply.mutable_workers())
     worker.set_name(coordinator_.name_of(worker.task_index()));
+  if (standby_ != nullptr) reply.set_standby(standby_->state());
   reply.set_shard_count(static_cast<uint32_t>(shards_.size()));
   return reply;
 }
@@ -378,6 +385,7 @@ grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveReque
   }
   changed_.notify_all();
   for (const auto& shard : shards_) shard->dismiss(member.task_index(), member.incarnation());
+  if (standby_ != nullptr) standby_->settle();
   losses_changed_.notify_all();
   return grpc::Status::OK;
 }
@@ -449,6 +457,7 @@ void ControlService::housekeep(Duration patience) {
     losses.swap(losses_);
     failure.swap(failure_);
   }
+  if (failure.empty()) failure = why_deserted();
   if (!failure.empty()) {
     {
       std::lock_guard lock(mutex_);
@@ -471,6 +480,7 @@ void ControlService::housekeep(Duration patience) {
 
 bool ControlService::finished() {
   std::lock_guard lock(mutex_);
+  if (stands_by_) return primary_is_over_ || !coordinator_.aborted().empty();
   return coordinator_.finished();
 }
 
@@ -480,6 +490,7 @@ std::string ControlService::aborted() {
 }
 
 std::vector<std::string> ControlService::never_joined() {
+  if (stands_by_) return {};
   std::lock_guard lock(mutex_);
   return coordinator_.never_joined();
 }

@@ -14,6 +14,7 @@
 #include "ps/checkpoint_writer.h"
 #include "ps/control.grpc.pb.h"
 #include "ps/coordinator.h"
+#include "ps/replica_link.h"
 #include "ps/server.h"
 #include "ps/shard.h"
 #include "ps/training.h"
@@ -40,6 +41,17 @@ class ControlService {
                                  proto::CheckpointOutcomeReply*);
   grpc::Status Leave(grpc::ServerContext*, const proto::LeaveRequest*, proto::LeaveReply*);
   grpc::Status Trace(grpc::ServerContext*, const proto::TraceRequest*, proto::TraceReply*);
+
+  grpc::Status Mirror(grpc::ServerContext*, const proto::MirrorRequest*, proto::MirrorReply*);
+
+  /// The standby of this task is told from now on. To be called once, when there are shards.
+  absl::Status start_mirroring();
+  /// From a shard's thread: how its standby is doing (Shard::Options::on_replica).
+  void report_replica(const std::string& cause);
+  /// The run is over: the standby hears of it.
+  void end_mirroring();
+  /// Before the shards end.
+  void stop_mirroring();
 
   /// From a shard's thread; never blocks on anything but the queue's mutex.
   void report_loss(WorkerIndex worker, uint64_t incarnation, const std::string& cause);
@@ -75,9 +87,20 @@ class ControlService {
   absl::Status save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply);
   void declare_lost(const Loss& loss);
 
+  // control_replica.cc
+  proto::MirrorRequest mirrored();
+  absl::Status take_mirrored(const proto::MirrorRequest& request, proto::MirrorReply& reply);
+  absl::Status take_over(const proto::JoinRequest& request);
+  void resume(const proto::JoinRequest& request);
+  std::string why_deserted();
+  void describe_shards(google::protobuf::RepeatedPtrField<proto::JoinReply::Shard>& shards) const;
+  void be_replaced(const std::string& cause);
+  /// UNAVAILABLE: this task's workers are to go to its standby.
+  absl::Status still_serves() const;
+
   const Server::Options options_;
   const std::string checkpoint_folder_;
-  const uint64_t process_;
+  std::atomic<uint64_t> process_;  ///< of whom this task goes on for, once it has taken over
   std::vector<std::unique_ptr<Shard>>& shards_;
   CheckpointWriter writer_;
 
@@ -94,17 +117,28 @@ class ControlService {
   proto::BeganFrom began_from_;     ///< under setup_mutex_
   std::set<uint64_t> past_groups_;  ///< under setup_mutex_: that have been left
 
+  std::atomic<bool> was_replaced_ = false;  ///< the standby of this task has taken over
+  std::atomic<bool> stands_by_;             ///< this task is a standby, and has not taken over
+  bool took_over_ = false;                  ///< under setup_mutex_
+  proto::MirrorRequest primary_;            ///< under setup_mutex_: what it said last
+  std::string primary_token_;               ///< under setup_mutex_
+
   std::mutex mutex_;
   std::condition_variable changed_;
   Coordinator coordinator_;                         ///< under mutex_
   WorkerReports reports_;                           ///< under mutex_
   std::map<WorkerIndex, proto::TaskMarks> traces_;  ///< under mutex_: handed in for the chief
+  proto::MirrorRequest set_up_by_;                  ///< under mutex_: generation, agreed, run_base and began_from
+  TimePoint primary_heard_;                         ///< under mutex_
+  bool primary_is_over_ = false;                    ///< under mutex_
   uint64_t refused_incarnation_ = 0;                ///< of the join refused last, under mutex_
 
   std::mutex losses_mutex_;
   std::condition_variable losses_changed_;
   std::deque<Loss> losses_;  ///< under losses_mutex_
   std::string failure_;      ///< under losses_mutex_: of the first shard that had one
+
+  std::unique_ptr<ReplicaLink> standby_;  ///< null: this task has none
 
   std::atomic<uint64_t> dumps_ = 0;
   std::atomic<Duration::rep> saved_at_ = 0;  ///< of Clock; 0: no checkpoint was written

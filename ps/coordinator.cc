@@ -108,6 +108,31 @@ std::vector<Coordinator::Member> Coordinator::live() const {
   return members;
 }
 
+std::vector<Coordinator::Known> Coordinator::everybody() const {
+  std::vector<Known> all;
+  for (const auto& [index, worker] : workers_) {
+    const bool gone = worker.phase != Phase::live;
+    all.push_back({.worker = index,
+                   .incarnation = worker.incarnation,
+                   .name = worker.name,
+                   .gone = !gone                                                 ? ""
+                           : worker.phase == Phase::left || worker.cause.empty() ? kLeft
+                                                                                 : worker.cause});
+  }
+  return all;
+}
+
+void Coordinator::restore(const std::vector<Known>& everybody, TimePoint now) {
+  for (const Known& known : everybody) {
+    join(known.worker, known.incarnation, known.name, now).IgnoreError();
+    if (known.gone == kLeft) {
+      leave(known.worker, known.incarnation);
+    } else if (!known.gone.empty()) {
+      lost(known.worker, known.incarnation, known.gone, now);
+    }
+  }
+}
+
 std::vector<WorkerIndex> Coordinator::missing_at(const std::string& name, uint64_t generation, bool live_only) const {
   std::vector<WorkerIndex> missing;
   for (const auto& [index, worker] : workers_) {

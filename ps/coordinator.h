@@ -57,6 +57,18 @@ class Coordinator {
     uint64_t incarnation = 0;
   };
   std::vector<Member> live() const;
+
+  /// Everybody who has ever been here, for a standby; it brings them back by restore().
+  struct Known {
+    WorkerIndex worker = 0;
+    uint64_t incarnation = 0;
+    std::string name;
+    std::string gone;  ///< "": live; kLeft; else why it was lost
+  };
+  static constexpr const char* kLeft = "left";
+  std::vector<Known> everybody() const;
+  void restore(const std::vector<Known>& everybody, TimePoint now);
+
   /// Live members unheard of for longer than the limit; the caller declares them lost.
   std::vector<Member> silent(TimePoint now) const;
 

@@ -55,12 +55,12 @@ class HostStore final : public ParameterStore {
     return absl::OkStatus();
   }
 
-  absl::Status copy_state(int vector, absl::Span<float> to) override {
-    std::copy(state_[vector].begin(), state_[vector].end(), to.begin());
+  absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) override {
+    std::copy_n(state_[vector].begin() + static_cast<ptrdiff_t>(offset), to.size(), to.begin());
     return absl::OkStatus();
   }
-  absl::Status set_state(int vector, absl::Span<const float> values) override {
-    std::copy(values.begin(), values.end(), state_[vector].begin());
+  absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) override {
+    std::copy(values.begin(), values.end(), state_[vector].begin() + static_cast<ptrdiff_t>(offset));
     return absl::OkStatus();
   }
 

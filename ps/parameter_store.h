@@ -85,9 +85,9 @@ class ParameterStore {
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                               absl::Span<float* const> targets, uint64_t update_index) = 0;
 
-  /// All of one state vector, for checkpoints.
-  virtual absl::Status copy_state(int vector, absl::Span<float> to) = 0;
-  virtual absl::Status set_state(int vector, absl::Span<const float> values) = 0;
+  /// A run of one state vector, for checkpoints and standbys.
+  virtual absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) = 0;
+  virtual absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) = 0;
 
   /// For makers of stores: zeroed, shown to `place` before it is touched.
   static absl::StatusOr<SharedMemory> allocate_parameters(size_t count, const MemoryPlacer& place);

@@ -79,7 +79,7 @@ class DeviceStore final : public ParameterStore {
     for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
     copy_pin_ = pin(ParameterStore::parameters());
     const std::vector<float> zeros(count_, 0.0f);
-    for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(set_state(i, zeros));
+    for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(set_state(i, 0, zeros));
     return set(0, zeros);
   }
 
@@ -203,14 +203,14 @@ class DeviceStore final : public ParameterStore {
     return absl::OkStatus();
   }
 
-  absl::Status copy_state(int vector, absl::Span<float> to) override {
+  absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) override {
     if (to.empty()) return absl::OkStatus();
-    return device_->wait(device_->download(to.data(), state_[vector]->data(), to.size() * sizeof(float)));
+    return device_->wait(device_->download(to.data(), state_[vector]->as<float>() + offset, to.size() * sizeof(float)));
   }
 
-  absl::Status set_state(int vector, absl::Span<const float> values) override {
-    if (count_ == 0) return absl::OkStatus();
-    device_->upload(state_[vector]->data(), values.data(), values.size() * sizeof(float));
+  absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) override {
+    if (values.empty()) return absl::OkStatus();
+    device_->upload(state_[vector]->as<float>() + offset, values.data(), values.size() * sizeof(float));
     return device_->finish();
   }
 

@@ -65,6 +65,24 @@ struct Action {
 };
 using Actions = std::vector<Action>;
 
+/// What somebody who goes on in place of a shard must know of one of its buckets: which pushes are done. Those that
+/// wait are not among it; whoever is unanswered repeats them.
+struct BucketState {
+  struct Done {
+    WorkerIndex worker = 0;
+    uint64_t incarnation = 0;
+    uint64_t step = 0;
+    uint64_t staleness = 0;
+    bool dropped = false;
+    bool fresh = true;
+    bool operator==(const Done&) const = default;
+  };
+  uint64_t version = 0;
+  uint64_t floor = 0;
+  bool initialised = false;
+  std::vector<Done> done;  ///< of everybody who was ever a member, the last incarnation; ascending
+};
+
 /// The decisions of one shard: what is applied, when, and who is answered. Pure: no thread, clock, socket or random
 /// source; the same calls give the same actions, so that it can be simulated from a seed.
 ///
@@ -122,6 +140,11 @@ class ShardProtocol {
 
   /// Appends what follows from one arrival.
   void on_arrival(const Arrival& arrival, Actions& actions);
+
+  /// For a standby. Importing leaves membership alone: whoever takes over adds the live members again, and removes
+  /// those who have left. A bucket that is imported has nobody waiting.
+  void export_bucket(uint32_t bucket, BucketState& state) const;
+  void import_bucket(uint32_t bucket, const BucketState& state);
 
   bool initialised() const;
   uint64_t version(uint32_t bucket) const { return buckets_[bucket].version; }

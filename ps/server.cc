@@ -71,6 +71,7 @@ class Server::Impl {
 Server::Impl::~Impl() {
   if (grpc_server != nullptr) grpc_server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
   grpc_server.reset();
+  if (service != nullptr) service->stop_mirroring();
   shards.clear();  // before the service their losses are reported to
 }
 
@@ -113,6 +114,7 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
                         WorkerIndex worker, uint64_t incarnation,
                         const std::string& cause) { service->report_loss(worker, incarnation, cause); },
          .on_failed = [service = impl->service.get()](const std::string& cause) { service->report_failure(cause); },
+         .on_replica = [service = impl->service.get()](const std::string& cause) { service->report_replica(cause); },
          .make_store = *make_store,
          .marks = options.marks,
          .ablation = options.ablation});
@@ -120,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
     impl->shards.push_back(*std::move(shard));
   }
   impl->guard = std::make_unique<ControlGuard>(*impl->service, options.security.secret);
+  GRADRAIL_RETURN_IF_ERROR(impl->service->start_mirroring());
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second server on the port is not an error
   limit_strangers(builder);
@@ -158,6 +161,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop) {
     const std::vector<std::string> missing = impl_->service->never_joined();
     if (!missing.empty()) spdlog::warn("waiting for {}", fmt::join(missing, ", "));
   }
+  if (impl_->service->finished()) impl_->service->end_mirroring();
   const std::string aborted = impl_->service->aborted();
   return aborted.empty() ? absl::OkStatus() : absl::AbortedError(aborted);
 }

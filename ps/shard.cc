@@ -6,14 +6,11 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/shard_tasks.h"
 #include "transport/negotiate.h"
 
 namespace gradrail::ps {
 namespace {
-
-/// How long a shard may take to answer the control plane: it is never busy longer than one bucket's work, so that only
-/// a dead thread or a stopped process exceeds this.
-constexpr auto kTaskDeadline = std::chrono::seconds(30);
 
 /// `address` for listening: transports inside one host choose their own names.
 std::string listen_address(const transport::Transport& transport, const std::string& bind_host) {
@@ -67,23 +64,6 @@ Shard::~Shard() {
   }
 }
 
-template <typename F>
-auto Shard::on_owner(F task) -> absl::StatusOr<decltype(task())> {
-  auto promise = std::make_shared<std::promise<decltype(task())>>();  // shared: the task may outlive our patience
-  std::future<decltype(task())> result = promise->get_future();
-  {
-    std::lock_guard lock(tasks_mutex_);
-    if (stopping_) return absl::UnavailableError(fmt::format("{} is stopping", options_.name));
-    tasks_.push_back([promise, task = std::move(task)] { promise->set_value(task()); });
-    tasks_waiting_.store(true, std::memory_order_release);
-  }
-  wait_set_.wake();
-  if (result.wait_for(kTaskDeadline) != std::future_status::ready) {
-    return absl::DeadlineExceededError(fmt::format("{} does not answer", options_.name));
-  }
-  return result.get();
-}
-
 void Shard::run_tasks() {
   std::vector<std::function<void()>> tasks;
   {
@@ -96,7 +76,8 @@ void Shard::run_tasks() {
 
 Duration Shard::patience() const {
   // Something waits for room or for a mapping: look again soon. Nothing does: only tasks and arrivals wake us.
-  return unsettled_ > 0 ? Duration(std::chrono::milliseconds(1)) : Duration(std::chrono::seconds(1));
+  return unsettled_ > 0 || replica_in_need_ ? Duration(std::chrono::milliseconds(1))
+                                            : Duration(std::chrono::seconds(1));
 }
 
 void Shard::run() {
@@ -112,6 +93,7 @@ void Shard::run() {
     if (count > 0 && recorder_.is_on()) noticed_at_ = Clock::now();
     for (size_t i = 0; i < count; ++i) handle(completions[i]);
     if (tasks_waiting_.load(std::memory_order_acquire)) run_tasks();
+    if (replica_ != nullptr) watch_replica();
     if (unsettled_ > 0 || !absent_.empty()) housekeeping();
   }
 }
@@ -121,6 +103,9 @@ absl::Status Shard::set_up(Setup setup) {
     // Again when the first worker's set-up failed at another shard, or everybody begins again: nobody is admitted here.
     GRADRAIL_CHECK(admitted_.empty());
     drop_all_greeted();
+    replica_.reset();
+    replica_unsure_ = was_level_ = false;
+    held_.clear();
     parameters_regions_.clear();
     gpu_regions_.clear();
     is_set_up_ = false;
@@ -145,7 +130,7 @@ absl::Status Shard::set_up(Setup setup) {
       };
       GRADRAIL_RETURN_IF_ERROR(store_->set(0, part(saved.parameters)));
       for (size_t i = 0; i < saved.state.size(); ++i) {
-        GRADRAIL_RETURN_IF_ERROR(store_->set_state(static_cast<int>(i), part(saved.state[i])));
+        GRADRAIL_RETURN_IF_ERROR(store_->set_state(static_cast<int>(i), 0, part(saved.state[i])));
       }
     }
     protocol_ = std::make_unique<ShardProtocol>(setup_.mode, bucket_count(), setup_.restored != nullptr, version);
@@ -262,7 +247,7 @@ absl::Status Shard::take_snapshot(Checkpoint& copy) {
   copy.state.resize(static_cast<size_t>(state_vectors(setup_.optimizer.kind)));
   for (size_t i = 0; i < copy.state.size(); ++i) {
     copy.state[i].resize(range().count);
-    GRADRAIL_RETURN_IF_ERROR(store_->copy_state(static_cast<int>(i), absl::MakeSpan(copy.state[i])));
+    GRADRAIL_RETURN_IF_ERROR(store_->copy_state(static_cast<int>(i), 0, absl::MakeSpan(copy.state[i])));
   }
   copy.header = {.optimizer = setup_.optimizer,
                  .range = range(),

@@ -20,6 +20,7 @@
 #include "ps/optimizer.h"
 #include "ps/parameter_store.h"
 #include "ps/protocol.h"
+#include "ps/replica_sender.h"
 #include "ps/shard_map.h"
 #include "ps/shard_peer.h"
 #include "transport/context.h"
@@ -30,7 +31,8 @@ namespace gradrail::ps {
 
 namespace proto {
 class Hello;
-}
+class ReplicaHello;
+}  // namespace proto
 
 /// One part of the parameters: one thread, its own transport contexts, nothing shared with other shards.
 /// Threads  Public functions: any thread (they hand a task to the shard's thread and wait for it), unless noted.
@@ -51,6 +53,8 @@ class Shard {
     /// Told from the shard's thread when the parameters themselves are gone (a GPU was lost): no run goes on without
     /// them. Must not block.
     std::function<void(const std::string& cause)> on_failed;
+    /// Told from the shard's thread how its standby is doing: it is level, or (`cause`) was lost. Must not block.
+    std::function<void(const std::string& cause)> on_replica;
     StoreMaker make_store = make_host_store;  ///< called in the shard's thread
     size_t marks = 0;                         ///< room of the flight recorder
     Ablation ablation;
@@ -105,6 +109,26 @@ class Shard {
   absl::StatusOr<MemorySpan> parameters_memory();
   /// What the flight recorder has.
   absl::StatusOr<std::vector<Mark>> marks();
+  // shard_replica.cc: a standby (ps/replica_sender.h). Until it is level, and without one, answers leave at once; from
+  // then on none leaves that shows what the standby does not have, and when it is lost none at all before one of these.
+
+  /// Errors  UNAVAILABLE: none of the endpoints could be connected to; says why.
+  absl::Status replicate_to(const std::vector<Endpoint>& endpoints, const std::string& key);
+  void go_alone();
+
+  /// This shard is a standby: the one that knows this key may replicate to it.
+  absl::Status expect_primary(const std::string& key);
+  /// A member as the shard before had it.
+  struct Successor {
+    WorkerIndex worker = 0;
+    uint64_t incarnation = 0;
+    bool live = false;
+  };
+  /// Why this shard cannot go on in place of its primary: FAILED_PRECONDITION: it never was level, or somebody has seen
+  /// (`versions`, of its buckets) what it does not have. UNAVAILABLE: the primary is connected (unless `cut`).
+  absl::Status may_take_over(const std::vector<uint64_t>& versions, bool cut);
+  absl::Status take_over(const std::vector<Successor>& members);
+
   /// A copy of everything, taken between two updates, into memory of an earlier one.
   absl::StatusOr<Checkpoint> snapshot(Checkpoint memory = {});
 
@@ -173,6 +197,22 @@ class Shard {
   void apply_in_part(ElementRange where, absl::Span<const float*> gradients, absl::Span<float*> targets,
                      uint64_t version);
   void mark(Mark::Kind kind, const Action& action);
+
+  // shard_replica.cc
+  bool holds(const Action& action);
+  void release(uint32_t bucket);
+  void release_all();
+  void forget_held(WorkerIndex worker);
+  void changed(uint32_t bucket);
+  void handle_replica(transport::Completion& completion);
+  void watch_replica();
+  void lose_replica();
+  absl::Status open_replica(const Endpoint& endpoint, const std::string& key);
+  void greet_replica(ShardPeer& peer, const proto::ReplicaHello& hello);
+  absl::Status welcome_replica(ShardPeer& peer, const proto::ReplicaHello& hello);
+  void take_replica(ShardPeer& peer, uint64_t immediate);
+  void answer_replica(ShardPeer& peer);
+  ShardPeer* primary() const;
   void mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step);
 
   ElementRange range() const { return setup_.map.shard(setup_.shard_index); }
@@ -227,6 +267,18 @@ class Shard {
     std::string cause;
   };
   std::vector<Absent> absent_;
+  std::unique_ptr<ReplicaSender> replica_;  ///< to the standby
+  bool replica_in_need_ = false;            ///< it waits for room
+  bool replica_unsure_ = false;             ///< a standby that was level is lost, and may have taken over
+  bool replica_told_level_ = false;
+  uint32_t replica_capacity_ = 0;
+  struct Held {
+    Action answer;
+    uint64_t change = 0;  ///< of the bucket, that the standby must have
+  };
+  std::vector<std::vector<Held>> held_;  ///< per bucket
+  std::string primary_key_;              ///< of whom this shard is the standby; "": nobody
+  bool was_level_ = false;               ///< it has everything that its primary has answered
   size_t unsettled_ = 0;  ///< peers that are not active, or have a backlog: housekeeping() looks after them
   std::map<std::string, Stats::Path> past_paths_;
 

@@ -113,7 +113,7 @@ void Shard::run_actions() {
         apply_update(action);
         break;
       case Action::Kind::answer:
-        answer(action);
+        if (!holds(action)) answer(action);
         break;
       case Action::Kind::refuse:
         if (ShardPeer* peer = peer_of(action.worker); peer != nullptr) refuse(*peer, action.reason);
@@ -127,6 +127,7 @@ void Shard::initialise(const Action& action) {
   GRADRAIL_CHECK(chief != nullptr);
   const ElementRange where = bucket_range(action.bucket);
   must(store_->set(where.first - range().first, {gradient(*chief, action.bucket), where.count}));
+  changed(action.bucket);
 }
 
 void Shard::apply_update(const Action& action) {
@@ -138,7 +139,8 @@ void Shard::apply_update(const Action& action) {
     ShardPeer* peer = peer_of(worker);
     GRADRAIL_CHECK(peer != nullptr);  // a worker whose connection went was removed from the protocol first
     gradients.push_back(gradient(*peer, action.bucket));
-    if (peer->parameters_mapped != nullptr && targets.size() < kMaxTargets) {
+    // With a standby nothing reaches a worker's memory that the standby does not have: answer() stores it.
+    if (peer->parameters_mapped != nullptr && targets.size() < kMaxTargets && replica_ == nullptr && !replica_unsure_) {
       targets.push_back(peer->parameters_mapped + where.first);
       // What is not computed is not stored on the way either: answer() does.
       if (!(options_.ablation.no_sum && options_.ablation.no_optimizer))
@@ -151,6 +153,7 @@ void Shard::apply_update(const Action& action) {
     must(store_->update(where.first - range().first, where.count, gradients, targets, action.version));
   }
   ++updates_;
+  changed(action.bucket);
   mark(Mark::Kind::applied, action);
 }
 

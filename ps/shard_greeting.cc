@@ -42,10 +42,15 @@ void Shard::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
   proto::ToShard message;
   const bool parsed = message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   if (peer.phase == ShardPeer::Phase::greeting) {
+    if (parsed && message.has_replica_hello()) return greet_replica(peer, message.replica_hello());
     return parsed && message.has_hello() ? greet(peer, message.hello())
                                          : refuse(peer, "the first message is not a Hello");
   }
   if (parsed && message.has_ready() && peer.phase == ShardPeer::Phase::standby) return activate(peer);
+  if (parsed && message.has_replica_level() && peer.phase == ShardPeer::Phase::replica) {
+    was_level_ = true;
+    return;
+  }
   refuse(peer, "a message out of turn");
 }
 
@@ -227,6 +232,7 @@ void Shard::refuse(ShardPeer& peer, const std::string& why) {
     // Its heartbeat may beat on; without this sync would wait for gradients that can never come.
     if (options_.on_lost) options_.on_lost(peer.worker, peer.incarnation, fmt::format("it was refused: {}", why));
   }
+  if (peer.is_settled()) ++unsettled_;  // a replica
   peer.phase = ShardPeer::Phase::dismissed;
   peer.phase_deadline = Clock::now() + kFarewell;
   proto::ToWorker message;

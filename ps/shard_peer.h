@@ -10,6 +10,7 @@
 #include "ps/exchange_layout.h"
 #include "ps/parameter_store.h"
 #include "ps/protocol.h"
+#include "ps/replica_receiver.h"
 #include "transport/connection.h"
 #include "transport/registration.h"
 
@@ -26,6 +27,7 @@ struct ShardPeer {
     standby,    ///< both patterns are on their way or there: may become active
     active,     ///< exchanges
     dismissed,  ///< is going to be closed
+    replica,    ///< the shard that this one is the standby of
   };
 
   transport::Connection* connection = nullptr;
@@ -74,6 +76,11 @@ struct ShardPeer {
   std::vector<TimePoint> arrived_at;     ///< per bucket, of its last push; empty: nobody ever waits in this mode
   std::deque<uint32_t> backlog;          ///< buckets whose answer the transport could not take yet
   std::vector<bool> parameters_sent;     ///< per bucket in backlog: only the header is missing
+
+  std::unique_ptr<ReplicaReceiver> receiver;  ///< of a replica; its backlog are buckets to be answered
+
+  /// housekeeping() has nothing to do for it.
+  bool is_settled() const { return (phase == Phase::active || phase == Phase::replica) && backlog.empty(); }
 
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;

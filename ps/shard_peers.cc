@@ -29,6 +29,7 @@ void Shard::handle(transport::Completion& completion) {
     ++unsettled_;
     return challenge(accepted);
   }
+  if (replica_ != nullptr && completion.connection == replica_->connection()) return handle_replica(completion);
   auto* peer = reinterpret_cast<ShardPeer*>(completion.connection->user_data());
   switch (completion.kind) {
     case Kind::put_arrived:
@@ -36,6 +37,8 @@ void Shard::handle(transport::Completion& completion) {
         on_arrival(*peer, completion.immediate);
       } else if (peer->phase == ShardPeer::Phase::checking) {
         on_check(*peer, completion.immediate);
+      } else if (peer->phase == ShardPeer::Phase::replica) {
+        take_replica(*peer, completion.immediate);
       }
       break;
     case Kind::message:
@@ -55,6 +58,10 @@ void Shard::on_lost(ShardPeer& peer, const std::string& cause) {
                  peer.connection->describe(), peer.worker, cause);
     absent_.push_back({peer.worker, peer.incarnation, Clock::now() + kReturnDeadline, cause});
   }
+  if (peer.phase == ShardPeer::Phase::replica) {
+    spdlog::warn("{}: lost {} to the shard that this one is the standby of: {}", options_.name,
+                 peer.connection->describe(), cause);
+  }
   drop(&peer);
 }
 
@@ -66,6 +73,8 @@ void Shard::housekeeping() {
     if (peer->phase == ShardPeer::Phase::answering) answer_check(*peer);
     if (peer->phase == ShardPeer::Phase::active) {
       if (!peer->backlog.empty()) send_backlog(*peer);
+    } else if (peer->phase == ShardPeer::Phase::replica) {
+      answer_replica(*peer);
     } else if (now >= peer->phase_deadline) {
       expired.push_back(peer.get());
     }
@@ -99,6 +108,7 @@ void Shard::add_path(const ShardPeer& peer, std::map<std::string, Stats::Path>& 
 
 void Shard::retire(const ShardPeer& peer) {
   by_worker_[peer.worker] = nullptr;
+  forget_held(peer.worker);
   // What it pushed lies in slots that go with the connection; the worker repeats it when it comes back.
   protocol_->reconnect_worker(peer.worker, peer.incarnation);
 }
@@ -113,7 +123,7 @@ void Shard::retire_until(ShardPeer& peer, TimePoint deadline) {
 
 void Shard::drop(ShardPeer* peer) {
   add_path(*peer, past_paths_);
-  if (peer->phase != ShardPeer::Phase::active || !peer->backlog.empty()) --unsettled_;
+  if (!peer->is_settled()) --unsettled_;
   if (peer_of(peer->worker) == peer) retire(*peer);
   transport::Connection* connection = peer->connection;
   transport::Context& context = *contexts_[peer->context_index];

@@ -134,7 +134,9 @@ bool LocalCluster::start_ps() {
   for (uint32_t i = 0; i < options_.flags.workers; ++i)
     options_.cluster.workers.push_back(fmt::format("localhost/{}", i));
   for (uint32_t i = 0; i < options_.flags.ps; ++i) options_.cluster.ps.push_back("127.0.0.1:0");
-  for (uint32_t i = 0; i < options_.flags.ps; ++i) {
+  for (uint32_t n = 0; n < options_.flags.ps; ++n) {
+    // Standbys first: a task is told the address of its own.
+    const uint32_t i = options_.flags.replicas > 0 ? options_.flags.ps - 1 - n : n;
     int ports[2];
     if (pipe2(ports, O_CLOEXEC) != 0) return false;
     TrainOptions options = options_;
@@ -229,7 +231,8 @@ void LocalCluster::ended(Process& process, int status) {
   // run. Without a ps the others end by themselves, if they have got as far as that: who still waits to join is told.
   if (process.exit_code != kGood && !failing_) {
     failing_ = true;
-    const bool others_go_on = process.is_worker && process.exit_code >= kRetry;
+    const bool may_go = process.is_worker || options_.flags.replicas > 0;
+    const bool others_go_on = may_go && process.exit_code >= kRetry;
     if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailedWords);
   }
 }

@@ -14,6 +14,7 @@
 #include "tools/monitoring/task_monitor.h"
 #include "tools/placer.h"
 #include "tools/progress_bar.h"
+#include "tools/replicas.h"
 #include "tools/tower_devices.h"
 #include "worker/client.h"
 #include "worker/client_variables.h"
@@ -240,6 +241,8 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
        .ofi_provider = options.flags.ofi_provider,
        .worker_names = options.cluster.workers,
        .wait = wait_policy(plan, options),
+       .standby_address = standby_address(options),
+       .standby_of = standby_of(options),
        .device = options.flags.ps_device,
        .checkpoint_dir = options.flags.checkpoint_dir,
        .keep_checkpoints = options.flags.keep,
@@ -285,7 +288,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan) {
   if (!timeline.ok()) return timeline.status();
   FlightLog flight(options.flags.monitoring, fmt::format("worker/{}", options.task.index));
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
-      {.cluster = options.cluster,
+      {.cluster = without_standbys(options),
+       .standbys = standbys(options),
        .task_index = options.task.index,
        .mode = options.mode.kind,
        .mode_bound = options.mode.bound,

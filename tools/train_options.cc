@@ -11,6 +11,7 @@
 #include "ps/training.h"
 #include "tools/etcd_task.h"
 #include "tools/launched_task.h"
+#include "tools/replicas.h"
 #include "transport/negotiate.h"
 #include "transport/plugin_loader.h"
 
@@ -298,6 +299,9 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
                    "print where everything goes, and why");
   add("join_timeout_s", flags.join_timeout_s, "how long a worker waits for the parameter servers to come up");
   add("silence_limit_s", flags.silence_limit_s, "ps: a worker unheard of for so long is lost");
+  add("replicas", flags.replicas,
+      "1: the second half of the ps tasks are standbys of the first; each takes over when its task is lost, with no "
+      "step lost");
   add("rejoin_secs", flags.rejoin_secs,
       "how long a worker waits for a parameter server that was lost to be started again; 0: not at all");
   add("min_workers", flags.min_workers, "ps: the run is given up when a loss leaves fewer workers");
@@ -323,6 +327,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_numbers(flags));
   GRADRAIL_RETURN_IF_ERROR(check_cluster(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_alone(flags, options));
+  GRADRAIL_RETURN_IF_ERROR(check_replicas(options));
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_monitoring(flags.monitoring, trains_alone(options)));
   absl::StatusOr<ps::Security> security = read_security(flags.security);

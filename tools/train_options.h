@@ -68,6 +68,7 @@ struct TrainFlags {
   uint32_t silence_limit_s = 4;  ///< a worker that was stopped is noticed within 5 s
   uint32_t min_workers = 1;
   uint32_t rejoin_secs = 60;
+  uint32_t replicas = 0;
   MonitoringFlags monitoring;
   SecurityFlags security;
 

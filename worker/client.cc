@@ -21,11 +21,13 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
   request.set_generation(++barrier_generation_[name]);
   TimePoint notice_at = Clock::now() + kNoticeEvery;
   while (true) {
+    go_to_standbys();
     GRADRAIL_RETURN_IF_ERROR(failure());
     answer_dump();
     if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
     request.set_live_only(Clock::now() >= absent_until);
     const absl::StatusOr<ps::proto::BarrierReply> reply = controls_[0]->barrier(request);
+    if (outlives(reply.status())) continue;
     if (!reply.ok()) return failure().ok() ? reply.status() : failure();
     if (reply->complete()) return absl::OkStatus();
     if (Clock::now() < notice_at) continue;
@@ -36,11 +38,18 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
 
 absl::Status Client::Impl::make_no_more_steps() {
   GRADRAIL_RETURN_IF_ERROR(may_begin("make_no_more_steps"));
+  steps_are_done_ = true;  // a standby that takes over from now on hears of it
   for (const auto& control : controls_) {
     const absl::Status said = control->say_steps_are_done(member());
+    if (outlives(said)) continue;
     if (!said.ok()) return failure().ok() ? said : failure();
   }
   return absl::OkStatus();
+}
+
+absl::Status Client::Impl::begin_checkpoint() {
+  const absl::Status begun = save_->begin(member());
+  return outlives(begun) ? save_->begin(member()) : begun;
 }
 
 absl::Status Client::Impl::leave(const std::string& failed) {
@@ -49,8 +58,11 @@ absl::Status Client::Impl::leave(const std::string& failed) {
   published_.publish(stats(), Clock::now());
   absl::Status first_error;
   // The heartbeats stop after Leave: their end without it would mean that we are lost.
-  for (size_t i = 0; i < tokens_.size(); ++i)
-    first_error.Update(controls_[i]->leave(member(), failed));  // those joined
+  for (size_t i = 0; i < tokens_.size(); ++i) {  // those joined
+    absl::Status said = controls_[i]->leave(member(), failed);
+    if (failed.empty() && outlives(said)) said = controls_[i]->leave(member(), failed);
+    first_error.Update(said);
+  }
   for (const auto& control : controls_) control->stop_heartbeat();
   return first_error;
 }
@@ -92,8 +104,8 @@ void Client::Impl::fail(absl::Status cause) {
   {
     std::lock_guard lock(failure_mutex_);
     if (failure_.ok()) failure_ = std::move(cause);
+    failed_.store(true, std::memory_order_release);
   }
-  failed_.store(true, std::memory_order_release);
   wait_set_.wake();
 }
 

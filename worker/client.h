@@ -49,6 +49,7 @@ struct DeviceMemory {
 
 struct ClientOptions {
   ps::ClusterSpec cluster;
+  std::vector<std::string> standbys;        ///< "host:port" of each ps task's, in the same order; empty: there are none
   uint32_t task_index = 0;                  ///< worker 0 is the chief
   ps::ModeKind mode = ps::ModeKind::async;  ///< must be the same on all workers, as must optimizer and bucket_bytes
   uint32_t mode_bound = 0;                  ///< K of ssp:K, B of backup:B
@@ -106,11 +107,12 @@ struct ClientStats {
   };
   std::vector<PathBytes> path_bytes;
   transport::RegistrationBudget registered;
-  uint64_t moves = 0;    ///< paths lost in mid-run and replaced by another
-  uint64_t returns = 0;  ///< moves back to a better path
-  uint64_t rejoins = 0;  ///< a ps was lost, and came back
-  uint64_t redone = 0;   ///< steps of this worker that were done once more after that
-  uint64_t flushes = 0;  ///< of what network devices wrote into GPU memory, where a device asks for it
+  uint64_t moves = 0;      ///< paths lost in mid-run and replaced by another
+  uint64_t returns = 0;    ///< moves back to a better path
+  uint64_t takeovers = 0;  ///< a ps was lost, and its standby went on
+  uint64_t rejoins = 0;    ///< a ps was lost, and came back
+  uint64_t redone = 0;     ///< steps of this worker that were done once more after that
+  uint64_t flushes = 0;    ///< of what network devices wrote into GPU memory, where a device asks for it
 };
 
 /// Marks of one task, in the time of ps task 0.
@@ -132,7 +134,9 @@ struct TaskTrace {
 /// Paths    A data connection that dies while the control plane lives is replaced: by the next transport of the order
 ///          that works, or the same again; what was under way is repeated and counts once. Later the better path is
 ///          tried again, beside the one in use.
-/// Servers  A ps that was lost and is started again is waited for (rejoin_timeout): all ps tasks then begin from one
+/// Servers  A ps that was lost and has a standby is replaced by it, and nothing is lost or done twice. One that has
+/// none
+///          and is started again is waited for (rejoin_timeout): all ps tasks then begin from one
 ///          checkpoint, or, when there is none, from the chief's copy of the parameters; wait() leads back to the steps
 ///          that are to be done once more, which position() tells.
 /// Members  Workers come and go while others go on; a worker that was lost comes back by joining anew. The chief is the

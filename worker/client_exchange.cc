@@ -241,8 +241,9 @@ absl::Status Client::Impl::wait() {
     answer_dump();
     if (link_lost_) {
       const absl::Status moved = move_lost_links();
+      const uint64_t takeovers = stats_.takeovers;
       if (may_rejoin()) return rejoin();
-      GRADRAIL_RETURN_IF_ERROR(moved);
+      if (stats_.takeovers == takeovers) GRADRAIL_RETURN_IF_ERROR(moved);
     }
     if (kind_ == ps::ArrivalKind::pull && !initialised_ && is_chief()) offer_instead();
     if (!backlog_.empty()) post_backlog();
@@ -307,6 +308,7 @@ void Client::Impl::say_whom_we_wait_for() {
 }
 
 absl::Status Client::Impl::may_begin(std::string_view what) {
+  if (started_) go_to_standbys();
   GRADRAIL_RETURN_IF_ERROR(failure());
   if (!exchanging_) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{}: an exchange is under way, wait() for it first", what));

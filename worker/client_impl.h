@@ -46,7 +46,7 @@ class Client::Impl {
   absl::Status barrier(const std::string& name, TimePoint absent_until);
   absl::Status make_no_more_steps();
   bool saves_checkpoints() const { return saves_checkpoints_; }
-  absl::Status begin_checkpoint() { return save_->begin(member()); }
+  absl::Status begin_checkpoint();
   bool checkpoint_under_way() const { return save_->under_way(); }
   absl::StatusOr<std::vector<std::string>> finish_checkpoint() { return save_->finish(); }
   absl::Status leave(const std::string& failed = "");
@@ -74,6 +74,20 @@ class Client::Impl {
   ps::proto::JoinRequest join_request(uint32_t first_shard) const;
   void count_tensors(ShardLink& link);
   absl::Status connect_all(TimePoint deadline);
+
+  void watch(uint32_t ps_index);
+
+  // client_standby.cc
+  bool has_standby() const { return !options_.standbys.empty(); }
+  void lose(uint32_t ps_index, absl::Status cause);  ///< any thread: fail(), of which a standby may be the remedy
+  bool go_to_standbys();
+  bool outlives(const absl::Status& failed_call);
+  absl::Status go_to_standby(uint32_t ps_index, const absl::Status& cause);
+  absl::StatusOr<ps::proto::JoinReply> ask_to_take_over(uint32_t ps_index, ControlLink& standby);
+  std::unique_ptr<ControlLink> open_control(uint32_t ps_index, const std::string& address, const Notice& notice);
+  absl::StatusOr<ps::proto::DescribeReply> describe(uint32_t ps_index, TimePoint deadline);
+  absl::Status connect_to_standby(ShardLink& link, const ps::proto::DescribeReply& described,
+                                  const ps::proto::JoinReply::Shard& shard);
 
   // client_rejoin.cc
   bool may_rejoin();
@@ -168,7 +182,9 @@ class Client::Impl {
   std::atomic<bool> failed_ = false;
   std::atomic<uint32_t> chief_ = 0;
   std::mutex failure_mutex_;
-  absl::Status failure_;  ///< under failure_mutex_
+  absl::Status failure_;                      ///< under failure_mutex_
+  bool going_to_standbys_ = false;            ///< under failure_mutex_: whoever is lost meanwhile is not what failed
+  std::map<uint32_t, absl::Status> lost_ps_;  ///< under failure_mutex_: that may be what failed, with the cause
   PublishedStats published_;
   static constexpr uint64_t kNothingNoticed = UINT64_MAX;
   std::atomic<uint64_t> dumps_noticed_ = kNothingNoticed;  ///< of the ps' last notice
@@ -186,6 +202,7 @@ class Client::Impl {
   uint64_t step_ = 0;      ///< of the exchange under way or last done
   int64_t base_step_ = 0;  ///< where this run's steps begin
   bool rejoining_ = false;
+  bool steps_are_done_ = false;  ///< has been said
   /// async, ssp: what this worker had done when it saw a version, to know what is lost with later ones.
   struct Seen {
     uint64_t version = 0;

@@ -38,8 +38,10 @@ Client::Impl::~Impl() {
 absl::Status Client::Impl::join() {
   const TimePoint now = Clock::now();
   const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
-  for (const std::string& address : options_.cluster.ps)
-    GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
+  for (const auto* addresses : {&options_.cluster.ps, &options_.standbys}) {
+    for (const std::string& address : *addresses)
+      GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
+  }
   absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = ps::channel_credentials(options_.security);
   if (!credentials.ok()) return credentials.status();
   credentials_ = *std::move(credentials);
@@ -90,11 +92,8 @@ absl::Status Client::Impl::describe_all(TimePoint deadline) {
   const std::string host_id = transport::host_id();
   uint32_t shard_count = 0;
   for (uint32_t i = 0; i < options_.cluster.ps.size(); ++i) {
-    Whereabouts where;
-    if (options_.ps_address) where = [this, i] { return address_now(i); };
-    controls_.push_back(std::make_unique<ControlLink>(i, options_.cluster.ps[i], credentials_, options_.security.secret,
-                                                      options_.notice, options_.stop, where));
-    const absl::StatusOr<ps::proto::DescribeReply> reply = controls_[i]->describe(deadline);
+    controls_.push_back(nullptr);
+    const absl::StatusOr<ps::proto::DescribeReply> reply = describe(i, deadline);
     if (!reply.ok()) return reply.status();
     group_ = ps::with_process(group_, reply->process());
     a_shard_is_on_gpu_ = a_shard_is_on_gpu_ || reply->on_gpu();
@@ -161,27 +160,32 @@ ps::proto::JoinRequest Client::Impl::join_request(uint32_t first_shard) const {
   return request;
 }
 
+void Client::Impl::watch(uint32_t ps_index) {
+  ControlLink& control = *controls_[ps_index];
+  const bool names_the_chief = ps_index == 0;
+  control.fill_pings([this](ps::proto::Ping& ping) { report(ping); });
+  control.start_heartbeat(
+      member(), [this, ps_index](absl::Status cause) { lose(ps_index, std::move(cause)); },
+      [this, names_the_chief](const ps::proto::Notice& notice) {
+        if (names_the_chief && chief_.exchange(notice.chief()) != notice.chief()) wait_set_.wake();
+        // Whoever asks for dumps asks every ps: one of them is enough to hear it from.
+        if (names_the_chief) hear_of_dumps(notice.dumps());
+      });
+}
+
 absl::Status Client::Impl::join_all(TimePoint deadline) {
   size_t next_link = 0;
   uint64_t first_step = UINT64_MAX;
   std::optional<ps::proto::BeganFrom> began_from;  // the first task decides for all
-  for (const auto& control : controls_) {
+  for (uint32_t i = 0; i < controls_.size(); ++i) {
     ps::proto::JoinRequest request = join_request(static_cast<uint32_t>(next_link));
     if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
-    const absl::StatusOr<ps::proto::JoinReply> reply = control->join(request, deadline);
+    const absl::StatusOr<ps::proto::JoinReply> reply = controls_[i]->join(request, deadline);
     if (!reply.ok()) return reply.status();
     if (!began_from.has_value()) began_from = reply->began_from();
     began_from_nothing_ = !began_from->has_global_step();
-    const bool names_the_chief = control == controls_[0];
-    if (names_the_chief) chief_ = reply->chief();
-    control->fill_pings([this](ps::proto::Ping& ping) { report(ping); });
-    control->start_heartbeat(
-        member(), [this](absl::Status cause) { fail(std::move(cause)); },
-        [this, names_the_chief](const ps::proto::Notice& notice) {
-          if (names_the_chief && chief_.exchange(notice.chief()) != notice.chief()) wait_set_.wake();
-          // Whoever asks for dumps asks every ps: one of them is enough to hear it from.
-          if (names_the_chief) hear_of_dumps(notice.dumps());
-        });
+    if (i == 0) chief_ = reply->chief();
+    watch(i);
     base_step_ = reply->base_step();
     initialised_ = initialised_ && reply->initialised();
     first_step = std::min(first_step, reply->first_step());

@@ -19,6 +19,7 @@ bool sums(const ClientOptions& options) { return ps::Mode{.kind = options.mode}.
 }  // namespace
 
 bool Client::Impl::may_rejoin() {
+  if (go_to_standbys()) return false;
   return failed_.load(std::memory_order_acquire) && options_.rejoin_timeout > Duration::zero() && started_ &&
          !rejoining_ && absl::IsUnavailable(failure());
 }
@@ -71,6 +72,7 @@ void Client::Impl::let_go() {
   {
     std::lock_guard lock(failure_mutex_);
     failure_ = absl::OkStatus();
+    lost_ps_.clear();
     failed_.store(false, std::memory_order_release);
   }
   // Whoever was sent away by a group says so, and none is left twice.

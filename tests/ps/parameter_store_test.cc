@@ -37,7 +37,7 @@ std::vector<float> all_parameters(const ParameterStore& store) {
 
 std::vector<float> state_of(ParameterStore& store, int vector) {
   std::vector<float> values(kCount);
-  EXPECT_TRUE(store.copy_state(vector, absl::MakeSpan(values)).ok());
+  EXPECT_TRUE(store.copy_state(vector, 0, absl::MakeSpan(values)).ok());
   return values;
 }
 
@@ -96,8 +96,8 @@ INSTANTIATE_TEST_SUITE_P(All, StoreAgreement,
 TEST(DeviceStore, SetLeavesStateAndStateSurvivesARoundTrip) {
   const auto store = device_store({.kind = OptimizerKind::adam});
   const std::vector<float> m = random_values(kCount, 1), v = random_values(kCount, 2), p = random_values(kCount, 3);
-  ASSERT_TRUE(store->set_state(0, m).ok());
-  ASSERT_TRUE(store->set_state(1, v).ok());
+  ASSERT_TRUE(store->set_state(0, 0, m).ok());
+  ASSERT_TRUE(store->set_state(1, 0, v).ok());
   ASSERT_TRUE(store->set(0, p).ok());
   EXPECT_EQ(state_of(*store, 0), m);
   EXPECT_EQ(state_of(*store, 1), v);

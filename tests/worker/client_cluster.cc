@@ -32,28 +32,41 @@ Watchdog::~Watchdog() {
 
 Cluster::Cluster(const ClusterShape& shape) : transports_(shape.transports) {
   for (uint32_t i = 0; i < shape.worker_count; ++i) spec_.workers.push_back(fmt::format("127.0.0.1:{}", i + 1));
+  tasks_.resize(shape.standbys ? 2 * shape.ps_count : shape.ps_count);
+  const auto address = [&](uint32_t index) { return fmt::format("127.0.0.1:{}", tasks_[index]->server->port()); };
   for (uint32_t i = 0; i < shape.ps_count; ++i) {
-    auto task = std::make_unique<Task>();
-    absl::StatusOr<std::unique_ptr<ps::Server>> server = ps::Server::start({.task_index = i,
-                                                                            .listen_address = "127.0.0.1:0",
-                                                                            .advertised_host = "127.0.0.1",
-                                                                            .shard_count = shape.shards_per_ps,
-                                                                            .transports = shape.transports,
-                                                                            .worker_names = spec_.workers,
-                                                                            .device = shape.device,
-                                                                            .checkpoint_dir = shape.checkpoint_dir,
-                                                                            .silence_limit = shape.silence_limit,
-                                                                            .min_workers = shape.min_workers,
-                                                                            .return_limit = shape.return_limit});
-    GRADRAIL_CHECK(server.ok());
-    task->server = *std::move(server);
-    spec_.ps.push_back(fmt::format("127.0.0.1:{}", task->server->port()));
-    task->thread = std::thread([raw = task.get()] {
-      raw->outcome = raw->server->wait_finished(raw->stop);
-      raw->finished.store(true);
-    });
-    tasks_.push_back(std::move(task));
+    if (shape.standbys) {
+      start(shape, shape.ps_count + i, "", fmt::format("ps {} of this test", i));
+      standbys_.push_back(address(shape.ps_count + i));
+    }
+    start(shape, i, shape.standbys ? standbys_.back() : "", "");
+    spec_.ps.push_back(address(i));
   }
+}
+
+void Cluster::start(const ClusterShape& shape, uint32_t index, const std::string& standby,
+                    const std::string& standby_of) {
+  auto task = std::make_unique<Task>();
+  absl::StatusOr<std::unique_ptr<ps::Server>> server = ps::Server::start({.task_index = index,
+                                                                          .listen_address = "127.0.0.1:0",
+                                                                          .advertised_host = "127.0.0.1",
+                                                                          .shard_count = shape.shards_per_ps,
+                                                                          .transports = shape.transports,
+                                                                          .worker_names = spec_.workers,
+                                                                          .standby_address = standby,
+                                                                          .standby_of = standby_of,
+                                                                          .device = shape.device,
+                                                                          .checkpoint_dir = shape.checkpoint_dir,
+                                                                          .silence_limit = shape.silence_limit,
+                                                                          .min_workers = shape.min_workers,
+                                                                          .return_limit = shape.return_limit});
+  GRADRAIL_CHECK(server.ok());
+  task->server = *std::move(server);
+  task->thread = std::thread([raw = task.get()] {
+    raw->outcome = raw->server->wait_finished(raw->stop);
+    raw->finished.store(true);
+  });
+  tasks_[index] = std::move(task);
 }
 
 Cluster::~Cluster() {
@@ -76,6 +89,7 @@ absl::Status Cluster::outcome(uint32_t index) {
 ClientOptions Cluster::options(uint32_t task_index) const {
   ClientOptions options;
   options.cluster = spec_;
+  options.standbys = standbys_;
   options.task_index = task_index;
   options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
   options.bucket_bytes = 4096;

@@ -45,6 +45,7 @@ struct ClusterShape {
   uint32_t min_workers = 1;
   Duration return_limit = 30s;
   std::string device = "host";  ///< of the ps
+  bool standbys = false;        ///< each ps task i has one, which is task ps_count + i here
 };
 
 /// ps tasks in this process on ports of the kernel's choice, each with the thread that a real one has.
@@ -70,7 +71,10 @@ class Cluster {
     absl::Status outcome;  ///< valid once finished
     std::thread thread;
   };
+  void start(const ClusterShape& shape, uint32_t index, const std::string& standby, const std::string& standby_of);
+
   ps::ClusterSpec spec_;
+  std::vector<std::string> standbys_;
   std::vector<std::string> transports_;
   std::vector<std::unique_ptr<Task>> tasks_;
 };

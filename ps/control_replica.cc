@@ -1,0 +1,205 @@
+// The calls of ControlService between a ps task and its standby, and how the standby goes on for it.
+#include <chrono>
+
+#include "base/random_bits.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/call_proof.h"
+#include "ps/control_service.h"
+#include "ps/control_status.h"
+#include "spdlog/spdlog.h"
+#include "transport/registry.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kTokenBytes = 16;
+
+}  // namespace
+
+absl::Status ControlService::start_mirroring() {
+  if (options_.standby_address.empty()) return absl::OkStatus();
+  GRADRAIL_RETURN_IF_ERROR(check_exposure(options_.security, options_.standby_address));
+  auto credentials = channel_credentials(options_.security);
+  if (!credentials.ok()) return credentials.status();
+  standby_ = std::make_unique<ReplicaLink>(
+      ReplicaLink::Options{.credentials = *std::move(credentials),
+                           .secret = options_.security.secret,
+                           .address = options_.standby_address,
+                           .transports = options_.transports,
+                           .silence_limit = options_.silence_limit,
+                           .mirrored = [this] { return mirrored(); },
+                           .replaced = [this](const std::string& cause) { be_replaced(cause); },
+                           .console = options_.console},
+      shards_);
+  return absl::OkStatus();
+}
+
+void ControlService::be_replaced(const std::string& cause) {
+  was_replaced_ = true;  // before anybody hears that the run is over here: elsewhere it goes on
+  report_failure(cause);
+}
+
+absl::Status ControlService::still_serves() const {
+  if (was_replaced_) return absl::UnavailableError("its standby has taken over");
+  if (standby_ == nullptr || standby_->has_asked()) return absl::OkStatus();
+  // Started again too late, it would begin another run beside the one that its standby goes on with.
+  return absl::UnavailableError("it asks its standby first whether that has taken over");
+}
+
+void ControlService::describe_shards(google::protobuf::RepeatedPtrField<proto::JoinReply::Shard>& shards) const {
+  for (const auto& shard : shards_) {
+    proto::JoinReply::Shard* described = shards.Add();
+    for (const Shard::Endpoint& endpoint : shard->endpoints()) {
+      if (!endpoint.refused.empty()) continue;
+      proto::JoinReply::Endpoint* message = described->add_endpoints();
+      message->set_transport(endpoint.transport);
+      message->set_address(endpoint.address);
+    }
+  }
+}
+
+void ControlService::report_replica(const std::string& cause) {
+  if (standby_ != nullptr) standby_->shard_says(cause);
+}
+
+void ControlService::end_mirroring() {
+  if (standby_ != nullptr) standby_->end();
+}
+
+void ControlService::stop_mirroring() {
+  if (standby_ != nullptr) standby_->stop();
+}
+
+proto::MirrorRequest ControlService::mirrored() {
+  std::lock_guard lock(mutex_);
+  proto::MirrorRequest request = set_up_by_;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_process(process_);
+  for (const Coordinator::Known& known : coordinator_.everybody()) {
+    proto::MirrorRequest::Worker& worker = *request.add_workers();
+    worker.mutable_member()->set_task_index(known.worker);
+    worker.mutable_member()->set_incarnation(known.incarnation);
+    worker.set_name(known.name);
+    worker.set_gone(known.gone);
+  }
+  request.set_over(coordinator_.finished());
+  request.set_aborted(coordinator_.aborted());
+  return request;
+}
+
+grpc::Status ControlService::Mirror(grpc::ServerContext*, const proto::MirrorRequest* request,
+                                    proto::MirrorReply* reply) {
+  if (request->protocol_version() != kProtocolVersion) {
+    return to_grpc(absl::FailedPreconditionError("another protocol version: install the same gradrail on all hosts"));
+  }
+  std::lock_guard setup_lock(setup_mutex_);
+  reply->set_process(process_);
+  if (took_over_) {
+    reply->set_taken_over(true);
+    return grpc::Status::OK;
+  }
+  if (!stands_by_) {
+    return to_grpc(absl::FailedPreconditionError(
+        "this ps task is no standby: are the lists of ps tasks and --replicas the same everywhere?"));
+  }
+  return to_grpc(take_mirrored(*request, *reply));
+}
+
+absl::Status ControlService::take_mirrored(const proto::MirrorRequest& request, proto::MirrorReply& reply) {
+  if (request.process() != primary_.process() && primary_.generation() > 0 && request.generation() == 0) {
+    // It was started again, and its workers are about to come here.
+    return absl::UnavailableError("the standby keeps what the ps task before this one had");
+  }
+  const bool other = request.process() != primary_.process() || request.generation() != primary_.generation();
+  if (other && request.generation() > 0) {
+    agreed_.reset();
+    began_from_.Clear();
+    primary_.set_generation(0);  // whatever happens now, this is not what it was
+    GRADRAIL_RETURN_IF_ERROR(agree(request.agreed()));
+    agreed_->run_base = request.run_base();
+    began_from_ = request.began_from();
+  }
+  if ((other || request.anew()) && request.generation() > 0) {
+    primary_token_ = random_bytes(kTokenBytes);
+    for (const auto& shard : shards_)
+      GRADRAIL_RETURN_IF_ERROR(shard->expect_primary(data_key(options_.security.secret, primary_token_)));
+  }
+  primary_ = request;
+  {
+    std::lock_guard lock(mutex_);
+    primary_heard_ = Clock::now();
+    primary_is_over_ = request.over();
+    if (request.over() && !request.aborted().empty()) coordinator_.give_up(request.aborted());
+  }
+  losses_changed_.notify_all();
+  reply.set_token(primary_token_);
+  reply.set_host_id(transport::host_id());
+  describe_shards(*reply.mutable_shards());
+  return absl::OkStatus();
+}
+
+/// A worker has lost the primary. Nothing that it may have shown to anybody is missing here, or this is refused.
+absl::Status ControlService::take_over(const proto::JoinRequest& request) {
+  const std::string whose = fmt::format("standby of the ps task at {}", options_.standby_of);
+  if (!request.has_take_over()) return absl::UnavailableError(fmt::format("this is the {}, which lives", whose));
+  if (stands_by_ && primary_.generation() == 0) {
+    return absl::FailedPreconditionError(fmt::format("the {} has heard nothing from it yet", whose));
+  }
+  bool cut = false;
+  {
+    std::lock_guard lock(mutex_);
+    cut = Clock::now() - primary_heard_ > options_.silence_limit;
+  }
+  auto seen = request.take_over().versions().begin();
+  for (const auto& shard : shards_) {
+    const size_t count = agreed_->map.bucket_count(agreed_->first_shard + static_cast<uint32_t>(&shard - &shards_[0]));
+    std::vector<uint64_t> versions;
+    while (versions.size() < count && seen != request.take_over().versions().end()) versions.push_back(*seen++);
+    if (const absl::Status may = shard->may_take_over(versions, cut); !may.ok()) {
+      return absl::Status(may.code(), fmt::format("the {} cannot go on for it: {}", whose, message_of(may)));
+    }
+  }
+  if (!stands_by_) return absl::OkStatus();
+  std::vector<Coordinator::Known> everybody;
+  std::vector<Shard::Successor> members;
+  for (const proto::MirrorRequest::Worker& worker : primary_.workers()) {
+    const proto::Member& member = worker.member();
+    everybody.push_back({member.task_index(), member.incarnation(), worker.name(), worker.gone()});
+    members.push_back({member.task_index(), member.incarnation(), worker.gone().empty()});
+  }
+  for (const auto& shard : shards_) GRADRAIL_RETURN_IF_ERROR(shard->take_over(members));
+  {
+    std::lock_guard lock(mutex_);
+    coordinator_.restore(everybody, Clock::now());
+  }
+  process_ = primary_.process();  // the group of the run stays what it was
+  took_over_ = true;
+  stands_by_ = false;
+  spdlog::warn("took over from the ps task at {}, which was lost", options_.standby_of);
+  return absl::OkStatus();
+}
+
+void ControlService::resume(const proto::JoinRequest& request) {
+  const proto::Member& member = request.member();
+  {
+    std::lock_guard lock(mutex_);
+    for (const proto::JoinRequest::TakeOver::Barrier& barrier : request.take_over().barriers()) {
+      coordinator_.enter_barrier(barrier.name(), barrier.generation(), true, member.task_index(), member.incarnation());
+    }
+  }
+  changed_.notify_all();
+  if (!request.take_over().steps_are_done()) return;
+  for (const auto& shard : shards_) shard->excuse(member.task_index(), member.incarnation());
+}
+
+/// A standby whose primary has gone without a word, and whom nobody asks to take over.
+std::string ControlService::why_deserted() {
+  std::lock_guard lock(mutex_);
+  if (!stands_by_ || primary_heard_ == TimePoint() || primary_is_over_) return "";
+  if (Clock::now() - primary_heard_ < options_.away_limit) return "";
+  return fmt::format("the ps task at {} was lost, and no worker has asked its standby to take over",
+                     options_.standby_of);
+}
+
+}  // namespace gradrail::ps

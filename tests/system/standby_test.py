@@ -1,0 +1,174 @@
+"""--replicas 1: every ps task has a standby, which goes on for it when it is killed; no step is lost or done twice."""
+import os
+import random
+import signal
+import time
+import unittest
+
+import cluster
+
+NOTICED = 20 * cluster.PATIENCE
+EPOCHS = 2
+BATCHES = 550  # of MNIST, an epoch and worker
+ROUNDS = 10
+
+
+class Standby(cluster.ClusterTest):
+    def start(self, *flags, workers=2, ps=2, epochs=EPOCHS):
+        servers, workers = self.start_cluster(workers, "--replicas", 1, "--epochs", epochs, "--log_every", 10, *flags,
+                                              ps=ps, model="mlp")
+        return servers, workers
+
+    def wait_until_level(self, primary, after=0):
+        primary.wait_for("the standby at .* has everything", cluster.START, after=after)
+
+    def kill(self, ps, worker, moment):
+        """When the standby is level, steps are being made and `moment` more seconds have passed."""
+        self.wait_until_level(ps)
+        worker.wait_for(r"Step: \d+", cluster.START)
+        time.sleep(moment)
+        ps.signal(signal.SIGKILL)
+        ps.code()
+
+    def assert_went_on(self, worker, times=1):
+        worker.wait_for(r"parameter server 0 .* was lost: .*; its standby .* has taken over at step \d+, no step lost",
+                        NOTICED)
+
+    def assert_all_end(self, *tasks):
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+
+    def moments(self, count):
+        seed = random.randrange(1 << 30)
+        print(f"seed {seed}", flush=True)
+        generator = random.Random(seed)
+        return [generator.random() * 0.6 for _ in range(count)]
+
+    def test_sync_ends_in_the_same_bits_whenever_the_ps_is_killed(self):
+        flags = ("--mode", "sync", "--optimizer", "adam")
+        servers, workers = self.start(*flags)
+        self.assert_all_end(*workers, *servers)
+        undisturbed = cluster.hash_of(workers[0])
+        for number, moment in enumerate(self.moments(ROUNDS)):
+            with self.subTest(number=number, moment=moment):
+                flags_now = (*flags, "--transport", ("shm", "tcp")[number % 2])
+                (ps, standby), workers = self.start(*flags_now)
+                self.kill(ps, workers[0], moment)
+                for worker in workers:
+                    self.assert_went_on(worker)
+                self.assert_all_end(*workers, standby)
+                self.assertEqual(cluster.hash_of(workers[0]), undisturbed, workers[0].transcript())
+
+    def test_async_counts_every_gradient_once_whenever_the_ps_is_killed(self):
+        for number, moment in enumerate(self.moments(ROUNDS)):
+            with self.subTest(number=number, moment=moment):
+                (ps, standby), workers = self.start("--transport", ("shm", "tcp")[number % 2])
+                self.kill(ps, workers[0], moment)
+                self.assert_went_on(workers[0])
+                self.assert_all_end(*workers, standby)
+                made = int(workers[0].wait_for(r"^Global-Step: (\d+)").group(1))
+                self.assertEqual(made, 2 * EPOCHS * BATCHES, workers[0].transcript())
+
+    def test_with_a_secret(self):
+        secret = self.folder / "secret"
+        secret.write_text("a secret of this job, long enough\n")
+        secret.chmod(0o600)
+        (ps, standby), workers = self.start("--mode", "sync", "--secret-file", secret, epochs=2 * EPOCHS)
+        self.kill(ps, workers[0], 0)
+        self.assert_went_on(workers[0])
+        self.assert_all_end(*workers, standby)
+
+    def test_several_shards_on_several_tasks(self):
+        flags = ("--mode", "sync", "--shards", 2, "--bucket_kib", 16)
+        servers, workers = self.start(*flags, ps=4)
+        self.assert_all_end(*workers, *servers)
+        undisturbed = cluster.hash_of(workers[0])
+        servers, workers = self.start(*flags, ps=4)
+        for ps in servers[:2]:
+            self.wait_until_level(ps)
+        self.kill(servers[0], workers[0], 0.1)
+        self.assert_went_on(workers[0])
+        servers[1].signal(signal.SIGKILL)
+        workers[1].wait_for("parameter server 1 .* its standby .* has taken over", NOTICED)
+        self.assert_all_end(*workers, *servers[2:])
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
+
+    def test_a_standby_that_is_started_again_is_made_level(self):
+        flags = ("--mode", "sync", "--optimizer", "adam")
+        servers, workers = self.start(*flags, epochs=2 * EPOCHS)
+        self.assert_all_end(*workers, *servers)
+        undisturbed = cluster.hash_of(workers[0])
+        (ps, standby), workers = self.start(*flags, epochs=2 * EPOCHS)
+        self.wait_until_level(ps)
+        standby.signal(signal.SIGKILL)
+        standby.code()
+        ps.wait_for("the standby at .* was lost .*; the run goes on without one", NOTICED)
+        self.assert_goes_on(workers[0])
+        said = len(ps.lines())
+        standby = self.train(*self.common_flags, "--job_name", "ps", "--task_index", 1, name="ps/1 again")
+        self.wait_until_level(ps, after=said)
+        ps.signal(signal.SIGKILL)
+        self.assert_went_on(workers[0])
+        self.assert_all_end(*workers, standby)
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
+
+    def test_a_ps_that_was_stopped_is_replaced_and_told_so(self):
+        (ps, standby), workers = self.start("--mode", "sync", "--silence_limit_s", 2, epochs=4 * EPOCHS)
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        ps.signal(signal.SIGSTOP)
+        for worker in workers:
+            self.assert_went_on(worker)
+        ps.signal(signal.SIGCONT)
+        self.assert_ends(ps, lambda code: code != cluster.GOOD, NOTICED, says=["the standby at .* has taken over"])
+        self.assert_all_end(*workers, standby)
+        made = int(workers[0].wait_for(r"^Global-Step: (\d+)").group(1))
+        self.assertEqual(made, 4 * EPOCHS * BATCHES)
+
+    def test_a_ps_that_comes_back_too_late_begins_no_run_of_its_own(self):
+        (ps, standby), workers = self.start("--mode", "sync", epochs=1000)
+        self.kill(ps, workers[0], 0)
+        for worker in workers:
+            self.assert_went_on(worker)
+        reached = int(workers[0].wait_for(r"has taken over at step (\d+)").group(1))
+        back = self.train(*self.common_flags, "--job_name", "ps", "--task_index", 0, name="ps/0 again")
+        workers[1].signal(signal.SIGKILL)
+        workers[1].code()
+        again = self.start_worker(1)
+        self.assert_ends(back, lambda code: code != cluster.GOOD, NOTICED, says=["the standby at .* has taken over"])
+        self.assertGreater(int(again.wait_for(r"Step: (\d+)", cluster.START).group(1)), reached)
+        self.assert_goes_on(workers[0])
+        for worker in (workers[0], again):
+            worker.signal(signal.SIGTERM)
+        self.assert_all_end(workers[0], again, standby)
+
+    def test_without_its_standby_too_the_ps_is_waited_for(self):
+        (ps, standby), workers = self.start("--mode", "sync", "--checkpoint_dir", self.folder / "saved", "--save_steps", 200)
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        for server in (standby, ps):
+            server.signal(signal.SIGKILL)
+            server.code()
+        servers = [self.train(*self.common_flags, "--job_name", "ps", "--task_index", i, name=f"ps/{i} again")
+                   for i in range(2)]
+        workers[0].wait_for("all parameter servers are back", 2 * NOTICED)
+        self.assert_all_end(*workers, *servers)
+
+    def test_a_local_cluster_goes_on_without_its_ps(self):
+        run = self.train("--ps", 2, "--replicas", 1, "--workers", 2, "--epochs", EPOCHS, "--mode", "sync",
+                         "--log_every", 10)
+        pid = int(run.wait_for(r"^# ps/0: pid (\d+)").group(1))
+        run.wait_for("has everything", cluster.START)
+        run.wait_for(r"Step: \d+", cluster.START)
+        os.kill(pid, signal.SIGKILL)
+        self.assert_went_on(run)
+        cluster.hash_of(run)
+        run.code()
+
+    def test_halves_that_are_none_are_refused(self):
+        self.refused(cluster.CONFIGURATION, ["--replicas 1: .* even number .*--ps 2: one, and its standby"], "--replicas", 1)
+        self.refused(cluster.CONFIGURATION, ["--replicas 2: must be 0 or 1"], "--replicas", 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,57 @@
+#include "tools/replicas.h"
+
+#include "fmt/format.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// How many ps tasks serve.
+size_t half(const TrainOptions& options) {
+  return options.flags.replicas == 0 ? options.cluster.ps.size() : options.cluster.ps.size() / 2;
+}
+
+}  // namespace
+
+absl::Status check_replicas(const TrainOptions& options) {
+  const uint32_t replicas = options.flags.replicas;
+  if (replicas == 0) return absl::OkStatus();
+  if (replicas != 1) return absl::InvalidArgumentError(fmt::format("--replicas {}: must be 0 or 1", replicas));
+  if (!options.flags.rendezvous.empty()) {
+    return absl::InvalidArgumentError(
+        "--replicas 1: not with --rendezvous, where a ps is found by its index alone; name the tasks (--cluster, or "
+        "--ps_hosts and --worker_hosts)");
+  }
+  if (options.launch.has_value()) {
+    return absl::InvalidArgumentError(
+        "--replicas 1: a launcher's tasks do not know each other's addresses before they have started; name them "
+        "(--cluster, or --ps_hosts and --worker_hosts)");
+  }
+  const size_t tasks = options.local ? options.flags.ps : options.cluster.ps.size();
+  if (tasks >= 2 && tasks % 2 == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("--replicas 1: of the ps tasks the second half are standbys of the first, so that there must be an "
+                  "even number of them; there {} {}{}",
+                  tasks == 1 ? "is" : "are", tasks, options.local ? " (--ps 2: one, and its standby)" : ""));
+}
+
+std::string standby_address(const TrainOptions& options) {
+  if (options.flags.replicas == 0 || options.task.index >= half(options)) return "";
+  return options.cluster.ps[options.task.index + half(options)];
+}
+
+std::string standby_of(const TrainOptions& options) {
+  if (options.flags.replicas == 0 || options.task.index < half(options)) return "";
+  return options.cluster.ps[options.task.index - half(options)];
+}
+
+ps::ClusterSpec without_standbys(const TrainOptions& options) {
+  ps::ClusterSpec cluster = options.cluster;
+  cluster.ps.resize(half(options));
+  return cluster;
+}
+
+std::vector<std::string> standbys(const TrainOptions& options) {
+  return {options.cluster.ps.begin() + static_cast<ptrdiff_t>(half(options)), options.cluster.ps.end()};
+}
+
+}  // namespace gradrail::tools
