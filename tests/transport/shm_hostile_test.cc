@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include "base/random.h"
 #include "gmock/gmock.h"
@@ -420,6 +422,35 @@ TEST(ShmOtherUser, IsRefusedByTheListener) {
   }
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+/// The kernel's answer to a look at the wrong moment is that there is nothing and never will be.
+TEST(ShmSocket, APacketJustBeforeTheEndIsNotMissed) {
+  constexpr int kRounds = 100'000;  // of which some ten hit the moment
+  std::atomic<int> other_end = -1;
+  std::thread sender([&] {
+    Random random(1);
+    for (int round = 0; round < kRounds; ++round) {
+      int socket = -1;
+      while ((socket = other_end.exchange(-1)) == -1) std::this_thread::yield();
+      for (volatile uint64_t turns = random.below(400); turns > 0; turns = turns - 1) {
+      }
+      const Descriptor mine(socket);
+      EXPECT_TRUE(send_packet(socket, make_hello(), {}).ok());
+    }
+  });
+  int missed = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    const Descriptor ours(ends[0]);
+    other_end = ends[1];
+    Packet packet;
+    while (packet.kind == Packet::Kind::nothing) packet = *receive_packet(ours.get());
+    missed += packet.kind == Packet::Kind::ended ? 1 : 0;
+  }
+  sender.join();
+  EXPECT_EQ(missed, 0);
 }
 
 }  // namespace

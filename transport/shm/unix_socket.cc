@@ -152,12 +152,16 @@ absl::StatusOr<Packet> receive_packet(int socket) {
   header.msg_iov = &body;
   header.msg_iovlen = 1;
   header.msg_control = control.bytes;
-  header.msg_controllen = sizeof(control.bytes);
   ssize_t bytes = -1;
+  int ends_seen = 0;
   do {
+    header.msg_controllen = sizeof(control.bytes);
     bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    // A peer that closed with unread packets of ours resets once; what it sent before is still queued behind.
-  } while (bytes < 0 && (errno == EINTR || errno == ECONNRESET));
+    if (bytes == 0) ++ends_seen;
+    // A peer that closed with unread packets of ours resets once; what it sent before is still queued behind. And one
+    // that sends its last packet and closes just after the kernel has looked into the queue seems to have sent nothing:
+    // the second look finds it.
+  } while ((bytes < 0 && (errno == EINTR || errno == ECONNRESET)) || (bytes == 0 && ends_seen == 1));
   if (bytes < 0 && errno == EAGAIN) return packet;
   if (bytes < 0) return from_errno(errno, "receive from peer");
   packet.descriptors = take_descriptors(header);
