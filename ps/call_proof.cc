@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kQuestionBytes = 16;
 constexpr size_t kRandomBytes = 16;
+constexpr size_t kTokenBytes = 16;
 constexpr size_t kOwnMacBytes = 16;
 constexpr size_t kMacBytes = 32;
 constexpr size_t kChallengeBytes = sizeof(int64_t) + kRandomBytes + kOwnMacBytes;
@@ -59,6 +60,8 @@ std::string mac_of(std::string_view key, std::initializer_list<std::string_view>
 bool same_bytes(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
+
+std::string new_token() { return random_bytes(kTokenBytes); }
 
 CallProver::CallProver(std::string secret) : secret_(std::move(secret)), question_(random_bytes(kQuestionBytes)) {}
 

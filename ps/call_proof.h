@@ -18,14 +18,13 @@ std::string mac_of(std::string_view key, std::initializer_list<std::string_view>
 /// In a time that does not tell where they differ.
 bool same_bytes(std::string_view a, std::string_view b);
 
+/// Admits the data connections of who was given it.
+std::string new_token();
 /// What a member's data connections are proven by: the token of its JoinReply, which only TLS hides, or what only those
 /// can make of it who know the secret.
 inline std::string data_key(const std::string& secret, const std::string& token) {
   return secret.empty() ? token : mac_of(secret, {"data", token});
 }
-
-/// gRPC metadata that proofs travel in.
-inline constexpr char kProofMetadata[] = "gradrail-proof-bin";
 
 /// A job's secret never travels. A ps gives each link a challenge (Describe) and shows that it knows the secret by an
 /// answer to the worker's question; from then on each call carries

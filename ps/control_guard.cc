@@ -1,98 +1,79 @@
 #include "ps/control_guard.h"
 
 #include "base/status.h"
+#include "ps/control_call.h"
 #include "ps/control_status.h"
-#include "ps/message_parts.h"
 
 namespace gradrail::ps {
 namespace {
 
-std::string proof_in(const grpc::ServerContext& context) {
-  const auto& metadata = context.client_metadata();
-  const auto place = metadata.find(kProofMetadata);
-  return place == metadata.end() ? "" : std::string(place->second.data(), place->second.size());
+std::string metadata_of(const grpc::ServerContext& context, const char* name) {
+  const auto place = context.client_metadata().find(name);
+  if (place == context.client_metadata().end()) return "";
+  return std::string(place->second.data(), place->second.size());
 }
 
 }  // namespace
 
-absl::Status ControlGuard::check(const grpc::ServerContext& context, std::string_view method) {
-  return checker_.check(proof_in(context), method);
-}
-
-template <typename Call>
-grpc::Status ControlGuard::let_through(const grpc::ServerContext* context, std::string_view method, Call call) {
-  const absl::Status allowed = check(*context, method);
-  return allowed.ok() ? call() : to_grpc(allowed);
+template <typename Request, typename Reply>
+grpc::Status ControlGuard::serve(const char* name,
+                                 grpc::Status (ControlService::*method)(grpc::ServerContext*, const Request*, Reply*),
+                                 grpc::ServerContext* context, Parts* parts, Reply* reply) {
+  const absl::Status allowed = checker_.check(metadata_of(*context, kProofMetadata), name);
+  if (!allowed.ok()) return to_grpc(allowed);
+  Request request;
+  const absl::Status read = read_parts(*parts, request);
+  return read.ok() ? (service_.*method)(context, &request, reply) : to_grpc(read);
 }
 
 /// The first one of a link has nothing yet to prove anything with: it gets a challenge and learns no more.
-grpc::Status ControlGuard::Describe(grpc::ServerContext* context, const proto::DescribeRequest* request,
-                                    proto::DescribeReply* reply) {
-  if (checker_.has_secret() && proof_in(*context).empty()) {
+grpc::Status ControlGuard::Describe(grpc::ServerContext* context, Parts* parts, proto::DescribeReply* reply) {
+  if (checker_.has_secret() && metadata_of(*context, kProofMetadata).empty()) {
     reply->set_protocol_version(kProtocolVersion);
     reply->set_challenge(checker_.new_challenge());
-    reply->set_answer(checker_.answer(request->question(), reply->challenge()));
+    reply->set_answer(checker_.answer(metadata_of(*context, kQuestionMetadata), reply->challenge()));
     return grpc::Status::OK;
   }
-  return let_through(context, "Describe", [&] { return service_.Describe(context, request, reply); });
+  return serve("Describe", &ControlService::Describe, context, parts, reply);
 }
 
-grpc::Status ControlGuard::Join(grpc::ServerContext* context, grpc::ServerReader<proto::Part>* parts,
-                                proto::JoinReply* reply) {
-  return let_through(context, "Join", [&] {
-    proto::JoinRequest request;
-    const absl::Status read = read_parts(*parts, request);
-    return read.ok() ? service_.Join(context, &request, reply) : to_grpc(read);
-  });
+grpc::Status ControlGuard::Join(grpc::ServerContext* context, Parts* parts, proto::JoinReply* reply) {
+  return serve("Join", &ControlService::Join, context, parts, reply);
 }
 
-grpc::Status ControlGuard::Barrier(grpc::ServerContext* context, const proto::BarrierRequest* request,
-                                   proto::BarrierReply* reply) {
-  return let_through(context, "Barrier", [&] { return service_.Barrier(context, request, reply); });
+grpc::Status ControlGuard::Barrier(grpc::ServerContext* context, Parts* parts, proto::BarrierReply* reply) {
+  return serve("Barrier", &ControlService::Barrier, context, parts, reply);
 }
 
 grpc::Status ControlGuard::Heartbeat(grpc::ServerContext* context,
                                      grpc::ServerReaderWriter<proto::Notice, proto::Ping>* stream) {
-  return let_through(context, "Heartbeat", [&] { return service_.Heartbeat(context, stream); });
+  const absl::Status allowed = checker_.check(metadata_of(*context, kProofMetadata), "Heartbeat");
+  return allowed.ok() ? service_.Heartbeat(context, stream) : to_grpc(allowed);
 }
 
-grpc::Status ControlGuard::Stats(grpc::ServerContext* context, const proto::StatsRequest* request,
-                                 proto::StatsReply* reply) {
-  return let_through(context, "Stats", [&] { return service_.Stats(context, request, reply); });
+grpc::Status ControlGuard::Stats(grpc::ServerContext* context, Parts* parts, proto::StatsReply* reply) {
+  return serve("Stats", &ControlService::Stats, context, parts, reply);
 }
 
-grpc::Status ControlGuard::Checkpoint(grpc::ServerContext* context, const proto::CheckpointRequest* request,
-                                      proto::CheckpointReply* reply) {
-  return let_through(context, "Checkpoint", [&] { return service_.Checkpoint(context, request, reply); });
+grpc::Status ControlGuard::Checkpoint(grpc::ServerContext* context, Parts* parts, proto::CheckpointReply* reply) {
+  return serve("Checkpoint", &ControlService::Checkpoint, context, parts, reply);
 }
 
-grpc::Status ControlGuard::CheckpointOutcome(grpc::ServerContext* context,
-                                             const proto::CheckpointOutcomeRequest* request,
+grpc::Status ControlGuard::CheckpointOutcome(grpc::ServerContext* context, Parts* parts,
                                              proto::CheckpointOutcomeReply* reply) {
-  return let_through(context, "CheckpointOutcome", [&] { return service_.CheckpointOutcome(context, request, reply); });
+  return serve("CheckpointOutcome", &ControlService::CheckpointOutcome, context, parts, reply);
 }
 
-grpc::Status ControlGuard::Leave(grpc::ServerContext* context, const proto::LeaveRequest* request,
-                                 proto::LeaveReply* reply) {
-  return let_through(context, "Leave", [&] { return service_.Leave(context, request, reply); });
+grpc::Status ControlGuard::Leave(grpc::ServerContext* context, Parts* parts, proto::LeaveReply* reply) {
+  return serve("Leave", &ControlService::Leave, context, parts, reply);
 }
 
-grpc::Status ControlGuard::Trace(grpc::ServerContext* context, grpc::ServerReader<proto::Part>* parts,
-                                 proto::TraceReply* reply) {
-  return let_through(context, "Trace", [&] {
-    proto::TraceRequest request;
-    const absl::Status read = read_parts(*parts, request);
-    return read.ok() ? service_.Trace(context, &request, reply) : to_grpc(read);
-  });
+grpc::Status ControlGuard::Trace(grpc::ServerContext* context, Parts* parts, proto::TraceReply* reply) {
+  return serve("Trace", &ControlService::Trace, context, parts, reply);
 }
 
-grpc::Status ControlGuard::Mirror(grpc::ServerContext* context, grpc::ServerReader<proto::Part>* parts,
-                                  proto::MirrorReply* reply) {
-  return let_through(context, "Mirror", [&] {
-    proto::MirrorRequest request;
-    const absl::Status read = read_parts(*parts, request);
-    return read.ok() ? service_.Mirror(context, &request, reply) : to_grpc(read);
-  });
+grpc::Status ControlGuard::Mirror(grpc::ServerContext* context, Parts* parts, proto::MirrorReply* reply) {
+  return serve("Mirror", &ControlService::Mirror, context, parts, reply);
 }
 
 }  // namespace gradrail::ps

@@ -11,38 +11,52 @@
 #include "transport/registry.h"
 
 namespace gradrail::ps {
-namespace {
-
-constexpr size_t kTokenBytes = 16;
-
-}  // namespace
 
 absl::Status ControlService::start_mirroring() {
-  if (options_.standby_address.empty()) return absl::OkStatus();
-  GRADRAIL_RETURN_IF_ERROR(check_exposure(options_.security, options_.standby_address));
+  if (options_.partner.empty()) return absl::OkStatus();
+  GRADRAIL_RETURN_IF_ERROR(check_exposure(options_.security, options_.partner));
   auto credentials = channel_credentials(options_.security);
   if (!credentials.ok()) return credentials.status();
-  standby_ = std::make_unique<ReplicaLink>(
-      ReplicaLink::Options{.credentials = *std::move(credentials),
-                           .secret = options_.security.secret,
-                           .address = options_.standby_address,
-                           .transports = options_.transports,
-                           .silence_limit = options_.silence_limit,
-                           .mirrored = [this] { return mirrored(); },
-                           .replaced = [this](const std::string& cause) { be_replaced(cause); },
-                           .console = options_.console},
-      shards_);
+  partner_ = std::make_unique<ReplicaLink>(ReplicaLink::Options{.credentials = *std::move(credentials),
+                                                                .secret = options_.security.secret,
+                                                                .address = options_.partner,
+                                                                .transports = options_.transports,
+                                                                .silence_limit = options_.silence_limit,
+                                                                .mirrored = [this] { return mirrored(); },
+                                                                .replaced = [this] { be_replaced(); },
+                                                                .console = options_.console},
+                                           shards_);
+  if (!stands_by_) partner_->start();
   return absl::OkStatus();
 }
 
-void ControlService::be_replaced(const std::string& cause) {
-  was_replaced_ = true;  // before anybody hears that the run is over here: elsewhere it goes on
-  report_failure(cause);
+/// The partner goes on with the run. Whoever has begun nothing becomes its standby; what another has is of no use.
+void ControlService::be_replaced() {
+  {
+    std::lock_guard lock(mutex_);
+    if (stands_by_) return;
+    stands_by_ = set_up_by_.generation() == 0;
+    primary_heard_ = Clock::now();
+  }
+  if (!stands_by_) {
+    was_replaced_ = true;  // before anybody hears that the run is over here: elsewhere it goes on
+    return report_failure(
+        fmt::format("the standby at {} has taken over for this ps task, which was cut off from its workers; started "
+                    "again, this one stands by",
+                    options_.partner));
+  }
+  if (options_.console) {
+    options_.console(fmt::format("the ps task at {} has taken over; this one is its standby", options_.partner));
+  }
+}
+
+absl::Status ControlService::still_stands_by() const {
+  return absl::UnavailableError(fmt::format("this is the standby of the ps task at {}, which lives", options_.partner));
 }
 
 absl::Status ControlService::still_serves() const {
   if (was_replaced_) return absl::UnavailableError("its standby has taken over");
-  if (standby_ == nullptr || standby_->has_asked()) return absl::OkStatus();
+  if (partner_ == nullptr || stands_by_ || term_ > 0 || partner_->has_asked()) return absl::OkStatus();
   // Started again too late, it would begin another run beside the one that its standby goes on with.
   return absl::UnavailableError("it asks its standby first whether that has taken over");
 }
@@ -60,15 +74,15 @@ void ControlService::describe_shards(google::protobuf::RepeatedPtrField<proto::J
 }
 
 void ControlService::report_replica(const std::string& cause) {
-  if (standby_ != nullptr) standby_->shard_says(cause);
+  if (partner_ != nullptr) partner_->shard_says(cause);
 }
 
 void ControlService::end_mirroring() {
-  if (standby_ != nullptr) standby_->end();
+  if (partner_ != nullptr) partner_->end();
 }
 
 void ControlService::stop_mirroring() {
-  if (standby_ != nullptr) standby_->stop();
+  if (partner_ != nullptr) partner_->stop();
 }
 
 proto::MirrorRequest ControlService::mirrored() {
@@ -76,6 +90,7 @@ proto::MirrorRequest ControlService::mirrored() {
   proto::MirrorRequest request = set_up_by_;
   request.set_protocol_version(kProtocolVersion);
   request.set_process(process_);
+  request.set_term(term_);
   for (const Coordinator::Known& known : coordinator_.everybody()) {
     proto::MirrorRequest::Worker& worker = *request.add_workers();
     worker.mutable_member()->set_task_index(known.worker);
@@ -95,10 +110,11 @@ grpc::Status ControlService::Mirror(grpc::ServerContext*, const proto::MirrorReq
   }
   std::lock_guard setup_lock(setup_mutex_);
   reply->set_process(process_);
-  if (took_over_) {
+  if (!stands_by_ && request->term() < term_) {
     reply->set_taken_over(true);
     return grpc::Status::OK;
   }
+  if (!stands_by_ && request->term() > term_) be_replaced();
   if (!stands_by_) {
     return to_grpc(absl::FailedPreconditionError(
         "this ps task is no standby: are the lists of ps tasks and --replicas the same everywhere?"));
@@ -119,9 +135,12 @@ absl::Status ControlService::take_mirrored(const proto::MirrorRequest& request, 
     GRADRAIL_RETURN_IF_ERROR(agree(request.agreed()));
     agreed_->run_base = request.run_base();
     began_from_ = request.began_from();
+    std::lock_guard lock(mutex_);
+    set_up_by_.set_run_base(agreed_->run_base);
+    *set_up_by_.mutable_began_from() = began_from_;
   }
   if ((other || request.anew()) && request.generation() > 0) {
-    primary_token_ = random_bytes(kTokenBytes);
+    primary_token_ = new_token();
     for (const auto& shard : shards_)
       GRADRAIL_RETURN_IF_ERROR(shard->expect_primary(data_key(options_.security.secret, primary_token_)));
   }
@@ -141,8 +160,8 @@ absl::Status ControlService::take_mirrored(const proto::MirrorRequest& request, 
 
 /// A worker has lost the primary. Nothing that it may have shown to anybody is missing here, or this is refused.
 absl::Status ControlService::take_over(const proto::JoinRequest& request) {
-  const std::string whose = fmt::format("standby of the ps task at {}", options_.standby_of);
-  if (!request.has_take_over()) return absl::UnavailableError(fmt::format("this is the {}, which lives", whose));
+  if (!request.has_take_over()) return still_stands_by();
+  const std::string whose = fmt::format("standby of the ps task at {}", options_.partner);
   if (stands_by_ && primary_.generation() == 0) {
     return absl::FailedPreconditionError(fmt::format("the {} has heard nothing from it yet", whose));
   }
@@ -174,9 +193,10 @@ absl::Status ControlService::take_over(const proto::JoinRequest& request) {
     coordinator_.restore(everybody, Clock::now());
   }
   process_ = primary_.process();  // the group of the run stays what it was
-  took_over_ = true;
+  term_ = primary_.term() + 1;
   stands_by_ = false;
-  spdlog::warn("took over from the ps task at {}, which was lost", options_.standby_of);
+  partner_->start();  // it may be started again, and is the standby then
+  spdlog::warn("took over from the ps task at {}, which was lost", options_.partner);
   return absl::OkStatus();
 }
 
@@ -193,13 +213,25 @@ void ControlService::resume(const proto::JoinRequest& request) {
   for (const auto& shard : shards_) shard->excuse(member.task_index(), member.incarnation());
 }
 
-/// A standby whose primary has gone without a word, and whom nobody asks to take over.
+/// A standby whose primary has gone without a word, and whom nobody asks to take over, or nobody can ask.
 std::string ControlService::why_deserted() {
-  std::lock_guard lock(mutex_);
-  if (!stands_by_ || primary_heard_ == TimePoint() || primary_is_over_) return "";
-  if (Clock::now() - primary_heard_ < options_.away_limit) return "";
-  return fmt::format("the ps task at {} was lost, and no worker has asked its standby to take over",
-                     options_.standby_of);
+  Duration silent{};
+  {
+    std::lock_guard lock(mutex_);
+    if (!stands_by_ || primary_heard_ == TimePoint() || primary_is_over_) return "";
+    silent = Clock::now() - primary_heard_;
+  }
+  if (silent > options_.away_limit) {
+    return fmt::format("the ps task at {} was lost, and no worker has asked its standby to take over",
+                       options_.partner);
+  }
+  if (options_.begins_as_standby || silent < options_.silence_limit) return "";
+  // Both would stand by for each other. Started again, this one serves.
+  for (const auto& shard : shards_) {
+    if (shard->may_take_over({}, true).ok()) continue;
+    return fmt::format("the ps task at {} was lost before its standby had everything", options_.partner);
+  }
+  return "";
 }
 
 }  // namespace gradrail::ps

@@ -18,7 +18,6 @@
 namespace gradrail::ps {
 namespace {
 
-constexpr size_t kTokenBytes = 16;
 /// More than any cluster has; what a stranger says must not decide how much memory is asked for.
 constexpr uint32_t kMaxShards = 1 << 16;
 /// A Barrier call answers at the latest after this, so that it holds a server thread for a bounded time.
@@ -39,7 +38,7 @@ ControlService::ControlService(Server::Options options, std::string checkpoint_f
       process_(random_bits()),
       shards_(shards),
       writer_(options_.checkpoint_dir),
-      stands_by_(!options_.standby_of.empty()),
+      stands_by_(options_.begins_as_standby),
       coordinator_({.worker_names = options_.worker_names,
                     .silence_limit = options_.silence_limit,
                     .min_workers = options_.min_workers,
@@ -84,6 +83,8 @@ absl::Status ControlService::join(const proto::JoinRequest& request, proto::Join
   std::lock_guard setup_lock(setup_mutex_);
   if (stands_by_ || request.has_take_over()) GRADRAIL_RETURN_IF_ERROR(take_over(request));
   GRADRAIL_RETURN_IF_ERROR(agree(request));
+  // A partner that answers late may have made this task its standby meanwhile.
+  if (stands_by_) return still_stands_by();
   const absl::StatusOr<std::string> token = admit(request);
   if (!token.ok()) return token.status();
   if (request.has_take_over()) resume(request);
@@ -252,12 +253,12 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
         coordinator_.join(member.task_index(), member.incarnation(), request.worker_name(), Clock::now()));
   }
   changed_.notify_all();
-  std::string token = random_bytes(kTokenBytes);
+  std::string token = new_token();
   const std::string key = data_key(options_.security.secret, token);
   for (const auto& shard : shards_) {
     GRADRAIL_RETURN_IF_ERROR(shard->admit(member.task_index(), member.incarnation(), key));
   }
-  if (standby_ != nullptr) standby_->settle();  // else nobody there would wait for it
+  if (partner_ != nullptr) partner_->settle();  // else nobody there would wait for it
   return token;
 }
 
@@ -345,7 +346,7 @@ absl::StatusOr<proto::StatsReply> ControlService::gather_stats() {
   reports_.add_to(reply, Clock::now());
   for (proto::StatsReply::Worker& worker : *reply.mutable_workers())
     worker.set_name(coordinator_.name_of(worker.task_index()));
-  if (standby_ != nullptr) reply.set_standby(standby_->state());
+  if (partner_ != nullptr && !stands_by_) reply.set_standby(partner_->state());
   reply.set_shard_count(static_cast<uint32_t>(shards_.size()));
   return reply;
 }
@@ -385,7 +386,7 @@ grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveReque
   }
   changed_.notify_all();
   for (const auto& shard : shards_) shard->dismiss(member.task_index(), member.incarnation());
-  if (standby_ != nullptr) standby_->settle();
+  if (partner_ != nullptr) partner_->settle();
   losses_changed_.notify_all();
   return grpc::Status::OK;
 }

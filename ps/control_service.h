@@ -44,7 +44,8 @@ class ControlService {
 
   grpc::Status Mirror(grpc::ServerContext*, const proto::MirrorRequest*, proto::MirrorReply*);
 
-  /// The standby of this task is told from now on. To be called once, when there are shards.
+  /// The partner of this task is told from now on, or as soon as this task serves. To be called once, when there are
+  /// shards.
   absl::Status start_mirroring();
   /// From a shard's thread: how its standby is doing (Shard::Options::on_replica).
   void report_replica(const std::string& cause);
@@ -94,7 +95,8 @@ class ControlService {
   void resume(const proto::JoinRequest& request);
   std::string why_deserted();
   void describe_shards(google::protobuf::RepeatedPtrField<proto::JoinReply::Shard>& shards) const;
-  void be_replaced(const std::string& cause);
+  void be_replaced();
+  absl::Status still_stands_by() const;
   /// UNAVAILABLE: this task's workers are to go to its standby.
   absl::Status still_serves() const;
 
@@ -117,11 +119,13 @@ class ControlService {
   proto::BeganFrom began_from_;     ///< under setup_mutex_
   std::set<uint64_t> past_groups_;  ///< under setup_mutex_: that have been left
 
-  std::atomic<bool> was_replaced_ = false;  ///< the standby of this task has taken over
+  std::atomic<bool> was_replaced_ = false;  ///< this task has served, and its standby has taken over
   std::atomic<bool> stands_by_;             ///< this task is a standby, and has not taken over
-  bool took_over_ = false;                  ///< under setup_mutex_
-  proto::MirrorRequest primary_;            ///< under setup_mutex_: what it said last
-  std::string primary_token_;               ///< under setup_mutex_
+  /// How often this task and its partner have changed places; more than 0 if this one has taken over. Of two that both
+  /// believe to serve, the one that knows of more is right.
+  std::atomic<uint64_t> term_ = 0;
+  proto::MirrorRequest primary_;  ///< under setup_mutex_: what it said last
+  std::string primary_token_;     ///< under setup_mutex_
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -138,7 +142,7 @@ class ControlService {
   std::deque<Loss> losses_;  ///< under losses_mutex_
   std::string failure_;      ///< under losses_mutex_: of the first shard that had one
 
-  std::unique_ptr<ReplicaLink> standby_;  ///< null: this task has none
+  std::unique_ptr<ReplicaLink> partner_;  ///< null: this task has none
 
   std::atomic<uint64_t> dumps_ = 0;
   std::atomic<Duration::rep> saved_at_ = 0;  ///< of Clock; 0: no checkpoint was written

@@ -7,8 +7,8 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/control_call.h"
 #include "ps/control_status.h"
-#include "ps/message_parts.h"
 #include "ps/training.h"
 #include "spdlog/spdlog.h"
 #include "transport/negotiate.h"
@@ -59,6 +59,7 @@ ReplicaLink::ReplicaLink(Options options, std::vector<std::unique_ptr<Shard>>& s
     : options_(std::move(options)),
       shards_(shards),
       stub_(open_stub(options_.address, options_.credentials)),
+      prover_(options_.secret),
       thread_([this] { run(); }) {}
 
 ReplicaLink::~ReplicaLink() { stop(); }
@@ -78,10 +79,18 @@ std::string ReplicaLink::state() {
   return present_ ? "not level yet" : "not there";
 }
 
+void ReplicaLink::start() {
+  {
+    std::lock_guard lock(mutex_);
+    serves_ = true;
+  }
+  changed_.notify_all();
+}
+
 void ReplicaLink::end() {
   if (!thread_.joinable()) return;
   stop();
-  if (!replaced_) ask(options_.mirrored()).status().IgnoreError();  // it finds out by itself that nobody is there
+  if (serves_) ask(options_.mirrored()).status().IgnoreError();  // it finds out by itself that nobody is there
 }
 
 void ReplicaLink::settle() {
@@ -108,7 +117,11 @@ void ReplicaLink::shard_says(const std::string& cause) {
 void ReplicaLink::run() {
   pthread_setname_np(pthread_self(), "gradrail-mirror");
   bool said_level = false;
-  while (!replaced_) {
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopping_ || serves_; });
+    }
     uint64_t turn = 0;
     proto::MirrorRequest request = options_.mirrored();
     {
@@ -134,37 +147,20 @@ void ReplicaLink::run() {
   }
 }
 
-/// Where the job has a secret, each process of the standby gives a challenge of its own.
-grpc::Status ReplicaLink::introduce() {
-  if (prover_ != nullptr) return grpc::Status::OK;
-  auto prover = std::make_unique<CallProver>(options_.secret);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
-  proto::DescribeRequest request;
-  request.set_protocol_version(kProtocolVersion);
-  request.set_question(prover->question());
-  proto::DescribeReply reply;
-  if (const grpc::Status status = stub_->Describe(&context, request, &reply); !status.ok()) return status;
-  if (const absl::Status known = prover->set_up(reply.challenge(), reply.answer()); !known.ok()) return to_grpc(known);
-  prover_ = std::move(prover);
-  return grpc::Status::OK;
-}
-
 absl::StatusOr<proto::MirrorReply> ReplicaLink::ask(const proto::MirrorRequest& request) {
-  grpc::Status status = introduce();
+  grpc::Status status;
+  proto::DescribeReply described;
+  if (!introduced_) status = introduce(*stub_, prover_, kCallDeadline, described);
+  introduced_ = status.ok();
   proto::MirrorReply reply;
-  if (status.ok()) {
+  if (introduced_) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
-    if (const std::string proof = prover_->proof_of("Mirror"); !proof.empty()) {
-      context.AddMetadata(kProofMetadata, proof);
-    }
-    const auto parts = stub_->Mirror(&context, &reply);
-    write_parts(*parts, request);  // where that fails Finish() says why
-    status = parts->Finish();
+    set_deadline(context, kCallDeadline);
+    add_proof(context, prover_, "Mirror");
+    status = call(*stub_, &proto::Control::Stub::Mirror, context, request, reply);
   }
   if (status.ok()) return reply;
-  prover_.reset();  // it may be another process by now
+  introduced_ = false;  // it may be another process by now
   // A channel that failed once looks again only after 5 s, whatever it was told about backing off.
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) stub_ = open_stub(options_.address, options_.credentials);
   return from_grpc(status);
@@ -173,10 +169,11 @@ absl::StatusOr<proto::MirrorReply> ReplicaLink::ask(const proto::MirrorRequest& 
 void ReplicaLink::heard(const proto::MirrorRequest& request, const proto::MirrorReply& reply) {
   failing_since_ = TimePoint::max();
   if (reply.taken_over()) {
-    replaced_ = true;
-    options_.replaced(fmt::format(
-        "the standby at {} has taken over for this ps task, which was cut off from its workers", options_.address));
-    return;
+    {
+      std::lock_guard lock(mutex_);
+      serves_ = false;
+    }
+    return options_.replaced();
   }
   const bool other = std::exchange(process_, reply.process()) != reply.process();
   bool anew = false;

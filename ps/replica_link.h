@@ -21,24 +21,27 @@ class ChannelCredentials;
 
 namespace gradrail::ps {
 
-/// A ps task's end of the control plane towards its standby: says who is here, has the shards connected, and decides
-/// what a standby that was lost means. It may have died, then the run goes on without it; or it has taken over, then
-/// this task's run is at an end. As long as that is not known the shards hold their answers back. Threads  Any thread;
-/// it has one of its own.
+/// A ps task's end of the control plane towards its partner, from the moment on that this task serves: says who is
+/// here, has the shards connected, and decides what a standby that was lost means. It may have died, then the run goes
+/// on without it; or it has taken over, then this task's run is at an end. As long as that is not known the shards hold
+/// their answers back. Threads  Any thread; it has one of its own.
 class ReplicaLink {
  public:
   struct Options {
     std::shared_ptr<grpc::ChannelCredentials> credentials;
     std::string secret;                                ///< of the job; "": none
-    std::string address;                               ///< of the standby
+    std::string address;                               ///< of the partner
     std::vector<std::string> transports;               ///< in order of preference
     Duration silence_limit = std::chrono::seconds(4);  ///< then it is lost
     std::function<proto::MirrorRequest()> mirrored;    ///< what the standby is to know now
-    std::function<void(const std::string&)> replaced;  ///< told when it has taken over, with the reason
+    std::function<void()> replaced;                    ///< told when it has taken over; nothing more is said to it then
     std::function<void(const std::string&)> console;   ///< may be empty
   };
   ReplicaLink(Options options, std::vector<std::unique_ptr<Shard>>& shards);
   ~ReplicaLink();
+
+  /// This task serves. At first, or when it has been the standby.
+  void start();
 
   /// Until the standby knows what is true at this moment, or there is none.
   void settle();
@@ -55,7 +58,6 @@ class ReplicaLink {
 
  private:
   void run();
-  grpc::Status introduce();
   absl::StatusOr<proto::MirrorReply> ask(const proto::MirrorRequest& request);
   void heard(const proto::MirrorRequest& request, const proto::MirrorReply& reply);
   void not_heard(const absl::Status& why, TimePoint asked);
@@ -69,6 +71,7 @@ class ReplicaLink {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;    ///< under mutex_
+  bool serves_ = false;      ///< under mutex_
   bool present_ = false;     ///< under mutex_: it has answered, and was not lost since
   bool anew_ = true;         ///< under mutex_: shards are to be connected
   uint64_t wanted_ = 0;      ///< under mutex_: rounds that somebody waits for
@@ -78,10 +81,10 @@ class ReplicaLink {
 
   // Its thread.
   std::unique_ptr<proto::Control::Stub> stub_;
-  std::unique_ptr<CallProver> prover_;  ///< null: not introduced to the standby's process yet
-  uint64_t generation_ = 0;             ///< that the shards are connected for
-  uint64_t process_ = 0;                ///< of the standby
-  bool replaced_ = false;
+  CallProver prover_;
+  bool introduced_ = false;  ///< to the standby's process
+  uint64_t generation_ = 0;  ///< that the shards are connected for
+  uint64_t process_ = 0;     ///< of the standby
   bool said_missing_ = false;
   TimePoint failing_since_ = TimePoint::max();
 

@@ -8,13 +8,10 @@
 #include "fmt/format.h"
 #include "ps/call_proof.h"
 #include "ps/control.pb.h"
+#include "ps/data_message.h"
 
 namespace gradrail::ps {
 namespace {
-
-absl::Span<const std::byte> bytes_of(const std::string& text) {
-  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
-}
 
 /// Notices carry nothing; a region is what they go to.
 constexpr size_t kNoticeBytes = 64;
@@ -53,7 +50,7 @@ void ReplicaSender::greet(const std::string& challenge) {
   hello.set_shard_index(shard_index_);
   hello.set_capacity(layout_.capacity());
   hello.set_notices_key(notices_.region->key());
-  hello_ = message.SerializeAsString();
+  hello_ = std::move(message);
 }
 
 ReplicaSender::~ReplicaSender() {
@@ -115,11 +112,11 @@ bool ReplicaSender::put(uint32_t bucket) {
 
 bool ReplicaSender::advance() {
   if (phase_ == Phase::lost) return false;
-  if (!hello_.empty()) {
-    const absl::Status sent = connection_->send(bytes_of(hello_));
+  if (hello_.has_value()) {
+    const absl::Status sent = send_message(*connection_, *hello_);
     if (absl::IsResourceExhausted(sent)) return true;
     if (!sent.ok()) fail(message_of(sent));
-    hello_.clear();
+    hello_.reset();
   }
   while (!dirty_.empty() && phase_ != Phase::lost) {
     const uint32_t index = dirty_.front();
@@ -137,7 +134,7 @@ bool ReplicaSender::advance() {
   if (!says_level_ || phase_ == Phase::lost) return false;
   proto::ToShard message;
   message.mutable_replica_level();
-  if (absl::IsResourceExhausted(connection_->send(bytes_of(message.SerializeAsString())))) return true;
+  if (absl::IsResourceExhausted(send_message(*connection_, message))) return true;
   says_level_ = false;
   return false;
 }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "ps/control.pb.h"
 #include "ps/parameter_store.h"
 #include "ps/protocol.h"
 #include "ps/replica_layout.h"
@@ -97,7 +98,7 @@ class ReplicaSender {
   transport::RemoteRegion remote_{};
   std::string key_;  ///< that the standby knows it by
   uint32_t shard_index_ = 0;
-  std::string hello_;  ///< that is to be sent yet
+  std::optional<proto::ToShard> hello_;  ///< that is to be sent yet
   Phase phase_ = Phase::greeting;
   std::string why_;
   std::vector<Bucket> buckets_;

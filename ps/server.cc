@@ -13,9 +13,9 @@
 #include "fmt/ranges.h"
 #include "ps/checkpoint_folder.h"
 #include "ps/cluster_spec.h"
+#include "ps/control_call.h"
 #include "ps/control_guard.h"
 #include "ps/control_service.h"
-#include "ps/message_parts.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::ps {

@@ -34,11 +34,11 @@ class Server {
     std::string ofi_provider = {};          ///< libfabric's name of the provider to use; "": the best
     std::vector<std::string> worker_names;  ///< of the cluster specification
     transport::WaitPolicy wait;
-    std::string standby_address = {};  ///< "host:port" of this task's standby; "": none
-    std::string standby_of = {};       ///< of the task that this one is the standby of; "": it is none
-    std::string device = "host";       ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
-    std::string checkpoint_dir;        ///< "": no checkpoints
-    uint32_t keep_checkpoints = 0;     ///< complete sets, of which older ones are removed; 0: all stay
+    std::string partner = {};     ///< "host:port" of the ps task that is this one's standby, or the other way; "": none
+    bool begins_as_standby = {};  ///< of the two
+    std::string device = "host";  ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
+    std::string checkpoint_dir;   ///< "": no checkpoints
+    uint32_t keep_checkpoints = 0;  ///< complete sets, of which older ones are removed; 0: all stay
     Duration silence_limit = std::chrono::seconds(4);
     uint32_t min_workers = 1;                          ///< a loss that leaves fewer ends the run
     Duration return_limit = std::chrono::seconds(30);  ///< for somebody to come back when the last worker was lost

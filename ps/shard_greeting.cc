@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "ps/call_proof.h"
 #include "ps/control.pb.h"
+#include "ps/data_message.h"
 #include "ps/path_check.h"
 #include "ps/shard.h"
 #include "spdlog/spdlog.h"
@@ -23,18 +24,13 @@ constexpr size_t kChallengeBytes = 16;
 /// Time for a refusal to be read before the connection closes.
 constexpr auto kFarewell = std::chrono::seconds(1);
 
-absl::Status send(transport::Connection& connection, const proto::ToWorker& message) {
-  const std::string bytes = message.SerializeAsString();
-  return connection.send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
-}
-
 }  // namespace
 
 void Shard::challenge(ShardPeer& peer) {
   peer.challenge = random_bytes(kChallengeBytes);
   proto::ToWorker message;
   message.set_challenge(peer.challenge);
-  if (!send(*peer.connection, message).ok()) drop(&peer);
+  if (!send_message(*peer.connection, message).ok()) drop(&peer);
 }
 
 void Shard::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
@@ -150,7 +146,7 @@ absl::Status Shard::welcome(ShardPeer& peer) {
   message.mutable_welcome()->set_gradients_mapped(peer.gradients_mapped != nullptr);
   message.mutable_welcome()->set_device_mapped(peer.on_device());
   message.mutable_welcome()->set_device_refused(peer.device_refused);
-  GRADRAIL_RETURN_IF_ERROR(send(*peer.connection, message));
+  GRADRAIL_RETURN_IF_ERROR(send_message(*peer.connection, message));
   peer.phase = ShardPeer::Phase::checking;
   peer.phase_deadline = Clock::now() + kCheckDeadline;
   return absl::OkStatus();
@@ -212,7 +208,7 @@ void Shard::answer_check(ShardPeer& peer) {
 void Shard::activate(ShardPeer& peer) {
   proto::ToWorker message;
   message.mutable_active();
-  if (const absl::Status sent = send(*peer.connection, message); !sent.ok()) {
+  if (const absl::Status sent = send_message(*peer.connection, message); !sent.ok()) {
     return refuse(peer, std::string(message_of(sent)));
   }
   if (ShardPeer* former = peer_of(peer.worker); former != nullptr) retire_until(*former, Clock::now());
@@ -237,7 +233,7 @@ void Shard::refuse(ShardPeer& peer, const std::string& why) {
   peer.phase_deadline = Clock::now() + kFarewell;
   proto::ToWorker message;
   message.set_refused(why);
-  send(*peer.connection, message).IgnoreError();  // best effort: it is going to be closed
+  send_message(*peer.connection, message).IgnoreError();  // best effort: it is going to be closed
 }
 
 }  // namespace gradrail::ps

@@ -7,6 +7,7 @@
 #include "ps/call_proof.h"
 #include "ps/cluster_spec.h"
 #include "ps/control.pb.h"
+#include "ps/data_message.h"
 #include "ps/shard_tasks.h"
 #include "spdlog/spdlog.h"
 
@@ -17,11 +18,6 @@ namespace {
 constexpr auto kConnectDeadline = std::chrono::seconds(1);
 /// Places for workers in a slot, to begin with.
 constexpr uint32_t kFirstCapacity = 64;
-
-absl::Status send(transport::Connection& connection, const proto::ToWorker& message) {
-  const std::string bytes = message.SerializeAsString();
-  return connection.send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
-}
 
 }  // namespace
 
@@ -195,7 +191,7 @@ absl::Status Shard::welcome_replica(ShardPeer& peer, const proto::ReplicaHello& 
   peer.receiver = *std::move(receiver);
   proto::ToWorker message;
   message.mutable_replica_welcome()->set_slots_key(peer.receiver->key());
-  GRADRAIL_RETURN_IF_ERROR(send(*peer.connection, message));
+  GRADRAIL_RETURN_IF_ERROR(send_message(*peer.connection, message));
   peer.phase = ShardPeer::Phase::replica;
   --unsettled_;
   return absl::OkStatus();

@@ -12,7 +12,7 @@
 namespace gradrail::ps {
 
 /// Raised when control.proto or exchange_layout.h change meaning; both ends must have the same.
-constexpr uint32_t kProtocolVersion = 4;
+constexpr uint32_t kProtocolVersion = 5;
 
 /// What all workers must agree on: the first to join decides, the others are compared with it.
 struct Training {

@@ -34,15 +34,12 @@ absl::Status check_replicas(const TrainOptions& options) {
                   tasks == 1 ? "is" : "are", tasks, options.local ? " (--ps 2: one, and its standby)" : ""));
 }
 
-std::string standby_address(const TrainOptions& options) {
-  if (options.flags.replicas == 0 || options.task.index >= half(options)) return "";
-  return options.cluster.ps[options.task.index + half(options)];
+std::string partner(const TrainOptions& options) {
+  if (options.flags.replicas == 0) return "";
+  return options.cluster.ps[(options.task.index + half(options)) % options.cluster.ps.size()];
 }
 
-std::string standby_of(const TrainOptions& options) {
-  if (options.flags.replicas == 0 || options.task.index < half(options)) return "";
-  return options.cluster.ps[options.task.index - half(options)];
-}
+bool begins_as_standby(const TrainOptions& options) { return options.task.index >= half(options); }
 
 ps::ClusterSpec without_standbys(const TrainOptions& options) {
   ps::ClusterSpec cluster = options.cluster;

@@ -14,9 +14,9 @@ namespace gradrail::tools {
 /// INVALID_ARGUMENT: another number than 0 and 1, or no two halves.
 absl::Status check_replicas(const TrainOptions& options);
 
-/// Of this ps task's standby, and of the task that it is the standby of; "": none.
-std::string standby_address(const TrainOptions& options);
-std::string standby_of(const TrainOptions& options);
+/// Address of the ps task that is this one's standby, or that this one begins as the standby of; "": none.
+std::string partner(const TrainOptions& options);
+bool begins_as_standby(const TrainOptions& options);
 
 /// What a worker joins, and where it goes when one of those is lost.
 ps::ClusterSpec without_standbys(const TrainOptions& options);

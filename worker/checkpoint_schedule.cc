@@ -34,7 +34,10 @@ void CheckpointSchedule::take_outcome() {
   pending_ = false;
   const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();
   if (!files.ok()) return failed(files.status());
-  if (files->empty()) return;  // a ps was lost meanwhile, and with it who could have said
+  if (files->empty()) {
+    spdlog::warn("a checkpoint was given up: a parameter server was lost while it was being written");
+    return;
+  }
   spdlog::info("saved {}", fmt::join(*files, ", "));
 }
 

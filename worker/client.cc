@@ -52,6 +52,15 @@ absl::Status Client::Impl::begin_checkpoint() {
   return outlives(begun) ? save_->begin(member()) : begun;
 }
 
+absl::StatusOr<std::vector<std::string>> Client::Impl::finish_checkpoint() {
+  absl::StatusOr<std::vector<std::string>> files = save_->finish();
+  while (outlives(files.status())) {  // the standby has what was to be saved, or later
+    GRADRAIL_RETURN_IF_ERROR(begin_checkpoint());
+    files = save_->finish();
+  }
+  return files;
+}
+
 absl::Status Client::Impl::leave(const std::string& failed) {
   if (left_) return absl::OkStatus();
   left_ = true;

@@ -48,7 +48,7 @@ class Client::Impl {
   bool saves_checkpoints() const { return saves_checkpoints_; }
   absl::Status begin_checkpoint();
   bool checkpoint_under_way() const { return save_->under_way(); }
-  absl::StatusOr<std::vector<std::string>> finish_checkpoint() { return save_->finish(); }
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint();
   absl::Status leave(const std::string& failed = "");
   absl::Span<float> parameters(size_t tensor_index) { return view(parameters_, tensor_index); }
   absl::Span<float> gradients(size_t tensor_index) { return view(gradients_, tensor_index); }

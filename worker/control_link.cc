@@ -6,9 +6,8 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/control_call.h"
 #include "ps/control_status.h"
-#include "ps/message_parts.h"
-#include "ps/training.h"
 
 namespace gradrail::worker {
 namespace {
@@ -24,11 +23,6 @@ constexpr auto kNoticeEvery = std::chrono::seconds(10);
 constexpr auto kPredecessorEnds = std::chrono::seconds(30);
 constexpr auto kPingEvery = std::chrono::milliseconds(500);
 constexpr int kKeepaliveMs = 3000;  // a stopped or vanished ps is noticed within twice this
-
-void set_deadline(grpc::ClientContext& context, Duration patience) {
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::duration_cast<std::chrono::milliseconds>(patience));
-}
 
 std::shared_ptr<grpc::Channel> open_channel(const std::string& address,
                                             const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
@@ -85,33 +79,13 @@ ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr
 
 ControlLink::~ControlLink() { stop_heartbeat(); }
 
-void ControlLink::begin_call(grpc::ClientContext& context, const char* method) {
-  const std::string proof = prover_.proof_of(method);
-  if (!proof.empty()) context.AddMetadata(ps::kProofMetadata, proof);
-}
-
-void ControlLink::begin_call(grpc::ClientContext& context, const char* method, Duration patience) {
-  set_deadline(context, patience);
-  begin_call(context, method);
-}
-
-/// Where the job has a secret the first answer is only a challenge.
-grpc::Status ControlLink::describe_once(Duration patience, ps::proto::DescribeReply& reply) {
-  ps::proto::DescribeRequest request;
-  request.set_protocol_version(ps::kProtocolVersion);
-  request.set_question(prover_.question());
-  for (const bool introduced : {false, true}) {
-    grpc::ClientContext context;
-    set_deadline(context, patience);
-    if (introduced) begin_call(context, "Describe");
-    reply.Clear();
-    const grpc::Status status = stub_->Describe(&context, request, &reply);
-    if (!status.ok() || introduced) return status;
-    if (const absl::Status known = prover_.set_up(reply.challenge(), reply.answer()); !known.ok())
-      return ps::to_grpc(known);
-    if (reply.challenge().empty()) return status;
-  }
-  return grpc::Status::OK;
+template <typename Reply>
+grpc::Status ControlLink::call(ps::Method<Reply> method, const char* name, Duration patience,
+                               const google::protobuf::MessageLite& request, Reply& reply) {
+  grpc::ClientContext context;
+  ps::set_deadline(context, patience);
+  ps::add_proof(context, prover_, name);
+  return ps::call(*stub_, method, context, request, reply);
 }
 
 absl::Status ControlLink::explain(const grpc::Status& status) const {
@@ -157,7 +131,7 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
   while (true) {
     ps::proto::DescribeReply reply;
     grpc::Status status = look_up();
-    if (status.ok()) status = describe_once(kTryDeadline, reply);
+    if (status.ok()) status = ps::introduce(*stub_, prover_, kTryDeadline, reply);
     if (status.ok()) {
       checkpoint_folder_ = reply.checkpoint_folder();
       return reply;
@@ -191,12 +165,8 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
   deadline = std::min(deadline, Clock::now() + kPredecessorEnds);
   bool said = false;
   while (true) {
-    grpc::ClientContext context;
-    begin_call(context, "Join", kCallDeadline);
     ps::proto::JoinReply reply;
-    const auto parts = stub_->Join(&context, &reply);
-    ps::write_parts(*parts, request);  // where that fails Finish() says why
-    const grpc::Status status = parts->Finish();
+    const grpc::Status status = call(&Stub::Join, "Join", kCallDeadline, request, reply);
     if (status.ok()) return reply;
     const bool other_group = status.error_code() == grpc::StatusCode::OUT_OF_RANGE;
     const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
@@ -211,38 +181,31 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
 }
 
 absl::StatusOr<ps::proto::BarrierReply> ControlLink::barrier(const ps::proto::BarrierRequest& request) {
-  grpc::ClientContext context;
-  begin_call(context, "Barrier", kCallDeadline);
   ps::proto::BarrierReply reply;
-  const grpc::Status status = stub_->Barrier(&context, request, &reply);
+  const grpc::Status status = call(&Stub::Barrier, "Barrier", kCallDeadline, request, reply);
   if (!status.ok()) return explain_membership(status);
   return reply;
 }
 
 absl::StatusOr<ps::proto::StatsReply> ControlLink::stats_for_a_watcher(bool dump) {
   ps::proto::DescribeReply reply;
-  if (const grpc::Status known = describe_once(kTryDeadline, reply); !known.ok()) return explain(known);
+  if (const grpc::Status known = ps::introduce(*stub_, prover_, kTryDeadline, reply); !known.ok())
+    return explain(known);
   return stats(dump);
 }
 
 absl::StatusOr<ps::proto::StatsReply> ControlLink::stats(bool dump) {
-  grpc::ClientContext context;
-  begin_call(context, "Stats", std::chrono::seconds(2));
   ps::proto::StatsRequest request;
   request.set_dump(dump);
   ps::proto::StatsReply reply;
-  const grpc::Status status = stub_->Stats(&context, request, &reply);
+  const grpc::Status status = call(&Stub::Stats, "Stats", std::chrono::seconds(2), request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
 
 absl::StatusOr<ps::proto::TraceReply> ControlLink::trace(const ps::proto::TraceRequest& request) {
-  grpc::ClientContext context;
-  begin_call(context, "Trace", kCallDeadline);
   ps::proto::TraceReply reply;
-  const auto parts = stub_->Trace(&context, &reply);
-  ps::write_parts(*parts, request);
-  const grpc::Status status = parts->Finish();
+  const grpc::Status status = call(&Stub::Trace, "Trace", kCallDeadline, request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
@@ -253,71 +216,61 @@ ClockOffset ControlLink::clock_offset() const {
 }
 
 absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::proto::CheckpointRequest& request) {
-  grpc::ClientContext context;
-  begin_call(context, "Checkpoint", kCallDeadline);
   ps::proto::CheckpointReply reply;
-  const grpc::Status status = stub_->Checkpoint(&context, request, &reply);
+  const grpc::Status status = call(&Stub::Checkpoint, "Checkpoint", kCallDeadline, request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
 
 absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcome(
     const ps::proto::CheckpointOutcomeRequest& request) {
-  grpc::ClientContext context;
-  begin_call(context, "CheckpointOutcome", kCallDeadline);
   ps::proto::CheckpointOutcomeReply reply;
-  const grpc::Status status = stub_->CheckpointOutcome(&context, request, &reply);
+  const grpc::Status status = call(&Stub::CheckpointOutcome, "CheckpointOutcome", kCallDeadline, request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
 
+absl::Status ControlLink::send_leave(const ps::proto::LeaveRequest& request, Duration patience) {
+  ps::proto::LeaveReply reply;
+  const grpc::Status status = call(&Stub::Leave, "Leave", patience, request, reply);
+  return status.ok() ? absl::OkStatus() : explain(status);
+}
+
 absl::Status ControlLink::leave(const ps::proto::Member& member, const std::string& failed) {
-  grpc::ClientContext context;
-  begin_call(context, "Leave", std::chrono::seconds(5));
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_failed(failed);
-  ps::proto::LeaveReply reply;
-  const grpc::Status status = stub_->Leave(&context, request, &reply);
-  return status.ok() ? absl::OkStatus() : explain(status);
+  return send_leave(request, std::chrono::seconds(5));
 }
 
 absl::Status ControlLink::say_steps_are_done(const ps::proto::Member& member) {
-  grpc::ClientContext context;
-  begin_call(context, "Leave", kCallDeadline);
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_stays(true);
-  ps::proto::LeaveReply reply;
-  const grpc::Status status = stub_->Leave(&context, request, &reply);
-  return status.ok() ? absl::OkStatus() : explain(status);
+  return send_leave(request, kCallDeadline);
 }
 
 void ControlLink::leave_to_return(const ps::proto::Member& member) {
-  grpc::ClientContext context;
-  begin_call(context, "Leave", std::chrono::seconds(1));
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_returns(true);
-  ps::proto::LeaveReply reply;
-  stub_->Leave(&context, request, &reply);
+  send_leave(request, std::chrono::seconds(1)).IgnoreError();
 }
 
 absl::Status ControlLink::why_dismissed(const ps::proto::Member& member) {
-  grpc::ClientContext context;
-  begin_call(context, "Barrier", std::chrono::seconds(1));
   ps::proto::BarrierRequest request;  // with no patience: only members get an answer
   *request.mutable_member() = member;
   request.set_name("still a member");
   request.set_live_only(true);
   ps::proto::BarrierReply reply;
-  const absl::Status status = explain_membership(stub_->Barrier(&context, request, &reply));
+  const absl::Status status =
+      explain_membership(call(&Stub::Barrier, "Barrier", std::chrono::seconds(1), request, reply));
   return absl::IsAborted(status) ? status : absl::OkStatus();
 }
 
 absl::Status ControlLink::beat(const ps::proto::Member& member, grpc::ClientContext& context,
                                const std::function<void(const ps::proto::Notice&)>& heard) {
-  begin_call(context, "Heartbeat");
+  ps::add_proof(context, prover_, "Heartbeat");
   const auto stream = stub_->Heartbeat(&context);
   ps::proto::Ping ping;
   *ping.mutable_member() = member;

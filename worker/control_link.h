@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "ps/call_proof.h"
-#include "ps/control.grpc.pb.h"
+#include "ps/control_call.h"
 #include "ps/security.h"
 #include "worker/clock_comparison.h"
 
@@ -76,9 +76,11 @@ class ControlLink {
   void stop_heartbeat();
 
  private:
-  void begin_call(grpc::ClientContext& context, const char* method);
-  void begin_call(grpc::ClientContext& context, const char* method, Duration patience);
-  grpc::Status describe_once(Duration patience, ps::proto::DescribeReply& reply);
+  using Stub = ps::proto::Control::Stub;
+  template <typename Reply>
+  grpc::Status call(ps::Method<Reply> method, const char* name, Duration patience,
+                    const google::protobuf::MessageLite& request, Reply& reply);
+  absl::Status send_leave(const ps::proto::LeaveRequest& request, Duration patience);
   absl::Status beat(const ps::proto::Member& member, grpc::ClientContext& context,
                     const std::function<void(const ps::proto::Notice&)>& heard);
   void reopen();
@@ -94,7 +96,7 @@ class ControlLink {
   const Whereabouts where_;
   std::string address_;  ///< set for good when describe() has succeeded, as is name_
   std::string name_;
-  std::unique_ptr<ps::proto::Control::Stub> stub_;  ///< null until an address is known
+  std::unique_ptr<Stub> stub_;  ///< null until an address is known
   ps::CallProver prover_;
   std::string checkpoint_folder_;
 

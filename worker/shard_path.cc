@@ -8,18 +8,11 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/call_proof.h"
+#include "ps/data_message.h"
 #include "ps/path_check.h"
 #include "worker/shard_link.h"
 
 namespace gradrail::worker {
-namespace {
-
-absl::Status send(transport::Connection& connection, const ps::proto::ToShard& message) {
-  const std::string bytes = message.SerializeAsString();
-  return connection.send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(
     ShardLink& link, OpenContext& context, const std::string& address, ps::proto::Hello hello, const std::string& key,
@@ -87,7 +80,7 @@ bool ShardPath::advance() {
   switch (phase_) {
     case Phase::greeting:
       *message.mutable_hello() = hello_;
-      post(send(*connection_, message), "Hello");
+      post(ps::send_message(*connection_, message), "Hello");
       break;
     case Phase::checking:
       post(connection_->put(check_source(), {payload_on_gpu_ ? payload_ : slots_, 0},
@@ -96,7 +89,7 @@ bool ShardPath::advance() {
       break;
     case Phase::activating:
       message.mutable_ready();
-      post(send(*connection_, message), "Ready");
+      post(ps::send_message(*connection_, message), "Ready");
       break;
     default:
       to_post_ = false;

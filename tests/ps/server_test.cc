@@ -11,8 +11,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "grpcpp/grpcpp.h"
-#include "ps/control.grpc.pb.h"
-#include "ps/message_parts.h"
+#include "ps/control_call.h"
 #include "ps/training.h"
 #include "tests/ps/checkpoint_files.h"
 
@@ -38,12 +37,22 @@ class Caller {
       : stub_(proto::Control::NewStub(
             grpc::CreateChannel(fmt::format("127.0.0.1:{}", port), grpc::InsecureChannelCredentials()))) {}
 
-  template <typename Request, typename Reply>
-  grpc::Status call(grpc::Status (proto::Control::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-                    const Request& request, Reply& reply) {
+  template <typename Reply>
+  grpc::Status call(Method<Reply> method, const google::protobuf::MessageLite& request, Reply& reply) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 20s);
-    return (*stub_.*method)(&context, request, &reply);
+    set_deadline(context, 20s);
+    return ps::call(*stub_, method, context, request, reply);
+  }
+  /// Begins a call, and says no more than these parts, not even that it is at the end unless `ends`.
+  template <typename Reply>
+  grpc::Status begin(Method<Reply> method, const std::vector<proto::Part>& parts = {}, bool ends = false) {
+    grpc::ClientContext context;
+    set_deadline(context, 20s);
+    Reply reply;
+    const auto writer = (*stub_.*method)(&context, &reply);
+    for (const proto::Part& part : parts) writer->Write(part);
+    if (ends) writer->WritesDone();
+    return writer->Finish();
   }
   grpc::Status join(const proto::JoinRequest& request) {
     proto::JoinReply reply;
@@ -51,21 +60,11 @@ class Caller {
   }
   grpc::Status beat() {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 20s);
+    set_deadline(context, 20s);
     return stub_->Heartbeat(&context)->Finish();
   }
-  grpc::Status trace() {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 20s);
-    proto::TraceReply reply;
-    return stub_->Trace(&context, &reply)->Finish();
-  }
   grpc::Status join(const proto::JoinRequest& request, proto::JoinReply& reply) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 20s);
-    const auto parts = stub_->Join(&context, &reply);
-    write_parts(*parts, request);
-    return parts->Finish();
+    return call(&proto::Control::Stub::Join, request, reply);
   }
 
  private:
@@ -203,28 +202,31 @@ TEST(Server, ASecretIsAskedForBeforeAnythingElse) {
   described.clear_answer();
   described.clear_protocol_version();
   EXPECT_EQ(described.ByteSizeLong(), 0u) << described.DebugString();
-  const auto refused = [&](auto method, const auto& request, auto reply) {
-    return caller.call(method, request, reply).error_code() == grpc::StatusCode::UNAUTHENTICATED;
+  // Also of one that never says what it wants: nobody waits for it.
+  const auto refuses = [&](auto method) {
+    return caller.begin(method).error_code() == grpc::StatusCode::UNAUTHENTICATED;
   };
+  EXPECT_TRUE(refuses(&Stub::Join));
+  EXPECT_TRUE(refuses(&Stub::Stats));
+  EXPECT_TRUE(refuses(&Stub::Leave));
+  EXPECT_TRUE(refuses(&Stub::Barrier));
+  EXPECT_TRUE(refuses(&Stub::Checkpoint));
+  EXPECT_TRUE(refuses(&Stub::CheckpointOutcome));
+  EXPECT_TRUE(refuses(&Stub::Trace));
+  EXPECT_TRUE(refuses(&Stub::Mirror));
+  EXPECT_TRUE(caller.begin(&Stub::Describe).ok()) << "a challenge is had for nothing";
   EXPECT_EQ(caller.join(good_join()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_TRUE(refused(&Stub::Stats, proto::StatsRequest(), proto::StatsReply()));
-  EXPECT_TRUE(refused(&Stub::Leave, proto::LeaveRequest(), proto::LeaveReply()));
-  EXPECT_TRUE(refused(&Stub::Barrier, proto::BarrierRequest(), proto::BarrierReply()));
-  EXPECT_TRUE(refused(&Stub::Checkpoint, proto::CheckpointRequest(), proto::CheckpointReply()));
-  EXPECT_TRUE(refused(&Stub::CheckpointOutcome, proto::CheckpointOutcomeRequest(), proto::CheckpointOutcomeReply()));
   EXPECT_EQ(caller.beat().error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(caller.trace().error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST(Server, WhatIsLongComesInParts) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
   Caller caller((*server)->port());
-  proto::BarrierRequest barrier;
-  barrier.set_name(std::string(kMaxMessageBytes, 'x'));
-  proto::BarrierReply reply;
-  EXPECT_EQ(caller.call(&proto::Control::Stub::Barrier, barrier, reply).error_code(),
-            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  proto::Part part;
+  part.set_bytes(std::string(kMaxMessageBytes, 'x'));
+  part.set_last(true);
+  EXPECT_EQ(caller.begin(&proto::Control::Stub::Barrier, {part}).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   proto::JoinRequest request = good_join();
   Schema schema;
   for (int i = 0; i < 20'000; ++i)
@@ -234,6 +236,19 @@ TEST(Server, WhatIsLongComesInParts) {
   ASSERT_GT(request.ByteSizeLong(), 10 * kMaxMessageBytes);
   const grpc::Status joined = caller.join(request);
   EXPECT_TRUE(joined.ok()) << joined.error_message();
+}
+
+TEST(Server, ARequestThatWasCutOffIsNone) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::Part part;
+  part.set_bytes(good_join().SerializeAsString());
+  const grpc::Status refused = caller.begin(&proto::Control::Stub::Join, {part}, true);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("cut off"));
+  part.set_last(true);
+  EXPECT_TRUE(caller.begin(&proto::Control::Stub::Join, {part}).ok());
 }
 
 /// Requests that no honest worker sends: each is refused, and the server serves on.

@@ -48,7 +48,9 @@ class Killed(cluster.ClusterTest):
                     killed = time.monotonic()
                     workers[1].signal(signal.SIGKILL)
                     ps.wait_for(r"worker 1 \(localhost:3001\) was lost: .*; 2 are left", NOTICED)
-                    self.assertLess(time.monotonic() - killed, 1 * cluster.PATIENCE + 1)
+                    took = time.monotonic() - killed
+                    print(f"{mode} over {transport}: a killed worker was noticed after {1000 * took:.0f} ms", flush=True)
+                    self.assertLess(took, 1 * cluster.PATIENCE + 1)
                     self.assert_goes_on(workers[0])
                     self.assert_goes_on(workers[2])
                     for worker in (workers[0], workers[2]):
@@ -143,7 +145,9 @@ class Stalled(cluster.ClusterTest):
         stopped = time.monotonic()
         workers[1].signal(signal.SIGSTOP)
         ps.wait_for(r"worker 1 \(localhost:3001\) was lost: no sign of life for 4 s", 5 + NOTICED)
-        self.assertLess(time.monotonic() - stopped, 5 * cluster.PATIENCE)
+        took = time.monotonic() - stopped
+        print(f"a silent worker was noticed after {took:.2f} s", flush=True)
+        self.assertLess(took, 5 * cluster.PATIENCE)
         self.assert_goes_on(workers[0])
 
     def test_ends_naming_the_silent_worker_where_none_can_be_spared(self):

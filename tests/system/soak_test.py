@@ -1,24 +1,29 @@
 """A parameter server and three workers on four hosts, and a fault every few seconds: tasks are killed, stopped or slowed down,
-cables are cut, strangers call. GRADRAIL_SOAK_SECONDS=1800 GRADRAIL_SOAK_EVERY=15 is the long form."""
+cables are cut, strangers call. GRADRAIL_SOAK_SECONDS=1800 GRADRAIL_SOAK_EVERY=15 is the long form of the soak,
+GRADRAIL_ROUNDS=5 that of the accuracy."""
 import os
 import pathlib
 import random
 import re
 import signal
-import socket
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 import cluster
+import digits
 import four_hosts
 
+ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "1"))
 SECONDS = float(os.environ.get("GRADRAIL_SOAK_SECONDS", "30"))
 EVERY = float(os.environ.get("GRADRAIL_SOAK_EVERY", "5"))
 # A fault is noticed and mended, or a worker is lost and back, within this; a ps that was cut off is looked for longest.
 RECOVERY = 45 * cluster.PATIENCE
 SETTLED = 1.0
+RUN = 180 * cluster.PATIENCE
 # Of a ps between two faults: gRPC keeps a few connections of those who have gone for a while.
 MORE_FILES = 24
 MORE_MEMORY_KB = 24 << 10
@@ -29,22 +34,33 @@ def files_and_memory(pid):
     return len(os.listdir(f"/proc/{pid}/fd")), int(re.search(r"VmRSS:\s+(\d+)", status)[1])
 
 
-class Soak(four_hosts.FourHosts):
+class Faults(four_hosts.FourHosts):
+    """Host 0 has the parameter server, the others a worker each. What goes wrong says what it was when it is over."""
+
+    MODEL = "linear"
+    LASTS = [0.5, 2, 7]  # seconds; the last is longer than --silence_limit_s
+
     def setUp(self):
         super().setUp()
         self.seed = int(os.environ.get("GRADRAIL_SOAK_SEED", random.randrange(2 ** 32)))
         print(f"GRADRAIL_SOAK_SEED={self.seed}", flush=True)
         self.chance = random.Random(self.seed)
-        self.flags = ["--mode", "sync", "--epochs", 10 ** 6, "--checkpoint_dir", self.folder / "saved", "--save_secs", 2,
-                      "--log_every", 50, "--join_timeout_s", 60]
 
     def start(self, host):
         job, index = ("ps", 0) if host == 0 else ("worker", host - 1)
         # The host's own process, not that of ip: it is what gets signals.
-        task = self.train_on(host, job, index, *self.flags)
+        task = self.train_on(host, job, index, *self.flags, binary_flags=("--model", self.MODEL))
         self.now[host] = task
         self.every[host].append(task)
         return task
+
+    def start_all_hosts(self, *flags):
+        self.flags = flags
+        self.now, self.every = {}, {host: [] for host in range(4)}
+        for host in range(4):
+            self.start(host)
+        for host in (1, 2, 3):
+            self.now[host].wait_for(r"Step: \d+")
 
     def mended(self, host):
         """Whoever has ended with the wish to be started again is, as a service manager would."""
@@ -54,23 +70,6 @@ class Soak(four_hosts.FourHosts):
         code = task.code(5)
         self.assertTrue(code == -signal.SIGKILL or cluster.retry_worthy(code), task.transcript())
         self.start(host)
-
-    def steps(self, host):
-        return sum(len(re.findall(r"^Step: ", task.text(), re.M)) for task in self.every[host])
-
-    def assert_recovers(self, fault):
-        """Everybody makes steps again."""
-        before = {host: self.steps(host) for host in (1, 2, 3)}
-
-        def all_step():
-            for host in range(4):
-                self.mended(host)
-            return all(self.steps(host) > before[host] + 2 for host in before)
-
-        cluster.wait_until(all_step, RECOVERY, lambda: f"steps after {fault}\n" + "\n".join(
-            self.now[host].transcript() for host in range(4)))
-
-    # ---- faults: each says what it was when it is over ----
 
     def kill(self):
         host = self.chance.randrange(1, 4)
@@ -83,7 +82,7 @@ class Soak(four_hosts.FourHosts):
 
     def stop(self):
         host = self.chance.randrange(4)
-        seconds = self.chance.choice([0.5, 2, 7])
+        seconds = self.chance.choice(self.LASTS)
         self.now[host].signal(signal.SIGSTOP)
         time.sleep(seconds)
         self.now[host].signal(signal.SIGCONT)
@@ -91,7 +90,7 @@ class Soak(four_hosts.FourHosts):
 
     def link_down(self):
         host = self.chance.randrange(4)
-        seconds = self.chance.choice([0.2, 2, 7])
+        seconds = self.chance.choice(self.LASTS)
         four_hosts.ip("-n", self.switch, "link", "set", f"port{host}", "down")
         time.sleep(seconds)
         four_hosts.ip("-n", self.switch, "link", "set", f"port{host}", "up")
@@ -121,10 +120,26 @@ class Soak(four_hosts.FourHosts):
                         *sorted(set(found))], check=False, timeout=60)
         return f"garbage at {len(set(found))} ports of the ps"
 
+
+class Soak(Faults):
+    def steps(self, host):
+        return sum(len(re.findall(r"^Step: ", task.text(), re.M)) for task in self.every[host])
+
+    def assert_recovers(self, fault):
+        """Everybody makes steps again."""
+        before = {host: self.steps(host) for host in (1, 2, 3)}
+
+        def all_step():
+            for host in range(4):
+                self.mended(host)
+            return all(self.steps(host) > before[host] + 2 for host in before)
+
+        cluster.wait_until(all_step, RECOVERY, lambda: f"steps after {fault}\n" + "\n".join(
+            self.now[host].transcript() for host in range(4)))
+
     def test_sync_goes_on_through_all_of_it(self):
-        self.now, self.every = {}, {host: [] for host in range(4)}
-        for host in range(4):
-            self.start(host)
+        self.start_all_hosts("--mode", "sync", "--epochs", 10 ** 6, "--checkpoint_dir", self.folder / "saved", "--save_secs", 2,
+                             "--log_every", 50, "--join_timeout_s", 60)
         self.assert_recovers("the start")
         faults = [self.kill, self.kill_ps, self.stop, self.link_down, self.slow, self.garbage]
         began, count, samples = time.monotonic(), 0, {}
@@ -154,6 +169,77 @@ class Soak(four_hosts.FourHosts):
                 self.assertEqual(wrong, [], task.transcript())
         self.assertRegex(self.now[1].text(), r"w = 2\.0000, b = 10\.0000")
         print(f"{count} faults in {time.monotonic() - began:.0f} s, {self.steps(1)} lines of worker 0")
+
+
+class Compared(Faults):
+    """A run with faults beside the same one without."""
+
+    MODEL = "mlp"
+    APART = 2.0  # seconds between two faults
+
+    def run_through(self, faults, *flags):
+        """The chief's output, and how many faults there were before the run was over."""
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        self.start_all_hosts(*flags, "--checkpoint_dir", self.folder / "saved", "--save_secs", 2, "--log_every", 50)
+        count = 0
+        deadline = time.monotonic() + RUN
+        while any(self.now[host].running() for host in (1, 2, 3)) and time.monotonic() < deadline:
+            if count < len(faults):
+                print(f"  {faults[count]()}", flush=True)
+                count += 1
+            due = time.monotonic() + self.APART
+            while time.monotonic() < due and any(self.now[host].running() for host in (1, 2, 3)):
+                for host in range(4):
+                    if self.now[host].process.poll() not in (None, cluster.GOOD):
+                        self.mended(host)
+                time.sleep(0.05)
+        for host in (1, 2, 3, 0):
+            self.assert_ends(self.now[host], cluster.GOOD)
+        return self.now[1], count
+
+    def epochs_that_last(self, seconds, *flags):
+        """So many that the faults find a run that is under way."""
+        began = time.monotonic()
+        self.run_through([], *flags, "--epochs", self.SHORT)
+        return max(self.SHORT, round(self.SHORT * seconds / (time.monotonic() - began)))
+
+
+class SameBits(Compared):
+    SHORT = 200
+    LASTS = [0.5, 2]  # nobody is lost, and nobody joins
+
+    def test_sync_ends_in_the_bits_of_an_undisturbed_run(self):
+        data = self.folder / "data"
+        data.mkdir()
+        flags = ["--mode", "sync", "--optimizer", "adam", "--data_dir", digits.write(data)]
+        faults = [self.kill_ps, self.garbage, self.stop, self.link_down, self.slow]
+        flags += ["--epochs", self.epochs_that_last(10 + 8 * len(faults), *flags)]
+        undisturbed, _ = self.run_through([], *flags)
+        disturbed, count = self.run_through(faults, *flags)
+        self.assertGreaterEqual(count, 3, disturbed.transcript())
+        self.assertEqual(cluster.hash_of(disturbed), cluster.hash_of(undisturbed))
+        print(f"{count} faults, {flags[-1]} epochs, the same parameters bit for bit")
+
+
+class Accuracy(Compared):
+    SHORT = 2
+    AS_GOOD = 0.01  # of the test set; plain runs differ by less than half of it
+
+    def test_async_learns_as_well_with_faults_as_without(self):
+        flags = ["--mode", "async", "--optimizer", "adam"]
+        faults = [self.kill, self.stop, self.garbage, self.kill_ps, self.link_down, self.slow]
+        flags += ["--epochs", self.epochs_that_last(60, *flags)]
+        found = {"without": [], "with": []}
+        for _ in range(ROUNDS):
+            for name, list_of_faults in (("without", []), ("with", faults)):
+                chief, count = self.run_through(list_of_faults, *flags)
+                found[name].append(float(chief.wait_for(r"^Test-Accuracy: ([0-9.]+)").group(1)))
+                if list_of_faults:
+                    self.assertGreaterEqual(count, 3, chief.transcript())
+        for name, values in found.items():
+            print(f"{name} faults: {values}, mean {statistics.mean(values):.4f}", flush=True)
+        self.assertGreater(min(found["without"]), 0.9)
+        self.assertLess(abs(statistics.mean(found["with"]) - statistics.mean(found["without"])), self.AS_GOOD)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """--replicas 1: every ps task has a standby, which goes on for it when it is killed; no step is lost or done twice."""
 import os
 import random
+import shutil
 import signal
 import time
 import unittest
@@ -112,6 +113,19 @@ class Standby(cluster.ClusterTest):
         self.assert_all_end(*workers, standby)
         self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
 
+    def test_what_was_being_saved_is_saved_by_the_standby(self):
+        saved = self.folder / "saved"
+        for number, moment in enumerate(self.moments(ROUNDS)):
+            with self.subTest(number=number, moment=moment):
+                shutil.rmtree(saved, ignore_errors=True)
+                (ps, standby), workers = self.start("--mode", "sync", "--checkpoint_dir", saved, "--save_steps", 5)
+                self.kill(ps, workers[0], moment)
+                self.assert_went_on(workers[0])
+                self.assert_all_end(*workers, standby)
+                listed = self.launch("ls", [cluster.binary(), "checkpoint", "ls", str(saved)])
+                self.assert_ends(listed, cluster.GOOD)
+                self.assertRegex(listed.text(), rf"(?m)^ *{EPOCHS * BATCHES} ")
+
     def test_a_ps_that_was_stopped_is_replaced_and_told_so(self):
         (ps, standby), workers = self.start("--mode", "sync", "--silence_limit_s", 2, epochs=4 * EPOCHS)
         self.wait_until_level(ps)
@@ -125,6 +139,25 @@ class Standby(cluster.ClusterTest):
         made = int(workers[0].wait_for(r"^Global-Step: (\d+)").group(1))
         self.assertEqual(made, 4 * EPOCHS * BATCHES)
 
+    def test_the_two_change_places_as_often_as_one_is_killed(self):
+        flags = ("--mode", "sync", "--optimizer", "adam")
+        servers, workers = self.start(*flags, epochs=15 * EPOCHS)
+        self.assert_all_end(*workers, *servers)
+        undisturbed = cluster.hash_of(workers[0])
+        (serves, stands_by), workers = self.start(*flags, epochs=15 * EPOCHS)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        for killed in (0, 1, 0):
+            self.wait_until_level(serves)
+            said = len(workers[0].lines())
+            serves.signal(signal.SIGKILL)
+            serves.code()
+            workers[0].wait_for("its standby .* has taken over at step", NOTICED, after=said)
+            back = self.train(*self.common_flags, "--job_name", "ps", "--task_index", killed, name=f"ps/{killed} again")
+            serves, stands_by = stands_by, back
+        self.wait_until_level(serves)
+        self.assert_all_end(*workers, serves, stands_by)
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
+
     def test_a_ps_that_comes_back_too_late_begins_no_run_of_its_own(self):
         (ps, standby), workers = self.start("--mode", "sync", epochs=1000)
         self.kill(ps, workers[0], 0)
@@ -135,12 +168,12 @@ class Standby(cluster.ClusterTest):
         workers[1].signal(signal.SIGKILL)
         workers[1].code()
         again = self.start_worker(1)
-        self.assert_ends(back, lambda code: code != cluster.GOOD, NOTICED, says=["the standby at .* has taken over"])
+        back.wait_for("the ps task at .* has taken over; this one is its standby", NOTICED)
         self.assertGreater(int(again.wait_for(r"Step: (\d+)", cluster.START).group(1)), reached)
         self.assert_goes_on(workers[0])
         for worker in (workers[0], again):
             worker.signal(signal.SIGTERM)
-        self.assert_all_end(workers[0], again, standby)
+        self.assert_all_end(workers[0], again, standby, back)
 
     def test_without_its_standby_too_the_ps_is_waited_for(self):
         (ps, standby), workers = self.start("--mode", "sync", "--checkpoint_dir", self.folder / "saved", "--save_steps", 200)

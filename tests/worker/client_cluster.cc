@@ -10,6 +10,12 @@
 #include "fmt/format.h"
 
 namespace gradrail::worker {
+namespace {
+
+/// The partner of a standby: in these tests a ps that was lost does not come back.
+constexpr const char* kNobody = "127.0.0.1:1";
+
+}  // namespace
 
 Watchdog::Watchdog(Duration limit)
     : thread_([this, limit] {
@@ -36,16 +42,15 @@ Cluster::Cluster(const ClusterShape& shape) : transports_(shape.transports) {
   const auto address = [&](uint32_t index) { return fmt::format("127.0.0.1:{}", tasks_[index]->server->port()); };
   for (uint32_t i = 0; i < shape.ps_count; ++i) {
     if (shape.standbys) {
-      start(shape, shape.ps_count + i, "", fmt::format("ps {} of this test", i));
+      start(shape, shape.ps_count + i, kNobody);
       standbys_.push_back(address(shape.ps_count + i));
     }
-    start(shape, i, shape.standbys ? standbys_.back() : "", "");
+    start(shape, i, shape.standbys ? standbys_.back() : "");
     spec_.ps.push_back(address(i));
   }
 }
 
-void Cluster::start(const ClusterShape& shape, uint32_t index, const std::string& standby,
-                    const std::string& standby_of) {
+void Cluster::start(const ClusterShape& shape, uint32_t index, const std::string& partner) {
   auto task = std::make_unique<Task>();
   absl::StatusOr<std::unique_ptr<ps::Server>> server = ps::Server::start({.task_index = index,
                                                                           .listen_address = "127.0.0.1:0",
@@ -53,8 +58,8 @@ void Cluster::start(const ClusterShape& shape, uint32_t index, const std::string
                                                                           .shard_count = shape.shards_per_ps,
                                                                           .transports = shape.transports,
                                                                           .worker_names = spec_.workers,
-                                                                          .standby_address = standby,
-                                                                          .standby_of = standby_of,
+                                                                          .partner = partner,
+                                                                          .begins_as_standby = index >= shape.ps_count,
                                                                           .device = shape.device,
                                                                           .checkpoint_dir = shape.checkpoint_dir,
                                                                           .silence_limit = shape.silence_limit,

@@ -71,7 +71,7 @@ class Cluster {
     absl::Status outcome;  ///< valid once finished
     std::thread thread;
   };
-  void start(const ClusterShape& shape, uint32_t index, const std::string& standby, const std::string& standby_of);
+  void start(const ClusterShape& shape, uint32_t index, const std::string& partner);
 
   ps::ClusterSpec spec_;
   std::vector<std::string> standbys_;

@@ -7,8 +7,8 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/call_proof.h"
+#include "ps/control_call.h"
 #include "ps/control_status.h"
-#include "ps/message_parts.h"
 #include "ps/path_check.h"
 #include "ps/training.h"
 #include "transport/registry.h"
@@ -42,8 +42,8 @@ absl::Status RawWorker::join() {
   for (const std::string& address : options_.cluster.ps) {
     grpc::ClientContext context;
     const auto stub = ps::proto::Control::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-    if (const grpc::Status described = stub->Describe(&context, ask, &description); !described.ok())
-      return ps::from_grpc(described);
+    const grpc::Status described = ps::call(*stub, &ps::proto::Control::Stub::Describe, context, ask, description);
+    if (!described.ok()) return ps::from_grpc(described);
     request.set_group(ps::with_process(request.group(), description.process()));
   }
   request.set_protocol_version(ps::kProtocolVersion);
@@ -57,9 +57,8 @@ absl::Status RawWorker::join() {
                                               .bucket_bytes = options_.bucket_bytes});
   request.set_total_shards(description.shard_count() * static_cast<uint32_t>(options_.cluster.ps.size()));
   grpc::ClientContext context;
-  const auto parts = stub_->Join(&context, &reply_);
-  ps::write_parts(*parts, request);
-  if (const grpc::Status status = parts->Finish(); !status.ok()) return ps::from_grpc(status);
+  const grpc::Status joined = ps::call(*stub_, &ps::proto::Control::Stub::Join, context, request, reply_);
+  if (!joined.ok()) return ps::from_grpc(joined);
   heartbeat_context_ = std::make_unique<grpc::ClientContext>();
   heartbeat_ = std::thread([this] {
     const auto stream = stub_->Heartbeat(heartbeat_context_.get());

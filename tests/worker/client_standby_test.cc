@@ -5,8 +5,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/control.grpc.pb.h"
-#include "ps/message_parts.h"
+#include "ps/control_call.h"
 #include "ps/training.h"
 #include "tests/worker/client_cluster.h"
 
@@ -155,9 +154,7 @@ class Pair : public ::testing::Test {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + 20s);
     ps::proto::JoinReply reply;
-    const auto parts = stub->Join(&context, &reply);
-    ps::write_parts(*parts, request);
-    const grpc::Status status = parts->Finish();
+    const grpc::Status status = ps::call(*stub, &ps::proto::Control::Stub::Join, context, request, reply);
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
 

@@ -1,0 +1,69 @@
+#include "ps/control_call.h"
+
+#include <chrono>
+#include <string>
+
+#include "fmt/format.h"
+#include "ps/control_status.h"
+#include "ps/training.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kPartBytes = 48 << 10;
+/// A schema of a million tensors.
+constexpr size_t kMaxWholeBytes = 64 << 20;
+
+}  // namespace
+
+void set_deadline(grpc::ClientContext& context, Duration patience) {
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::duration_cast<std::chrono::milliseconds>(patience));
+}
+
+void add_proof(grpc::ClientContext& context, CallProver& prover, const char* method) {
+  if (const std::string proof = prover.proof_of(method); !proof.empty()) context.AddMetadata(kProofMetadata, proof);
+}
+
+grpc::Status introduce(proto::Control::Stub& stub, CallProver& prover, Duration patience, proto::DescribeReply& reply) {
+  proto::DescribeRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  for (const bool introduced : {false, true}) {
+    grpc::ClientContext context;
+    set_deadline(context, patience);
+    if (introduced) {
+      add_proof(context, prover, "Describe");
+    } else {
+      context.AddMetadata(kQuestionMetadata, prover.question());
+    }
+    reply.Clear();
+    const grpc::Status status = call(stub, &proto::Control::Stub::Describe, context, request, reply);
+    if (!status.ok() || introduced) return status;
+    if (const absl::Status known = prover.set_up(reply.challenge(), reply.answer()); !known.ok()) return to_grpc(known);
+    if (reply.challenge().empty()) return status;  // there is no secret
+  }
+  return grpc::Status::OK;
+}
+
+std::vector<proto::Part> parts_of(const google::protobuf::MessageLite& message) {
+  const std::string bytes = message.SerializeAsString();
+  std::vector<proto::Part> parts;
+  for (size_t first = 0; parts.empty() || first < bytes.size(); first += kPartBytes)
+    parts.emplace_back().set_bytes(bytes.substr(first, kPartBytes));
+  parts.back().set_last(true);
+  return parts;
+}
+
+absl::Status read_parts(grpc::ServerReader<proto::Part>& reader, google::protobuf::MessageLite& message) {
+  std::string bytes;
+  proto::Part part;
+  while (!part.last()) {
+    if (!reader.Read(&part)) return absl::InvalidArgumentError("the request was cut off");
+    if (bytes.size() + part.bytes().size() > kMaxWholeBytes)
+      return absl::InvalidArgumentError(fmt::format("a message of more than {} MiB", kMaxWholeBytes >> 20));
+    bytes += part.bytes();
+  }
+  return message.ParseFromString(bytes) ? absl::OkStatus() : absl::InvalidArgumentError("this is no such message");
+}
+
+}  // namespace gradrail::ps
