@@ -1,6 +1,7 @@
 // The calls of ControlService between a ps task and its standby, and how the standby goes on for it.
 #include <chrono>
 
+#include "absl/strings/match.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -17,15 +18,17 @@ absl::Status ControlService::start_mirroring() {
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options_.security, options_.partner));
   auto credentials = channel_credentials(options_.security);
   if (!credentials.ok()) return credentials.status();
-  partner_ = std::make_unique<ReplicaLink>(ReplicaLink::Options{.credentials = *std::move(credentials),
-                                                                .secret = options_.security.secret,
-                                                                .address = options_.partner,
-                                                                .transports = options_.transports,
-                                                                .silence_limit = options_.silence_limit,
-                                                                .mirrored = [this] { return mirrored(); },
-                                                                .replaced = [this] { be_replaced(); },
-                                                                .console = options_.console},
-                                           shards_);
+  partner_ = std::make_unique<ReplicaLink>(
+      ReplicaLink::Options{.credentials = *std::move(credentials),
+                           .secret = options_.security.secret,
+                           .address = options_.partner,
+                           .transports = options_.transports,
+                           .silence_limit = options_.silence_limit,
+                           .mirrored = [this] { return mirrored(); },
+                           .replaced = [this] { be_replaced(); },
+                           .refused = [this](const absl::Status& why) { be_refused(why); },
+                           .console = options_.console},
+      shards_);
   if (!stands_by_) partner_->start();
   return absl::OkStatus();
 }
@@ -46,12 +49,33 @@ void ControlService::be_replaced() {
                     options_.partner));
   }
   if (options_.console) {
-    options_.console(fmt::format("the ps task at {} has taken over; this one is its standby", options_.partner));
+    options_.console(fmt::format("{} has taken over; this one is its standby", partner_name()));
   }
 }
 
+/// Before anything has begun: the run is not what it was meant to be. Later it goes on without a standby.
+void ControlService::be_refused(const absl::Status& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (set_up_by_.generation() > 0) return;
+  }
+  misconfigured_ = true;
+  report_failure(fmt::format("the standby at {}: {}", options_.partner, message_of(why)));
+}
+
+absl::Status ControlService::no_partner() {
+  return absl::FailedPreconditionError("this ps task was started without --replicas 1: give it to all tasks of a run");
+}
+
+/// In a local cluster, where a port is chosen when its task starts, nobody starts it again.
+bool ControlService::partner_can_return() const { return !absl::EndsWith(options_.partner, ":0"); }
+
+std::string ControlService::partner_name() const {
+  return partner_can_return() ? fmt::format("the ps task at {}", options_.partner) : "its ps task";
+}
+
 absl::Status ControlService::still_stands_by() const {
-  return absl::UnavailableError(fmt::format("this is the standby of the ps task at {}, which lives", options_.partner));
+  return absl::UnavailableError(fmt::format("this is the standby of {}, which lives", partner_name()));
 }
 
 absl::Status ControlService::still_serves() const {
@@ -108,6 +132,7 @@ grpc::Status ControlService::Mirror(grpc::ServerContext*, const proto::MirrorReq
   if (request->protocol_version() != kProtocolVersion) {
     return to_grpc(absl::FailedPreconditionError("another protocol version: install the same gradrail on all hosts"));
   }
+  if (partner_ == nullptr) return to_grpc(no_partner());
   std::lock_guard setup_lock(setup_mutex_);
   reply->set_process(process_);
   if (!stands_by_ && request->term() < term_) {
@@ -116,8 +141,7 @@ grpc::Status ControlService::Mirror(grpc::ServerContext*, const proto::MirrorReq
   }
   if (!stands_by_ && request->term() > term_) be_replaced();
   if (!stands_by_) {
-    return to_grpc(absl::FailedPreconditionError(
-        "this ps task is no standby: are the lists of ps tasks and --replicas the same everywhere?"));
+    return to_grpc(absl::UnavailableError("this ps task serves itself"));
   }
   return to_grpc(take_mirrored(*request, *reply));
 }
@@ -160,9 +184,10 @@ absl::Status ControlService::take_mirrored(const proto::MirrorRequest& request, 
 
 /// A worker has lost the primary. Nothing that it may have shown to anybody is missing here, or this is refused.
 absl::Status ControlService::take_over(const proto::JoinRequest& request) {
+  if (partner_ == nullptr) return no_partner();
   if (!request.has_take_over()) return still_stands_by();
-  const std::string whose = fmt::format("standby of the ps task at {}", options_.partner);
-  if (stands_by_ && primary_.generation() == 0) {
+  const std::string whose = fmt::format("standby of {}", partner_name());
+  if (!agreed_.has_value() || (stands_by_ && primary_.generation() == 0)) {
     return absl::FailedPreconditionError(fmt::format("the {} has heard nothing from it yet", whose));
   }
   bool cut = false;
@@ -195,8 +220,8 @@ absl::Status ControlService::take_over(const proto::JoinRequest& request) {
   process_ = primary_.process();  // the group of the run stays what it was
   term_ = primary_.term() + 1;
   stands_by_ = false;
-  partner_->start();  // it may be started again, and is the standby then
-  spdlog::warn("took over from the ps task at {}, which was lost", options_.partner);
+  if (partner_can_return()) partner_->start();
+  spdlog::warn("took over from {}, which was lost", partner_name());
   return absl::OkStatus();
 }
 
@@ -222,14 +247,13 @@ std::string ControlService::why_deserted() {
     silent = Clock::now() - primary_heard_;
   }
   if (silent > options_.away_limit) {
-    return fmt::format("the ps task at {} was lost, and no worker has asked its standby to take over",
-                       options_.partner);
+    return fmt::format("{} was lost, and no worker has asked its standby to take over", partner_name());
   }
   if (options_.begins_as_standby || silent < options_.silence_limit) return "";
   // Both would stand by for each other. Started again, this one serves.
   for (const auto& shard : shards_) {
     if (shard->may_take_over({}, true).ok()) continue;
-    return fmt::format("the ps task at {} was lost before its standby had everything", options_.partner);
+    return fmt::format("{} was lost before its standby had everything", partner_name());
   }
   return "";
 }

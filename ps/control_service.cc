@@ -54,6 +54,7 @@ grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::Describ
   reply->set_checkpoint_folder(checkpoint_folder_);
   reply->set_on_gpu(options_.device != "host");
   reply->set_process(process_);
+  reply->set_paired(partner_ != nullptr);
   reply->set_standby(stands_by_ || !still_serves().ok());
   for (const Shard::Endpoint& endpoint : shards_[0]->endpoints()) {
     proto::DescribeReply::Transport* transport = reply->add_transports();

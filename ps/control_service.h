@@ -64,6 +64,8 @@ class ControlService {
 
   bool finished();
   std::string aborted();
+  /// It was, because its tasks were not started alike.
+  bool misconfigured() const { return misconfigured_; }
   std::vector<std::string> never_joined();
   absl::StatusOr<proto::StatsReply> gather_stats();
   /// How often somebody has asked for what the flight recorders have.
@@ -96,6 +98,10 @@ class ControlService {
   std::string why_deserted();
   void describe_shards(google::protobuf::RepeatedPtrField<proto::JoinReply::Shard>& shards) const;
   void be_replaced();
+  void be_refused(const absl::Status& why);
+  static absl::Status no_partner();
+  bool partner_can_return() const;
+  std::string partner_name() const;
   absl::Status still_stands_by() const;
   /// UNAVAILABLE: this task's workers are to go to its standby.
   absl::Status still_serves() const;
@@ -119,6 +125,7 @@ class ControlService {
   proto::BeganFrom began_from_;     ///< under setup_mutex_
   std::set<uint64_t> past_groups_;  ///< under setup_mutex_: that have been left
 
+  std::atomic<bool> misconfigured_ = false;
   std::atomic<bool> was_replaced_ = false;  ///< this task has served, and its standby has taken over
   std::atomic<bool> stands_by_;             ///< this task is a standby, and has not taken over
   /// How often this task and its partner have changed places; more than 0 if this one has taken over. Of two that both

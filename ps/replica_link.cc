@@ -219,7 +219,9 @@ void ReplicaLink::attach(const proto::MirrorReply& reply) {
 
 void ReplicaLink::not_heard(const absl::Status& why, TimePoint asked) {
   failing_since_ = std::min(failing_since_, asked);
-  const Duration limit = was_refused(why) ? Duration(kRefusedLimit) : options_.silence_limit;
+  const bool is_none_of_ours = absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why);
+  if (is_none_of_ours) options_.refused(why);
+  const Duration limit = was_refused(why) || is_none_of_ours ? Duration(kRefusedLimit) : options_.silence_limit;
   if (Clock::now() - failing_since_ < limit) return;
   bool was_present = false, say_it = false;
   {
@@ -228,7 +230,7 @@ void ReplicaLink::not_heard(const absl::Status& why, TimePoint asked) {
     anew_ = true;
     level_shards_ = 0;
     lost_.clear();
-    say_it = !std::exchange(said_missing_, true);
+    say_it = !std::exchange(is_none_of_ours ? said_refused_ : said_missing_, true);
   }
   if (was_present) {
     for (const auto& shard : shards_) shard->go_alone();

@@ -35,6 +35,7 @@ class ReplicaLink {
     Duration silence_limit = std::chrono::seconds(4);  ///< then it is lost
     std::function<proto::MirrorRequest()> mirrored;    ///< what the standby is to know now
     std::function<void()> replaced;                    ///< told when it has taken over; nothing more is said to it then
+    std::function<void(const absl::Status&)> refused;  ///< told when it says that it is none of ours
     std::function<void(const std::string&)> console;   ///< may be empty
   };
   ReplicaLink(Options options, std::vector<std::unique_ptr<Shard>>& shards);
@@ -86,6 +87,7 @@ class ReplicaLink {
   uint64_t generation_ = 0;  ///< that the shards are connected for
   uint64_t process_ = 0;     ///< of the standby
   bool said_missing_ = false;
+  bool said_refused_ = false;
   TimePoint failing_since_ = TimePoint::max();
 
   std::thread thread_;  ///< last

@@ -5,6 +5,8 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 #include <netdb.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <mutex>
 
 #include "absl/strings/strip.h"
@@ -44,6 +47,30 @@ struct Pem {
   std::string certificate, key, authority;
 };
 
+/// gRPC would only say that it cannot listen.
+absl::Status check_pair(const Security& security, const Pem& pem) {
+  const auto memory = [](const std::string& text) {
+    return std::unique_ptr<BIO, int (*)(BIO*)>(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), BIO_free);
+  };
+  const std::unique_ptr<X509, void (*)(X509*)> certificate(
+      PEM_read_bio_X509(memory(pem.certificate).get(), nullptr, nullptr, nullptr), X509_free);
+  if (certificate == nullptr)
+    return absl::InvalidArgumentError(fmt::format("--cert-file {}: holds no certificate", security.cert_file));
+  const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
+      PEM_read_bio_PrivateKey(
+          memory(pem.key).get(), nullptr, [](char*, int, int, void*) { return 0; }, nullptr),
+      EVP_PKEY_free);
+  if (key == nullptr) {
+    return absl::InvalidArgumentError(
+        fmt::format("--key-file {}: holds no private key that can be read without a password", security.key_file));
+  }
+  if (X509_check_private_key(certificate.get(), key.get()) != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("--key-file {}: is not the key of --cert-file {}", security.key_file, security.cert_file));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Pem> read_pem(const Security& security) {
   Pem pem;
   struct Part {
@@ -61,6 +88,7 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
       return absl::InvalidArgumentError(fmt::format("{} {}: is no PEM file", part.flag, part.path));
     part.text = *std::move(text);
   }
+  if (!pem.certificate.empty()) GRADRAIL_RETURN_IF_ERROR(check_pair(security, pem));
   return pem;
 }
 

@@ -163,6 +163,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop) {
   }
   if (impl_->service->finished()) impl_->service->end_mirroring();
   const std::string aborted = impl_->service->aborted();
+  if (impl_->service->misconfigured()) return absl::FailedPreconditionError(aborted);
   return aborted.empty() ? absl::OkStatus() : absl::AbortedError(aborted);
 }
 

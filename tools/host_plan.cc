@@ -218,6 +218,9 @@ std::vector<UnitPlace> places_of(const HostPlan& plan, const TrainOptions& optio
 
 int compute_threads(const HostPlan& plan, const TrainOptions& options, size_t tower) {
   const auto towers = topology::towers_of(plan.placement, static_cast<int>(options.task.index));
+  // Who else is here is not known: as if all tasks of the run were.
+  if (!options.why_unbound.empty())
+    return std::max(1, core_count() / static_cast<int>(std::max(1u, options.flags.ps + options.flags.workers)));
   if (tower >= towers.size()) return std::max(1, core_count() / std::max(1, busy_threads(options)));
   if (plan.placement.crowded) return 1;
   // A core's second hardware thread adds nothing to products that keep its vector units busy.

@@ -260,6 +260,8 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
   const auto monitor = PsMonitor::start(options.flags.monitoring, monitored(options), **server);
   if (!monitor.ok()) return monitor.status();
   listening((*server)->port());
+  if (!options.local)
+    print_line(fmt::format("# ps/{} listens on {}:{}", options.task.index, host_of(*listen), (*server)->port()));
   absl::Status finished = (*server)->wait_finished(stop_requested);
   if (!finished.ok()) flight.write((*server)->marks(), std::string(message_of(finished)));
   for (const std::string& line : (*server)->summary()) print_line(line);

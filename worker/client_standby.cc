@@ -61,6 +61,11 @@ absl::StatusOr<ps::proto::DescribeReply> Client::Impl::describe(uint32_t ps_inde
     controls_[ps_index] = open_control(ps_index, address, notice);
     const TimePoint soon = has_standby() ? std::min(deadline, Clock::now() + kDescribeDeadline) : deadline;
     absl::StatusOr<ps::proto::DescribeReply> reply = controls_[ps_index]->describe(soon);
+    if (reply.ok() && reply->paired() != has_standby()) {
+      return absl::FailedPreconditionError(fmt::format(
+          "{} was started {} --replicas 1, and this worker {}: give it to all tasks of a run, or to none",
+          controls_[ps_index]->name(), has_standby() ? "without" : "with", has_standby() ? "with" : "without"));
+    }
     const bool serves = reply.ok() && !reply->standby();
     if (serves || (!reply.ok() && (!has_standby() || !absl::IsDeadlineExceeded(reply.status())))) return reply;
     if (Clock::now() >= deadline) {

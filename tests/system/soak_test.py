@@ -1,6 +1,6 @@
 """A parameter server and three workers on four hosts, and a fault every few seconds: tasks are killed, stopped or slowed down,
 cables are cut, strangers call. GRADRAIL_SOAK_SECONDS=1800 GRADRAIL_SOAK_EVERY=15 is the long form of the soak,
-GRADRAIL_ROUNDS=5 that of the accuracy."""
+GRADRAIL_ROUNDS=5 GRADRAIL_SOAK_SECONDS=60 that of the comparisons with undisturbed runs."""
 import os
 import pathlib
 import random
@@ -14,7 +14,6 @@ import time
 import unittest
 
 import cluster
-import digits
 import four_hosts
 
 ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "1"))
@@ -205,30 +204,29 @@ class Compared(Faults):
 
 
 class SameBits(Compared):
-    SHORT = 200
+    SHORT = 2
     LASTS = [0.5, 2]  # nobody is lost, and nobody joins
 
     def test_sync_ends_in_the_bits_of_an_undisturbed_run(self):
-        data = self.folder / "data"
-        data.mkdir()
-        flags = ["--mode", "sync", "--optimizer", "adam", "--data_dir", digits.write(data)]
+        flags = ["--mode", "sync", "--optimizer", "adam"]
         faults = [self.kill_ps, self.garbage, self.stop, self.link_down, self.slow]
-        flags += ["--epochs", self.epochs_that_last(10 + 8 * len(faults), *flags)]
+        flags += ["--epochs", self.epochs_that_last(SECONDS, *flags)]
         undisturbed, _ = self.run_through([], *flags)
-        disturbed, count = self.run_through(faults, *flags)
-        self.assertGreaterEqual(count, 3, disturbed.transcript())
-        self.assertEqual(cluster.hash_of(disturbed), cluster.hash_of(undisturbed))
-        print(f"{count} faults, {flags[-1]} epochs, the same parameters bit for bit")
+        for _ in range(ROUNDS):
+            disturbed, count = self.run_through(faults, *flags)
+            self.assertGreaterEqual(count, 3, disturbed.transcript())
+            self.assertEqual(cluster.hash_of(disturbed), cluster.hash_of(undisturbed))
+            print(f"{count} faults, {flags[-1]} epochs, the same parameters bit for bit", flush=True)
 
 
 class Accuracy(Compared):
     SHORT = 2
-    AS_GOOD = 0.01  # of the test set; plain runs differ by less than half of it
+    AS_GOOD = 0.015  # of the test set: about what plain runs differ by, told with two places
 
     def test_async_learns_as_well_with_faults_as_without(self):
         flags = ["--mode", "async", "--optimizer", "adam"]
         faults = [self.kill, self.stop, self.garbage, self.kill_ps, self.link_down, self.slow]
-        flags += ["--epochs", self.epochs_that_last(60, *flags)]
+        flags += ["--epochs", self.epochs_that_last(SECONDS, *flags)]
         found = {"without": [], "with": []}
         for _ in range(ROUNDS):
             for name, list_of_faults in (("without", []), ("with", faults)):

@@ -37,7 +37,7 @@ class Standby(cluster.ClusterTest):
 
     def assert_all_end(self, *tasks):
         for task in tasks:
-            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+            self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
 
     def moments(self, count):
         seed = random.randrange(1 << 30)
@@ -197,6 +197,32 @@ class Standby(cluster.ClusterTest):
         self.assert_went_on(run)
         cluster.hash_of(run)
         run.code()
+
+    def test_whoever_lacks_the_flag_is_told_so(self):
+        pair = ["--replicas", 1]
+        for name, ps, standby, worker, says in (
+                ("the standby", pair, [], pair, "the standby at .*: this ps task was started without --replicas 1"),
+                ("the ps", [], pair, pair, "was started without --replicas 1, and this worker with"),
+                ("the worker", pair, pair, [], "was started with --replicas 1, and this worker without")):
+            with self.subTest(without=name):
+                common = [*self.addresses(1, 2), "--model", "linear"]
+                for index, flags in enumerate((ps, standby)):
+                    self.train(*common, *flags, "--job_name", "ps", "--task_index", index, name=f"ps/{index}")
+                told = self.tasks[-2] if name == "the standby" else self.train(
+                    *common, *worker, "--job_name", "worker", "--task_index", 0, name="worker/0")
+                self.assert_ends(told, cluster.CONFIGURATION, NOTICED, says=[says])
+
+    def test_a_partner_that_comes_back_without_the_flag_is_no_standby(self):
+        (ps, standby), workers = self.start("--mode", "sync", epochs=1000)
+        self.kill(ps, workers[0], 0)
+        self.assert_went_on(workers[0])
+        back = self.train(*[flag for flag in self.common_flags if flag not in ("--replicas", 1)], "--job_name", "ps",
+                          "--task_index", 0, name="ps/0 again")
+        standby.wait_for("not replicated: the standby at .* was started without --replicas 1", NOTICED)
+        said = len(workers[0].lines())
+        standby.signal(signal.SIGKILL)
+        workers[0].wait_for("its standby did not take over: .* without --replicas 1", NOTICED, after=said)
+        self.assertTrue(back.running(), back.transcript())
 
     def test_halves_that_are_none_are_refused(self):
         self.refused(cluster.CONFIGURATION, ["--replicas 1: .* even number .*--ps 2: one, and its standby"], "--replicas", 1)

@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& f
 void finish_timeline(Timeline* timeline, worker::Client& client) {
   if (timeline == nullptr) return;
   if (const absl::Status written = timeline->finish(client); !written.ok())
-    spdlog::warn("--timeline_filename: {}", message_of(written));
+    spdlog::warn("no timeline: {}", message_of(written));
 }
 
 absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const MonitoringFlags& flags, MonitoredTask task) {

@@ -127,6 +127,15 @@ class TaskEvents {
   bool has_steps_ = false;
 };
 
+/// The file is one of those that are usually checkpoints.
+absl::Status about_timeline(const absl::Status& status) {
+  if (status.ok()) return status;
+  std::string_view why = message_of(status);
+  constexpr std::string_view kUsualUse = "checkpoint ";
+  if (why.starts_with(kUsualUse)) why.remove_prefix(kUsualUse.size());
+  return absl::Status(status.code(), fmt::format("--timeline_filename: {}", why));
+}
+
 }  // namespace
 
 std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks) {
@@ -154,12 +163,7 @@ absl::StatusOr<std::unique_ptr<Timeline>> Timeline::create(const std::string& pa
   std::unique_ptr<Timeline> timeline(new Timeline);
   if (!is_chief) return timeline;
   absl::StatusOr<ps::ReplacementFile> file = ps::ReplacementFile::create(path);
-  if (!file.ok()) {
-    std::string_view why = message_of(file.status());
-    constexpr std::string_view kUsualUse = "checkpoint ";
-    if (why.starts_with(kUsualUse)) why.remove_prefix(kUsualUse.size());
-    return absl::Status(file.status().code(), fmt::format("--timeline_filename: {}", why));
-  }
+  if (!file.ok()) return about_timeline(file.status());
   timeline->file_ = std::make_unique<ps::ReplacementFile>(*std::move(file));
   return timeline;
 }
@@ -169,8 +173,8 @@ absl::Status Timeline::finish(worker::Client& client) {
   const absl::StatusOr<std::vector<worker::TaskTrace>> traces = client.gather_trace();
   if (!traces.ok()) return traces.status();
   const std::string text = chrome_trace(*traces);
-  GRADRAIL_RETURN_IF_ERROR(file_->write(text.data(), text.size()));
-  return file_->commit();
+  const absl::Status written = file_->write(text.data(), text.size());
+  return about_timeline(written.ok() ? file_->commit() : written);
 }
 
 }  // namespace gradrail::tools

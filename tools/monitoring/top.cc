@@ -98,6 +98,7 @@ PsAnswer ask_one(Watched& watched, uint32_t index, bool dump) {
     answer.stats = *std::move(stats);
   } else {
     answer.unreachable = std::string(message_of(stats.status()));
+    answer.is_final = !absl::IsUnavailable(stats.status()) && !absl::IsDeadlineExceeded(stats.status());
     const std::string known = control->name() + " was lost: ";
     if (answer.unreachable.starts_with(known)) answer.unreachable.erase(0, known.size());
     // What gRPC says last is the cause.
@@ -160,8 +161,11 @@ absl::Status show_once(Watched& watched, bool dump) {
   const std::vector<PsAnswer> answers = ask(watched, false);
   for (const std::string& line : top_table(answers, before)) fmt::print("{}\n", line);
   std::fflush(stdout);
-  const bool any = std::any_of(answers.begin(), answers.end(), [](const PsAnswer& a) { return a.unreachable.empty(); });
-  return any ? absl::OkStatus() : absl::UnavailableError("top: not one parameter server answered");
+  if (std::any_of(answers.begin(), answers.end(), [](const PsAnswer& a) { return a.unreachable.empty(); }))
+    return absl::OkStatus();
+  const auto final = std::find_if(answers.begin(), answers.end(), [](const PsAnswer& a) { return a.is_final; });
+  if (final != answers.end()) return absl::FailedPreconditionError(fmt::format("top: {}", final->unreachable));
+  return absl::UnavailableError("top: not one parameter server answered");
 }
 
 void show_until_told(Watched& watched, const TopFlags& flags) {
@@ -200,9 +204,9 @@ void add_top_flags(CLI::App& command, TopFlags& flags) {
 absl::Status run_top(const TopFlags& flags) {
   absl::StatusOr<Watched> watched = watch(flags);
   if (!watched.ok()) return watched.status();
-  if (flags.once) return show_once(*watched, flags.dump);
-  if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)
-    return absl::FailedPreconditionError("top: this is no terminal: --once prints one table");
+  const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+  if (flags.once || (flags.dump && !terminal)) return show_once(*watched, flags.dump);
+  if (!terminal) return absl::FailedPreconditionError("top: this is no terminal: --once prints one table");
   show_until_told(*watched, flags);
   return absl::OkStatus();
 }
