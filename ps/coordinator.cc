@@ -196,8 +196,13 @@ size_t Coordinator::live_count() const {
 }
 
 void Coordinator::give_up_deserted(TimePoint now) {
-  if (last_loss_.empty() || live_count() > 0 || !never_joined().empty()) return;
-  if (now > deserted_at_) give_up(fmt::format("{}, and nobody is left", last_loss_));
+  empty_since_ = live_count() > 0 ? TimePoint::max() : std::min(empty_since_, now);
+  if (live_count() > 0 || (!goes_on_ && !never_joined().empty())) return;
+  if (goes_on_ && last_loss_.empty() && !workers_.empty() && now - empty_since_ > options_.return_limit) {
+    for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index)
+      workers_.try_emplace(index, Worker{.name = options_.worker_names[index], .phase = Phase::left});
+  }
+  if (!last_loss_.empty() && now > deserted_at_) give_up(fmt::format("{}, and nobody is left", last_loss_));
 }
 
 bool Coordinator::finished() const {

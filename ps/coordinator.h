@@ -86,7 +86,10 @@ class Coordinator {
   WorkerIndex chief() const;
   uint64_t epoch() const { return epoch_; }
   size_t live_count() const;
-  /// Aborts a run whose last worker was lost and to which nobody has come back in time.
+  /// This run began before this process did: whoever is missing may have left by then.
+  void goes_on() { goes_on_ = true; }
+  /// Aborts a run whose last worker was lost and to which nobody has come back in time. One that goes on does not wait
+  /// longer for those who are missing.
   void give_up_deserted(TimePoint now);
   /// Everybody of the cluster specification has been here, and the last of them has said goodbye; or nobody is left of
   /// an aborted run.
@@ -113,6 +116,8 @@ class Coordinator {
   uint64_t epoch_ = 0;
   std::string last_loss_;  ///< of the last worker that went; "" when it said goodbye
   TimePoint deserted_at_;  ///< when nobody has come back by then
+  bool goes_on_ = false;
+  TimePoint empty_since_ = TimePoint::max();  ///< nobody has been here
   std::string aborted_;
 };
 

@@ -221,6 +221,31 @@ TEST_F(CoordinatorTest, ARunIsNotDesertedWhoseLastWorkerSaidGoodbye) {
   EXPECT_EQ(coordinator_.aborted(), "");
 }
 
+TEST_F(CoordinatorTest, ARunThatGoesOnWaitsAWhileForThoseWhoMayHaveLeftBefore) {
+  join(0);
+  join(1);
+  coordinator_.goes_on();
+  coordinator_.leave(0, 100);
+  coordinator_.give_up_deserted(at(10s));
+  coordinator_.leave(1, 101);
+  coordinator_.give_up_deserted(at(20s));
+  coordinator_.give_up_deserted(at(50s));
+  EXPECT_FALSE(coordinator_.finished()) << "worker 2 may be on its way";
+  coordinator_.give_up_deserted(at(51s));
+  EXPECT_TRUE(coordinator_.finished());
+  EXPECT_EQ(coordinator_.aborted(), "");
+}
+
+TEST_F(CoordinatorTest, ARunThatGoesOnIsDesertedWhoeverIsMissing) {
+  join(0);
+  coordinator_.goes_on();
+  coordinator_.lost(0, 100, "gone", at(1s));
+  coordinator_.give_up_deserted(at(31s));
+  EXPECT_FALSE(coordinator_.finished());
+  coordinator_.give_up_deserted(at(32s));
+  EXPECT_EQ(coordinator_.aborted(), "worker 0 (host:0) was lost: gone, and nobody is left");
+}
+
 TEST_F(CoordinatorTest, TheChiefIsTheLowestLiveWorkerOrOneToCome) {
   EXPECT_EQ(coordinator_.chief(), 0u);
   join(1);
