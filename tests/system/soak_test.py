@@ -176,6 +176,7 @@ class Compared(Faults):
     """A run with faults beside the same one without."""
 
     MODEL = "mlp"
+    LASTS = [0.5, 2]  # too short to be lost: the others might end the run meanwhile
     APART = 2.0  # seconds between two faults
 
     def run_through(self, faults, *flags):
@@ -210,7 +211,6 @@ class Compared(Faults):
 
 class SameBits(Compared):
     SHORT = 2
-    LASTS = [0.5, 2]  # nobody is lost, and nobody joins
 
     def test_sync_ends_in_the_bits_of_an_undisturbed_run(self):
         flags = ["--mode", "sync", "--optimizer", "adam"]
