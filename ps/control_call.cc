@@ -37,7 +37,7 @@ grpc::Status introduce(proto::Control::Stub& stub, CallProver& prover, Duration 
       context.AddMetadata(kQuestionMetadata, prover.question());
     }
     reply.Clear();
-    const grpc::Status status = call(stub, &proto::Control::Stub::Describe, context, request, reply);
+    grpc::Status status = call(stub, &proto::Control::Stub::Describe, context, request, reply);
     if (!status.ok() || introduced) return status;
     if (const absl::Status known = prover.set_up(reply.challenge(), reply.answer()); !known.ok()) return to_grpc(known);
     if (reply.challenge().empty()) return status;  // there is no secret
