@@ -40,7 +40,7 @@ class StandbyRun {
   std::vector<float> parameters[2];
   uint64_t global_step[2] = {};
   uint64_t takeovers[2] = {};
-  uint64_t dropped = 0;
+  std::atomic<uint64_t> dropped = 0;
 
  private:
   void work(const Plan& run, uint32_t task, uint64_t lost_at) {
