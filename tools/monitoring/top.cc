@@ -115,6 +115,7 @@ std::vector<PsAnswer> ask(Watched& watched, bool dump) {
   for (uint32_t i = 0; i < watched.addresses.size(); ++i)
     calls.push_back(std::async(std::launch::async, ask_one, std::ref(watched), i, dump));
   std::vector<PsAnswer> answers;
+  answers.reserve(calls.size());
   for (std::future<PsAnswer>& call : calls) answers.push_back(call.get());
   return answers;
 }

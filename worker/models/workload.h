@@ -57,6 +57,7 @@ class Workload {
   /// memory in this process, before anything else.
   virtual void copy_parameters_from(const float* /*parameters*/) {}
   /// Called again and again while a step waits for its device; null: nothing more.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): whoever overrides it keeps it
   virtual void meanwhile(std::function<void()> /*work*/) {}
   /// What it computes with; null: this host.
   virtual gpu::Compute* device() { return nullptr; }
