@@ -28,21 +28,16 @@ void add_proof(grpc::ClientContext& context, CallProver& prover, const char* met
 grpc::Status introduce(proto::Control::Stub& stub, CallProver& prover, Duration patience, proto::DescribeReply& reply) {
   proto::DescribeRequest request;
   request.set_protocol_version(kProtocolVersion);
-  for (const bool introduced : {false, true}) {
-    grpc::ClientContext context;
-    set_deadline(context, patience);
-    if (introduced) {
-      add_proof(context, prover, "Describe");
-    } else {
-      context.AddMetadata(kQuestionMetadata, prover.question());
-    }
-    reply.Clear();
-    grpc::Status status = call(stub, &proto::Control::Stub::Describe, context, request, reply);
-    if (!status.ok() || introduced) return status;
-    if (const absl::Status known = prover.set_up(reply.challenge(), reply.answer()); !known.ok()) return to_grpc(known);
-    if (reply.challenge().empty()) return status;  // there is no secret
-  }
-  return grpc::Status::OK;
+  grpc::ClientContext context;
+  set_deadline(context, patience);
+  context.AddMetadata(kQuestionMetadata, prover.question());
+  reply.Clear();
+  grpc::Status status = call(stub, &proto::Control::Stub::Describe, context, request, reply);
+  if (!status.ok()) return status;
+  if (const absl::Status known = prover.set_up(reply.challenge(), reply.answer()); !known.ok()) return to_grpc(known);
+  if (reply.challenge().empty()) return status;  // there is no secret
+  reply.Clear();
+  return call(stub, prover, &proto::Control::Stub::Describe, "Describe", patience, request, reply);
 }
 
 std::vector<proto::Part> parts_of(const google::protobuf::MessageLite& message) {

@@ -46,6 +46,16 @@ grpc::Status call(proto::Control::Stub& stub, Method<Reply> method, grpc::Client
   return writer->Finish();
 }
 
+/// The same by a link that has been introduced.
+template <typename Reply>
+grpc::Status call(proto::Control::Stub& stub, CallProver& prover, Method<Reply> method, const char* name,
+                  Duration patience, const google::protobuf::MessageLite& request, Reply& reply) {
+  grpc::ClientContext context;
+  set_deadline(context, patience);
+  add_proof(context, prover, name);
+  return call(stub, method, context, request, reply);
+}
+
 /// The first call of a link, by which both sides show that they know the secret; sets the prover up. `patience` for
 /// each of its two halves.
 grpc::Status introduce(proto::Control::Stub& stub, CallProver& prover, Duration patience, proto::DescribeReply& reply);

@@ -154,10 +154,7 @@ absl::StatusOr<proto::MirrorReply> ReplicaLink::ask(const proto::MirrorRequest& 
   introduced_ = status.ok();
   proto::MirrorReply reply;
   if (introduced_) {
-    grpc::ClientContext context;
-    set_deadline(context, kCallDeadline);
-    add_proof(context, prover_, "Mirror");
-    status = call(*stub_, &proto::Control::Stub::Mirror, context, request, reply);
+    status = call(*stub_, prover_, &proto::Control::Stub::Mirror, "Mirror", kCallDeadline, request, reply);
   }
   if (status.ok()) return reply;
   introduced_ = false;  // it may be another process by now

@@ -82,10 +82,7 @@ ControlLink::~ControlLink() { stop_heartbeat(); }
 template <typename Reply>
 grpc::Status ControlLink::call(ps::Method<Reply> method, const char* name, Duration patience,
                                const google::protobuf::MessageLite& request, Reply& reply) {
-  grpc::ClientContext context;
-  ps::set_deadline(context, patience);
-  ps::add_proof(context, prover_, name);
-  return ps::call(*stub_, method, context, request, reply);
+  return ps::call(*stub_, prover_, method, name, patience, request, reply);
 }
 
 absl::Status ControlLink::explain(const grpc::Status& status) const {

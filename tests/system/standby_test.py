@@ -39,6 +39,12 @@ class Standby(cluster.ClusterTest):
         for task in tasks:
             self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
 
+    def undisturbed(self, *flags, **shape):
+        """The parameters that such a run ends with when nobody is lost."""
+        servers, workers = self.start(*flags, **shape)
+        self.assert_all_end(*workers, *servers)
+        return cluster.hash_of(workers[0])
+
     def moments(self, count):
         seed = random.randrange(1 << 30)
         print(f"seed {seed}", flush=True)
@@ -47,9 +53,7 @@ class Standby(cluster.ClusterTest):
 
     def test_sync_ends_in_the_same_bits_whenever_the_ps_is_killed(self):
         flags = ("--mode", "sync", "--optimizer", "adam")
-        servers, workers = self.start(*flags)
-        self.assert_all_end(*workers, *servers)
-        undisturbed = cluster.hash_of(workers[0])
+        undisturbed = self.undisturbed(*flags)
         for number, moment in enumerate(self.moments(ROUNDS)):
             with self.subTest(number=number, moment=moment):
                 flags_now = (*flags, "--transport", ("shm", "tcp")[number % 2])
@@ -81,9 +85,7 @@ class Standby(cluster.ClusterTest):
 
     def test_several_shards_on_several_tasks(self):
         flags = ("--mode", "sync", "--shards", 2, "--bucket_kib", 16)
-        servers, workers = self.start(*flags, ps=4)
-        self.assert_all_end(*workers, *servers)
-        undisturbed = cluster.hash_of(workers[0])
+        undisturbed = self.undisturbed(*flags, ps=4)
         servers, workers = self.start(*flags, ps=4)
         for ps in servers[:2]:
             self.wait_until_level(ps)
@@ -96,9 +98,7 @@ class Standby(cluster.ClusterTest):
 
     def test_a_standby_that_is_started_again_is_made_level(self):
         flags = ("--mode", "sync", "--optimizer", "adam")
-        servers, workers = self.start(*flags, epochs=2 * EPOCHS)
-        self.assert_all_end(*workers, *servers)
-        undisturbed = cluster.hash_of(workers[0])
+        undisturbed = self.undisturbed(*flags, epochs=2 * EPOCHS)
         (ps, standby), workers = self.start(*flags, epochs=2 * EPOCHS)
         self.wait_until_level(ps)
         standby.signal(signal.SIGKILL)
@@ -141,9 +141,7 @@ class Standby(cluster.ClusterTest):
 
     def test_the_two_change_places_as_often_as_one_is_killed(self):
         flags = ("--mode", "sync", "--optimizer", "adam")
-        servers, workers = self.start(*flags, epochs=15 * EPOCHS)
-        self.assert_all_end(*workers, *servers)
-        undisturbed = cluster.hash_of(workers[0])
+        undisturbed = self.undisturbed(*flags, epochs=15 * EPOCHS)
         (serves, stands_by), workers = self.start(*flags, epochs=15 * EPOCHS)
         workers[0].wait_for(r"Step: \d+", cluster.START)
         for killed in (0, 1, 0):
