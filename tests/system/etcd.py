@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 
 import cluster
+from certificates import make_authority, make_certificate
 
 LEASE = 5  # a killed task's key stays so long, and as long again when etcd was begun anew in between
 
@@ -17,21 +18,12 @@ def encoded(text):
     return base64.b64encode(text.encode()).decode()
 
 
-def certificates(folder):
+def certified(folder):
     """Files of an authority and of somebody it vouches for, by the names of etcdctl's variables."""
     folder.mkdir(exist_ok=True)
-
-    def openssl(*words):
-        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=cluster.START)
-    authority, key = folder / "ca.pem", folder / "ca.key"
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", 2, "-subj", "/CN=authority", "-keyout", key, "-out",
-            authority)
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=task", "-keyout", folder / "task.key", "-out",
-            folder / "task.csr")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    openssl("x509", "-req", "-in", folder / "task.csr", "-CA", authority, "-CAkey", key, "-CAcreateserial", "-days", 2,
-            "-extfile", folder / "names", "-out", folder / "task.pem")
-    return {"ETCDCTL_CACERT": str(authority), "ETCDCTL_CERT": str(folder / "task.pem"),
+    make_authority(folder, "ca")
+    make_certificate(folder, "task", "ca")
+    return {"ETCDCTL_CACERT": str(folder / "ca.pem"), "ETCDCTL_CERT": str(folder / "task.pem"),
             "ETCDCTL_KEY": str(folder / "task.key")}
 
 

@@ -82,7 +82,7 @@ class Encrypted(etcd.EtcdTest):
 
     def setUp(self):
         cluster.ClusterTest.setUp(self)
-        self.certificates = etcd.certificates(self.folder)
+        self.certificates = etcd.certified(self.folder)
         files = self.certificates
         self.etcd = etcd.Etcd(self.folder, ["--cert-file", files["ETCDCTL_CERT"], "--key-file", files["ETCDCTL_KEY"],
                                             "--client-cert-auth", "--trusted-ca-file", files["ETCDCTL_CACERT"]])
@@ -97,7 +97,7 @@ class Encrypted(etcd.EtcdTest):
             self.assert_ends(task, cluster.GOOD)
 
     def test_without_them(self):
-        stranger = etcd.certificates(self.folder / "others")
+        stranger = etcd.certified(self.folder / "others")
         mixed = {**self.certificates, "ETCDCTL_CACERT": stranger["ETCDCTL_CACERT"]}
         self.assert_ends(self.task("ps", *SIZES, url=self.url, environment=mixed), cluster.CONFIGURATION,
                          says=["certificate.*ETCDCTL_CACERT"])

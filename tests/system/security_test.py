@@ -11,26 +11,10 @@ import unittest
 
 import cluster
 import digits
+from certificates import make_authority, make_certificate
 
 STRANGERS_MAY_STAY = 5.0  # s
 STRANGERS_MAY_COST = 64 << 10  # bytes, each
-
-
-def openssl(folder, *arguments):
-    subprocess.run(["openssl", *map(str, arguments)], cwd=folder, check=True, capture_output=True)
-
-
-def make_authority(folder, name):
-    openssl(folder, "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", 2,
-            "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
-
-
-def make_certificate(folder, name, authority, names="IP:127.0.0.1,DNS:localhost"):
-    openssl(folder, "req", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.csr")
-    (folder / f"{name}.ext").write_text(f"subjectAltName={names}\n")
-    openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key",
-            "-CAcreateserial", "-days", 2, "-extfile", f"{name}.ext", "-out", f"{name}.pem")
 
 
 def make_secret(path, text="0123456789abcdef" * 4, mode=0o600):

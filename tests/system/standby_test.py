@@ -5,8 +5,11 @@ import re
 import shutil
 import signal
 import unittest
+import unittest.mock
 
+import certificates
 import cluster
+import digits
 
 NOTICED = 20 * cluster.PATIENCE
 EPOCHS = 2
@@ -75,6 +78,46 @@ class Standby(cluster.ClusterTest):
                 self.assert_all_end(*workers, standby)
                 made = int(workers[0].wait_for(r"^Global-Step: (\d+)").group(1))
                 self.assertEqual(made, 2 * EPOCHS * BATCHES, workers[0].transcript())
+
+    def assert_goes_on_alike(self, *flags, share=0.3):
+        """The end of an undisturbed run is that of one whose ps is killed."""
+        flags = ("--mode", "sync", "--optimizer", "adam", *flags)
+        undisturbed = self.undisturbed(*flags)
+        (ps, standby), workers = self.start(*flags)
+        self.kill(ps, workers[0], share)
+        for worker in workers:
+            self.assert_went_on(worker)
+        self.assert_all_end(*workers, standby)
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed, workers[0].transcript())
+
+    def assert_goes_on_alike_over(self, transport):
+        info = self.launch("info", [cluster.binary(), "info"])
+        self.assert_ends(info, cluster.GOOD)
+        if not info.has(f"^  {transport} .*; usable"):
+            cluster.skip(f"built without {transport}")
+        self.assert_goes_on_alike("--transport", transport)
+
+    def test_over_ucx(self):
+        self.assert_goes_on_alike_over("ucx")
+
+    def test_over_ofi(self):
+        self.assert_goes_on_alike_over("ofi")
+
+    def test_with_the_parameters_on_a_gpu(self):
+        gpus = {"LD_LIBRARY_PATH": os.environ["GRADRAIL_SIMULATED_GPU_DIR"], "GRADRAIL_SIMULATED_GPU": "devices=2"}
+        (self.folder / "data").mkdir()
+        few_steps = ("--data_dir", digits.write(self.folder / "data"), "--batch_size", 20)  # the simulated GPU is slow
+        with unittest.mock.patch.dict(os.environ, gpus):
+            for transport in ("shm", "tcp"):
+                with self.subTest(transport=transport):
+                    self.assert_goes_on_alike("--ps_device", "gpu:0", "--towers", 1, "--transport", transport, *few_steps,
+                                              share=0)
+
+    def test_with_tls(self):
+        certificates.make_authority(self.folder, "ca")
+        certificates.make_certificate(self.folder, "task", "ca")
+        self.assert_goes_on_alike("--cert-file", self.folder / "task.pem", "--key-file", self.folder / "task.key",
+                                  "--trusted-ca-file", self.folder / "ca.pem", "--client-cert-auth")
 
     def test_with_a_secret(self):
         secret = self.folder / "secret"
