@@ -249,7 +249,7 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
   const proto::Member& member = request.member();
   {
     std::lock_guard lock(mutex_);
-    if (request.has_left_group()) coordinator_.goes_on();
+    if (request.has_left_group()) coordinator_.goes_on(Clock::now());
     GRADRAIL_RETURN_IF_ERROR(
         coordinator_.join(member.task_index(), member.incarnation(), request.worker_name(), Clock::now()));
   }

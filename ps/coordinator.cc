@@ -196,12 +196,14 @@ size_t Coordinator::live_count() const {
 }
 
 void Coordinator::give_up_deserted(TimePoint now) {
-  empty_since_ = live_count() > 0 ? TimePoint::max() : std::min(empty_since_, now);
-  if (live_count() > 0 || (!goes_on_ && !never_joined().empty())) return;
-  if (goes_on_ && last_loss_.empty() && !workers_.empty() && now - empty_since_ > options_.return_limit) {
-    for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index)
-      workers_.try_emplace(index, Worker{.name = options_.worker_names[index], .phase = Phase::left});
+  if (now > missing_until_) {
+    for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index) {
+      const Worker left{.name = options_.worker_names[index], .phase = Phase::left};
+      if (workers_.try_emplace(index, left).second) ++epoch_;
+    }
   }
+  const bool goes_on = missing_until_ != TimePoint::max();
+  if (live_count() > 0 || (!goes_on && !never_joined().empty())) return;
   if (!last_loss_.empty() && now > deserted_at_) give_up(fmt::format("{}, and nobody is left", last_loss_));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -86,10 +87,11 @@ class Coordinator {
   WorkerIndex chief() const;
   uint64_t epoch() const { return epoch_; }
   size_t live_count() const;
-  /// This run began before this process did: whoever is missing may have left by then.
-  void goes_on() { goes_on_ = true; }
-  /// Aborts a run whose last worker was lost and to which nobody has come back in time. One that goes on does not wait
-  /// longer for those who are missing.
+  /// This run began before this process did: whoever is missing may have left by then, and is taken to have done so
+  /// when it has not come within the return limit.
+  void goes_on(TimePoint now) { missing_until_ = std::min(missing_until_, now + options_.return_limit); }
+  /// Gives up whom nobody waits for any longer: the missing of a run that goes on, and a run whose last worker was lost
+  /// and to which nobody has come back.
   void give_up_deserted(TimePoint now);
   /// Everybody of the cluster specification has been here, and the last of them has said goodbye; or nobody is left of
   /// an aborted run.
@@ -114,10 +116,9 @@ class Coordinator {
   std::map<WorkerIndex, Worker> workers_;
   std::set<uint64_t> incarnations_;  ///< that have joined
   uint64_t epoch_ = 0;
-  std::string last_loss_;  ///< of the last worker that went; "" when it said goodbye
-  TimePoint deserted_at_;  ///< when nobody has come back by then
-  bool goes_on_ = false;
-  TimePoint empty_since_ = TimePoint::max();  ///< nobody has been here
+  std::string last_loss_;                       ///< of the last worker that went; "" when it said goodbye
+  TimePoint deserted_at_;                       ///< when nobody has come back by then
+  TimePoint missing_until_ = TimePoint::max();  ///< goes_on
   std::string aborted_;
 };
 

@@ -222,23 +222,38 @@ TEST_F(CoordinatorTest, ARunIsNotDesertedWhoseLastWorkerSaidGoodbye) {
 }
 
 TEST_F(CoordinatorTest, ARunThatGoesOnWaitsAWhileForThoseWhoMayHaveLeftBefore) {
-  join(0);
   join(1);
-  coordinator_.goes_on();
-  coordinator_.leave(0, 100);
-  coordinator_.give_up_deserted(at(10s));
+  coordinator_.goes_on(at(1s));
+  join(2);
+  coordinator_.goes_on(at(20s));
+  coordinator_.give_up_deserted(at(31s));
+  EXPECT_EQ(coordinator_.chief(), 0u) << "it may be on its way";
+  EXPECT_FALSE(coordinator_.enter_barrier("start", 1, false, 1, 101) ||
+               coordinator_.enter_barrier("start", 1, false, 2, 102));
+  coordinator_.give_up_deserted(at(32s));
+  EXPECT_EQ(coordinator_.chief(), 1u);
+  EXPECT_TRUE(coordinator_.enter_barrier("start", 1, false, 1, 101));
   coordinator_.leave(1, 101);
-  coordinator_.give_up_deserted(at(20s));
-  coordinator_.give_up_deserted(at(50s));
-  EXPECT_FALSE(coordinator_.finished()) << "worker 2 may be on its way";
-  coordinator_.give_up_deserted(at(51s));
+  EXPECT_FALSE(coordinator_.finished());
+  coordinator_.leave(2, 102);
   EXPECT_TRUE(coordinator_.finished());
   EXPECT_EQ(coordinator_.aborted(), "");
 }
 
+TEST_F(CoordinatorTest, WhoComesBackLateToARunThatGoesOnIsWelcome) {
+  join(1);
+  coordinator_.goes_on(at(0s));
+  coordinator_.give_up_deserted(at(31s));
+  join(0);
+  EXPECT_EQ(coordinator_.chief(), 0u);
+  EXPECT_EQ(coordinator_.live_count(), 2u);
+  coordinator_.leave(1, 101);
+  EXPECT_FALSE(coordinator_.finished());
+}
+
 TEST_F(CoordinatorTest, ARunThatGoesOnIsDesertedWhoeverIsMissing) {
   join(0);
-  coordinator_.goes_on();
+  coordinator_.goes_on(at(0s));
   coordinator_.lost(0, 100, "gone", at(1s));
   coordinator_.give_up_deserted(at(31s));
   EXPECT_FALSE(coordinator_.finished());
