@@ -75,7 +75,7 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   if (!cluster.ok()) return cluster.status();
   options.cluster = *std::move(cluster);
   if (!flags.job_name.empty()) {
-    if (flags.task_index < 0)
+    if (flags.task_index == -1)
       return invalid("--task_index is missing (which task of job '" + flags.job_name + "' is this?)");
     absl::StatusOr<ps::TaskId> named = ps::resolve_task(options.cluster, flags.job_name, flags.task_index);
     if (!named.ok()) return named.status();
