@@ -215,7 +215,7 @@ class Refusals(etcd.EtcdTest):
             self.etcd.put(key, "what is this")
         worker = self.task("worker", *SIZES)
         self.assertEqual(self.place_of(worker), "worker/1")
-        self.refuses(cluster.retry_worthy, ["waited 3 s .* there are 1 ps tasks already"], "ps")
+        self.refuses(cluster.retry_worthy, ["waited 3 s .* there are 1 ps tasks already"], "ps", *SIZES)
 
 
 class Running(etcd.EtcdTest):
