@@ -35,6 +35,12 @@ def binary():
     return path
 
 
+def instrumented():
+    """The binary has a sanitizer in it, whose shadow and quarantine count as its memory."""
+    code = pathlib.Path(binary()).read_bytes()
+    return b"__asan_init" in code or b"__tsan_init" in code
+
+
 def free_ports(count):
     """Ports nobody listens on, below the range from which the kernel picks source ports: they stay free for a while."""
     held = []

@@ -298,7 +298,8 @@ class Strangers(Secured):
             stayed = time.monotonic() - started
             print(f"{len(silent)} silent strangers: {cost:.0f} bytes each, shown out within {stayed:.1f} s")
             self.assertEqual(len(waiting), 0, f"{len(waiting)} of {len(silent)} are still there")
-            self.assertLess(cost, STRANGERS_MAY_COST)
+            if not cluster.instrumented():
+                self.assertLess(cost, STRANGERS_MAY_COST)
 
         self.run_digits(1500, crowd)
 
