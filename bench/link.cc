@@ -32,7 +32,7 @@ absl::StatusOr<Addresses> resolve(const std::string& address, int flags) {
   const addrinfo hints{.ai_flags = flags, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   const int failure = getaddrinfo(parsed->host.c_str(), std::to_string(parsed->port).c_str(), &hints, &found);
-  if (failure != 0) return absl::InvalidArgumentError(fmt::format("{}: {}", address, gai_strerror(failure)));
+  if (failure != 0) return absl::UnavailableError(fmt::format("{}: {}", address, gai_strerror(failure)));
   return Addresses(found, freeaddrinfo);
 }
 
@@ -69,9 +69,9 @@ Link::~Link() {
 absl::StatusOr<Link> Link::connect(const std::string& address, TimePoint deadline) {
   while (true) {
     const absl::StatusOr<Addresses> found = resolve(address, 0);
-    if (!found.ok()) return found.status();
+    if (!found.ok() && !absl::IsUnavailable(found.status())) return found.status();
     int error = EHOSTUNREACH;
-    for (const addrinfo* each = found->get(); each != nullptr; each = each->ai_next) {
+    for (const addrinfo* each = found.ok() ? found->get() : nullptr; each != nullptr; each = each->ai_next) {
       Link link(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       error = connect_within(link.fd_, *each, std::min(deadline, Clock::now() + kOneTry));
       const int on = 1;
@@ -80,7 +80,9 @@ absl::StatusOr<Link> Link::connect(const std::string& address, TimePoint deadlin
       if (error == 0) return link;
     }
     if (Clock::now() + kBetweenTries > deadline)
-      return absl::DeadlineExceededError(fmt::format("nobody listens at {} ({})", address, std::strerror(error)));
+      return absl::DeadlineExceededError(found.ok()
+                                             ? fmt::format("nobody listens at {} ({})", address, std::strerror(error))
+                                             : std::string(message_of(found.status())));
     std::this_thread::sleep_for(kBetweenTries);
   }
 }
@@ -123,7 +125,8 @@ std::string Link::local_host() const {
   char host[NI_MAXHOST] = "";
   getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length);
   getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
-  return host;
+  constexpr std::string_view kMapped = "::ffff:";  // an IPv4 peer at a socket of both
+  return std::string_view(host).starts_with(kMapped) ? host + kMapped.size() : host;
 }
 
 Listener::Listener(Listener&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
@@ -136,7 +139,9 @@ absl::StatusOr<Listener> Listener::open(const std::string& address) {
   const absl::StatusOr<Addresses> found = resolve(address, AI_PASSIVE);
   if (!found.ok()) return found.status();
   Listener listener(socket((*found)->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;
+  const int on = 1, off = 0;
+  if ((*found)->ai_family == AF_INET6)  // [::] is everybody's, whatever the host's default
+    setsockopt(listener.fd_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   setsockopt(listener.fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(listener.fd_, (*found)->ai_addr, (*found)->ai_addrlen) != 0 || listen(listener.fd_, 128) != 0)
     return absl::FailedPreconditionError(fmt::format("cannot listen at {}: {}", address, std::strerror(errno)));

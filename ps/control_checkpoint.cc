@@ -68,7 +68,7 @@ absl::Status ControlService::save(const proto::CheckpointRequest& request, proto
   std::lock_guard setup_lock(setup_mutex_);
   std::optional<std::vector<ps::Checkpoint>> snapshots = writer_.take_memory();
   if (!snapshots.has_value()) {
-    return absl::FailedPreconditionError("checkpoint: the one before is still being written (is the disk too slow?)");
+    return absl::AlreadyExistsError("checkpoint: the one before is still being written (is the disk too slow?)");
   }
   GRADRAIL_RETURN_IF_ERROR(take_snapshots(shards_, *snapshots));
   const SavedSet set = {.global_step = request.has_global_step() ? request.global_step() : step_of(*snapshots),

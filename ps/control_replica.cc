@@ -1,4 +1,5 @@
 // The calls of ControlService between a ps task and its standby, and how the standby goes on for it.
+#include <algorithm>
 #include <chrono>
 
 #include "absl/strings/match.h"
@@ -146,16 +147,30 @@ grpc::Status ControlService::Mirror(grpc::ServerContext*, const proto::MirrorReq
   return to_grpc(take_mirrored(*request, *reply));
 }
 
-absl::Status ControlService::take_mirrored(const proto::MirrorRequest& request, proto::MirrorReply& reply) {
-  if (request.process() != primary_.process() && primary_.generation() > 0 && request.generation() == 0) {
-    // It was started again, and its workers are about to come here.
-    return absl::UnavailableError("the standby keeps what the ps task before this one had");
+/// The primary was started again, and its workers are about to come here, from the step that they are at.
+bool ControlService::keeps_for_workers(const proto::MirrorRequest& request) {
+  if (request.process() == primary_.process() || primary_.generation() == 0 || is_outdated_) return false;
+  {
+    std::lock_guard lock(mutex_);
+    if (Clock::now() - primary_heard_ > options_.return_limit) return false;
   }
+  return std::all_of(shards_.begin(), shards_.end(),
+                     [](const auto& shard) { return shard->may_take_over({}, true).ok(); });
+}
+
+absl::Status ControlService::take_mirrored(const proto::MirrorRequest& request, proto::MirrorReply& reply) {
+  if (keeps_for_workers(request)) {
+    reply.set_keeps(true);
+    return absl::OkStatus();
+  }
+  if (request.process() == primary_.process() && request.number() < primary_.number())
+    return absl::UnavailableError("a later message was here before this one");
   const bool other = request.process() != primary_.process() || request.generation() != primary_.generation();
   if (other && request.generation() > 0) {
     agreed_.reset();
     began_from_.Clear();
     primary_.set_generation(0);  // whatever happens now, this is not what it was
+    is_outdated_ = false;
     GRADRAIL_RETURN_IF_ERROR(agree(request.agreed()));
     agreed_->run_base = request.run_base();
     began_from_ = request.began_from();
@@ -201,6 +216,7 @@ absl::Status ControlService::take_over(const proto::JoinRequest& request) {
     std::vector<uint64_t> versions;
     while (versions.size() < count && seen != request.take_over().versions().end()) versions.push_back(*seen++);
     if (const absl::Status may = shard->may_take_over(versions, cut); !may.ok()) {
+      is_outdated_ = is_outdated_ || absl::IsFailedPrecondition(may);
       return absl::Status(may.code(), fmt::format("the {} cannot go on for it: {}", whose, message_of(may)));
     }
   }

@@ -54,6 +54,7 @@ grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::Describ
   reply->set_on_gpu(options_.device != "host");
   reply->set_process(process_);
   reply->set_paired(partner_ != nullptr);
+  reply->set_silence_limit_ms(static_cast<uint32_t>(options_.silence_limit / std::chrono::milliseconds(1)));
   reply->set_standby(stands_by_ || !still_serves().ok());
   for (const Shard::Endpoint& endpoint : shards_[0]->endpoints()) {
     proto::DescribeReply::Transport* transport = reply->add_transports();
@@ -259,7 +260,19 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
   for (const auto& shard : shards_) {
     GRADRAIL_RETURN_IF_ERROR(shard->admit(member.task_index(), member.incarnation(), key));
   }
-  if (partner_ != nullptr) partner_->settle();  // else nobody there would wait for it
+  {
+    std::unique_lock lock(mutex_);
+    const absl::Status live = coordinator_.heard(member.task_index(), member.incarnation(), Clock::now());
+    lock.unlock();
+    if (!live.ok()) {  // declared lost while a shard was busy, which may have heard of that first
+      for (const auto& shard : shards_) shard->dismiss(member.task_index(), member.incarnation());
+      return live;
+    }
+  }
+  if (partner_ != nullptr) {
+    partner_->settle();  // else nobody there would wait for it
+    GRADRAIL_RETURN_IF_ERROR(still_serves());
+  }
   return token;
 }
 
@@ -272,13 +285,14 @@ grpc::Status ControlService::Barrier(grpc::ServerContext* context, const proto::
       !live.ok()) {
     return to_grpc(live);
   }
+  bool others_know = false;
   while (true) {
     if (const absl::Status serves = still_serves(); !serves.ok()) return to_grpc(serves);
     if (!coordinator_.aborted().empty()) return to_grpc(absl::AbortedError(coordinator_.aborted()));
     reply->set_complete(coordinator_.enter_barrier(request->name(), request->generation(), request->live_only(),
                                                    member.task_index(), member.incarnation()));
     if (reply->complete() || Clock::now() >= deadline || context->IsCancelled()) break;
-    changed_.notify_all();
+    if (!std::exchange(others_know, true)) changed_.notify_all();
     changed_.wait_until(lock, std::min(deadline, Clock::now() + std::chrono::milliseconds(500)));
   }
   changed_.notify_all();
@@ -344,7 +358,7 @@ grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveReque
   for (const auto& shard : shards_) shard->dismiss(member.task_index(), member.incarnation());
   if (partner_ != nullptr) partner_->settle();
   losses_changed_.notify_all();
-  return grpc::Status::OK;
+  return to_grpc(still_serves());
 }
 
 void ControlService::report_loss(WorkerIndex worker, uint64_t incarnation, const std::string& cause) {
@@ -413,6 +427,11 @@ bool ControlService::finished() {
   std::lock_guard lock(mutex_);
   if (stands_by_) return primary_is_over_ || !coordinator_.aborted().empty();
   return coordinator_.finished();
+}
+
+bool ControlService::has_workers() {
+  std::lock_guard lock(mutex_);
+  return coordinator_.live_count() > 0;
 }
 
 std::string ControlService::aborted() {

@@ -63,6 +63,7 @@ class ControlService {
   void housekeep(Duration patience);
 
   bool finished();
+  bool has_workers();
   std::string aborted();
   /// It was, because its tasks were not started alike.
   bool misconfigured() const { return misconfigured_; }
@@ -92,6 +93,7 @@ class ControlService {
 
   // control_replica.cc
   proto::MirrorRequest mirrored();
+  bool keeps_for_workers(const proto::MirrorRequest& request);
   absl::Status take_mirrored(const proto::MirrorRequest& request, proto::MirrorReply& reply);
   absl::Status take_over(const proto::JoinRequest& request);
   void resume(const proto::JoinRequest& request);
@@ -133,6 +135,7 @@ class ControlService {
   std::atomic<uint64_t> term_ = 0;
   proto::MirrorRequest primary_;  ///< under setup_mutex_: what it said last
   std::string primary_token_;     ///< under setup_mutex_
+  bool is_outdated_ = false;      ///< under setup_mutex_: the primary went on without this standby
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,4 +1,6 @@
 // What ControlService tells those who watch: figures, and marks of flight recorders.
+#include <algorithm>
+
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/control_service.h"
@@ -74,6 +76,7 @@ grpc::Status ControlService::Trace(grpc::ServerContext*, const proto::TraceReque
     if (!some.ok()) return to_grpc(some.status());
     marks.insert(marks.end(), some->begin(), some->end());
   }
+  std::stable_sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) { return a.at_ns < b.at_ns; });
   *reply->mutable_marks() = to_proto(fmt::format("ps/{}", options_.task_index), marks);
   return grpc::Status::OK;
 }

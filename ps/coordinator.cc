@@ -61,16 +61,20 @@ void Coordinator::leave(WorkerIndex worker, uint64_t incarnation) {
 bool Coordinator::lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now) {
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return false;
-  member->phase = Phase::lost;
-  member->cause = cause;
-  last_loss_ = fmt::format("worker {} ({}) was lost: {}", worker, member->name, cause);
-  deserted_at_ = now + options_.return_limit;
-  ++epoch_;
-  const size_t left = live_count() + never_joined().size();
+  mark_lost(worker, *member, cause, now);
+  const size_t left = count(Phase::live) + count(Phase::away) + never_joined().size();
   if (left < options_.min_workers && options_.min_workers > 1)
     give_up(fmt::format("{}; {} of the {} workers that --min_workers asks for are left", last_loss_, left,
                         options_.min_workers));
   return true;
+}
+
+void Coordinator::mark_lost(WorkerIndex index, Worker& worker, const std::string& cause, TimePoint now) {
+  worker.phase = Phase::lost;
+  worker.cause = cause;
+  last_loss_ = fmt::format("worker {} ({}) was lost: {}", index, worker.name, cause);
+  deserted_at_ = now + options_.return_limit;
+  ++epoch_;
 }
 
 bool Coordinator::away(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now) {
@@ -125,10 +129,13 @@ std::vector<Coordinator::Known> Coordinator::everybody() const {
 void Coordinator::restore(const std::vector<Known>& everybody, TimePoint now) {
   for (const Known& known : everybody) {
     join(known.worker, known.incarnation, known.name, now).IgnoreError();
-    if (known.gone == kLeft) {
+    Worker& worker = workers_[known.worker];
+    if (known.gone.empty()) {
+      worker.heard = now + options_.return_limit;  // it comes when its step is done, which may take a while
+    } else if (known.gone == kLeft) {
       leave(known.worker, known.incarnation);
-    } else if (!known.gone.empty()) {
-      lost(known.worker, known.incarnation, known.gone, now);
+    } else {
+      mark_lost(known.worker, worker, known.gone, now);  // of whom enough were left: the run has gone on
     }
   }
 }
@@ -190,9 +197,9 @@ WorkerIndex Coordinator::chief() const {
   return first_absent < options_.worker_names.size() ? first_absent : 0;
 }
 
-size_t Coordinator::live_count() const {
+size_t Coordinator::count(Phase phase) const {
   return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
-                                           [](const auto& entry) { return entry.second.phase == Phase::live; }));
+                                           [phase](const auto& entry) { return entry.second.phase == phase; }));
 }
 
 void Coordinator::give_up_deserted(TimePoint now) {

@@ -23,11 +23,14 @@ namespace gradrail::ps {
 ///   4. The epoch counts changes of the membership: whoever joins, leaves or is lost begins another one.
 /// Threads   The caller's lock.
 class Coordinator {
+ private:
+  enum class Phase : uint8_t { live, left, lost, away };
+
  public:
   struct Options {
     std::vector<std::string> worker_names;  ///< of the cluster specification, in task order
     Duration silence_limit = std::chrono::seconds(4);
-    uint32_t min_workers = 1;  ///< the run is given up when a loss leaves fewer, those counted who are still to come
+    uint32_t min_workers = 1;  ///< the run is given up when a loss leaves fewer, those counted who may come
     /// How long a run waits for somebody to come back when the last worker was lost …
     Duration return_limit = std::chrono::seconds(30);
     /// … or has gone to look for a ps that was lost.
@@ -68,6 +71,7 @@ class Coordinator {
   };
   static constexpr const char* kLeft = "left";
   std::vector<Known> everybody() const;
+  /// Whoever was live is given the return limit to come here.
   void restore(const std::vector<Known>& everybody, TimePoint now);
 
   /// Live members unheard of for longer than the limit; the caller declares them lost.
@@ -86,7 +90,7 @@ class Coordinator {
   /// The lowest worker that is live or still to come: it initialises, saves, and has the last word.
   WorkerIndex chief() const;
   uint64_t epoch() const { return epoch_; }
-  size_t live_count() const;
+  size_t live_count() const { return count(Phase::live); }
   /// This run began before this process did: whoever is missing may have left by then, and is taken to have done so
   /// when it has not come within the return limit.
   void goes_on(TimePoint now) { missing_until_ = std::min(missing_until_, now + options_.return_limit); }
@@ -100,7 +104,6 @@ class Coordinator {
   std::vector<std::string> never_joined() const;
 
  private:
-  enum class Phase : uint8_t { live, left, lost, away };
   struct Worker {
     uint64_t incarnation = 0;
     std::string name;
@@ -109,6 +112,8 @@ class Coordinator {
     std::string cause;                                   ///< lost: why
     std::map<std::string, uint64_t> barrier_generation;  ///< highest entered
   };
+  size_t count(Phase phase) const;
+  void mark_lost(WorkerIndex index, Worker& worker, const std::string& cause, TimePoint now);
   Worker* find_live(WorkerIndex worker, uint64_t incarnation);
   std::vector<WorkerIndex> missing_at(const std::string& name, uint64_t generation, bool live_only) const;
 

@@ -9,6 +9,8 @@ namespace {
 
 constexpr size_t kMostNodes = 65536;  // Slurm's own limit; [0-999999999] must not eat the memory
 
+constexpr size_t kMostDigits = 20;  // of a number of 64 bits
+
 using Names = std::vector<std::string>;
 
 absl::Status bad(std::string_view nodes, std::string_view why) {
@@ -33,8 +35,9 @@ absl::StatusOr<Names> expand_ranges(std::string_view ranges, std::string_view no
     const std::optional<uint64_t> from = number(low);
     const std::optional<uint64_t> to = dash == std::string_view::npos ? from : number(range.substr(dash + 1));
     if (!from || !to || *to < *from) return bad(nodes, fmt::format("'{}' is no range of numbers", range));
+    if (low.size() > kMostDigits) return bad(nodes, fmt::format("'{}' has too many digits", low));
     if (*to - *from >= kMostNodes - numbers.size()) return bad(nodes, "too many");
-    for (uint64_t i = *from; i <= *to; ++i) numbers.push_back(fmt::format("{:0{}}", i, low.size()));
+    for (uint64_t i = 0; i <= *to - *from; ++i) numbers.push_back(fmt::format("{:0{}}", *from + i, low.size()));
     if (comma == std::string_view::npos) return numbers;
     ranges.remove_prefix(comma + 1);
   }

@@ -123,19 +123,22 @@ void ReplicaLink::run() {
       changed_.wait(lock, [&] { return stopping_ || serves_; });
     }
     uint64_t turn = 0;
+    {
+      std::lock_guard lock(mutex_);
+      turn = wanted_;  // first: whatever is wanted from now on may not be in the request
+    }
     proto::MirrorRequest request = options_.mirrored();
+    request.set_number(++number_);
     {
       std::lock_guard lock(mutex_);
       if (stopping_) return;
-      turn = wanted_;
       request.set_anew(anew_ || generation_ != request.generation());
     }
     const TimePoint asked = Clock::now();
     const absl::StatusOr<proto::MirrorReply> reply = ask(request);
     reply.ok() ? heard(request, *reply) : not_heard(reply.status(), asked);
-    has_asked_ = true;
     std::unique_lock lock(mutex_);
-    done_ = turn;
+    if (reply.ok()) done_ = turn;
     changed_.notify_all();
     const bool is_level = level_shards_ >= shards_.size();
     if (is_level && !said_level && options_.console) {
@@ -165,6 +168,8 @@ absl::StatusOr<proto::MirrorReply> ReplicaLink::ask(const proto::MirrorRequest& 
 
 void ReplicaLink::heard(const proto::MirrorRequest& request, const proto::MirrorReply& reply) {
   failing_since_ = TimePoint::max();
+  if (reply.keeps()) return;  // and we do not serve before it has found out whether that is needed
+  has_asked_ = true;
   if (reply.taken_over()) {
     {
       std::lock_guard lock(mutex_);
@@ -215,11 +220,16 @@ void ReplicaLink::attach(const proto::MirrorReply& reply) {
 }
 
 void ReplicaLink::not_heard(const absl::Status& why, TimePoint asked) {
-  failing_since_ = std::min(failing_since_, asked);
+  const bool is_first = failing_since_ == TimePoint::max();
+  // A call during which this process stood still has lasted longer, and says nothing about the standby.
+  failing_since_ = std::min(failing_since_, std::max(asked, Clock::now() - kCallDeadline));
   const bool is_none_of_ours = absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why);
   if (is_none_of_ours) options_.refused(why);
-  const Duration limit = was_refused(why) || is_none_of_ours ? Duration(kRefusedLimit) : options_.silence_limit;
-  if (Clock::now() - failing_since_ < limit) return;
+  const bool is_sure = was_refused(why) || is_none_of_ours;
+  if (is_sure) has_asked_ = true;
+  if (Clock::now() - failing_since_ < (is_sure ? Duration(kRefusedLimit) : options_.silence_limit)) return;
+  if (is_first && !is_sure) return;
+  has_asked_ = true;
   bool was_present = false, say_it = false;
   {
     std::lock_guard lock(mutex_);

@@ -84,6 +84,7 @@ class ReplicaLink {
   std::unique_ptr<proto::Control::Stub> stub_;
   CallProver prover_;
   bool introduced_ = false;  ///< to the standby's process
+  uint64_t number_ = 0;      ///< of the last message
   uint64_t generation_ = 0;  ///< that the shards are connected for
   uint64_t process_ = 0;     ///< of the standby
   bool said_missing_ = false;

@@ -147,10 +147,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(const Options& options) {
 
 uint16_t Server::port() const { return static_cast<uint16_t>(impl_->port); }
 
-absl::Status Server::wait_finished(const std::atomic<bool>& stop) {
+absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration farewell) {
   TimePoint report_at = Clock::now() + kReportEvery;
+  TimePoint ends_at = TimePoint::max();
   uint64_t dumped = 0;
-  while (!stop.load() && !impl_->service->finished()) {
+  while (!impl_->service->finished()) {
+    if (stop.load()) {
+      ends_at = std::min(ends_at, Clock::now() + farewell);
+      if (Clock::now() >= ends_at || !impl_->service->has_workers()) break;
+    }
     impl_->service->housekeep(kHousekeepEvery);
     if (const uint64_t asked = impl_->dumps_asked(); asked != dumped) {
       dumped = asked;

@@ -65,9 +65,10 @@ class Server {
 
   uint16_t port() const;
 
-  /// Waits until the run is over (everybody of the cluster specification has come and gone) or `stop` becomes true.
-  /// Says for whom it waits every 10 s. Errors  ABORTED: why the run was given up.
-  absl::Status wait_finished(const std::atomic<bool>& stop);
+  /// Waits until the run is over (everybody of the cluster specification has come and gone) or `stop` becomes true
+  /// and for `farewell` longer while there are workers, for those who were told to stop at the same moment and want to
+  /// save. Says for whom it waits every 10 s. Errors  ABORTED: why the run was given up.
+  absl::Status wait_finished(const std::atomic<bool>& stop, Duration farewell = Duration::zero());
 
   /// Lines about the run for people: global step, updates, bytes per path.
   std::vector<std::string> summary();

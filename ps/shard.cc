@@ -100,8 +100,10 @@ void Shard::run() {
 
 absl::Status Shard::set_up(Setup setup) {
   absl::StatusOr<absl::Status> done = on_owner([this, setup = std::move(setup)]() -> absl::Status {
-    // Again when the first worker's set-up failed at another shard, or everybody begins again: nobody is admitted here.
-    GRADRAIL_CHECK(admitted_.empty());
+    // Again when the first worker's set-up failed at another shard, or everybody begins again. Who is admitted still is
+    // about to be dismissed.
+    admitted_.clear();
+    absent_.clear();
     drop_all_greeted();
     replica_.reset();
     replica_unsure_ = was_level_ = false;

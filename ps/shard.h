@@ -219,6 +219,9 @@ class Shard {
   uint32_t bucket_count() const { return setup_.map.bucket_count(setup_.shard_index); }
   ElementRange bucket_range(uint32_t bucket) const { return setup_.map.bucket(setup_.shard_index, bucket); }
   const float* parameters_of(uint32_t bucket) const;
+  /// Where an answer with a checksum lies while it is sent, for others' pushes go on changing the parameters: the slot,
+  /// whose gradient has been used. No region: it is not copied.
+  transport::LocalSlice checked_copy(const ShardPeer& peer, uint32_t bucket) const;
   ShardPeer* peer_of(WorkerIndex worker) const;
 
   // Set once.

@@ -185,7 +185,15 @@ void Shard::answer(const Action& action) {
   if (!peer->arrived_at.empty()) header.waited_ns = nanoseconds(decided_at_ - peer->arrived_at[action.bucket]);
   if (action.dropped) ++dropped_;
   const ElementRange where = bucket_range(action.bucket);
-  if (has_crc != 0) header.crc32c = crc32c(parameters_of(action.bucket), where.count * sizeof(float));
+  if (has_crc != 0) {
+    const float* sent = parameters_of(action.bucket);
+    if (const transport::LocalSlice copy = checked_copy(*peer, action.bucket); copy.region != nullptr) {
+      std::byte* const there = peer->slots.memory.data() + copy.offset;
+      std::memcpy(there, sent, copy.bytes);
+      sent = reinterpret_cast<const float*>(there);
+    }
+    header.crc32c = crc32c(sent, where.count * sizeof(float));
+  }
   const bool returns = !options_.ablation.no_return;
   if (returns && peer->parameters_mapped != nullptr && peer->stored_version[action.bucket] != action.version) {
     must(store_->copy_out(where.first - range().first, where.count, peer->parameters_mapped + where.first));
@@ -199,15 +207,26 @@ void Shard::answer(const Action& action) {
   peer->backlog.push_back(action.bucket);
 }
 
+transport::LocalSlice Shard::checked_copy(const ShardPeer& peer, uint32_t bucket) const {
+  if (peer.return_headers()[bucket].has_crc == 0 || peer.parameters_mapped != nullptr || uses_gpu(peer)) return {};
+  const ElementRange where = bucket_range(bucket);
+  return {.region = peer.slots.region.get(),
+          .offset = bucket_count() * sizeof(SlotHeader) + (where.first - range().first) * sizeof(float),
+          .bytes = where.count * sizeof(float)};
+}
+
 bool Shard::send_answer(ShardPeer& peer, uint32_t bucket) {
   const ElementRange where = bucket_range(bucket);
   if (!peer.parameters_sent[bucket]) {
+    transport::LocalSlice from = checked_copy(peer, bucket);
+    if (from.region == nullptr) {
+      from = {.region = uses_gpu(peer) ? gpu_regions_[peer.context_index].parameters.get()
+                                       : parameters_regions_[peer.context_index].get(),
+              .offset = (where.first - range().first) * sizeof(float),
+              .bytes = where.count * sizeof(float)};
+    }
     const absl::Status posted =
-        peer.connection->put({.region = uses_gpu(peer) ? gpu_regions_[peer.context_index].parameters.get()
-                                                       : parameters_regions_[peer.context_index].get(),
-                              .offset = (where.first - range().first) * sizeof(float),
-                              .bytes = where.count * sizeof(float)},
-                             {.region = peer.parameters_remote, .offset = where.first * sizeof(float)}, {});
+        peer.connection->put(from, {.region = peer.parameters_remote, .offset = where.first * sizeof(float)}, {});
     if (absl::IsResourceExhausted(posted)) return false;
     peer.parameters_sent[bucket] = true;  // any other failure: peer_lost is on its way
   }

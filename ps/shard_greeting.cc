@@ -30,7 +30,10 @@ void Shard::challenge(ShardPeer& peer) {
   peer.challenge = random_bytes(kChallengeBytes);
   proto::ToWorker message;
   message.set_challenge(peer.challenge);
-  if (!send_message(*peer.connection, message).ok()) drop(&peer);
+  if (send_message(*peer.connection, message).ok()) return;
+  // It is lost already, and the completion that says so may lie behind this one: nothing is closed before that.
+  peer.phase = ShardPeer::Phase::dismissed;
+  peer.phase_deadline = Clock::now();
 }
 
 void Shard::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {

@@ -1,23 +1,34 @@
 #include "tools/security_flags.h"
 
 namespace gradrail::tools {
+namespace {
+
+/// What a shell makes of a variable that is not set must not switch the protection off.
+std::string must_name_a_file(const std::string& path) { return path.empty() ? "no file is named" : ""; }
+
+}  // namespace
 
 void add_security_flags(CLI::App& command, SecurityFlags& flags) {
   ps::Security& security = flags.security;
   command
       .add_option("--cert-file,--cert_file", security.cert_file,
                   "PEM certificate: a ps with one speaks TLS 1.3; a worker shows it to a ps that asks")
+      ->check(must_name_a_file)
       ->take_last();
-  command.add_option("--key-file,--key_file", security.key_file, "PEM key of --cert-file")->take_last();
+  command.add_option("--key-file,--key_file", security.key_file, "PEM key of --cert-file")
+      ->check(must_name_a_file)
+      ->take_last();
   command
       .add_option("--trusted-ca-file,--trusted_ca_file", security.trusted_ca_file,
                   "PEM certificate of the authority that the other side's certificate must be from")
+      ->check(must_name_a_file)
       ->take_last();
   command.add_flag("--client-cert-auth,--client_cert_auth", security.client_cert_auth,
                    "ps: only workers with a certificate by --trusted-ca-file");
   command
       .add_option("--secret-file,--secret_file", flags.secret_file,
                   "file, mode 0600, with the job's secret: only tasks that know it take part")
+      ->check(must_name_a_file)
       ->take_last();
   command.add_flag("--insecure", security.insecure, "without TLS or a secret beyond this host: anybody may take part");
 }

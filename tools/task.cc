@@ -51,6 +51,8 @@ void catch_signals() {
 
 /// A ps stays longer than its workers look for another one: what ends first is told to the other.
 constexpr auto kAwayLonger = std::chrono::seconds(30);
+/// Behind the stop of a launched run, whose ps and workers are told at once. Slurm kills after 30 s.
+constexpr auto kFarewell = std::chrono::seconds(20);
 
 std::string host_of(const std::string& address) {
   const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
@@ -262,7 +264,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, const std
   listening((*server)->port());
   if (!options.local)
     print_line(fmt::format("# ps/{} listens on {}:{}", options.task.index, host_of(*listen), (*server)->port()));
-  absl::Status finished = (*server)->wait_finished(stop_requested);
+  absl::Status finished = (*server)->wait_finished(stop_requested, options.launch ? kFarewell : Duration::zero());
   if (!finished.ok()) flight.write((*server)->marks(), std::string(message_of(finished)));
   for (const std::string& line : (*server)->summary()) print_line(line);
   std::vector<Placer::UnitMemory> memory;

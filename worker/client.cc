@@ -1,5 +1,7 @@
 #include "worker/client.h"
 
+#include <thread>
+
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -10,6 +12,8 @@ namespace {
 
 constexpr uint32_t kBarrierPatienceMs = 1000;  // then we look whether to go on, and ask again
 constexpr auto kNoticeEvery = std::chrono::seconds(10);
+constexpr auto kSaveEnds = std::chrono::seconds(30);  // as long as a call that begins one may take
+constexpr auto kBetweenAttempts = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -48,8 +52,15 @@ absl::Status Client::Impl::make_no_more_steps() {
 }
 
 absl::Status Client::Impl::begin_checkpoint() {
-  const absl::Status begun = save_->begin(member());
-  return outlives(begun) ? save_->begin(member()) : begun;
+  absl::Status begun = save_->begin(member());
+  if (!outlives(begun)) return begun;
+  // Those that had begun are at it still.
+  const TimePoint deadline = Clock::now() + kSaveEnds;
+  do {
+    begun = save_->begin(member());
+    if (absl::IsAlreadyExists(begun)) std::this_thread::sleep_for(kBetweenAttempts);
+  } while (absl::IsAlreadyExists(begun) && Clock::now() < deadline && !asked_to_stop());
+  return begun;
 }
 
 absl::StatusOr<std::vector<std::string>> Client::Impl::finish_checkpoint() {

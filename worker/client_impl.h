@@ -83,7 +83,8 @@ class Client::Impl {
   bool go_to_standbys();
   bool outlives(const absl::Status& failed_call);
   absl::Status go_to_standby(uint32_t ps_index, const absl::Status& cause);
-  absl::StatusOr<ps::proto::JoinReply> ask_to_take_over(uint32_t ps_index, ControlLink& standby);
+  absl::StatusOr<ps::proto::JoinReply> ask_to_take_over(uint32_t ps_index, ControlLink& standby,
+                                                        Duration silence_limit);
   std::unique_ptr<ControlLink> open_control(uint32_t ps_index, const std::string& address, const Notice& notice);
   absl::StatusOr<ps::proto::DescribeReply> describe(uint32_t ps_index, TimePoint deadline);
   absl::Status connect_to_standby(ShardLink& link, const ps::proto::DescribeReply& described,

@@ -192,7 +192,9 @@ absl::Status Client::Impl::join_all(TimePoint deadline) {
     tokens_.push_back(reply->token());
     saves_checkpoints_ = saves_checkpoints_ && reply->saves_checkpoints();
     for (const auto& shard : reply->shards()) {
-      GRADRAIL_CHECK(next_link < links_.size());
+      if (next_link == links_.size())
+        return absl::UnavailableError(
+            fmt::format("{} has more shards than it said: it was just started again", controls_[i]->name()));
       links_[next_link++]->endpoints = {shard.endpoints().begin(), shard.endpoints().end()};
     }
   }

@@ -187,7 +187,12 @@ void Client::Impl::use(ShardLink& link, std::unique_ptr<ShardPath> path, size_t 
 absl::Status Client::Impl::move_lost_links() {
   link_lost_ = false;  // whatever is lost from here on sets it again
   for (const auto& link : links_) {
-    if (link->path != nullptr && link->path->phase() == Phase::failed) GRADRAIL_RETURN_IF_ERROR(move(*link));
+    // Without a path: a move was broken off, for the ps of another link was lost at the same time.
+    const bool lost = link->path == nullptr ? !link->buckets.empty() : link->path->phase() == Phase::failed;
+    if (!lost) continue;
+    const absl::Status moved = move(*link);
+    link_lost_ = link_lost_ || !moved.ok();
+    if (!moved.ok()) return moved;
   }
   return absl::OkStatus();
 }
@@ -195,8 +200,8 @@ absl::Status Client::Impl::move_lost_links() {
 absl::Status Client::Impl::move(ShardLink& link) {
   const TimePoint start = Clock::now();
   const std::string where = fmt::format("shard {} at {}", link.shard_index, controls_[link.ps_index]->address());
-  const std::string lost = link.path->describe();
-  const std::string cause = link.path->why();
+  const std::string lost = link.path == nullptr ? "its path" : link.path->describe();
+  const std::string cause = link.path == nullptr ? "it was not replaced yet" : link.path->why();
   const size_t former = link.candidate;
   link.path.reset();
   link.trial.reset();

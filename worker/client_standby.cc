@@ -13,7 +13,8 @@ namespace {
 
 /// A standby is up, or it is none.
 constexpr auto kDescribeDeadline = std::chrono::seconds(2);
-/// It refuses while its primary seems to live: one that has stopped is known to be gone after the ps' silence limit.
+/// It refuses while its primary seems to live: one that has stopped is known to be gone after the ps' silence limit,
+/// and this much more.
 constexpr auto kTakeOverDeadline = std::chrono::seconds(15);
 constexpr auto kBetweenAttempts = std::chrono::milliseconds(50);
 /// A heartbeat notices later than a call what has become of a ps.
@@ -118,7 +119,8 @@ bool Client::Impl::go_to_standbys() {
   }
 }
 
-absl::StatusOr<ps::proto::JoinReply> Client::Impl::ask_to_take_over(uint32_t ps_index, ControlLink& standby) {
+absl::StatusOr<ps::proto::JoinReply> Client::Impl::ask_to_take_over(uint32_t ps_index, ControlLink& standby,
+                                                                    Duration silence_limit) {
   const auto first = std::find_if(links_.begin(), links_.end(), [&](const auto& l) { return l->ps_index == ps_index; });
   ps::proto::JoinRequest request = join_request((*first)->shard_index);
   ps::proto::JoinRequest::TakeOver& take_over = *request.mutable_take_over();
@@ -132,7 +134,7 @@ absl::StatusOr<ps::proto::JoinReply> Client::Impl::ask_to_take_over(uint32_t ps_
     barrier.set_generation(generation);
   }
   take_over.set_steps_are_done(steps_are_done_);
-  const TimePoint deadline = Clock::now() + kTakeOverDeadline;
+  const TimePoint deadline = Clock::now() + silence_limit + kTakeOverDeadline;
   while (true) {
     absl::StatusOr<ps::proto::JoinReply> reply = standby.join(request, deadline);
     if (reply.ok() || !absl::IsUnavailable(reply.status()) || asked_to_stop() || Clock::now() >= deadline) return reply;
@@ -146,7 +148,8 @@ absl::Status Client::Impl::go_to_standby(uint32_t ps_index, const absl::Status& 
   auto control = open_control(ps_index, other, options_.notice);
   const absl::StatusOr<ps::proto::DescribeReply> described = control->describe(Clock::now() + kDescribeDeadline);
   if (!described.ok()) return described.status();
-  const absl::StatusOr<ps::proto::JoinReply> joined = ask_to_take_over(ps_index, *control);
+  const absl::StatusOr<ps::proto::JoinReply> joined =
+      ask_to_take_over(ps_index, *control, std::chrono::milliseconds(described->silence_limit_ms()));
   if (!joined.ok()) return joined.status();
   save_.emplace(controls_);  // waits for its thread, which uses the link that goes; what it watched is given up
   controls_[ps_index] = std::move(control);

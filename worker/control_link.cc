@@ -12,6 +12,7 @@
 namespace gradrail::worker {
 namespace {
 
+constexpr auto kLeaveDeadline = std::chrono::seconds(12);    // a ps tells its standby first, for 10 s
 constexpr auto kCallDeadline = std::chrono::seconds(30);     // a copy of a large model takes a while
 constexpr auto kRetryEvery = std::chrono::milliseconds(50);  // ps tasks come up within tens of milliseconds
 constexpr auto kTryDeadline = std::chrono::seconds(2);
@@ -237,7 +238,7 @@ absl::Status ControlLink::leave(const ps::proto::Member& member, const std::stri
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_failed(failed);
-  return send_leave(request, std::chrono::seconds(5));
+  return send_leave(request, kLeaveDeadline);
 }
 
 absl::Status ControlLink::say_steps_are_done(const ps::proto::Member& member) {

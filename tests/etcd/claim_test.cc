@@ -77,6 +77,17 @@ TEST_F(ClaimTest, AnAnswerThatWasLostDoesNotTakeTwoPlaces) {
   EXPECT_EQ(etcd_.lease("/gradrail/mnist/worker/0"), taken->lease);
 }
 
+TEST_F(ClaimTest, AnAnswerThatWasLostAtOneEndpointDoesNotTakeTwoPlaces) {
+  etcd_.after = [](const std::string& method, int count) -> Reply {
+    if (method == "kv/txn" && count == 1) return FakeEtcd::Reply(absl::UnavailableError("cut off"));
+    return std::nullopt;
+  };
+  const auto taken = claim_place(*etcd_.client(2), applicant("worker"));
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(taken->task.index, 0u);
+  EXPECT_EQ(etcd_.writes(), 1);
+}
+
 TEST_F(ClaimTest, ALeaseThatEndedBeforeTheClaimIsReplaced) {
   etcd_.after = [&](const std::string& method, int count) -> Reply {
     if (method == "lease/grant" && count == 1) etcd_.end_lease("100");

@@ -28,8 +28,9 @@ json no_lease() { return {{"code", 5}, {"message", "etcdserver: requested lease 
 
 }  // namespace
 
-std::unique_ptr<Etcd> FakeEtcd::client() {
-  return std::make_unique<Etcd>(std::vector<std::string>{"http://fake:2379"}, std::make_unique<Client>(*this));
+std::unique_ptr<Etcd> FakeEtcd::client(size_t endpoints) {
+  return std::make_unique<Etcd>(std::vector<std::string>(endpoints, "http://fake:2379"),
+                                std::make_unique<Client>(*this));
 }
 
 FakeEtcd::Reply FakeEtcd::answer(const std::string& body, long code) {

@@ -20,8 +20,8 @@ class FakeEtcd {
  public:
   using Reply = absl::StatusOr<HttpPost::Reply>;
 
-  /// A client of it, which may live in another thread.
-  std::unique_ptr<Etcd> client();
+  /// A client of it, by so many addresses, which may live in another thread.
+  std::unique_ptr<Etcd> client(size_t endpoints = 1);
 
   /// Called with method and count of the request before it is done; a reply is given instead.
   std::function<std::optional<Reply>(const std::string& method, int count)> before;

@@ -323,6 +323,34 @@ TEST_F(CoordinatorTest, WhoGoesToLookForAPsIsWaitedForLonger) {
   EXPECT_EQ(coordinator.aborted(), "worker 0 (host:0) did not come back: ps 1 is gone, and nobody is left");
 }
 
+TEST_F(CoordinatorTest, ARunThatIsTakenOverWaitsForWhoIsInTheMiddleOfAStep) {
+  coordinator_.restore({{0, 100, "host:0", ""}, {1, 101, "host:1", ""}}, at(0s));
+  ASSERT_TRUE(coordinator_.join(0, 100, "host:0", at(1s)).ok());
+  EXPECT_TRUE(coordinator_.silent(at(5s)).empty());
+  ASSERT_EQ(coordinator_.silent(at(12s)).size(), 1u) << "who has come is as anybody";
+  EXPECT_EQ(coordinator_.silent(at(12s))[0].worker, 0u);
+  EXPECT_TRUE(coordinator_.heard(0, 100, at(34s)).ok());
+  ASSERT_EQ(coordinator_.silent(at(41s)).size(), 1u);
+  EXPECT_EQ(coordinator_.silent(at(41s))[0].worker, 1u);
+}
+
+TEST(CoordinatorMinimum, ARunThatWentOnIsTakenOverWithoutAnotherVerdict) {
+  Coordinator coordinator({.worker_names = {"a", "b", "c"}, .min_workers = 2});
+  coordinator.restore({{0, 100, "a", Coordinator::kLeft}, {1, 101, "b", ""}, {2, 102, "c", "gone"}}, TimePoint());
+  EXPECT_EQ(coordinator.aborted(), "");
+  EXPECT_EQ(coordinator.live_count(), 1u);
+}
+
+TEST(CoordinatorMinimum, WhoLooksForAPsIsNotMissing) {
+  Coordinator coordinator({.worker_names = {"a", "b", "c"}, .min_workers = 2});
+  for (WorkerIndex worker = 0; worker < 3; ++worker)
+    ASSERT_TRUE(coordinator.join(worker, 100 + worker, "somebody", TimePoint()).ok());
+  coordinator.away(0, 100, "ps 1 is gone", TimePoint(1s));
+  coordinator.away(1, 101, "ps 1 is gone", TimePoint(1s));
+  coordinator.lost(2, 102, "gone", TimePoint(2s));
+  EXPECT_EQ(coordinator.aborted(), "");
+}
+
 TEST_F(CoordinatorTest, AbortedRunIsFinishedWhenTheLivingHaveGone) {
   join(0);
   join(1);

@@ -64,6 +64,7 @@ TEST(ExpandNodes, OfWhatSlurmWrites) {
   EXPECT_THAT(*expand_nodes("node7"), ElementsAre("node7"));
   EXPECT_THAT(*expand_nodes("a,b"), ElementsAre("a", "b"));
   EXPECT_THAT(*expand_nodes("node[03-05,9],x7"), ElementsAre("node03", "node04", "node05", "node9", "x7"));
+  EXPECT_THAT(*expand_nodes("n[18446744073709551615]"), ElementsAre("n18446744073709551615"));
   EXPECT_THAT(*expand_nodes("x7,rack[2,4]-node"), ElementsAre("x7", "rack2-node", "rack4-node"));
   EXPECT_THAT(*expand_nodes("r[1-2]n[8-9]"), ElementsAre("r1n8", "r1n9", "r2n8", "r2n9"));
   EXPECT_THAT(*expand_nodes("n[098-101]"), ElementsAre("n098", "n099", "n100", "n101"));
@@ -73,7 +74,7 @@ TEST(ExpandNodes, OfWhatSlurmWrites) {
 TEST(ExpandNodes, RefusesWhatIsNoList) {
   for (const char* bad :
        {"", ",", "a,", "n[", "n[]", "n]", "n[1-", "n[1-]", "n[-1]", "n[3-1]", "n[1-2", "n[a]", "n[1,,2]", "n[1-65537]",
-        "n[0-18446744073709551615]", "n[1-999][1-999]", "a[1-40000],b[1-40000]"}) {
+        "n[0-18446744073709551615]", "n[000000000000000000001]", "n[1-999][1-999]", "a[1-40000],b[1-40000]"}) {
     EXPECT_EQ(expand_nodes(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
 }

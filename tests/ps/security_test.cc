@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/status.h"
 #include "tests/ps/checkpoint_files.h"
@@ -32,6 +33,25 @@ TEST(SecretFile, ThatOthersMayUseIsNone) {
     const absl::Status refused = read_secret_file(path).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("chmod 600"));
+  }
+}
+
+TEST(SecretFile, RootMayHandItToAGroup) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  constexpr id_t kNobody = 65534;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("secret");
+  write_bytes(path, kSecret);
+  ASSERT_EQ(chown(path.c_str(), 0, kNobody), 0);
+  ASSERT_EQ(chmod(folder.path().c_str(), 0711), 0);
+  for (const mode_t mode : {0440, 0460, 0444}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    EXPECT_FALSE(read_secret_file(path).ok()) << "root's own";
+    ASSERT_EQ(setegid(kNobody), 0);
+    ASSERT_EQ(seteuid(kNobody), 0);
+    EXPECT_EQ(read_secret_file(path).ok(), mode == 0440) << mode;
+    ASSERT_EQ(seteuid(0), 0);
+    ASSERT_EQ(setegid(0), 0);
   }
 }
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import time
 import unittest
@@ -73,6 +74,21 @@ class Launchers(LaunchTest):
         [port] = cluster.free_ports(1)
         said = self.all_good(self.ranks(5, "--ps", "2", port=port))
         self.whole(said, ps=2, workers=3)
+
+    def test_all_are_told_to_stop_at_once_and_what_was_learnt_is_saved(self):
+        """As Slurm does before the time is over: the ps hear it first."""
+        [port] = cluster.free_ports(1)
+        saved = self.folder / "saved"
+        flags = ("--model", "mlp", "--epochs", 1000, "--log_every", 10, "--checkpoint_dir", saved, "--save_secs", 600)
+        tasks = self.ranks(3, *flags, port=port)
+        tasks[1].wait_for(r"Step: [1-9]\d+", cluster.START)
+        for task in tasks:
+            task.signal(signal.SIGTERM)
+            time.sleep(0.1)
+        said = self.all_good(tasks)
+        step = int(re.search(r"^Global-Step: (\d+)", said, re.M).group(1))
+        listed = self.launch("ls", [cluster.binary(), "checkpoint", "ls", saved])
+        self.assert_ends(listed, cluster.GOOD, says=[rf"(?m)^ *{step} "])
 
     def test_torchruns_own_port_is_left_alone(self):
         [port] = cluster.free_ports(1)

@@ -4,6 +4,7 @@ import random
 import re
 import shutil
 import signal
+import time
 import unittest
 import unittest.mock
 
@@ -200,6 +201,41 @@ class Standby(cluster.ClusterTest):
         self.wait_until_level(serves)
         self.assert_all_end(*workers, serves, stands_by)
         self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
+
+    def test_a_worker_in_a_long_step_is_waited_for(self):
+        """Longer than a silent worker is: it has had no reason yet to come to the standby."""
+        flags = ("--mode", "sync", "--optimizer", "adam", "--min_workers", 2)
+        undisturbed = self.undisturbed(*flags)
+        (ps, standby), workers = self.start(*flags)
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        workers[1].signal(signal.SIGSTOP)
+        ps.signal(signal.SIGKILL)
+        self.assert_went_on(workers[0])
+        time.sleep(6)
+        workers[1].signal(signal.SIGCONT)
+        self.assert_all_end(*workers, standby)
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed, workers[0].transcript())
+
+    def test_a_ps_that_is_back_at_once_takes_nothing_from_its_standby(self):
+        """Workers in a long step are still to come to the standby when another one joins the ps that is back."""
+        (ps, standby), workers = self.start()
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        for worker in workers:
+            worker.signal(signal.SIGSTOP)
+        ps.signal(signal.SIGKILL)
+        ps.code()
+        back = self.train(*self.common_flags, "--job_name", "ps", "--task_index", 0, name="ps/0 again")
+        another = self.start_worker(2)
+        time.sleep(3)
+        for worker in workers:
+            worker.signal(signal.SIGCONT)
+        self.assert_went_on(workers[0])
+        self.assert_all_end(*workers, another, standby, back)
+        made = max(int(worker.wait_for(r"^Global-Step: (\d+)").group(1)) for worker in (*workers, another)
+                   if worker.has("^Global-Step: "))
+        self.assertEqual(made, 3 * EPOCHS * BATCHES, workers[0].transcript())
 
     def test_a_ps_that_comes_back_too_late_begins_no_run_of_its_own(self):
         (ps, standby), workers = self.start("--mode", "sync", epochs=1000)

@@ -89,6 +89,15 @@ TEST_P(ClientExchange, WithChecksums) {
   train(5, odd_schema(), [](ClientOptions& options) { options.checksums = true; });
 }
 
+/// Answers that take several turns to be sent, while the other worker's gradients change what they are taken from.
+TEST_P(ClientExchange, WithChecksumsOfLargeBuckets) {
+  const auto change = [](ClientOptions& options) {
+    options.checksums = true;
+    options.bucket_bytes = 8 << 20;
+  };
+  train(10, {{"w", {2048, 1024}}}, change);
+}
+
 TEST_P(ClientExchange, MoreShardsThanElements) { train(5, {{"w", {1}}, {"b", {2}}}); }
 
 TEST_P(ClientExchange, OneElement) { train(5, {{"b", {1}}}); }

@@ -11,6 +11,7 @@
 #include "fmt/format.h"
 #include "tests/worker/client_cluster.h"
 #include "tests/worker/client_raw_worker.h"
+#include "transport/tcp/frame.h"
 
 namespace gradrail::worker {
 namespace {
@@ -252,32 +253,53 @@ TEST(ClientHostileSync, RefusedWorkerThatIsNeededAbortsTheRunByName) {
   EXPECT_THAT(std::string(message_of(waited)), HasSubstr("worker 1 (raw) was lost: it was refused: slot header"));
 }
 
-/// Bytes of no protocol at the tcp port, many at once, some of which never end.
-TEST(ClientHostileTcp, NoiseAtThePortDisturbsNobody) {
-  const Watchdog watchdog;
-  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
-  RawWorker guide(cluster.options(9), kModel);
-  ASSERT_TRUE(guide.join().ok());
-  const std::string address = guide.address("tcp");
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  const std::unique_ptr<Client> client = join(cluster.options(0), kModel);
-  ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->start().ok());
-  std::vector<int> sockets;
-  for (int i = 0; i < 30; ++i) {
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0) << strerror(errno);
-    const std::string noise = i % 3 == 0 ? "" : i % 3 == 1 ? "GET / HTTP/1.1\r\n\r\n" : std::string(100'000, 'g');
-    send(fd, noise.data(), noise.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    sockets.push_back(fd);
-    client->exchange();
-    ASSERT_TRUE(client->wait().ok());
+class ClientHostileTcp : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    RawWorker guide(cluster_.options(9), kModel);
+    ASSERT_TRUE(guide.join().ok());
+    const std::string address = guide.address("tcp");
+    to_.sin_family = AF_INET;
+    to_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to_.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    client_ = join(cluster_.options(0), kModel);
+    ASSERT_NE(client_, nullptr);
+    ASSERT_TRUE(client_->start().ok());
   }
-  EXPECT_EQ(client->global_step(), 30u);
-  for (const int fd : sockets) close(fd);
+
+  /// Thirty of them, some of which never end, and a step of the honest worker after each.
+  void visit(const std::function<std::string(int)>& bytes) {
+    std::vector<int> sockets;
+    for (int i = 0; i < 30; ++i) {
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
+      ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to_), sizeof(to_)), 0) << strerror(errno);
+      const std::string said = bytes(i);
+      send(fd, said.data(), said.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      sockets.push_back(fd);
+      client_->exchange();
+      ASSERT_TRUE(client_->wait().ok());
+    }
+    EXPECT_EQ(client_->global_step(), 30u);
+    for (const int fd : sockets) close(fd);
+  }
+
+  const Watchdog watchdog_;
+  Cluster cluster_{{.worker_count = 1, .transports = {"tcp"}}};
+  sockaddr_in to_{};
+  std::unique_ptr<Client> client_;
+};
+
+/// Bytes of no protocol.
+TEST_F(ClientHostileTcp, NoiseAtThePortDisturbsNobody) {
+  visit([](int i) { return i % 3 == 0 ? "" : i % 3 == 1 ? "GET / HTTP/1.1\r\n\r\n" : std::string(100'000, 'g'); });
+}
+
+/// A peer that is there and lost again by the same segment.
+TEST_F(ClientHostileTcp, WhoGreetsAndBreaksTheRulesInOneBreathDisturbsNobody) {
+  using namespace transport::tcp;
+  const HeaderBytes header = encode({.type = FrameType::hello, .token = kHelloMagic, .value = kProtocolVersion});
+  const std::string hello(reinterpret_cast<const char*>(header.data()), header.size());
+  visit([&](int i) { return hello + (i % 2 == 0 ? hello : std::string(hello.size(), 'g')); });
 }
 
 }  // namespace

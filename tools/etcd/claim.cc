@@ -90,14 +90,12 @@ absl::StatusOr<std::optional<Claim>> Claimant::take(const ps::TaskId& task, cons
       etcd_.put_if_unchanged({.key = prefix_of(applicant_.where.job), .below = true}, revision,
                              {key_of(applicant_.where.job, task), to_text(tried_->card), lease_});
   if (!put.ok()) return put.status();
-  std::optional<Claim> claim = *put == Etcd::Put::done ? tried_ : std::nullopt;
-  tried_.reset();
+  if (*put == Etcd::Put::done) return tried_;
+  // What changed may be our own card: of an answer that came too late, so that another endpoint was asked again.
   if (*put == Etcd::Put::no_lease) lease_.clear();
-  if (!claim) {
-    waiting_for_ = "others who come at the same time";
-    pause_ = std::chrono::milliseconds(random_bits() % 20);  // next time not all at the same moment
-  }
-  return claim;
+  waiting_for_ = "others who come at the same time";
+  pause_ = std::chrono::milliseconds(random_bits() % 20);  // next time not all at the same moment
+  return std::nullopt;
 }
 
 absl::StatusOr<std::optional<Claim>> Claimant::look() {

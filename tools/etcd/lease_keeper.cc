@@ -42,7 +42,7 @@ void LeaseKeeper::say_address(const std::string& address) {
 
 void LeaseKeeper::run() {
   std::unique_lock lock(mutex_);
-  Duration pause = kBetweenBeats;
+  Duration pause = Duration::zero();  // the lease may be half over
   while (!ending_) {
     changed_.wait_for(lock, pause, [&] { return ending_ || is_new_; });
     if (ending_) return;

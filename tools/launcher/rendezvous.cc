@@ -13,7 +13,7 @@ using bench::Link;
 using bench::Listener;
 using nlohmann::json;
 
-constexpr Duration kHello = std::chrono::milliseconds(500);  // sent at once; whoever is silent keeps the others waiting
+constexpr Duration kHello = std::chrono::seconds(2);  // sent at once; whoever is silent keeps the others waiting
 constexpr Duration kBetweenWords = std::chrono::seconds(10);
 constexpr uint32_t kHelloBytes = 16 << 10;  // a stranger gets no more of our memory
 
@@ -58,8 +58,10 @@ absl::StatusOr<Listener> Host::listen() const {
   const ps::HostPort meet = ps::parse_host_port(attendance_.launch.meet).value_or(ps::HostPort{});
   // What a host calls itself may be an address that nobody else has: any will do, unless all are here.
   const bool loopback = meet.host.starts_with("127.") || meet.host == "::1" || meet.host == "localhost";
-  const std::string any = meet.host.find(':') == std::string::npos ? "0.0.0.0" : "::";
-  absl::StatusOr<Listener> listener = Listener::open(ps::to_string({loopback ? meet.host : any, meet.port}));
+  absl::StatusOr<Listener> both = Listener::open(ps::to_string({loopback ? meet.host : "::", meet.port}));
+  if (both.ok()) return both;
+  absl::StatusOr<Listener> listener =  // of a host without IPv6
+      Listener::open(ps::to_string({loopback ? meet.host : "0.0.0.0", meet.port}));
   if (listener.ok()) return listener;
   return absl::FailedPreconditionError(
       fmt::format("{}: where the tasks of {} were to meet; choose another port for all of them with --meet HOST:PORT",

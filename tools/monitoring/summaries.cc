@@ -62,7 +62,8 @@ void Summaries::step(const worker::Progress& progress, size_t batch_size, const 
   worker::Scalars scalars = {{"cost", progress.cost}};
   if (seconds > 0) {
     scalars.emplace_back("examples/sec", static_cast<double>(steps_ * batch_size) / seconds);
-    if (global_step_ > 0)  // a run that was restored does not begin with 0
+    // A run that was restored does not begin with 0, and one whose ps came back may have gone back.
+    if (global_step_ > 0 && progress.global_step >= global_step_)
       scalars.emplace_back("global_step/sec", static_cast<double>(progress.global_step - global_step_) / seconds);
   }
   if (client != nullptr) add_exchange(client->stats(), scalars);

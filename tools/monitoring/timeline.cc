@@ -160,16 +160,21 @@ std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks) {
 }
 
 absl::StatusOr<std::unique_ptr<Timeline>> Timeline::create(const std::string& path, bool is_chief) {
-  std::unique_ptr<Timeline> timeline(new Timeline);
-  if (!is_chief) return timeline;
-  absl::StatusOr<ps::ReplacementFile> file = ps::ReplacementFile::create(path);
-  if (!file.ok()) return about_timeline(file.status());
-  timeline->file_ = std::make_unique<ps::ReplacementFile>(*std::move(file));
+  std::unique_ptr<Timeline> timeline(new Timeline(path));
+  if (is_chief) GRADRAIL_RETURN_IF_ERROR(timeline->create_file());
   return timeline;
 }
 
+absl::Status Timeline::create_file() {
+  absl::StatusOr<ps::ReplacementFile> file = ps::ReplacementFile::create(path_);
+  if (!file.ok()) return about_timeline(file.status());
+  file_ = std::make_unique<ps::ReplacementFile>(*std::move(file));
+  return absl::OkStatus();
+}
+
 absl::Status Timeline::finish(worker::Client& client) {
-  if (file_ == nullptr) return client.hand_in_trace();
+  if (!client.is_chief()) return client.hand_in_trace();
+  if (file_ == nullptr) GRADRAIL_RETURN_IF_ERROR(create_file());
   const absl::StatusOr<std::vector<worker::TaskTrace>> traces = client.gather_trace();
   if (!traces.ok()) return traces.status();
   const std::string text = chrome_trace(*traces);

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -18,16 +19,19 @@ std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks);
 /// Threads  Owner thread of the client.
 class Timeline {
  public:
-  /// Makes the file, so that a folder that cannot be written to is known before the run. For other workers than the
-  /// chief: no file. Errors  as ps::ReplacementFile.
+  /// For the first chief makes the file, so that a folder that cannot be written to is known before the run.
+  /// Errors  as ps::ReplacementFile.
   static absl::StatusOr<std::unique_ptr<Timeline>> create(const std::string& path, bool is_chief);
 
-  /// At the end of the run: gathers the marks of all and writes, or hands in this worker's.
+  /// At the end of the run: whoever is the chief then gathers the marks of all and writes, the others hand theirs in.
   absl::Status finish(worker::Client& client);
 
  private:
-  Timeline() = default;
-  std::unique_ptr<ps::ReplacementFile> file_;  ///< the chief's
+  explicit Timeline(std::string path) : path_(std::move(path)) {}
+  absl::Status create_file();
+
+  const std::string path_;
+  std::unique_ptr<ps::ReplacementFile> file_;
 };
 
 }  // namespace gradrail::tools
