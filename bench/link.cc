@@ -32,7 +32,11 @@ absl::StatusOr<Addresses> resolve(const std::string& address, int flags) {
   const addrinfo hints{.ai_flags = flags, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   const int failure = getaddrinfo(parsed->host.c_str(), std::to_string(parsed->port).c_str(), &hints, &found);
-  if (failure != 0) return absl::UnavailableError(fmt::format("{}: {}", address, gai_strerror(failure)));
+  if (failure != 0) {  // a name may be one that is known soon
+    const auto code = failure == EAI_AGAIN || failure == EAI_NONAME ? absl::StatusCode::kUnavailable
+                                                                    : absl::StatusCode::kInvalidArgument;
+    return absl::Status(code, fmt::format("{}: {}", address, gai_strerror(failure)));
+  }
   return Addresses(found, freeaddrinfo);
 }
 
@@ -137,7 +141,7 @@ Listener::~Listener() {
 
 absl::StatusOr<Listener> Listener::open(const std::string& address) {
   const absl::StatusOr<Addresses> found = resolve(address, AI_PASSIVE);
-  if (!found.ok()) return found.status();
+  if (!found.ok()) return absl::InvalidArgumentError(std::string(message_of(found.status())));
   Listener listener(socket((*found)->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1, off = 0;
   if ((*found)->ai_family == AF_INET6)  // [::] is everybody's, whatever the host's default

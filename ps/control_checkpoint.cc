@@ -66,6 +66,9 @@ absl::Status ControlService::save(const proto::CheckpointRequest& request, proto
     return absl::FailedPreconditionError("checkpoint: this ps task was started without --checkpoint_dir");
   }
   std::lock_guard setup_lock(setup_mutex_);
+  // All may have begun again while this call waited.
+  GRADRAIL_RETURN_IF_ERROR(heard(request.member()));
+  if (!agreed_.has_value()) return absl::UnavailableError("checkpoint: all are about to begin again");
   std::optional<std::vector<ps::Checkpoint>> snapshots = writer_.take_memory();
   if (!snapshots.has_value()) {
     return absl::AlreadyExistsError("checkpoint: the one before is still being written (is the disk too slow?)");

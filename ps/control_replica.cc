@@ -13,6 +13,12 @@
 #include "transport/registry.h"
 
 namespace gradrail::ps {
+namespace {
+
+/// Workers come when their step is done. Less than --rejoin_secs, within which whoever cannot come needs the primary.
+constexpr auto kKeeps = std::chrono::seconds(25);
+
+}  // namespace
 
 absl::Status ControlService::start_mirroring() {
   if (options_.partner.empty()) return absl::OkStatus();
@@ -149,11 +155,15 @@ grpc::Status ControlService::Mirror(grpc::ServerContext*, const proto::MirrorReq
 
 /// The primary was started again, and its workers are about to come here, from the step that they are at.
 bool ControlService::keeps_for_workers(const proto::MirrorRequest& request) {
-  if (request.process() == primary_.process() || primary_.generation() == 0 || is_outdated_) return false;
+  if (request.process() == primary_.process() || primary_.generation() == 0) return false;
+  primary_is_gone_ = true;
   {
     std::lock_guard lock(mutex_);
-    if (Clock::now() - primary_heard_ > options_.return_limit) return false;
+    if (Clock::now() - primary_heard_ > kKeeps) return false;
   }
+  const auto& workers = primary_.workers();
+  if (std::none_of(workers.begin(), workers.end(), [](const auto& worker) { return worker.gone().empty(); }))
+    return false;
   return std::all_of(shards_.begin(), shards_.end(),
                      [](const auto& shard) { return shard->may_take_over({}, true).ok(); });
 }
@@ -170,7 +180,6 @@ absl::Status ControlService::take_mirrored(const proto::MirrorRequest& request, 
     agreed_.reset();
     began_from_.Clear();
     primary_.set_generation(0);  // whatever happens now, this is not what it was
-    is_outdated_ = false;
     GRADRAIL_RETURN_IF_ERROR(agree(request.agreed()));
     agreed_->run_base = request.run_base();
     began_from_ = request.began_from();
@@ -184,6 +193,7 @@ absl::Status ControlService::take_mirrored(const proto::MirrorRequest& request, 
       GRADRAIL_RETURN_IF_ERROR(shard->expect_primary(data_key(options_.security.secret, primary_token_)));
   }
   primary_ = request;
+  primary_is_gone_ = false;
   {
     std::lock_guard lock(mutex_);
     primary_heard_ = Clock::now();
@@ -205,10 +215,10 @@ absl::Status ControlService::take_over(const proto::JoinRequest& request) {
   if (!agreed_.has_value() || (stands_by_ && primary_.generation() == 0)) {
     return absl::FailedPreconditionError(fmt::format("the {} has heard nothing from it yet", whose));
   }
-  bool cut = false;
+  bool cut = primary_is_gone_;
   {
     std::lock_guard lock(mutex_);
-    cut = Clock::now() - primary_heard_ > options_.silence_limit;
+    cut = cut || Clock::now() - primary_heard_ > options_.silence_limit;
   }
   auto seen = request.take_over().versions().begin();
   for (const auto& shard : shards_) {
@@ -216,7 +226,6 @@ absl::Status ControlService::take_over(const proto::JoinRequest& request) {
     std::vector<uint64_t> versions;
     while (versions.size() < count && seen != request.take_over().versions().end()) versions.push_back(*seen++);
     if (const absl::Status may = shard->may_take_over(versions, cut); !may.ok()) {
-      is_outdated_ = is_outdated_ || absl::IsFailedPrecondition(may);
       return absl::Status(may.code(), fmt::format("the {} cannot go on for it: {}", whose, message_of(may)));
     }
   }

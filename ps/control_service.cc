@@ -20,6 +20,7 @@ namespace {
 /// More than any cluster has; what a stranger says must not decide how much memory is asked for.
 constexpr uint32_t kMaxShards = 1 << 16;
 /// A Barrier call answers at the latest after this, so that it holds a server thread for a bounded time.
+constexpr auto kJoinTakes = std::chrono::seconds(10);  // at most, where shards copy or the standby is slow
 constexpr uint32_t kLongestPatienceMs = 10'000;
 
 absl::Status check_version(uint32_t theirs) {
@@ -65,7 +66,11 @@ grpc::Status ControlService::Describe(grpc::ServerContext*, const proto::Describ
 }
 
 grpc::Status ControlService::Join(grpc::ServerContext*, const proto::JoinRequest* request, proto::JoinReply* reply) {
-  const absl::Status joined = join(*request, *reply);
+  absl::Status joined = join(*request, *reply);
+  if (joined.ok() && partner_ != nullptr) {
+    partner_->settle();  // else nobody there would wait for it
+    joined = still_serves();
+  }
   if (!joined.ok()) {
     std::lock_guard lock(mutex_);
     // It tries again while its predecessor is not known to be gone: one line is enough.
@@ -130,7 +135,12 @@ absl::Status ControlService::agree(const proto::JoinRequest& request) {
 }
 
 absl::Status ControlService::check_group(const proto::JoinRequest& request) {
-  if (request.group() == agreed_->group) return absl::OkStatus();
+  if (request.group() == agreed_->group) {
+    // Somebody new was here before those who know how far the run was.
+    const bool comes_back = request.has_left_group() && request.left_group() != request.group();
+    if (agreed_->is_new && comes_back && !request.has_take_over()) regroup();
+    return absl::OkStatus();
+  }
   const bool comes_from_here = request.has_left_group() &&
                                (request.left_group() == agreed_->group || past_groups_.contains(request.left_group()));
   if (comes_from_here && !past_groups_.contains(request.group())) {
@@ -209,13 +219,19 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
              .map = *std::move(map),
              .first_shard = request.first_shard(),
              .group = request.group(),
+             .is_new = !request.has_left_group(),
              .run_base = !training.mode.sums()       ? 0
                          : !request.has_left_group() ? restored_step
                          : began_from_.has_global_step()
                              ? request.run_base()
                              // Nothing was saved: versions begin anew, and the run goes on where the first to come was.
                              : -static_cast<int64_t>(request.position())};
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (*restored != nullptr) coordinator_.has_parameters(Clock::now());
+  const std::vector<WorkerIndex> gone = coordinator_.gone();
+  lock.unlock();
+  for (const auto& shard : shards_) shard->forgo(gone);
+  lock.lock();
   set_up_by_.set_generation(set_up_by_.generation() + 1);
   *set_up_by_.mutable_agreed() = request;
   set_up_by_.set_run_base(agreed_->run_base);
@@ -251,8 +267,9 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
   {
     std::lock_guard lock(mutex_);
     if (request.has_left_group()) coordinator_.goes_on(Clock::now());
+    // It has no heartbeat before it is answered.
     GRADRAIL_RETURN_IF_ERROR(
-        coordinator_.join(member.task_index(), member.incarnation(), request.worker_name(), Clock::now()));
+        coordinator_.join(member.task_index(), member.incarnation(), request.worker_name(), Clock::now() + kJoinTakes));
   }
   changed_.notify_all();
   std::string token = new_token();
@@ -266,12 +283,8 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
     lock.unlock();
     if (!live.ok()) {  // declared lost while a shard was busy, which may have heard of that first
       for (const auto& shard : shards_) shard->dismiss(member.task_index(), member.incarnation());
-      return live;
+      return absl::UnavailableError(std::string(message_of(live)));
     }
-  }
-  if (partner_ != nullptr) {
-    partner_->settle();  // else nobody there would wait for it
-    GRADRAIL_RETURN_IF_ERROR(still_serves());
   }
   return token;
 }
@@ -412,10 +425,16 @@ void ControlService::housekeep(Duration patience) {
   }
   for (const Loss& loss : losses) declare_lost(loss);
   std::vector<Coordinator::Member> silent;
+  std::vector<WorkerIndex> gone;
   {
     std::lock_guard lock(mutex_);
     silent = coordinator_.silent(Clock::now());
     coordinator_.give_up_deserted(Clock::now());
+    if (coordinator_.give_up_missing(Clock::now())) gone = coordinator_.gone();
+  }
+  if (!gone.empty()) {
+    for (const auto& shard : shards_) shard->forgo(gone);
+    changed_.notify_all();
   }
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.silence_limit).count();
   for (const Coordinator::Member& member : silent) {

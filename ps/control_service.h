@@ -121,6 +121,7 @@ class ControlService {
     ShardMap map;
     uint32_t first_shard = 0;
     uint64_t group = 0;    ///< of ps processes
+    bool is_new = true;    ///< set up by a worker that knew of no run before
     int64_t run_base = 0;  ///< sync, backup: version at which the run's first step began
   };
   std::optional<Agreed> agreed_;    ///< under setup_mutex_
@@ -135,7 +136,7 @@ class ControlService {
   std::atomic<uint64_t> term_ = 0;
   proto::MirrorRequest primary_;  ///< under setup_mutex_: what it said last
   std::string primary_token_;     ///< under setup_mutex_
-  bool is_outdated_ = false;      ///< under setup_mutex_: the primary went on without this standby
+  bool primary_is_gone_ = false;  ///< under setup_mutex_: it was started again
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -17,7 +17,8 @@ Coordinator::Worker* Coordinator::find_live(WorkerIndex worker, uint64_t incarna
 absl::Status Coordinator::join(WorkerIndex worker, uint64_t incarnation, const std::string& name, TimePoint now) {
   if (!aborted_.empty()) return absl::AbortedError(aborted_);
   const auto found = workers_.find(worker);
-  if (found != workers_.end() && found->second.phase == Phase::live && found->second.incarnation != incarnation) {
+  if (found != workers_.end() && found->second.phase == Phase::live && found->second.incarnation != incarnation &&
+      !found->second.is_expected) {
     return absl::AlreadyExistsError(fmt::format(
         "worker {} is already running (from {}): was the same task_index given twice?", worker, found->second.name));
   }
@@ -28,6 +29,7 @@ absl::Status Coordinator::join(WorkerIndex worker, uint64_t incarnation, const s
                       .name = name,
                       .phase = Phase::live,
                       .heard = now,
+                      .is_expected = false,
                       .cause = "",
                       .barrier_generation = {}};
   return absl::OkStatus();
@@ -47,6 +49,7 @@ absl::Status Coordinator::heard(WorkerIndex worker, uint64_t incarnation, TimePo
                                            was_lost ? "declared lost: " + found->second.cause : "left, or replaced"));
   }
   member->heard = now;
+  member->is_expected = false;
   return absl::OkStatus();
 }
 
@@ -81,6 +84,7 @@ bool Coordinator::away(WorkerIndex worker, uint64_t incarnation, const std::stri
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return false;
   member->phase = Phase::away;
+  member->heard = now;
   member->cause = cause;
   last_loss_ = fmt::format("worker {} ({}) did not come back: {}", worker, member->name, cause);
   deserted_at_ = now + options_.away_limit;
@@ -132,6 +136,7 @@ void Coordinator::restore(const std::vector<Known>& everybody, TimePoint now) {
     Worker& worker = workers_[known.worker];
     if (known.gone.empty()) {
       worker.heard = now + options_.return_limit;  // it comes when its step is done, which may take a while
+      worker.is_expected = true;
     } else if (known.gone == kLeft) {
       leave(known.worker, known.incarnation);
     } else {
@@ -189,7 +194,8 @@ std::string Coordinator::name_of(WorkerIndex worker) const {
 
 WorkerIndex Coordinator::chief() const {
   WorkerIndex first_absent = 0;  // of the specification
-  while (first_absent < options_.worker_names.size() && workers_.contains(first_absent)) ++first_absent;
+  while (first_absent < options_.worker_names.size() && (workers_.contains(first_absent) || !chief_may_come_))
+    ++first_absent;
   for (const auto& [index, worker] : workers_) {
     if (worker.phase != Phase::live) continue;
     return first_absent < options_.worker_names.size() ? std::min(index, first_absent) : index;
@@ -202,13 +208,33 @@ size_t Coordinator::count(Phase phase) const {
                                            [phase](const auto& entry) { return entry.second.phase == phase; }));
 }
 
-void Coordinator::give_up_deserted(TimePoint now) {
-  if (now > missing_until_) {
-    for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index) {
-      const Worker left{.name = options_.worker_names[index], .phase = Phase::left};
-      if (workers_.try_emplace(index, left).second) ++epoch_;
-    }
+std::vector<WorkerIndex> Coordinator::gone() const {
+  std::vector<WorkerIndex> found;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.phase == Phase::left || worker.phase == Phase::lost) found.push_back(index);
   }
+  return found;
+}
+
+bool Coordinator::give_up_missing(TimePoint now) {
+  if (now > chief_until_) chief_may_come_ = false;
+  bool changed = false;
+  for (auto& [index, worker] : workers_) {
+    if (worker.phase != Phase::away || now - worker.heard <= options_.away_limit) continue;
+    mark_lost(index, worker, "it did not come back from looking for a parameter server", now);
+    changed = true;
+  }
+  if (now <= missing_until_) return changed;
+  for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index) {
+    const Worker left{.name = options_.worker_names[index], .phase = Phase::left};
+    if (!workers_.try_emplace(index, left).second) continue;
+    ++epoch_;
+    changed = true;
+  }
+  return changed;
+}
+
+void Coordinator::give_up_deserted(TimePoint now) {
   const bool goes_on = missing_until_ != TimePoint::max();
   if (live_count() > 0 || (!goes_on && !never_joined().empty())) return;
   if (!last_loss_.empty() && now > deserted_at_) give_up(fmt::format("{}, and nobody is left", last_loss_));

@@ -91,11 +91,16 @@ class Coordinator {
   WorkerIndex chief() const;
   uint64_t epoch() const { return epoch_; }
   size_t live_count() const { return count(Phase::live); }
-  /// This run began before this process did: whoever is missing may have left by then, and is taken to have done so
-  /// when it has not come within the return limit.
+  /// This run began before this process did: whoever is missing may have left by then.
   void goes_on(TimePoint now) { missing_until_ = std::min(missing_until_, now + options_.return_limit); }
-  /// Gives up whom nobody waits for any longer: the missing of a run that goes on, and a run whose last worker was lost
-  /// and to which nobody has come back.
+  /// There are parameters to save: from the return limit on an absent worker is not the chief.
+  void has_parameters(TimePoint now) { chief_until_ = std::min(chief_until_, now + options_.return_limit); }
+  /// Those who are not waited for: they have left, or were lost.
+  std::vector<WorkerIndex> gone() const;
+  /// Takes those to have gone who have not come back within the away limit, and in a run that goes on those who have
+  /// not come within the return limit. True when there were any.
+  bool give_up_missing(TimePoint now);
+  /// Aborts a run whose last worker was lost and to which nobody has come back in time.
   void give_up_deserted(TimePoint now);
   /// Everybody of the cluster specification has been here, and the last of them has said goodbye; or nobody is left of
   /// an aborted run.
@@ -109,7 +114,8 @@ class Coordinator {
     std::string name;
     Phase phase = Phase::live;
     TimePoint heard;
-    std::string cause;                                   ///< lost: why
+    bool is_expected = false;  ///< was live at the ps task that this one took over from, and has not come yet
+    std::string cause;         ///< lost: why
     std::map<std::string, uint64_t> barrier_generation;  ///< highest entered
   };
   size_t count(Phase phase) const;
@@ -121,9 +127,11 @@ class Coordinator {
   std::map<WorkerIndex, Worker> workers_;
   std::set<uint64_t> incarnations_;  ///< that have joined
   uint64_t epoch_ = 0;
-  std::string last_loss_;                       ///< of the last worker that went; "" when it said goodbye
-  TimePoint deserted_at_;                       ///< when nobody has come back by then
-  TimePoint missing_until_ = TimePoint::max();  ///< goes_on
+  std::string last_loss_;  ///< of the last worker that went; "" when it said goodbye
+  TimePoint deserted_at_;  ///< when nobody has come back by then
+  TimePoint missing_until_ = TimePoint::max();
+  TimePoint chief_until_ = TimePoint::max();
+  bool chief_may_come_ = true;
   std::string aborted_;
 };
 

@@ -63,6 +63,11 @@ void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Acti
   stop_expecting(worker, actions);
 }
 
+void ShardProtocol::forgo_worker(WorkerIndex worker, Actions& actions) {
+  const auto place = members_.find(worker);
+  if (place == members_.end() || !place->second.live) stop_expecting(worker, actions);
+}
+
 void ShardProtocol::excuse_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
   Member* member = find(worker, incarnation);
   if (member == nullptr || member->excused) return;
@@ -71,7 +76,7 @@ void ShardProtocol::excuse_worker(WorkerIndex worker, uint64_t incarnation, Acti
 }
 
 void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
-  if (!mode_.waits() || !expected_[worker]) return;
+  if (!mode_.waits() || worker >= expected_.size() || !expected_[worker]) return;
   expected_[worker] = false;
   --expected_count_;
   for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) {

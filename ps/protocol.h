@@ -129,6 +129,9 @@ class ShardProtocol {
   /// any more; its un-applied pushes are dropped. Ignored unless the incarnation is current.
   void remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions);
 
+  /// Nobody waits for that worker unless it is added (again). Ignored while it is a live member.
+  void forgo_worker(WorkerIndex worker, Actions& actions);
+
   /// The worker's steps are done: it is not waited for any more, but stays a member, which may still pull. A further
   /// step of it is refused. Ignored unless the incarnation is current.
   void excuse_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions);

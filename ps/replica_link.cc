@@ -90,7 +90,9 @@ void ReplicaLink::start() {
 void ReplicaLink::end() {
   if (!thread_.joinable()) return;
   stop();
-  if (serves_) ask(options_.mirrored()).status().IgnoreError();  // it finds out by itself that nobody is there
+  if (!serves_) return;
+  proto::MirrorRequest request = options_.mirrored();
+  ask(request).status().IgnoreError();  // it finds out by itself that nobody is there
 }
 
 void ReplicaLink::settle() {
@@ -128,7 +130,6 @@ void ReplicaLink::run() {
       turn = wanted_;  // first: whatever is wanted from now on may not be in the request
     }
     proto::MirrorRequest request = options_.mirrored();
-    request.set_number(++number_);
     {
       std::lock_guard lock(mutex_);
       if (stopping_) return;
@@ -150,7 +151,8 @@ void ReplicaLink::run() {
   }
 }
 
-absl::StatusOr<proto::MirrorReply> ReplicaLink::ask(const proto::MirrorRequest& request) {
+absl::StatusOr<proto::MirrorReply> ReplicaLink::ask(proto::MirrorRequest& request) {
+  request.set_number(++number_);
   grpc::Status status;
   proto::DescribeReply described;
   if (!introduced_) status = introduce(*stub_, prover_, kCallDeadline, described);

@@ -59,7 +59,7 @@ class ReplicaLink {
 
  private:
   void run();
-  absl::StatusOr<proto::MirrorReply> ask(const proto::MirrorRequest& request);
+  absl::StatusOr<proto::MirrorReply> ask(proto::MirrorRequest& request);
   void heard(const proto::MirrorRequest& request, const proto::MirrorReply& reply);
   void not_heard(const absl::Status& why, TimePoint asked);
   void attach(const proto::MirrorReply& reply);

@@ -106,7 +106,7 @@ absl::Status Shard::set_up(Setup setup) {
     absent_.clear();
     drop_all_greeted();
     replica_.reset();
-    replica_unsure_ = was_level_ = false;
+    replica_unsure_ = was_level_ = was_outdated_ = false;
     held_.clear();
     parameters_regions_.clear();
     gpu_regions_.clear();
@@ -185,24 +185,31 @@ void Shard::cut_off(WorkerIndex worker, uint64_t incarnation) {
 void Shard::dismiss(WorkerIndex worker, uint64_t incarnation) {
   on_owner([this, worker, incarnation] {
     forget(worker, incarnation);
-    stop_waiting_for(&ShardProtocol::remove_worker, worker, incarnation);
+    stop_waiting([&](Actions& actions) { protocol_->remove_worker(worker, incarnation, actions); });
     return true;
   }).IgnoreError();
 }
 
 void Shard::excuse(WorkerIndex worker, uint64_t incarnation) {
   on_owner([this, worker, incarnation] {
-    stop_waiting_for(&ShardProtocol::excuse_worker, worker, incarnation);
+    stop_waiting([&](Actions& actions) { protocol_->excuse_worker(worker, incarnation, actions); });
     return true;
   }).IgnoreError();
 }
 
-void Shard::stop_waiting_for(void (ShardProtocol::*how)(WorkerIndex, uint64_t, Actions&), WorkerIndex worker,
-                             uint64_t incarnation) {
+void Shard::forgo(const std::vector<WorkerIndex>& workers) {
+  on_owner([this, workers] {
+    for (const WorkerIndex worker : workers)
+      stop_waiting([&](Actions& actions) { protocol_->forgo_worker(worker, actions); });
+    return true;
+  }).IgnoreError();
+}
+
+void Shard::stop_waiting(const std::function<void(Actions&)>& change) {
   if (!is_set_up_) return;
   actions_.clear();
   decided_at_ = Clock::now();
-  (*protocol_.*how)(worker, incarnation, actions_);
+  change(actions_);
   run_actions();
 }
 

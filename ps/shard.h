@@ -101,6 +101,8 @@ class Shard {
   void dismiss(WorkerIndex worker, uint64_t incarnation);
   /// The member's steps are done: nobody waits for it, but it may still pull.
   void excuse(WorkerIndex worker, uint64_t incarnation);
+  /// Nobody waits for them unless they are admitted (again).
+  void forgo(const std::vector<WorkerIndex>& workers);
   /// The member was lost and the run with it: drops its connections and slots, but it is still waited for, so that no
   /// step is applied without its gradient while the others are yet to hear of the end.
   void cut_off(WorkerIndex worker, uint64_t incarnation);
@@ -125,7 +127,8 @@ class Shard {
     bool live = false;
   };
   /// Why this shard cannot go on in place of its primary: FAILED_PRECONDITION: it never was level, or somebody has seen
-  /// (`versions`, of its buckets) what it does not have. UNAVAILABLE: the primary is connected (unless `cut`).
+  /// (`versions`, of its buckets; without any: somebody ever) what it does not have. UNAVAILABLE: the primary is
+  /// connected (unless `cut`).
   absl::Status may_take_over(const std::vector<uint64_t>& versions, bool cut);
   absl::Status take_over(const std::vector<Successor>& members);
 
@@ -142,8 +145,7 @@ class Shard {
   void run_tasks();
   Duration patience() const;
   void forget(WorkerIndex worker, uint64_t incarnation);
-  void stop_waiting_for(void (ShardProtocol::*how)(WorkerIndex, uint64_t, Actions&), WorkerIndex worker,
-                        uint64_t incarnation);
+  void stop_waiting(const std::function<void(Actions&)>& change);
   void drop_all_greeted();
   absl::Status take_snapshot(Checkpoint& copy);
 
@@ -282,6 +284,7 @@ class Shard {
   std::vector<std::vector<Held>> held_;  ///< per bucket
   std::string primary_key_;              ///< of whom this shard is the standby; "": nobody
   bool was_level_ = false;               ///< it has everything that its primary has answered
+  bool was_outdated_ = false;            ///< somebody has seen more
   size_t unsettled_ = 0;  ///< peers that are not active, or have a backlog: housekeeping() looks after them
   std::map<std::string, Stats::Path> past_paths_;
 

@@ -146,7 +146,7 @@ absl::Status Shard::expect_primary(const std::string& key) {
   return on_owner([this, key] {
            if (ShardPeer* former = primary(); former != nullptr) drop(former);
            primary_key_ = key;
-           was_level_ = false;
+           was_level_ = was_outdated_ = false;
            return true;
          })
       .status();
@@ -219,8 +219,11 @@ absl::Status Shard::may_take_over(const std::vector<uint64_t>& versions, bool cu
     if (!is_set_up_ || !was_level_) {
       return absl::FailedPreconditionError("it did not have everything yet when its primary was lost");
     }
+    if (versions.empty() && was_outdated_)
+      return absl::FailedPreconditionError("a worker has seen more than it has: its primary went on without it");
     for (uint32_t i = 0; i < std::min<size_t>(versions.size(), bucket_count()); ++i) {
       if (versions[i] <= protocol_->version(i)) continue;
+      was_outdated_ = true;
       return absl::FailedPreconditionError(
           fmt::format("it has version {} of bucket {}, and a worker has seen {}: its primary went on without it",
                       protocol_->version(i), i, versions[i]));

@@ -1,6 +1,7 @@
 #include "worker/checkpoint_schedule.h"
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/status.h"
@@ -8,6 +9,13 @@
 #include "spdlog/spdlog.h"
 
 namespace gradrail::worker {
+
+namespace {
+
+constexpr auto kWriteDeadline = std::chrono::minutes(10);
+constexpr auto kBetweenAttempts = std::chrono::milliseconds(50);
+
+}  // namespace
 
 CheckpointSchedule::CheckpointSchedule(Variables& variables, SaveEvery every)
     : variables_(variables), every_(every), next_step_(every.steps), next_time_(Clock::now() + every.time) {}
@@ -48,7 +56,13 @@ void CheckpointSchedule::failed(const absl::Status& why) {
 absl::Status CheckpointSchedule::at_end() {
   if (pending_) take_outcome();
   if (!variables_.saves_checkpoints()) return absl::OkStatus();
-  GRADRAIL_RETURN_IF_ERROR(variables_.begin_checkpoint());
+  absl::Status begun = variables_.begin_checkpoint();
+  // Another chief's may still be being written.
+  for (const TimePoint deadline = Clock::now() + kWriteDeadline;
+       absl::IsAlreadyExists(begun) && Clock::now() < deadline; begun = variables_.begin_checkpoint()) {
+    std::this_thread::sleep_for(kBetweenAttempts);
+  }
+  GRADRAIL_RETURN_IF_ERROR(begun);
   const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();
   if (files.ok()) spdlog::info("saved {}", fmt::join(*files, ", "));
   return files.status();

@@ -59,7 +59,7 @@ absl::Status Client::Impl::begin_checkpoint() {
   do {
     begun = save_->begin(member());
     if (absl::IsAlreadyExists(begun)) std::this_thread::sleep_for(kBetweenAttempts);
-  } while (absl::IsAlreadyExists(begun) && Clock::now() < deadline && !asked_to_stop());
+  } while (absl::IsAlreadyExists(begun) && Clock::now() < deadline);
   return begun;
 }
 

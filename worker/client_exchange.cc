@@ -316,16 +316,24 @@ absl::Status Client::Impl::may_begin(std::string_view what) {
 
 absl::Status Client::Impl::start() {
   GRADRAIL_RETURN_IF_ERROR(may_begin("start"));
-  if (initialised_) return pull();
-  // Offers go out from the gradients' memory, and may have to when part of another's values has arrived.
-  std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());
-  if (gpu_ != nullptr) GRADRAIL_RETURN_IF_ERROR(gpu_->upload_initial());
-  if (!is_chief()) return pull();
+  if (initialised_ || !is_chief()) return pull();
+  GRADRAIL_RETURN_IF_ERROR(prepare_offer());
   begin(ps::ArrivalKind::initialise);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());
-  initialised_ = started_ = true;
+  begun();
   return absl::OkStatus();
+}
+
+/// Offers go out from the gradients' memory, and may have to when part of another's values has arrived.
+absl::Status Client::Impl::prepare_offer() {
+  std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());
+  return gpu_ != nullptr ? gpu_->upload_initial() : absl::OkStatus();
+}
+
+void Client::Impl::begun() {
+  if (!started_ && !sums()) seen_.push_back({global_step(), position()});
+  initialised_ = started_ = true;
 }
 
 /// The chief went before there were values: ours go out instead of the pull, for what of it is unanswered.
@@ -342,10 +350,11 @@ void Client::Impl::offer_instead() {
 
 absl::Status Client::Impl::pull() {
   GRADRAIL_RETURN_IF_ERROR(may_begin("pull"));
+  if (!initialised_) GRADRAIL_RETURN_IF_ERROR(prepare_offer());  // should it fall to us
   begin(ps::ArrivalKind::pull);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());
-  initialised_ = started_ = true;
+  begun();
   return absl::OkStatus();
 }
 

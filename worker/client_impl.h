@@ -55,6 +55,8 @@ class Client::Impl {
   const ps::Schema& schema() const { return schema_; }
   uint64_t global_step() const;
   uint64_t position() const { return step_ - static_cast<uint64_t>(base_step_); }
+  /// All are at one step then, which the ps tells.
+  bool sums() const { return ps::Mode{.kind = options_.mode}.sums(); }
   bool is_chief() const { return chief_.load(std::memory_order_relaxed) == options_.task_index; }
   ClientStats stats() const;
   // client_watch.cc
@@ -93,6 +95,7 @@ class Client::Impl {
   // client_rejoin.cc
   bool may_rejoin();
   absl::Status rejoin();
+  bool unanswered_step() const;
   absl::Status rejoin_once(TimePoint deadline);
   void let_go();
   void go_back(bool nothing_is_lost);
@@ -137,6 +140,8 @@ class Client::Impl {
   void take(const transport::Completion& completion);
   void take_answer(ShardLink& link, uint64_t immediate);
   absl::Status may_begin(std::string_view what);
+  absl::Status prepare_offer();
+  void begun();
   void offer_instead();
   void catch_up();
   absl::Status finish();
@@ -175,6 +180,7 @@ class Client::Impl {
   std::vector<std::string> tokens_;     ///< per ps task
   uint64_t group_ = 0;                  ///< of the ps processes found
   bool began_from_nothing_ = false;     ///< the ps tasks, without a checkpoint
+  uint64_t unanswered_ = 0;             ///< 1: the last of those steps had left, and nothing of it was answered
   uint64_t left_position_ = 0;          ///< where this worker was when it left that
   std::optional<uint64_t> left_group_;  ///< that this worker comes from
   uint64_t incarnation_ = 0;

@@ -155,7 +155,7 @@ ps::proto::JoinRequest Client::Impl::join_request(uint32_t first_shard) const {
   if (left_group_.has_value()) {
     request.set_left_group(*left_group_);
     request.set_run_base(base_step_);
-    request.set_position(left_position_);
+    request.set_position(left_position_ - std::min(left_position_, unanswered_));
   }
   return request;
 }

@@ -13,14 +13,12 @@ namespace {
 constexpr auto kBetweenAttempts = std::chrono::milliseconds(200);
 constexpr size_t kMostSeen = 1024;
 
-/// All are at one step then, which the ps tells.
-bool sums(const ClientOptions& options) { return ps::Mode{.kind = options.mode}.sums(); }
-
 }  // namespace
 
 bool Client::Impl::may_rejoin() {
   if (go_to_standbys()) return false;
   return failed_.load(std::memory_order_acquire) && options_.rejoin_timeout > Duration::zero() && started_ &&
+         !steps_are_done_ &&  // what would have to be done once more, nobody would do
          !rejoining_ && absl::IsUnavailable(failure());
 }
 
@@ -32,6 +30,7 @@ absl::Status Client::Impl::rejoin() {
                               std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
   rejoining_ = true;
   left_position_ = position();
+  unanswered_ = unanswered_step() ? 1 : 0;
   absl::Status joined;
   do {
     let_go();
@@ -107,15 +106,29 @@ absl::Status Client::Impl::rejoin_once(TimePoint deadline) {
 
 /// What this worker has done that its parameters do not show any more is to be done once more.
 void Client::Impl::go_back(bool nothing_is_lost) {
-  if (sums(options_)) return;
-  const uint64_t position = nothing_is_lost ? left_position_ : position_at(global_step());
+  if (sums()) return;
+  // The chief's parameters are from before a step that nobody has answered. The same servers may have applied it.
+  const uint64_t here = left_position_ - (began_from_nothing_ ? std::min(left_position_, unanswered_) : 0);
+  const uint64_t position = nothing_is_lost ? here : position_at(global_step());
   base_step_ = static_cast<int64_t>(step_ - position);
   // Versions may have begun anew: what was seen of those to come is no more.
   std::erase_if(seen_, [&](const Seen& seen) { return seen.position > position || seen.version > global_step(); });
+  if (seen_.empty()) seen_.push_back({global_step(), position});
+}
+
+/// Whether a step's gradients are on their way, and nothing of its answer has come.
+bool Client::Impl::unanswered_step() const {
+  if (!exchanging_ || kind_ != ps::ArrivalKind::push) return false;
+  for (const auto& link : links_) {
+    for (const ShardLink::Bucket& bucket : link->buckets) {
+      if (!bucket.outstanding) return false;
+    }
+  }
+  return true;
 }
 
 void Client::Impl::remember_version() {
-  if (sums(options_) || options_.rejoin_timeout == Duration::zero() || position() % seen_every_ != 0) return;
+  if (sums() || options_.rejoin_timeout == Duration::zero() || position() % seen_every_ != 0) return;
   seen_.push_back({global_step(), position()});
   if (seen_.size() < kMostSeen) return;
   // Every other one: the further back, the less it matters which step exactly.
@@ -127,7 +140,8 @@ void Client::Impl::remember_version() {
 uint64_t Client::Impl::position_at(uint64_t version) const {
   const auto later = std::upper_bound(seen_.begin(), seen_.end(), version,
                                       [](uint64_t wanted, const Seen& seen) { return wanted < seen.version; });
-  return later == seen_.begin() ? 0 : std::prev(later)->position;
+  if (seen_.empty()) return 0;
+  return later == seen_.begin() ? later->position : std::prev(later)->position;  // it was not here before the first
 }
 
 }  // namespace gradrail::worker

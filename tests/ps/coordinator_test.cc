@@ -226,11 +226,13 @@ TEST_F(CoordinatorTest, ARunThatGoesOnWaitsAWhileForThoseWhoMayHaveLeftBefore) {
   coordinator_.goes_on(at(1s));
   join(2);
   coordinator_.goes_on(at(20s));
-  coordinator_.give_up_deserted(at(31s));
+  EXPECT_FALSE(coordinator_.give_up_missing(at(31s)));
   EXPECT_EQ(coordinator_.chief(), 0u) << "it may be on its way";
   EXPECT_FALSE(coordinator_.enter_barrier("start", 1, false, 1, 101) ||
                coordinator_.enter_barrier("start", 1, false, 2, 102));
-  coordinator_.give_up_deserted(at(32s));
+  EXPECT_TRUE(coordinator_.give_up_missing(at(32s)));
+  EXPECT_EQ(coordinator_.gone(), std::vector<WorkerIndex>{0});
+  EXPECT_FALSE(coordinator_.give_up_missing(at(33s))) << "once";
   EXPECT_EQ(coordinator_.chief(), 1u);
   EXPECT_TRUE(coordinator_.enter_barrier("start", 1, false, 1, 101));
   coordinator_.leave(1, 101);
@@ -243,12 +245,39 @@ TEST_F(CoordinatorTest, ARunThatGoesOnWaitsAWhileForThoseWhoMayHaveLeftBefore) {
 TEST_F(CoordinatorTest, WhoComesBackLateToARunThatGoesOnIsWelcome) {
   join(1);
   coordinator_.goes_on(at(0s));
-  coordinator_.give_up_deserted(at(31s));
+  EXPECT_TRUE(coordinator_.give_up_missing(at(31s)));
   join(0);
   EXPECT_EQ(coordinator_.chief(), 0u);
   EXPECT_EQ(coordinator_.live_count(), 2u);
   coordinator_.leave(1, 101);
   EXPECT_FALSE(coordinator_.finished());
+}
+
+TEST_F(CoordinatorTest, WhoLooksForAPsAndDoesNotComeBackIsGone) {
+  join(0);
+  join(1);
+  coordinator_.away(1, 101, "ps 1 is gone", at(5s));
+  EXPECT_FALSE(coordinator_.give_up_missing(at(95s)));
+  EXPECT_TRUE(coordinator_.give_up_missing(at(96s)));
+  EXPECT_EQ(coordinator_.gone(), std::vector<WorkerIndex>{1});
+}
+
+TEST_F(CoordinatorTest, WhereThereAreParametersAnAbsentWorkerIsNotTheChiefForEver) {
+  coordinator_.has_parameters(at(0s));
+  join(1);
+  EXPECT_FALSE(coordinator_.give_up_missing(at(30s)));
+  EXPECT_EQ(coordinator_.chief(), 0u);
+  EXPECT_FALSE(coordinator_.give_up_missing(at(31s))) << "it is still waited for";
+  EXPECT_EQ(coordinator_.chief(), 1u);
+  join(0);
+  EXPECT_EQ(coordinator_.chief(), 0u);
+}
+
+TEST_F(CoordinatorTest, WhoIsExpectedAfterATakeoverMayBeReplaced) {
+  coordinator_.restore({{0, 100, "host:0", ""}, {1, 101, "host:1", ""}}, at(0s));
+  EXPECT_TRUE(coordinator_.heard(1, 101, at(1s)).ok());
+  EXPECT_TRUE(coordinator_.join(0, 7, "host:0", at(1s)).ok()) << "it died together with the ps";
+  EXPECT_TRUE(absl::IsAlreadyExists(coordinator_.join(1, 8, "host:1", at(1s))));
 }
 
 TEST_F(CoordinatorTest, ARunThatGoesOnIsDesertedWhoeverIsMissing) {

@@ -250,6 +250,23 @@ TEST(SyncProtocol, WaitsForWorkersThatHaveNotJoinedYet) {
   EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(1));
 }
 
+TEST(SyncProtocol, WhoIsForgoneIsNotWaitedForUnlessItComes) {
+  Driver driver(sync_of(3), 1);
+  driver.protocol.add_worker(0, kFirstLife);
+  driver.push(0, 1);
+  Actions actions;
+  driver.protocol.forgo_worker(0, actions);
+  driver.protocol.forgo_worker(1, actions);
+  driver.protocol.forgo_worker(7, actions);
+  EXPECT_THAT(actions, IsEmpty()) << "one is here, one is missing still, one was never expected";
+  driver.protocol.forgo_worker(2, actions);
+  EXPECT_EQ(actions.size(), 2u);
+  EXPECT_EQ(driver.protocol.version(0), 1u);
+  driver.protocol.add_worker(2, kFirstLife);
+  EXPECT_THAT(driver.push(0, 2), IsEmpty());
+  EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(2));
+}
+
 TEST(SyncProtocol, RepeatWhileWaitingIsNotCountedTwice) {
   Driver driver = sync_driver(2);
   driver.push(0, 1);

@@ -68,6 +68,25 @@ class Restarted(cluster.ClusterTest):
                     self.assertRegex(workers[0].text(), r"Rejoined: 1 times .*, \d+ steps done once more")
                     self.assertEqual(cluster.hash_of(workers[0]), whole)
 
+    def test_who_is_gone_by_then_is_not_waited_for_again(self):
+        """Neither by the ps that is back, which has never heard of it, nor by the one that was there all the time."""
+        servers, workers = self.start("--mode", "sync", "--optimizer", "adam", ps=2, workers=3)
+        self.wait_for_a_checkpoint(2)
+        workers[0].signal(signal.SIGKILL)
+        servers[1].signal(signal.SIGKILL)
+        for task in (workers[0], servers[1]):
+            task.code()
+        servers[1] = self.start_ps(1)
+        self.assert_came_back(workers[1:])
+        saves = len(list(self.saved.glob("*.ckpt")))
+        said = len(workers[1].lines())
+        workers[1].wait_for(r"Step: \d+", 30 + cluster.START, after=said)
+        cluster.wait_until(lambda: len(list(self.saved.glob("*.ckpt"))) > saves, cluster.START,
+                           lambda: f"nobody saves\n{workers[1].transcript()}")
+        for task in (*workers[1:], *servers):
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+        cluster.hash_of(workers[1])
+
     def test_other_modes_go_on_too(self):
         for mode in ("async", "ssp:3", "backup:1"):
             with self.subTest(mode=mode):
