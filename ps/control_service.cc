@@ -136,9 +136,10 @@ absl::Status ControlService::agree(const proto::JoinRequest& request) {
 
 absl::Status ControlService::check_group(const proto::JoinRequest& request) {
   if (request.group() == agreed_->group) {
-    // Somebody new was here before those who know how far the run was.
+    // Somebody new was here before those who know how far the run is.
     const bool comes_back = request.has_left_group() && request.left_group() != request.group();
-    if (agreed_->is_new && comes_back && !request.has_take_over()) regroup();
+    if (comes_back && std::exchange(agreed_->is_new, false))
+      agreed_->run_base = base_of(request, agreed_->training.mode);
     return absl::OkStatus();
   }
   const bool comes_from_here = request.has_left_group() &&
@@ -188,6 +189,14 @@ absl::Status ControlService::compare(const proto::JoinRequest& request, const Sc
   return absl::OkStatus();
 }
 
+/// Of what was restored, by a worker that has just begun or that comes back from a ps that was lost.
+int64_t ControlService::base_of(const proto::JoinRequest& request, Mode mode) const {
+  if (!mode.sums()) return 0;
+  if (!request.has_left_group()) return static_cast<int64_t>(began_from_.global_step());
+  // Where nothing was saved versions begin anew, and the run goes on where the first to come was.
+  return began_from_.has_global_step() ? request.run_base() : -static_cast<int64_t>(request.position());
+}
+
 absl::Status ControlService::set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training) {
   if (request.total_shards() > kMaxShards) {
     return absl::InvalidArgumentError(
@@ -213,19 +222,13 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
     began_from_.set_global_step((*restored)->header.global_step);
     began_from_.set_saved_us((*restored)->header.saved_us);
   }
-  const auto restored_step = static_cast<int64_t>(began_from_.global_step());
   agreed_ = {.schema = schema,
              .training = training,
              .map = *std::move(map),
              .first_shard = request.first_shard(),
              .group = request.group(),
              .is_new = !request.has_left_group(),
-             .run_base = !training.mode.sums()       ? 0
-                         : !request.has_left_group() ? restored_step
-                         : began_from_.has_global_step()
-                             ? request.run_base()
-                             // Nothing was saved: versions begin anew, and the run goes on where the first to come was.
-                             : -static_cast<int64_t>(request.position())};
+             .run_base = base_of(request, training.mode)};
   std::unique_lock lock(mutex_);
   if (*restored != nullptr) coordinator_.has_parameters(Clock::now());
   const std::vector<WorkerIndex> gone = coordinator_.gone();
@@ -279,7 +282,7 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
   }
   {
     std::unique_lock lock(mutex_);
-    const absl::Status live = coordinator_.heard(member.task_index(), member.incarnation(), Clock::now());
+    const absl::Status live = coordinator_.heard(member.task_index(), member.incarnation(), Clock::now() + kJoinTakes);
     lock.unlock();
     if (!live.ok()) {  // declared lost while a shard was busy, which may have heard of that first
       for (const auto& shard : shards_) shard->dismiss(member.task_index(), member.incarnation());

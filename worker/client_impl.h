@@ -98,7 +98,7 @@ class Client::Impl {
   bool unanswered_step() const;
   absl::Status rejoin_once(TimePoint deadline);
   void let_go();
-  void go_back(bool nothing_is_lost);
+  void go_back(bool same_servers);
   void remember_version();
   uint64_t position_at(uint64_t version) const;
 

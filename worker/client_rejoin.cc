@@ -100,16 +100,20 @@ absl::Status Client::Impl::rejoin_once(TimePoint deadline) {
         "optimizer begins anew");
   }
   GRADRAIL_RETURN_IF_ERROR(start());
-  go_back(same_servers || began_from_nothing_);
+  go_back(same_servers);
   return absl::OkStatus();
 }
 
 /// What this worker has done that its parameters do not show any more is to be done once more.
-void Client::Impl::go_back(bool nothing_is_lost) {
+void Client::Impl::go_back(bool same_servers) {
   if (sums()) return;
-  // The chief's parameters are from before a step that nobody has answered. The same servers may have applied it.
-  const uint64_t here = left_position_ - (began_from_nothing_ ? std::min(left_position_, unanswered_) : 0);
-  const uint64_t position = nothing_is_lost ? here : position_at(global_step());
+  uint64_t position = position_at(global_step());
+  if (same_servers) {
+    position = left_position_;  // what was not answered may have been applied
+  } else if (began_from_nothing_) {
+    position = left_position_ - std::min(left_position_, unanswered_);  // the chief's parameters are from before that
+    seen_.clear();                                                      // versions begin anew
+  }
   base_step_ = static_cast<int64_t>(step_ - position);
   // Versions may have begun anew: what was seen of those to come is no more.
   std::erase_if(seen_, [&](const Seen& seen) { return seen.position > position || seen.version > global_step(); });
