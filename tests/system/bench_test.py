@@ -197,7 +197,7 @@ class Bench(cluster.ClusterTest):
                     total = sum(micros for _, micros in row["stages"])
                     # Of another run: only their order of size can be expected to agree.
                     self.assertGreater(total, row["percentiles"]["min_us"] / 4)
-                    self.assertLess(total, 4 * row["percentiles"]["max_us"])
+                    self.assertLess(total, 4 * row["percentiles"]["max_us"] + 100_000)  # a busy machine may pause one
         _, run = self.recorded("exchange", "--no-stages")
         self.assertTrue(all(not row["stages"] for row in run["results"]))
 

@@ -23,9 +23,12 @@ def why_not():
     made = ip("netns", "add", probe, check=False)
     if made.returncode != 0:
         return f"network namespaces cannot be made here: {made.stderr.strip()}"
+    entered = ip("-n", probe, "link", "set", "lo", "up", check=False)
     linked = ip("link", "add", f"{probe}a", "type", "veth", "peer", "name", f"{probe}b", check=False)
     ip("link", "del", f"{probe}a", check=False)
     ip("netns", "del", probe, check=False)
+    if entered.returncode != 0:  # as in a chroot, whose mounts cannot be shared
+        return f"network namespaces cannot be entered here: {entered.stderr.strip()}"
     return "" if linked.returncode == 0 else f"veth devices cannot be made here: {linked.stderr.strip()}"
 
 

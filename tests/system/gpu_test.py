@@ -106,7 +106,7 @@ class Gpu(cluster.ClusterTest):
     def test_a_gpu_that_cannot_be_opened_is_replaced(self):
         flags = ["--model", "mlp", "--ps", 0]
         task = self.finished(*flags, "--epochs", 1, on=gpus("image=refuse"))
-        self.assert_says(task, r"tower 0 computes on CPUs: GPU 0 .*NO_BINARY_FOR_GPU.*update the driver",
+        self.assert_says(task, r"tower 0 computes on CPUs: GPU 0 .*NO_BINARY_FOR_GPU.*(update the driver|built without nvcc)",
                          r"^Towers: 0 on CPUs \(GPU 0 ")
         self.refused(cluster.CONFIGURATION, [r"--no-soft-placement: tower 0: GPU 0 .*NO_BINARY_FOR_GPU"], *flags,
                      "--no-soft-placement", environment=gpus("image=refuse"))

@@ -6,7 +6,6 @@ import pathlib
 import re
 import shutil
 import signal
-import sys
 import time
 import unittest
 
@@ -17,11 +16,6 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 SMALL = ("--model", "linear", "--epochs", "2", "--mode", "sync")
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "launch"
 LONG = ("--model", "mlp", "--epochs", "1000")
-
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(77)
 
 
 class LaunchTest(cluster.ClusterTest):
@@ -36,7 +30,7 @@ class LaunchTest(cluster.ClusterTest):
 
     def under_mpirun(self, count, *flags, name="mpirun"):
         if shutil.which("mpirun") is None:
-            skip("no mpirun (openmpi-bin)")
+            cluster.skip("no mpirun (openmpi-bin)")
         return self.launch(name, ["mpirun", "-n", str(count), "--oversubscribe", cluster.binary(), "train", *SMALL, *flags],
                            AS_ROOT)
 
@@ -191,7 +185,7 @@ class Manifests(LaunchTest):
         try:
             import yaml
         except ImportError:
-            skip("no module yaml (python3-yaml)")
+            cluster.skip("no module yaml (python3-yaml)")
         config, service, servers, workers = yaml.safe_load_all((SCRIPTS / "kubernetes.yaml").read_text())
         self.assertEqual([each["kind"] for each in (config, service, servers, workers)],
                          ["ConfigMap", "Service", "StatefulSet", "Job"])
@@ -224,7 +218,7 @@ class UnderSlurm(LaunchTest):
     def setUp(self):
         why = slurm.why_not()
         if why:
-            skip(why)
+            cluster.skip(why)
         super().setUp()
         self.slurm = slurm.Slurm(self.folder, self.launch)
 
