@@ -190,7 +190,7 @@ absl::Status Client::Impl::move_lost_links() {
     // Without a path: a move was broken off, for the ps of another link was lost at the same time.
     const bool lost = link->path == nullptr ? !link->buckets.empty() : link->path->phase() == Phase::failed;
     if (!lost) continue;
-    const absl::Status moved = move(*link);
+    absl::Status moved = move(*link);
     link_lost_ = link_lost_ || !moved.ok();
     if (!moved.ok()) return moved;
   }

@@ -87,7 +87,7 @@ void Client::Impl::let_go() {
 absl::Status Client::Impl::rejoin_once(TimePoint deadline) {
   const uint64_t come_from = *left_group_;
   const int64_t come_from_base = base_step_;
-  const absl::Status joined = join_cluster(deadline);
+  absl::Status joined = join_cluster(deadline);
   if (!joined.ok()) {
     group_ = 0;  // this worker still comes from where it came from
     base_step_ = come_from_base;
