@@ -39,12 +39,18 @@ std::string why_not_bound(const HostPort& address) {
   return "the address is not one of this host (is --task_index right? if so, name a local address with --bind)";
 }
 
-/// A connection that makes no call it may make costs little, and not for long. (A worker always has one under way.)
+/// A connection that makes no call it may make costs little, and goes after 5 s. (A worker always has one under way.)
 void limit_strangers(grpc::ServerBuilder& builder) {
-  constexpr int kStrangerMs = 5000;
+  constexpr int kHandshakeMs = 3000;
+  constexpr int kIdleMs = 2000;  // counts from the end of the handshake
+  // A host that is gone without a word would keep its connection, and the thread of its heartbeat, for two hours.
+  constexpr int kKeepaliveMs = 5000;
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kStrangerMs);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kStrangerMs);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else it asks for more to be under way than is ever read
 }
 

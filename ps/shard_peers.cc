@@ -9,8 +9,9 @@
 namespace gradrail::ps {
 namespace {
 
-/// A connection that says nothing this long after it was accepted is none of ours.
-constexpr auto kGreetingDeadline = std::chrono::seconds(5);
+/// A connection that says nothing for so long is none of ours. Together with what tcp gives strangers (its
+/// hello_timeout, which goes before) no more than 5 s.
+constexpr auto kGreetingDeadline = std::chrono::seconds(3);
 /// Longer than a worker tries to come back over another path (its own limit is 20 s); whether it lives at all is the
 /// control plane's to notice, and faster.
 constexpr auto kReturnDeadline = std::chrono::seconds(30);

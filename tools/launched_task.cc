@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/security.h"
 #include "tools/launcher/rendezvous.h"
 #include "tools/task.h"
 
@@ -118,6 +119,8 @@ absl::Status run_launched(TrainOptions options) {
     if (!bind.ok()) return invalid(fmt::format("--bind: {}", message_of(bind.status())));
     bind_host = bind->host;
   }
+  // What is learnt there is not proven, and where all meet is open to everybody who reaches this host.
+  GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options.security, options.launch->meet));
   const absl::StatusOr<std::unique_ptr<Rendezvous>> others =
       Rendezvous::meet({.launch = *options.launch,
                         .ps_count = options.flags.ps,

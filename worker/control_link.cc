@@ -90,7 +90,9 @@ absl::Status ControlLink::explain(const grpc::Status& status) const {
   // We cancel nothing whose answer we look at: CANCELLED is a ps that shuts down with our call under way.
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::CANCELLED ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::UnavailableError(fmt::format("{} was lost: {}", name_, status.error_message()));
+    const bool shut_down = status.error_code() == grpc::StatusCode::CANCELLED;
+    return absl::UnavailableError(fmt::format("{} was lost: {}", name_,
+                                              shut_down ? "it ended with a call under way" : status.error_message()));
   }
   const absl::Status cause = ps::from_grpc(status);
   return absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
@@ -161,7 +163,7 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
 
 absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequest& request, TimePoint deadline) {
   deadline = std::min(deadline, Clock::now() + kPredecessorEnds);
-  bool said = false;
+  std::string in_our_way;
   while (true) {
     ps::proto::JoinReply reply;
     const grpc::Status status = call(&Stub::Join, "Join", kCallDeadline, request, reply);
@@ -170,10 +172,12 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
     const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
     if (!in_the_way || Clock::now() >= deadline || asked_to_stop()) {
       const absl::Status why = explain(status);
-      return other_group ? absl::FailedPreconditionError(why.message()) : why;
+      if (other_group) return absl::FailedPreconditionError(why.message());
+      if (in_the_way || in_our_way.empty()) return why;
+      return absl::Status(why.code(), fmt::format("{}; until then it said: {}", message_of(why), in_our_way));
     }
-    if (!said) notice_(fmt::format("waiting to join {}: {}", name_, status.error_message()));
-    said = true;
+    if (in_our_way.empty()) notice_(fmt::format("waiting to join {}: {}", name_, status.error_message()));
+    in_our_way = status.error_message();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }

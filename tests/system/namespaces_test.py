@@ -1,8 +1,13 @@
 """Four tasks on four hosts: network namespaces behind one bridge, each with an address of its own. Needs root."""
+import os
+import signal
+import time
 import unittest
 
 import cluster
 import four_hosts
+
+SETTLED = 1.0  # s
 
 
 class Tasks(four_hosts.FourHosts):
@@ -46,6 +51,27 @@ class Tasks(four_hosts.FourHosts):
         self.assert_goes_on(workers[2])
         self.assert_ends(workers[1], cluster.retry_worthy, 15 * cluster.PATIENCE,
                          says=[rf"parameter server 0 \({four_hosts.NETWORK}\.1:2222\) was lost"])
+
+    def test_a_host_that_vanishes_leaves_nothing_open(self):
+        flags = ["--epochs", 100000, "--silence_limit_s", 3, "--rejoin_secs", 0]
+        ps, first = (self.train_on(0, "ps", 0, *flags), self.train_on(1, "worker", 0, *flags))
+        first.wait_for(r"Step: \d+")
+
+        def files():
+            return len(os.listdir(f"/proc/{ps.pid}/fd"))
+
+        time.sleep(SETTLED)
+        before = files()
+        for lost in (1, 2, 3):
+            worker = self.train_on(2, "worker", 1, *flags)
+            worker.wait_for(r"Step: \d+")
+            self.assertGreater(files(), before)
+            four_hosts.ip("-n", self.switch, "link", "set", "port2", "down")
+            worker.signal(signal.SIGKILL)
+            cluster.wait_until(lambda: ps.text().count("was lost: no sign of life") == lost, 15 * cluster.PATIENCE, ps.transcript)
+            cluster.wait_until(lambda: files() <= before, 30 * cluster.PATIENCE,
+                               lambda: f"no more than {before} files open: {files()}")
+            four_hosts.ip("-n", self.switch, "link", "set", "port2", "up")
 
     def test_unreachable_ps_is_named(self):
         worker = self.train_on(1, "worker", 0, "--join_timeout_s", 2, "--ps_hosts", f"{four_hosts.NETWORK}.99:2222")

@@ -4,6 +4,7 @@ import random
 import re
 import select
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -11,10 +12,16 @@ import unittest
 
 import cluster
 import digits
+import event_records
 from certificates import make_authority, make_certificate
 
 STRANGERS_MAY_STAY = 5.0  # s
 STRANGERS_MAY_COST = 64 << 10  # bytes, each
+
+# What a peer says first: transport/tcp/frame.h, and HTTP/2's preface with empty settings.
+_HELLO = struct.pack("<HBB", 0x5267, 1, 0), struct.pack("<IIQQQQ", 0, 0, 0x6C69617264617267, 0, 0, 1)
+HELLO_OF_TCP = _HELLO[0] + struct.pack("<I", event_records.crc32c(_HELLO[0] + _HELLO[1])) + _HELLO[1]
+HELLO_OF_HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def make_secret(path, text="0123456789abcdef" * 4, mode=0o600):
@@ -158,6 +165,15 @@ class Secret(Secured):
                         self.assertIsNone(said.process.poll(), said.transcript())
                         said.end()
 
+    def test_where_tasks_of_a_launcher_meet_is_as_open(self):
+        port = cluster.free_ports(1)[0]
+        variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": str(port)}
+        flags = ["--model", "linear", "--join_timeout_s", 1]
+        said = self.train(*flags, environment=variables)
+        self.assert_ends(said, cluster.CONFIGURATION, says=[rf"192\.0\.2\.1:{port} .*nothing keeps strangers out"])
+        said = self.train(*flags, "--insecure", environment=variables)
+        self.assert_ends(said, cluster.retry_worthy)  # it has waited for the others
+
 
 class Recorder:
     """Passes a worker's control connections on, and keeps what went to the ps."""
@@ -278,15 +294,22 @@ class Strangers(Secured):
         count = 200  # on each port
 
         def crowd(ps, _):
-            ports = ports_of(ps.pid)
+            ports, control = ports_of(ps.pid), int(self.ps_addresses[0].rsplit(":", 1)[1])
             before = memory_of(ps.pid)
             started = time.monotonic()
             silent = [socket.create_connection(("127.0.0.1", port)) for port in ports for _ in range(count)]
             self.addCleanup(lambda: [end.close() for end in silent])
-            time.sleep(0.5)
+            time.sleep(1.5)
+            # Whoever begins well, late, and then falls silent has no more time than the others.
+            for end in silent[::2]:
+                try:
+                    end.sendall(HELLO_OF_HTTP_2 if end.getpeername()[1] == control else HELLO_OF_TCP)
+                except OSError:
+                    pass  # there were too many
+            time.sleep(0.2)
             cost = (memory_of(ps.pid) - before) / len(silent)
             waiting = set(silent)
-            while waiting and time.monotonic() - started < STRANGERS_MAY_STAY * cluster.PATIENCE + 5:
+            while waiting and time.monotonic() - started < STRANGERS_MAY_STAY + cluster.PATIENCE:
                 for end in select.select(list(waiting), [], [], 0.2)[0]:
                     end.settimeout(1)
                     try:
@@ -296,7 +319,7 @@ class Strangers(Secured):
                     if ended:
                         waiting.discard(end)
             stayed = time.monotonic() - started
-            print(f"{len(silent)} silent strangers: {cost:.0f} bytes each, shown out within {stayed:.1f} s")
+            print(f"{len(silent)} strangers: {cost:.0f} bytes each, shown out within {stayed:.1f} s", flush=True)
             self.assertEqual(len(waiting), 0, f"{len(waiting)} of {len(silent)} are still there")
             if not cluster.instrumented():
                 self.assertLess(cost, STRANGERS_MAY_COST)

@@ -23,7 +23,7 @@ class TcpConnection;
 
 /// Limits that tests change.
 struct Tuning {
-  Duration hello_timeout = std::chrono::seconds(5);  ///< an accepted connection that has said nothing by then is closed
+  Duration hello_timeout = std::chrono::seconds(2);  ///< an accepted connection that has said nothing by then is closed
   Duration stranger_log_interval = std::chrono::seconds(10);
   size_t max_strangers = 64;      ///< accepted connections without a hello; beyond, the oldest is closed
   size_t max_connections = 1024;  ///< a descriptor each: the usual `ulimit -n`
