@@ -2,6 +2,8 @@
 
 #include <sys/resource.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/status.h"
@@ -58,7 +60,14 @@ absl::Status CheckpointWriter::write_all(const std::vector<Checkpoint>& snapshot
   for (const Checkpoint& snapshot : snapshots) {
     CheckpointView view{.header = &snapshot.header, .parameters = snapshot.parameters, .state = {}};
     for (const std::vector<float>& state : snapshot.state) view.state.emplace_back(state);
-    GRADRAIL_RETURN_IF_ERROR(write_checkpoint(path(snapshot), view));
+    const absl::Status written = write_checkpoint(path(snapshot), view);
+    if (written.ok()) continue;
+    // What can never become a set must not take the room that the next one needs.
+    for (const Checkpoint& done : snapshots) {
+      std::error_code gone;
+      std::filesystem::remove(path(done), gone);
+    }
+    return written;
   }
   return absl::OkStatus();
 }

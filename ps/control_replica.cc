@@ -17,6 +17,7 @@ namespace {
 
 /// Workers come when their step is done. Less than --rejoin_secs, within which whoever cannot come needs the primary.
 constexpr auto kKeeps = std::chrono::seconds(25);
+constexpr auto kKeepsAtLeast = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -122,6 +123,8 @@ proto::MirrorRequest ControlService::mirrored() {
   request.set_protocol_version(kProtocolVersion);
   request.set_process(process_);
   request.set_term(term_);
+  request.set_shards(static_cast<uint32_t>(shards_.size()));
+  request.set_checkpoint_folder(checkpoint_folder_);
   for (const Coordinator::Known& known : coordinator_.everybody()) {
     proto::MirrorRequest::Worker& worker = *request.add_workers();
     worker.mutable_member()->set_task_index(known.worker);
@@ -150,7 +153,24 @@ grpc::Status ControlService::Mirror(grpc::ServerContext*, const proto::MirrorReq
   if (!stands_by_) {
     return to_grpc(absl::UnavailableError("this ps task serves itself"));
   }
+  if (const absl::Status alike = check_alike(*request); !alike.ok()) return to_grpc(alike);
   return to_grpc(take_mirrored(*request, *reply));
+}
+
+absl::Status ControlService::check_alike(const proto::MirrorRequest& request) const {
+  if (request.shards() != shards_.size()) {
+    return absl::FailedPreconditionError(
+        fmt::format("it has {} shards, the ps task that it is to stand by for has {}: give both the same --shards",
+                    shards_.size(), request.shards()));
+  }
+  if (request.checkpoint_folder() != checkpoint_folder_) {
+    const char* what = checkpoint_folder_.empty()            ? "it has no checkpoint folder, and the other has one"
+                       : request.checkpoint_folder().empty() ? "it has a checkpoint folder, and the other has none"
+                                                             : "it has another checkpoint folder";
+    return absl::FailedPreconditionError(
+        fmt::format("{}: give all ps tasks one shared --checkpoint_dir, or none", what));
+  }
+  return absl::OkStatus();
 }
 
 /// The primary was started again, and its workers are about to come here, from the step that they are at.
@@ -159,7 +179,8 @@ bool ControlService::keeps_for_workers(const proto::MirrorRequest& request) {
   primary_is_gone_ = true;
   {
     std::lock_guard lock(mutex_);
-    if (Clock::now() - primary_heard_ > kKeeps) return false;
+    if (Clock::now() - primary_heard_ > std::clamp<Duration>(options_.away_limit / 3, kKeepsAtLeast, kKeeps))
+      return false;
   }
   const auto& workers = primary_.workers();
   if (std::none_of(workers.begin(), workers.end(), [](const auto& worker) { return worker.gone().empty(); }))
@@ -181,16 +202,19 @@ absl::Status ControlService::take_mirrored(const proto::MirrorRequest& request, 
     began_from_.Clear();
     primary_.set_generation(0);  // whatever happens now, this is not what it was
     GRADRAIL_RETURN_IF_ERROR(agree(request.agreed()));
-    agreed_->run_base = request.run_base();
     began_from_ = request.began_from();
     std::lock_guard lock(mutex_);
-    set_up_by_.set_run_base(agreed_->run_base);
     *set_up_by_.mutable_began_from() = began_from_;
   }
   if ((other || request.anew()) && request.generation() > 0) {
     primary_token_ = new_token();
     for (const auto& shard : shards_)
       GRADRAIL_RETURN_IF_ERROR(shard->expect_primary(data_key(options_.security.secret, primary_token_)));
+  }
+  if (agreed_.has_value() && request.generation() > 0 && agreed_->run_base != request.run_base()) {
+    agreed_->run_base = request.run_base();
+    std::lock_guard lock(mutex_);
+    set_up_by_.set_run_base(request.run_base());
   }
   primary_ = request;
   primary_is_gone_ = false;
@@ -237,10 +261,16 @@ absl::Status ControlService::take_over(const proto::JoinRequest& request) {
     everybody.push_back({member.task_index(), member.incarnation(), worker.name(), worker.gone()});
     members.push_back({member.task_index(), member.incarnation(), worker.gone().empty()});
   }
-  for (const auto& shard : shards_) GRADRAIL_RETURN_IF_ERROR(shard->take_over(members));
+  bool initialised = true;
+  for (const auto& shard : shards_) {
+    GRADRAIL_RETURN_IF_ERROR(shard->take_over(members));
+    const absl::StatusOr<Shard::Stats> stats = shard->stats();
+    initialised = initialised && stats.ok() && stats->initialised;
+  }
   {
     std::lock_guard lock(mutex_);
     coordinator_.restore(everybody, Clock::now());
+    if (initialised) coordinator_.has_parameters(Clock::now());
   }
   process_ = primary_.process();  // the group of the run stays what it was
   term_ = primary_.term() + 1;

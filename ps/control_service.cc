@@ -22,6 +22,8 @@ constexpr uint32_t kMaxShards = 1 << 16;
 /// A Barrier call answers at the latest after this, so that it holds a server thread for a bounded time.
 constexpr auto kJoinTakes = std::chrono::seconds(10);  // at most, where shards copy or the standby is slow
 constexpr uint32_t kLongestPatienceMs = 10'000;
+/// Between two rounds of housekeeping, beyond what they wait.
+constexpr auto kMayStandStill = std::chrono::seconds(1);
 
 absl::Status check_version(uint32_t theirs) {
   if (theirs == kProtocolVersion) return absl::OkStatus();
@@ -86,6 +88,9 @@ grpc::Status ControlService::Join(grpc::ServerContext*, const proto::JoinRequest
 absl::Status ControlService::join(const proto::JoinRequest& request, proto::JoinReply& reply) {
   GRADRAIL_RETURN_IF_ERROR(check_version(request.protocol_version()));
   GRADRAIL_RETURN_IF_ERROR(still_serves());
+  // The group that it names has another process in this one's place: nobody else would ever find the same.
+  if (request.process() != 0 && request.process() != process_)
+    return absl::UnavailableError("it was started again since this worker has looked for it");
   std::lock_guard setup_lock(setup_mutex_);
   if (stands_by_ || request.has_take_over()) GRADRAIL_RETURN_IF_ERROR(take_over(request));
   GRADRAIL_RETURN_IF_ERROR(agree(request));
@@ -136,21 +141,34 @@ absl::Status ControlService::agree(const proto::JoinRequest& request) {
 
 absl::Status ControlService::check_group(const proto::JoinRequest& request) {
   if (request.group() == agreed_->group) {
-    // Somebody new was here before those who know how far the run is.
     const bool comes_back = request.has_left_group() && request.left_group() != request.group();
-    if (comes_back && std::exchange(agreed_->is_new, false))
-      agreed_->run_base = base_of(request, agreed_->training.mode);
+    if (comes_back && agreed_->newcomer.has_value()) correct_base(request);
     return absl::OkStatus();
   }
   const bool comes_from_here = request.has_left_group() &&
                                (request.left_group() == agreed_->group || past_groups_.contains(request.left_group()));
-  if (comes_from_here && !past_groups_.contains(request.group())) {
+  bool nobody_is_here = false;
+  {
+    std::lock_guard lock(mutex_);
+    nobody_is_here = !coordinator_.expects_anybody();
+  }
+  if ((comes_from_here || nobody_is_here) && !past_groups_.contains(request.group())) {
     regroup();
     return absl::OkStatus();
   }
   return absl::OutOfRangeError(
       "this ps task runs together with other parameter servers than this worker has found: either the lists of servers "
       "differ, or one of them has just been started again");
+}
+
+/// Somebody new was here before those who know how far the run is. Who is told of another base by a Notice takes it.
+void ControlService::correct_base(const proto::JoinRequest& request) {
+  const WorkerIndex newcomer = *std::exchange(agreed_->newcomer, std::nullopt);
+  // Where nothing was saved the chief's values are taken. If that is the newcomer, the run is at its beginning indeed.
+  if (!began_from_.has_global_step() && newcomer < request.member().task_index()) return;
+  agreed_->run_base = base_of(request, agreed_->training.mode);
+  std::lock_guard lock(mutex_);
+  set_up_by_.set_run_base(agreed_->run_base);
 }
 
 /// A ps of this run was lost and is back without what it had: all tasks go back to one checkpoint, or to nothing.
@@ -162,6 +180,7 @@ void ControlService::regroup() {
     members = coordinator_.live();
     for (const Coordinator::Member& member : members)
       coordinator_.away(member.worker, member.incarnation, kCause, Clock::now());
+    coordinator_.servers_are_back(Clock::now());
   }
   changed_.notify_all();
   spdlog::warn("{}", kCause);
@@ -227,7 +246,7 @@ absl::Status ControlService::set_up(const proto::JoinRequest& request, const Sch
              .map = *std::move(map),
              .first_shard = request.first_shard(),
              .group = request.group(),
-             .is_new = !request.has_left_group(),
+             .newcomer = request.has_left_group() ? std::nullopt : std::optional(request.member().task_index()),
              .run_base = base_of(request, training.mode)};
   std::unique_lock lock(mutex_);
   if (*restored != nullptr) coordinator_.has_parameters(Clock::now());
@@ -269,7 +288,7 @@ absl::StatusOr<std::string> ControlService::admit(const proto::JoinRequest& requ
   const proto::Member& member = request.member();
   {
     std::lock_guard lock(mutex_);
-    if (request.has_left_group()) coordinator_.goes_on(Clock::now());
+    if (request.has_left_group() && request.left_group() != request.group()) coordinator_.goes_on(Clock::now());
     // It has no heartbeat before it is answered.
     GRADRAIL_RETURN_IF_ERROR(
         coordinator_.join(member.task_index(), member.incarnation(), request.worker_name(), Clock::now() + kJoinTakes));
@@ -332,7 +351,10 @@ grpc::Status ControlService::Heartbeat(grpc::ServerContext*,
       notice.set_aborted(coordinator_.aborted());
       notice.set_epoch(coordinator_.epoch());
       notice.set_chief(coordinator_.chief());
-      if (!live.ok() && notice.aborted().empty()) return to_grpc(live);
+      notice.set_run_base(set_up_by_.run_base());
+      // Who has said goodbye beats on until it is answered.
+      if (!live.ok() && notice.aborted().empty() && !coordinator_.has_left(member->task_index(), member->incarnation()))
+        return to_grpc(live);
       if (live.ok() && ping.has_report())
         reports_.heard(member->task_index(), member->incarnation(), ping.report(), Clock::now());
     }
@@ -365,6 +387,7 @@ grpc::Status ControlService::Leave(grpc::ServerContext*, const proto::LeaveReque
     declare_lost({member.task_index(), member.incarnation(), request->failed()});
     return grpc::Status::OK;
   }
+  if (stands_by_) return to_grpc(still_stands_by());  // it means the task that has taken over from this one
   {
     std::lock_guard lock(mutex_);
     coordinator_.leave(member.task_index(), member.incarnation());
@@ -418,6 +441,9 @@ void ControlService::housekeep(Duration patience) {
     losses.swap(losses_);
     failure.swap(failure_);
   }
+  // All of us may have been stopped, with the pings of everybody in our sockets.
+  const TimePoint now = Clock::now();
+  const Duration still = now - std::exchange(housekept_, now) - patience;
   if (failure.empty()) failure = why_deserted();
   if (!failure.empty()) {
     {
@@ -431,9 +457,11 @@ void ControlService::housekeep(Duration patience) {
   std::vector<WorkerIndex> gone;
   {
     std::lock_guard lock(mutex_);
-    silent = coordinator_.silent(Clock::now());
-    coordinator_.give_up_deserted(Clock::now());
-    if (coordinator_.give_up_missing(Clock::now())) gone = coordinator_.gone();
+    if (still > kMayStandStill) coordinator_.stood_still(still);
+    silent = coordinator_.silent(now);
+    if (!silent.empty()) coordinator_.wait_for_the_silent(now);
+    coordinator_.give_up_deserted(now);
+    if (coordinator_.give_up_missing(now)) gone = coordinator_.gone();
   }
   if (!gone.empty()) {
     for (const auto& shard : shards_) shard->forgo(gone);

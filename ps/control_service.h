@@ -83,6 +83,7 @@ class ControlService {
   absl::Status check_group(const proto::JoinRequest& request);
   void regroup();
   absl::Status compare(const proto::JoinRequest& request, const Schema& schema, const Training& training) const;
+  void correct_base(const proto::JoinRequest& request);
   int64_t base_of(const proto::JoinRequest& request, Mode mode) const;
   absl::Status set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training);
   absl::StatusOr<std::shared_ptr<const ps::Checkpoint>> restore(const proto::JoinRequest& request, const Schema& schema,
@@ -94,6 +95,7 @@ class ControlService {
 
   // control_replica.cc
   proto::MirrorRequest mirrored();
+  absl::Status check_alike(const proto::MirrorRequest& request) const;
   bool keeps_for_workers(const proto::MirrorRequest& request);
   absl::Status take_mirrored(const proto::MirrorRequest& request, proto::MirrorReply& reply);
   absl::Status take_over(const proto::JoinRequest& request);
@@ -121,9 +123,9 @@ class ControlService {
     Training training;
     ShardMap map;
     uint32_t first_shard = 0;
-    uint64_t group = 0;    ///< of ps processes
-    bool is_new = true;    ///< set up by a worker that knew of no run before
-    int64_t run_base = 0;  ///< sync, backup: version at which the run's first step began
+    uint64_t group = 0;                   ///< of ps processes
+    std::optional<WorkerIndex> newcomer;  ///< that set this up, and knew of no run before
+    int64_t run_base = 0;                 ///< sync, backup: version at which the run's first step began
   };
   std::optional<Agreed> agreed_;    ///< under setup_mutex_
   proto::BeganFrom began_from_;     ///< under setup_mutex_
@@ -151,8 +153,9 @@ class ControlService {
 
   std::mutex losses_mutex_;
   std::condition_variable losses_changed_;
-  std::deque<Loss> losses_;  ///< under losses_mutex_
-  std::string failure_;      ///< under losses_mutex_: of the first shard that had one
+  std::deque<Loss> losses_;             ///< under losses_mutex_
+  std::string failure_;                 ///< under losses_mutex_: of the first shard that had one
+  TimePoint housekept_ = Clock::now();  ///< of who calls housekeep()
 
   std::unique_ptr<ReplicaLink> partner_;  ///< null: this task has none
 

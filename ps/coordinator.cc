@@ -65,11 +65,15 @@ bool Coordinator::lost(WorkerIndex worker, uint64_t incarnation, const std::stri
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return false;
   mark_lost(worker, *member, cause, now);
+  give_up_too_few();
+  return true;
+}
+
+void Coordinator::give_up_too_few() {
   const size_t left = count(Phase::live) + count(Phase::away) + never_joined().size();
   if (left < options_.min_workers && options_.min_workers > 1)
     give_up(fmt::format("{}; {} of the {} workers that --min_workers asks for are left", last_loss_, left,
                         options_.min_workers));
-  return true;
 }
 
 void Coordinator::mark_lost(WorkerIndex index, Worker& worker, const std::string& cause, TimePoint now) {
@@ -96,6 +100,22 @@ bool Coordinator::give_up(const std::string& cause) {
   if (!aborted_.empty()) return false;
   aborted_ = cause;
   return true;
+}
+
+void Coordinator::servers_are_back(TimePoint now) {
+  for (auto& [index, worker] : workers_) {
+    if (worker.phase == Phase::away)
+      worker.heard = std::min(worker.heard, now + options_.return_limit - options_.away_limit);
+  }
+}
+
+void Coordinator::stood_still(Duration gap) {
+  for (auto& [index, worker] : workers_) worker.heard += gap;
+}
+
+bool Coordinator::has_left(WorkerIndex worker, uint64_t incarnation) const {
+  const auto found = workers_.find(worker);
+  return found != workers_.end() && found->second.incarnation == incarnation && found->second.phase == Phase::left;
 }
 
 std::vector<Coordinator::Member> Coordinator::silent(TimePoint now) const {
@@ -131,6 +151,7 @@ std::vector<Coordinator::Known> Coordinator::everybody() const {
 }
 
 void Coordinator::restore(const std::vector<Known>& everybody, TimePoint now) {
+  if (!aborted_.empty()) return;
   for (const Known& known : everybody) {
     join(known.worker, known.incarnation, known.name, now).IgnoreError();
     Worker& worker = workers_[known.worker];
@@ -222,6 +243,7 @@ bool Coordinator::give_up_missing(TimePoint now) {
   for (auto& [index, worker] : workers_) {
     if (worker.phase != Phase::away || now - worker.heard <= options_.away_limit) continue;
     mark_lost(index, worker, "it did not come back from looking for a parameter server", now);
+    give_up_too_few();
     changed = true;
   }
   if (now <= missing_until_) return changed;

@@ -53,6 +53,13 @@ class Coordinator {
   /// The worker joins again when a ps that it has lost is back. False when it was not a live member.
   bool away(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);
 
+  /// Those who are away know where to come back to: they have the return limit for it.
+  void servers_are_back(TimePoint now);
+  /// This process did not run for a while, and could hear nobody.
+  void stood_still(Duration gap);
+  /// Somebody who fell silent may be cut off, and goes on trying for as long as whoever is away.
+  void wait_for_the_silent(TimePoint now) { deserted_at_ = std::max(deserted_at_, now + options_.away_limit); }
+
   /// Aborts the run, in any mode, unless that has happened before. False then.
   bool give_up(const std::string& cause);
 
@@ -61,6 +68,8 @@ class Coordinator {
     uint64_t incarnation = 0;
   };
   std::vector<Member> live() const;
+  /// In peace.
+  bool has_left(WorkerIndex worker, uint64_t incarnation) const;
 
   /// Everybody who has ever been here, for a standby; it brings them back by restore().
   struct Known {
@@ -91,6 +100,8 @@ class Coordinator {
   WorkerIndex chief() const;
   uint64_t epoch() const { return epoch_; }
   size_t live_count() const { return count(Phase::live); }
+  /// Of those who have been here.
+  bool expects_anybody() const { return count(Phase::live) + count(Phase::away) > 0; }
   /// This run began before this process did: whoever is missing may have left by then.
   void goes_on(TimePoint now) { missing_until_ = std::min(missing_until_, now + options_.return_limit); }
   /// There are parameters to save: from the return limit on an absent worker is not the chief.
@@ -119,6 +130,7 @@ class Coordinator {
     std::map<std::string, uint64_t> barrier_generation;  ///< highest entered
   };
   size_t count(Phase phase) const;
+  void give_up_too_few();
   void mark_lost(WorkerIndex index, Worker& worker, const std::string& cause, TimePoint now);
   Worker* find_live(WorkerIndex worker, uint64_t incarnation);
   std::vector<WorkerIndex> missing_at(const std::string& name, uint64_t generation, bool live_only) const;

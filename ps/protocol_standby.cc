@@ -25,7 +25,7 @@ void ShardProtocol::import_bucket(uint32_t bucket, const BucketState& state) {
   buckets_[bucket] = {.version = state.version, .initialised = state.initialised, .floor = state.floor};
   for (const BucketState::Done& done : state.done) {
     Member& member = members_[done.worker];
-    if (member.incarnation != done.incarnation) {
+    if (member.exchanges.empty() || member.incarnation != done.incarnation) {
       if (member.incarnation != 0) member.replaced.push_back(member.incarnation);
       member.incarnation = done.incarnation;
       // Buckets that it has pushed to come by themselves; the others know nothing of it but where it begins.

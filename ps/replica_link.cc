@@ -171,14 +171,16 @@ absl::StatusOr<proto::MirrorReply> ReplicaLink::ask(proto::MirrorRequest& reques
 void ReplicaLink::heard(const proto::MirrorRequest& request, const proto::MirrorReply& reply) {
   failing_since_ = TimePoint::max();
   if (reply.keeps()) return;  // and we do not serve before it has found out whether that is needed
-  has_asked_ = true;
   if (reply.taken_over()) {
     {
       std::lock_guard lock(mutex_);
-      serves_ = false;
+      serves_ = present_ = false;
     }
-    return options_.replaced();
+    options_.replaced();
+    has_asked_ = true;
+    return;
   }
+  has_asked_ = true;
   const bool other = std::exchange(process_, reply.process()) != reply.process();
   bool anew = false;
   {

@@ -88,6 +88,10 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
       return absl::InvalidArgumentError(fmt::format("{} {}: is no PEM file", part.flag, part.path));
     part.text = *std::move(text);
   }
+  if (!pem.authority.empty() && pem.authority.find("-----BEGIN CERTIFICATE") == std::string::npos &&
+      pem.authority.find("-----BEGIN TRUSTED CERTIFICATE") == std::string::npos)
+    return absl::InvalidArgumentError(
+        fmt::format("--trusted-ca-file {}: holds no certificate", security.trusted_ca_file));
   if (!pem.certificate.empty()) GRADRAIL_RETURN_IF_ERROR(check_pair(security, pem));
   return pem;
 }

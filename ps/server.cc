@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -40,16 +41,17 @@ std::string why_not_bound(const HostPort& address) {
 }
 
 /// A connection that makes no call it may make costs little, and goes after 5 s. (A worker always has one under way.)
-void limit_strangers(grpc::ServerBuilder& builder) {
+void limit_strangers(grpc::ServerBuilder& builder, Duration silence_limit) {
   constexpr int kHandshakeMs = 3000;
   constexpr int kIdleMs = 2000;  // counts from the end of the handshake
   // A host that is gone without a word would keep its connection, and the thread of its heartbeat, for two hours.
   constexpr int kKeepaliveMs = 5000;
+  const auto silent_ms = static_cast<int>(silence_limit / std::chrono::milliseconds(1));
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(kKeepaliveMs, silent_ms));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else it asks for more to be under way than is ever read
 }
@@ -131,7 +133,7 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   GRADRAIL_RETURN_IF_ERROR(impl->service->start_mirroring());
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second server on the port is not an error
-  limit_strangers(builder);
+  limit_strangers(builder, options.silence_limit);
   builder.AddListeningPort(listen_address, *credentials, &impl->port);
   builder.RegisterService(impl->guard.get());
   impl->grpc_server = builder.BuildAndStart();
@@ -160,7 +162,10 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration farew
   while (!impl_->service->finished()) {
     if (stop.load()) {
       ends_at = std::min(ends_at, Clock::now() + farewell);
-      if (Clock::now() >= ends_at || !impl_->service->has_workers()) break;
+      if (Clock::now() >= ends_at || !impl_->service->has_workers()) {
+        for (const auto& shard : impl_->shards) shard->serve_no_more();  // else steps would be made that are lost
+        break;
+      }
     }
     impl_->service->housekeep(kHousekeepEvery);
     if (const uint64_t asked = impl_->dumps_asked(); asked != dumped) {

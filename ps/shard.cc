@@ -182,6 +182,14 @@ void Shard::cut_off(WorkerIndex worker, uint64_t incarnation) {
   }).IgnoreError();
 }
 
+void Shard::serve_no_more() {
+  on_owner([this] {
+    admitted_.clear();
+    drop_all_greeted();
+    return true;
+  }).IgnoreError();
+}
+
 void Shard::dismiss(WorkerIndex worker, uint64_t incarnation) {
   on_owner([this, worker, incarnation] {
     forget(worker, incarnation);

@@ -106,6 +106,8 @@ class Shard {
   /// The member was lost and the run with it: drops its connections and slots, but it is still waited for, so that no
   /// step is applied without its gradient while the others are yet to hear of the end.
   void cut_off(WorkerIndex worker, uint64_t incarnation);
+  /// This ps task is about to end: nobody's gradients are applied any more, and whoever is connected notices.
+  void serve_no_more();
   absl::StatusOr<Stats> stats();
   /// Of its parameters, where they lie; empty before set_up(). For summaries: nobody may write there.
   absl::StatusOr<MemorySpan> parameters_memory();

@@ -75,9 +75,11 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   if (!cluster.ok()) return cluster.status();
   options.cluster = *std::move(cluster);
   if (!flags.job_name.empty()) {
-    if (flags.task_index == -1)
+    const bool is_only_one = flags.job_name == "chief";
+    if (flags.task_index == -1 && !is_only_one)
       return invalid("--task_index is missing (which task of job '" + flags.job_name + "' is this?)");
-    absl::StatusOr<ps::TaskId> named = ps::resolve_task(options.cluster, flags.job_name, flags.task_index);
+    absl::StatusOr<ps::TaskId> named =
+        ps::resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index);
     if (!named.ok()) return named.status();
     task = *std::move(named);
   }

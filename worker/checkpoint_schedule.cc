@@ -1,5 +1,6 @@
 #include "worker/checkpoint_schedule.h"
 
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,7 +14,8 @@ namespace gradrail::worker {
 namespace {
 
 constexpr auto kWriteDeadline = std::chrono::minutes(10);
-constexpr auto kBetweenAttempts = std::chrono::milliseconds(50);
+constexpr Duration kBetweenAttempts = std::chrono::milliseconds(50);
+constexpr Duration kLongestBetweenAttempts = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -57,10 +59,12 @@ absl::Status CheckpointSchedule::at_end() {
   if (pending_) take_outcome();
   if (!variables_.saves_checkpoints()) return absl::OkStatus();
   absl::Status begun = variables_.begin_checkpoint();
-  // Another chief's may still be being written.
+  // Another chief's may still be being written, by some of the ps tasks: the others write in vain at each attempt.
+  Duration wait = kBetweenAttempts;
   for (const TimePoint deadline = Clock::now() + kWriteDeadline;
        absl::IsAlreadyExists(begun) && Clock::now() < deadline; begun = variables_.begin_checkpoint()) {
-    std::this_thread::sleep_for(kBetweenAttempts);
+    std::this_thread::sleep_for(wait);
+    wait = std::min(2 * wait, kLongestBetweenAttempts);
   }
   GRADRAIL_RETURN_IF_ERROR(begun);
   const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();

@@ -35,6 +35,7 @@ void Client::Impl::begin(ps::ArrivalKind kind) {
   exchange_start_ = Clock::now();
   if (exchange_start_ >= next_come_back_) come_back();  // nothing is under way: the moment to change paths
   answer_dump();
+  if (const int64_t told = told_base_; sums() && told != joined_base_) base_step_ = joined_base_ = told;
   exchanging_ = true;
   published_.begun(exchange_start_);
   kind_ = kind;
@@ -327,6 +328,7 @@ absl::Status Client::Impl::start() {
 
 /// Offers go out from the gradients' memory, and may have to when part of another's values has arrived.
 absl::Status Client::Impl::prepare_offer() {
+  if (started_) GRADRAIL_RETURN_IF_ERROR(fetch());  // of a run that goes on they may be in GPU memory only
   std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());
   return gpu_ != nullptr ? gpu_->upload_initial() : absl::OkStatus();
 }

@@ -96,7 +96,7 @@ class Client::Impl {
   bool may_rejoin();
   absl::Status rejoin();
   bool unanswered_step() const;
-  absl::Status rejoin_once(TimePoint deadline);
+  absl::Status rejoin_once(TimePoint deadline, uint64_t come_from);
   void let_go();
   void go_back(bool same_servers);
   void remember_version();
@@ -178,6 +178,7 @@ class Client::Impl {
   bool initialised_ = true;  ///< false: the chief must offer values
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::vector<std::string> tokens_;     ///< per ps task
+  std::vector<uint64_t> processes_;     ///< per ps task, as it was described
   uint64_t group_ = 0;                  ///< of the ps processes found
   bool began_from_nothing_ = false;     ///< the ps tasks, without a checkpoint
   uint64_t unanswered_ = 0;             ///< 1: the last of those steps had left, and nothing of it was answered
@@ -206,8 +207,10 @@ class Client::Impl {
   TimePoint next_come_back_ = TimePoint::max();   ///< when to look for better paths again
   std::vector<std::vector<ShardLink*>> touched_;  ///< per tensor: links with buckets that overlap it
   ps::ArrivalKind kind_{};
-  uint64_t step_ = 0;      ///< of the exchange under way or last done
-  int64_t base_step_ = 0;  ///< where this run's steps begin
+  uint64_t step_ = 0;                   ///< of the exchange under way or last done
+  int64_t base_step_ = 0;               ///< where this run's steps begin
+  int64_t joined_base_ = 0;             ///< as the first ps said it last
+  std::atomic<int64_t> told_base_ = 0;  ///< as it says now
   bool rejoining_ = false;
   bool steps_are_done_ = false;  ///< has been said
   /// async, ssp: what this worker had done when it saw a version, to know what is lost with later ones.

@@ -91,11 +91,13 @@ absl::StatusOr<std::string> Client::Impl::address_now(uint32_t ps_index) const {
 absl::Status Client::Impl::describe_all(TimePoint deadline) {
   const std::string host_id = transport::host_id();
   uint32_t shard_count = 0;
+  processes_.clear();
   for (uint32_t i = 0; i < options_.cluster.ps.size(); ++i) {
     controls_.push_back(nullptr);
     const absl::StatusOr<ps::proto::DescribeReply> reply = describe(i, deadline);
     if (!reply.ok()) return reply.status();
     group_ = ps::with_process(group_, reply->process());
+    processes_.push_back(reply->process());
     a_shard_is_on_gpu_ = a_shard_is_on_gpu_ || reply->on_gpu();
     std::vector<transport::PeerTransport> theirs;
     for (const auto& transport : reply->transports()) theirs.push_back({transport.name(), transport.refused()});
@@ -168,6 +170,7 @@ void Client::Impl::watch(uint32_t ps_index) {
       member(), [this, ps_index](absl::Status cause) { lose(ps_index, std::move(cause)); },
       [this, names_the_chief](const ps::proto::Notice& notice) {
         if (names_the_chief && chief_.exchange(notice.chief()) != notice.chief()) wait_set_.wake();
+        if (names_the_chief) told_base_ = notice.run_base();
         // Whoever asks for dumps asks every ps: one of them is enough to hear it from.
         if (names_the_chief) hear_of_dumps(notice.dumps());
       });
@@ -179,12 +182,16 @@ absl::Status Client::Impl::join_all(TimePoint deadline) {
   std::optional<ps::proto::BeganFrom> began_from;  // the first task decides for all
   for (uint32_t i = 0; i < controls_.size(); ++i) {
     ps::proto::JoinRequest request = join_request(static_cast<uint32_t>(next_link));
+    request.set_process(processes_[i]);
     if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
     const absl::StatusOr<ps::proto::JoinReply> reply = controls_[i]->join(request, deadline);
     if (!reply.ok()) return reply.status();
     if (!began_from.has_value()) began_from = reply->began_from();
     began_from_nothing_ = !began_from->has_global_step();
-    if (i == 0) chief_ = reply->chief();
+    if (i == 0) {
+      chief_ = reply->chief();
+      told_base_ = joined_base_ = reply->base_step();
+    }
     watch(i);
     base_step_ = reply->base_step();
     initialised_ = initialised_ && reply->initialised();

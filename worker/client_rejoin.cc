@@ -29,13 +29,17 @@ absl::Status Client::Impl::rejoin() {
   options_.notice(fmt::format("{}; waiting up to {} s for it to come back", message_of(cause),
                               std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
   rejoining_ = true;
+  const uint64_t come_from = group_;
   left_position_ = position();
   unanswered_ = unanswered_step() ? 1 : 0;
   absl::Status joined;
   do {
     let_go();
-    joined = rejoin_once(deadline);
-    if (joined.ok() || asked_to_stop() || !(absl::IsUnavailable(joined) || absl::IsFailedPrecondition(joined))) break;
+    joined = rejoin_once(deadline, come_from);
+    // What we were may be live for the others yet.
+    const bool passes =
+        absl::IsUnavailable(joined) || absl::IsFailedPrecondition(joined) || absl::IsAlreadyExists(joined);
+    if (joined.ok() || asked_to_stop() || !passes) break;
     std::this_thread::sleep_for(kBetweenAttempts);
   } while (Clock::now() < deadline);
   rejoining_ = false;
@@ -84,8 +88,7 @@ void Client::Impl::let_go() {
   outstanding_ = 0;
 }
 
-absl::Status Client::Impl::rejoin_once(TimePoint deadline) {
-  const uint64_t come_from = *left_group_;
+absl::Status Client::Impl::rejoin_once(TimePoint deadline, uint64_t come_from) {
   const int64_t come_from_base = base_step_;
   absl::Status joined = join_cluster(deadline);
   if (!joined.ok()) {

@@ -146,7 +146,14 @@ absl::Status Client::Impl::go_to_standby(uint32_t ps_index, const absl::Status& 
   std::string& address = options_.cluster.ps[ps_index];
   std::string& other = options_.standbys[ps_index];
   auto control = open_control(ps_index, other, options_.notice);
-  const absl::StatusOr<ps::proto::DescribeReply> described = control->describe(Clock::now() + kDescribeDeadline);
+  absl::StatusOr<ps::proto::DescribeReply> described = absl::UnavailableError("");
+  // One that is busy or cut off for a moment has what nobody else has any more, unless its primary serves again.
+  for (const TimePoint deadline = Clock::now() + kTakeOverDeadline;;) {
+    described = control->describe(Clock::now() + kDescribeDeadline);
+    if (described.ok() || !absl::IsDeadlineExceeded(described.status()) || Clock::now() >= deadline) break;
+    const auto primary = open_control(ps_index, address, [](const std::string&) {})->describe(Clock::now());
+    if (primary.ok() && !primary->standby()) break;
+  }
   if (!described.ok()) return described.status();
   const absl::StatusOr<ps::proto::JoinReply> joined =
       ask_to_take_over(ps_index, *control, std::chrono::milliseconds(described->silence_limit_ms()));

@@ -1,5 +1,9 @@
 #include "worker/client_variables.h"
 
+#include <algorithm>
+#include <numeric>
+#include <string>
+
 #include "base/status.h"
 #include "fmt/format.h"
 
@@ -9,6 +13,21 @@ namespace {
 /// Workers are started together; one that has not joined when the chief is done may be a slow starter or never come:
 /// starting takes one second.
 constexpr auto kPatienceForAbsent = std::chrono::seconds(10);
+
+/// "0: 1204, 1: 96, 2-3: 12, 33+: 2": how many exchanges had which staleness.
+std::string histogram(const ClientStats& stats) {
+  const size_t last = stats.staleness.size() - 1;
+  std::string text;
+  for (size_t from = 0, to = 0; from <= last; from = to + 1) {
+    to = from == last ? last : std::min(std::max(2 * from, size_t{1}) - 1, last - 1);
+    const uint64_t count = std::accumulate(stats.staleness.begin() + static_cast<ptrdiff_t>(from),
+                                           stats.staleness.begin() + static_cast<ptrdiff_t>(to) + 1, uint64_t{0});
+    if (count == 0) continue;
+    const std::string upper = from == last ? "+" : from == to ? "" : fmt::format("-{}", to);
+    text += fmt::format("{}{}{}: {}", text.empty() ? "" : ", ", from, upper, count);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -25,9 +44,9 @@ std::vector<std::string> ClientVariables::summary(bool verbose) const {
       static_cast<double>(stats.exchange.quantile_ns(0.5)) * 1e-3,
       static_cast<double>(stats.exchange.quantile_ns(0.99)) * 1e-3, stats.bytes_pushed, stats.bytes_returned)};
   if (stats.exchange_count > 0) {
-    lines.push_back(fmt::format("Staleness: mean {:.2f}, max {} updates",
+    lines.push_back(fmt::format("Staleness: mean {:.2f}, max {} updates ({})",
                                 static_cast<double>(stats.staleness_sum) / static_cast<double>(stats.exchange_count),
-                                stats.staleness_max));
+                                stats.staleness_max, histogram(stats)));
   }
   if (stats.wait_ns > 0) {
     lines.push_back(fmt::format("Waited: {:.2f}s for others' gradients", static_cast<double>(stats.wait_ns) * 1e-9));

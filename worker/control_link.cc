@@ -91,8 +91,8 @@ absl::Status ControlLink::explain(const grpc::Status& status) const {
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::CANCELLED ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     const bool shut_down = status.error_code() == grpc::StatusCode::CANCELLED;
-    return absl::UnavailableError(fmt::format("{} was lost: {}", name_,
-                                              shut_down ? "it ended with a call under way" : status.error_message()));
+    return absl::UnavailableError(
+        fmt::format("{} was lost: {}", name_, shut_down ? "it ended with a call under way" : status.error_message()));
   }
   const absl::Status cause = ps::from_grpc(status);
   return absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));

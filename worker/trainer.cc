@@ -172,13 +172,19 @@ absl::Status Run::last_words() {
     output_.line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
                              : fmt::format("Stopped after {} steps of this worker", steps_));
   }
-  const bool is_chief = variables_.is_chief();
+  bool is_chief = variables_.is_chief();
   if (is_chief && !stopped) GRADRAIL_RETURN_IF_ERROR(variables_.settle());
   GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   const absl::StatusOr<std::vector<std::string>> verdict = workload_.verdict(views_.parameters);
   if (!verdict.ok()) return model_failed(verdict.status());
   for (const std::string& text : *verdict) {
     if (output_.line) output_.line(text);
+  }
+  // The chief waits for all of us to leave: where it is another one by now, it was lost, and the last word is ours.
+  if (!is_chief && !stopped && variables_.is_chief()) {
+    is_chief = true;
+    GRADRAIL_RETURN_IF_ERROR(variables_.settle());
+    GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   }
   if (output_.line) {
     output_.line(fmt::format("Total Time: {:3.2f}s", seconds));

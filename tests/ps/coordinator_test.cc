@@ -262,6 +262,47 @@ TEST_F(CoordinatorTest, WhoLooksForAPsAndDoesNotComeBackIsGone) {
   EXPECT_EQ(coordinator_.gone(), std::vector<WorkerIndex>{1});
 }
 
+TEST_F(CoordinatorTest, WhoKnowsThatTheServersAreBackComesSoonOrNever) {
+  join(0);
+  join(1);
+  coordinator_.away(1, 101, "ps 1 is gone", at(5s));
+  coordinator_.servers_are_back(at(7s));
+  EXPECT_FALSE(coordinator_.give_up_missing(at(37s)));
+  EXPECT_TRUE(coordinator_.give_up_missing(at(38s)));
+}
+
+TEST_F(CoordinatorTest, WhoeverCouldNotBeHeardIsNotSilent) {
+  join(0);
+  coordinator_.stood_still(5s);
+  EXPECT_THAT(coordinator_.silent(at(15s)), IsEmpty());
+  EXPECT_EQ(coordinator_.silent(at(16s)).size(), 1u);
+}
+
+TEST_F(CoordinatorTest, TheSilentMayBeCutOffAndAreWaitedForLonger) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  for (WorkerIndex worker = 0; worker < 3; ++worker)
+    coordinator_.lost(worker, 100 + worker, "no sign of life", at(10s));
+  coordinator_.wait_for_the_silent(at(10s));
+  coordinator_.give_up_deserted(at(100s));
+  EXPECT_EQ(coordinator_.aborted(), "");
+  coordinator_.give_up_deserted(at(101s));
+  EXPECT_THAT(coordinator_.aborted(), HasSubstr("nobody is left"));
+}
+
+TEST_F(CoordinatorTest, WhoHasSaidGoodbyeIsKnownToHave) {
+  join(0);
+  EXPECT_FALSE(coordinator_.has_left(0, 100));
+  coordinator_.leave(0, 100);
+  EXPECT_TRUE(coordinator_.has_left(0, 100));
+  EXPECT_FALSE(coordinator_.has_left(0, 7));
+}
+
+TEST_F(CoordinatorTest, AnAbortedRunBringsNobodyBack) {
+  coordinator_.give_up("deserted");
+  coordinator_.restore({{0, 100, "host:0", ""}}, at(0s));
+  EXPECT_TRUE(coordinator_.finished());
+}
+
 TEST_F(CoordinatorTest, WhereThereAreParametersAnAbsentWorkerIsNotTheChiefForEver) {
   coordinator_.has_parameters(at(0s));
   join(1);
@@ -378,6 +419,8 @@ TEST(CoordinatorMinimum, WhoLooksForAPsIsNotMissing) {
   coordinator.away(1, 101, "ps 1 is gone", TimePoint(1s));
   coordinator.lost(2, 102, "gone", TimePoint(2s));
   EXPECT_EQ(coordinator.aborted(), "");
+  coordinator.give_up_missing(TimePoint(92s));
+  EXPECT_THAT(coordinator.aborted(), HasSubstr("--min_workers")) << "two that did not come back are";
 }
 
 TEST_F(CoordinatorTest, AbortedRunIsFinishedWhenTheLivingHaveGone) {

@@ -85,6 +85,18 @@ TEST(StandbyProtocol, AWorkerThatWasReplacedStaysReplaced) {
   EXPECT_THAT(standby.push(0, 1, 0, kFirstLife + 1), ElementsAre("answer w0 b0 s1 v2 stale 1"));
 }
 
+TEST(StandbyProtocol, OfWhomNobodyKnowsAnIncarnationThereIsNothingToTake) {
+  const Mode mode{ModeKind::sync, 3};
+  Driver primary = primary_of(mode);
+  primary.protocol.add_worker(2, 0);  // it had left before anybody here was started
+  primary.remove(2, 0);
+  Driver standby(mode, 1, false);
+  copy(primary.protocol, standby.protocol, 0);
+  BucketState here;
+  standby.protocol.export_bucket(0, here);
+  EXPECT_EQ(here.done.size(), 3u);
+}
+
 TEST(StandbyProtocol, SspHoldsWhomThePrimaryHeld) {
   const Mode mode{ModeKind::ssp, 2, 1};
   Driver primary = primary_of(mode);

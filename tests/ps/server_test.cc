@@ -288,6 +288,34 @@ TEST(Server, ImpossibleJoinsAreRefused) {
   EXPECT_TRUE(good.ok()) << good.error_message();
 }
 
+TEST(Server, WhereNobodyIsLeftOtherServersMayBeginAnew) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::JoinRequest first = good_join(), second = good_join();
+  first.set_group(1);
+  second.set_group(2);
+  second.mutable_member()->set_incarnation(2);
+  ASSERT_TRUE(caller.join(first).ok());
+  EXPECT_EQ(caller.join(second).error_code(), grpc::StatusCode::OUT_OF_RANGE);
+  proto::LeaveRequest leave;
+  *leave.mutable_member() = first.member();
+  proto::LeaveReply left;
+  ASSERT_TRUE(caller.call(&proto::Control::Stub::Leave, leave, left).ok());
+  const grpc::Status joined = caller.join(second);
+  EXPECT_TRUE(joined.ok()) << joined.error_message();
+}
+
+TEST(Server, WhoHasFoundAnotherProcessHereLooksAgain) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  proto::JoinRequest request = good_join();
+  request.set_process(1);
+  const grpc::Status joined = Caller((*server)->port()).join(request);
+  EXPECT_EQ(joined.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(joined.error_message(), HasSubstr("started again"));
+}
+
 TEST(Server, StrangersCannotUseTheControlPlane) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();

@@ -234,6 +234,15 @@ class UnderSlurm(LaunchTest):
             self.assertRegex(job.text(), rf"# worker/{rank - 1} of 3, with 1 ps: rank {rank} of 4 of Slurm job \d+ step 0, "
                                          rf"node {node}")
 
+    def test_slurm_with_pmix(self):
+        known = self.slurm.ask("srun", "--mpi=list")
+        if "pmix" not in known.stdout + known.stderr:
+            cluster.skip("this Slurm has no plug-in for PMIx")
+        job = self.slurm.start("srun", "srun", "--mpi=pmix", "-n", 4, "-N", 4, "--kill-on-bad-exit=1", "--chdir=/",
+                               cluster.binary(), "train", *SMALL, "--ps", 1)
+        self.assert_ends(job, cluster.GOOD)
+        self.whole(job.text(), ps=1, workers=3)
+
     def test_slurm_two_ps_and_more_tasks_than_nodes(self):
         job = self.srun(6, "--ps", 2)
         self.assert_ends(job, cluster.GOOD)

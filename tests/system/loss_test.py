@@ -50,7 +50,7 @@ class Killed(cluster.ClusterTest):
                     ps.wait_for(r"worker 1 \(localhost:3001\) was lost: .*; 2 are left", NOTICED)
                     took = time.monotonic() - killed
                     print(f"{mode} over {transport}: a killed worker was noticed after {1000 * took:.0f} ms", flush=True)
-                    self.assertLess(took, 1 * cluster.PATIENCE + 1, ps.transcript())
+                    self.assertLess(took, cluster.PATIENCE, ps.transcript())  # 1 s on a machine that is not busy
                     self.assert_goes_on(workers[0])
                     self.assert_goes_on(workers[2])
                     for worker in (workers[0], workers[2]):
@@ -173,6 +173,29 @@ class Stalled(cluster.ClusterTest):
         workers[1].signal(signal.SIGCONT)
         self.assert_goes_on(workers[1])
         self.assertFalse(ps.has("lost"), ps.transcript())
+
+
+class Stale(cluster.ClusterTest):
+    def test_the_summary_has_the_histogram_what_was_waited_for_and_what_was_dropped(self):
+        for mode, has in (("ssp:1", r"^Waited: \d+\.\d\ds for others' gradients"),
+                          ("backup:1", r"^Dropped: \d+ gradients came too late to be summed")):
+            with self.subTest(mode=mode):
+                (ps,), workers = self.start_cluster(3, *LONG, "--mode", mode, "--silence_limit_s", 60)
+                for worker in workers:
+                    worker.wait_for(r"Step: \d+")
+                workers[2].signal(signal.SIGSTOP)  # the others wait for it, or go on without
+                time.sleep(1)
+                workers[2].signal(signal.SIGCONT)
+                for worker in workers:
+                    self.assert_goes_on(worker)
+                for worker in workers:
+                    worker.signal(signal.SIGTERM)
+                for task in (*workers, ps):
+                    self.assert_ends(task, cluster.GOOD)
+                self.assertTrue(any(worker.has(has) for worker in workers), workers[0].transcript())
+                said = workers[0].wait_for(r"^Staleness: mean \d+\.\d\d, max \d+ updates \((\d.*)\)$").group(1)
+                made = int(workers[0].wait_for(r"^Exchange: (\d+) exchanges").group(1))
+                self.assertEqual(sum(int(cell.rsplit(" ", 1)[1]) for cell in said.split(", ")), made)
 
 
 class Late(cluster.ClusterTest):

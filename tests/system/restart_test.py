@@ -1,6 +1,7 @@
 """Parameter servers that die and are started again while their workers live."""
 import re
 import signal
+import time
 import unittest
 
 import cluster
@@ -137,6 +138,34 @@ class Restarted(cluster.ClusterTest):
         for worker in workers:
             self.assertRegex(worker.text(), "; [01] steps of this worker are done once more")
         for task in (*workers, ps):
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+
+    def test_one_that_stood_still_for_a_moment_loses_nobody(self):
+        """Longer than the silence limit, and not long enough for all workers to notice."""
+        (ps,), workers = self.start("--mode", "sync", "--min_workers", 2)
+        for seconds in (4.5, 5.5):
+            ps.signal(signal.SIGSTOP)
+            time.sleep(seconds)
+            ps.signal(signal.SIGCONT)
+            for worker in workers:
+                self.assert_goes_on(worker)
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        for task in (*workers, ps):
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+
+    def test_one_that_is_told_to_end_makes_no_more_steps(self):
+        (ps,), workers = self.start("--mode", "sync")
+        self.wait_for_a_checkpoint()
+        ps.signal(signal.SIGTERM)
+        self.assert_ends(ps, cluster.GOOD)
+        made = int(ps.wait_for(r"^global step (\d+),").group(1))
+        again = self.start_ps(0)
+        for worker in workers:
+            was = worker.wait_for(r"are back: global step \d+ where it was (\d+);", cluster.START)
+            self.assertLessEqual(int(was.group(1)), made, worker.transcript())
+            worker.signal(signal.SIGTERM)
+        for task in (*workers, again):
             self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
 
     def test_one_that_stays_away_is_named_in_the_end(self):

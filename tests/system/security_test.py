@@ -117,6 +117,8 @@ class Tls(Secured):
         for says, flags in (("--cert-file and --key-file belong together", ["--cert-file", self.folder / "ps.pem"]),
                             ("--client-cert-auth: needs --trusted-ca-file", [*self.own("ps"), "--client-cert-auth"]),
                             ("needs --cert-file and --key-file, too", self.trust("ca")),
+                            (r"--trusted-ca-file .*ps.key: holds no certificate",
+                             [*self.own("ps"), "--trusted-ca-file", self.folder / "ps.key", "--client-cert-auth"]),
                             ("cannot be read", ["--cert-file", "/no/such.pem", "--key-file", "/no/such.key"]),
                             (r"--key-file .*worker.key: is not the key of --cert-file .*ps.pem",
                              ["--cert-file", self.folder / "ps.pem", "--key-file", self.folder / "worker.key"]),

@@ -254,6 +254,18 @@ class Standby(cluster.ClusterTest):
             worker.signal(signal.SIGTERM)
         self.assert_all_end(workers[0], again, standby, back)
 
+    def test_a_standby_that_is_slow_to_answer_is_asked_again(self):
+        (ps, standby), workers = self.start("--mode", "sync")
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        standby.signal(signal.SIGSTOP)
+        ps.signal(signal.SIGKILL)
+        time.sleep(4)
+        standby.signal(signal.SIGCONT)
+        for worker in workers:
+            self.assert_went_on(worker)
+        self.assert_all_end(*workers, standby)
+
     def test_without_its_standby_too_the_ps_is_waited_for(self):
         (ps, standby), workers = self.start("--mode", "sync", "--checkpoint_dir", self.folder / "saved", "--save_steps", 200)
         self.wait_until_level(ps)
@@ -290,6 +302,18 @@ class Standby(cluster.ClusterTest):
                 told = self.tasks[-2] if name == "the standby" else self.train(
                     *common, *worker, "--job_name", "worker", "--task_index", 0, name="worker/0")
                 self.assert_ends(told, cluster.CONFIGURATION, NOTICED, says=[says])
+
+    def test_a_pair_is_alike(self):
+        folders = [self.folder / "one", self.folder / "other"]
+        for says, ps, standby in (("it has 1 shards, the ps task that it is to stand by for has 2", ["--shards", 2], []),
+                                  ("it has no checkpoint folder", ["--checkpoint_dir", folders[0]], []),
+                                  ("it has another checkpoint folder", ["--checkpoint_dir", folders[0]],
+                                   ["--checkpoint_dir", folders[1]])):
+            with self.subTest(says=says):
+                common = [*self.addresses(1, 2), "--model", "linear", "--replicas", 1]
+                tasks = [self.train(*common, *flags, "--job_name", "ps", "--task_index", index, name=f"ps/{index}")
+                         for index, flags in enumerate((ps, standby))]
+                self.assert_ends(tasks[0], cluster.CONFIGURATION, NOTICED, says=[says])
 
     def test_a_partner_that_comes_back_without_the_flag_is_no_standby(self):
         (ps, standby), workers = self.start("--mode", "sync", epochs=1000)

@@ -35,6 +35,8 @@ class Top(cluster.ClusterTest):
         self.assertRegex(rows["TASK"], r"STEP +RATE +P50 +P99 +STALENESS +PATH +NOTE")
         self.assertRegex(rows["ps/0"], rf"ps/0 +[1-9]\d* .* {self.ps_addresses[0]} +2 live, 1 shards")
         self.assertRegex(rows["ps/1"], rf"ps/1 +- .* {self.ps_addresses[1]} +.*Connection refused")
+        file = self.write_json({"ps": self.ps_addresses, "worker": ["localhost:3000", "localhost:3001"]})
+        self.assertRegex("\n".join(self.top(file, "--once")), r"(?s)ps/0 .*\nps/1 .*\nworker/0 .*\nworker/1 ")
         for task in ("worker/0", "worker/1"):
             self.assertRegex(rows[task], rf"{task} +[1-9]\d* +\S+/s +[\d.]+ [um]s +[\d.]+ [um]?s +\d+\.\d  shm mapped")
 
