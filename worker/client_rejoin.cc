@@ -30,6 +30,7 @@ absl::Status Client::Impl::rejoin() {
                               std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
   rejoining_ = true;
   const uint64_t come_from = group_;
+  const bool were_saving = saves_checkpoints_;
   left_position_ = position();
   unanswered_ = unanswered_step() ? 1 : 0;
   absl::Status joined;
@@ -49,6 +50,8 @@ absl::Status Client::Impl::rejoin() {
                                fmt::format("{}, and did not come back ({})", message_of(cause), message_of(joined))));
     return failure();
   }
+  if (were_saving && !saves_checkpoints_)
+    options_.notice("no checkpoints are saved any more: a parameter server was started again without --checkpoint_dir");
   const uint64_t redone = left_position_ - std::min(left_position_, position());
   ++stats_.rejoins;
   stats_.redone += redone;
@@ -99,8 +102,8 @@ absl::Status Client::Impl::rejoin_once(TimePoint deadline, uint64_t come_from) {
   const bool same_servers = group_ == come_from;
   if (!same_servers && began_from_nothing_) {
     spdlog::warn(
-        "the parameter servers have no checkpoint: the chief's copy of the parameters is taken, and the "
-        "optimizer begins anew");
+        "the parameter servers have restored no checkpoint (if they have one, they say why): the chief's copy of the "
+        "parameters is taken, and the optimizer begins anew");
   }
   GRADRAIL_RETURN_IF_ERROR(start());
   go_back(same_servers);

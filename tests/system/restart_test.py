@@ -154,6 +154,21 @@ class Restarted(cluster.ClusterTest):
         for task in (*workers, ps):
             self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
 
+    def test_one_that_comes_back_without_its_folder_is_told_of(self):
+        (ps,), workers = self.start("--mode", "sync")
+        self.wait_for_a_checkpoint()
+        ps.signal(signal.SIGKILL)
+        ps.code()
+        at = self.common_flags.index("--checkpoint_dir")
+        self.common_flags = [*self.common_flags[:at], *self.common_flags[at + 2:]]
+        again = self.start_ps(0)
+        for worker in workers:
+            worker.wait_for("no checkpoints are saved any more", NOTICED + cluster.START)
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        for task in (*workers, again):
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+
     def test_one_that_is_told_to_end_makes_no_more_steps(self):
         (ps,), workers = self.start("--mode", "sync")
         self.wait_for_a_checkpoint()
