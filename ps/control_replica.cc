@@ -261,12 +261,8 @@ absl::Status ControlService::take_over(const proto::JoinRequest& request) {
     everybody.push_back({member.task_index(), member.incarnation(), worker.name(), worker.gone()});
     members.push_back({member.task_index(), member.incarnation(), worker.gone().empty()});
   }
-  bool initialised = true;
-  for (const auto& shard : shards_) {
-    GRADRAIL_RETURN_IF_ERROR(shard->take_over(members));
-    const absl::StatusOr<Shard::Stats> stats = shard->stats();
-    initialised = initialised && stats.ok() && stats->initialised;
-  }
+  for (const auto& shard : shards_) GRADRAIL_RETURN_IF_ERROR(shard->take_over(members));
+  const bool initialised = has_values();
   {
     std::lock_guard lock(mutex_);
     coordinator_.restore(everybody, Clock::now());

@@ -139,59 +139,6 @@ absl::Status ControlService::agree(const proto::JoinRequest& request) {
   return agreed_.has_value() ? absl::OkStatus() : set_up(request, schema, *training);
 }
 
-absl::Status ControlService::check_group(const proto::JoinRequest& request) {
-  if (request.group() == agreed_->group) {
-    const bool comes_back = request.has_left_group() && request.left_group() != request.group();
-    if (comes_back && agreed_->newcomer.has_value()) correct_base(request);
-    return absl::OkStatus();
-  }
-  const bool comes_from_here = request.has_left_group() &&
-                               (request.left_group() == agreed_->group || past_groups_.contains(request.left_group()));
-  bool nobody_is_here = false;
-  {
-    std::lock_guard lock(mutex_);
-    nobody_is_here = !coordinator_.expects_anybody();
-  }
-  if ((comes_from_here || nobody_is_here) && !past_groups_.contains(request.group())) {
-    regroup();
-    return absl::OkStatus();
-  }
-  return absl::OutOfRangeError(
-      "this ps task runs together with other parameter servers than this worker has found: either the lists of servers "
-      "differ, or one of them has just been started again");
-}
-
-/// Somebody new was here before those who know how far the run is. Who is told of another base by a Notice takes it.
-void ControlService::correct_base(const proto::JoinRequest& request) {
-  const WorkerIndex newcomer = *std::exchange(agreed_->newcomer, std::nullopt);
-  // Where nothing was saved the chief's values are taken. If that is the newcomer, the run is at its beginning indeed.
-  if (!began_from_.has_global_step() && newcomer < request.member().task_index()) return;
-  agreed_->run_base = base_of(request, agreed_->training.mode);
-  std::lock_guard lock(mutex_);
-  set_up_by_.set_run_base(agreed_->run_base);
-}
-
-/// A ps of this run was lost and is back without what it had: all tasks go back to one checkpoint, or to nothing.
-void ControlService::regroup() {
-  constexpr const char* kCause = "a parameter server was lost, and all begin again from one checkpoint";
-  std::vector<Coordinator::Member> members;
-  {
-    std::lock_guard lock(mutex_);
-    members = coordinator_.live();
-    for (const Coordinator::Member& member : members)
-      coordinator_.away(member.worker, member.incarnation, kCause, Clock::now());
-    coordinator_.servers_are_back(Clock::now());
-  }
-  changed_.notify_all();
-  spdlog::warn("{}", kCause);
-  for (const auto& shard : shards_) {
-    for (const Coordinator::Member& member : members) shard->cut_off(member.worker, member.incarnation);
-  }
-  past_groups_.insert(agreed_->group);
-  agreed_.reset();
-  began_from_.Clear();
-}
-
 absl::Status ControlService::compare(const proto::JoinRequest& request, const Schema& schema,
                                      const Training& training) const {
   if (const std::string differs = difference(agreed_->schema, schema); !differs.empty()) {
@@ -206,14 +153,6 @@ absl::Status ControlService::compare(const proto::JoinRequest& request, const Sc
                     agreed_->first_shard, agreed_->map.shard_count(), request.first_shard(), request.total_shards()));
   }
   return absl::OkStatus();
-}
-
-/// Of what was restored, by a worker that has just begun or that comes back from a ps that was lost.
-int64_t ControlService::base_of(const proto::JoinRequest& request, Mode mode) const {
-  if (!mode.sums()) return 0;
-  if (!request.has_left_group()) return static_cast<int64_t>(began_from_.global_step());
-  // Where nothing was saved versions begin anew, and the run goes on where the first to come was.
-  return began_from_.has_global_step() ? request.run_base() : -static_cast<int64_t>(request.position());
 }
 
 absl::Status ControlService::set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training) {
@@ -459,9 +398,9 @@ void ControlService::housekeep(Duration patience) {
     std::lock_guard lock(mutex_);
     if (still > kMayStandStill) coordinator_.stood_still(still);
     silent = coordinator_.silent(now);
-    if (!silent.empty()) coordinator_.wait_for_the_silent(now);
     coordinator_.give_up_deserted(now);
-    if (coordinator_.give_up_missing(now)) gone = coordinator_.gone();
+    // Of a run that is given up by that no step is applied any more without them.
+    if (coordinator_.give_up_missing(now) && coordinator_.aborted().empty()) gone = coordinator_.gone();
   }
   if (!gone.empty()) {
     for (const auto& shard : shards_) shard->forgo(gone);
@@ -471,6 +410,9 @@ void ControlService::housekeep(Duration patience) {
   for (const Coordinator::Member& member : silent) {
     declare_lost({member.worker, member.incarnation, fmt::format("no sign of life for {} s", seconds)});
   }
+  if (silent.empty()) return;
+  std::lock_guard lock(mutex_);
+  coordinator_.wait_for_the_silent(now);
 }
 
 bool ControlService::finished() {

@@ -83,6 +83,7 @@ class ControlService {
   absl::Status check_group(const proto::JoinRequest& request);
   void regroup();
   absl::Status compare(const proto::JoinRequest& request, const Schema& schema, const Training& training) const;
+  bool has_values() const;
   void correct_base(const proto::JoinRequest& request);
   int64_t base_of(const proto::JoinRequest& request, Mode mode) const;
   absl::Status set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training);

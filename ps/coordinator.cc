@@ -80,7 +80,8 @@ void Coordinator::mark_lost(WorkerIndex index, Worker& worker, const std::string
   worker.phase = Phase::lost;
   worker.cause = cause;
   last_loss_ = fmt::format("worker {} ({}) was lost: {}", index, worker.name, cause);
-  deserted_at_ = now + options_.return_limit;
+  const TimePoint deserted_at = now + options_.return_limit;
+  deserted_at_ = count(Phase::away) > 0 ? std::max(deserted_at_, deserted_at) : deserted_at;
   ++epoch_;
 }
 
@@ -90,6 +91,9 @@ bool Coordinator::away(WorkerIndex worker, uint64_t incarnation, const std::stri
   member->phase = Phase::away;
   member->heard = now;
   member->cause = cause;
+  for (auto& [other, each] : workers_) {
+    if (each.phase == Phase::away) each.heard = now;  // another ps may be lost now: all have time again
+  }
   last_loss_ = fmt::format("worker {} ({}) did not come back: {}", worker, member->name, cause);
   deserted_at_ = now + options_.away_limit;
   ++epoch_;

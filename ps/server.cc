@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 
 #include "base/status.h"
@@ -46,7 +47,7 @@ void limit_strangers(grpc::ServerBuilder& builder, Duration silence_limit) {
   constexpr int kIdleMs = 2000;  // counts from the end of the handshake
   // A host that is gone without a word would keep its connection, and the thread of its heartbeat, for two hours.
   constexpr int kKeepaliveMs = 5000;
-  const auto silent_ms = static_cast<int>(silence_limit / std::chrono::milliseconds(1));
+  const auto silent_ms = static_cast<int>(std::min<int64_t>(silence_limit / std::chrono::milliseconds(1), INT_MAX));
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);

@@ -185,6 +185,7 @@ void Shard::cut_off(WorkerIndex worker, uint64_t incarnation) {
 void Shard::serve_no_more() {
   on_owner([this] {
     admitted_.clear();
+    primary_key_.clear();
     drop_all_greeted();
     return true;
   }).IgnoreError();

@@ -182,7 +182,7 @@ absl::Status Client::Impl::join_all(TimePoint deadline) {
   std::optional<ps::proto::BeganFrom> began_from;  // the first task decides for all
   for (uint32_t i = 0; i < controls_.size(); ++i) {
     ps::proto::JoinRequest request = join_request(static_cast<uint32_t>(next_link));
-    request.set_process(processes_[i]);
+    if (rejoining_) request.set_process(processes_[i]);  // who begins looks once, and again when it is started again
     if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
     const absl::StatusOr<ps::proto::JoinReply> reply = controls_[i]->join(request, deadline);
     if (!reply.ok()) return reply.status();
@@ -190,10 +190,9 @@ absl::Status Client::Impl::join_all(TimePoint deadline) {
     began_from_nothing_ = !began_from->has_global_step();
     if (i == 0) {
       chief_ = reply->chief();
-      told_base_ = joined_base_ = reply->base_step();
+      told_base_ = joined_base_ = base_step_ = reply->base_step();
     }
     watch(i);
-    base_step_ = reply->base_step();
     initialised_ = initialised_ && reply->initialised();
     first_step = std::min(first_step, reply->first_step());
     tokens_.push_back(reply->token());

@@ -145,10 +145,11 @@ absl::Status Run::all_epochs() {
   const size_t batches = workload_.batches_per_epoch();
   while (variables_.position() < options_.epochs * batches) {
     if (stop_.load(std::memory_order_relaxed)) return absl::OkStatus();
-    const uint64_t position = variables_.position();
-    workload_.seek(position);
+    workload_.seek(variables_.position());
     GRADRAIL_RETURN_IF_ERROR(step());
-    report(static_cast<uint32_t>(position / batches) + 1, position % batches + 1);
+    // Not simply the next one: where a ps was lost, or the others went on without us, we are elsewhere by now.
+    const uint64_t made = variables_.position();
+    if (made > 0) report(static_cast<uint32_t>((made - 1) / batches) + 1, (made - 1) % batches + 1);
   }
   return absl::OkStatus();
 }

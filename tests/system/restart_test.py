@@ -110,7 +110,7 @@ class Restarted(cluster.ClusterTest):
         ps.code()
         ps = self.start_ps(0)
         self.assert_came_back(workers)
-        workers[0].wait_for(r"no checkpoint: the chief's copy of the parameters is taken")
+        workers[0].wait_for(r"restored no checkpoint .*: the chief's copy of the parameters is taken")
         self.assert_goes_on(workers[0])
         self.assertGreater(position(workers[0]), reached)
         for task in (*workers, ps):

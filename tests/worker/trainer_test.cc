@@ -71,7 +71,7 @@ TEST(Trainer, LearnsTheLineAndSpeaksLikeTheTutorials) {
   EXPECT_THAT(outcome.lines, Contains(StartsWith("Final Cost: 0.0")));
   EXPECT_THAT(outcome.lines, Contains(std::string("Global-Step: 200")));
   EXPECT_THAT(outcome.lines, Contains(StartsWith("Exchange: 200 exchanges,")));
-  EXPECT_THAT(outcome.lines, Contains(std::string("Staleness: mean 0.00, max 0 updates")));
+  EXPECT_THAT(outcome.lines, Contains(std::string("Staleness: mean 0.00, max 0 updates (0: 200)")));
   EXPECT_THAT(outcome.lines, Contains(AllOf(StartsWith("Path: shard 0 at "), HasSubstr("shm"))));
   EXPECT_THAT(outcome.lines, Contains(MatchesRegex("Parameter-Hash: [0-9a-f]+")));
   EXPECT_EQ(outcome.progress_count, 200u);
