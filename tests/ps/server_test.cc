@@ -63,6 +63,18 @@ class Caller {
     set_deadline(context, 20s);
     return stub_->Heartbeat(&context)->Finish();
   }
+  /// On one ping. Nobody keeps house here who would take the end of the stream for a loss.
+  proto::Notice notice(const proto::Member& member) {
+    grpc::ClientContext context;
+    set_deadline(context, 20s);
+    const auto stream = stub_->Heartbeat(&context);
+    proto::Ping ping;
+    *ping.mutable_member() = member;
+    proto::Notice notice;
+    EXPECT_TRUE(stream->Write(ping) && stream->Read(&notice));
+    context.TryCancel();
+    return notice;
+  }
   grpc::Status join(const proto::JoinRequest& request, proto::JoinReply& reply) {
     return call(&proto::Control::Stub::Join, request, reply);
   }
@@ -304,6 +316,31 @@ TEST(Server, WhereNobodyIsLeftOtherServersMayBeginAnew) {
   ASSERT_TRUE(caller.call(&proto::Control::Stub::Leave, leave, left).ok());
   const grpc::Status joined = caller.join(second);
   EXPECT_TRUE(joined.ok()) << joined.error_message();
+}
+
+/// A worker that is started while a ps is down may be there before those who know where the run began.
+TEST(Server, ANewcomerIsToldWhereTheRunBegan) {
+  const TemporaryFolder folder;
+  write_sets(folder, {200});
+  Server::Options options = local();
+  options.checkpoint_dir = folder.path();
+  const auto server = Server::start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::JoinRequest newcomer = good_join();
+  newcomer.mutable_training()->set_mode("sync");
+  newcomer.mutable_training()->set_worker_count(2);
+  proto::JoinRequest comes_back = newcomer;
+  comes_back.mutable_member()->set_task_index(1);
+  comes_back.set_left_group(5);
+  comes_back.set_run_base(50);
+  proto::JoinReply first, second;
+  ASSERT_TRUE(caller.join(newcomer, first).ok());
+  EXPECT_EQ(first.base_step(), 200);
+  EXPECT_EQ(caller.notice(newcomer.member()).run_base(), 200);
+  ASSERT_TRUE(caller.join(comes_back, second).ok());
+  EXPECT_EQ(second.base_step(), 50);
+  EXPECT_EQ(caller.notice(newcomer.member()).run_base(), 50);
 }
 
 TEST(Server, WhoHasFoundAnotherProcessHereLooksAgain) {

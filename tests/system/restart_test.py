@@ -154,6 +154,24 @@ class Restarted(cluster.ClusterTest):
         for task in (*workers, ps):
             self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
 
+    def test_somebody_new_who_is_there_first_takes_the_place_of_the_others(self):
+        (ps,), workers = self.start("--mode", "sync")
+        self.wait_for_a_checkpoint()
+        for worker in workers:
+            worker.signal(signal.SIGSTOP)
+        ps.signal(signal.SIGKILL)
+        ps.code()
+        again = self.start_ps(0)
+        new = self.start_worker(5)
+        again.wait_for("restored global step", cluster.START)
+        for worker in workers:
+            worker.signal(signal.SIGCONT)
+        self.assert_came_back(workers)
+        for task in (*workers, new, again):
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+        for worker in (*workers, new):
+            worker.wait_for(f"^Global-Step: {self.EPOCHS * 11}$")
+
     def test_one_that_comes_back_without_its_folder_is_told_of(self):
         (ps,), workers = self.start("--mode", "sync")
         self.wait_for_a_checkpoint()
