@@ -47,15 +47,22 @@ struct Pem {
   std::string certificate, key, authority;
 };
 
-/// gRPC would only say that it cannot listen.
+std::unique_ptr<BIO, int (*)(BIO*)> memory(const std::string& text) {
+  return {BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), BIO_free};
+}
+
+using Certificate = std::unique_ptr<X509, void (*)(X509*)>;
+
+/// The first one of a file. gRPC would only say that it cannot listen, or finds no address to connect to.
+absl::StatusOr<Certificate> read_certificate(const std::string& pem, std::string_view flag, const std::string& path) {
+  Certificate certificate(PEM_read_bio_X509(memory(pem).get(), nullptr, nullptr, nullptr), X509_free);
+  if (certificate == nullptr) return absl::InvalidArgumentError(fmt::format("{} {}: holds no certificate", flag, path));
+  return certificate;
+}
+
 absl::Status check_pair(const Security& security, const Pem& pem) {
-  const auto memory = [](const std::string& text) {
-    return std::unique_ptr<BIO, int (*)(BIO*)>(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), BIO_free);
-  };
-  const std::unique_ptr<X509, void (*)(X509*)> certificate(
-      PEM_read_bio_X509(memory(pem.certificate).get(), nullptr, nullptr, nullptr), X509_free);
-  if (certificate == nullptr)
-    return absl::InvalidArgumentError(fmt::format("--cert-file {}: holds no certificate", security.cert_file));
+  const absl::StatusOr<Certificate> certificate = read_certificate(pem.certificate, "--cert-file", security.cert_file);
+  if (!certificate.ok()) return certificate.status();
   const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
       PEM_read_bio_PrivateKey(
           memory(pem.key).get(), nullptr, [](char*, int, int, void*) { return 0; }, nullptr),
@@ -64,7 +71,7 @@ absl::Status check_pair(const Security& security, const Pem& pem) {
     return absl::InvalidArgumentError(
         fmt::format("--key-file {}: holds no private key that can be read without a password", security.key_file));
   }
-  if (X509_check_private_key(certificate.get(), key.get()) != 1) {
+  if (X509_check_private_key(certificate->get(), key.get()) != 1) {
     return absl::InvalidArgumentError(
         fmt::format("--key-file {}: is not the key of --cert-file {}", security.key_file, security.cert_file));
   }
@@ -88,10 +95,8 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
       return absl::InvalidArgumentError(fmt::format("{} {}: is no PEM file", part.flag, part.path));
     part.text = *std::move(text);
   }
-  if (!pem.authority.empty() && pem.authority.find("-----BEGIN CERTIFICATE") == std::string::npos &&
-      pem.authority.find("-----BEGIN TRUSTED CERTIFICATE") == std::string::npos)
-    return absl::InvalidArgumentError(
-        fmt::format("--trusted-ca-file {}: holds no certificate", security.trusted_ca_file));
+  if (!pem.authority.empty())
+    GRADRAIL_RETURN_IF_ERROR(read_certificate(pem.authority, "--trusted-ca-file", security.trusted_ca_file).status());
   if (!pem.certificate.empty()) GRADRAIL_RETURN_IF_ERROR(check_pair(security, pem));
   return pem;
 }

@@ -39,6 +39,13 @@ class Restarted(cluster.ClusterTest):
         """Of all ps tasks."""
         cluster.wait_until(lambda: len(list(self.saved.glob("*.ckpt"))) >= ps, cluster.START, lambda: "no checkpoint")
 
+    def assert_stop(self, workers, *servers):
+        """Told to, all end well."""
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        for task in (*workers, *servers):
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+
     def assert_came_back(self, workers):
         for worker in workers:
             worker.wait_for(r"parameter server \d \(.*\) was lost: .*; waiting up to 60 s for it to come back", NOTICED)
@@ -149,10 +156,7 @@ class Restarted(cluster.ClusterTest):
             ps.signal(signal.SIGCONT)
             for worker in workers:
                 self.assert_goes_on(worker)
-        for worker in workers:
-            worker.signal(signal.SIGTERM)
-        for task in (*workers, ps):
-            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_stop(workers, ps)
 
     def test_somebody_new_who_is_there_first_takes_the_place_of_the_others(self):
         (ps,), workers = self.start("--mode", "sync")
@@ -182,10 +186,7 @@ class Restarted(cluster.ClusterTest):
         again = self.start_ps(0)
         for worker in workers:
             worker.wait_for("no checkpoints are saved any more", NOTICED + cluster.START)
-        for worker in workers:
-            worker.signal(signal.SIGTERM)
-        for task in (*workers, again):
-            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_stop(workers, again)
 
     def test_one_that_is_told_to_end_makes_no_more_steps(self):
         (ps,), workers = self.start("--mode", "sync")
@@ -197,9 +198,7 @@ class Restarted(cluster.ClusterTest):
         for worker in workers:
             was = worker.wait_for(r"are back: global step \d+ where it was (\d+);", cluster.START)
             self.assertLessEqual(int(was.group(1)), made, worker.transcript())
-            worker.signal(signal.SIGTERM)
-        for task in (*workers, again):
-            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_stop(workers, again)
 
     def test_one_that_stays_away_is_named_in_the_end(self):
         (ps,), workers = self.start("--rejoin_secs", 2, saves=False)
