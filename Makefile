@@ -15,7 +15,7 @@ help:
 	@echo 'make test      the whole suite, then the tests that skipped and why'
 	@echo 'make test-rdma suites over soft-RoCE in virtual machines, no RDMA hardware (ARGS= flags, such as --list)'
 	@echo 'make bench     one gradient exchange beside its peers, in one run (ARGS= flags of gradrail bench peers)'
-	@echo 'make check     format, include order, file sizes; clang-tidy on what changed since BASE='
+	@echo 'make check     style (format, includes, sizes, headers, vocabulary, documents), clang-tidy on changes since BASE='
 	@echo 'make asan      the whole suite under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan      the whole suite under the thread sanitizer'
 	@echo 'make format    clang-format on every tracked C++ file'
@@ -26,13 +26,13 @@ demo:
 	@tools/setup --for demo
 	cmake --preset release
 	cmake --build --preset release --target gradrail
-	build/release/tools/gradrail train --model mlp --ps 1 --workers 3 $(ARGS)
+	build/release/bin/gradrail train --model mlp --ps 1 --workers 3 $(ARGS)
 
 test:
 	@tools/setup --for test
 	cmake --preset release
 	cmake --build --preset release
-	@tools/run_tests release $(ARGS)
+	@tools/dev/run_tests release $(ARGS)
 
 # Looking at the list needs no build.
 test-rdma:
@@ -47,28 +47,28 @@ asan:
 	@tools/setup --for test
 	cmake --preset asan
 	cmake --build --preset asan
-	@tools/run_tests asan $(ARGS)
+	@tools/dev/run_tests asan $(ARGS)
 
 tsan:
 	@tools/setup --for test
 	$(FIXED_ADDRESSES) cmake --preset tsan
 	$(FIXED_ADDRESSES) cmake --build --preset tsan
-	@$(FIXED_ADDRESSES) tools/run_tests tsan $(ARGS)
+	@$(FIXED_ADDRESSES) tools/dev/run_tests tsan $(ARGS)
 
 bench:
 	@tools/setup --for bench
 	cmake --preset release
 	cmake --build --preset release
-	build/release/tools/gradrail bench peers $(ARGS)
+	build/release/bin/gradrail bench peers $(ARGS)
 
 # clang-tidy reads the generated headers, hence the build.
 check:
 	@tools/setup --for check
-	@tools/check_self_test
-	@tools/check style
+	@tools/dev/check_self_test
+	@tools/dev/check style
 	cmake --preset release
 	cmake --build --preset release
-	@BASE=$(BASE) tools/check tidy build/release
+	@BASE=$(BASE) tools/dev/check tidy build/release
 
 format:
 	@tools/setup --for check
@@ -78,7 +78,7 @@ install:
 	@tools/setup --for demo
 	cmake --preset release
 	cmake --build --preset release --target gradrail
-	cmake --install build/release --prefix $(PREFIX)
+	cmake --install build/release --prefix $(PREFIX) --strip
 
 clean:
 	rm -rf build/release build/dev build/asan build/tsan build/bare

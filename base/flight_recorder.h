@@ -8,7 +8,7 @@
 
 namespace gradrail {
 
-/// One moment in the life of a bucket within an exchange.
+/// One event of a bucket within an exchange.
 struct Mark {
   enum class Kind : uint8_t {
     begun,     ///< worker: the exchange as a whole
@@ -19,7 +19,7 @@ struct Mark {
     done,      ///< worker: all fresh parameters are where the trainer reads them; the exchange as a whole
     noticed,   ///< shard: the notice of its header came out of the transport
     taken,     ///< shard: its turn has come
-    applying,  ///< shard: everybody it waits for is there
+    applying,  ///< shard: every expected gradient has arrived
     applied,   ///< shard
   };
   int64_t at_ns = 0;  ///< of Clock: the same for all processes of a host, since it started

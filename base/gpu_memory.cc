@@ -4,7 +4,7 @@
 
 namespace gradrail {
 
-const char* name_of(GpuDirect way) { return way == GpuDirect::dma_buf ? "dmabuf" : "peermem"; }
+const char* name_of(NicGpuTransfer way) { return way == NicGpuTransfer::dma_buf ? "dmabuf" : "peermem"; }
 
 Descriptor::~Descriptor() {
   if (fd_ >= 0) close(fd_);

@@ -9,13 +9,13 @@
 namespace gradrail {
 
 /// How the driver of a network device comes to the memory of a GPU.
-enum class GpuDirect : uint8_t {
+enum class NicGpuTransfer : uint8_t {
   dma_buf,      ///< a descriptor that the GPU's driver exports and the network device's imports
   peer_memory,  ///< by its address, which a kernel module (nvidia-peermem) explains to RDMA drivers
 };
 
 /// "dmabuf" or "peermem": what --gpu-direct calls it.
-const char* name_of(GpuDirect way);
+const char* name_of(NicGpuTransfer way);
 
 /// An open file descriptor, closed with the object.
 class Descriptor {
@@ -42,7 +42,7 @@ struct DmaBuf {
   size_t bytes = 0;  ///< of the whole pages
 };
 
-/// What a transport asks of memory that lies on a GPU: an interface, since transports know nothing of gpu/.
+/// Operations that a transport needs on memory of a GPU. It is an interface, because transports do not depend on gpu/.
 /// Threads  Owner of the memory's device.
 class GpuMemorySource {
  public:
@@ -50,18 +50,18 @@ class GpuMemorySource {
   GpuMemorySource(const GpuMemorySource&) = delete;
   GpuMemorySource& operator=(const GpuMemorySource&) = delete;
 
-  int ordinal() const { return ordinal_; }  ///< as the driver counts in this process
-  GpuDirect way() const { return way_; }    ///< the one that transports shall use and no other
+  int ordinal() const { return ordinal_; }     ///< as the driver counts in this process
+  NicGpuTransfer way() const { return way_; }  ///< the one that transports shall use and no other
 
   /// For way() dma_buf: anew for each registration.
   virtual absl::StatusOr<DmaBuf> export_dma_buf(const void* data, size_t bytes) const = 0;
 
  protected:
-  GpuMemorySource(int ordinal, GpuDirect way) : ordinal_(ordinal), way_(way) {}
+  GpuMemorySource(int ordinal, NicGpuTransfer way) : ordinal_(ordinal), way_(way) {}
 
  private:
   const int ordinal_;
-  const GpuDirect way_;
+  const NicGpuTransfer way_;
 };
 
 }  // namespace gradrail

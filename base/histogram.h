@@ -3,11 +3,13 @@
 #include <array>
 #include <cstdint>
 
+#include "base/export.h"
+
 namespace gradrail {
 
 /// Latencies in nanoseconds, counted in log-linear cells (16 a power of two: within 6.25 %), without allocation.
 /// Threads  One owner; merge() joins the histograms of several.
-class Histogram {
+class GRADRAIL_EXPORT Histogram {
  public:
   void record(int64_t value_ns);
   void merge(const Histogram& other);

@@ -6,9 +6,8 @@
 
 namespace gradrail {
 
-/// Bits that nobody can guess and nobody else has: for tokens, incarnations and identities. For what must be the same
-/// in every run there is base/random.h. The process ends when the kernel has none: going on with guessable ones would
-/// be worse.
+/// Unpredictable bits for tokens, incarnations and identities. For values that are the same in every run use
+/// base/random.h. The process stops when the kernel has no random bits, because predictable tokens would be unsafe.
 /// Threads  Any.
 std::string random_bytes(size_t count);
 uint64_t random_bits();

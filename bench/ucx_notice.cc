@@ -25,7 +25,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "bench/harness.h"
+#include "bench/driver/harness.h"
 
 namespace gradrail::bench {
 namespace {
@@ -35,7 +35,7 @@ constexpr size_t kMaxBytes = 4 << 20;
 constexpr size_t kDoorbells = 64;
 constexpr unsigned kNoticeId = 1;
 
-void must(ucs_status_t status, const char* what) {
+void check_ok(ucs_status_t status, const char* what) {
   if (status == UCS_OK) return;
   std::fprintf(stderr, "ucx_notice: %s: %s\n", what, ucs_status_string(status));
   std::exit(1);
@@ -56,7 +56,7 @@ std::string receive_all(int fd) {
   return text;
 }
 
-/// Written by the peer, or by whoever receives for it.
+/// Written by the peer, or by the thread that receives for it.
 struct alignas(64) Arena {
   std::byte source[kMaxBytes];
   std::byte target[kMaxBytes];
@@ -88,7 +88,7 @@ class End {
       const ucp_request_param_t plain{};
       wait_for(ucp_ep_flush_nbx(endpoint_, &plain));
     } else {
-      must(ucp_worker_fence(worker_), "fence");
+      check_ok(ucp_worker_fence(worker_), "fence");
     }
     way == 'a' ? ring(turn) : wait_for(post_message(turn, nullptr, 0));
   }
@@ -111,41 +111,41 @@ class End {
   }
 
  private:
-  /// Two spinning processes and a busy machine: whoever finds nothing to do lets the other run.
+  /// Two spinning processes and a busy machine: a process without work lets the other run.
   void turn_over() {
     if (ucp_worker_progress(worker_) == 0) sched_yield();
   }
 
   void open() {
     ucp_config_t* config = nullptr;
-    must(ucp_config_read(nullptr, nullptr, &config), "read configuration");
+    check_ok(ucp_config_read(nullptr, nullptr, &config), "read configuration");
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES;
     params.features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP;
-    must(ucp_init(&params, config, &context_), "init");
+    check_ok(ucp_init(&params, config, &context_), "init");
     ucp_config_release(config);
     ucp_worker_params_t worker{};
     worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     worker.thread_mode = UCS_THREAD_MODE_SINGLE;
-    must(ucp_worker_create(context_, &worker, &worker_), "worker");
+    check_ok(ucp_worker_create(context_, &worker, &worker_), "worker");
     ucp_am_handler_param_t handler{};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
     handler.id = kNoticeId;
     handler.cb = on_message;
     handler.arg = this;
-    must(ucp_worker_set_am_recv_handler(worker_, &handler), "handler");
+    check_ok(ucp_worker_set_am_recv_handler(worker_, &handler), "handler");
     arena_ = new Arena{};
     ucp_mem_map_params_t map{};
     map.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
     map.address = arena_;
     map.length = sizeof(Arena);
-    must(ucp_mem_map(context_, &map, &memory_), "map");
+    check_ok(ucp_mem_map(context_, &map, &memory_), "map");
   }
 
   std::string address() {
     ucp_address_t* address = nullptr;
     size_t bytes = 0;
-    must(ucp_worker_get_address(worker_, &address, &bytes), "address");
+    check_ok(ucp_worker_get_address(worker_, &address, &bytes), "address");
     return {reinterpret_cast<const char*>(address), bytes};
   }
 
@@ -154,18 +154,18 @@ class End {
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
     params.address = reinterpret_cast<const ucp_address_t*>(peer.data());
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    must(ucp_ep_create(worker_, &params, &endpoint_), "endpoint");
+    check_ok(ucp_ep_create(worker_, &params, &endpoint_), "endpoint");
   }
 
   void exchange_keys() {
     void* packed = nullptr;
     size_t bytes = 0;
-    must(ucp_rkey_pack(context_, memory_, &packed, &bytes), "pack key");
+    check_ok(ucp_rkey_pack(context_, memory_, &packed, &bytes), "pack key");
     const auto own = reinterpret_cast<uint64_t>(arena_);
     send_all(fd_, std::string(reinterpret_cast<const char*>(&own), sizeof(own)));
     send_all(fd_, std::string(static_cast<const char*>(packed), bytes));
     std::memcpy(&remote_, receive_all(fd_).data(), sizeof(remote_));
-    must(ucp_ep_rkey_unpack(endpoint_, receive_all(fd_).data(), &key_), "unpack key");
+    check_ok(ucp_ep_rkey_unpack(endpoint_, receive_all(fd_).data(), &key_), "unpack key");
   }
 
   ucp_request_param_t with_memory() const {
@@ -190,14 +190,14 @@ class End {
   }
 
   void release(ucs_status_ptr_t request) {
-    if (UCS_PTR_IS_ERR(request)) must(UCS_PTR_STATUS(request), "post");
+    if (UCS_PTR_IS_ERR(request)) check_ok(UCS_PTR_STATUS(request), "post");
     if (request != nullptr) ucp_request_free(request);
   }
 
   void wait_for(ucs_status_ptr_t request) {
     if (UCS_PTR_IS_PTR(request)) {
       while (ucp_request_check_status(request) == UCS_INPROGRESS) turn_over();
-      must(ucp_request_check_status(request), "operation");
+      check_ok(ucp_request_check_status(request), "operation");
     }
     release(request);
   }
@@ -215,13 +215,13 @@ class End {
     receive.op_attr_mask |= UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     receive.user_data = self;
     receive.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user_data) {
-      must(status, "rendezvous");
+      check_ok(status, "rendezvous");
       auto* const end = static_cast<End*>(user_data);
       end->noticed_ = end->arriving_;
       ucp_request_free(request);
     };
     const ucs_status_ptr_t request = ucp_am_recv_data_nbx(self->worker_, data, self->arena_->target, bytes, &receive);
-    if (UCS_PTR_IS_ERR(request)) must(UCS_PTR_STATUS(request), "receive");
+    if (UCS_PTR_IS_ERR(request)) check_ok(UCS_PTR_STATUS(request), "receive");
     if (request == nullptr) self->noticed_ = self->arriving_;
     return UCS_INPROGRESS;
   }

@@ -10,14 +10,16 @@
 #include <climits>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "ps/checkpoint_folder.h"
-#include "ps/cluster_spec.h"
-#include "ps/control_call.h"
-#include "ps/control_guard.h"
-#include "ps/control_service.h"
+#include "ps/checkpoint/folder.h"
+#include "ps/control/control_guard.h"
+#include "ps/control/control_plane.h"
+#include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/control_call.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
@@ -26,7 +28,7 @@ namespace {
 constexpr auto kReportEvery = std::chrono::seconds(10);
 constexpr auto kHousekeepEvery = std::chrono::milliseconds(200);
 
-/// gRPC keeps the reason to itself: the same is tried by hand.
+/// gRPC does not report the reason: a bind of our own finds it.
 std::string why_not_bound(const HostPort& address) {
   const addrinfo hints{.ai_flags = AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
@@ -41,20 +43,21 @@ std::string why_not_bound(const HostPort& address) {
   return "the address is not one of this host (is --task_index right? if so, name a local address with --bind)";
 }
 
-/// A connection that makes no call it may make costs little, and goes after 5 s. (A worker always has one under way.)
-void limit_strangers(grpc::ServerBuilder& builder, Duration silence_limit) {
+/// An unauthenticated connection is limited to 5 s and a small window. A worker always has a call under way: its
+/// heartbeat.
+void limit_unauthenticated(grpc::ServerBuilder& builder, Duration heartbeat_timeout) {
   constexpr int kHandshakeMs = 3000;
   constexpr int kIdleMs = 2000;  // counts from the end of the handshake
-  // A host that is gone without a word would keep its connection, and the thread of its heartbeat, for two hours.
+  // Without keepalive a crashed host keeps its connection, and the thread of its heartbeat, for two hours.
   constexpr int kKeepaliveMs = 5000;
-  const auto silent_ms = static_cast<int>(std::min<int64_t>(silence_limit / std::chrono::milliseconds(1), INT_MAX));
+  const auto silent_ms = static_cast<int>(std::min<int64_t>(heartbeat_timeout / std::chrono::milliseconds(1), INT_MAX));
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(kKeepaliveMs, silent_ms));
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else it asks for more to be under way than is ever read
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else gRPC enlarges the window beyond what is ever read
 }
 
 }  // namespace
@@ -64,85 +67,102 @@ class Server::Impl {
   static absl::StatusOr<std::unique_ptr<Impl>> start(const Options& options);
   ~Impl();
 
+  uint64_t dumps_asked() const {
+    return control->stats.dumps_asked() + (dump_signals == nullptr ? 0 : dump_signals->load(std::memory_order_relaxed));
+  }
+
   std::vector<std::unique_ptr<Shard>> shards;
-  std::unique_ptr<ControlService> service;
-  std::unique_ptr<ControlGuard> guard;
+  std::unique_ptr<ControlPlane> control;
+  std::unique_ptr<grpc::Service> guard;
   std::unique_ptr<grpc::Server> grpc_server;
   int port = 0;
   std::function<void(const std::vector<Mark>&)> dump;
   const std::atomic<uint32_t>* dump_signals = nullptr;
 
-  uint64_t dumps_asked() const {
-    return service->dumps_asked() + (dump_signals == nullptr ? 0 : dump_signals->load(std::memory_order_relaxed));
-  }
+ private:
+  absl::Status start_shards(const Options& options);
+  Shard::Options shard_options(const Options& options, uint32_t index, StoreMaker make_store);
+  absl::Status listen(const Options& options, const std::shared_ptr<grpc::ServerCredentials>& credentials);
 };
 
 Server::Impl::~Impl() {
   if (grpc_server != nullptr) grpc_server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
   grpc_server.reset();
-  if (service != nullptr) service->stop_mirroring();
-  shards.clear();  // before the service their losses are reported to
+  if (control != nullptr) control->replication.stop();
+  shards.clear();  // before the control plane, which they report losses to
 }
 
 absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options& options) {
-  auto impl = std::make_unique<Impl>();
-  const std::string& listen_address = options.listen_address;
-  impl->dump = options.dump;
-  impl->dump_signals = options.dump_signals;
-  GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, listen_address));
+  GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.listen_address));
   const auto credentials = server_credentials(options.security);
   if (!credentials.ok()) return credentials.status();
   absl::StatusOr<std::string> checkpoint_folder = std::string();
-  // Whether checkpoints can be written must be known before hours of training, not after.
+  // A folder without write permission must be found before hours of training, not after them.
   if (!options.checkpoint_dir.empty()) checkpoint_folder = prepare_checkpoint_folder(options.checkpoint_dir);
   if (!checkpoint_folder.ok()) return checkpoint_folder.status();
+  auto impl = std::make_unique<Impl>();
+  impl->dump = options.dump;
+  impl->dump_signals = options.dump_signals;
+  impl->control = std::make_unique<ControlPlane>(options, *std::move(checkpoint_folder), impl->shards);
+  GRADRAIL_RETURN_IF_ERROR(impl->start_shards(options));
+  impl->guard = make_control_guard(*impl->control, options.security.secret);
+  GRADRAIL_RETURN_IF_ERROR(impl->control->replication.start());
+  GRADRAIL_RETURN_IF_ERROR(impl->listen(options, *credentials));
+  return impl;
+}
+
+absl::Status Server::Impl::start_shards(const Options& options) {
   const absl::StatusOr<StoreMaker> make_store = store_maker(options.device);
   if (!make_store.ok()) return make_store.status();
   if (options.ablation.no_optimizer && options.device != "host")
     return absl::FailedPreconditionError("without the optimizer: parameters in host memory only");
-  const absl::StatusOr<HostPort> bind = parse_host_port(listen_address);
-  impl->service = std::make_unique<ControlService>(options, *std::move(checkpoint_folder), impl->shards);
   for (uint32_t i = 0; i < options.shard_count; ++i) {
-    absl::StatusOr<std::unique_ptr<Shard>> shard = Shard::start(
-        {.name = fmt::format("shard {}", i),
-         .transports = options.transports,
-         .bind_host = bind.ok() ? bind->host : options.advertised_host,
-         .open = {.bind_host = bind.ok() ? bind->host : options.advertised_host,
-                  .rdma_only = options.rdma_only,
-                  .ofi_provider = options.ofi_provider},
-         .wait = options.wait,
-         .on_thread_start =
-             [bind = options.on_shard_thread, i] {
-               if (bind) bind(i);
-             },
-         .place_memory =
-             [place = options.place_memory, i](const MemorySpan& memory) {
-               if (place) place(i, memory);
-             },
-         .on_lost = [service = impl->service.get()](
-                        WorkerIndex worker, uint64_t incarnation,
-                        const std::string& cause) { service->report_loss(worker, incarnation, cause); },
-         .on_failed = [service = impl->service.get()](const std::string& cause) { service->report_failure(cause); },
-         .on_replica = [service = impl->service.get()](const std::string& cause) { service->report_replica(cause); },
-         .make_store = *make_store,
-         .marks = options.marks,
-         .ablation = options.ablation});
+    absl::StatusOr<std::unique_ptr<Shard>> shard = Shard::start(shard_options(options, i, *make_store));
     if (!shard.ok()) return shard.status();
-    impl->shards.push_back(*std::move(shard));
+    shards.push_back(*std::move(shard));
   }
-  impl->guard = std::make_unique<ControlGuard>(*impl->service, options.security.secret);
-  GRADRAIL_RETURN_IF_ERROR(impl->service->start_mirroring());
+  GRADRAIL_CHECK(shards.size() == options.shard_count);
+  return absl::OkStatus();
+}
+
+Shard::Options Server::Impl::shard_options(const Options& options, uint32_t index, StoreMaker make_store) {
+  const absl::StatusOr<HostPort> bind = parse_host_port(options.listen_address);
+  const std::string bind_host = bind.ok() ? bind->host : options.advertised_host;
+  ControlPlane* const plane = control.get();  // outlives the shards
+  return {.name = fmt::format("shard {}", index),
+          .transports = options.transports,
+          .bind_host = bind_host,
+          .open = {.bind_host = bind_host, .rdma_only = options.rdma_only, .ofi_provider = options.ofi_provider},
+          .wait = options.wait,
+          .on_thread_start =
+              [start = options.on_shard_thread, index] {
+                if (start) start(index);
+              },
+          .place_memory =
+              [place = options.place_memory, index](const MemorySpan& memory) {
+                if (place) place(index, memory);
+              },
+          .on_lost =
+              [plane](WorkerIndex worker, uint64_t incarnation, const std::string& cause) {
+                plane->context.losses.report({worker, incarnation}, cause);
+              },
+          .on_failed = [plane](const std::string& cause) { plane->context.losses.report_failure(cause); },
+          .on_backup = [plane](const std::string& cause) { plane->replication.report_shard(cause); },
+          .make_store = with_ablation(std::move(make_store), options.ablation),
+          .marks = options.marks};
+}
+
+absl::Status Server::Impl::listen(const Options& options, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second server on the port is not an error
-  limit_strangers(builder, options.silence_limit);
-  builder.AddListeningPort(listen_address, *credentials, &impl->port);
-  builder.RegisterService(impl->guard.get());
-  impl->grpc_server = builder.BuildAndStart();
-  if (impl->grpc_server == nullptr || impl->port == 0) {
-    return absl::FailedPreconditionError(
-        fmt::format("cannot listen on {}: {}", listen_address, bind.ok() ? why_not_bound(*bind) : "not an address"));
-  }
-  return impl;
+  limit_unauthenticated(builder, options.heartbeat_timeout);
+  builder.AddListeningPort(options.listen_address, credentials, &port);
+  builder.RegisterService(guard.get());
+  grpc_server = builder.BuildAndStart();
+  if (grpc_server != nullptr && port != 0) return absl::OkStatus();
+  const absl::StatusOr<HostPort> address = parse_host_port(options.listen_address);
+  return absl::FailedPreconditionError(fmt::format("cannot listen on {}: {}", options.listen_address,
+                                                   address.ok() ? why_not_bound(*address) : "not an address"));
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -156,46 +176,55 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(const Options& options) {
 
 uint16_t Server::port() const { return static_cast<uint16_t>(impl_->port); }
 
-absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration farewell) {
+absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace_period) {
+  HeartbeatHandler& heartbeat = impl_->control->heartbeat;
   TimePoint report_at = Clock::now() + kReportEvery;
   TimePoint ends_at = TimePoint::max();
   uint64_t dumped = 0;
-  while (!impl_->service->finished()) {
+  while (!heartbeat.finished()) {
     if (stop.load()) {
-      ends_at = std::min(ends_at, Clock::now() + farewell);
-      if (Clock::now() >= ends_at || !impl_->service->has_workers()) {
-        for (const auto& shard : impl_->shards) shard->serve_no_more();  // else steps would be made that are lost
+      ends_at = std::min(ends_at, Clock::now() + grace_period);
+      if (Clock::now() >= ends_at || !heartbeat.has_workers()) {
+        for (const auto& shard : impl_->shards) shard->stop_serving();  // a step applied now would be lost
         break;
       }
     }
-    impl_->service->housekeep(kHousekeepEvery);
+    heartbeat.housekeep(kHousekeepEvery);
     if (const uint64_t asked = impl_->dumps_asked(); asked != dumped) {
       dumped = asked;
       if (impl_->dump) impl_->dump(marks());
     }
     if (Clock::now() < report_at) continue;
     report_at += kReportEvery;
-    const std::vector<std::string> missing = impl_->service->never_joined();
+    const std::vector<std::string> missing = heartbeat.never_joined();
     if (!missing.empty()) spdlog::warn("waiting for {}", fmt::join(missing, ", "));
   }
-  if (impl_->service->finished()) impl_->service->end_mirroring();
-  const std::string aborted = impl_->service->aborted();
-  if (impl_->service->misconfigured()) return absl::FailedPreconditionError(aborted);
+  if (heartbeat.finished()) impl_->control->replication.end();
+  const std::string aborted = impl_->control->context.state.aborted();
+  if (impl_->control->replication.is_misconfigured()) return absl::FailedPreconditionError(aborted);
   return aborted.empty() ? absl::OkStatus() : absl::AbortedError(aborted);
 }
 
+void Server::wake() { impl_->control->context.losses.wake(); }
+
 std::vector<std::string> Server::summary() {
-  const absl::StatusOr<proto::StatsReply> stats = impl_->service->gather_stats();
-  if (!stats.ok()) return {std::string(stats.status().message())};
-  std::vector<std::string> lines = {fmt::format("global step {}, {} bucket updates, {} shards", stats->global_step(),
-                                                stats->updates(), impl_->shards.size())};
-  for (const proto::StatsReply::Path& path : stats->paths()) {
+  proto::StatsReply stats;
+  if (const absl::Status gathered = impl_->control->stats.gather(stats); !gathered.ok()) {
+    return {std::string(gathered.message())};
+  }
+  std::vector<std::string> lines = {fmt::format("global step {}, {} bucket updates, {} shards", stats.global_step(),
+                                                stats.updates(), impl_->shards.size())};
+  for (const proto::StatsReply::Path& path : stats.paths()) {
     lines.push_back(fmt::format("path {}: {} bytes in, {} bytes out", path.path(), path.bytes_in(), path.bytes_out()));
   }
   return lines;
 }
 
-absl::StatusOr<proto::StatsReply> Server::stats() { return impl_->service->gather_stats(); }
+absl::StatusOr<proto::StatsReply> Server::stats() {
+  proto::StatsReply stats;
+  GRADRAIL_RETURN_IF_ERROR(impl_->control->stats.gather(stats));
+  return stats;
+}
 
 std::vector<Mark> Server::marks() {
   std::vector<Mark> all;

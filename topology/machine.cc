@@ -15,7 +15,7 @@ std::vector<int> bridges_above(const Machine& machine, int bridge) {
   return chain;
 }
 
-/// What the common part of two chains of bridges makes of a path; nullopt when they have none.
+/// The path class from the common part of two chains of bridges; nullopt when there is none.
 std::optional<PathClass> shared_bridges(const Machine& machine, const PciPlace& a, const PciPlace& b) {
   const std::vector<int> above_a = bridges_above(machine, a.bridge);
   const std::vector<int> above_b = bridges_above(machine, b.bridge);

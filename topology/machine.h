@@ -9,15 +9,15 @@
 
 namespace gradrail::topology {
 
-// A machine as the planner sees it: plain values, no hwloc types. Things refer to each other by index into the vectors
-// of Machine, -1 for "none recorded"; indices follow hwloc's logical order, so that neighbours are near each other.
+// A machine as the planner sees it: plain values, no hwloc types. Objects refer to each other by index into the vectors
+// of Machine; -1 means "none recorded". Indices follow hwloc's logical order: adjacent indices are near each other.
 
 struct Package {
   int os_index = -1;
   std::string model;  ///< of the processor; may be empty
 };
 
-/// Memory of one locality. POWER has nodes without cpus (GPU memory): those are listed but nobody's home.
+/// Memory of one locality. POWER has nodes without cpus (GPU memory): they are listed, but no thread is local to them.
 struct NumaNode {
   int os_index = -1;
   int package = -1;
@@ -54,7 +54,7 @@ struct Bridge {
   CpuSet cpus;         ///< of a host bridge: near cpus; empty: not recorded, or the whole machine
 };
 
-/// Where a PCI device sits.
+/// Position of a PCI device.
 struct PciPlace {
   PciAddress address;
   int bridge = -1;     ///< the one right above it
@@ -111,7 +111,7 @@ struct Machine {
   std::vector<std::string> notes;  ///< what discovery could not find out or left out, for people
 };
 
-/// What lies between two PCI devices, nearest first; in brackets the letters of nvidia-smi's matrix.
+/// Connection between two PCI devices, nearest first; the letters of nvidia-smi's matrix are in brackets.
 enum class PathClass {
   same_switch,     ///< one PCI switch, or one bridge (PIX)
   same_root_port,  ///< several switches below one root port (PXB)
@@ -119,7 +119,7 @@ enum class PathClass {
   same_numa_node,  ///< across roots of one NUMA node (NODE)
   same_package,    ///< across NUMA nodes of one package
   across,          ///< across packages (SYS)
-  unknown,         ///< nobody recorded what lies between; never taken for near
+  unknown,         ///< not recorded; never counts as near
 };
 
 const char* to_string(PathClass path);  ///< "same switch", …
@@ -129,7 +129,7 @@ const char* to_string(PortState state);
 /// Computed from the PCI tree alone: the bridge the two have in common, else their NUMA nodes and packages.
 PathClass path_class(const Machine& machine, const PciPlace& a, const PciPlace& b);
 
-/// Of cores and cpus this process may use.
+/// Counts cores and cpus that this process may use.
 int usable_core_count(const Machine& machine);
 
 }  // namespace gradrail::topology

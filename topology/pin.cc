@@ -1,5 +1,7 @@
 #include "topology/pin.h"
 
+#include <sched.h>
+
 #include <hwloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -59,7 +61,7 @@ absl::Status refused(const std::string& what, int error) {
 }
 
 /// The pages that lie wholly inside: advice about half a page is refused.
-void ask_for_huge_pages(void* data, size_t bytes) {
+void request_huge_pages(void* data, size_t bytes) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
@@ -92,7 +94,7 @@ absl::StatusOr<Pinner> Pinner::open() {
         fmt::format("hwloc cannot read this machine: {}: {} (is /sys there?)", call, std::strerror(errno)));
   };
   if (hwloc_topology_init(&impl->topology) != 0) return failed("init");
-  // Caches and the like are nobody's question here, and looking at a core must not move this thread to it.
+  // Caches are not needed here. A look at a core must not move this thread to it.
   hwloc_topology_set_cache_types_filter(impl->topology, HWLOC_TYPE_FILTER_KEEP_NONE);
   hwloc_topology_set_flags(impl->topology,
                            HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED | HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
@@ -155,7 +157,7 @@ absl::Status Pinner::bind_memory(void* data, size_t bytes, int numa_os_index) co
   if (policy != HWLOC_MEMBIND_BIND || hwloc_bitmap_isequal(got.get(), node.get()) == 0) {
     return absl::InvalidArgumentError(fmt::format("{}: the kernel made it {}", what, text(got.get())));
   }
-  ask_for_huge_pages(data, bytes);
+  request_huge_pages(data, bytes);
   return absl::OkStatus();
 }
 
@@ -181,6 +183,16 @@ size_t huge_page_bytes(const void* data) {
     if (huge && std::sscanf(line.c_str(), "%*[^:]: %llu kB", &kib) == 1) kib_sum += kib;
   }
   return kib_sum << 10;
+}
+
+CpuSet usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CpuSet cpus;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) cpus.insert(cpu);
+  return cpus;
 }
 
 }  // namespace gradrail::topology

@@ -16,8 +16,8 @@ namespace gradrail::topology {
 class Pinner {
  public:
   /// Loads hwloc's view of this machine, without devices (about a ms).
-  /// Errors  FAILED_PRECONDITION: hwloc was told of another machine (HWLOC_XMLFILE, HWLOC_SYNTHETIC). INTERNAL: it
-  ///         cannot read this one.
+  /// Errors  FAILED_PRECONDITION: the environment gives hwloc another machine (HWLOC_XMLFILE, HWLOC_SYNTHETIC).
+  ///         INTERNAL: hwloc cannot read this machine.
   static absl::StatusOr<Pinner> open();
 
   Pinner(Pinner&&) noexcept;
@@ -30,10 +30,11 @@ class Pinner {
   ///         system binds no threads.
   absl::Status bind_thread(const CpuSet& cpus) const;
 
-  /// Pages of [data, data + bytes) that nobody has touched yet will lie on this NUMA node (by the system's number),
-  /// elsewhere when it is full; huge pages where the system offers them. Of memory behind a file (SharedMemory) this
-  /// holds for every process that maps it, whoever touches it first. Whole pages: what shares one is bound with it.
-  /// Errors  as above; UNIMPLEMENTED: this kernel binds no memory.
+  /// Binds pages of [data, data + bytes) that were not accessed yet to this NUMA node (by the system's number). When
+  /// the node is full the pages go to another one. Uses huge pages where the system has them. For memory behind a file
+  /// (SharedMemory) the binding holds for every process that maps it, in any order of access. Pages are bound as a
+  /// whole, with all data on them.
+  /// Errors  as above; UNIMPLEMENTED: this kernel does not bind memory.
   absl::Status bind_memory(void* data, size_t bytes, int numa_os_index) const;
 
   /// Where it is now; for summaries and tests.
@@ -45,6 +46,10 @@ class Pinner {
   explicit Pinner(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+/// The cpus on which the kernel lets this process run; empty where the kernel does not report them.
+/// Threads  Any.
+CpuSet usable_cpus();
 
 /// How much of the mapping that begins at or spans `data` the kernel holds in huge pages; 0 where it does not say.
 /// Threads  Any; reads /proc/self/smaps, some ms in a large process.

@@ -4,7 +4,7 @@
 
 namespace gradrail::transport {
 
-absl::Status check_memory(std::string_view transport, const MemorySpan& memory, const GpuWays& ways) {
+absl::Status check_memory(std::string_view transport, const MemorySpan& memory, const GpuTransferSupport& ways) {
   if (memory.data == nullptr && memory.bytes > 0) {
     return absl::InvalidArgumentError(fmt::format("{}: no memory to register", transport));
   }

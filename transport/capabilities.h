@@ -10,24 +10,25 @@
 
 namespace gradrail::transport {
 
-/// How an open Context takes memory of GPUs (MemoryKind::cuda): by each way not at all, and why, or "": it does. What
-/// it registers peers reach as they reach host memory. A way that is open here may still fail with a GPU, a device or a
-/// kernel that are not made for it: registering says so, and only a transfer proves the rest.
-struct GpuWays {
+/// The ways in which an open Context takes memory of GPUs (MemoryKind::cuda). Each field is empty when the way works,
+/// else it is the reason against it. Peers access such registered memory as they access host memory. An open way may
+/// still fail with a GPU, a device or a kernel that does not support it. Registration then reports an error, and only a
+/// transfer proves the rest.
+struct GpuTransferSupport {
   std::string why_no_dma_buf = "moves host memory only";  ///< for people; follows the transport's name
   std::string why_no_peer_memory = why_no_dma_buf;
 
-  static GpuWays none(const std::string& why) { return {why, why}; }
-  const std::string& why_not(GpuDirect way) const {
-    return way == GpuDirect::dma_buf ? why_no_dma_buf : why_no_peer_memory;
+  static GpuTransferSupport none(const std::string& why) { return {why, why}; }
+  const std::string& why_not(NicGpuTransfer way) const {
+    return way == NicGpuTransfer::dma_buf ? why_no_dma_buf : why_no_peer_memory;
   }
-  bool takes(GpuDirect way) const { return why_not(way).empty(); }
+  bool takes(NicGpuTransfer way) const { return why_not(way).empty(); }
 };
 
-/// What an open Context can do.
+/// Features of an open Context.
 struct Capabilities {
   bool one_sided = true;  ///< puts land without the peer's processor copying them out of a message
-  GpuWays gpu;
+  GpuTransferSupport gpu;
   bool direct_map = false;      ///< Connection::map gives a pointer into the peer's memory
   bool ordered_puts = true;     ///< an arrival notice follows all earlier puts of its connection (else emulated)
   bool wait_by_fd = true;       ///< Context::wait_fd becomes readable when there is something to poll
@@ -39,6 +40,6 @@ struct Capabilities {
 /// Whether a transport that takes GPU memory in these ways may look at this memory at all.
 /// Errors  INVALID_ARGUMENT: memory of a GPU that came without its source, or in a way that is closed; names the
 /// remedy.
-absl::Status check_memory(std::string_view transport, const MemorySpan& memory, const GpuWays& ways = {});
+absl::Status check_memory(std::string_view transport, const MemorySpan& memory, const GpuTransferSupport& ways = {});
 
 }  // namespace gradrail::transport

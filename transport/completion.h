@@ -17,7 +17,7 @@ struct Completion {
     put_done,     ///< the put with this tag no longer needs its local memory (not: has arrived)
     get_done,     ///< the get with this tag has filled its local memory
     put_arrived,  ///< a put with this immediate, and every earlier put of its connection, is visible here
-                  ///< (in GPU memory: to the GPU, once it has been flushed where GPUs need that; gpu/dma_buf.h)
+                  ///< (in GPU memory: to the GPU, once it has been flushed where GPUs need that; gpu/direct/dma_buf.h)
     message,      ///< a small message; `message` is valid until the next poll of this Context
     peer_lost,    ///< nothing more will come from `connection`; `cause` says why. Valid until Context::close
   };

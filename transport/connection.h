@@ -12,7 +12,7 @@
 
 namespace gradrail::transport {
 
-/// A peer's region as one connection knows it (Connection::import).
+/// A peer's region as seen by one connection (Connection::import).
 enum class RemoteRegion : uint32_t {};
 
 struct LocalSlice {
@@ -32,7 +32,7 @@ struct PutOptions {
   uint64_t tag = 0;  ///< != 0: asks for a put_done with this tag
 };
 
-/// A peer. Owned by its Context; lives until Context::close.
+/// A peer. Owned by its Context; valid until Context::close.
 /// Ordering  Puts of one connection become visible in the order posted, at the latest when the notice of a later put
 ///           arrives. Messages and gets are not ordered against puts and may overtake bulk data.
 /// Errors    RESOURCE_EXHAUSTED from a post: queue full, or the peer's memory is still being mapped; poll, then try
@@ -59,15 +59,15 @@ class Connection {
   /// Sends a copy of up to Capabilities::max_message_bytes.
   virtual absl::Status send(absl::Span<const std::byte> message) = 0;
 
-  /// The peer's region in our address space, valid while the connection lives. RESOURCE_EXHAUSTED: not mapped yet, poll
-  /// and try again. UNIMPLEMENTED: no direct_map. Reading needs remote_read, writing remote_write.
+  /// The peer's region in our address space, valid as long as the connection exists. RESOURCE_EXHAUSTED: not mapped
+  /// yet, poll and try again. UNIMPLEMENTED: no direct_map. Reading needs remote_read, writing remote_write.
   virtual absl::StatusOr<std::byte*> map(RemoteRegion region) = 0;
 
   /// For people: path() and both ends, `tcp 10.0.0.2:40112 > 10.0.0.1:2223`.
   virtual std::string describe() const = 0;
 
-  /// What carries the bytes, for people and for counting them: `tcp`, `ofi verbs rxe0`. Begins with the
-  /// transport's name.
+  /// The transport and device that carry the bytes, for people and for counters: `tcp`, `ofi verbs rxe0`. Begins with
+  /// the transport's name.
   virtual std::string path() const {
     const std::string whole = describe();
     return whole.substr(0, whole.find(' '));

@@ -40,10 +40,10 @@ class Context {
   /// Errors  UNAVAILABLE: refused or unreachable. DEADLINE_EXCEEDED.
   virtual absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) = 0;
 
-  /// Ends a connection and frees it; posted operations may be lost. The peer sees peer_lost. Nothing more is reported
-  /// for it here, not even completions already gathered but not yet returned by poll; and once this returns, no put of
-  /// that peer changes our memory any more (through a map() it may until it sees the loss): what comes over the next
-  /// path cannot be overwritten by what came late over this one.
+  /// Closes a connection and frees it; posted operations may be lost. The peer sees peer_lost. The context reports no
+  /// further completion for it, not even one that was gathered but not yet returned by poll. After the return no put of
+  /// that peer changes our memory; through a map() it may until the peer sees the loss. So data of the next path cannot
+  /// be overwritten by late data of this path.
   virtual void close(Connection* connection) = 0;
 
   /// Makes progress and reports up to out.size() completions. Never blocks.

@@ -7,7 +7,7 @@
 
 namespace gradrail::transport {
 
-/// What a peer that holds the region's key may do with it.
+/// Rights of a peer that holds the region's key.
 enum class Access : uint8_t { local = 0, remote_read = 1, remote_write = 2, remote_read_write = 3 };
 
 constexpr bool allows(Access granted, Access wanted) {
@@ -24,7 +24,7 @@ class MemoryRegion {
 
   MemorySpan span() const { return span_; }
   Access access() const { return access_; }
-  /// Opaque bytes that let a peer of the same transport reach this region: whoever holds them may use `access`.
+  /// Opaque bytes that let a peer of the same transport access this region: every holder has the rights of `access`.
   const std::string& key() const { return key_; }
 
  protected:

@@ -40,8 +40,8 @@ absl::StatusOr<std::vector<std::string>> parse_transport_order(std::string_view 
   return order;
 }
 
-std::vector<Candidate> weigh(const std::vector<std::string>& order, const std::vector<PeerTransport>& peer,
-                             std::string_view our_host_id, std::string_view peer_host_id) {
+std::vector<Candidate> rank_candidates(const std::vector<std::string>& order, const std::vector<PeerTransport>& peer,
+                                       std::string_view our_host_id, std::string_view peer_host_id) {
   std::vector<Candidate> candidates;
   for (const std::string& name : order) {
     const auto theirs = std::find_if(peer.begin(), peer.end(), [&](const PeerTransport& t) { return t.name == name; });

@@ -11,7 +11,7 @@ namespace gradrail::transport {
 /// "auto" or a comma-separated list in order of preference. INVALID_ARGUMENT names the unknown one and those there are.
 absl::StatusOr<std::vector<std::string>> parse_transport_order(std::string_view text);
 
-/// What the other end said about one of its transports.
+/// Answer of the peer about one of its transports.
 struct PeerTransport {
   std::string name;
   std::string refused;  ///< why it cannot be used there; "": usable
@@ -24,10 +24,10 @@ struct Candidate {
   bool never = false;   ///< what refused it will not change while these two tasks live
 };
 
-/// Weighs our order against what the peer has. Every transport of the order is in the answer, refused ones with the
-/// reason; the rest are to be tried in this order. Pure.
-std::vector<Candidate> weigh(const std::vector<std::string>& order, const std::vector<PeerTransport>& peer,
-                             std::string_view our_host_id, std::string_view peer_host_id);
+/// Ranks our order against the peer's transports. The answer holds every transport of the order, refused ones with the
+/// reason; the rest are candidates in this order. Pure.
+std::vector<Candidate> rank_candidates(const std::vector<std::string>& order, const std::vector<PeerTransport>& peer,
+                                       std::string_view our_host_id, std::string_view peer_host_id);
 
 /// For people: "shm" or "tcp (shm refused: …)", with the reasons against all that would have been preferred.
 /// `path`: Connection::path() of the chosen one, where it is known.

@@ -20,18 +20,17 @@ inline constexpr uint32_t kPluginVersion = 2;
 #else
 #define GRADRAIL_PLUGIN_ABSL "head"
 #endif
-/// The door is C, what passes through it is C++: both sides must agree on the compiler's interface, the standard
-/// library's strings and Abseil's release.
+/// The entry point is C, its objects are C++: both sides must agree on the compiler's interface, the standard library's
+/// strings and Abseil's release.
 inline constexpr char kPluginBuild[] = "cxxabi " GRADRAIL_PLUGIN_TEXT(
     __GXX_ABI_VERSION) ", cxx11 strings " GRADRAIL_PLUGIN_TEXT(_GLIBCXX_USE_CXX11_ABI) ", absl " GRADRAIL_PLUGIN_ABSL;
 
-/// What a transport in a shared object of its own says of itself. The object is called libgradrail_transport_<name>.so
-/// and exports
+/// Description of a transport in a shared object. The object is called libgradrail_transport_<name>.so and exports
 ///
 ///   extern "C" const gradrail::transport::Plugin* gradrail_transport_plugin();
 ///
-/// whose answer lives as long as the program: plug-ins are never unloaded. version and build come first and stay
-/// there: they are looked at before anything else is believed.
+/// The result stays valid until the program ends: plug-ins are never unloaded. version and build come first in every
+/// version: they are checked before any other field is used.
 struct Plugin {
   uint32_t version = kPluginVersion;
   const char* build = kPluginBuild;

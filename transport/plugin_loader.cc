@@ -28,7 +28,7 @@ std::mutex mutex;
 std::string chosen_folder;                                                 // under mutex
 std::map<std::string, absl::StatusOr<const Plugin*>, std::less<>> loaded;  // under mutex
 
-/// Whoever else may change the file, or put another in its place, would run code in this process.
+/// Each user that may change the file, or replace it, could run code in this process.
 absl::Status check_owner(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) {
@@ -36,8 +36,8 @@ absl::Status check_owner(const std::string& path) {
   }
   if (info.st_uid != 0 && info.st_uid != geteuid()) {
     return absl::FailedPreconditionError(
-        fmt::format("{} belongs to user {}, who is neither root nor this one: code is loaded from it (chown it)", path,
-                    info.st_uid));
+        fmt::format("{} belongs to user {}, which is neither root nor this user: code is loaded from it (chown it)",
+                    path, info.st_uid));
   }
   // A group of one's own is common (umask 002), but its members are not known here: the rule stays simple.
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) == 0) return absl::OkStatus();
@@ -62,6 +62,16 @@ std::string program_folder() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
+/// The folder of libgradrail.so; "" where this code is part of a program. Another file name is not trusted: for code of
+/// a program, dladdr() gives argv[0].
+std::string library_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&library_folder), &info) == 0 || info.dli_fname == nullptr) return "";
+  const std::filesystem::path file = info.dli_fname;
+  if (!file.is_absolute() || !file.filename().string().starts_with("libgradrail.so")) return "";
+  return file.parent_path().string();
+}
+
 /// The one that a person named, "" when none did. Under mutex.
 std::string named_folder() {
   if (!chosen_folder.empty()) return chosen_folder;
@@ -72,6 +82,7 @@ std::string named_folder() {
 std::vector<std::string> folders_locked() {
   std::vector<std::string> folders;
   if (const std::string named = named_folder(); !named.empty()) folders.push_back(named);
+  if (const std::string library = library_folder(); !library.empty()) folders.push_back(library + "/gradrail");
   if (const std::string own = program_folder(); !own.empty()) {
     folders.push_back(own);
     folders.push_back((std::filesystem::path(own).parent_path() / "lib/gradrail").string());
@@ -110,7 +121,7 @@ absl::StatusOr<const Plugin*> find_and_load(std::string_view name) {
   for (const std::string& folder : folders) {
     const std::string path = fmt::format("{}/{}", folder, file);
     if (access(path.c_str(), F_OK) != 0) continue;
-    // Whoever may write beside the program could as well have replaced the program.
+    // A user with write access beside the program could as well replace the program.
     if (folder == named_folder()) {
       GRADRAIL_RETURN_IF_ERROR(check_folder(folder));
       GRADRAIL_RETURN_IF_ERROR(check_owner(path));

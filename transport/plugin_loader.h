@@ -9,13 +9,13 @@
 
 namespace gradrail::transport {
 
-/// Where plug-ins are looked for, in this order: the folder named by set_plugin_dir() or else GRADRAIL_PLUGIN_DIR, the
-/// program's own folder, lib/gradrail beside it, the install prefix.
+/// Folders searched for plug-ins, in this order: the folder of set_plugin_dir() or else GRADRAIL_PLUGIN_DIR; the
+/// program's own folder; lib/gradrail beside it; the install prefix.
 std::vector<std::string> plugin_folders();
 
 /// `--plugin-dir`. Call before the first use of the registry.
-/// Errors  INVALID_ARGUMENT: not absolute, not a folder, or others may write to it: whoever can put a file there runs
-///         code in this process.
+/// Errors  INVALID_ARGUMENT: not absolute, not a folder, or others may write to it: each file in it can run code in
+///         this process.
 absl::Status set_plugin_dir(const std::string& folder);
 
 /// Names of the transports for which a file lies in those folders, sorted; nothing is loaded.

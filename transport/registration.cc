@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> register_on(RegistrationBudget& bu
 }
 
 absl::StatusOr<RegisteredMemory> make_registered(RegistrationBudget& budget, Context& context, const std::string& name,
-                                                 size_t bytes, Access access, const MemoryPlacer& place) {
+                                                 size_t bytes, Access access, const MemoryBinder& place) {
   absl::StatusOr<SharedMemory> memory = SharedMemory::create(name, bytes);
   if (!memory.ok()) return memory.status();
   if (place) place(memory->span());

@@ -13,7 +13,7 @@ namespace gradrail::transport {
 
 struct OpenOptions {
   std::string bind_host;  ///< address of this task's network interface; "" lets the transport choose
-  /// Refuse to open where no RDMA device would carry the bytes: ucx and ofi run over sockets too, but there tcp is
+  /// Refuse to open where no RDMA device would carry the bytes. ucx and ofi run over sockets too, but there tcp is
   /// better.
   bool rdma_only = false;
   std::string ofi_provider;  ///< ofi: the libfabric provider to use and no other, "verbs"; "": the best
@@ -30,12 +30,12 @@ struct Transport {
   /// Only between contexts of one process: for tests and simulation, never chosen by itself.
   bool in_process_only = false;
   bool plugin = false;
-  /// Not part of "auto": a plug-in of somebody else's is used when it is asked for.
+  /// Not part of "auto": a third party's plug-in is used only on request.
   bool by_name_only = false;
 };
 
-/// The one list of transports, in order of preference: those built in, ucx and ofi whether there are plug-ins for them
-/// or not, and whatever else lies in the plug-in folders (plugin_loader.h).
+/// The one list of transports, in order of preference. It holds the built-in transports, ucx and ofi with or without
+/// their plug-ins, and all other transports of the plug-in folders (plugin_loader.h).
 const std::vector<Transport>& transports();
 
 /// The transport of this name. NOT_FOUND names those that exist.

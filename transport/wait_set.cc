@@ -71,8 +71,8 @@ bool WaitSet::block(TimePoint deadline) {
   return fds_[0].revents != 0 && read(wake_fd_, &count, sizeof(count)) == sizeof(count);
 }
 
-// Each wake-up is seen twice, once by who spins and once by who blocks; the second return is one empty turn. The other
-// way round, one might be seen by neither.
+// Both the spinning and the blocking wait see each wake-up; the second return is one empty turn. In the reverse order
+// both could miss a wake-up.
 void WaitSet::wake() {
   woken_.store(true, std::memory_order_release);
   const uint64_t one = 1;

@@ -8,14 +8,9 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "transport/context.h"
+#include "transport/wait_policy.h"
 
 namespace gradrail::transport {
-
-/// How long to spin before blocking. Zero where there are fewer cores than runnable threads: whoever spins there only
-/// keeps the peer from answering.
-struct WaitPolicy {
-  Duration spin = Duration::zero();
-};
 
 /// Waits on several contexts of one owner thread.
 /// Threads  wake(): any thread. The rest: owner thread.
@@ -52,7 +47,7 @@ class WaitSet {
   WaitPolicy policy_;
   std::vector<Context*> contexts_;
   size_t next_ = 0;                  ///< round robin: no context starves another
-  std::atomic<bool> woken_ = false;  ///< any thread; the descriptor is for who blocks, this for who spins
+  std::atomic<bool> woken_ = false;  ///< any thread; the descriptor serves a blocked thread, this a spinning one
   int wake_fd_ = -1;
   std::vector<pollfd> fds_;  ///< the wake-up's, then one a context
 };

@@ -1,5 +1,5 @@
-// The bare libfabric loop that bench/put over ofi is held against: fi_write and fi_writedata with the same loops
-// (bench/put_loops), and nothing of a transport of ours. It trusts its peer, checks no bounds, watches over no deaths.
+// The bare libfabric loop that bench/put over ofi runs against. It has fi_write and fi_writedata with the same loops
+// (bench/put/loops.h) without any transport of gradrail. It trusts its peer, checks no bounds, detects no failures.
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -16,14 +16,14 @@
 #include "CLI/CLI.hpp"
 #include "base/clock.h"
 #include "base/status.h"
-#include "bench/put_run.h"
+#include "bench/put/run.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
 namespace {
 
 constexpr size_t kPutsUnderWay = 128;
-constexpr size_t kReceives = 128;  // for providers whose notices use up receives
+constexpr size_t kReceives = 128;  // for providers that use up receives for notices
 constexpr size_t kQueueEntries = 1024;
 constexpr Duration kConnectTime = std::chrono::seconds(30);
 
@@ -33,12 +33,12 @@ struct FabricFlags {
   bool unordered = false;
 };
 
-absl::Status must(ssize_t result, std::string_view what) {
+absl::Status check_ok(ssize_t result, std::string_view what) {
   if (result >= 0) return absl::OkStatus();
   return absl::UnavailableError(fmt::format("{}: {}", what, fi_strerror(static_cast<int>(-result))));
 }
 
-/// What the peer has to know of our memory.
+/// The description of our memory that the peer needs.
 struct Target {
   uint64_t base = 0;
   uint64_t key = 0;
@@ -76,7 +76,7 @@ class FabricEnd final : public PutEnd {
                   : fi_write(endpoint_, source(slot), bytes, descriptor_, peer_, remote, peer_target_.key, context);
     if (result == -FI_EAGAIN) return false;
     ++under_way_;
-    GRADRAIL_RETURN_IF_ERROR(must(result, "write"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(result, "write"));
     return true;
   }
 
@@ -118,17 +118,17 @@ class FabricEnd final : public PutEnd {
     const bool anywhere = bind_host.empty();
     const int error = fi_getinfo(FI_VERSION(1, 17), anywhere ? nullptr : bind_host.c_str(), anywhere ? nullptr : "0",
                                  anywhere ? 0 : FI_SOURCE, hints, &info_);
-    return must(error, "find provider " + flags.provider);
+    return check_ok(error, "find provider " + flags.provider);
   }
 
   absl::Status open_domain() {
-    GRADRAIL_RETURN_IF_ERROR(must(fi_fabric(info_->fabric_attr, &fabric_, nullptr), "open fabric"));
-    GRADRAIL_RETURN_IF_ERROR(must(fi_domain(fabric_, info_, &domain_, nullptr), "open domain"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_fabric(info_->fabric_attr, &fabric_, nullptr), "open fabric"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_domain(fabric_, info_, &domain_, nullptr), "open domain"));
     fi_cq_attr queue{};
     queue.size = kQueueEntries;
     queue.format = FI_CQ_FORMAT_DATA;
     queue.wait_obj = FI_WAIT_NONE;
-    GRADRAIL_RETURN_IF_ERROR(must(fi_cq_open(domain_, &queue, &queue_, nullptr), "open completion queue"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_cq_open(domain_, &queue, &queue_, nullptr), "open completion queue"));
     info_->tx_attr->size = std::min(info_->tx_attr->size, 2 * kPutsUnderWay);
     info_->rx_attr->size = std::min(info_->rx_attr->size, 2 * kReceives);
     takes_receives_ = (info_->mode & FI_RX_CQ_DATA) != 0;
@@ -136,10 +136,10 @@ class FabricEnd final : public PutEnd {
   }
 
   absl::Status make_endpoint(fi_info* info, fid* beside) {
-    GRADRAIL_RETURN_IF_ERROR(must(fi_endpoint(domain_, info, &endpoint_, nullptr), "open endpoint"));
-    GRADRAIL_RETURN_IF_ERROR(must(fi_ep_bind(endpoint_, beside, 0), "bind"));
-    GRADRAIL_RETURN_IF_ERROR(must(fi_ep_bind(endpoint_, &queue_->fid, FI_TRANSMIT | FI_RECV), "bind queue"));
-    return must(fi_enable(endpoint_), "enable");
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_endpoint(domain_, info, &endpoint_, nullptr), "open endpoint"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_ep_bind(endpoint_, beside, 0), "bind"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_ep_bind(endpoint_, &queue_->fid, FI_TRANSMIT | FI_RECV), "bind queue"));
+    return check_ok(fi_enable(endpoint_), "enable");
   }
 
   /// Endpoints of datagrams, reliable: each gets the other's address.
@@ -148,11 +148,11 @@ class FabricEnd final : public PutEnd {
     attributes.type = FI_AV_TABLE;
     attributes.count = 1;
     fid_av* addresses = nullptr;
-    GRADRAIL_RETURN_IF_ERROR(must(fi_av_open(domain_, &attributes, &addresses, nullptr), "open address table"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_av_open(domain_, &attributes, &addresses, nullptr), "open address table"));
     GRADRAIL_RETURN_IF_ERROR(make_endpoint(info_, &addresses->fid));
     std::array<char, 256> name{};
     size_t bytes = name.size();
-    GRADRAIL_RETURN_IF_ERROR(must(fi_getname(&endpoint_->fid, name.data(), &bytes), "address"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_getname(&endpoint_->fid, name.data(), &bytes), "address"));
     GRADRAIL_RETURN_IF_ERROR(link.say({name.data(), bytes}));
     const absl::StatusOr<std::string> theirs = link.hear([] {});
     if (!theirs.ok()) return theirs.status();
@@ -164,7 +164,7 @@ class FabricEnd final : public PutEnd {
   absl::Status connect(PairLink& link) {
     fi_eq_attr attributes{};
     attributes.wait_obj = FI_WAIT_UNSPEC;
-    GRADRAIL_RETURN_IF_ERROR(must(fi_eq_open(fabric_, &attributes, &events_, nullptr), "open event queue"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_eq_open(fabric_, &attributes, &events_, nullptr), "open event queue"));
     return link.leads() ? ask(link) : answer(link);
   }
 
@@ -175,23 +175,23 @@ class FabricEnd final : public PutEnd {
     std::memcpy(info_->dest_addr, address->data(), address->size());
     info_->dest_addrlen = address->size();
     GRADRAIL_RETURN_IF_ERROR(make_endpoint(info_, &events_->fid));
-    GRADRAIL_RETURN_IF_ERROR(must(fi_connect(endpoint_, address->data(), nullptr, 0), "connect"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_connect(endpoint_, address->data(), nullptr, 0), "connect"));
     return await(FI_CONNECTED).status();
   }
 
   absl::Status answer(PairLink& link) {
     fid_pep* listener = nullptr;
-    GRADRAIL_RETURN_IF_ERROR(must(fi_passive_ep(fabric_, info_, &listener, nullptr), "open listening endpoint"));
-    GRADRAIL_RETURN_IF_ERROR(must(fi_pep_bind(listener, &events_->fid, 0), "bind"));
-    GRADRAIL_RETURN_IF_ERROR(must(fi_listen(listener), "listen"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_passive_ep(fabric_, info_, &listener, nullptr), "open listening endpoint"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_pep_bind(listener, &events_->fid, 0), "bind"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_listen(listener), "listen"));
     std::array<char, 256> name{};
     size_t bytes = name.size();
-    GRADRAIL_RETURN_IF_ERROR(must(fi_getname(&listener->fid, name.data(), &bytes), "address"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_getname(&listener->fid, name.data(), &bytes), "address"));
     GRADRAIL_RETURN_IF_ERROR(link.say({name.data(), bytes}));
     const absl::StatusOr<fi_info*> asked = await(FI_CONNREQ);
     if (!asked.ok()) return asked.status();
     GRADRAIL_RETURN_IF_ERROR(make_endpoint(*asked, &events_->fid));
-    GRADRAIL_RETURN_IF_ERROR(must(fi_accept(endpoint_, nullptr, 0), "accept"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_accept(endpoint_, nullptr, 0), "accept"));
     return await(FI_CONNECTED).status();
   }
 
@@ -201,7 +201,7 @@ class FabricEnd final : public PutEnd {
     const int milliseconds =
         static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(kConnectTime).count());
     const ssize_t got = fi_eq_sread(events_, &event, &entry, sizeof(entry), milliseconds, 0);
-    GRADRAIL_RETURN_IF_ERROR(must(got, "wait for the other endpoint"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(got, "wait for the other endpoint"));
     if (event != wanted) return absl::UnavailableError(fmt::format("connection event {} instead of {}", event, wanted));
     return entry.info;
   }
@@ -214,7 +214,7 @@ class FabricEnd final : public PutEnd {
     fid_mr* region = nullptr;
     const uint64_t access = FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_WRITE;
     GRADRAIL_RETURN_IF_ERROR(
-        must(fi_mr_reg(domain_, memory_, size, access, 0, 1, 0, &region, nullptr), "register memory"));
+        check_ok(fi_mr_reg(domain_, memory_, size, access, 0, 1, 0, &region, nullptr), "register memory"));
     descriptor_ = fi_mr_desc(region);
     target_.key = fi_mr_key(region);
     target_.base = (mode & FI_MR_VIRT_ADDR) != 0 ? reinterpret_cast<uint64_t>(memory_) : 0;
@@ -228,7 +228,7 @@ class FabricEnd final : public PutEnd {
   }
 
   absl::Status post_receive(void* context) {
-    return must(fi_recv(endpoint_, memory_, 0, descriptor_, FI_ADDR_UNSPEC, context), "post a receive");
+    return check_ok(fi_recv(endpoint_, memory_, 0, descriptor_, FI_ADDR_UNSPEC, context), "post a receive");
   }
 
   absl::Status exchange_targets(PairLink& link) {
@@ -243,7 +243,7 @@ class FabricEnd final : public PutEnd {
   absl::Status failure(ssize_t result) {
     fi_cq_err_entry entry{};
     if (result == -FI_EAVAIL && fi_cq_readerr(queue_, &entry, 0) > 0) result = -entry.err;
-    return must(result, "completion");
+    return check_ok(result, "completion");
   }
 
   const size_t bytes_;

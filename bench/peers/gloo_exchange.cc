@@ -1,5 +1,5 @@
-// What trainers without a parameter server do: gloo_exchange BYTES SECONDS TOUCH. The gradients of two processes are
-// summed in both (allreduce), and each applies them.
+// Exchange of trainers without a parameter server: gloo_exchange BYTES SECONDS TOUCH. The gradients of two processes
+// are summed in both (allreduce), and each applies them.
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/math.h>
@@ -14,13 +14,13 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "bench/children.h"
-#include "bench/harness.h"
-#include "bench/peers.h"
+#include "bench/driver/children.h"
+#include "bench/driver/harness.h"
+#include "bench/peers/peers.h"
 
 namespace gradrail::bench {
 
-constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kTimeout = std::chrono::seconds(20);
 
 class Rank {
  public:
@@ -29,7 +29,7 @@ class Rank {
         parameters_(count),
         gradient_(count),
         sum_(count) {
-    context_->setTimeout(kPatience);
+    context_->setTimeout(kTimeout);
     gloo::transport::tcp::attr address;
     address.hostname = "127.0.0.1";
     auto device = gloo::transport::tcp::CreateDevice(address);
@@ -74,7 +74,7 @@ Figure run(const PeerLoad& load) {
     Rank rank(0, folder, load.bytes / sizeof(float));
     rank.exchange();
     std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);  // both have met; whoever is killed from here on leaves nothing
+    std::filesystem::remove_all(folder, ignored);  // both are connected; a process killed from here on leaves nothing
     figure.times = measure(
         load.seconds,
         [&] {

@@ -1,8 +1,8 @@
-// What others do with MPI, two ranks: mpi_exchange BYTES SECONDS TOUCH send|put|allreduce. Rank 0 is the worker and
-// prints a line that `gradrail bench peers` reads.
+// The exchange of MPI programs, two ranks: mpi_exchange BYTES SECONDS TOUCH send|put|allreduce. Rank 0 is the worker
+// and prints a line that `gradrail bench peers` reads.
 //   send       the gradient as a message, SGD, the parameters as a message
-//   put        the gradient one-sided into the server's window, a notice, SGD, the parameters into the worker's, a
-//   notice allreduce  no server: the gradients of both are summed in both, and each applies them
+//   put        one-sided: gradient into the server's window, a notice, SGD, parameters into the worker's, a notice
+//   allreduce  no server: the gradients of both are summed in both, and each applies them
 #include <mpi.h>
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/harness.h"
-#include "bench/peers.h"
+#include "bench/driver/harness.h"
+#include "bench/peers/peers.h"
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench {

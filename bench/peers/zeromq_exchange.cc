@@ -1,19 +1,19 @@
-// What classic parameter servers do: zeromq_exchange BYTES SECONDS TOUCH tcp|ipc, a request that carries the gradient,
-// a reply that carries the parameters.
+// The exchange of classic parameter servers: zeromq_exchange BYTES SECONDS TOUCH tcp|ipc. A request
+// carries the gradient, a reply carries the parameters.
 #include <unistd.h>
 #include <zmq.h>
 
 #include <cstring>
 
-#include "bench/children.h"
-#include "bench/harness.h"
-#include "bench/peers.h"
+#include "bench/driver/children.h"
+#include "bench/driver/harness.h"
+#include "bench/peers/peers.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
 namespace {
 
-constexpr int kPatienceMs = 20'000;
+constexpr int kTimeoutMs = 20'000;
 
 /// A context with one socket; ends quickly, whatever is still on its way.
 class Socket {
@@ -21,7 +21,7 @@ class Socket {
   explicit Socket(int kind) : context_(zmq_ctx_new()), socket_(zmq_socket(context_, kind)) {
     const int none = 0;
     zmq_setsockopt(socket_, ZMQ_LINGER, &none, sizeof(none));
-    zmq_setsockopt(socket_, ZMQ_RCVTIMEO, &kPatienceMs, sizeof(kPatienceMs));
+    zmq_setsockopt(socket_, ZMQ_RCVTIMEO, &kTimeoutMs, sizeof(kTimeoutMs));
   }
   ~Socket() {
     zmq_close(socket_);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What each kernel is told: one structure, passed by value, the same for nvcc and for the host's compiler. Plain
-// members of fixed width only, so that both lay it out alike.
+// Arguments of each kernel: one structure, passed by value, the same for nvcc and for the host's compiler. Members are
+// plain and of fixed width, so that both compilers use the same layout.
 
 namespace gradrail::gpu::kernels {
 
@@ -115,9 +115,9 @@ struct PoolBackwardArguments {
   float* gradient;
 };
 
-/// The buffer is cut into `runs` runs of run_bytes, the first of which may begin before it: what is not there counts as
-/// zeros, which in front of everything change nothing.
-/// partials[i] = rest of run i, moved to where it stands in the buffer; their exclusive or is the rest of the whole.
+/// The buffer is cut into `runs` runs of run_bytes. The first run may begin before the buffer; missing bytes count as
+/// zeros, and leading zeros do not change the sum.
+/// partials[i] = sum of run i, moved to its position in the buffer; their exclusive or is the sum of the whole buffer.
 struct Crc32cArguments {
   const Bytes* data;
   Count bytes;

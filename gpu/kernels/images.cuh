@@ -2,8 +2,8 @@
 
 #include "gpu/kernels/common.cuh"
 
-// Everything is written by the thread whose element it is, in a fixed order of additions: no atomics, the same bits in
-// every run. T is a float, or a quad of four channels where the channels allow it.
+// The thread of an element writes it, with additions in a fixed order: no atomics, the same bits in every run. T is a
+// float, or a quad of four channels where the channels allow it.
 
 namespace gradrail::gpu::kernels {
 

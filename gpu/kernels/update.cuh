@@ -3,7 +3,7 @@
 #include "gpu/kernels/common.cuh"
 
 // One pass over memory: sum of the gradients, update of state and parameters, fresh parameters into the targets. The
-// arithmetic is that of ps/optimizer_kernel_body.h, operation by operation; nvcc is told not to contract it.
+// arithmetic is that of ps/optimizer/kernel_body.h, operation by operation. An option of nvcc forbids its contraction.
 
 namespace gradrail::gpu::kernels {
 
@@ -52,10 +52,11 @@ __device__ void update_single(const UpdateArguments& a, Count i) {
   for (Bits32 t = 0; t < a.target_count; ++t) a.targets[t][i] = fresh;
 }
 
-// Quads that a thread has under way together. To keep a memory busy takes speed × latency: 29 KB in each multiprocessor
-// of an H200 (4.8 TB/s, some 0.8 µs, 132 of them), 54 KB of a B200 (8 TB/s, 1 µs, 148). Registers leave room for 1,536
-// threads of sgd, with 2 × 2 × 16 bytes each 98 KB, and 768 of adam, with 4 × 2 × 16 bytes as much. One quad would do
-// on paper; two cover what lies between one round's stores and the next one's loads.
+// Quads that a thread has in flight. A busy memory needs speed × latency bytes in flight. That is 29 KB in each of 132
+// multiprocessors of an H200 (4.8 TB/s, about 0.8 µs). It is 54 KB in each of 148 of a B200 (8 TB/s, 1 µs). Registers
+// allow 1,536 threads of sgd with 2 × 2 × 16 bytes each (98 KB). They allow 768 threads of adam with 4 × 2 × 16 bytes
+// each (98 KB). One quad would suffice in theory. Two quads cover the time between the stores of one round and the
+// loads of the next.
 constexpr int kQuadsInFlight = 2;
 
 /// A thread's quads of one round, `blockDim.x` apart, so that each access of a warp is one run of 512 bytes.

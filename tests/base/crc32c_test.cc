@@ -28,7 +28,7 @@ std::vector<Function> paths() {
   return all;
 }
 
-std::vector<unsigned char> random_bytes(size_t count, uint64_t seed) {
+std::vector<unsigned char> seeded_bytes(size_t count, uint64_t seed) {
   Random random(seed);
   std::vector<unsigned char> bytes(count);
   for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random.below(256));
@@ -58,7 +58,7 @@ TEST(Crc32c, vectors_of_the_rfc) {
 
 TEST(Crc32c, all_short_lengths_at_all_alignments) {
   constexpr uint64_t kSeed = 1;
-  const std::vector<unsigned char> bytes = random_bytes(300 + 8, kSeed);
+  const std::vector<unsigned char> bytes = seeded_bytes(300 + 8, kSeed);
   for (size_t offset = 0; offset < 8; ++offset) {
     for (size_t length = 0; length <= 300; ++length) {
       const uint32_t expected = reference(bytes.data() + offset, length);
@@ -72,7 +72,7 @@ TEST(Crc32c, all_short_lengths_at_all_alignments) {
 // Around the lengths where the three-stream loops begin, end and hand over to each other.
 TEST(Crc32c, long_runs) {
   constexpr uint64_t kSeed = 2;
-  const std::vector<unsigned char> bytes = random_bytes(80'000, kSeed);
+  const std::vector<unsigned char> bytes = seeded_bytes(80'000, kSeed);
   for (const size_t middle : {768, 1536, 4096, 12'288, 13'056, 24'576, 65'536, 79'000}) {
     for (size_t length = middle - 9; length <= middle + 9; ++length) {
       const uint32_t expected = reference(bytes.data() + 3, length);
@@ -85,7 +85,7 @@ TEST(Crc32c, long_runs) {
 
 TEST(Crc32c, continues_an_earlier_sum) {
   constexpr uint64_t kSeed = 3;
-  const std::vector<unsigned char> bytes = random_bytes(20'000, kSeed);
+  const std::vector<unsigned char> bytes = seeded_bytes(20'000, kSeed);
   const uint32_t whole = reference(bytes.data(), bytes.size());
   for (const size_t cut : {0, 1, 7, 800, 12'288, 19'999, 20'000}) {
     for (const Function path : paths()) {

@@ -1,4 +1,4 @@
-#include "bench/load_json.h"
+#include "bench/cluster/load_json.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ TEST(LoadAsJson, NothingIsLost) {
                           .ofi_provider = "tcp",
                           .rdma_only = true,
                           .gpu = "gpu:1",
-                          .gpu_way = worker::GpuWay::ipc,
+                          .gpu_transfer = worker::GpuTransfer::ipc,
                           .ps_device = "gpu:0",
                           .bytes = 318040,
                           .workers = 3,

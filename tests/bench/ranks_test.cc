@@ -1,4 +1,4 @@
-#include "bench/ranks.h"
+#include "bench/cluster/ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Whoever runs the tests may have been started by a launcher.
+/// The environment of the test may contain the variables of a launcher.
 class Ranks : public ::testing::Test {
  protected:
   Ranks() {
@@ -43,25 +43,27 @@ TEST_F(Ranks, OfSlurm) {
   EXPECT_EQ(place->rank, 3u);
   EXPECT_EQ(place->size, 4u);
   EXPECT_EQ(place->servers, 2u);
-  EXPECT_THAT(place->meet, HasSubstr("n1:"));
+  EXPECT_THAT(place->rendezvous, HasSubstr("n1:"));
 }
 
 TEST_F(Ranks, OfMpirun) {
   set("OMPI_COMM_WORLD_SIZE", "3");
   set("OMPI_COMM_WORLD_RANK", "1");
   set("OMPI_COMM_WORLD_LOCAL_SIZE", "3");
-  EXPECT_THAT(place_of(options_)->meet, HasSubstr("127.0.0.1:"));
+  EXPECT_THAT(place_of(options_)->rendezvous, HasSubstr("127.0.0.1:"));
   set("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
-  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("--meet HOST:PORT"));
-  options_.meet = "n7:4000";
-  EXPECT_EQ(place_of(options_)->meet, "n7:4000");
+  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("--rendezvous tcp://HOST:PORT"));
+  options_.rendezvous = "tcp://n7:4000";
+  EXPECT_EQ(place_of(options_)->rendezvous, "n7:4000");
+  options_.rendezvous = "n7:4000";
+  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("the correct form is tcp://HOST:PORT"));
 }
 
 TEST_F(Ranks, OfTorchrun) {
   set("WORLD_SIZE", "2");
   set("RANK", "0");
   set("MASTER_ADDR", "n9");
-  EXPECT_THAT(place_of(options_)->meet, HasSubstr("n9:"));
+  EXPECT_THAT(place_of(options_)->rendezvous, HasSubstr("n9:"));
 }
 
 TEST_F(Ranks, TheInnermostLauncherCounts) {
@@ -79,8 +81,8 @@ TEST_F(Ranks, TheInnermostLauncherCounts) {
 }
 
 TEST_F(Ranks, FlagsOfAClusterWithoutOne) {
-  options_.meet = "n7:4000";
-  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("--meet n7:4000"));
+  options_.rendezvous = "tcp://n7:4000";
+  EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("--rendezvous tcp://n7:4000"));
   options_.job_name = "worker";
   EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("--job_name worker"));
 }
@@ -94,7 +96,7 @@ TEST_F(Ranks, OfACluster) {
   EXPECT_EQ(place->rank, 3u);
   EXPECT_EQ(place->size, 4u);
   EXPECT_EQ(place->servers, 2u);
-  EXPECT_EQ(place->meet, "a:1");
+  EXPECT_EQ(place->rendezvous, "a:1");
   options_.task_index = 2;
   EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("2 workers"));
   options_.job_name = "";

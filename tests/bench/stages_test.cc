@@ -1,4 +1,4 @@
-#include "bench/stages.h"
+#include "bench/suites/stages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST(Stages, AddUpToTheExchange) {
                           Pair("sum + optimizer", 25), Pair("return", 20), Pair("visible", 20)));
 }
 
-TEST(Stages, FollowTheBucketWhoseAnswerCameLast) {
+TEST(Stages, FollowTheBucketWithTheLastAnswer) {
   Recording one;
   one.exchange(0, 1, 1000, 100)
       .bucket(0, 0, {1, 10, 14, 15, 35, 60, 70})

@@ -25,7 +25,7 @@ uint64_t fill_queue(const Operation& operation) {
   throw Broken("the queue takes everything");
 }
 
-/// The receiving end of both tests: counts until told how many there should be.
+/// The receiving end of both tests: counts until the sender reports the total.
 void expect_all(Side& side, Channel& channel, uint64_t messages, uint64_t notices) {
   for (uint64_t i = 0; i < messages; ++i) ASSERT_EQ(side.await(Kind::message).message, std::to_string(i));
   for (uint64_t i = 0; i < notices; ++i) ASSERT_EQ(side.await(Kind::put_arrived).immediate, i);
@@ -38,7 +38,7 @@ TEST_P(Conformance, full_queue_refuses_then_everything_arrives) {
     // No poll before this: the sender's queue fills meanwhile.
     const uint64_t messages = std::stoull(channel.receive());
     expect_all(side, channel, messages, 0);
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Connection* connection = side.connect(peer->channel().receive());
@@ -46,7 +46,7 @@ TEST_P(Conformance, full_queue_refuses_then_everything_arrives) {
   EXPECT_GT(messages, 0u);
   peer->channel().send(std::to_string(messages + 1));
   side.send(connection, std::to_string(messages));  // the refused one, again
-  EXPECT_EQ(side.serve_until_told(peer->channel()), "all there");
+  EXPECT_EQ(side.serve_until_stopped(peer->channel()), "all there");
   peer->channel().send("end");
   peer->join();
 }
@@ -61,7 +61,7 @@ TEST_P(Conformance, queue_full_of_puts_refuses_then_everything_arrives) {
     channel.send("standing still");
     const uint64_t notices = std::stoull(channel.receive());
     expect_all(side, channel, 0, notices);
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Buffer& source = side.buffer(64 * kKiB, Access::local);
@@ -70,13 +70,13 @@ TEST_P(Conformance, queue_full_of_puts_refuses_then_everything_arrives) {
   ASSERT_TRUE(region.ok()) << region.status();
   side.put(connection, source.all(), {*region, 0});  // so that a peer's memory that is mapped late is mapped by now
   side.send(connection, "stop");
-  EXPECT_EQ(side.serve_until_told(peer->channel()), "standing still");
+  EXPECT_EQ(side.serve_until_stopped(peer->channel()), "standing still");
   const uint64_t puts = fill_queue([&](uint64_t i) {
     return connection->put(source.slice(0, 64), {*region, 0}, {.immediate = i});
   });
   EXPECT_GT(puts, 0u);
   peer->channel().send(std::to_string(puts));
-  EXPECT_EQ(side.serve_until_told(peer->channel()), "all there");
+  EXPECT_EQ(side.serve_until_stopped(peer->channel()), "all there");
   peer->channel().send("end");
   peer->join();
 }
@@ -88,11 +88,11 @@ TEST_P(ProcessConformance, stopped_peer_fills_the_queue_and_all_arrives_after_it
     channel.send(target.key());
     side.accept();
     side.await(Kind::message);
-    const std::string told = side.serve_until_told(channel);
-    const uint64_t messages = std::stoull(told.substr(0, told.find(' ')));
-    const uint64_t notices = std::stoull(told.substr(told.find(' ')));
+    const std::string counts = side.serve_until_stopped(channel);
+    const uint64_t messages = std::stoull(counts.substr(0, counts.find(' ')));
+    const uint64_t notices = std::stoull(counts.substr(counts.find(' ')));
     expect_all(side, channel, messages, notices);
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Buffer& source = side.buffer(64 * kKiB, Access::local);
@@ -113,7 +113,7 @@ TEST_P(ProcessConformance, stopped_peer_fills_the_queue_and_all_arrives_after_it
   EXPECT_LT(messages, kLimit);
   peer.signal(SIGCONT);
   peer.channel().send(fmt::format("{} {}", messages, puts));
-  EXPECT_EQ(side.serve_until_told(peer.channel()), "all there");
+  EXPECT_EQ(side.serve_until_stopped(peer.channel()), "all there");
   peer.channel().send("end");
   peer.join();
 }

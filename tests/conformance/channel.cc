@@ -10,7 +10,7 @@
 
 namespace gradrail::conformance {
 
-Duration patience() {
+Duration timeout() {
   static const Duration chosen = [] {
     const char* const seconds = std::getenv("GRADRAIL_TEST_PATIENCE_S");
     const int64_t number = seconds == nullptr ? 0 : std::atoll(seconds);
@@ -57,7 +57,7 @@ bool Channel::has_something() const {
 void Channel::hang_up() { shutdown(fd_, SHUT_RDWR); }
 
 void Channel::read_exactly(char* data, size_t bytes) {
-  const TimePoint deadline = Clock::now() + patience();
+  const TimePoint deadline = Clock::now() + timeout();
   for (size_t got = 0; got < bytes;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd waiting{.fd = fd_, .events = POLLIN, .revents = 0};

@@ -10,15 +10,15 @@
 
 namespace gradrail::conformance {
 
-/// A test that cannot go on. Thrown, so that the bodies of peers read as straight lines: the harness catches it at the
-/// end of every peer, GoogleTest in the test itself.
+/// Failure of a test that cannot continue. It is an exception, so that the bodies of peers are straight code. The
+/// harness catches it at the end of every peer; GoogleTest catches it in the test itself.
 struct Broken : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Longest time that anything which should happen may take on a machine that is busy with other things: 20 s, or what
-/// GRADRAIL_TEST_PATIENCE_S says, where the processor is an emulated one.
-Duration patience();
+/// Longest time for any expected event on a machine with other load: 20 s, or GRADRAIL_TEST_PATIENCE_S where the
+/// processor is emulated.
+Duration timeout();
 
 /// One end of a pipe beside the transport under test: addresses, keys and "go on" travel over it, as whole strings.
 class Channel {
@@ -31,7 +31,7 @@ class Channel {
   ~Channel();
 
   void send(std::string_view text);
-  /// Throws Broken when nothing comes within patience() or the other end has gone.
+  /// Throws Broken when nothing comes within timeout() or the other end has gone.
   std::string receive();
   bool has_something() const;
   /// Makes the other end's receive() throw.

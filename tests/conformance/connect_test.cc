@@ -10,7 +10,7 @@ namespace gradrail::conformance {
 namespace {
 
 /// A listener's address after the listener has gone.
-std::string dead_address(const transport::Transport& transport) {
+std::string unused_address(const transport::Transport& transport) {
   Side gone(transport);
   return gone.listen();
 }
@@ -23,7 +23,7 @@ size_t open_descriptors() {
   return count;
 }
 
-/// A closed connection may linger to say goodbye properly, but not for ever.
+/// A closed connection may linger to send its final bytes, but not for ever.
 void expect_no_more(Side& side, size_t before) {
   side.await_that([&] { return open_descriptors() <= before; }, "the descriptors are closed again");
 }
@@ -44,7 +44,7 @@ TEST_P(Conformance, connects_and_accepts) {
     side.send(connection, "hello");
     EXPECT_EQ(side.await(Kind::message, connection).message, "welcome");
     EXPECT_FALSE(connection->describe().empty());
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   peer->channel().send(side.listen());
@@ -70,7 +70,7 @@ TEST_P(Conformance, posts_may_be_made_right_after_connect) {
     const auto target = connection->import(key);
     ASSERT_TRUE(target.ok()) << target.status();
     side.put(connection, source.all(), {*target, 0}, {.immediate = 7});
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Buffer& target = side.buffer(8, Access::remote_write);
@@ -84,7 +84,7 @@ TEST_P(Conformance, posts_may_be_made_right_after_connect) {
 }
 
 TEST_P(Conformance, refused_connection_names_the_address) {
-  const std::string address = dead_address(*GetParam().transport);
+  const std::string address = unused_address(*GetParam().transport);
   Side side(*GetParam().transport);
   expect_refused(side, address);
 }
@@ -108,7 +108,7 @@ TEST_P(Conformance, listening_twice_on_one_address_is_refused) {
 }
 
 TEST_P(Conformance, address_is_free_again_after_its_context) {
-  const std::string address = dead_address(*GetParam().transport);
+  const std::string address = unused_address(*GetParam().transport);
   Side second(*GetParam().transport);
   const auto listening = second.context().listen(address);
   EXPECT_TRUE(listening.ok()) << listening.status();
@@ -133,7 +133,7 @@ TEST_P(Conformance, many_connections_talk_at_once) {
         }
       }
       channel.send("all echoed");
-      side.serve_until_told(channel);
+      side.serve_until_stopped(channel);
     }));
   }
   Side side(*GetParam().transport);
@@ -143,7 +143,7 @@ TEST_P(Conformance, many_connections_talk_at_once) {
     const Event event = side.await(Kind::message);
     side.send(event.connection, event.message + "!");
   }
-  for (const auto& peer : peers) EXPECT_EQ(side.serve_until_told(peer->channel()), "all echoed");
+  for (const auto& peer : peers) EXPECT_EQ(side.serve_until_stopped(peer->channel()), "all echoed");
   for (const auto& peer : peers) peer->channel().send("end");
   for (const auto& peer : peers) peer->join();
 }

@@ -18,7 +18,7 @@ TEST_P(Conformance, gets_of_every_size_arrive_whole) {
       EXPECT_TRUE(all_equal({local.data(), kOdd}, std::byte{0})) << "wrote in front of the slice";
       EXPECT_TRUE(all_equal({local.data() + kOdd + bytes, kOdd}, std::byte{0})) << "wrote behind the slice";
       channel.send("next");
-      side.serve_until_told(channel);
+      side.serve_until_stopped(channel);
     }
   });
   Side side(*GetParam().transport);
@@ -26,7 +26,7 @@ TEST_P(Conformance, gets_of_every_size_arrive_whole) {
   fill_pattern({source.data() + 13, kSizes[0]}, kSizes[0]);
   announce(side, *peer, source);
   for (size_t i = 0; i < std::size(kSizes); ++i) {
-    EXPECT_EQ(side.serve_until_told(peer->channel()), "next");
+    EXPECT_EQ(side.serve_until_stopped(peer->channel()), "next");
     if (i + 1 < std::size(kSizes)) fill_pattern({source.data() + 13, kSizes[i + 1]}, kSizes[i + 1]);
     peer->channel().send("go");
   }
@@ -56,7 +56,7 @@ TEST_P(Conformance, many_gets_at_once_fill_their_own_targets) {
   Buffer& source = side.buffer(kGets * kBytes, Access::remote_read);
   for (size_t i = 0; i < kGets; ++i) fill_pattern({source.data() + i * kBytes, kBytes}, i);
   announce(side, *peer, source);
-  EXPECT_EQ(side.serve_until_told(peer->channel()), "end");
+  EXPECT_EQ(side.serve_until_stopped(peer->channel()), "end");
   peer->join();
 }
 

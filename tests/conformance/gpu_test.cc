@@ -33,12 +33,14 @@ size_t open_descriptors() {
 }
 
 /// Why the transport does not take GPU memory by the way under test; "" when it does.
-std::string why_not(const Setup& setup) { return open(*setup.transport)->capabilities().gpu.why_not(tested_way()); }
+std::string why_not(const Setup& setup) {
+  return open(*setup.transport)->capabilities().gpu.why_not(tested_transfer());
+}
 
 constexpr size_t kPlaceBytes = kMost + 2 * kOdd;
 constexpr uint64_t kBefore = 77;  ///< seed of what lay there
 
-/// What is looked at of a place that gets so many bytes.
+/// The part of a place that the test checks after so many bytes.
 size_t seen_bytes(size_t bytes) { return kTargetOffset + bytes + kOdd; }
 
 /// The pattern of `seed` at kTargetOffset, and around it what was there before.
@@ -66,10 +68,10 @@ TEST_P(Conformance, gpu_memory_comes_with_a_source_or_not_at_all) {
   EXPECT_THAT(std::string(message_of(refused)), HasSubstr("gpu::source_for_nics"));
 }
 
-/// Of a way that nobody takes where the test asks for it.
+/// A way that no transport of this build supports is skipped, unless the test requires it.
 class OtherWay final : public GpuMemorySource {
  public:
-  explicit OtherWay(GpuDirect way) : GpuMemorySource(0, way) {}
+  explicit OtherWay(NicGpuTransfer way) : GpuMemorySource(0, way) {}
   absl::StatusOr<DmaBuf> export_dma_buf(const void*, size_t) const override {
     ADD_FAILURE() << "a dma-buf was asked for";
     return absl::InternalError("");
@@ -79,8 +81,8 @@ class OtherWay final : public GpuMemorySource {
 TEST_P(Conformance, gpu_memory_by_a_way_that_is_closed_is_refused_with_the_remedy) {
   Side side(*GetParam().transport);
   SharedMemory memory = *SharedMemory::create("not a GPU's", 4096);
-  const transport::GpuWays ways = side.context().capabilities().gpu;
-  for (const GpuDirect way : {GpuDirect::dma_buf, GpuDirect::peer_memory}) {
+  const transport::GpuTransferSupport ways = side.context().capabilities().gpu;
+  for (const NicGpuTransfer way : {NicGpuTransfer::dma_buf, NicGpuTransfer::peer_memory}) {
     if (ways.takes(way)) continue;
     const OtherWay source(way);
     MemorySpan span = memory.span();
@@ -99,16 +101,16 @@ TEST_P(Conformance, gpu_puts_of_every_size_arrive_whole) {
     Connection* const connection = side.connect(channel.receive());
     for (const Pair& pair : kPairs) {
       Place source(side, pair.source, kPlaceBytes, Access::local);
-      const auto region = connection->import(side.serve_until_told(channel));
+      const auto region = connection->import(side.serve_until_stopped(channel));
       ASSERT_TRUE(region.ok()) << region.status();
       for (const size_t bytes : kGpuSizes) {
-        side.serve_until_told(channel);
+        side.serve_until_stopped(channel);
         source.fill(kOdd, bytes, bytes);
         side.put(connection, source.slice(kOdd, bytes), {*region, kTargetOffset}, {.immediate = bytes, .tag = 1});
         side.await(Kind::put_done);
       }
     }
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   peer->channel().send(side.listen());
@@ -134,18 +136,18 @@ TEST_P(Conformance, gpu_gets_of_every_size_arrive_whole) {
     for (const Pair& pair : kPairs) {
       SCOPED_TRACE(name_of(pair));
       Place target(side, pair.target, kPlaceBytes, Access::local);
-      const auto region = connection->import(side.serve_until_told(channel));
+      const auto region = connection->import(side.serve_until_stopped(channel));
       ASSERT_TRUE(region.ok()) << region.status();
       for (const size_t bytes : kGpuSizes) {
         target.fill(0, seen_bytes(bytes), kBefore);
-        side.serve_until_told(channel);
+        side.serve_until_stopped(channel);
         side.must_post([&] { return connection->get(target.slice(kTargetOffset, bytes), {*region, kOdd}, bytes); });
         ASSERT_EQ(side.await(Kind::get_done).tag, bytes);
         expect_only(target, bytes, bytes);
         channel.send("next");
       }
     }
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   peer->channel().send(side.listen());
@@ -155,14 +157,15 @@ TEST_P(Conformance, gpu_gets_of_every_size_arrive_whole) {
     for (const size_t bytes : kGpuSizes) {
       source.fill(kOdd, bytes, bytes);
       peer->channel().send("go");
-      ASSERT_EQ(side.serve_until_told(peer->channel()), "next");
+      ASSERT_EQ(side.serve_until_stopped(peer->channel()), "next");
     }
   }
   peer->channel().send("end");
   peer->join();
 }
 
-// Put i writes to a place of its own and over the one before it at the start: the last must win, and none be missing.
+// Put i writes to a place of its own and over the previous put at the start. The last put must win, and none may be
+// missing.
 TEST_P(Conformance, gpu_puts_become_visible_in_the_order_posted) {
   if (const std::string reason = why_not(GetParam()); !reason.empty()) GRADRAIL_CANNOT(GetParam(), reason);
   constexpr uint64_t kPuts = 300;
@@ -176,7 +179,7 @@ TEST_P(Conformance, gpu_puts_become_visible_in_the_order_posted) {
       side.put(target.connection, slice, {target.region, i * kBytes});
       side.put(target.connection, slice, {target.region, 0}, {.immediate = i});
     }
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Place target(side, Where::gpu, (kPuts + 1) * kBytes, Access::remote_write);

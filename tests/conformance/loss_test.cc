@@ -9,17 +9,17 @@
 namespace gradrail::conformance {
 namespace {
 
-constexpr Duration kLossPatience = std::chrono::seconds(2);
+constexpr Duration kLossTimeout = std::chrono::seconds(2);
 
 void expect_lost(Side& side, Connection* connection) {
-  const auto lost = side.try_await(Kind::peer_lost, connection, kLossPatience);
+  const auto lost = side.try_await(Kind::peer_lost, connection, kLossTimeout);
   ASSERT_TRUE(lost.has_value()) << "no peer_lost within 2 s";
   EXPECT_FALSE(lost->cause.ok());
   EXPECT_FALSE(lost->cause.message().empty());
 }
 
 /// A lost connection refuses posts, stays quiet, and can be closed.
-void expect_dead(Side& side, Connection* connection, std::optional<RemoteRegion> region) {
+void expect_unusable(Side& side, Connection* connection, std::optional<RemoteRegion> region) {
   Buffer& local = side.buffer(64, Access::local);
   EXPECT_EQ(connection->send(bytes_of("x")).code(), absl::StatusCode::kUnavailable);
   if (region) {
@@ -42,9 +42,9 @@ TEST_P(Conformance, peer_that_closes_is_lost) {
     Connection* connection = side.connect(channel.receive());
     channel.send(target.key());
     side.send(connection, "hello");
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
     side.close(connection);
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   peer->channel().send(side.listen());
@@ -53,16 +53,16 @@ TEST_P(Conformance, peer_that_closes_is_lost) {
   ASSERT_TRUE(region.ok()) << region.status();
   peer->channel().send("close");
   expect_lost(side, connection);
-  expect_dead(side, connection, *region);
+  expect_unusable(side, connection, *region);
   peer->channel().send("end");
   peer->join();
 }
 
-TEST_P(Conformance, peer_whose_context_ends_is_lost) {
+TEST_P(Conformance, peer_of_a_closed_context_is_lost) {
   const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
     Connection* connection = side.connect(channel.receive());
     side.send(connection, "hello");
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   peer->channel().send(side.listen());
@@ -102,14 +102,14 @@ TEST_P(Conformance, nothing_is_reported_after_close) {
     for (int i = 0; i < 50; ++i) side.send(doomed, "doomed");
     Connection* kept = side.connect(address);
     for (int i = 0; i < 50; ++i) side.send(kept, "kept");
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   peer->channel().send(side.listen());
   bool closed = false;  // its pointer proves nothing afterwards: the next connection may live at the same place
   int kept = 0;
   std::array<Completion, 1> one;
-  const TimePoint deadline = Clock::now() + patience();
+  const TimePoint deadline = Clock::now() + timeout();
   while (kept < 50) {
     ASSERT_LT(Clock::now(), deadline);
     if (side.context().poll(absl::MakeSpan(one)) == 0 || one[0].kind != Kind::message) continue;
@@ -134,7 +134,7 @@ TEST_P(Conformance, close_with_much_under_way_is_safe) {
       side.put(connection, source.all(), {target.region, 0}, {.immediate = 1, .tag = 1});
     }
     side.close(connection);
-    side.release(source);  // unmapped: whoever still reads from it falls over
+    side.release(source);  // unmapped: a thread that still reads from it crashes
     for (int i = 0; i < 50; ++i) side.wait_a_little();
     EXPECT_FALSE(side.has(Kind::put_done));
   });
@@ -149,23 +149,23 @@ TEST_P(ProcessConformance, killed_peer_is_lost_within_two_seconds) {
   ProcessPeer peer(GetParam(), [](Side& side, Channel& channel) {
     Connection* connection = side.connect(channel.receive());
     side.send(connection, "hello");
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   peer.channel().send(side.listen());
   Connection* connection = side.await(Kind::message).connection;
   peer.signal(SIGKILL);
   expect_lost(side, connection);
-  expect_dead(side, connection, std::nullopt);
-  peer.bury();
+  expect_unusable(side, connection, std::nullopt);
+  peer.reap();
 }
 
 void fill_words(Buffer& buffer, uint64_t value) {
   std::fill_n(reinterpret_cast<uint64_t*>(buffer.data()), buffer.bytes() / 8, value);
 }
 
-// Put k fills the whole target with k. After the death of the peer there must be nothing in the target but the last
-// put that was announced and the one after it, which was under way.
+// Put k fills the whole target with k. After the loss of the peer the target holds only the last announced put and the
+// next one, which was in flight.
 TEST_P(ProcessConformance, peer_killed_in_the_middle_of_a_large_put_is_lost_and_the_put_not_announced) {
   constexpr size_t kBytes = 256 * kMiB;
   ProcessPeer peer(GetParam(), [](Side& side, Channel& channel) {
@@ -198,7 +198,7 @@ TEST_P(ProcessConformance, peer_killed_in_the_middle_of_a_large_put_is_lost_and_
   }
   EXPECT_EQ(older, 0u) << "put " << last << " was announced and is not whole";
   EXPECT_EQ(newer, 0u) << "put " << last + 1 << " was whole and is not announced";
-  peer.bury();
+  peer.reap();
 }
 
 TEST_P(ProcessConformance, killing_the_target_of_a_large_put_loses_only_that_peer) {
@@ -208,7 +208,7 @@ TEST_P(ProcessConformance, killing_the_target_of_a_large_put_loses_only_that_pee
     channel.send(target.key());
     side.accept();
     side.send(side.await(Kind::message).connection, "go");
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Buffer& source = side.buffer(256 * kMiB, Access::local);
@@ -221,8 +221,8 @@ TEST_P(ProcessConformance, killing_the_target_of_a_large_put_loses_only_that_pee
   side.must_post([&] { return connection->get(source.slice(0, kMiB), {*region, 0}, 5); });
   peer.signal(SIGKILL);
   expect_lost(side, connection);
-  expect_dead(side, connection, *region);
-  peer.bury();
+  expect_unusable(side, connection, *region);
+  peer.reap();
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ TEST_P(Conformance, mapped_region_is_the_peers_memory) {
     }
     // The notice of an empty put stands behind what was stored, as behind any earlier put.
     side.put(target.connection, {}, {target.region, 0}, {.immediate = 3});
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Buffer& target = side.buffer(10'000, Access::remote_read_write);
@@ -46,7 +46,7 @@ TEST_P(Conformance, local_region_cannot_be_mapped) {
     const auto region = connection->import(channel.receive());
     const auto mapped = region.ok() ? map(side, connection, *region) : region.status();
     EXPECT_FALSE(mapped.ok());
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   announce(side, *peer, side.buffer(4096, Access::local));

@@ -25,7 +25,7 @@ TEST_P(Conformance, messages_of_all_sizes_arrive_in_order) {
     const std::vector<size_t> sizes = message_sizes(side.context().capabilities().max_message_bytes);
     for (uint64_t i = 0; i < kRounds * sizes.size(); ++i)
       side.send(connection, pattern_text(sizes[i % sizes.size()], i));
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   ASSERT_GE(side.context().capabilities().max_message_bytes, 64u) << "too small to say anything";
@@ -47,7 +47,7 @@ TEST_P(Conformance, too_large_message_is_invalid_and_harms_nothing) {
           << bytes;
     }
     side.send(connection, "small enough");
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   peer->channel().send(side.listen());
@@ -65,7 +65,7 @@ TEST_P(Conformance, sender_may_reuse_its_message_at_once) {
       side.send(connection, text);
     }
     text.assign(text.size(), '!');
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   peer->channel().send(side.listen());
@@ -83,7 +83,7 @@ TEST_P(Conformance, polling_one_completion_at_a_time_loses_nothing) {
       side.send(target.connection, pattern_text(40, i));
       side.put(target.connection, {}, {target.region, 0}, {.immediate = i});
     }
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   announce(side, *peer, side.buffer(8, Access::remote_write));
@@ -99,7 +99,7 @@ TEST_P(Conformance, polling_one_completion_at_a_time_loses_nothing) {
     }
   };
   for (const Event& event : earlier) check(event.kind, event.message, event.immediate);
-  const TimePoint deadline = Clock::now() + patience();
+  const TimePoint deadline = Clock::now() + timeout();
   while (messages + notices < 2 * kCount && !HasFailure()) {
     ASSERT_LT(Clock::now(), deadline) << messages << " messages and " << notices << " notices of " << kCount;
     std::array<Completion, 1> one;

@@ -12,8 +12,8 @@
 namespace gradrail::conformance {
 namespace {
 
-/// Long enough for a body whose own waits time out one after the other, short of ctest's limit.
-Duration join_patience() { return patience() * 2; }
+/// Long enough for a body in which all waits time out in turn, and shorter than ctest's limit.
+Duration join_timeout() { return timeout() * 2; }
 
 void run_body(const Setup& setup, const PeerBody& body, Channel& channel) {
   try {
@@ -24,7 +24,7 @@ void run_body(const Setup& setup, const PeerBody& body, Channel& channel) {
   }
 }
 
-/// Sends the child's failures to the parent, which alone reports: what the child prints itself nobody counts.
+/// Sends the child's failures to the parent, which alone reports them: output of the child does not count as a failure.
 class FailurePipe final : public ::testing::EmptyTestEventListener {
  public:
   explicit FailurePipe(int fd) : fd_(fd) {}
@@ -41,7 +41,7 @@ class FailurePipe final : public ::testing::EmptyTestEventListener {
 };
 
 [[noreturn]] void run_child(const Setup& setup, const PeerBody& body, Channel& channel, int failures_fd) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody looks after us once the test has gone
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // no process waits for this one once the test has ended
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   delete listeners.Release(listeners.default_result_printer());
   listeners.Append(new FailurePipe(failures_fd));
@@ -87,17 +87,17 @@ ProcessPeer::ProcessPeer(const Setup& setup, const PeerBody& body, std::array<Ch
 ProcessPeer::~ProcessPeer() {
   if (pid_ > 0) {
     signal(SIGKILL);
-    bury();
+    reap();
   }
   close(failures_fd_);
 }
 
 void ProcessPeer::join() {
-  const auto [failures, ended] = read_to_end(failures_fd_, Clock::now() + join_patience());
+  const auto [failures, ended] = read_to_end(failures_fd_, Clock::now() + join_timeout());
   if (!ended) {
     ADD_FAILURE() << "peer process does not end; killed\n" << failures;
     signal(SIGKILL);
-    bury();
+    reap();
     return;
   }
   int status = 0;
@@ -114,7 +114,7 @@ void ProcessPeer::stop() {
   if (waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status)) throw Broken("peer process did not stop");
 }
 
-void ProcessPeer::bury() { waitpid(std::exchange(pid_, -1), nullptr, 0); }
+void ProcessPeer::reap() { waitpid(std::exchange(pid_, -1), nullptr, 0); }
 
 ThreadPeer::ThreadPeer(const Setup& setup, PeerBody body) : ThreadPeer(setup, std::move(body), Channel::pair()) {}
 
@@ -132,7 +132,7 @@ ThreadPeer::~ThreadPeer() {
 }
 
 void ThreadPeer::join() {
-  if (ended_.wait_for(join_patience()) != std::future_status::ready) {
+  if (ended_.wait_for(join_timeout()) != std::future_status::ready) {
     std::fprintf(stderr, "peer thread does not end\n");
     std::abort();  // a thread cannot be killed
   }

@@ -12,7 +12,7 @@
 
 namespace gradrail::conformance {
 
-/// What a peer does: it gets an open transport of its own and its end of the side channel.
+/// Body of a peer: it receives an open transport of its own and its end of the test channel.
 using PeerBody = std::function<void(Side&, Channel&)>;
 
 /// A peer of the test: a thread, or a forked process. Start peers before the test opens anything of its own, so that a
@@ -29,7 +29,7 @@ class Peer {
   Channel channel_;
 };
 
-/// A peer that signals can reach: for tests of sudden death.
+/// A peer that signals can reach: for tests of sudden exits.
 class ProcessPeer final : public Peer {
  public:
   ProcessPeer(const Setup& setup, const PeerBody& body);
@@ -39,7 +39,7 @@ class ProcessPeer final : public Peer {
   /// Sends SIGSTOP and returns once the peer stands still.
   void stop();
   /// After signal(SIGKILL): not a failure of the test.
-  void bury();
+  void reap();
 
  private:
   ProcessPeer(const Setup& setup, const PeerBody& body, std::array<Channel, 2> ends);

@@ -5,14 +5,14 @@
 
 #include "base/gpu_memory.h"
 #include "conformance/side.h"
-#include "gpu/compute.h"
+#include "gpu/compute/compute.h"
 
 namespace gradrail::conformance {
 
 enum class Where { host, gpu };
 
 /// The way of GPU memory that GRADRAIL_TEST_GPU_DIRECT names: "dmabuf", else peer memory.
-GpuDirect tested_way();
+NicGpuTransfer tested_transfer();
 
 /// Registered memory of the host or of a simulated GPU, that is filled and looked at by the driver's copies alone.
 class Place {

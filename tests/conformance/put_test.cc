@@ -53,7 +53,7 @@ TEST_P(Conformance, immediates_keep_all_their_bits) {
     for (const uint64_t value : values) {
       side.put(target.connection, {}, {target.region, 0}, {.immediate = value});
     }
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   const int bits = side.context().capabilities().immediate_bits;
@@ -75,7 +75,7 @@ TEST_P(Conformance, puts_become_visible_in_the_order_posted) {
       put_u64(side, target, source, 2 * i, i, i * 8, std::nullopt);
       put_u64(side, target, source, 2 * i + 1, i, 0, notify ? std::optional<uint64_t>(i) : std::nullopt);
     }
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Buffer& target = side.buffer((kPuts + 1) * 8, Access::remote_write);
@@ -118,7 +118,7 @@ TEST_P(Conformance, random_overlapping_puts_end_as_if_run_one_by_one) {
                {.immediate = i % 3 == 0 ? std::optional<uint64_t>(i) : std::nullopt});
     }
     side.put(target.connection, {}, {target.region, 0}, {.immediate = kPuts});
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Buffer& target = side.buffer(kTargetBytes, Access::remote_write);
@@ -144,7 +144,7 @@ TEST_P(Conformance, puts_of_every_size_arrive_whole) {
       channel.send(std::to_string(crc32c(source.data() + 13, bytes)));
       side.put(target.connection, source.slice(13, bytes), {target.region, kOdd}, {.immediate = bytes, .tag = 1});
       side.await(Kind::put_done);
-      side.serve_until_told(channel);
+      side.serve_until_stopped(channel);
     }
   });
   Side side(*GetParam().transport);
@@ -181,7 +181,7 @@ void put_both_ways(Side& side, Connection* connection, const std::string& key, c
   for (uint64_t i = 0; i < kRounds; ++i) ASSERT_EQ(side.await(Kind::put_done, connection).tag, i + 1);
 }
 
-// Both sides send far more than any socket buffers: whoever only writes until done and reads later stands still here.
+// Both sides send far more than any socket buffers: a side that writes everything before it reads blocks here.
 TEST_P(Conformance, puts_both_ways_at_once) {
   const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
     Connection* connection = side.connect(channel.receive());
@@ -189,7 +189,7 @@ TEST_P(Conformance, puts_both_ways_at_once) {
     channel.send(target.key());
     put_both_ways(side, connection, channel.receive(), target, 1000, 2000);
     channel.send("done");
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   Buffer& target = side.buffer(40 * kMiB, Access::remote_write);
@@ -198,7 +198,7 @@ TEST_P(Conformance, puts_both_ways_at_once) {
   const std::string key = peer->channel().receive();
   peer->channel().send(target.key());
   put_both_ways(side, connection, key, target, 2000, 1000);
-  EXPECT_EQ(side.serve_until_told(peer->channel()), "done");
+  EXPECT_EQ(side.serve_until_stopped(peer->channel()), "done");
   peer->channel().send("end");
   peer->join();
 }
@@ -218,7 +218,7 @@ TEST_P(Conformance, source_may_be_reused_after_put_done) {
         EXPECT_EQ(side.await(Kind::put_done).tag, i + 1);
         std::memset(source.data(), 0xee, bytes);
       }
-      side.serve_until_told(channel);
+      side.serve_until_stopped(channel);
     }
   });
   Side side(*GetParam().transport);
@@ -241,7 +241,7 @@ TEST_P(Conformance, only_tagged_puts_report_done_and_only_immediates_notify) {
       side.put(target.connection, source.all(), {target.region, 0}, {.tag = i == 50 ? uint64_t{99} : 0});
     }
     side.put(target.connection, source.all(), {target.region, 0}, {.immediate = 5});
-    EXPECT_EQ(side.serve_until_told(channel), "end");
+    EXPECT_EQ(side.serve_until_stopped(channel), "end");
     EXPECT_EQ(side.await(Kind::put_done).tag, 99u);
     EXPECT_FALSE(side.has(Kind::put_done));
   });

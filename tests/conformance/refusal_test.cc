@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kRegionBytes = 8192;
 constexpr uint64_t kStolen = 666;  // the immediate of every attack: must never be announced
 
-/// What the owner of the memory offers, as the attacker knows it.
+/// Regions of the memory's owner, as the attacker sees them.
 struct Keys {
   std::string readable, writable, local, destroyed, foreign;
 };
@@ -112,7 +112,7 @@ void run_attacks(Side& side, Channel& channel, const std::vector<Attack>& attack
     side.close(connection);
   }
   channel.send("attacks are over");
-  side.serve_until_told(channel);
+  side.serve_until_stopped(channel);
 }
 
 /// A third party: its connection is open while others attack, and must work before and after.
@@ -123,7 +123,7 @@ void stand_by(Side& side, Channel& channel) {
     fill_pattern({source.data(), 64}, i);
     side.put(target.connection, source.all(), {target.region, 0}, {.immediate = i, .tag = i});
     side.await(Kind::put_done);
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   }
   EXPECT_FALSE(side.has(Kind::peer_lost));
 }
@@ -141,7 +141,7 @@ struct Owner {
     uint64_t seed = 0;
     for (Buffer* buffer : all()) fill_pattern({buffer->data(), buffer->bytes()}, ++seed);
     keys = {readable.key(), writable.key(), local.key(), destroyed.key(), elsewhere.key()};
-    destroyed.region.reset();  // its memory stays: we want to see who writes to it
+    destroyed.region.reset();  // its memory stays, so that a later write to it is visible
   }
   std::vector<Buffer*> all() { return {&readable, &writable, &local, &destroyed, &elsewhere}; }
   void expect_untouched() {
@@ -175,7 +175,7 @@ void run_against_owner(const Setup& setup, const std::function<std::vector<Attac
        {owner.keys.readable, owner.keys.writable, owner.keys.local, owner.keys.destroyed, owner.keys.foreign}) {
     attacker->channel().send(key);
   }
-  EXPECT_EQ(owner.side.serve_until_told(attacker->channel()), "attacks are over");
+  EXPECT_EQ(owner.side.serve_until_stopped(attacker->channel()), "attacks are over");
   EXPECT_FALSE(owner.side.has(Kind::put_arrived)) << "an attack was announced";
   owner.expect_untouched();
   bystander->channel().send("again");
@@ -209,7 +209,7 @@ TEST_P(Conformance, wrong_local_slice_is_invalid_and_harms_nothing) {
     const auto never_imported = static_cast<RemoteRegion>(12'345);
     EXPECT_EQ(side.post([&] { return target.connection->put(local.all(), {never_imported, 0}, {}); }).code(), invalid);
     side.put(target.connection, local.all(), {target.region, 0}, {.immediate = 1});
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   announce(side, *peer, side.buffer(100, Access::remote_read_write));

@@ -86,7 +86,7 @@ namespace {
 
 /// Why the transport cannot be opened here, or "". Asked in a child: an RDMA library that was once opened keeps its
 /// devices, and the kernel then refuses them to the forked peers.
-std::string ask_why_not(const transport::Transport& transport) {
+std::string probe_why_not(const transport::Transport& transport) {
   const auto probe = [&] {
     const auto context = transport.open(open_options());
     return context.ok() ? std::string() : context.status().ToString();
@@ -95,7 +95,7 @@ std::string ask_why_not(const transport::Transport& transport) {
   if (!transport.plugin || pipe(ends) != 0) return probe();
   const pid_t child = fork();
   if (child == 0) {
-    alarm(std::chrono::duration_cast<std::chrono::seconds>(patience()).count());
+    alarm(std::chrono::duration_cast<std::chrono::seconds>(timeout()).count());
     const std::string answer = probe();
     const ssize_t written = write(ends[1], answer.data(), answer.size());
     _exit(written == static_cast<ssize_t>(answer.size()) ? 0 : 1);
@@ -114,13 +114,14 @@ std::string ask_why_not(const transport::Transport& transport) {
 const std::string& why_not(const transport::Transport& transport) {
   static std::map<std::string, std::string> answers;
   const auto known = answers.find(transport.name);
-  return known != answers.end() ? known->second : answers.emplace(transport.name, ask_why_not(transport)).first->second;
+  return known != answers.end() ? known->second
+                                : answers.emplace(transport.name, probe_why_not(transport)).first->second;
 }
 
 }  // namespace
 
 void Conformance::SetUp() {
-  // Losing peers by the hundred is what these tests are about: their log would bury the results.
+  // These tests lose peers by the hundred: the log of each loss would hide the results.
   if (std::getenv("GRADRAIL_LOG") == nullptr) spdlog::set_level(spdlog::level::off);
   if (const std::string reason = why_not(*GetParam().transport); !reason.empty()) GRADRAIL_CANNOT(GetParam(), reason);
 }

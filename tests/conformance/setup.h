@@ -13,7 +13,7 @@ namespace gradrail::conformance {
 
 enum class Peers { threads, processes };
 
-/// What one run of the suite is about: a transport, and what its peers are made of.
+/// Parameters of one run of the suite: a transport, and the kind of its peers.
 struct Setup {
   const transport::Transport* transport = nullptr;
   Peers peers = Peers::threads;

@@ -10,7 +10,7 @@ namespace gradrail::conformance {
 namespace {
 
 template <typename T>
-T must(absl::StatusOr<T> result, std::string_view what) {
+T check_ok(absl::StatusOr<T> result, std::string_view what) {
   if (!result.ok()) throw Broken(fmt::format("{}: {}", what, result.status().ToString()));
   return *std::move(result);
 }
@@ -34,10 +34,10 @@ Side::~Side() {
   while (!connections_.empty()) close(connections_.back());
 }
 
-std::string Side::listen() { return must(context_->listen(any_address(transport_)), "listen"); }
+std::string Side::listen() { return check_ok(context_->listen(any_address(transport_)), "listen"); }
 
 Connection* Side::connect(const std::string& address) {
-  Connection* connection = must(context_->connect(address, Clock::now() + patience()), "connect");
+  Connection* connection = check_ok(context_->connect(address, Clock::now() + timeout()), "connect");
   connections_.push_back(connection);
   return connection;
 }
@@ -45,8 +45,8 @@ Connection* Side::connect(const std::string& address) {
 Connection* Side::accept() { return await(Kind::connected).connection; }
 
 Buffer& Side::buffer(size_t bytes, Access access) {
-  SharedMemory memory = must(SharedMemory::create("conformance", bytes), "memory");
-  auto region = must(context_->register_memory(memory.span(), access), "register_memory");
+  SharedMemory memory = check_ok(SharedMemory::create("conformance", bytes), "memory");
+  auto region = check_ok(context_->register_memory(memory.span(), access), "register_memory");
   return buffers_.emplace_back(Buffer{std::move(memory), std::move(region)});
 }
 
@@ -62,7 +62,7 @@ void Side::close(Connection* connection) {
 }
 
 absl::Status Side::post(const std::function<absl::Status()>& operation) {
-  const TimePoint deadline = Clock::now() + patience();
+  const TimePoint deadline = Clock::now() + timeout();
   while (true) {
     absl::Status status = operation();
     if (status.code() != absl::StatusCode::kResourceExhausted) return status;
@@ -112,15 +112,15 @@ Event Side::await(Kind kind, const Connection* connection, Duration longest) {
 }
 
 void Side::await_that(const std::function<bool()>& predicate, const char* what) {
-  const TimePoint deadline = Clock::now() + patience();
+  const TimePoint deadline = Clock::now() + timeout();
   while (!predicate()) {
     if (Clock::now() > deadline) throw Broken(std::string("never became true: ") + what);
     wait_a_little();
   }
 }
 
-std::string Side::serve_until_told(Channel& channel) {
-  const TimePoint deadline = Clock::now() + patience() * 2;
+std::string Side::serve_until_stopped(Channel& channel) {
+  const TimePoint deadline = Clock::now() + timeout() * 2;
   while (!channel.has_something()) {
     if (Clock::now() > deadline) throw Broken("served long enough");
     wait_a_little();
@@ -134,7 +134,7 @@ void Side::poll() {
 }
 
 void Side::wait_a_little() {
-  // Short, since predicates also look at memory and at the side channel, which wake nobody.
+  // Short, because predicates also check memory and the test channel, which do not wake a waiter.
   constexpr Duration kSlice = std::chrono::milliseconds(1);
   std::array<Completion, 64> out;
   collect(absl::MakeSpan(out).first(waits_.wait(absl::MakeSpan(out), Clock::now() + kSlice)));

@@ -52,7 +52,7 @@ class Side {
   transport::Context& context() { return *context_; }
   const transport::Transport& transport() const { return transport_; }
 
-  // What these return is valid; they throw Broken.
+  // The results of these functions are valid; the functions throw Broken.
   std::string listen();
   Connection* connect(const std::string& address);
   Connection* accept();
@@ -67,12 +67,12 @@ class Side {
   void send(Connection* to, std::string_view message);
 
   /// Takes the oldest event of this kind (and connection) out of the log, waiting for it. Throws Broken.
-  Event await(Kind kind, const Connection* connection = nullptr, Duration longest = patience());
+  Event await(Kind kind, const Connection* connection = nullptr, Duration longest = timeout());
   std::optional<Event> try_await(Kind kind, const Connection* connection, Duration longest);
   void await_that(const std::function<bool()>& predicate, const char* what);
   bool has(Kind kind, const Connection* connection = nullptr) const;
   /// Answers the transport's needs until the side channel says something, and returns that.
-  std::string serve_until_told(Channel& channel);
+  std::string serve_until_stopped(Channel& channel);
   /// One poll without blocking.
   void poll();
   /// Collects what comes, for at most this long.

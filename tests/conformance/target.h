@@ -20,7 +20,7 @@ struct Target {
 
 /// Takes address and key from the side channel, connects and imports. Throws Broken.
 Target reach(Side& side, Channel& channel);
-/// The other half: listens and tells the peer.
+/// The other half: listens and sends its address to the peer.
 void announce(Side& side, Peer& peer, const Buffer& target);
 
 }  // namespace gradrail::conformance

@@ -17,10 +17,10 @@ double thread_cpu_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-/// Blocks until something comes; unlike Side::await in one piece, so that a missed wake-up shows: it only comes to
-/// light at the deadline, when wait() polls for the last time.
+/// Blocks until an event arrives. Unlike Side::await it waits once, so that a missed wake-up is visible. The wait then
+/// ends at the deadline, when wait() polls for the last time.
 Completion wait_once(WaitSet& waits) {
-  const TimePoint deadline = Clock::now() + patience();
+  const TimePoint deadline = Clock::now() + timeout();
   std::array<Completion, 1> one;
   const size_t count = waits.wait(absl::MakeSpan(one), deadline);
   if (count == 0) throw Broken("waited in vain");
@@ -83,7 +83,7 @@ TEST_P(Conformance, waiting_ends_when_another_thread_wakes) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the other blocks first, as a rule
     waits.wake();
   });
-  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + patience()), 0u);
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + timeout()), 0u);
   waker.join();
   EXPECT_LT(seconds_since(start), 10.0);
 }
@@ -93,7 +93,7 @@ TEST_P(Conformance, waiting_ends_when_something_arrives) {
                                  channel.receive();
                                  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the other blocks first
                                  side.send(connection, "now");
-                                 side.serve_until_told(channel);
+                                 side.serve_until_stopped(channel);
                                }));
   Side side(*GetParam().transport);
   WaitSet waits({});
@@ -136,7 +136,7 @@ TEST_P(Conformance, no_wakeup_is_missed_in_20000_round_trips) {
       must_send(connection, "ping");
       wait_for(waits, Kind::message);
     }
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   WaitSet waits({});
@@ -171,7 +171,7 @@ TEST_P(Conformance, no_wakeup_is_missed_in_5000_round_trips_of_puts) {
       bounce(waits, target.connection, target.region, source, i);
       if (wait_for(waits, Kind::put_arrived).immediate != i) throw Broken("wrong notice");
     }
-    side.serve_until_told(channel);
+    side.serve_until_stopped(channel);
   });
   Side side(*GetParam().transport);
   WaitSet waits({});
@@ -190,7 +190,7 @@ TEST_P(Conformance, no_wakeup_is_missed_in_5000_round_trips_of_puts) {
   peer->join();
 }
 
-// Nobody polls but through wait(): a transport must ask to be woken for what it has still to write, too.
+// Only wait() polls here: a transport must request a wake-up for pending writes, too.
 TEST_P(Conformance, waiting_alone_drives_large_puts) {
   const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
     Buffer& source = side.buffer(64 * kMiB, Access::local);
@@ -241,7 +241,7 @@ TEST_P(Conformance, one_thread_waits_on_two_transports_at_once) {
       must_send(connection, "ping");
       if (wait_for(waits, Kind::message).connection != connection) throw Broken("answer over the wrong transport");
     }
-    first.serve_until_told(channel);
+    first.serve_until_stopped(channel);
   });
   Side first(*GetParam().transport), second(*other);
   WaitSet waits({});

@@ -1,4 +1,4 @@
-// Machines that nobody here has, each with one thing wrong, as their kernels would show it.
+// Recorded machines with one fault each, as their kernels show it. They replace hardware that is not available.
 #include <ostream>
 
 #include "doctor/recorded_host.h"

@@ -1,4 +1,4 @@
-// Recordings that somebody made to do harm, or that a broken disk did: any report will do, a crash or a wait will not.
+// Malicious or damaged recordings. Any report passes; a crash or a hang fails.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -115,7 +115,7 @@ TEST_F(HostileTrees, LinksWithoutAnEnd) {
   examine_it();
 }
 
-TEST_F(HostileTrees, PipesThatNobodyWrites) {
+TEST_F(HostileTrees, PipesWithoutAWriter) {
   spoil_all([](const fs::path& file) {
     fs::remove(file);
     ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
@@ -134,7 +134,7 @@ TEST_F(HostileTrees, ManyEntries) {
   examine_it();
 }
 
-TEST_F(HostileTrees, NobodyMayRead) {
+TEST_F(HostileTrees, UnreadableFiles) {
   spoil_all([](const fs::path& file) { chmod(file.c_str(), 0); });
   chmod((scratch_.path() + "/sys/class/infiniband").c_str(), 0);
   examine_it();

@@ -1,8 +1,8 @@
-#include "tools/doctor/proof_pair.h"
+#include "tools/doctor/proofs/proof_pair.h"
 
 #include "base/status.h"
 #include "gmock/gmock.h"
-#include "tools/doctor/proof.h"
+#include "tools/doctor/proofs/proof.h"
 
 namespace gradrail::tools::doctor {
 namespace {
@@ -31,13 +31,13 @@ TEST(Proof, MovesAPatternBothWays) {
 
 TEST(Proof, WhatCannotListenSaysWhy) {
   PairOptions options = over_tcp();
-  options.listen = "192.0.2.1:0";  // TEST-NET-1: an address of nobody's
+  options.listen = "192.0.2.1:0";  // TEST-NET-1: no host has this address
   const absl::StatusOr<PairResult> result = prove_pair(options);
   ASSERT_FALSE(result.ok());
   EXPECT_THAT(std::string(message_of(result.status())), HasSubstr("192.0.2.1"));
 }
 
-/// Compares with a pattern that nobody sent.
+/// Compares with a pattern that was not sent.
 class WrongMemory final : public ProofMemory {
  public:
   explicit WrongMemory(std::unique_ptr<ProofMemory> memory) : memory_(std::move(memory)) {}

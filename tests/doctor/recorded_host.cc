@@ -40,7 +40,7 @@ void add_pci(RecordedHost& host, const PciCard& card) {
   host.link(folder + "/driver", fmt::format("../../../../bus/pci/drivers/{}", card.driver));
 }
 
-/// Cards have links; those of bridges are nobody's question.
+/// Cards have links. No check reads the link of a bridge.
 void add_pci_link(RecordedHost& host, const PciCard& card, const char* speed) {
   const std::string folder = fmt::format("/sys/devices/{}/{}", card.parents, card.address);
   for (const char* which : {"current", "max"}) {

@@ -39,11 +39,11 @@ class Scratch {
   std::string path_;
 };
 
-/// Two GPUs (H100) with open kernel modules and CUDA 13, each below one switch with a ConnectX-7: mlx5_0 on InfiniBand
-/// (NDR), mlx5_1 on Ethernet with RoCE v2. Linux 6.1, two NUMA nodes; UCX and libfabric with CUDA.
+/// Two H100 GPUs with open kernel modules and CUDA 13. Each GPU shares a switch with a ConnectX-7: mlx5_0 is on
+/// InfiniBand (NDR), mlx5_1 on Ethernet with RoCE v2. Linux 6.1, two NUMA nodes; UCX and libfabric with CUDA.
 RecordedHost healthy_host();
 
-/// 4 KiB of configuration space, with Access Control Services whose control word is this.
+/// 4 KiB of configuration space. Its Access Control Services have the control word `acs_control`.
 std::string config_space(std::optional<uint16_t> acs_control);
 
 /// The lines of /proc/self/limits that count.

@@ -1,4 +1,4 @@
-#include "tools/doctor/tasks_check.h"
+#include "tools/doctor/checks/tasks_check.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A port of this host, and whether anybody listens there.
+/// A port of this host, with or without a listener.
 class Port {
  public:
   explicit Port(bool listens) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -37,7 +37,7 @@ class Port {
   std::string name_;
 };
 
-TEST(Tasks, TellsThoseThatAnswerFromThoseThatDoNot) {
+TEST(Tasks, ReportsTasksThatDoNotAnswer) {
   const Port open(true), shut(false);
   const Check check = check_tasks({open.name(), shut.name()});
   EXPECT_EQ(check.state, State::missing);
@@ -82,10 +82,10 @@ TEST(Tasks, ABacklogThatIsFullDoesNotHoldItUp) {
   close(listener);
 }
 
-TEST(Tasks, WhatAFirewallAnswersIsToldFromAHostThatIsOff) {
+TEST(Tasks, AFirewallAndAHostThatIsOffDiffer) {
   EXPECT_THAT(judge_connect("h:1", EHOSTUNREACH, true).evidence, HasSubstr("firewall that rejects"));
   EXPECT_THAT(judge_connect("h:1", EHOSTUNREACH, true).remedy, HasSubstr("--add-port=1/tcp"));
-  EXPECT_THAT(judge_connect("h:1", EHOSTUNREACH, false).evidence, HasSubstr("nobody in this network"));
+  EXPECT_THAT(judge_connect("h:1", EHOSTUNREACH, false).evidence, HasSubstr("no host in this network"));
   EXPECT_THAT(judge_connect("h:1", ENETUNREACH, true).remedy, HasSubstr("ip route"));
   EXPECT_THAT(judge_connect("h:1", EPERM, true).evidence, HasSubstr("this host forbids"));
   EXPECT_THAT(judge_connect("h:1", ETIMEDOUT, false).evidence, HasSubstr("firewall drops"));

@@ -6,9 +6,9 @@
 #include "base/crc32c.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
-#include "ps/checkpoint.h"
-#include "ps/checkpoint_header.h"
-#include "tests/ps/checkpoint_files.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/checkpoint/header.h"
+#include "tests/ps/checkpoint/checkpoint_files.h"
 
 namespace gradrail::ps {
 namespace {
@@ -106,8 +106,8 @@ TEST(CheckpointFuzz, AlteredBytesAreNeverAccepted) {
   EXPECT_GT(altered, kRounds * 9 / 10) << "the mutations no longer alter anything";
 }
 
-/// As above, but whoever altered the header also fixed its CRC: the checks behind it stand alone. Then a header may be
-/// accepted; the numbers were summed with the old header's CRC and must not be.
+/// As above, with a corrected CRC of the header, which tests the checks behind it. A header may be accepted then. The
+/// numbers must be refused: their CRC includes the CRC of the old header.
 TEST(CheckpointFuzz, HeadersWithARightCrcNeverCrash) {
   const TemporaryFolder folder;
   const std::vector<std::string> files = seeds(folder);

@@ -7,10 +7,10 @@
 #include "gtest/gtest.h"
 #include "tests/topology/saved_machines.h"
 #include "tests/topology/synthetic_machines.h"
-#include "topology/discover.h"
+#include "topology/discover/discover.h"
 
-// hwloc 2.9 loses 32 bytes, the numbers of `(indexes=…)`, with some descriptions that it refuses for another reason;
-// one kind is kept from it (topology/discover.cc). What we lose of hwloc's with good ones the other suites see.
+// hwloc 2.9 leaks the 32 bytes of `(indexes=…)` in some descriptions that it refuses for another reason. gradrail
+// filters one kind (topology/discover/discover.cc). The other suites detect leaks with valid descriptions.
 // NOLINTNEXTLINE: the sanitizer's name
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() {
   return "leak:libhwloc.so";
@@ -132,7 +132,7 @@ std::chrono::seconds duration() {
   return std::chrono::seconds(seconds == nullptr ? kDefaultSeconds : std::atoi(seconds));
 }
 
-/// What a planner takes for granted of any machine.
+/// Checks the invariants that a planner needs of each machine.
 void expect_sound(const Machine& machine) {
   const auto is_index = [](int index, size_t count) { return index >= -1 && index < static_cast<int>(count); };
   ASSERT_FALSE(machine.cores.empty());

@@ -4,8 +4,8 @@
 
 namespace gradrail::gpu {
 
-/// Two types that a call cannot tell apart: the same one, an enumeration and the integer it is, pointers to such, or
-/// plain structures of one size.
+/// Whether two types are equal in a call. Equal are the same type, an enumeration and its integer, pointers to such
+/// types, and plain structures of one size.
 template <typename Ours, typename Theirs>
 constexpr bool same_for_a_call();
 

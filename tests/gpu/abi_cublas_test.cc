@@ -1,7 +1,7 @@
-// gpu/blas_abi.h against the toolkit's header, while this file is compiled.
+// gpu/compute/blas_abi.h against the toolkit's header, while this file is compiled.
 #include <gtest/gtest.h>
 
-#include "gpu/blas_abi.h"
+#include "gpu/compute/blas_abi.h"
 #include "tests/gpu/abi.h"
 
 #include <cublas_v2.h>

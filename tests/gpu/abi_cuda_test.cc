@@ -1,8 +1,8 @@
-// gpu/cuda_abi.h against the toolkit's header, while this file is compiled. The driver's header comes last: it renames
-// some of its functions by macros, under which ours would be renamed with them.
+// gpu/driver/cuda_abi.h against the toolkit's header, while this file is compiled. The driver's header comes last: it
+// renames some of its functions by macros, under which ours would be renamed with them.
 #include <gtest/gtest.h>
 
-#include "gpu/cuda_abi.h"
+#include "gpu/driver/cuda_abi.h"
 #include "tests/gpu/abi.h"
 
 #include <cuda.h>
@@ -88,7 +88,7 @@ GRADRAIL_VALUE(kFlushWritesToOwner, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
 
 static_assert(sizeof(cuda::IpcMemoryHandle) == CU_IPC_HANDLE_SIZE);
 
-/// What was to be seen, was seen by the compiler; this names it among the tests.
+/// The compiler has done all checks; this entry lists them among the tests.
 TEST(Abi, IsThatOfTheToolkitsDriverHeader) { SUCCEED(); }
 
 }  // namespace

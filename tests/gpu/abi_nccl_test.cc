@@ -1,7 +1,7 @@
-// gpu/nccl_abi.h against NCCL's header, while this file is compiled.
+// gpu/reduce/nccl_abi.h against NCCL's header, while this file is compiled.
 #include <gtest/gtest.h>
 
-#include "gpu/nccl_abi.h"
+#include "gpu/reduce/nccl_abi.h"
 #include "tests/gpu/abi.h"
 
 #include <nccl.h>

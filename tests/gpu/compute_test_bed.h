@@ -9,21 +9,21 @@
 
 #include "absl/types/span.h"
 #include "base/random.h"
-#include "gpu/compute.h"
+#include "gpu/compute/compute.h"
 #include "gtest/gtest.h"
 
 namespace gradrail::gpu {
 
-/// One Compute under test, the memory that its operations see, and fresh random numbers.
-/// Every buffer has guard bytes on both sides and begins as far from an aligned address as it is told; what an
-/// operation shall write is NaN before. Waits end: Compute calls a device lost that does not answer.
+/// One Compute under test, the memory of its operations, and fresh random numbers. Every buffer has guard bytes on both
+/// sides and begins at the requested offset from an aligned address. Output buffers hold NaN before. Waits end: Compute
+/// reports a device without answers as lost.
 class Bed {
  public:
   explicit Bed(std::unique_ptr<Compute> compute);
 
   Compute& compute() { return *compute_; }
   Random& random() { return random_; }
-  /// For whoever wants to see a failure again: GRADRAIL_TEST_SEED.
+  /// GRADRAIL_TEST_SEED repeats a failed run.
   uint64_t seed() const { return seed_; }
 
   template <typename T>
@@ -60,8 +60,8 @@ class Bed {
     return make(values, offset);
   }
 
-  /// What the array holds after everything so far; fails the test when a guard was touched or the Compute reports an
-  /// error.
+  /// Content of the array after all operations so far. Fails the test when a guard was changed or the Compute reports
+  /// an error.
   template <typename T>
   std::vector<T> read(const Array<T>& array) {
     std::vector<T> values(array.count_);

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "ps/optimizer.h"
+#include "ps/optimizer/optimizer.h"
 #include "tests/gpu/compute_test_bed.h"
 
 // update() gives the bits of ps::apply, and those are near the formulae in double.
@@ -39,7 +39,7 @@ ps::OptimizerConfig config_of(UpdateRule rule) {
       .kind = static_cast<ps::OptimizerKind>(rule), .learning_rate = 0.05f, .epsilon = 1e-2f};  // an epsilon that shows
 }
 
-/// What the shard tells update(), computed as ps::apply computes it.
+/// Arguments of update() as the shard passes them, computed as ps::apply computes them.
 UpdateArguments coefficients(UpdateRule rule, size_t gradient_count) {
   const ps::OptimizerConfig config = config_of(rule);
   UpdateArguments a = {.rule = rule,

@@ -1,4 +1,4 @@
-#include "gpu/device_compute.h"
+#include "gpu/compute/device_compute.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ class DeviceComputeTest : public ::testing::Test {
   void SetUp() override {
     if (Simulation::is_here()) Simulation::configure("devices=2,delay=300");
     absl::StatusOr<std::unique_ptr<Compute>> opened = open_device(0);
-    if (!opened.ok() && Simulation::excuses(opened.status())) GTEST_SKIP() << message_of(opened.status());
+    if (!opened.ok() && Simulation::tolerates(opened.status())) GTEST_SKIP() << message_of(opened.status());
     ASSERT_TRUE(opened.ok()) << opened.status();
     compute_ = *std::move(opened);
   }

@@ -1,4 +1,4 @@
-// What a Compute says and does when the device, or its memory, fails; and that nothing of it is left behind.
+// Errors of a Compute when the device or its memory fails, and the release of all its resources.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "gpu/device_compute.h"
+#include "gpu/compute/device_compute.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {
@@ -113,7 +113,8 @@ TEST_F(DeviceFaults, WhatWasDoneOnceTakesNoMoreMemory) {
   EXPECT_EQ(Simulation::objects().allocations, before);
 }
 
-/// A driver frees only when the device and its peers have done their work, which may wait for the one who frees.
+/// A driver frees memory only when the device and its peers have finished. Their work may wait for the thread that
+/// frees.
 TEST_F(DeviceFaults, OutgrownMemoryIsKeptUntilTheEnd) {
   open("");
   const std::unique_ptr<Memory> x = zeros(1000), sums = zeros(1000);
@@ -125,7 +126,7 @@ TEST_F(DeviceFaults, OutgrownMemoryIsKeptUntilTheEnd) {
   EXPECT_EQ(Simulation::objects().allocations, before);
 }
 
-TEST_F(DeviceFaults, TheFirstErrorIsToldOnceAndNothingIsDoneBeforeThat) {
+TEST_F(DeviceFaults, TheFirstErrorIsReportedOnceAndNothingIsDoneBeforeThat) {
   open("");
   const std::unique_ptr<Memory> ones = zeros(10);
   const std::vector<float> values(10, 1.0f);
@@ -176,7 +177,7 @@ TEST_F(DeviceFaults, AKernelsBadAccessIsAnErrorThatLasts) {
   }
 }
 
-TEST_F(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndBlocksNobody) {
+TEST_F(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndDoesNotBlock) {
   const TimePoint start = Clock::now();
   {
     open("hang=0@2", std::chrono::milliseconds(200));
@@ -191,8 +192,8 @@ TEST_F(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndBlocksNobody) {
   Simulation::release_hang();
 }
 
-/// Copies to memory that nobody pinned wait in the driver, where nobody ends the wait.
-TEST_F(DeviceFaults, ACopyThatNobodyPinnedForEndsWithADeviceThatHangs) {
+/// Copies to memory that is not pinned wait in the driver without a deadline.
+TEST_F(DeviceFaults, AnUnpinnedCopyEndsWithADeviceThatHangs) {
   for (const bool up : {false, true}) {
     open("hang=0@1", std::chrono::milliseconds(200));
     const std::unique_ptr<Memory> memory = zeros(10);
@@ -229,7 +230,7 @@ TEST_F(DeviceFaults, NothingIsPinnedWhereKernelsCannotUseItsAddresses) {
 }
 
 /// A progress thread that only asks must hear of it as well.
-TEST_F(DeviceFaults, WhoOnlyAsksNoticesAHangToo) {
+TEST_F(DeviceFaults, APollNoticesAHangToo) {
   open("hang=0@1", std::chrono::milliseconds(200));
   const std::unique_ptr<Memory> memory = zeros(10);
   std::vector<float> back(10);

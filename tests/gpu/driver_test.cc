@@ -1,13 +1,13 @@
-#include "gpu/driver.h"
+#include "gpu/driver/driver.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/status.h"
-#include "gpu/blas.h"
-#include "gpu/compute.h"
-#include "gpu/device.h"
-#include "gpu/kernel_image.h"
+#include "gpu/compute/blas.h"
+#include "gpu/compute/compute.h"
+#include "gpu/driver/device.h"
+#include "gpu/kernels/image.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {

@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "base/status.h"
-#include "gpu/dma_buf.h"
-#include "gpu/peer_memory.h"
+#include "gpu/direct/dma_buf.h"
+#include "gpu/direct/peer_memory.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {
@@ -67,7 +67,7 @@ TEST(DmaBuf, ADeviceWithoutSaysWhatItTakes) {
   EXPECT_THAT(std::string(message_of(status)), HasSubstr("open kernel module"));
 }
 
-TEST(DmaBuf, MemoryOfTheHostOrOfNobodyIsRefused) {
+TEST(DmaBuf, MemoryOfTheHostOrOfNoAllocationIsRefused) {
   const std::unique_ptr<Compute> host = host_compute();
   const auto memory = host->allocate(4096);
   EXPECT_EQ(export_dma_buf(*host, (*memory)->data(), 4096).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -89,12 +89,12 @@ TEST(WritesOfNics, AreFlushedWhereADeviceDoesNotOrderThem) {
     const std::unique_ptr<Compute> compute = open_or_null();
     EXPECT_EQ(needs_flush(*compute), *words != '\0');
     EXPECT_TRUE(flush_nic_writes(*compute).ok());
-    EXPECT_TRUE(source_for_nics(*compute, GpuDirect::dma_buf).ok());
+    EXPECT_TRUE(source_for_nics(*compute, NicGpuTransfer::dma_buf).ok());
   }
   Simulation::configure("ordering=0,flush=0");
   const std::unique_ptr<Compute> compute = open_or_null();
   EXPECT_EQ(flush_nic_writes(*compute).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(message_of(source_for_nics(*compute, GpuDirect::dma_buf).status())),
+  EXPECT_THAT(std::string(message_of(source_for_nics(*compute, NicGpuTransfer::dma_buf).status())),
               HasSubstr("does not order what network devices write"));
 }
 

@@ -1,5 +1,5 @@
 // Two processes and one GPU: this program starts itself once more as the peer, which allocates and exports.
-#include "gpu/ipc.h"
+#include "gpu/direct/ipc.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -113,7 +113,7 @@ class Ipc : public ::testing::Test {
  protected:
   void SetUp() override {
     absl::StatusOr<std::unique_ptr<Compute>> opened = open_device(0);
-    if (!opened.ok() && Simulation::excuses(opened.status())) GTEST_SKIP() << message_of(opened.status());
+    if (!opened.ok() && Simulation::tolerates(opened.status())) GTEST_SKIP() << message_of(opened.status());
     ASSERT_TRUE(opened.ok()) << opened.status();
     compute_ = *std::move(opened);
   }
@@ -199,7 +199,7 @@ TEST_F(Ipc, AProcessThatEndedHasNoMemory) {
   GRADRAIL_NEEDS_SIMULATION();
   Peer peer;
   const std::string exported = peer.exported();
-  EXPECT_EQ(peer.end(), 1) << "nobody doubled anything";
+  EXPECT_EQ(peer.end(), 1) << "the parameters were not doubled";
   EXPECT_EQ(map_memory(*compute_, exported).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 

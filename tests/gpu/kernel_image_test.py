@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What nvcc made of gpu/kernels: native code for every architecture we promise, PTX for later ones, the same bytes in the
-programs, and no kernel that spills registers or keeps a stack.
+"""Checks the output of nvcc for gpu/kernels: native code for each documented architecture, and PTX for later ones. The
+programs contain the same bytes. No kernel spills registers or has a stack.
 
 Reads the fatbin's own table of contents and what ptxas reported when it was made; asks cuobjdump as well where the
 toolkit has one.
@@ -66,7 +66,7 @@ class KernelImage(unittest.TestCase):
         self.assertEqual({arch for kind, arch, _ in found if kind == KIND_ELF}, NATIVE)
         self.assertEqual({arch for kind, arch, _ in found if kind == KIND_PTX}, PTX)
         if tool := shutil.which("cuobjdump"):  # a second opinion, where the toolkit has one
-            self.assertEqual(ask_cuobjdump(tool, options.image), (NATIVE, PTX))
+            self.assertEqual(run_cuobjdump(tool, options.image), (NATIVE, PTX))
 
     def test_nothing_is_contracted_into_fma(self):
         # Else an update had other bits than the host's. What a driver compiles of PTX is held to it as well.
@@ -95,7 +95,7 @@ class KernelImage(unittest.TestCase):
         self.assertIn(self.image, options.program.read_bytes())
 
 
-def ask_cuobjdump(tool, image):
+def run_cuobjdump(tool, image):
     """The architectures of native code and of PTX, as NVIDIA's own reader sees them."""
     said = subprocess.run([tool, "--list-elf", "--list-ptx", image], check=True, capture_output=True, text=True,
                           timeout=60).stdout

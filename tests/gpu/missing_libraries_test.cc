@@ -1,11 +1,11 @@
-// On a host whose driver works and whose cuBLAS and NCCL do not: tests/gpu/CMakeLists.txt makes such a folder.
+// A host with a working driver, but without working cuBLAS and NCCL: tests/gpu/CMakeLists.txt makes such a folder.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/status.h"
-#include "gpu/blas.h"
-#include "gpu/nccl.h"
-#include "gpu/tower_sum.h"
+#include "gpu/compute/blas.h"
+#include "gpu/reduce/nccl.h"
+#include "gpu/reduce/tower_sum.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {

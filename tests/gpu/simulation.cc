@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "gpu/compute.h"
+#include "gpu/compute/compute.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -34,7 +34,7 @@ SimulatedObjects Simulation::objects() {
   return objects;
 }
 
-bool Simulation::excuses(const absl::Status& no_device) {
+bool Simulation::tolerates(const absl::Status& no_device) {
   if (is_here()) return false;
   const char* required = std::getenv("GRADRAIL_REQUIRE");
   const bool is_required = required != nullptr && std::strstr(required, "gpu") != nullptr;

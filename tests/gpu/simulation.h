@@ -5,7 +5,7 @@
 
 namespace gradrail::gpu {
 
-/// The simulated driver's door for tests; closed where the driver of this process is a real one.
+/// The control interface of the simulated driver; not available where the driver of this process is a real one.
 class Simulation {
  public:
   static bool is_here();
@@ -13,14 +13,14 @@ class Simulation {
   static void configure(const char* words);
   /// Lets a device that hangs come to an end, so that the test's process can.
   static void release_hang();
-  /// What was made on devices and not given back.
+  /// Objects that were made on devices and not freed.
   static SimulatedObjects objects();
   /// Whether a test may skip because of this: there is no GPU, or not that many, and GRADRAIL_REQUIRE does not name
   /// gpu.
-  static bool excuses(const absl::Status& no_device);
+  static bool tolerates(const absl::Status& no_device);
 };
 
-/// For tests whose fault only the simulated driver can have.
+/// For tests with faults that only the simulated driver has.
 #define GRADRAIL_NEEDS_SIMULATION() \
   if (!::gradrail::gpu::Simulation::is_here()) GTEST_SKIP() << "needs the simulated driver"
 

@@ -1,4 +1,4 @@
-#include "gpu/staged_copies.h"
+#include "gpu/direct/staged_copies.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class StagedCopiesTest : public ::testing::TestWithParam<bool> {
     } else {
       if (Simulation::is_here()) Simulation::configure("");
       absl::StatusOr<std::unique_ptr<Compute>> device = open_device(0);
-      if (!device.ok() && Simulation::excuses(device.status())) GTEST_SKIP() << device.status();
+      if (!device.ok() && Simulation::tolerates(device.status())) GTEST_SKIP() << device.status();
       ASSERT_TRUE(device.ok()) << device.status();
       compute_ = *std::move(device);
     }
@@ -101,7 +101,7 @@ TEST(StagedCopiesFaults, DoNotWaitForOperations) {
   EXPECT_TRUE(compute->finish().ok());  // it writes into memory that goes before it
 }
 
-TEST(StagedCopiesFaults, LostDeviceIsTold) {
+TEST(StagedCopiesFaults, LostDeviceIsReported) {
   GRADRAIL_NEEDS_SIMULATION();
   Simulation::configure("lose=0@1");
   const std::unique_ptr<Compute> compute = *open_device(0);

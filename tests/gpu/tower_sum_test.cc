@@ -1,4 +1,4 @@
-#include "gpu/tower_sum.h"
+#include "gpu/reduce/tower_sum.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "gpu/device_compute.h"
+#include "gpu/compute/device_compute.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {
@@ -42,7 +42,7 @@ class TowerSumTest : public ::testing::TestWithParam<Case> {
         continue;
       }
       absl::StatusOr<std::unique_ptr<Compute>> opened = open_device(static_cast<int>(tower));
-      if (!opened.ok() && Simulation::excuses(opened.status())) GTEST_SKIP() << message_of(opened.status());
+      if (!opened.ok() && Simulation::tolerates(opened.status())) GTEST_SKIP() << message_of(opened.status());
       ASSERT_TRUE(opened.ok()) << opened.status();
       computes_.push_back(*std::move(opened));
     }
@@ -83,7 +83,7 @@ class TowerSumTest : public ::testing::TestWithParam<Case> {
   std::unique_ptr<TowerSum> sum_;
 };
 
-/// What tower t has in element i of buffer b; whole numbers, so that every order of adding gives the same.
+/// Value of tower t in element i of buffer b. Whole numbers, so that every order of addition gives the same result.
 float gradient(size_t step, size_t tower, size_t buffer, size_t i) {
   return static_cast<float>(3 * ((step + 1) * (tower * tower + 1) + buffer + i % 97));
 }
@@ -168,7 +168,7 @@ TEST_P(TowerSumTest, ATowerThatNeverComesIsNoticed) {
   });
 }
 
-/// What the others still allocate, pin or load for their first step could wait for a kernel that waits for them.
+/// Allocation, pinning or loading of other towers in their first step could wait for a kernel that waits for them.
 TEST_P(TowerSumTest, NothingIsEnqueuedOnDevicesBeforeEveryTowerIsThere) {
   if (GetParam().reduce != Reduce::nccl) return;
   std::atomic<size_t> come = 0;

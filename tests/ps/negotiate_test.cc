@@ -43,33 +43,33 @@ std::vector<std::string> reasons(const std::vector<Candidate>& candidates) {
 }
 
 TEST(TransportChoice, OneHostTakesAll) {
-  EXPECT_THAT(reasons(weigh({"shm", "tcp"}, kBoth, "h", "h")), ElementsAre("shm:", "tcp:"));
+  EXPECT_THAT(reasons(rank_candidates({"shm", "tcp"}, kBoth, "h", "h")), ElementsAre("shm:", "tcp:"));
 }
 
 TEST(TransportChoice, OtherHostRefusesSharedMemory) {
-  EXPECT_THAT(reasons(weigh({"shm", "tcp"}, kBoth, "h", "other")),
+  EXPECT_THAT(reasons(rank_candidates({"shm", "tcp"}, kBoth, "h", "other")),
               ElementsAre(HasSubstr("not on the same host"), "tcp:"));
 }
 
 TEST(TransportChoice, EveryTransportOfTheOrderIsAnsweredInItsOrder) {
-  EXPECT_THAT(reasons(weigh({"tcp", "pigeon", "shm"}, {{"tcp", "no network"}, {"pigeon", ""}}, "h", "h")),
+  EXPECT_THAT(reasons(rank_candidates({"tcp", "pigeon", "shm"}, {{"tcp", "no network"}, {"pigeon", ""}}, "h", "h")),
               ElementsAre("tcp:not usable at the other end: no network", "pigeon:not in this build",
                           "shm:the other end does not offer it"));
 }
 
 TEST(TransportChoice, NothingOffered) {
-  EXPECT_THAT(reasons(weigh({"tcp"}, {}, "h", "h")), ElementsAre("tcp:the other end does not offer it"));
+  EXPECT_THAT(reasons(rank_candidates({"tcp"}, {}, "h", "h")), ElementsAre("tcp:the other end does not offer it"));
 }
 
 TEST(TransportWords, NameTheChosenAndWhyNotTheOthers) {
   EXPECT_EQ(explain({{"shm", ""}, {"tcp", ""}}, "shm"), "shm");
   EXPECT_EQ(explain({{"shm", "far"}, {"ucx", "absent"}, {"tcp", ""}}, "tcp"),
             "tcp (shm refused: far; ucx refused: absent)");
-  // Nobody asks why what was wanted less was not taken.
+  // The reasons of less preferred transports do not matter.
   EXPECT_EQ(explain({{"shm", ""}, {"tcp", "cut"}}, "shm"), "shm");
 }
 
-TEST(TransportWords, WhereNoneIsLeftReasonsAreToldOnceWithARemedy) {
+TEST(TransportWords, WithoutATransportEachReasonAppearsOnceWithARemedy) {
   EXPECT_EQ(
       explain_none({{"ucx", "no card"}, {"shm", "far"}, {"ofi", "no card"}}),
       "ucx, ofi: no card; shm: far; `gradrail doctor` says what is missing, and --transport auto falls back to tcp");

@@ -11,9 +11,10 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "grpcpp/grpcpp.h"
-#include "ps/control_call.h"
-#include "ps/training.h"
-#include "tests/ps/checkpoint_files.h"
+#include "ps/protocol/control.grpc.pb.h"
+#include "ps/protocol/control_call.h"
+#include "ps/protocol/training.h"
+#include "tests/ps/checkpoint/checkpoint_files.h"
 
 namespace gradrail::ps {
 namespace {
@@ -30,7 +31,7 @@ Server::Options local(uint16_t port = 0) {
           .worker_names = {"w0:1", "w1:2"}};
 }
 
-/// Calls made by hand, so that they may be wrong.
+/// Calls without a client library, so that they may be wrong.
 class Caller {
  public:
   explicit Caller(uint16_t port)
@@ -43,7 +44,7 @@ class Caller {
     set_deadline(context, 20s);
     return ps::call(*stub_, method, context, request, reply);
   }
-  /// Begins a call, and says no more than these parts, not even that it is at the end unless `ends`.
+  /// Begins a call with these parts only. Without `ends` the stream stays open.
   template <typename Reply>
   grpc::Status begin(Method<Reply> method, const std::vector<proto::Part>& parts = {}, bool ends = false) {
     grpc::ClientContext context;
@@ -63,14 +64,14 @@ class Caller {
     set_deadline(context, 20s);
     return stub_->Heartbeat(&context)->Finish();
   }
-  /// On one ping. Nobody keeps house here who would take the end of the stream for a loss.
-  proto::Notice notice(const proto::Member& member) {
+  /// The reply to one ping. Without housekeep() the end of the stream has no effect here.
+  proto::HeartbeatReply notice(const proto::Member& member) {
     grpc::ClientContext context;
     set_deadline(context, 20s);
     const auto stream = stub_->Heartbeat(&context);
     proto::Ping ping;
     *ping.mutable_member() = member;
-    proto::Notice notice;
+    proto::HeartbeatReply notice;
     EXPECT_TRUE(stream->Write(ping) && stream->Read(&notice));
     context.TryCancel();
     return notice;
@@ -93,7 +94,7 @@ proto::JoinRequest good_join() {
   return request;
 }
 
-/// One value everywhere, which tells the step.
+/// All parameters have one value, which identifies the step.
 void write_sets(const TemporaryFolder& folder, std::initializer_list<uint64_t> steps) {
   for (const uint64_t step : steps) {
     Checkpoint checkpoint;
@@ -119,7 +120,7 @@ Joined join_new_server(const TemporaryFolder& folder, const proto::JoinRequest& 
   return joined;
 }
 
-/// The tasks of a run look at one folder at different moments, and one may find a file damaged that another could read.
+/// The tasks of a run read one folder at different moments, and a file may be damaged in between.
 TEST(Server, BeginsFromTheSetThatAnotherTaskBeganFrom) {
   const TemporaryFolder folder;
   write_sets(folder, {100, 200});
@@ -156,7 +157,7 @@ TEST(Server, PortInUseIsNamed) {
 
 TEST(Server, AddressOfAnotherHostIsRefused) {
   Server::Options options = local();
-  options.listen_address = "192.0.2.1:2222";  // TEST-NET-1: nobody's
+  options.listen_address = "192.0.2.1:2222";  // TEST-NET-1: no host has it
   EXPECT_TRUE(absl::IsFailedPrecondition(Server::start(options).status()));
 }
 
@@ -175,7 +176,7 @@ TEST(Server, StopEndsTheWait) {
   stopper.join();
 }
 
-TEST(Server, SummaryBeforeAnybodyCame) {
+TEST(Server, SummaryBeforeTheFirstJoin) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_THAT((*server)->summary(), ElementsAre("global step 0, 0 bucket updates, 2 shards"));
@@ -198,7 +199,7 @@ TEST(Server, DescribesItself) {
   EXPECT_EQ(reply.transports(0).name(), "shm");
 }
 
-TEST(Server, ASecretIsAskedForBeforeAnythingElse) {
+TEST(Server, ACallWithoutProofIsNotRead) {
   Server::Options options = local();
   options.security.secret = "a secret of this job";
   const auto server = Server::start(options);
@@ -214,7 +215,7 @@ TEST(Server, ASecretIsAskedForBeforeAnythingElse) {
   described.clear_answer();
   described.clear_protocol_version();
   EXPECT_EQ(described.ByteSizeLong(), 0u) << described.DebugString();
-  // Also of one that never says what it wants: nobody waits for it.
+  // A call that never sends a part is refused as well: the server does not wait for one.
   const auto refuses = [&](auto method) {
     return caller.begin(method).error_code() == grpc::StatusCode::UNAUTHENTICATED;
   };
@@ -225,13 +226,13 @@ TEST(Server, ASecretIsAskedForBeforeAnythingElse) {
   EXPECT_TRUE(refuses(&Stub::Checkpoint));
   EXPECT_TRUE(refuses(&Stub::CheckpointOutcome));
   EXPECT_TRUE(refuses(&Stub::Trace));
-  EXPECT_TRUE(refuses(&Stub::Mirror));
-  EXPECT_TRUE(caller.begin(&Stub::Describe).ok()) << "a challenge is had for nothing";
+  EXPECT_TRUE(refuses(&Stub::Replicate));
+  EXPECT_TRUE(caller.begin(&Stub::Describe).ok()) << "a challenge needs no proof";
   EXPECT_EQ(caller.join(good_join()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(caller.beat().error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
-TEST(Server, WhatIsLongComesInParts) {
+TEST(Server, ALongRequestTravelsInParts) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
   Caller caller((*server)->port());
@@ -250,7 +251,7 @@ TEST(Server, WhatIsLongComesInParts) {
   EXPECT_TRUE(joined.ok()) << joined.error_message();
 }
 
-TEST(Server, ARequestThatWasCutOffIsNone) {
+TEST(Server, AnIncompleteRequestIsRefused) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
   Caller caller((*server)->port());
@@ -263,7 +264,7 @@ TEST(Server, ARequestThatWasCutOffIsNone) {
   EXPECT_TRUE(caller.begin(&proto::Control::Stub::Join, {part}).ok());
 }
 
-/// Requests that no honest worker sends: each is refused, and the server serves on.
+/// No correct worker sends these requests. Each is refused, and the server continues to serve.
 TEST(Server, ImpossibleJoinsAreRefused) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
@@ -300,7 +301,7 @@ TEST(Server, ImpossibleJoinsAreRefused) {
   EXPECT_TRUE(good.ok()) << good.error_message();
 }
 
-TEST(Server, WhereNobodyIsLeftOtherServersMayBeginAnew) {
+TEST(Server, WithoutMembersAnotherGroupMayBeginAnew) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
   Caller caller((*server)->port());
@@ -318,8 +319,8 @@ TEST(Server, WhereNobodyIsLeftOtherServersMayBeginAnew) {
   EXPECT_TRUE(joined.ok()) << joined.error_message();
 }
 
-/// A worker that is started while a ps is down may be there before those who know where the run began.
-TEST(Server, ANewcomerIsToldWhereTheRunBegan) {
+/// A worker that starts while a ps is down may join before the workers that know the base of the run.
+TEST(Server, ANewcomerReceivesTheBaseOfTheRun) {
   const TemporaryFolder folder;
   write_sets(folder, {200});
   Server::Options options = local();
@@ -343,7 +344,7 @@ TEST(Server, ANewcomerIsToldWhereTheRunBegan) {
   EXPECT_EQ(caller.notice(newcomer.member()).run_base(), 50);
 }
 
-TEST(Server, WhoHasFoundAnotherProcessHereLooksAgain) {
+TEST(Server, AJoinForAnotherProcessIsUnavailable) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
   proto::JoinRequest request = good_join();
@@ -353,14 +354,14 @@ TEST(Server, WhoHasFoundAnotherProcessHereLooksAgain) {
   EXPECT_THAT(joined.error_message(), HasSubstr("started again"));
 }
 
-TEST(Server, StrangersCannotUseTheControlPlane) {
+TEST(Server, OnlyMembersCanUseTheControlPlane) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
   Caller caller((*server)->port());
   ASSERT_TRUE(caller.join(good_join()).ok());
   proto::BarrierRequest barrier;
   barrier.mutable_member()->set_incarnation(9);
-  barrier.set_patience_ms(1);
+  barrier.set_timeout_ms(1);
   proto::BarrierReply barrier_reply;
   EXPECT_EQ(caller.call(&proto::Control::Stub::Barrier, barrier, barrier_reply).error_code(),
             grpc::StatusCode::UNAVAILABLE);
@@ -372,13 +373,13 @@ TEST(Server, StrangersCannotUseTheControlPlane) {
   proto::LeaveRequest leave;
   leave.mutable_member()->set_incarnation(9);
   proto::LeaveReply leave_reply;
-  EXPECT_TRUE(caller.call(&proto::Control::Stub::Leave, leave, leave_reply).ok()) << "repeating a goodbye is harmless";
+  EXPECT_TRUE(caller.call(&proto::Control::Stub::Leave, leave, leave_reply).ok()) << "repeating Leave is harmless";
   proto::StatsReply stats;
   ASSERT_TRUE(caller.call(&proto::Control::Stub::Stats, proto::StatsRequest(), stats).ok());
-  EXPECT_EQ(stats.live_workers_size(), 1) << "the member is still here";
+  EXPECT_EQ(stats.live_workers_size(), 1) << "the member is still live";
 }
 
-TEST(Server, BarrierGivesUpAfterItsPatienceAndNamesTheMissing) {
+TEST(Server, ABarrierReturnsAfterItsTimeoutAndNamesTheMissing) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
   Caller caller((*server)->port());
@@ -387,14 +388,14 @@ TEST(Server, BarrierGivesUpAfterItsPatienceAndNamesTheMissing) {
   barrier.mutable_member()->set_incarnation(1);
   barrier.set_name("b");
   barrier.set_generation(1);
-  barrier.set_patience_ms(50);
+  barrier.set_timeout_ms(50);
   proto::BarrierReply reply;
   ASSERT_TRUE(caller.call(&proto::Control::Stub::Barrier, barrier, reply).ok());
   EXPECT_FALSE(reply.complete());
   EXPECT_THAT(reply.missing(), ElementsAre("worker 1 (w1:2)"));
 }
 
-TEST(Server, EachShardsThreadIsToldBeforeItsMemoryIs) {
+TEST(Server, EachShardsThreadIsAnnouncedBeforeItsMemory) {
   std::mutex mutex;
   std::map<uint32_t, std::vector<std::thread::id>> threads;  // by shard: of its start, then of its memory
   Server::Options options = local();

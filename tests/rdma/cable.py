@@ -1,4 +1,4 @@
-"""What jobs in a guest may ask of the cable: the command `cable` there (guest/cable) writes a file, this answers it.
+"""Serves the requests of the guests to the cable. The command `cable` in a guest (guest/cable) writes a request file.
 
     cut | restore | drop-udp PORT      everything is lost | nothing | only UDP to PORT
     pull ROLE | plug ROLE              that guest's end: its carrier goes and comes, which a cut elsewhere does not show

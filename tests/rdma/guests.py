@@ -77,11 +77,11 @@ class Guests:
         command = qemu_command(self._kernel, role, self.out, *sockets, self._options)
         if self._options.shell and role == SHELL_ROLE:
             # The terminal stays with this one, and with our process group: only that may read it.
-            return subprocess.Popen(command, pass_fds=sockets, preexec_fn=_die_with_parent)
+            return subprocess.Popen(command, pass_fds=sockets, preexec_fn=_kill_with_parent)
         with open(self.out / f"console.{role}", "ab") as console:
             # Its own process group: a Ctrl-C is ours to handle.
             return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=console, stderr=subprocess.STDOUT,
-                                    pass_fds=sockets, start_new_session=True, preexec_fn=_die_with_parent)
+                                    pass_fds=sockets, start_new_session=True, preexec_fn=_kill_with_parent)
 
     def wait_for_shell(self):
         """Until the guest with the shell has ended."""
@@ -137,9 +137,9 @@ def qemu_command(kernel, role, out, link, monitor, options):
 
 
 def clock():
-    """What the guest's kernel is told of time. TCG shows it the host's time stamp counter: say how fast that runs, so that
-    it is not measured against an emulated timer on a loaded host; never `tsc=reliable`, with which one boot ran 2.4 times
-    as fast as it should. Where the counter stops or changes pace, HPET, which is slow but right."""
+    """Returns the clock argument for the guest's kernel. TCG passes the host's time stamp counter through. Its frequency
+    is given, since a loaded host measures it wrongly against an emulated timer. `tsc=reliable` is not used: one boot ran
+    2.4 times too fast with it. HPET, slow but right, replaces a counter that stops or changes its frequency."""
     text = pathlib.Path("/proc/cpuinfo").read_text()
     steady = "constant_tsc" in text and "nonstop_tsc" in text
     pace = re.search(r"^bogomips\s*:\s*([\d.]+)", text, re.M)  # two per cycle, wherever the counter gives the time
@@ -153,7 +153,7 @@ def check_machine():
         raise CannotRun(f"{QEMU} is missing: run tools/setup --for test (package qemu-system-x86)")
 
 
-def _die_with_parent():
+def _kill_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

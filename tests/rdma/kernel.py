@@ -23,7 +23,7 @@ PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 DOWNLOAD_SECONDS = 120  # 70 MB
 UNPACK_SECONDS = 120
 
-# What leads to the host's files, and so must be in the first root.
+# The modules that give access to the host's files: they must be in the first root.
 FIRST_MODULES = ("virtio_pci", "virtio_rng", "9pnet_virtio", "9p", "overlay")
 LATER_MODULES = ("virtio_net", "sch_netem", "rdma_rxe", "rdma_ucm")
 # rdma_rxe asks for CRC-32 by name and says in no list that it does: without it, "failed to add eth0". Built in, or gone,
@@ -40,7 +40,7 @@ class Kernel:
 
 
 def prepare(cache, say):
-    """The kernel of the cache, made first if there is none. `say` is told what takes time."""
+    """The kernel of the cache, made first if there is none. `say` gets the names of slow steps."""
     cache.mkdir(parents=True, exist_ok=True)
     folder = _cached(cache)
     if folder is None:
@@ -110,7 +110,7 @@ def _newest_version():
             name = line.split()[-1] if line.split() else ""
             if line.strip().startswith("Depends: linux-image-") and name.endswith(flavour):
                 return name[len("linux-image-"):]
-    raise Problem("apt knows neither linux-image-amd64 nor linux-image-generic (apt-get update?)")
+    raise Problem("apt has neither linux-image-amd64 nor linux-image-generic (apt-get update?)")
 
 
 def _installed():

@@ -1,4 +1,4 @@
-"""What ends a run of the lab with a sentence instead of a traceback."""
+"""Errors that end a run of the lab with a sentence instead of a traceback."""
 
 
 class Problem(Exception):

@@ -1,4 +1,4 @@
-"""What a suite's log and exit status say: how many passed, what failed, what skipped and why."""
+"""Reads the log and the exit status of a suite: the number of passes, the failures, the skips and their reasons."""
 import re
 from dataclasses import dataclass, field
 

@@ -1,8 +1,8 @@
-"""The table of suites: what runs in the guests, for how long, and how its result is read.
+"""The table of suites: the jobs of the guests, their time limits, and the readers of their results.
 
 To add one: an entry here, and if it is more than a command line, a job in jobs/. A job finds in its environment
     ROLE (0 or 1)  RANKS (guests)  MY_ADDRESS  PEER_ADDRESS  NETDEV  BUILD (build folder)  LAB (this folder)
-and rxe0, the RDMA device; /out/<suite>/ is a folder that both guests and the host see.
+and rxe0, the RDMA device. /out/<suite>/ is a folder that both guests and the host see.
 """
 import pathlib
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import mnist
 import results
 
-# What the libraries need to be told on soft-RoCE.
+# Settings that the libraries need on soft-RoCE.
 ENVIRONMENT = {
-    # With the default, an IPv4 GID, UCX's UD packets vanish and rc, which is wired up over them, dies (UCX 1.13 and 1.18).
+    # With the default, an IPv4 GID, UD packets of UCX are lost. rc connects over UD and fails then (UCX 1.13 and 1.18).
     "UCX_IB_GID_INDEX": "0",
     "UCX_NET_DEVICES": "rxe0:1",
     "UCX_WARN_UNUSED_ENV_VARS": "n",
@@ -27,7 +27,7 @@ class Suite:
     about: str
     job: str  # shell: a command line, or the path of a job
     seconds: int  # limit, in the guest; about four times what it takes on a quiet machine
-    guests: int = 1  # 2: the job runs in both, ROLE tells which
+    guests: int = 1  # 2: the job runs in both, ROLE has the number
     read: object = results.read_gtest
     needs: tuple = ()  # files of the build folder without which there is nothing to run
     environment: dict = field(default_factory=dict)
@@ -50,7 +50,7 @@ def small_mnist(out):
 
 
 CONFORMANCE = "tests/conformance_test"
-GRADRAIL = "tools/gradrail"
+GRADRAIL = "bin/gradrail"
 
 
 def plugin(transport):
@@ -144,7 +144,7 @@ SUITES = (
           job='. "$LAB/jobs/measure.sh"', seconds=400, guests=2, read=results.read_steps, long=True,
           needs=(GRADRAIL, plugin("ofi"), plugin("ucx")), requires=("ofi", "ucx"), environment=UCX_RC),
     # Takes ten minutes of the lab: --only bench-put --limit 1500 --keep.
-    Suite("bench-put", "what puts over ofi and ucx cost beside bare libfabric, ucx_perftest and ib_write (bench/README.md)",
+    Suite("bench-put", "what puts over ofi and ucx cost beside bare libfabric, ucx_perftest and ib_write (docs/benchmarking.md)",
           job='. "$LAB/jobs/put.sh"', seconds=1400, guests=2, read=results.read_steps, asked=True,
           needs=("bench/put", "bench/fi_writedata", plugin("ofi"), plugin("ucx")), requires=("ofi", "ucx"),
           environment={"PUT_GROUPS": "ofi-verbs,ofi-verbs-rxm,ucx-rc",

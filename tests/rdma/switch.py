@@ -2,8 +2,8 @@
 
 QEMU's own multicast and datagram networks lose frames; on a stream each frame follows its length:
     | length: 4 bytes, big-endian | frame |
-A full output queue loses frames, as a real switch does. The cable can be cut, or lose one UDP port only: that is how
-RoCE (UDP 4791) dies while TCP on the same device lives.
+A full output queue loses frames, as a real switch does. The cable can be cut, or drop one UDP port only: then
+RoCE (UDP 4791) fails while TCP on the same device works.
 """
 import collections
 import select
@@ -18,7 +18,7 @@ UDP = 17
 
 class Switch:
     def __init__(self, port_count):
-        """`guest_sockets` are for the guests; whoever passes them on closes them here."""
+        """`guest_sockets` are for the guests. The caller closes them after it has passed them on."""
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(port_count)]
         for pair in pairs:
             for end in pair:
@@ -96,8 +96,8 @@ class Switch:
         if roce:
             self.roce_bytes += len(frame)
         known = self._addresses.get(frame[:6])
-        everybody = known is None or frame[0] & 1
-        for target in range(len(self._ports)) if everybody else (known,):
+        is_flooded = known is None or frame[0] & 1
+        for target in range(len(self._ports)) if is_flooded else (known,):
             if target == source:
                 continue
             if len(self._output[target]) >= QUEUE_FRAMES:

@@ -1,7 +1,7 @@
-// RDMA writes with immediate over one RC queue pair, with nothing between us and libibverbs: shows what the lab's
-// device does, and how a fault looks to an application, before any library of ours or of others has a say.
-//   verbs_writer serve                                           posts receives, checks every arrival
-//   verbs_writer write HOST BYTES SECONDS TIMEOUT RETRIES        TIMEOUT and RETRIES as in ibv_modify_qp
+// RDMA writes with immediate over one RC queue pair, directly with libibverbs. The program shows the behaviour of the
+// lab's device, and the effect of a fault on an application, without any other library.
+//   verbs_writer serve                                           posts receives, checks every arrival.
+//   verbs_writer write HOST BYTES SECONDS TIMEOUT RETRIES        TIMEOUT and RETRIES as in ibv_modify_qp.
 // The TCP connection beside it carries one struct Peer each way, then one byte each way per phase.
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -25,7 +25,7 @@ constexpr std::uint8_t kDevicePort = 1;
 constexpr std::size_t kBufferBytes = 4 << 20;
 constexpr int kReceives = 64;  // more than kDepth: an arrival always finds one
 constexpr int kDepth = 4;
-constexpr int kTcpPatienceSeconds = 1;  // less than a cut lasts
+constexpr int kTcpTimeoutSeconds = 1;  // less than a cut lasts
 constexpr double kSilenceSeconds = 30;
 
 struct Peer {
@@ -34,7 +34,7 @@ struct Peer {
   std::uint64_t address;
 };
 
-void must(bool good, const char* what) {
+void check_ok(bool good, const char* what) {
   if (good) return;
   std::perror(what);
   std::exit(9);
@@ -69,26 +69,26 @@ void make_queue_pair(Device& device, ibv_pd* domain) {
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap = {kDepth * 2, kReceives, 1, 1, 0};
   device.queue_pair = ibv_create_qp(domain, &wanted);
-  must(device.queue_pair != nullptr, "ibv_create_qp");
+  check_ok(device.queue_pair != nullptr, "ibv_create_qp");
 }
 
 void open_device(Device& device) {
   int count = 0;
   ibv_device** list = ibv_get_device_list(&count);
-  must(list != nullptr && count > 0, "no RDMA device");
+  check_ok(list != nullptr && count > 0, "no RDMA device");
   device.context = ibv_open_device(list[0]);
-  must(device.context != nullptr, "ibv_open_device");
+  check_ok(device.context != nullptr, "ibv_open_device");
   ibv_free_device_list(list);
   ibv_pd* domain = ibv_alloc_pd(device.context);
-  must(domain != nullptr, "ibv_alloc_pd");
+  check_ok(domain != nullptr, "ibv_alloc_pd");
   device.region =
       ibv_reg_mr(domain, device.buffer.data(), kBufferBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-  must(device.region != nullptr, "ibv_reg_mr (ulimit -l?)");
+  check_ok(device.region != nullptr, "ibv_reg_mr (ulimit -l?)");
   device.completions = ibv_create_cq(device.context, 256, nullptr, nullptr, 0);
-  must(device.completions != nullptr, "ibv_create_cq");
+  check_ok(device.completions != nullptr, "ibv_create_cq");
   make_queue_pair(device, domain);
   device.gid_index = best_gid(device.context);
-  must(ibv_query_gid(device.context, kDevicePort, device.gid_index, &device.self.gid) == 0, "ibv_query_gid");
+  check_ok(ibv_query_gid(device.context, kDevicePort, device.gid_index, &device.self.gid) == 0, "ibv_query_gid");
   device.self.queue_pair = device.queue_pair->qp_num;
   device.self.remote_key = device.region->rkey;
   device.self.address = reinterpret_cast<std::uintptr_t>(device.buffer.data());
@@ -96,7 +96,7 @@ void open_device(Device& device) {
 
 void post_receive(Device& device) {
   ibv_recv_wr request = {}, *bad = nullptr;
-  must(ibv_post_recv(device.queue_pair, &request, &bad) == 0, "ibv_post_recv");
+  check_ok(ibv_post_recv(device.queue_pair, &request, &bad) == 0, "ibv_post_recv");
 }
 
 void connect_queue_pair(Device& device, const Peer& peer, int timeout, int retries) {
@@ -104,10 +104,11 @@ void connect_queue_pair(Device& device, const Peer& peer, int timeout, int retri
   to.qp_state = IBV_QPS_INIT;
   to.port_num = kDevicePort;
   to.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-  must(ibv_modify_qp(device.queue_pair, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
-       "to INIT");
+  check_ok(
+      ibv_modify_qp(device.queue_pair, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
+      "to INIT");
   ibv_port_attr port = {};
-  must(ibv_query_port(device.context, kDevicePort, &port) == 0, "ibv_query_port");
+  check_ok(ibv_query_port(device.context, kDevicePort, &port) == 0, "ibv_query_port");
   to = {};
   to.qp_state = IBV_QPS_RTR;
   to.path_mtu = port.active_mtu;
@@ -118,19 +119,19 @@ void connect_queue_pair(Device& device, const Peer& peer, int timeout, int retri
   to.ah_attr.grh.dgid = peer.gid;
   to.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(device.gid_index);
   to.ah_attr.port_num = kDevicePort;
-  must(ibv_modify_qp(device.queue_pair, &to,
-                     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
-       "to RTR");
+  check_ok(ibv_modify_qp(device.queue_pair, &to,
+                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
+           "to RTR");
   to = {};
   to.qp_state = IBV_QPS_RTS;
   to.timeout = static_cast<std::uint8_t>(timeout);
   to.retry_cnt = static_cast<std::uint8_t>(retries);
   to.rnr_retry = 7;
-  must(ibv_modify_qp(device.queue_pair, &to,
-                     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                         IBV_QP_MAX_QP_RD_ATOMIC) == 0,
-       "to RTS");
+  check_ok(ibv_modify_qp(device.queue_pair, &to,
+                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                             IBV_QP_MAX_QP_RD_ATOMIC) == 0,
+           "to RTS");
 }
 
 int accept_one() {
@@ -139,10 +140,10 @@ int accept_one() {
   sockaddr_in any = {};
   any.sin_family = AF_INET;
   any.sin_port = htons(kTcpPort);
-  must(bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0, "bind");
-  must(listen(listener, 1) == 0, "listen");
+  check_ok(bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0, "bind");
+  check_ok(listen(listener, 1) == 0, "listen");
   const int accepted = accept(listener, nullptr, nullptr);
-  must(accepted >= 0, "accept");
+  check_ok(accepted >= 0, "accept");
   close(listener);
   return accepted;
 }
@@ -151,22 +152,22 @@ int connect_to(const char* host) {
   sockaddr_in to = {};
   to.sin_family = AF_INET;
   to.sin_port = htons(kTcpPort);
-  must(inet_pton(AF_INET, host, &to.sin_addr) == 1, "not an IPv4 address");
+  check_ok(inet_pton(AF_INET, host, &to.sin_addr) == 1, "not an IPv4 address");
   for (int attempt = 0; attempt < 50; ++attempt) {
     const int made = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(made, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0) return made;
     close(made);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  must(false, "connect");
+  check_ok(false, "connect");
   return -1;
 }
 
 template <typename T>
 T swap(int tcp, const T& ours) {
   T theirs = {};
-  must(write(tcp, &ours, sizeof ours) == sizeof ours, "write");
-  must(recv(tcp, &theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs, "the peer is gone");
+  check_ok(write(tcp, &ours, sizeof ours) == sizeof ours, "write");
+  check_ok(recv(tcp, &theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs, "the peer is gone");
   return theirs;
 }
 
@@ -186,7 +187,7 @@ int serve(Device& device, int tcp) {
     if (found > 0) {
       std::uint32_t first_word = 0;
       std::memcpy(&first_word, device.buffer.data() + (arrived % kDepth) * (kBufferBytes / kDepth), sizeof first_word);
-      // A later write may already be here: its completion tells the writer nothing of what we have read.
+      // A later write may already be here: its completion does not show what this side has read.
       if (ntohl(wc.imm_data) != arrived || first_word < arrived || first_word % kDepth != arrived % kDepth) {
         std::printf("arrival %u: immediate %u, data %u\n", arrived, ntohl(wc.imm_data), first_word);
         return 1;
@@ -197,7 +198,7 @@ int serve(Device& device, int tcp) {
     }
     char end = 0;
     if (recv(tcp, &end, 1, MSG_DONTWAIT) >= 0) {
-      must(write(tcp, &end, 1) >= 0 || errno == EPIPE, "write");
+      check_ok(write(tcp, &end, 1) >= 0 || errno == EPIPE, "write");
       break;
     }
     std::this_thread::yield();
@@ -217,13 +218,13 @@ void post_write(Device& device, const Peer& peer, std::size_t bytes, std::uint32
   request.send_flags = IBV_SEND_SIGNALED;
   request.imm_data = htonl(number);
   request.wr.rdma = {peer.address + offset, peer.remote_key};
-  must(ibv_post_send(device.queue_pair, &request, &bad) == 0, "ibv_post_send");
+  check_ok(ibv_post_send(device.queue_pair, &request, &bad) == 0, "ibv_post_send");
 }
 
-// What a fault that takes RoCE alone leaves alive.
+// The state of the TCP connection after a fault of RoCE alone.
 const char* state_of(int tcp) {
-  const timeval patience = {kTcpPatienceSeconds, 0};
-  setsockopt(tcp, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const timeval timeout = {kTcpTimeoutSeconds, 0};
+  setsockopt(tcp, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   char byte = 0;
   return write(tcp, &byte, 1) == 1 && recv(tcp, &byte, 1, 0) == 1 ? "alive" : "silent";
 }

@@ -1,8 +1,8 @@
 """Takes the ELF kernel out of a bzImage.
 
 QEMU starts an ELF kernel directly (PVH); a bzImage would unpack itself under emulation, 40 s instead of 3.
-Layout (the kernel's Documentation/arch/x86/boot.rst): byte 0x1f1 holds the number of set-up sectors, less one, and the
-words at 0x248 and 0x24c the place and length of the compressed kernel, counted from the end of the set-up sectors.
+Layout (the kernel's Documentation/arch/x86/boot.rst): byte 0x1f1 holds the number of set-up sectors, less one. The words at
+0x248 and 0x24c hold the offset, from the end of the set-up sectors, and the length of the compressed kernel.
 """
 import gzip
 import lzma
@@ -31,4 +31,4 @@ def _decompress(data):
         return subprocess.run(["zstd", "-dcq"], input=data[:-4], stdout=subprocess.PIPE, timeout=60, check=True).stdout
     if data[:2] == b"\x1f\x8b":
         return gzip.decompress(data[:-4])
-    raise Problem("the kernel is compressed in a way this script does not know (it knows xz, zstd and gzip)")
+    raise Problem("the kernel is compressed in a way this script does not support (it supports xz, zstd and gzip)")

@@ -28,8 +28,8 @@ class BenchCluster(cluster.ClusterTest):
             process.communicate()
         super().tearDown()
 
-    def start(self, job, index, *flags, question="exchange"):
-        process = subprocess.Popen([cluster.binary(), "bench", question, *QUICK, *self.hosts, "--job_name", job,
+    def start(self, job, index, *flags, suite="exchange"):
+        process = subprocess.Popen([cluster.binary(), "bench", suite, *QUICK, *self.hosts, "--job_name", job,
                                     "--task_index", str(index), *map(str, flags)], stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         self.started.append(process)
@@ -54,25 +54,25 @@ class BenchCluster(cluster.ClusterTest):
         self.assertEqual((row["failed"], row["nwrong"], row["path"]), ("", 0, "tcp"))
         self.assertEqual(row["stages"][0][0], "post")
 
-    def test_a_guest_who_does_not_belong_here(self):
+    def test_connections_of_other_programs_are_ignored(self):
         server = self.start("ps", 0)
         host, port = self.meet.rsplit(":", 1)
         deadline = time.monotonic() + cluster.START
         while True:
             try:
-                stranger = socket.create_connection((host, int(port)), timeout=1)
+                foreign = socket.create_connection((host, int(port)), timeout=1)
                 break
             except OSError:
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.05)
-        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
+        foreign.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
         for message in (b"", b'{"gradrail bench": 5}', b'{"gradrail bench": "x", "rank": -1, "size": 3, "host": 1, "cpus": []}'):
             with socket.create_connection((host, int(port)), timeout=1) as other:
                 other.sendall(len(message).to_bytes(4, "big") + message)
         for i in range(2):
             self.start("worker", i)
         self.assertIn("# Out of bounds values : 0 OK", self.text(server))
-        stranger.close()
+        foreign.close()
 
     def test_two_of_the_same(self):
         server = self.start("ps", 0)
@@ -82,7 +82,7 @@ class BenchCluster(cluster.ClusterTest):
         self.assertRegex(self.text(server, cluster.CONFIGURATION), "rank 1: there is another one")
         self.assertIn(sorted(process.wait(cluster.FINISH) for process in (self.started[1], twin)), [[0, 4]])
 
-    def test_a_worker_that_dies_is_named(self):
+    def test_a_worker_that_fails_is_named(self):
         server = self.start("ps", 0, "-n", 50_000_000)
         workers = [self.start("worker", i) for i in range(2)]
         time.sleep(3)
@@ -99,7 +99,7 @@ class BenchCluster(cluster.ClusterTest):
             sys.exit(77)
         environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         ran = subprocess.run(["mpirun", "-n", "3", "--oversubscribe", cluster.binary(), "bench", "incast", *QUICK,
-                              "--meet", self.meet], capture_output=True, text=True, env=environment,
+                              "--rendezvous", f"tcp://{self.meet}"], capture_output=True, text=True, env=environment,
                              timeout=2 * cluster.FINISH)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
         self.assertRegex(ran.stdout, r"tcp worker/1 +4096 ")

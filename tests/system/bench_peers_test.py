@@ -18,7 +18,7 @@ SMALL = ["-b", "4K", "-e", "4K", *QUICK]
 
 
 def processes_of_session(session):
-    """Names of the living processes that a task has started, its own among them."""
+    """Returns the names of the running processes that a task has started, with the task itself."""
     names = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -125,7 +125,7 @@ class Peers(BenchTest):
 
 
 class Ends(BenchTest):
-    # Of a whole family, whatever it was doing; the machine may be busy.
+    # The limit for the end of all processes of a task, in any state. The machine may be busy.
     WITHIN = 1.0 if os.cpu_count() > 2 else 3.0
 
     def assert_ended(self, task, since, code):
@@ -223,7 +223,7 @@ class GpuPaths(BenchTest):
                 self.assertEqual(len(rows), 5)
         self.assertRegex(self.bench("paths", "--on", "gpu:x", code=cluster.USAGE), "--on gpu:x: must be host or gpu:N")
 
-    def test_a_gpu_that_fails_keeps_nobody_waiting(self):
+    def test_a_gpu_that_fails_lets_no_process_wait(self):
         for words, path, why in (("memory=1M", "tcp, gpu:0 staged", "2097152 bytes of memory"),
                                  ("lose=0@2", "tcp, gpu:0 ipc", "GPU was lost")):
             with self.subTest(words=words):
@@ -236,9 +236,9 @@ class Words(BenchTest):
     def test_what_cannot_be_asked(self):
         everything = "paths, exchange, incast, put, .*peers, compare"
         for code, words, arguments in (
-                (cluster.USAGE, f"no question is called nonsense: one of {everything}", ["nonsense"]),
-                (cluster.USAGE, f"a question is missing: one of {everything}", []),
-                (cluster.USAGE, "-e 8 is less than -b 64, where this question begins unless", ["peers", "-e", "8"]),
+                (cluster.USAGE, f"no suite is called nonsense: one of {everything}", ["nonsense"]),
+                (cluster.USAGE, f"a suite is missing: one of {everything}", []),
+                (cluster.USAGE, "-e 8 is less than -b 64, where this suite begins unless", ["peers", "-e", "8"]),
                 (cluster.USAGE, "--workers: 1 or more", ["exchange", "--workers", "0"]),
                 (cluster.CONFIGURATION, r"--bind-host 203\.0\.113\.9: not an address of this host; this host has .*127\.0\.0\.1 \(lo\)",
                  ["put", "--bind-host", "203.0.113.9"])):

@@ -1,4 +1,4 @@
-"""`gradrail bench`: every question at toy size, its formats and exit codes, and runs compared."""
+"""`gradrail bench`: every suite at toy size, its formats and exit codes, and runs compared."""
 import copy
 import csv
 import json
@@ -10,7 +10,7 @@ import cluster
 
 QUICK = ["--rounds", "2", "--seconds", "0.02"]
 BUILT_IN = ["--transport", "shm,tcp"]
-QUESTIONS = {
+SUITES = {
     "paths": ["-b", "4K", "-e", "4K"],
     "exchange": ["-b", "4K", "-e", "64K", "-f", "16", "--workers", "2", "--shards", "2", "--optimizer", "adam", *BUILT_IN],
     "incast": ["-b", "4K", "-e", "4K", "--workers", "3", *BUILT_IN],
@@ -31,9 +31,9 @@ class Bench(cluster.ClusterTest):
         self.assertIsNone(cluster.CRASHES.search(ran.stdout + ran.stderr), ran.stdout + ran.stderr)
         return ran.stdout if code == cluster.GOOD else ran.stdout + ran.stderr
 
-    def recorded(self, question, *arguments, name="run.json"):
+    def recorded(self, suite, *arguments, name="run.json"):
         file = self.folder / name
-        self.bench(question, *QUESTIONS[question], *QUICK, "-J", file, *arguments)
+        self.bench(suite, *SUITES[suite], *QUICK, "-J", file, *arguments)
         return file, json.loads(file.read_text())
 
     def assert_rows(self, run, paths):
@@ -54,12 +54,12 @@ class Bench(cluster.ClusterTest):
                   "register": ["shm register, fresh", "tcp deregister"], "replay": ["shm", "tcp"],
                   "straggler": ["sync, one slow", "backup:1, one slow", "ssp:4, in turn", "async, in turn"],
                   "peers": ["bound: memcpy", "gradrail shm", "gradrail tcp", "raw socket"]}
-        for question, paths in wanted.items():
-            with self.subTest(question=question):
-                _, run = self.recorded(question)
+        for suite, paths in wanted.items():
+            with self.subTest(suite=suite):
+                _, run = self.recorded(suite)
                 self.assertLessEqual({"version", "arguments", "machine", "libraries", "config", "devices", "results"},
                                      set(run))
-                self.assertEqual(run["config"]["question"], question)
+                self.assertEqual(run["config"]["question"], suite)
                 self.assert_rows(run, paths)
 
     def test_a_straggler_costs_what_its_mode_says(self):
@@ -86,7 +86,7 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(asked, r"tcp +4096 +1024 ")
 
     def test_ranks_and_columns(self):
-        text = self.bench("exchange", *QUESTIONS["exchange"], *QUICK)
+        text = self.bench("exchange", *SUITES["exchange"], *QUICK)
         self.assertEqual(len(re.findall(r"^#  rank \d worker/[01] host \S+ pid \d+ device cpu nic - numa \S+ cores [\d,-]+$",
                                         text, re.M)), 2, text)
         self.assertRegex(text, r"#  rank 2 ps/0 ")
@@ -129,8 +129,8 @@ class Bench(cluster.ClusterTest):
                 self.assertRegex(self.bench(*arguments, code=cluster.USAGE), words)
         self.assertRegex(self.bench("apply", "--on", "gpu:77", code=cluster.CONFIGURATION),
                          "no NVIDIA driver|no GPU 77|speaks CUDA")
-        nobody = ["exchange", "-b", "4K", "-e", "4K", *QUICK, "--bind-host", "203.0.113.9"]
-        self.assertRegex(self.bench(*nobody, code=cluster.CONFIGURATION), "203.0.113.9: not an address of this host")
+        unreachable = ["exchange", "-b", "4K", "-e", "4K", *QUICK, "--bind-host", "203.0.113.9"]
+        self.assertRegex(self.bench(*unreachable, code=cluster.CONFIGURATION), "203.0.113.9: not an address of this host")
         self.assertRegex(self.bench("replay", "nothing", code=cluster.CONFIGURATION),
                          "no file nothing; lists that come along: .*resnet50")
         self.assertRegex(self.bench("put", "--transport", "pigeon", code=cluster.CONFIGURATION), "pigeon")
@@ -187,22 +187,22 @@ class Bench(cluster.ClusterTest):
 
     def test_stages_add_up_to_the_exchange(self):
         names = ["post", "wire", "arrival seen", "wait for peers", "sum + optimizer", "return", "visible"]
-        for question, first in (("exchange", []), ("replay", ["backward"])):
-            with self.subTest(question=question):
-                _, run = self.recorded(question, "--stages")
+        for suite, first in (("exchange", []), ("replay", ["backward"])):
+            with self.subTest(suite=suite):
+                _, run = self.recorded(suite, "--stages")
                 rows = [row for row in run["results"] if not row["failed"]]
                 self.assertTrue(rows)
                 for row in rows:
                     self.assertEqual([name for name, _ in row["stages"]], first + names)
                     total = sum(micros for _, micros in row["stages"])
-                    # Of another run: only their order of size can be expected to agree.
+                    # The stages are from another run: only the order of magnitude must agree.
                     self.assertGreater(total, row["percentiles"]["min_us"] / 4)
                     self.assertLess(total, 4 * row["percentiles"]["max_us"] + 100_000)  # a busy machine may pause one
         _, run = self.recorded("exchange", "--no-stages")
         self.assertTrue(all(not row["stages"] for row in run["results"]))
 
     def test_what_is_left_out_is_said_and_not_checked(self):
-        text = self.bench("exchange", *QUESTIONS["exchange"], *QUICK, "--no-sum", "--no-optimizer", "--no-return")
+        text = self.bench("exchange", *SUITES["exchange"], *QUICK, "--no-sum", "--no-optimizer", "--no-return")
         self.assertRegex(text, "NOT CHECKED, without sum, optimizer, return of parameters")
 
 

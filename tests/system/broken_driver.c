@@ -1,4 +1,4 @@
-// A libcuda.so.1 that takes down whoever loads it: $GRADRAIL_BROKEN_DRIVER=crash, or exit.
+// A libcuda.so.1 that ends each process that loads it: $GRADRAIL_BROKEN_DRIVER=crash, or exit.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""Authorities and those they vouch for, made with openssl; good for two days."""
+"""Makes certificate authorities and their certificates with openssl. The certificates are valid for two days."""
 import subprocess
 
 import cluster

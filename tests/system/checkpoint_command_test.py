@@ -94,7 +94,7 @@ class CheckpointCommand(cluster.ClusterTest):
         for index in (0, 3):
             self.assert_says(task, rf"^damaged: checkpoint {self.files()[index]}: chunk 0 of 1 \(parameters, .*CRC32C")
         self.files()[0].write_bytes(good[0])
-        # What a killed run leaves is said; it is no damage.
+        # An incomplete set of a killed run is reported. It is no damage.
         self.files()[3].unlink()
         self.assert_says(self.checkpoint("verify", self.saved), r"^step 22 is incomplete: .*missing 1$", r"^step 11 is whole")
         self.files()[0].unlink()
@@ -124,9 +124,9 @@ class CheckpointCommand(cluster.ClusterTest):
             print("no Python here has NumPy: numpy.load() was not tried", flush=True)
             return
         script = "import numpy, sys; a = numpy.load(sys.argv[1]); print({name: a[name].shape for name in a}, a['W1'].tobytes().hex()[:64])"
-        told = subprocess.run([python, "-c", script, out], capture_output=True, text=True, check=True).stdout
+        printed = subprocess.run([python, "-c", script, out], capture_output=True, text=True, check=True).stdout
         shapes = {name: shape for name, (_, shape, _) in arrays.items()}
-        self.assertEqual(told, f"{shapes} {arrays['W1'][2].hex()[:64]}\n")
+        self.assertEqual(printed, f"{shapes} {arrays['W1'][2].hex()[:64]}\n")
 
     def test_export_of_the_newest_that_is_whole_or_of_a_step(self):
         out = self.folder / "model.npz"
@@ -177,9 +177,9 @@ class CheckpointCommand(cluster.ClusterTest):
 
 if __name__ == "__main__":
     if any("export" in argument for argument in sys.argv):
-        told = subprocess.run([cluster.binary(), "checkpoint", "export", ".", "--out", "x"], capture_output=True, text=True,
-                              check=False).stderr
-        if "without libzip" in told:
+        errors = subprocess.run([cluster.binary(), "checkpoint", "export", ".", "--out", "x"], capture_output=True, text=True,
+                                check=False).stderr
+        if "without libzip" in errors:
             print("skipped: built without libzip")
             sys.exit(77)
     unittest.main()

@@ -22,7 +22,7 @@ FINISH = 45 * PATIENCE  # until a small run is over
 
 GOOD, FAILED, USAGE, CONFIGURATION, RETRY = 0, 1, 2, 4, 200
 
-# What no output may ever hold, however a run ends.
+# Texts that no output may contain, at any end of a run.
 CRASHES = re.compile(r"terminate called|Sanitizer|runtime error:|check failed|Segmentation|core dumped", re.I)
 
 Line = collections.namedtuple("Line", "time text")
@@ -36,13 +36,13 @@ def binary():
 
 
 def instrumented():
-    """The binary has a sanitizer in it, whose shadow and quarantine count as its memory."""
+    """Whether the binary contains a sanitizer. The shadow and the quarantine count as memory of the process."""
     code = pathlib.Path(binary()).read_bytes()
     return b"__asan_init" in code or b"__tsan_init" in code
 
 
 def free_ports(count):
-    """Ports nobody listens on, below the range from which the kernel picks source ports: they stay free for a while."""
+    """Returns ports without a listener. They are below the range of source ports, so that they stay free for a while."""
     held = []
     start = 10000 + (os.getpid() * 37) % 20000
     for port in range(start, start + 2000):

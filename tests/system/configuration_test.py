@@ -1,5 +1,5 @@
-"""Everything that can be typed wrongly: the right exit code, and a message that names the thing, what is wrong with it
-and what would be right. Nothing of this may hang, crash, or be found out only after training."""
+"""Wrong arguments and files give the right exit code, and a message with the argument, the error and the valid form. None
+of them may cause a hang or a crash, or be detected only after training."""
 import json
 import random
 import shutil
@@ -34,7 +34,7 @@ class Flags(cluster.ClusterTest):
                 (["--bucket_kib", 0], "--bucket_kib 0: must be 1 to"),
                 (["--learning_rate", "-1"], "--learning_rate -1: must be a positive"),
                 (["--learning_rate", "1e30"], r"--learning_rate 1e\+30: must be a positive number up to 1000000"),
-                (["--join_timeout_s", 0], "--join_timeout_s 0: must be at least 1"),
+                (["--join-timeout", 0], "--join-timeout 0: must be at least 1"),
                 (["--learning_rate", "nan"], "--learning_rate nan: must be a positive"),
                 (["--momentum", "nan"], "--momentum nan: must be"), (["--momentum", "1.5"], "--momentum 1.5: must be"),
                 (["--mode", "sometimes"], "--mode 'sometimes': there are async, sync"),
@@ -43,7 +43,7 @@ class Flags(cluster.ClusterTest):
                 (["--wait", "nap"], "--wait 'nap': there are auto, spin, block"),
                 (["--transport", "pigeon"], "--transport:.*pigeon.*shm.*tcp"), (["--transport", ""], "--transport"),
                 (["--transport", "loopback"], "no transport 'loopback'"),
-                (["--silence_limit_s", 0], "--silence_limit_s 0: must be"),
+                (["--heartbeat-timeout", 0], "--heartbeat-timeout 0: must be"),
                 (["--save_secs", "-1"], r"--save_secs -1: must be 0 \(not by the clock\) to"),
                 (["--save_secs", "nan"], "--save_secs nan: must be"), (["--save_secs", "1e10"], "--save_secs 10000000000: must be"),
                 (["--save_secs", 5], "--save_secs or --checkpoint_dir given, but not every ps task"),
@@ -123,26 +123,26 @@ class Addresses(cluster.ClusterTest):
         self.refused(cluster.CONFIGURATION, [r"192\.0\.2\.1:2222: the address is not one of this host", "--bind"], "--ps_hosts", "192.0.2.1:2222",
                      "--insecure", "--worker_hosts", "localhost:2223", "--job_name", "ps", "--task_index", 0)
 
-    def test_name_that_nobody_knows(self):
+    def test_unknown_host_name(self):
         self.refused(cluster.CONFIGURATION, [r"no-such-host\.invalid:2222: .*is the host name right"], "--ps_hosts", "no-such-host.invalid:2222",
                      "--insecure", "--worker_hosts", "localhost:2223", "--job_name", "ps", "--task_index", 0)
 
     def test_wrong_port_ends_after_the_join_timeout(self):
         flags = ["--model", "linear", *self.addresses(1), "--job_name", "worker", "--task_index", 0]
         self.refused(cluster.RETRY, [rf"parameter server 0 \({self.ps_addresses[0]}\) did not come up in time",
-                                     "is it started, and is the address right"], *flags, "--join_timeout_s", 2,
+                                     "is it started, and is the address right"], *flags, "--join-timeout", 2,
                      within=10 * cluster.PATIENCE)
 
     def test_a_port_where_something_else_listens(self):
         flags = ["--model", "linear", *self.addresses(1), "--job_name", "worker", "--task_index", 0]
         host, port = self.ps_addresses[0].split(":")
         with socket.create_server((host, int(port))):  # accepts (in its backlog) and stays silent
-            self.refused(cluster.RETRY, [r"did not come up in time"], *flags, "--join_timeout_s", 2,
+            self.refused(cluster.RETRY, [r"did not come up in time"], *flags, "--join-timeout", 2,
                          within=20 * cluster.PATIENCE)
 
 
 class Agreement(cluster.ClusterTest):
-    """What the workers of one run must agree on: the one that differs is turned away, the others go on."""
+    """Settings that the workers of one run must share: a worker that differs is refused, the others continue."""
 
     def second_worker(self, *flags, says):
         (ps,), (first,) = self.start_cluster(1, "--epochs", 100000)
@@ -198,7 +198,7 @@ class Data(cluster.ClusterTest):
     def worker(self, code, says):
         # It reads its data before it looks for its ps: none is needed here.
         self.refused(code, says, "--data_dir", self.data, *self.addresses(1), "--job_name", "worker", "--task_index", 0,
-                     "--join_timeout_s", 1)
+                     "--join-timeout", 1)
 
     def test_no_such_folder(self):
         shutil.rmtree(self.data)

@@ -1,4 +1,4 @@
-"""What a person sees: the lines of the tutorials, progress bars on a terminal and nothing but lines elsewhere."""
+"""The output for users: the lines of the tutorials, progress bars on a terminal, and only lines elsewhere."""
 import fcntl
 import os
 import pty

@@ -9,7 +9,7 @@ def idx(shape, values):
 
 
 def write(folder, train=1200, test=100, packed=False):
-    """Blurred digits that can be told apart: label k lights row 2k. The first twelfth is the validation set."""
+    """Writes blurred digits that a model can distinguish: label k lights row 2k. The first twelfth is the validation set."""
     random.seed(1)
     for name, count in (("train", train), ("t10k", test)):
         labels = [random.randrange(10) for _ in range(count)]

@@ -57,7 +57,7 @@ class Doctor(cluster.ClusterTest):
                            says=[r"^  warning +kernel +/proc/sys/kernel/osrelease: 5\.4\.0-150-generic, older than 5\.12",
                                  r"^  does not hold +rdma +rdma-devices is missing"])
         self.assertNotIn("\033", text)
-        self.doctor("--root", root)  # who asks for nothing gets a report
+        self.doctor("--root", root)  # a call without flags gets a report
         self.doctor("--root", root, "--require", "rdma,speed", code=cluster.CONFIGURATION,
                     says=[r"--require 'speed': there are rdma, "])
 
@@ -79,7 +79,7 @@ class Doctor(cluster.ClusterTest):
         self.doctor("--no-proof", "--ps_hosts", there, "--require", "tasks", code=cluster.FAILED,
                     says=[there + ": Connection refused"])
 
-    def test_a_gpu_that_only_the_driver_knows(self):
+    def test_a_gpu_that_only_the_driver_reports(self):
         environment = {"LD_LIBRARY_PATH": os.environ["GRADRAIL_SIMULATED_GPU_DIR"], "GRADRAIL_SIMULATED_GPU": "devices=2"}
         whole = self.report("--no-proof", environment=environment)
         checks = {check["name"]: check for check in whole["checks"]}
@@ -88,7 +88,7 @@ class Doctor(cluster.ClusterTest):
         self.assertIn("CUDA", " ".join(checks["gpu-dma-buf"]["evidence"]))
 
     def gpu_proofs(self, fault):
-        """What came of both simulated GPUs beside the simulated network device."""
+        """Returns the proofs of both simulated GPUs with the simulated network device."""
         simulated = pathlib.Path(os.environ["GRADRAIL_SIMULATED_GPU_DIR"])
         environment = {"LD_LIBRARY_PATH": str(simulated), "GRADRAIL_SIMULATED_GPU": "devices=2",
                        "GRADRAIL_SIMULATED_NIC": fault}

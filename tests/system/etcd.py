@@ -19,7 +19,7 @@ def encoded(text):
 
 
 def certified(folder):
-    """Files of an authority and of somebody it vouches for, by the names of etcdctl's variables."""
+    """Returns the files of an authority and of one certificate, by the names of etcdctl's variables."""
     folder.mkdir(exist_ok=True)
     make_authority(folder, "ca")
     make_certificate(folder, "task", "ca")
@@ -28,7 +28,7 @@ def certified(folder):
 
 
 class Etcd:
-    """One member, whose data stay when it is killed."""
+    """One etcd member. Its data stay when it is killed."""
 
     def __init__(self, folder, tls=()):
         if shutil.which("etcd") is None:
@@ -108,7 +108,7 @@ class Proxy:
                     self.send_header("Content-Length", str(len(answer)))
                     self.end_headers()
                     self.wfile.write(answer)
-                except OSError:  # whoever asked was too impatient
+                except OSError:  # the client has closed the connection already
                     self.close_connection = True
 
             def log_message(self, *_):

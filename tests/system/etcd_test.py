@@ -15,7 +15,7 @@ EXPIRED = 2 * etcd.LEASE + 5 * cluster.PATIENCE
 
 
 class Small(etcd.EtcdTest):
-    flags = ("--model", "linear", "--epochs", "2", "--mode", "sync", "--join_timeout_s", "60")
+    flags = ("--model", "linear", "--epochs", "2", "--mode", "sync", "--join-timeout", "60")
 
     def test_a_cluster_without_a_list(self):
         sizes = ("--ps", "2", "--workers", "3")
@@ -40,7 +40,7 @@ class Small(etcd.EtcdTest):
     def test_each_place_is_given_once(self):
         flags = ("--epochs", "2000", "--mode", "async", "--batch_size", "1")
         tasks = [self.task("worker", *flags, name=f"worker {i}") for i in range(10)]
-        time.sleep(0.5)  # all of them wait for somebody who says how many there are, and come at once when that is said
+        time.sleep(0.5)  # all workers wait for the size of the run, and start together
         ps = self.task("ps", "--ps", "1", "--workers", "10", *flags)
         places = [self.place_of(task) for task in tasks]
         self.assertEqual(sorted(places), [f"worker/{i}" for i in range(10)])
@@ -61,24 +61,24 @@ class Small(etcd.EtcdTest):
             (self.folder / name).chmod(0o600)
         tasks = [self.task("ps", "--secret-file", self.folder / "ours", *SIZES)]
         # Before the workers: their run may be over before a slow starter has asked.
-        stranger = self.task("worker", "--secret-file", self.folder / "theirs", "--task_index", "7")
-        self.assert_ends(stranger, lambda code: code != 0, says=["secret"])
+        foreign = self.task("worker", "--secret-file", self.folder / "theirs", "--task_index", "7")
+        self.assert_ends(foreign, lambda code: code != 0, says=["secret"])
         tasks += [self.task("worker", "--secret-file", self.folder / "ours") for _ in range(2)]
         for task in tasks:
             self.assert_ends(task, cluster.GOOD)
 
     def test_one_endpoint_is_enough(self):
-        nobody, = cluster.free_ports(1)
+        unused, = cluster.free_ports(1)
         hung = socket.create_server(("127.0.0.1", 0))  # takes connections and never answers
         self.addCleanup(hung.close)
-        url = f"etcd://127.0.0.1:{nobody},127.0.0.1:{hung.getsockname()[1]},127.0.0.1:{self.etcd.port}/job"
+        url = f"etcd://127.0.0.1:{unused},127.0.0.1:{hung.getsockname()[1]},127.0.0.1:{self.etcd.port}/job"
         tasks = [self.task("ps", *SIZES, url=url), *(self.task("worker", url=url) for _ in range(2))]
         for task in tasks:
             self.assert_ends(task, cluster.GOOD)
 
 
 class Encrypted(etcd.EtcdTest):
-    flags = ("--model", "linear", "--epochs", "2", "--join_timeout_s", "5")
+    flags = ("--model", "linear", "--epochs", "2", "--join-timeout", "5")
 
     def setUp(self):
         cluster.ClusterTest.setUp(self)
@@ -91,14 +91,14 @@ class Encrypted(etcd.EtcdTest):
 
     def test_with_certificates_of_both_sides(self):
         flags = {"url": self.url, "environment": self.certificates}
-        tasks = [self.task("ps", *SIZES, "--join_timeout_s", "60", **flags),
-                 *(self.task("worker", "--join_timeout_s", "60", **flags) for _ in range(2))]
+        tasks = [self.task("ps", *SIZES, "--join-timeout", "60", **flags),
+                 *(self.task("worker", "--join-timeout", "60", **flags) for _ in range(2))]
         for task in tasks:
             self.assert_ends(task, cluster.GOOD)
 
     def test_without_them(self):
-        stranger = etcd.certified(self.folder / "others")
-        mixed = {**self.certificates, "ETCDCTL_CACERT": stranger["ETCDCTL_CACERT"]}
+        foreign = etcd.certified(self.folder / "others")
+        mixed = {**self.certificates, "ETCDCTL_CACERT": foreign["ETCDCTL_CACERT"]}
         self.assert_ends(self.task("ps", *SIZES, url=self.url, environment=mixed), cluster.CONFIGURATION,
                          says=["certificate.*ETCDCTL_CACERT"])
         for environment in ({"ETCDCTL_CACERT": mixed["ETCDCTL_CACERT"] + ".not"},
@@ -110,7 +110,7 @@ class Encrypted(etcd.EtcdTest):
 
 
 class Refusals(etcd.EtcdTest):
-    flags = ("--model", "linear", "--epochs", "2", "--join_timeout_s", "3")
+    flags = ("--model", "linear", "--epochs", "2", "--join-timeout", "3")
 
     def refuses(self, code, says, job, *flags, url=None):
         task = self.task(job, *flags, url=url)
@@ -146,19 +146,19 @@ class Refusals(etcd.EtcdTest):
     def test_a_place_that_is_taken(self):
         self.task("ps", *SIZES)
         self.wait_for_registered("ps/0")
-        twice = self.task("ps", "--task_index", "0", "--join_timeout_s", "60", name="twice")
-        too_many = self.task("ps", "--join_timeout_s", "60", name="too many")
+        twice = self.task("ps", "--task_index", "0", "--join-timeout", "60", name="twice")
+        too_many = self.task("ps", "--join-timeout", "60", name="too many")
         within = 3 * etcd.LEASE + cluster.START
         self.assert_ends(twice, cluster.CONFIGURATION, within,
                          says=[r"waiting for the place of ps/0: ps/0 is running already, at 127", r"gradrail: ps/0 is running already, at 127"])
         self.assert_ends(too_many, cluster.CONFIGURATION, within, says=["gradrail: there are 1 ps tasks already"])
 
-    def test_nobody_says_how_large_the_run_is(self):
+    def test_no_task_gives_the_size_of_the_run(self):
         self.refuses(cluster.retry_worthy, [r"# waiting for a task of job 'job' that says",
                                             r"gradrail: waited 3 s .* give one of them --ps and --workers"], "worker")
 
     def test_a_ps_that_does_not_come(self):
-        self.refuses(cluster.retry_worthy, [r"parameter server 0 .nobody knows yet where. did not come up in time .*: "
+        self.refuses(cluster.retry_worthy, [r"parameter server 0 .its address is not known yet. did not come up in time .*: "
                                             r"ps/0 is not registered at etcd://127"], "worker", *SIZES)
         self.assertEqual(self.etcd.registered(), {})
 
@@ -173,7 +173,7 @@ class Refusals(etcd.EtcdTest):
 
     def test_etcd_that_comes_late(self):
         self.etcd.kill()
-        ps = self.task("ps", *SIZES, "--join_timeout_s", "60")
+        ps = self.task("ps", *SIZES, "--join-timeout", "60")
         ps.wait_for("# waiting for etcd at")
         self.etcd.start()
         self.wait_for_registered("ps/0")
@@ -208,7 +208,7 @@ class Refusals(etcd.EtcdTest):
                 self.refuses(lambda code: code != 0, [rf"etcd at http://127.0.0.1:{server.getsockname()[1]}: \S"], "worker",
                              *SIZES, url=f"etcd://127.0.0.1:{server.getsockname()[1]}/job")
 
-    def test_strange_keys_are_nobodys(self):
+    def test_unknown_keys_are_ignored(self):
         self.etcd.put("ps/0", "not a card")
         self.etcd.put("worker/0", '{"address": 7, "id": [], "ps": -1}')
         for key in ("worker/x", "boss/1", "ps/99999999999999999999", "", "ps/1/2"):
@@ -313,7 +313,7 @@ class Running(etcd.EtcdTest):
         self.etcd.kill()
         self.stop(workers, servers)
 
-    def test_a_ps_that_dies_while_etcd_is_away(self):
+    def test_a_ps_that_fails_while_etcd_is_away(self):
         flags = ("--mode", "sync", "--checkpoint_dir", self.folder / "saved", "--save_steps", 50)
         (ps,), workers = self.start(*flags)
         ps.signal(signal.SIGKILL)
@@ -329,7 +329,7 @@ class Running(etcd.EtcdTest):
         self.stop(workers, (ps,))
 
     def test_a_ps_that_stood_still_while_etcd_was_away(self):
-        (ps,), workers = self.start("--mode", "sync", "--silence_limit_s", 60)
+        (ps,), workers = self.start("--mode", "sync", "--heartbeat-timeout", 60)
         self.etcd.kill()
         ps.signal(signal.SIGSTOP)
         for worker in workers:
@@ -357,7 +357,7 @@ class Running(etcd.EtcdTest):
         self.wait_for_registered("ps/0", "worker/0", "worker/1", within=EXPIRED)
         self.stop(workers, (ps,))
 
-    def test_a_key_that_somebody_removes_comes_back(self):
+    def test_a_removed_key_comes_back(self):
         servers, workers = self.start()
         was = self.etcd.registered()
         for key in was:

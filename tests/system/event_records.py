@@ -1,5 +1,5 @@
-"""TensorBoard's files of events, read by the letter of the formats: TFRecord framing with its checksums, and in each
-record an Event in protobuf's wire format. Nothing here is shared with the writer."""
+"""Reads TensorBoard's event files as the formats specify: TFRecord framing with checksums. Each record is an Event in
+protobuf's wire format. The reader shares no code with the writer."""
 import struct
 
 

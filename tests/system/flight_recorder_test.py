@@ -1,4 +1,4 @@
-"""What tasks remember of their last operations: dumps on failure, signal and request, and the timeline of all tasks."""
+"""The flight recorder: dumps on failure, signal and request, and the timeline of all tasks."""
 import json
 import re
 import signal
@@ -41,7 +41,7 @@ class FlightRecorder(cluster.ClusterTest):
         self.assert_goes_on(worker)
 
     def test_a_worker_that_waits_answers_within_a_second(self):
-        _, (first, second) = self.start_cluster(2, "--mode", "sync", "--silence_limit_s", 600, *ENDLESS)
+        _, (first, second) = self.start_cluster(2, "--mode", "sync", "--heartbeat-timeout", 600, *ENDLESS)
         first.wait_for(r"Step: \d+")
         second.signal(signal.SIGSTOP)
         time.sleep(0.5)  # until its next step is under way
@@ -67,13 +67,13 @@ class FlightRecorder(cluster.ClusterTest):
             self.assertLessEqual(len(re.findall(self.SAYS, task.text())), 1)
 
     def test_a_run_that_fails_leaves_it_in_the_temporary_folder(self):
-        (server,), (worker,) = self.start_cluster(1, "--rejoin_secs", 0, *ENDLESS)
+        (server,), (worker,) = self.start_cluster(1, "--rejoin-timeout", 0, *ENDLESS)
         worker.wait_for(r"Step: \d+")
         server.signal(signal.SIGKILL)
         self.assertTrue(self.dump(worker, within=cluster.FINISH)["begun"])
         self.assertEqual(len(list(self.folder.glob("gradrail-flight-worker-0-*.txt"))), 1)
 
-    def test_none_is_kept_when_told(self):
+    def test_no_records_are_kept_with_a_size_of_zero(self):
         (_, ), (worker,) = self.start_cluster(1, "--flight_records", 0, *ENDLESS)
         worker.wait_for(r"Step: \d+")
         worker.signal(signal.SIGUSR1)
@@ -95,7 +95,7 @@ class Timeline(cluster.ClusterTest):
                                                    model="mlp")
         self.assert_one_clock(file, (*workers, server))
 
-    def test_a_task_whose_clock_is_another(self):
+    def test_a_task_with_another_clock(self):
         """By 1000 s, as between hosts that were started at different times."""
         elsewhere = ["unshare", "-T", "--monotonic", "1000", "--fork"]
         if subprocess.run([*elsewhere, "true"], capture_output=True, check=False).returncode != 0:
@@ -109,7 +109,7 @@ class Timeline(cluster.ClusterTest):
         self.assert_one_clock(file, tasks)
 
     def assert_one_clock(self, file, tasks):
-        """What a shard did for an exchange lies within it, but for what the clocks may be off."""
+        """The operations of a shard for an exchange lie within the exchange, up to the error of the clocks."""
         for task in tasks:
             self.assert_ends(task, cluster.GOOD, 60 * cluster.PATIENCE)
         self.assertEqual(list(self.folder.glob("timeline.json*")), [file])

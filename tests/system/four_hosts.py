@@ -27,7 +27,7 @@ def why_not():
     linked = ip("link", "add", f"{probe}a", "type", "veth", "peer", "name", f"{probe}b", check=False)
     ip("link", "del", f"{probe}a", check=False)
     ip("netns", "del", probe, check=False)
-    if entered.returncode != 0:  # as in a chroot, whose mounts cannot be shared
+    if entered.returncode != 0:  # for example in a chroot: its mounts cannot be shared
         return f"network namespaces cannot be entered here: {entered.stderr.strip()}"
     return "" if linked.returncode == 0 else f"veth devices cannot be made here: {linked.stderr.strip()}"
 

@@ -16,7 +16,7 @@ def gpus(words="devices=2", nic=""):
     return {"LD_LIBRARY_PATH": str(SIMULATED_GPU), "GRADRAIL_SIMULATED_GPU": words, "GRADRAIL_SIMULATED_NIC": nic}
 
 
-class GpuDirect(cluster.ClusterTest):
+class NicGpuTransfer(cluster.ClusterTest):
     def setUp(self):
         super().setUp()
         (self.folder / "data").mkdir()
@@ -112,7 +112,7 @@ class GpuDirect(cluster.ClusterTest):
         self.assert_ends(workers[0], cluster.GOOD)
         self.assert_ends(ps, cluster.GOOD)
 
-    def test_a_server_whose_gpu_is_lost_gives_the_run_up(self):
+    def test_a_lost_gpu_of_the_server_ends_the_run(self):
         ps, workers = self.start_two([gpus(), gpus()], "--ps_device", "gpu:0", "--gpu-direct", "dmabuf",
                                      ps_on=gpus("devices=2,lose=0@300,ordering=0"))
         for task in workers:

@@ -1,5 +1,5 @@
-"""GPU memory by libfabric and UCX and by a peer-memory module, by real processes: simulated GPUs, and libraries that a
-preloaded object makes take their memory. What a kernel module would be is a folder in a private /sys/module."""
+"""GPU memory through libfabric, UCX and a peer-memory module, in real processes. The GPUs are simulated: a preloaded
+object makes the libraries take their memory. A folder in a private /sys/module replaces the kernel module."""
 import os
 import pathlib
 import re

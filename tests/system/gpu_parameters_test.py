@@ -96,7 +96,7 @@ class ParametersOnGpus(cluster.ClusterTest):
                               environment=gpus()) for i in range(2)]
         return ps, workers
 
-    def test_a_server_whose_gpu_is_lost_gives_the_run_up(self):
+    def test_a_lost_gpu_of_the_server_ends_the_run(self):
         for transport in ("shm", "tcp"):
             with self.subTest(transport=transport):
                 ps, workers = self.start_two(gpus("devices=2,lose=0@300"), "--transport", transport)

@@ -30,7 +30,7 @@ class Gpu(cluster.ClusterTest):
         return float(task.wait_for(rf"^{what}: (-?\d+\.\d+)$").group(1))
 
     def test_models_learn_as_on_cpus(self):
-        # Of the cnn early losses are compared: where it learns fastest, roundings part the two for a while.
+        # The cnn compares early losses: roundings separate both runs for a while in the phase of the fastest learning.
         for model, flags, early in (("mlp", ["--epochs", 4, "--optimizer", "adam"], r"Step: 31, .* Cost: (\d\.\d+)"),
                                     ("cnn", ["--epochs", 2, "--learning_rate", 0.05], r"step 30, loss = (\d\.\d+)")):
             with self.subTest(model=model):
@@ -95,7 +95,7 @@ class Gpu(cluster.ClusterTest):
                 self.refused(cluster.CONFIGURATION, [f"--gpu 0: no GPU can be used: .*{why}"], *flags, "--gpu", 0,
                              environment=on)
 
-    def test_a_driver_that_dies_takes_nobody_along(self):
+    def test_a_driver_crash_does_not_end_the_task(self):
         for how, why in (("crash", r"the NVIDIA driver crashed \(Aborted\)"),
                          ("exit", "the NVIDIA driver ended the process that asked it")):
             with self.subTest(how=how):
@@ -136,7 +136,7 @@ class Gpu(cluster.ClusterTest):
         return ps, workers
 
     def test_visible_devices_are_the_tasks_own(self):
-        """Two workers of one host with one GPU: by the plan of the host the first has it; told to each, both do."""
+        """Two workers share a host with one GPU. By default the first has the GPU. With CUDA_VISIBLE_DEVICES both have it."""
         for visible, where in ({"CUDA_VISIBLE_DEVICES": "0"}, "0 on GPU 0 "), ({}, None):
             with self.subTest(visible=visible):
                 ps, workers = self.start_workers(gpus(**visible), "--epochs", 1, "--log_device_placement")

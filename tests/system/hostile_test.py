@@ -1,5 +1,5 @@
-"""Strangers at the ports of a parameter server: port scanners, health checks, half-open connections. Training goes on,
-and the log does not fill up."""
+"""Unauthenticated connections to a parameter server: port scanners, health checks, half-open connections. Training
+continues, and the log stays short."""
 import random
 import re
 import socket
@@ -12,14 +12,14 @@ GARBAGE = [b"", b"\0", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\
            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64, b"SSH-2.0-scanner\r\n", b"\xff" * 4096]
 
 
-class Strangers(cluster.ClusterTest):
+class UnauthenticatedConnections(cluster.ClusterTest):
     def setUp(self):
         super().setUp()
         self.seed = random.randrange(2 ** 32)
         print(f"seed {self.seed}")
         self.chance = random.Random(self.seed)
         self.held = []
-        self.addCleanup(lambda: [stranger.close() for stranger in self.held])
+        self.addCleanup(lambda: [connection.close() for connection in self.held])
 
     def running(self, *flags):
         (ps,), workers = self.start_cluster(2, "--epochs", 100000, *flags)
@@ -29,19 +29,19 @@ class Strangers(cluster.ClusterTest):
 
     def visit(self, family, address):
         for payload in GARBAGE + [self.chance.randbytes(self.chance.randrange(1, 9000)) for _ in range(8)]:
-            stranger = socket.socket(family, socket.SOCK_STREAM)
-            stranger.settimeout(2)
+            connection = socket.socket(family, socket.SOCK_STREAM)
+            connection.settimeout(2)
             try:
-                stranger.connect(address)
-                stranger.sendall(payload)
+                connection.connect(address)
+                connection.sendall(payload)
                 if payload and self.chance.random() < 0.3:
-                    stranger.recv(100)
-            except OSError:  # it was turned away: its good right
+                    connection.recv(100)
+            except OSError:  # the ps refused the connection: it may do so
                 pass
             if self.chance.random() < 0.5:
-                self.held.append(stranger)  # half-open, says nothing more
+                self.held.append(connection)  # half-open, says nothing more
             else:
-                stranger.close()
+                connection.close()
 
     def assert_unimpressed(self, ps, workers):
         for worker in workers:
@@ -50,7 +50,7 @@ class Strangers(cluster.ClusterTest):
         self.assertFalse(ps.has(r"worker \d.*was lost"), ps.transcript())
 
     def assert_terse(self, ps):
-        """No kind of line more than once a minute: what differs between visitors does not make another kind."""
+        """No kind of line more than once a minute: differences between connections do not make another kind."""
         kinds = {}
         for line in ps.lines():
             if not re.match(r"ps/0 [WE] ", line.text):
@@ -67,7 +67,7 @@ class Strangers(cluster.ClusterTest):
         for host, port in listeners:
             self.visit(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, port))
         self.assert_unimpressed(ps, workers)
-        self.await_greeting_deadline(workers)
+        self.await_handshake_deadline(workers)
         self.assert_unimpressed(ps, workers)
         self.assert_terse(ps)
 
@@ -78,7 +78,7 @@ class Strangers(cluster.ClusterTest):
         for name in names:
             self.visit(socket.AF_UNIX, "\0" + name)
         self.assert_unimpressed(ps, workers)
-        self.await_greeting_deadline(workers)
+        self.await_handshake_deadline(workers)
         self.assert_unimpressed(ps, workers)
         self.assert_terse(ps)
 
@@ -92,15 +92,15 @@ class Strangers(cluster.ClusterTest):
                 except OSError:
                     break
         self.assert_unimpressed(ps, workers)
-        for stranger in self.held:
-            stranger.close()
+        for connection in self.held:
+            connection.close()
         deadline = time.monotonic() + 20 * cluster.PATIENCE
         while len(cluster.socket_inodes(ps.pid)) > before + 2:
-            self.assertLess(time.monotonic(), deadline, "the ps keeps connections of visitors that have left")
+            self.assertLess(time.monotonic(), deadline, "the ps keeps connections that their peers have closed")
             time.sleep(0.05)
         self.assert_terse(ps)
 
-    def test_newcomers_are_served_while_strangers_hold_connections(self):
+    def test_a_new_worker_is_served_beside_half_open_connections(self):
         ps, workers = self.running("--transport", "tcp")
         for host, port in cluster.tcp_listeners(ps.pid):
             for _ in range(50):
@@ -109,8 +109,8 @@ class Strangers(cluster.ClusterTest):
         self.assert_ends(late, cluster.GOOD)
         self.assert_unimpressed(ps, workers)
 
-    def await_greeting_deadline(self, workers):
-        """Until well after a visitor that does not introduce itself is closed (5 s), by the pace of the workers."""
+    def await_handshake_deadline(self, workers):
+        """Waits for workers' steps until well after the handshake deadline (5 s)."""
         deadline = time.monotonic() + 7
         while time.monotonic() < deadline:
             self.assert_goes_on(workers[0], steps=1)

@@ -1,43 +1,90 @@
 #!/bin/bash
-# install_test.sh BUILD COMPILER SANITIZE: installs BUILD and compiles the consumer by CMake and by pkg-config.
+# install_test.sh BUILD CXX CC SANITIZE: installs BUILD, builds a worker in C++ by CMake and by pkg-config and one in C,
+# and makes one exchange of these and of a Python worker with an installed ps task.
 set -euo pipefail
 
-build=$1 compiler=$2 sanitize=$3
+build=$1 cxx=$2 cc=$3 sanitize=$4
 consumer=$(cd "$(dirname "$0")/install_consumer" && pwd)
+root=$(cd "$consumer/../../.." && pwd)
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+processes=()
+cleanup() {
+  for process in "${processes[@]}"; do kill "$process" 2>/dev/null || true; done
+  rm -rf "$scratch"
+}
+trap cleanup EXIT
 fail() { echo "install_test: $*" >&2; exit 1; }
 
 cmake --install "$build" --prefix "$scratch/first" >"$scratch/log" || { cat "$scratch/log"; fail "cmake --install"; }
 # The tree is moved after it was installed: a package that remembers its prefix cannot be shipped.
 prefix=$scratch/prefix
 mv "$scratch/first" "$prefix"
-data=$prefix/share/gradrail/mnist
+library=$(find "$prefix" -name libgradrail.so)
+[[ -n $library ]] || fail "libgradrail.so is not installed"
+export PKG_CONFIG_PATH="${library%/*}/pkgconfig" LD_LIBRARY_PATH="${library%/*}"
 
-flags=-O0
-[[ -z $sanitize ]] || flags+=" -fsanitize=$sanitize"
-
-cmake -S "$consumer" -B "$scratch/by_cmake" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" \
-  -DCMAKE_CXX_FLAGS="$flags" >"$scratch/log" || { cat "$scratch/log"; fail "find_package(gradrail)"; }
-cmake --build "$scratch/by_cmake" || fail "building with CMake"
-timeout 60 "$scratch/by_cmake/consumer" "$data" || fail "the program that CMake built"
-
-modules=$(dirname "$(find "$prefix" -name gradrail.pc)")
-read -ra described <<<"$(PKG_CONFIG_PATH=$modules pkg-config --cflags --libs gradrail)"
-# shellcheck disable=SC2086 # flags are words
-"$compiler" $flags "$consumer/consumer.cc" "${described[@]}" -o "$scratch/by_pkg_config" || fail "building with pkg-config"
-timeout 60 "$scratch/by_pkg_config" "$data" || fail "the program that pkg-config described"
-
-# Every installed header must stand on what is installed; the consumer uses only some of them.
-(cd "$prefix/include/gradrail" && find . -name '*.h' | sort | sed 's|^\./\(.*\)|#include "\1"|') >"$scratch/every_header.cc"
-"$compiler" -fsyntax-only "$scratch/every_header.cc" "${described[@]}" || fail "an installed header misses something"
+flags=(-O0)
+[[ -z $sanitize ]] || flags+=("-fsanitize=$sanitize")
 
 # Nothing may point back into the source or build tree: the machine that uses the package has neither.
-if grep -rIl -e "$build" -e "$(cd "$consumer/../../.." && pwd)" "$prefix/lib"*/ "$prefix/include"; then
+if grep -rIl -e "$build" -e "$root" "$prefix/lib"*/ "$prefix/include"; then
   fail "these files name the build machine's folders"
 fi
-for file in bin/gradrail share/gradrail/mnist/train-images-idx3-ubyte.gz include/gradrail/transport/context.h \
-  share/gradrail/launch/kubernetes.yaml; do
+for file in bin/gradrail share/gradrail/mnist/train-images-idx3-ubyte.gz share/gradrail/launch/kubernetes.yaml; do
   [[ -e $prefix/$file ]] || fail "$file is not installed"
 done
-if compgen -G "$prefix/include/gradrail/transport/*/" >/dev/null; then fail "headers of transport implementations are installed"; fi
+diff <(grep -v '^#' "$root/tools/dev/public_headers" | sort) \
+  <(cd "$prefix/include/gradrail" && find . -type f | sed 's|^\./||' | sort) || fail "the installed headers are not those of the list"
+if find "$prefix" -name '*.a' | grep .; then fail "static libraries are installed"; fi
+
+# The library exports the C interface and gradrail's C++ classes. Private parts and other libraries stay hidden.
+nm -D --defined-only -C "$library" | cut -d ' ' -f 3- >"$scratch/symbols"
+grep -q '^gradrail_join$' "$scratch/symbols" || fail "gradrail_join is not exported"
+if grep -vE '^gradrail_[a-z_]+$|^gradrail::' "$scratch/symbols"; then fail "these symbols are exported"; fi
+if grep 'Impl' "$scratch/symbols"; then fail "private symbols are exported"; fi
+if ldd "$library" | grep -E 'dnnl|not found'; then fail "the library loads these"; fi
+
+cmake -S "$consumer" -B "$scratch/by_cmake" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$cxx" \
+  -DCMAKE_CXX_FLAGS="${flags[*]}" >"$scratch/log" 2>&1 || { cat "$scratch/log"; fail "find_package(gradrail)"; }
+cmake --build "$scratch/by_cmake" || fail "building with CMake"
+read -ra described <<<"$(pkg-config --cflags --libs gradrail absl_statusor)"
+"$cxx" -std=c++20 "${flags[@]}" "$consumer/worker.cc" "${described[@]}" -o "$scratch/by_pkg_config" ||
+  fail "building C++ with pkg-config"
+read -ra described <<<"$(pkg-config --cflags --libs gradrail)"
+"$cc" -std=c11 "${flags[@]}" "$consumer/worker.c" "${described[@]}" -o "$scratch/worker_c" || fail "building C with pkg-config"
+
+# The headers must compile with what is installed; the workers use only some of them. `make check` compiles each alone.
+grep -v '^#' "$root/tools/dev/public_headers" | sed 's/.*/#include "&"/' |
+  "$cxx" -std=c++20 -fsyntax-only -x c++ - "${described[@]:0:1}" || fail "an installed header misses something"
+
+# Python is not instrumented: the sanitizer must be loaded before the library. Leaks of the interpreter are not ours.
+preload=()
+for part in ${sanitize//,/ }; do
+  case $part in address) name=libasan.so ;; undefined) name=libubsan.so ;; thread) name=libtsan.so ;; *) fail "-fsanitize=$part" ;; esac
+  preload+=("$("$cc" -print-file-name="$name")")
+done
+python=(python3)
+if [[ -n $sanitize ]]; then
+  preload+=("$("$cxx" -print-file-name=libstdc++.so)")
+  python=(env "LD_PRELOAD=${preload[*]}" "ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0" python3)
+fi
+
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+hosts=(127.0.0.1:"$port" 127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:4)
+version=$(pkg-config --modversion gradrail)
+start() { # start NAME COMMAND...: the process writes to NAME.log
+  timeout 120 "${@:2}" >"$scratch/$1.log" 2>&1 &
+  processes+=($!) names+=("$1")
+}
+names=()
+start ps "$prefix/bin/gradrail" train --job_name ps --task_index 0 --ps_hosts "${hosts[0]}" --worker_hosts "${hosts[1]}"
+start cmake "$scratch/by_cmake/worker_cpp" "${hosts[@]}" 0 "$version"
+start pkg_config "$scratch/by_pkg_config" "${hosts[@]}" 1 "$version"
+start c "$scratch/worker_c" "${hosts[@]}" 2 "$version"
+start python "${python[@]}" "$consumer/worker.py" "$library" "${hosts[@]}" 3 "$version"
+status=0
+for i in "${!names[@]}"; do
+  wait "${processes[i]}" || { echo "install_test: ${names[i]} ended with $?:"; cat "$scratch/${names[i]}.log"; status=1; }
+done
+((status == 0)) || fail "an exchange of four workers with the installed ps task"
+cat "$scratch/cmake.log"

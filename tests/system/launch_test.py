@@ -14,7 +14,7 @@ import slurm
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 SMALL = ("--model", "linear", "--epochs", "2", "--mode", "sync")
-SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "launch"
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "launch" / "scripts"
 LONG = ("--model", "mlp", "--epochs", "1000")
 
 
@@ -69,7 +69,7 @@ class Launchers(LaunchTest):
         said = self.all_good(self.ranks(5, "--ps", "2", port=port))
         self.whole(said, ps=2, workers=3)
 
-    def test_all_are_told_to_stop_at_once_and_what_was_learnt_is_saved(self):
+    def test_a_stop_signal_to_all_tasks_saves_a_checkpoint(self):
         """As Slurm does before the time is over: the ps hear it first."""
         [port] = cluster.free_ports(1)
         saved = self.folder / "saved"
@@ -119,28 +119,31 @@ class Launchers(LaunchTest):
                 (r"WORLD_SIZE is not set.*--local", (), {"RANK": "1"}),
                 (r"--ps 2: torchrun has started 2 tasks", ("--ps", "2"), two),
                 (r"--workers 3: torchrun .* leaves 1 workers", ("--workers", "3"), two),
-                (r"name that host with --meet", (), {**two, "MASTER_ADDR": ""}),
+                (r"name that host with --rendezvous tcp://", (), {**two, "MASTER_ADDR": ""}),
                 (r"DMLC_NUM_SERVER is not set", (), {"DMLC_ROLE": "worker"}),
-                (r"--meet n1:5: neither srun", ("--meet", "n1:5"), {}),
-                (r"--meet n1:5: there is nobody", ("--meet", "n1:5", "--local"), two)):
+                (r"--rendezvous tcp://n1:5: neither srun", ("--rendezvous", "tcp://n1:5"), {}),
+                (r"--rendezvous tcp://n1:5: --local and", ("--rendezvous", "tcp://n1:5", "--local"), two),
+                (r"--rendezvous tcp://:5: .*the correct form is tcp://HOST:PORT", ("--rendezvous", "tcp://:5"), two),
+                (r"--rendezvous tcp://n1:5: the cluster has the addresses",
+                 ("--rendezvous", "tcp://n1:5", "--ps_hosts", "n1:1", "--worker_hosts", "n1:2"), two)):
             with self.subTest(says=says):
                 self.refused(cluster.CONFIGURATION, [says], *SMALL, *flags, environment=environment)
 
-    def test_whoever_waits_in_vain_says_for_whom(self):
+    def test_a_timeout_names_the_missing_task(self):
         [port] = cluster.free_ports(1)
         address = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        first = self.train(*SMALL, "--join_timeout_s", "1", environment={**address, "RANK": "0"})
+        first = self.train(*SMALL, "--join-timeout", "1", environment={**address, "RANK": "0"})
         self.assert_ends(first, cluster.retry_worthy, says=[r"worker/0, worker/1 of torchrun .* did not come within 1 s"])
-        other = self.train(*SMALL, "--join_timeout_s", "1", environment={**address, "RANK": "2"})
-        self.assert_ends(other, cluster.retry_worthy, says=[r"the first task of .* did not come: nobody listens at"])
+        other = self.train(*SMALL, "--join-timeout", "1", environment={**address, "RANK": "2"})
+        self.assert_ends(other, cluster.retry_worthy, says=[r"the first task of .* did not come: no process listens at"])
         self.assertLess(len(other.lines()), 4, other.transcript())
 
     def test_tasks_of_different_flags_and_of_another_job_are_named(self):
         [port] = cluster.free_ports(1)
         address = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         first = self.train(*SMALL, environment={**address, "RANK": "0"})
-        stranger = self.train(*SMALL, environment={**address, "RANK": "1", "TORCHELASTIC_RUN_ID": "other"})
-        self.assert_ends(stranger, lambda code: code != 0, says=[r"here the tasks of torchrun \d", r"--meet"])
+        foreign = self.train(*SMALL, environment={**address, "RANK": "1", "TORCHELASTIC_RUN_ID": "other"})
+        self.assert_ends(foreign, lambda code: code != 0, says=[r"here the tasks of torchrun \d", r"--rendezvous tcp://"])
         self.assertTrue(first.running(), first.transcript())
         odd = self.train(*SMALL, "--ps", "2", environment={**address, "RANK": "2"})
         self.assert_ends(odd, lambda code: code != 0, says=[r"--ps 2 there, --ps 1 here"])
@@ -148,7 +151,7 @@ class Launchers(LaunchTest):
 
 
 class Manifests(LaunchTest):
-    """What tools/launch has for service managers, run without them."""
+    """The files of tools/launch for service managers, run without a service manager."""
 
     def with_program(self):
         (self.folder / "gradrail").symlink_to(cluster.binary())

@@ -1,4 +1,4 @@
-"""What lets people and programs watch a run: Prometheus' metrics, TensorBoard's summaries."""
+"""The monitoring of a run: metrics for Prometheus, summaries for TensorBoard."""
 import os
 import shutil
 import subprocess

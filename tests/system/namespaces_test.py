@@ -42,18 +42,18 @@ class Tasks(four_hosts.FourHosts):
                          says=[r"transport shm refused: not on the same host", "fallback is forbidden"])
 
     def test_cut_cable(self):
-        ps, workers = self.start_all("--epochs", 100000, "--silence_limit_s", 3, "--rejoin_secs", 0)
+        ps, workers = self.start_all("--epochs", 100000, "--heartbeat-timeout", 3, "--rejoin-timeout", 0)
         for worker in workers:
             worker.wait_for(r"Step: \d+")
         four_hosts.ip("-n", self.switch, "link", "set", "port2", "down")  # worker 1's
-        ps.wait_for(rf"worker 1 \({four_hosts.NETWORK}\.3:2222\) was lost: no sign of life for 3 s", 15 * cluster.PATIENCE)
+        ps.wait_for(rf"worker 1 \({four_hosts.NETWORK}\.3:2222\) was lost: no heartbeat for 3 s", 15 * cluster.PATIENCE)
         self.assert_goes_on(workers[0])
         self.assert_goes_on(workers[2])
         self.assert_ends(workers[1], cluster.retry_worthy, 15 * cluster.PATIENCE,
                          says=[rf"parameter server 0 \({four_hosts.NETWORK}\.1:2222\) was lost"])
 
     def test_a_host_that_vanishes_leaves_nothing_open(self):
-        flags = ["--epochs", 100000, "--silence_limit_s", 3, "--rejoin_secs", 0]
+        flags = ["--epochs", 100000, "--heartbeat-timeout", 3, "--rejoin-timeout", 0]
         ps, first = (self.train_on(0, "ps", 0, *flags), self.train_on(1, "worker", 0, *flags))
         first.wait_for(r"Step: \d+")
 
@@ -68,13 +68,13 @@ class Tasks(four_hosts.FourHosts):
             self.assertGreater(files(), before)
             four_hosts.ip("-n", self.switch, "link", "set", "port2", "down")
             worker.signal(signal.SIGKILL)
-            cluster.wait_until(lambda: ps.text().count("was lost: no sign of life") == lost, 15 * cluster.PATIENCE, ps.transcript)
+            cluster.wait_until(lambda: ps.text().count("was lost: no heartbeat") == lost, 15 * cluster.PATIENCE, ps.transcript)
             cluster.wait_until(lambda: files() <= before, 30 * cluster.PATIENCE,
                                lambda: f"no more than {before} files open: {files()}")
             four_hosts.ip("-n", self.switch, "link", "set", "port2", "up")
 
     def test_unreachable_ps_is_named(self):
-        worker = self.train_on(1, "worker", 0, "--join_timeout_s", 2, "--ps_hosts", f"{four_hosts.NETWORK}.99:2222")
+        worker = self.train_on(1, "worker", 0, "--join-timeout", 2, "--ps_hosts", f"{four_hosts.NETWORK}.99:2222")
         self.assert_ends(worker, cluster.RETRY, 15 * cluster.PATIENCE,
                          says=[rf"parameter server 0 \({four_hosts.NETWORK}\.99:2222\) did not come up in time"])
 

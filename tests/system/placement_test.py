@@ -15,7 +15,7 @@ ROOM = len(ALLOWED) >= 3
 LONG = ["--model", "mlp", "--epochs", 100000, "--log_every", 20]
 SHORT = ["--model", "linear", "--epochs", 1]
 
-# A program that may not bind threads and memory, as in a container whose seccomp profile forbids it.
+# A program that may not bind threads and memory. The seccomp profile of a container may forbid it, for example.
 FORBID = r"""
 import ctypes, os, struct, sys
 numbers = [int(n) for n in sys.argv[1].split(",")]
@@ -64,12 +64,12 @@ def shard_cpus(pid):
 
 
 def owner_cpus(pid):
-    """Of the thread that computes and exchanges: a worker's main thread."""
+    """Returns the CPUs of a worker's main thread, which computes and exchanges."""
     return next(cpus for thread, _, cpus in threads(pid) if thread == pid)
 
 
 def policies(pid, memory):
-    """What the kernel keeps for the shared memory of that name: "prefer:0", "default", …"""
+    """Returns the NUMA policies of the shared memory of that name: "prefer:0", "default", …"""
     lines = pathlib.Path(f"/proc/{pid}/numa_maps").read_text().splitlines()
     return {line.split()[1] for line in lines if f"memfd:{memory}" in line}
 

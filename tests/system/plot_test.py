@@ -14,7 +14,7 @@ import xml.etree.ElementTree as xml
 
 import cluster
 
-PLOT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "plot"
+PLOT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "plot" / "plot"
 SVG = "{http://www.w3.org/2000/svg}"
 NO_MATPLOTLIB = 4
 SKIPPED = 77
@@ -28,7 +28,7 @@ def plot(*arguments, environment=None):
 
 
 def row(path, size, p50, **other):
-    """A row as bench/figure.cc writes it."""
+    """A row as bench/report/figure.cc writes it."""
     return {"path": path, "what": "", "size": size, "count": size // 4, "type": "float",
             "percentiles": {"iterations": 6000, "min_us": 0.9 * p50, "max_us": 9 * p50, "p50_us": p50, "mean_us": p50,
                             "stdev_us": 1.0, "p99_us": 2 * p50, "p999_us": 3 * p50},
@@ -60,7 +60,7 @@ class Plot(cluster.ClusterTest):
         return file
 
     def drawn(self, *arguments, prefix="out", code=cluster.GOOD):
-        """What it said, and the pictures by kind."""
+        """Returns the output, and the pictures by kind."""
         ran = plot(*arguments, "-o", self.folder / prefix)
         self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
         self.assertEqual(ran.stderr, "", ran.stdout)
@@ -125,7 +125,7 @@ class Plot(cluster.ClusterTest):
             self.assertTrue(any("not measured: Gloo allreduce tcp: connect: refused" in text for text in picture.texts))
             self.assertEqual(picture.ids("series-Gloo"), [])
 
-    def test_wrong_results_and_sizes_that_failed_are_told(self):
+    def test_wrong_results_and_sizes_that_failed_are_reported(self):
         run = peers()
         run["results"][1]["nwrong"] = 7
         _, pictures = self.drawn(self.recorded(run), "--kind", "latency")
@@ -326,7 +326,7 @@ class Plot(cluster.ClusterTest):
 
 
 class Picture:
-    """What a picture says and where its lines run."""
+    """The texts and the lines of a picture."""
 
     def __init__(self, file):
         self.root = xml.parse(file).getroot()

@@ -1,4 +1,4 @@
-"""Parameter servers that die and are started again while their workers live."""
+"""Parameter servers that fail and restart while their workers run."""
 import re
 import signal
 import time
@@ -36,11 +36,11 @@ class Restarted(cluster.ClusterTest):
         return self.train(*self.common_flags, "--job_name", "ps", "--task_index", index, name=f"ps/{index} again")
 
     def wait_for_a_checkpoint(self, ps=1):
-        """Of all ps tasks."""
+        """Waits until each of `ps` tasks has saved a checkpoint."""
         cluster.wait_until(lambda: len(list(self.saved.glob("*.ckpt"))) >= ps, cluster.START, lambda: "no checkpoint")
 
     def assert_stop(self, workers, *servers):
-        """Told to, all end well."""
+        """All tasks end well after SIGTERM."""
         for worker in workers:
             worker.signal(signal.SIGTERM)
         for task in (*workers, *servers):
@@ -76,8 +76,8 @@ class Restarted(cluster.ClusterTest):
                     self.assertRegex(workers[0].text(), r"Rejoined: 1 times .*, \d+ steps done once more")
                     self.assertEqual(cluster.hash_of(workers[0]), whole)
 
-    def test_who_is_gone_by_then_is_not_waited_for_again(self):
-        """Neither by the ps that is back, which has never heard of it, nor by the one that was there all the time."""
+    def test_a_worker_that_left_meanwhile_is_not_waited_for(self):
+        """Neither the restarted ps, without a record of the worker, nor the other ps waits for it."""
         servers, workers = self.start("--mode", "sync", "--optimizer", "adam", ps=2, workers=3)
         self.wait_for_a_checkpoint(2)
         workers[0].signal(signal.SIGKILL)
@@ -90,7 +90,7 @@ class Restarted(cluster.ClusterTest):
         said = len(workers[1].lines())
         workers[1].wait_for(r"Step: \d+", 30 + cluster.START, after=said)
         cluster.wait_until(lambda: len(list(self.saved.glob("*.ckpt"))) > saves, cluster.START,
-                           lambda: f"nobody saves\n{workers[1].transcript()}")
+                           lambda: f"no worker saves\n{workers[1].transcript()}")
         for task in (*workers[1:], *servers):
             self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
         cluster.hash_of(workers[1])
@@ -127,7 +127,7 @@ class Restarted(cluster.ClusterTest):
     def test_half_a_checkpoint_is_none(self):
         servers, workers = self.start("--mode", "sync", "--save_steps", 100000, "--save_secs", 0, ps=2)
         self.saved.mkdir(exist_ok=True)
-        (self.saved / "gradrail-000000000050-1795282738754160-0-of-2.ckpt").write_bytes(b"the ps died before the other half")
+        (self.saved / "gradrail-000000000050-1795282738754160-0-of-2.ckpt").write_bytes(b"the ps failed before the other half")
         servers[1].signal(signal.SIGKILL)
         servers[1].code()
         servers[1] = self.start_ps(1)
@@ -136,7 +136,7 @@ class Restarted(cluster.ClusterTest):
         self.assertTrue(servers[0].has("no complete set"), servers[0].transcript())
 
     def test_one_that_was_stopped_loses_nothing(self):
-        (ps,), workers = self.start("--mode", "sync", "--optimizer", "adam", "--silence_limit_s", 60)
+        (ps,), workers = self.start("--mode", "sync", "--optimizer", "adam", "--heartbeat-timeout", 60)
         ps.signal(signal.SIGSTOP)
         for worker in workers:
             worker.wait_for(r"was lost: .*; waiting up to 60 s", 10 * cluster.PATIENCE + 3)
@@ -147,8 +147,8 @@ class Restarted(cluster.ClusterTest):
         for task in (*workers, ps):
             self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
 
-    def test_one_that_stood_still_for_a_moment_loses_nobody(self):
-        """Longer than the silence limit, and not long enough for all workers to notice."""
+    def test_a_short_stall_of_the_ps_loses_no_worker(self):
+        """The stall is longer than the heartbeat timeout, and too short for all workers to notice."""
         (ps,), workers = self.start("--mode", "sync", "--min_workers", 2)
         for seconds in (4.5, 5.5):
             ps.signal(signal.SIGSTOP)
@@ -158,7 +158,7 @@ class Restarted(cluster.ClusterTest):
                 self.assert_goes_on(worker)
         self.assert_stop(workers, ps)
 
-    def test_somebody_new_who_is_there_first_takes_the_place_of_the_others(self):
+    def test_a_new_worker_may_join_before_the_others_return(self):
         (ps,), workers = self.start("--mode", "sync")
         self.wait_for_a_checkpoint()
         for worker in workers:
@@ -176,7 +176,7 @@ class Restarted(cluster.ClusterTest):
         for worker in (*workers, new):
             worker.wait_for(f"^Global-Step: {self.EPOCHS * 11}$")
 
-    def test_one_that_comes_back_without_its_folder_is_told_of(self):
+    def test_a_ps_that_returns_without_its_folder_is_reported(self):
         (ps,), workers = self.start("--mode", "sync")
         self.wait_for_a_checkpoint()
         ps.signal(signal.SIGKILL)
@@ -188,7 +188,7 @@ class Restarted(cluster.ClusterTest):
             worker.wait_for("no checkpoints are saved any more", NOTICED + cluster.START)
         self.assert_stop(workers, again)
 
-    def test_one_that_is_told_to_end_makes_no_more_steps(self):
+    def test_a_ps_that_gets_sigterm_makes_no_more_steps(self):
         (ps,), workers = self.start("--mode", "sync")
         self.wait_for_a_checkpoint()
         ps.signal(signal.SIGTERM)
@@ -201,7 +201,7 @@ class Restarted(cluster.ClusterTest):
         self.assert_stop(workers, again)
 
     def test_one_that_stays_away_is_named_in_the_end(self):
-        (ps,), workers = self.start("--rejoin_secs", 2, saves=False)
+        (ps,), workers = self.start("--rejoin-timeout", 2, saves=False)
         ps.signal(signal.SIGKILL)
         for worker in workers:
             self.assert_ends(worker, cluster.retry_worthy, 2 + NOTICED + cluster.START,

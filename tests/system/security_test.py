@@ -1,4 +1,5 @@
-"""Who may take part: TLS, client certificates, a job's secret; what strangers, forgers and replayers get and cost."""
+"""Authentication: TLS, client certificates, the secret of a job; the effect and the cost of unauthenticated, forged and
+replayed connections."""
 import pathlib
 import random
 import re
@@ -15,10 +16,10 @@ import digits
 import event_records
 from certificates import make_authority, make_certificate
 
-STRANGERS_MAY_STAY = 5.0  # s
-STRANGERS_MAY_COST = 64 << 10  # bytes, each
+MAX_UNAUTHENTICATED_SECONDS = 5.0
+MAX_UNAUTHENTICATED_BYTES = 64 << 10  # each connection
 
-# What a peer says first: transport/tcp/frame.h, and HTTP/2's preface with empty settings.
+# The first message of a peer: transport/tcp/frame.h, and HTTP/2's preface with empty settings.
 _HELLO = struct.pack("<HBB", 0x5267, 1, 0), struct.pack("<IIQQQQ", 0, 0, 0x6C69617264617267, 0, 0, 1)
 HELLO_OF_TCP = _HELLO[0] + struct.pack("<I", event_records.crc32c(_HELLO[0] + _HELLO[1])) + _HELLO[1]
 HELLO_OF_HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -48,7 +49,7 @@ class Secured(cluster.ClusterTest):
             with socket.socket() as probe:
                 return probe.connect_ex((host, int(port))) == 0
 
-        cluster.wait_until(is_up, cluster.START, lambda: f"nobody listens on {port}")
+        cluster.wait_until(is_up, cluster.START, lambda: f"no listener on port {port}")
         return host, int(port)
 
     def assert_trains(self, ps, *flags):
@@ -67,7 +68,7 @@ class Tls(Secured):
         super().setUp()
         for authority in ("ca", "other"):
             make_authority(self.folder, authority)
-        for name, authority in (("ps", "ca"), ("worker", "ca"), ("stranger", "other")):
+        for name, authority in (("ps", "ca"), ("worker", "ca"), ("foreign", "other")):
             make_certificate(self.folder, name, authority)
 
     def handshake(self, version):
@@ -75,7 +76,7 @@ class Tls(Secured):
         command = ["openssl", "s_client", "-connect", f"{host}:{port}", f"-{version}", "-alpn", "h2", "-brief"]
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=cluster.START, check=False)
 
-    def test_only_version_1_3_and_who_has_the_right_authority(self):
+    def test_only_version_1_3_and_the_right_authority(self):
         ps = self.start_ps(*self.own("ps"))
         self.assertNotIn(b"CONNECTION ESTABLISHED", self.handshake("tls1_2").stderr)
         modern = self.handshake("tls1_3")
@@ -83,7 +84,7 @@ class Tls(Secured):
         self.assertIn(b"TLSv1.3", modern.stderr)
         self.assert_refused(r"no TLS with it: .*certificate verify failed.*is --trusted-ca-file that of its certificate",
                             *self.trust("other"))
-        self.assert_refused(r"does it want TLS, or a certificate\?", "--join_timeout_s", 3, code=cluster.retry_worthy)
+        self.assert_refused(r"does it want TLS, or a certificate\?", "--join-timeout", 3, code=cluster.retry_worthy)
         self.assert_trains(ps, *self.trust("ca"))
 
     def test_a_certificate_for_another_host_is_none(self):
@@ -93,9 +94,9 @@ class Tls(Secured):
 
     def test_workers_with_a_certificate_only(self):
         ps = self.start_ps(*self.own("ps"), *self.trust("ca"), "--client-cert-auth")
-        for stranger in ([], self.own("stranger")):
-            self.assert_refused(r"does it want TLS, or a certificate\?", *self.trust("ca"), *stranger,
-                                "--join_timeout_s", 3, code=cluster.retry_worthy)
+        for foreign in ([], self.own("foreign")):
+            self.assert_refused(r"does it want TLS, or a certificate\?", *self.trust("ca"), *foreign,
+                                "--join-timeout", 3, code=cluster.retry_worthy)
         self.assert_trains(ps, *self.trust("ca"), *self.own("worker"))
 
     def test_a_ps_without_tls_is_not_talked_to(self):
@@ -129,7 +130,7 @@ class Tls(Secured):
 
 
 class Secret(Secured):
-    def test_who_knows_it_takes_part(self):
+    def test_a_task_with_the_secret_joins(self):
         secret = make_secret(self.folder / "secret")
         other = make_secret(self.folder / "other", "fedcba9876543210" * 4)
         ps = self.start_ps("--secret-file", secret)
@@ -153,10 +154,10 @@ class Secret(Secured):
         secret = make_secret(self.folder / "secret")
         flags = ["--worker_hosts", "w:1", "--model", "linear"]
         for task, addresses in (("ps", ["--ps_hosts", f"127.0.0.1:{cluster.free_ports(1)[0]}", "--bind", "0.0.0.0"]),
-                                ("worker", ["--ps_hosts", "192.0.2.1:2222", "--join_timeout_s", 1])):
+                                ("worker", ["--ps_hosts", "192.0.2.1:2222", "--join-timeout", 1])):
             with self.subTest(task=task):
                 said = self.train(*flags, *addresses, "--job_name", task, "--task_index", 0)
-                self.assert_ends(said, cluster.CONFIGURATION, says=["nothing keeps strangers out", "--secret-file",
+                self.assert_ends(said, cluster.CONFIGURATION, says=["no authentication is set up", "--secret-file",
                                                                      "--insecure"])
                 for allowed in (["--insecure"], ["--secret-file", secret]):
                     said = self.train(*flags, *addresses, *allowed, "--job_name", task, "--task_index", 0)
@@ -170,9 +171,9 @@ class Secret(Secured):
     def test_where_tasks_of_a_launcher_meet_is_as_open(self):
         port = cluster.free_ports(1)[0]
         variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": str(port)}
-        flags = ["--model", "linear", "--join_timeout_s", 1]
+        flags = ["--model", "linear", "--join-timeout", 1]
         said = self.train(*flags, environment=variables)
-        self.assert_ends(said, cluster.CONFIGURATION, says=[rf"192\.0\.2\.1:{port} .*nothing keeps strangers out"])
+        self.assert_ends(said, cluster.CONFIGURATION, says=[rf"192\.0\.2\.1:{port} .*no authentication is set up"])
         said = self.train(*flags, "--insecure", environment=variables)
         self.assert_ends(said, cluster.retry_worthy)  # it has waited for the others
 
@@ -225,13 +226,13 @@ def ports_of(pid):
     return sorted({int(line.split()[3].rsplit(":", 1)[1]) for line in said.splitlines() if f"pid={pid}," in line})
 
 
-def knock(port, bytes_to_say):
-    """One bad handshake; whatever comes back is thrown away."""
+def send_bad_handshake(port, bytes_to_say):
+    """Sends one bad handshake and discards the answer."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as stranger:
-            stranger.sendall(bytes_to_say)
-            stranger.settimeout(0.002)
-            stranger.recv(4096)
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(bytes_to_say)
+            connection.settimeout(0.002)
+            connection.recv(4096)
     except OSError:
         pass
 
@@ -240,8 +241,8 @@ def memory_of(pid):
     return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) << 10
 
 
-class Strangers(Secured):
-    KNOCKS = 10000
+class UnauthenticatedConnections(Secured):
+    PROBES = 10000
 
     def run_digits(self, epochs, meanwhile=None):
         """The hash of a sync run of two workers over tcp. `meanwhile` gets the ps, and the recorder between, and must
@@ -268,7 +269,7 @@ class Strangers(Secured):
         return cluster.hash_of(workers[0]), ps
 
     def test_bad_handshakes_and_replays_change_nothing(self):
-        def knock_often(ps, recorder):
+        def probe_often(ps, recorder):
             ports = ports_of(ps.pid)
             self.assertGreaterEqual(len(ports), 2, "control and data")
             recorded = [bytes(kept) for kept in recorder.recorded if len(kept) > 0]
@@ -276,10 +277,10 @@ class Strangers(Secured):
 
             def one_of_four(which):
                 dice = random.Random(which)
-                for i in range(self.KNOCKS // 4):
+                for i in range(self.PROBES // 4):
                     whole = dice.choice(recorded)
                     said = (whole, whole[:dice.randrange(len(whole))], dice.randbytes(dice.randrange(1, 2000)))[i % 3]
-                    knock(ports[i % len(ports)], said)
+                    send_bad_handshake(ports[i % len(ports)], said)
 
             threads = [threading.Thread(target=one_of_four, args=(which,)) for which in range(4)]
             for thread in threads:
@@ -288,11 +289,11 @@ class Strangers(Secured):
                 thread.join()
 
         undisturbed, _ = self.run_digits(2500)
-        disturbed, ps = self.run_digits(2500, knock_often)
+        disturbed, ps = self.run_digits(2500, probe_often)
         self.assertEqual(disturbed, undisturbed)
         self.assertNotRegex(ps.text(), "was lost|not admitted")
 
-    def test_who_says_nothing_is_shown_out_and_costs_little(self):
+    def test_silent_connections_are_closed_and_cost_little(self):
         count = 200  # on each port
 
         def crowd(ps, _):
@@ -302,7 +303,7 @@ class Strangers(Secured):
             silent = [socket.create_connection(("127.0.0.1", port)) for port in ports for _ in range(count)]
             self.addCleanup(lambda: [end.close() for end in silent])
             time.sleep(1.5)
-            # Whoever begins well, late, and then falls silent has no more time than the others.
+            # A late, valid first message does not extend the deadline.
             for end in silent[::2]:
                 try:
                     end.sendall(HELLO_OF_HTTP_2 if end.getpeername()[1] == control else HELLO_OF_TCP)
@@ -311,7 +312,7 @@ class Strangers(Secured):
             time.sleep(0.2)
             cost = (memory_of(ps.pid) - before) / len(silent)
             waiting = set(silent)
-            while waiting and time.monotonic() - started < STRANGERS_MAY_STAY + cluster.PATIENCE:
+            while waiting and time.monotonic() - started < MAX_UNAUTHENTICATED_SECONDS + cluster.PATIENCE:
                 for end in select.select(list(waiting), [], [], 0.2)[0]:
                     end.settimeout(1)
                     try:
@@ -321,10 +322,10 @@ class Strangers(Secured):
                     if ended:
                         waiting.discard(end)
             stayed = time.monotonic() - started
-            print(f"{len(silent)} strangers: {cost:.0f} bytes each, shown out within {stayed:.1f} s", flush=True)
+            print(f"{len(silent)} unauthenticated connections: {cost:.0f} bytes each, closed within {stayed:.1f} s", flush=True)
             self.assertEqual(len(waiting), 0, f"{len(waiting)} of {len(silent)} are still there")
             if not cluster.instrumented():
-                self.assertLess(cost, STRANGERS_MAY_COST)
+                self.assertLess(cost, MAX_UNAUTHENTICATED_BYTES)
 
         self.run_digits(1500, crowd)
 

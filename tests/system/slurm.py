@@ -1,7 +1,7 @@
 """A Slurm cluster of its own on this machine: munged, slurmctld and one slurmd for each node, all in one folder.
 
-Each runs in the foreground with ports, sockets and a key of its own, beside whatever else of Slurm the machine has, and
-in a mount namespace in which the nodes' names lead to loopback addresses, as they lead to real ones elsewhere.
+Each daemon runs in the foreground with its own ports, sockets and key, so that another Slurm on the machine is not disturbed.
+Its mount namespace maps the names of the nodes to loopback addresses.
 """
 import os
 import pathlib
@@ -17,7 +17,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "scancel", "scontrol", "uns
 # A slurmd starts tasks that outlive it: with it ends all that it has started.
 OWN_PROCESSES = ("--pid", "--fork", "--kill-child", "--mount-proc")
 
-# What a container without cgroups, systemd and a database can do.
+# A configuration for a container without cgroups, systemd and a database.
 CONFIGURATION = """\
 ClusterName=gradrail
 SlurmctldHost={host}(127.0.0.1)
@@ -106,7 +106,7 @@ class Slurm:
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        place = self.folder / "munge"  # munged minds who may write to the folder of its log
+        place = self.folder / "munge"  # munged checks the write permissions of its log folder
         place.mkdir(0o755)
         self._start("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket",
                     f"--pid-file={place}/munged.pid", f"--log-file={place}/munged.log", f"--seed-file={place}/seed",

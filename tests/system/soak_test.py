@@ -1,6 +1,6 @@
-"""A parameter server and three workers on four hosts, and a fault every few seconds: tasks are killed, stopped or slowed down,
-cables are cut, strangers call. GRADRAIL_SOAK_SECONDS=1800 GRADRAIL_SOAK_EVERY=15 is the long form of the soak,
-GRADRAIL_ROUNDS=5 GRADRAIL_SOAK_SECONDS=60 that of the comparisons with undisturbed runs."""
+"""A parameter server and three workers on four hosts, with a fault every few seconds. Tasks are killed, stopped or slowed
+down; cables are cut; unauthenticated connections arrive. GRADRAIL_SOAK_SECONDS=1800 GRADRAIL_SOAK_EVERY=15 is the long form of
+the soak, GRADRAIL_ROUNDS=5 GRADRAIL_SOAK_SECONDS=60 that of the comparisons with undisturbed runs."""
 import collections
 import os
 import pathlib
@@ -24,7 +24,7 @@ EVERY = float(os.environ.get("GRADRAIL_SOAK_EVERY", "5"))
 RECOVERY = 45 * cluster.PATIENCE
 SETTLED = 1.0
 RUN = 180 * cluster.PATIENCE
-# Of a task between its first fault and its last: gRPC keeps a connection to who has gone for some seconds, and threads.
+# Growth of a task between its first fault and its last. gRPC keeps connections to lost peers, and threads, for seconds.
 MORE_FILES = 6
 MORE_THREADS = 12
 MORE_MEMORY_KB = 24 << 10
@@ -42,7 +42,7 @@ class Faults(four_hosts.FourHosts):
     """Host 0 has the parameter server, the others a worker each. What goes wrong says what it was when it is over."""
 
     MODEL = "linear"
-    LASTS = [0.5, 2, 5, 7]  # seconds; --silence_limit_s is 4
+    LASTS = [0.5, 2, 5, 7]  # seconds; --heartbeat-timeout is 4
 
     def setUp(self):
         super().setUp()
@@ -69,7 +69,7 @@ class Faults(four_hosts.FourHosts):
             self.now[host].wait_for(r"Step: \d+")
 
     def mended(self, host):
-        """Whoever has ended with the wish to be started again is, as a service manager would."""
+        """Restarts a task that ended with a code that asks for a restart, like a service manager."""
         task = self.now[host]
         if task.running():
             return
@@ -132,7 +132,7 @@ class Soak(Faults):
         return sum(len(re.findall(r"^Step: ", task.text(), re.M)) for task in self.every[host])
 
     def assert_recovers(self, fault):
-        """Everybody makes steps again."""
+        """All workers make steps again."""
         before = {host: self.steps(host) for host in (1, 2, 3)}
 
         def all_step():
@@ -145,7 +145,7 @@ class Soak(Faults):
 
     def test_sync_goes_on_through_all_of_it(self):
         self.start_all_hosts("--mode", "sync", "--epochs", 10 ** 6, "--checkpoint_dir", self.folder / "saved", "--save_secs", 2,
-                             "--log_every", 50, "--join_timeout_s", 60)
+                             "--log_every", 50, "--join-timeout", 60)
         self.assert_recovers("the start")
         faults = [self.kill, self.kill_ps, self.stop, self.link_down, self.slow, self.garbage]
         began, count, samples = time.monotonic(), 0, {}
@@ -162,11 +162,11 @@ class Soak(Faults):
             print(f"{time.monotonic() - began:7.1f} s  {what}; files, threads, KiB of the ps and the workers: "
                   + ", ".join("{}/{}/{}".format(*use) for use in uses), flush=True)
             time.sleep(max(0.0, due - time.monotonic()))
-        for task, life in samples.items():
-            self.assertLess(life[-1].files - life[0].files, MORE_FILES, (task, life))
-            self.assertLess(life[-1].threads - life[0].threads, MORE_THREADS, (task, life))
+        for task, history in samples.items():
+            self.assertLess(history[-1].files - history[0].files, MORE_FILES, (task, history))
+            self.assertLess(history[-1].threads - history[0].threads, MORE_THREADS, (task, history))
             if not cluster.instrumented():  # a sanitizer keeps what was freed
-                self.assertLess(life[-1].kib - life[0].kib, MORE_MEMORY_KB, (task, life))
+                self.assertLess(history[-1].kib - history[0].kib, MORE_MEMORY_KB, (task, history))
         for host in (3, 2, 1):
             self.now[host].signal(signal.SIGTERM)
         for host in (1, 2, 3, 0):
@@ -235,7 +235,7 @@ class SameBits(Compared):
 
 class Accuracy(Compared):
     SHORT = 2
-    AS_GOOD = 0.015  # of the test set: about what plain runs differ by, told with two places
+    AS_GOOD = 0.015  # of the test set: about the difference between plain runs, which print two places
 
     def test_async_learns_as_well_with_faults_as_without(self):
         flags = ["--mode", "async", "--optimizer", "adam"]

@@ -49,14 +49,14 @@ class ByHand(cluster.ClusterTest):
         flags = ["--cluster", self.write_json(self.spec(2))]
         ps = self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
         worker = self.train(*RUN, *flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
-        self.assert_ends(worker, cluster.GOOD)  # async: nobody waits for a worker that has not come
+        self.assert_ends(worker, cluster.GOOD)  # async: no task waits for a worker that has not joined
         ps.wait_for(r"ps/0 .* waiting for worker 1 \(127\.0\.0\.1:\d+\)", 12 + cluster.START)
         self.assertTrue(ps.running())
         self.assert_ends(self.train(*RUN, *flags, "--job_name", "worker", "--task_index", 1, name="worker/1"),
                          cluster.GOOD)
         self.assert_ends(ps, cluster.GOOD)
 
-    def test_sync_workers_say_whom_they_wait_for(self):
+    def test_sync_workers_name_the_tasks_they_wait_for(self):
         flags = ["--mode", "sync", "--cluster", self.write_json(self.spec(2))]
         self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
         worker = self.train(*RUN, *flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
@@ -110,7 +110,7 @@ class Stop(cluster.ClusterTest):
         self.assert_ends(worker, cluster.GOOD, 5 * cluster.PATIENCE,
                          says=["Stopped before the first step: nothing was trained"])
         line = next(line for line in worker.lines() if line.text == waiting.string)
-        self.assertLess(line.time - worker.started, 6 * cluster.PATIENCE, "for ten seconds it looked dead")
+        self.assertLess(line.time - worker.started, 6 * cluster.PATIENCE, "it was silent for ten seconds")
 
     def test_sigterm_ends_a_waiting_ps(self):
         ps = self.train(*RUN, *self.addresses(1), "--job_name", "ps", "--task_index", 0, name="ps/0")
@@ -118,7 +118,7 @@ class Stop(cluster.ClusterTest):
         ps.signal(signal.SIGTERM)
         self.assert_ends(ps, cluster.GOOD, 5 * cluster.PATIENCE)
 
-    def test_sigterm_of_an_async_worker_says_goodbye(self):
+    def test_an_async_worker_leaves_on_sigterm(self):
         (ps,), workers = self.start_cluster(3, "--epochs", 100000)
         for worker in workers:
             worker.wait_for(r"Step: \d+")

@@ -40,8 +40,8 @@ class Top(cluster.ClusterTest):
         for task in ("worker/0", "worker/1"):
             self.assertRegex(rows[task], rf"{task} +[1-9]\d* +\S+/s +[\d.]+ [um]s +[\d.]+ [um]?s +\d+\.\d  shm mapped")
 
-    def test_it_knows_who_is_awaited_and_who_is_gone(self):
-        _, (_, second) = self.start_cluster(2, "--mode", "sync", "--silence_limit_s", 600, *ENDLESS)
+    def test_it_shows_awaited_and_silent_workers(self):
+        _, (_, second) = self.start_cluster(2, "--mode", "sync", "--heartbeat-timeout", 600, *ENDLESS)
         second.wait_for(r"Step: \d+")
         second.signal(signal.SIGSTOP)
         rows = self.rows_until(lambda rows: "silent" in rows.get("worker/1", "") and "exchange for" in rows["worker/0"])
@@ -49,7 +49,7 @@ class Top(cluster.ClusterTest):
         self.assertRegex(rows["worker/1"], r"silent for \d+ s, awaited")
         self.assertRegex(rows["worker/0"], r"in an exchange for \d+\.\d s")
 
-    def test_it_knows_who_has_left_and_who_was_lost(self):
+    def test_it_shows_workers_that_left_or_were_lost(self):
         _, (_, second, third) = self.start_cluster(3, *ENDLESS)
         for worker, end in ((second, signal.SIGTERM), (third, signal.SIGKILL)):
             worker.wait_for(r"Step: \d+")

@@ -1,4 +1,4 @@
-"""`gradrail topo`: machines nobody here has, drawn and planned; what cannot be read or asked for is said."""
+"""`gradrail topo`: recorded machines are drawn and planned; unreadable and unsupported input is reported."""
 import json
 import os
 import re

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/topology/synthetic_machines.h"
-#include "topology/discover.h"
+#include "topology/discover/discover.h"
 
 namespace gradrail::topology {
 namespace {
@@ -63,7 +63,7 @@ TEST_F(DiscoverFiles, WhatIsNoFile) {
   expect_refused(load(""), absl::StatusCode::kInvalidArgument, "no synthetic description");
 }
 
-TEST_F(DiscoverFiles, APipeKeepsNobodyWaiting) {
+TEST_F(DiscoverFiles, APipeDoesNotBlock) {
   const std::string path = folder_ + "/pipe.xml";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   expect_refused(load(path), absl::StatusCode::kInvalidArgument, "no regular file");
@@ -127,7 +127,7 @@ TEST(HostileXml, ContradictionsAreRefused) {
   expect_invalid(replaced(good, "complete_cpuset", "complete_cpu"), "without complete_cpuset");
   expect_invalid(replaced(good, "complete_nodeset", "complete_node"), "without complete_nodeset");
   expect_invalid(replaced(good, "type=\"Core\"", "type=\"Package\""), "a Package below a Package");
-  expect_invalid(replaced(good, "\"PU\" os_index=\"0\"", "\"PU\" os_index=\"3\""), "not its own number");
+  expect_invalid(replaced(good, "\"PU\" os_index=\"0\"", "\"PU\" os_index=\"3\""), "other than its own number");
   expect_invalid(replaced(good, "\"NUMANode\" os_index=\"1\"", "\"NUMANode\" os_index=\"0\""), "two NUMA nodes");
   expect_invalid(replaced(good, "\"PU\" os_index=\"0\"", "\"PU\" os_index=\"70000\""), "70000");
   expect_invalid(replaced(good, "allowed_cpuset=\"0x000000ff\"", "allowed_cpuset=\"0xf...f\""), "no set of numbers");

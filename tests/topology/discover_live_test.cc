@@ -1,4 +1,4 @@
-#include "topology/discover_live.h"
+#include "topology/discover/live.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "gtest/gtest.h"
-#include "topology/discover.h"
+#include "topology/discover/discover.h"
 
 namespace gradrail::topology {
 namespace {

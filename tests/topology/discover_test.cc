@@ -1,4 +1,4 @@
-#include "topology/discover.h"
+#include "topology/discover/discover.h"
 
 #include <algorithm>
 

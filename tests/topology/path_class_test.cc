@@ -4,8 +4,8 @@
 namespace gradrail::topology {
 namespace {
 
-/// Host bridge 0 with a root port (1) and a switch below it (2, with downstream ports 3 and 4, and a second switch 5
-/// with ports 6 and 7 below 4), another root port (8); host bridge 9 with root port 10.
+/// Host bridge 0 has a root port (1) and a switch below it (2). The switch has downstream ports 3 and 4, and below 4 a
+/// second switch 5 with ports 6 and 7. Host bridge 0 has another root port (8). Host bridge 9 has root port 10.
 Machine tree() {
   Machine machine;
   const int parents[] = {-1, 0, 1, 2, 2, 4, 5, 5, 0, -1, 9};

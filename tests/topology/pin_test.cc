@@ -28,7 +28,7 @@ Pinner pinner() {
 /// A binding must not outlive the test that made it.
 void in_thread(const std::function<void()>& body) { std::thread(body).join(); }
 
-/// What the kernel itself says of the calling thread.
+/// The kernel's own answer about the calling thread.
 std::string cpus_in_proc() {
   std::ifstream status("/proc/thread-self/status");
   const std::string key = "Cpus_allowed_list:\t";
@@ -121,12 +121,13 @@ TEST(Pin, UntouchedMemoryLiesOnTheNodeItWasBoundTo) {
   const absl::Status bound = pin.bind_memory(memory.data(), memory.bytes(), 0);
   ASSERT_TRUE(bound.ok()) << bound;
   EXPECT_THAT(policy_in_proc(memory.data()), ::testing::StartsWith("prefer"));
-  EXPECT_EQ(*pin.numa_node_of(memory.data(), memory.bytes()), -1) << "nobody has touched it: binding must not";
+  EXPECT_EQ(*pin.numa_node_of(memory.data(), memory.bytes()), -1)
+      << "it was not accessed yet: binding must not access it";
   std::memset(memory.data(), 1, memory.bytes());
   EXPECT_EQ(*pin.numa_node_of(memory.data(), memory.bytes()), 0);
 }
 
-TEST(Pin, TheBindingOfSharedMemoryHoldsForWhoeverMapsIt) {
+TEST(Pin, TheBindingOfSharedMemoryHoldsForEveryMapping) {
   const Pinner pin = pinner();
   const SharedMemory memory = *SharedMemory::create("pin_test", 1 << 20);
   ASSERT_TRUE(pin.bind_memory(memory.data(), memory.bytes(), 0).ok());

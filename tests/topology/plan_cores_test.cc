@@ -1,7 +1,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/topology/machine_builder.h"
-#include "topology/plan.h"
+#include "topology/plan/plan.h"
 
 namespace gradrail::topology {
 namespace {
@@ -23,8 +23,8 @@ Request host(int servers, int worker_count, int shards = 1) {
 
 TEST(PlanCores, FourProcessesOnTwoCoresShareThemAndBlock) {
   const Placement placement = placed(MachineBuilder({.cores_per_node = 2}).machine(), host(1, 3));
-  EXPECT_TRUE(placement.crowded);
-  EXPECT_EQ(placement.wait, WaitPolicy::block);
+  EXPECT_TRUE(placement.oversubscribed);
+  EXPECT_EQ(placement.wait, SpinMode::block);
   EXPECT_THAT(placement.wait_reason, HasSubstr("7 busy threads share 2 cpus"));
   for (const TowerPlace& tower : placement.towers) {
     EXPECT_EQ(tower.compute, (CpuSet{0, 1}));
@@ -44,14 +44,14 @@ TEST(PlanCores, CrowdedProcessesStayWithinANodeWhereThatIsAsFair) {
   EXPECT_EQ(placed(machine, host(0, 3)).towers[0].compute.count(), 4) << "three on two nodes: one would be full";
 }
 
-TEST(PlanCores, SiblingsComeLastAndNobodySpinsBesideOne) {
+TEST(PlanCores, SiblingsComeLastAndNoThreadSpinsBesideOne) {
   const Machine machine = MachineBuilder({.cores_per_node = 4, .smt = 2}).machine();
   const Placement room = placed(machine, host(0, 2));
-  EXPECT_EQ(room.wait, WaitPolicy::spin);
+  EXPECT_EQ(room.wait, SpinMode::spin);
   for (const TowerPlace& tower : room.towers) EXPECT_LT(tower.compute.to_vector().back(), 4);
   const Placement full = placed(machine, host(2, 2));
-  EXPECT_EQ(full.wait, WaitPolicy::block);
-  EXPECT_FALSE(full.crowded);
+  EXPECT_EQ(full.wait, SpinMode::block);
+  EXPECT_FALSE(full.oversubscribed);
   EXPECT_THAT(full.wait_reason, HasSubstr("6 busy threads on 4 cores use 2 hardware siblings"));
   for (const TowerPlace& tower : full.towers) {
     EXPECT_EQ(tower.progress.first(), tower.compute.first() + 4) << "beside its own compute thread";
@@ -103,7 +103,7 @@ TEST(PlanCores, PackagesOfUnequalSize) {
   std::vector<int> on_node(2);
   for (const TowerPlace& tower : placement.towers) ++on_node[tower.numa_node];
   EXPECT_EQ(on_node, (std::vector<int>{1, 3}));
-  EXPECT_EQ(placement.wait, WaitPolicy::spin);
+  EXPECT_EQ(placement.wait, SpinMode::spin);
 }
 
 TEST(PlanCores, FastCoresComputeAndSlowOnesMakeProgress) {
@@ -165,11 +165,11 @@ TEST(PlanCores, ThreadsThatWorkNowAndThenNeedACpuToo) {
   MachineBuilder builder({.packages = 1, .cores_per_node = 2});
   Request request = host(1, 1);
   request.progress_threads = false;
-  EXPECT_EQ(placed(builder.machine(), request).wait, WaitPolicy::spin);
+  EXPECT_EQ(placed(builder.machine(), request).wait, SpinMode::spin);
   request.other_threads = 1;
   const Placement placement = placed(builder.machine(), request);
-  EXPECT_TRUE(placement.crowded);
-  EXPECT_EQ(placement.wait, WaitPolicy::block);
+  EXPECT_TRUE(placement.oversubscribed);
+  EXPECT_EQ(placement.wait, SpinMode::block);
   EXPECT_THAT(placement.wait_reason, HasSubstr("1 busy now and then"));
   EXPECT_EQ(placement.towers[0].compute, placement.shards[0].cpus);
 }
@@ -192,7 +192,7 @@ TEST(PlanCores, ATowerThatOutgrowsItsNodeStaysWithOneNeighbour) {
 TEST(PlanCores, TwoHundredAndFiftySixCores) {
   MachineBuilder builder({.packages = 2, .nodes_per_package = 4, .cores_per_node = 32, .smt = 2});
   const Placement placement = placed(builder.machine(), host(8, 8, 2));
-  EXPECT_EQ(placement.wait, WaitPolicy::spin);
+  EXPECT_EQ(placement.wait, SpinMode::spin);
   for (const TowerPlace& tower : placement.towers) {
     EXPECT_EQ(tower.compute.count(), (256 - 16 - 8) / 8);
     EXPECT_EQ(tower.numa_node, tower.task_index);

@@ -8,7 +8,7 @@
 namespace gradrail::topology {
 namespace {
 
-/// What plan() promises, checked on what it gave, by other means than it uses.
+/// Checks the guarantees of plan() on its results, by other means than plan() uses.
 class Promise {
  public:
   Promise(const RandomCase& random, const Placement& placement)
@@ -29,7 +29,7 @@ class Promise {
     for (const CpuSet& set : sets_) busy_ = busy_ | set;
   }
 
-  void everybody_is_placed() {
+  void all_units_are_placed() {
     size_t shards = 0;
     for (const ProcessRequest& process : request_.processes) {
       if (process.job == Job::ps) shards += process.units;
@@ -46,10 +46,10 @@ class Promise {
     for (const TowerPlace& tower : placement_.towers) EXPECT_EQ(tower.progress.empty(), !request_.progress_threads);
   }
 
-  void nobody_shares_while_there_is_room() {
-    EXPECT_EQ(placement_.crowded, static_cast<int>(sets_.size()) > usable_.count());
-    EXPECT_EQ(placement_.wait == WaitPolicy::spin, sets_.size() <= cores_.size());
-    if (placement_.crowded) return;
+  void no_sharing_while_there_is_room() {
+    EXPECT_EQ(placement_.oversubscribed, static_cast<int>(sets_.size()) > usable_.count());
+    EXPECT_EQ(placement_.wait == SpinMode::spin, sets_.size() <= cores_.size());
+    if (placement_.oversubscribed) return;
     int given = 0;
     for (const CpuSet& set : sets_) given += set.count();
     EXPECT_EQ(given, busy_.count()) << "a cpu was given twice";
@@ -66,11 +66,11 @@ class Promise {
   }
 
   void cores_are_shared_evenly() {
-    if (placement_.crowded || placement_.towers.empty()) return;
+    if (placement_.oversubscribed || placement_.towers.empty()) return;
     const int wanted = request_.cores_per_tower;
     int least = CpuSet::kMaxCpu, most = 0;
     for (const TowerPlace& tower : placement_.towers) {
-      // More cores than its own node has are of no use to who feeds a GPU, unless somebody asks for them.
+      // A tower with a GPU has no use for more cores than its own node has, unless the request asks for them.
       if (wanted == 0 && tower.gpu >= 0) {
         const int node = machine_.gpus[tower.gpu].place.numa_node;
         EXPECT_FALSE(node >= 0 && idle_core(node)) << "a core beside a GPU idles";
@@ -88,8 +88,8 @@ class Promise {
     EXPECT_FALSE((wanted == 0 || least < wanted) && idle_core(-2)) << "a core idles that a tower could use";
   }
 
-  void nobody_is_far_while_near_cores_idle() {
-    if (placement_.crowded) return;
+  void no_far_thread_while_near_cores_idle() {
+    if (placement_.oversubscribed) return;
     for (const TowerPlace& tower : placement_.towers)
       if (tower.gpu >= 0) check_near(machine_.gpus[tower.gpu].place.numa_node, tower.compute);
     for (const ShardPlace& shard : placement_.shards)
@@ -107,8 +107,8 @@ class Promise {
     }
   }
 
-  /// No usable NIC of the same kind (RDMA or not) is nearer than the one chosen, none of the same nearness is better
-  /// known to be up; and no tower could move to one that is as near and whose card serves two towers fewer.
+  /// No usable NIC of the same kind (RDMA or not) is nearer than the chosen one. None of equal distance is more certain
+  /// to be up. No tower could move to an equally near NIC with a card that serves two towers fewer.
   void nics_are_nearest_and_spread() {
     std::vector<int> usable;
     bool rdma = false;
@@ -165,7 +165,7 @@ class Promise {
     return std::find(words.begin(), words.end(), name) != words.end();
   }
 
-  /// Of this node (-2: of any).
+  /// Cores of this node (-2: of any node).
   bool idle_core(int numa_node) const {
     return std::any_of(cores_.begin(), cores_.end(), [&](const Usable& core) {
       return (numa_node == -2 || core.numa_node == numa_node) && !core.cpus.intersects(busy_);
@@ -228,10 +228,10 @@ void check(uint64_t seed) {
   EXPECT_EQ(!placement.ok(), wants_too_many_gpus(random)) << placement.status();
   if (!placement.ok()) return;
   Promise promise(random, *placement);
-  promise.everybody_is_placed();
-  promise.nobody_shares_while_there_is_room();
+  promise.all_units_are_placed();
+  promise.no_sharing_while_there_is_room();
   promise.cores_are_shared_evenly();
-  promise.nobody_is_far_while_near_cores_idle();
+  promise.no_far_thread_while_near_cores_idle();
   promise.gpus_are_ours_and_given_once();
   promise.nics_are_nearest_and_spread();
   promise.everything_has_a_reason();

@@ -42,7 +42,7 @@ MachineBuilder random_processors(Dice& dice) {
   return builder;
 }
 
-/// Roots of packages, of nodes, of nobody knows where, and bridges anywhere below.
+/// Roots of packages, of nodes, of unknown position, and bridges anywhere below.
 void grow_bridges(Dice& dice, MachineBuilder& builder) {
   const Machine& machine = builder.machine();
   const int roots = dice.pick(1, 5);
@@ -123,7 +123,7 @@ RandomCase random_case(uint64_t seed) {
 
 std::string dump(const Placement& placement) {
   std::string text =
-      fmt::format("{} {} {}\n", placement.crowded, static_cast<int>(placement.wait), placement.wait_reason);
+      fmt::format("{} {} {}\n", placement.oversubscribed, static_cast<int>(placement.wait), placement.wait_reason);
   for (const std::string& note : placement.notes) text += note + "\n";
   for (const TowerPlace& tower : placement.towers) {
     text += fmt::format("tower {}.{} gpu {} nic {} node {} compute {} progress {}\n{}", tower.task_index, tower.tower,

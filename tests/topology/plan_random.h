@@ -2,12 +2,11 @@
 
 #include <cstdint>
 
-#include "topology/plan.h"
+#include "topology/plan/plan.h"
 
 namespace gradrail::topology {
 
-/// A machine nobody built, and what somebody might ask of it. The request is sound, unless it wants more GPUs than
-/// there are.
+/// A random machine and a random request for it. The request is valid, unless it needs more GPUs than there are.
 struct RandomCase {
   Machine machine;
   Request request;

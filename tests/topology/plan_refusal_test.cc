@@ -1,7 +1,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/topology/machine_builder.h"
-#include "topology/plan.h"
+#include "topology/plan/plan.h"
 
 namespace gradrail::topology {
 namespace {
@@ -76,9 +76,9 @@ TEST(PlanRefusal, MoreTowersThanGpus) {
 
 TEST(PlanRefusal, NoCpuAtAll) {
   EXPECT_THAT(std::string(plan(Machine(), one_worker()).status().message()), HasSubstr("no cpu of this machine"));
-  const absl::StatusOr<Placement> nobody = plan(machine(), Request());
-  ASSERT_TRUE(nobody.ok());
-  EXPECT_TRUE(nobody->towers.empty());
+  const absl::StatusOr<Placement> empty_plan = plan(machine(), Request());
+  ASSERT_TRUE(empty_plan.ok());
+  EXPECT_TRUE(empty_plan->towers.empty());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "topology/plan.h"
+#include "topology/plan/plan.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -83,7 +83,7 @@ TEST(Plan, PortsOfOneCardComeAfterOtherCards) {
   EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{0, 2, 1}));
 }
 
-TEST(Plan, WhoHasOneNearNicIsNotRobbedByWhoHasTwo) {
+TEST(Plan, ATowerWithOneNearNicKeepsIt) {
   MachineBuilder builder({.cores_per_node = 16});
   const int root = builder.root(0, 0);
   builder.gpu(builder.bridge(root));  // as near to both NICs
@@ -117,7 +117,7 @@ TEST(Plan, NicOnTheFarSocketOnly) {
   EXPECT_EQ(placement.towers[0].nic, 0);
   EXPECT_EQ(placement.towers[0].path, PathClass::across);
   EXPECT_EQ(placement.towers[0].numa_node, 0);
-  EXPECT_EQ(placement.shards[0].numa_node, 1) << "a shard sits beside its NIC";
+  EXPECT_EQ(placement.shards[0].numa_node, 1) << "a shard runs beside its NIC";
 }
 
 TEST(Plan, NicThatIsDownOrPlainComesLast) {

@@ -1,7 +1,7 @@
 #include "tests/topology/saved_machines.h"
 
 #include "gtest/gtest.h"
-#include "topology/discover.h"
+#include "topology/discover/discover.h"
 
 namespace gradrail::topology {
 namespace {

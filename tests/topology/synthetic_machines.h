@@ -8,8 +8,8 @@
 
 namespace gradrail::topology {
 
-/// Writes an hwloc XML text (version 2) object by object, so that tests can describe machines that hwloc's synthetic
-/// descriptions cannot: PCI devices, what hangs on them, gaps, holes.
+/// Writes an hwloc XML text (version 2) object by object. So tests can describe machines that hwloc's synthetic
+/// descriptions cannot: PCI devices with devices below them, gaps, holes.
 class MachineXml {
  public:
   /// `allowed` empty: all.
@@ -44,8 +44,8 @@ class MachineXml {
 /// `count` cpus from `first` on.
 CpuSet range(int first, int count);
 
-/// Two packages with a NUMA node and `cores` cores (two siblings each) of their own; on each a switch with a GPU and an
-/// InfiniBand card beside each other, a plain Ethernet card, and the display chip of a server on the first.
+/// Two packages, each with a NUMA node and `cores` cores (two siblings each). Each package has a switch with a GPU and
+/// an InfiniBand card beside each other, and a plain Ethernet card. The first package has the display chip of a server.
 std::string two_socket_text(int cores = 4, bool cuda = false);
 
 /// POWER's way of numbering: four siblings, gaps, node 8 beside node 0, and GPU memory as a node without cpus.

@@ -1,4 +1,4 @@
-// The door for transports in shared objects: what is loaded, and what is refused with which words.
+// The entry point for transports in shared objects: the loaded ones, and the refused ones with their messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -21,8 +21,8 @@ using ::testing::Not;
 
 namespace fs = std::filesystem;
 
-/// A folder of plug-ins that goes with the test; nobody else may write to it.
-class PluginDoor : public ::testing::Test {
+/// A folder of plug-ins for one test; only its owner may write to it.
+class PluginEntryPoint : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = (fs::temp_directory_path() / "gradrail-plugins-XXXXXX").string();
@@ -45,7 +45,7 @@ class PluginDoor : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(PluginDoor, LoadsAndOpens) {
+TEST_F(PluginEntryPoint, LoadsAndOpens) {
   put("example", "good");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
   EXPECT_THAT(plugin_names(), Contains("good"));
@@ -59,57 +59,57 @@ TEST_F(PluginDoor, LoadsAndOpens) {
   EXPECT_EQ(load_plugin("good").value(), *loaded);
 }
 
-TEST_F(PluginDoor, MissingOneNamesTheFolders) {
+TEST_F(PluginEntryPoint, MissingOneNamesTheFolders) {
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
   EXPECT_THAT(why_not("absent"), AllOf(HasSubstr("libgradrail_transport_absent.so not found in"), HasSubstr(folder_)));
 }
 
-TEST_F(PluginDoor, AnotherVersion) {
+TEST_F(PluginEntryPoint, AnotherVersion) {
   put("broken1", "versioned");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
-  const auto says = [](const char* whose, uint32_t version) { return HasSubstr(whose + std::to_string(version)); };
+  const auto says = [](const char* owner, uint32_t version) { return HasSubstr(owner + std::to_string(version)); };
   EXPECT_THAT(why_not("versioned"),
               AllOf(HasSubstr(file("versioned")), says("speaks plug-in version ", kPluginVersion + 1),
                     says("this program ", kPluginVersion), HasSubstr("rebuild it")));
 }
 
-TEST_F(PluginDoor, AnotherBuild) {
+TEST_F(PluginEntryPoint, AnotherBuild) {
   put("broken2", "foreign");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
   EXPECT_THAT(why_not("foreign"), AllOf(HasSubstr("another compiler"), HasSubstr(kPluginBuild)));
 }
 
-TEST_F(PluginDoor, OneThatOffersNothing) {
+TEST_F(PluginEntryPoint, OneThatOffersNothing) {
   put("broken3", "empty");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
   EXPECT_THAT(why_not("empty"), HasSubstr("offers nothing"));
 }
 
-TEST_F(PluginDoor, SharedObjectThatIsNone) {
+TEST_F(PluginEntryPoint, SharedObjectThatIsNone) {
   put("broken4", "none");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
   EXPECT_THAT(why_not("none"), HasSubstr("is not a transport plug-in"));
 }
 
-TEST_F(PluginDoor, FileThatIsNoObject) {
+TEST_F(PluginEntryPoint, FileThatIsNoObject) {
   std::ofstream(file("text")) << "not an ELF file";
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
   EXPECT_THAT(why_not("text"), HasSubstr(file("text")));
 }
 
-TEST_F(PluginDoor, FolderMustBeAbsoluteAndThere) {
+TEST_F(PluginEntryPoint, FolderMustBeAbsoluteAndThere) {
   EXPECT_THAT(std::string(message_of(set_plugin_dir("plugins"))), HasSubstr("absolute"));
   EXPECT_THAT(std::string(message_of(set_plugin_dir(folder_ + "/nowhere"))), HasSubstr("no such folder"));
 }
 
-TEST_F(PluginDoor, FolderOthersMayWriteToIsRefused) {
+TEST_F(PluginEntryPoint, FolderOthersMayWriteToIsRefused) {
   ASSERT_EQ(chmod(folder_.c_str(), 0777), 0);
   const absl::Status refused = set_plugin_dir(folder_);
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
   EXPECT_THAT(std::string(message_of(refused)), AllOf(HasSubstr("may be written by others"), HasSubstr("chmod go-w")));
 }
 
-TEST_F(PluginDoor, FileOthersMayWriteToIsRefused) {
+TEST_F(PluginEntryPoint, FileOthersMayWriteToIsRefused) {
   put("example", "open");
   ASSERT_EQ(chmod(file("open").c_str(), 0666), 0);
   ASSERT_TRUE(set_plugin_dir(folder_).ok());

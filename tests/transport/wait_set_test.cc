@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// A context whose work and whose promises about it are set by the test.
+/// A context with work and promises set by the test.
 class FakeContext final : public Context {
  public:
   ~FakeContext() override { ::close(fd_); }
@@ -42,7 +42,7 @@ class FakeContext final : public Context {
     return refused_arms == 0 || refused_arms-- == 0;
   }
 
-  /// What another thread does to a real context.
+  /// Action of another thread on a real context.
   void arrive() {
     ++work;
     const uint64_t one = 1;

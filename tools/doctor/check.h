@@ -6,11 +6,21 @@
 
 namespace gradrail::tools::doctor {
 
+/// Groups of checks in the report.
+namespace topic {
+inline constexpr const char* kGpu = "GPU";
+inline constexpr const char* kHost = "host";
+inline constexpr const char* kLibraries = "libraries";
+inline constexpr const char* kNetwork = "network";
+inline constexpr const char* kPci = "PCI";
+inline constexpr const char* kRdma = "RDMA";
+}  // namespace topic
+
 /// From harmless to fatal: of several findings the last of these counts.
 enum class State : uint8_t {
   not_applicable,  ///< nothing here that it could be about
   ok,
-  unknown,  ///< cannot be told from what may be read
+  unknown,  ///< not known from what may be read
   warning,  ///< works, but slower than it could or not for everything
   missing,
   broken,
@@ -19,7 +29,7 @@ enum class State : uint8_t {
 /// "not applicable", "ok", …
 const char* name_of(State state);
 
-/// Whether whoever depends on it can go on.
+/// Whether a check that depends on it can go on.
 constexpr bool holds_up(State state) { return state < State::missing; }
 
 /// One thing that was looked at: of one device, or of the whole host.
@@ -30,7 +40,7 @@ struct Finding {
   std::string remedy;       ///< a command or a setting; "" when ok
 };
 
-/// What a check says to people and, as JSON, to programs.
+/// The result of a check for people and, as JSON, for programs.
 struct Check {
   std::string topic;  ///< groups checks for people: "RDMA"
   std::string name;   ///< for good: programs ask for it

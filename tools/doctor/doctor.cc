@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/cluster_spec.h"
+#include "ps/protocol/cluster_spec.h"
 #include "tools/doctor/examine.h"
 
 namespace gradrail::tools {

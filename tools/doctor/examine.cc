@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "fmt/format.h"
-#include "tools/doctor/gpu_checks.h"
-#include "tools/doctor/host_checks.h"
-#include "tools/doctor/library_checks.h"
-#include "tools/doctor/library_probe.h"
-#include "tools/doctor/pci_checks.h"
-#include "tools/doctor/rdma_checks.h"
-#include "tools/doctor/tasks_check.h"
+#include "tools/doctor/checks/gpu_checks.h"
+#include "tools/doctor/checks/host_checks.h"
+#include "tools/doctor/checks/library_checks.h"
+#include "tools/doctor/checks/pci_checks.h"
+#include "tools/doctor/checks/rdma_checks.h"
+#include "tools/doctor/checks/tasks_check.h"
+#include "tools/doctor/proofs/library_probe.h"
 #include "tools/doctor/text.h"
 
 namespace gradrail::tools::doctor {
@@ -54,7 +54,7 @@ Pairs describe_machine(System& system, const GpuHost& gpus, const std::vector<Rd
 
 Pairs describe_versions(System& system, const GpuHost& gpus) {
   Pairs pairs = {{"gradrail", GRADRAIL_VERSION}};
-  const absl::StatusOr<LibraryAnswer> ucx = ask_ucx(system), libfabric = ask_libfabric(system);
+  const absl::StatusOr<LibraryAnswer> ucx = probe_ucx(system), libfabric = probe_libfabric(system);
   if (ucx.ok()) add(pairs, "ucx", ucx->version);
   if (libfabric.ok()) add(pairs, "libfabric", libfabric->version);
   add(pairs, "nvidia_driver", gpus.module_version);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/doctor/check.h"
-#include "tools/doctor/proof.h"
+#include "tools/doctor/proofs/proof.h"
 #include "tools/doctor/require.h"
 
 namespace gradrail::tools::doctor {

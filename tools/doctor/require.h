@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "tools/doctor/check.h"
-#include "tools/doctor/proof.h"
+#include "tools/doctor/proofs/proof.h"
 
 namespace gradrail::tools::doctor {
 

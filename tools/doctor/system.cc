@@ -2,16 +2,16 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
-#include "tools/doctor/apart.h"
+#include "tools/doctor/isolated.h"
 #include "tools/doctor/text.h"
 
 namespace gradrail::tools::doctor {
 namespace {
 
 /// Loading CUDA on a host with eight GPUs and no persistence daemon takes this long.
-constexpr Duration kPatience = std::chrono::seconds(30);
+constexpr Duration kObserveDeadline = std::chrono::seconds(30);
 
-/// What the file of a failed observation begins with.
+/// The first text in the file of a failed observation.
 constexpr std::string_view kFailed = "failed: ";
 
 }  // namespace
@@ -26,7 +26,7 @@ absl::StatusOr<std::string> System::recorded(const std::string& path) {
 absl::StatusOr<std::string> System::observe(const std::string& name, const Ask& ask) {
   if (const auto known = answers_.find(name); known != answers_.end()) return known->second;
   const std::string path = "/observed/" + name;
-  absl::StatusOr<std::string> answer = is_live() ? run_apart(ask, kPatience) : recorded(path);
+  absl::StatusOr<std::string> answer = is_live() ? run_isolated(ask, kObserveDeadline) : recorded(path);
   if (is_live()) {
     // One kind of error for all, so that a recording gives the same answer.
     if (!answer.ok()) answer = absl::UnknownError(printable(trimmed(message_of(answer.status()))));

@@ -21,8 +21,8 @@ class System {
   bool is_live() const { return tree_.is_live(); }
 
   /// Live: what `ask` says, in a process of its own, with a deadline. Else what was recorded under this name.
-  /// Asked once; whoever asks again gets the same answer.
-  /// Errors  as `ask` and run_apart(); NOT_FOUND: not recorded.
+  /// Asked once; later calls return the same answer.
+  /// Errors  as `ask` and run_isolated(); NOT_FOUND: not recorded.
   absl::StatusOr<std::string> observe(const std::string& name, const Ask& ask);
 
  private:

@@ -66,7 +66,7 @@ FileText read_file(const std::string& path) {
   return file;
 }
 
-/// Devices are told from files before they are opened: opening some does something.
+/// Devices are separated from files before they are opened: opening some does something.
 bool is_openable(const std::string& path, int& error) {
   struct stat about {};
   if (lstat(path.c_str(), &about) != 0) {
@@ -175,7 +175,7 @@ bool Tree::exists(const std::string& path) {
   } else if (S_ISDIR(about.st_mode)) {
     record_folder(place.path);
   } else if (!fs::exists(record_ + place.path)) {
-    add_to_recording(place.path, "");  // that it is there; who reads it adds what it says
+    add_to_recording(place.path, "");  // that it is there; the reader adds the content
   }
   return true;
 }

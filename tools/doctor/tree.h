@@ -10,7 +10,7 @@
 
 namespace gradrail::tools::doctor {
 
-/// What came of reading a file.
+/// The result of reading a file.
 struct FileText {
   std::string text;
   int error = 0;  ///< errno; 0: read
@@ -19,7 +19,7 @@ struct FileText {
 };
 
 /// A system's files as checks see them: those below a root, of the running system ("") or of one that was recorded.
-/// Whoever made the tree: links are followed inside the root and nowhere else, only regular files are opened, nothing
+/// For any tree: links are followed inside the root and nowhere else, only regular files are opened, nothing
 /// long is read whole and nothing waits.
 /// Threads  One.
 class Tree {

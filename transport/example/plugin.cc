@@ -1,5 +1,5 @@
-// A transport in a shared object of its own: tcp with a count of what it is asked to do, printed when it goes. A real
-// one implements Context and Connection over its device where this one hands everything on; the door is the same.
+// A transport in a shared object of its own: tcp with counters of its operations, printed at the end. A real transport
+// implements Context and Connection over its device where this one forwards the calls. The entry point is the same.
 #include "transport/plugin.h"
 
 #include <cstdint>

@@ -56,7 +56,7 @@ void unbind(Port& port) {
 }
 
 absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name) {
-  const absl::Status refused = absl::UnavailableError(fmt::format("loopback: nobody listens on '{}'", name));
+  const absl::Status refused = absl::UnavailableError(fmt::format("loopback: no context listens on '{}'", name));
   std::shared_ptr<Port> port;
   {
     Table& names = table();

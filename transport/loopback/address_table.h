@@ -25,7 +25,7 @@ struct Port {
 absl::StatusOr<std::shared_ptr<Port>> bind(End owner);
 /// Frees the name and ends every link that waits there.
 void unbind(Port& port);
-/// UNAVAILABLE: nobody listens there.
+/// UNAVAILABLE: no context listens there.
 absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name);
 
 }  // namespace gradrail::transport::loopback

@@ -46,7 +46,7 @@ class LoopbackConnection final : public Connection {
   /// Carries out what the peer has posted and collects what it has done for us, as long as there is room.
   void progress(Report& report);
   bool has_work() const;
-  /// Tells the peer; nothing of ours is touched by it afterwards.
+  /// Notifies the peer, which touches none of our memory afterwards.
   void leave();
 
  private:

@@ -107,7 +107,7 @@ void LoopbackConnection::report_loss(Report& report) {
 
 bool LoopbackConnection::run_lane(Lane lane, Report& report) {
   std::deque<Operation>& queue = theirs().lanes[static_cast<size_t>(lane)];
-  bool told = false;
+  bool reported = false;
   while (link_->lost.ok() && !queue.empty() && !report.full()) {
     Operation& operation = queue.front();
     if (operation.delay_polls > 0) {
@@ -115,10 +115,10 @@ bool LoopbackConnection::run_lane(Lane lane, Report& report) {
       break;
     }
     link_->lost = carry_out(lane, operation, report);
-    told |= !link_->lost.ok() || lane == Lane::get || operation.tag != 0;
+    reported |= !link_->lost.ok() || lane == Lane::get || operation.tag != 0;
     queue.pop_front();
   }
-  return told;
+  return reported;
 }
 
 absl::Status LoopbackConnection::carry_out(Lane lane, Operation& operation, Report& report) {

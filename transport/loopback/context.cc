@@ -32,10 +32,10 @@ class LoopbackContext final : public Context {
  private:
   LoopbackConnection* add(std::shared_ptr<Link> link, int end);
   void accept(Report& report);
-  bool anyone_waiting() const;
+  bool has_waiting_peers() const;
 
   const Faults faults_;
-  // shared_ptr: peers ring and look up as long as their end of a link lives.
+  // shared_ptr: peers ring it as long as their end of a link exists.
   const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
   const std::shared_ptr<RegionTable> regions_ = std::make_shared<RegionTable>();
   std::shared_ptr<Port> port_;  // shared_ptr: a connecting thread may hold it while we leave
@@ -106,7 +106,7 @@ void LoopbackContext::accept(Report& report) {
   }
 }
 
-bool LoopbackContext::anyone_waiting() const {
+bool LoopbackContext::has_waiting_peers() const {
   if (port_ == nullptr) return false;
   const std::lock_guard lock(port_->mutex);
   return !port_->waiting.empty();
@@ -114,8 +114,8 @@ bool LoopbackContext::anyone_waiting() const {
 
 bool LoopbackContext::arm() {
   doorbell_->arm();
-  return !anyone_waiting() && std::none_of(connections_.begin(), connections_.end(),
-                                           [](const auto& connection) { return connection->has_work(); });
+  return !has_waiting_peers() && std::none_of(connections_.begin(), connections_.end(),
+                                              [](const auto& connection) { return connection->has_work(); });
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace gradrail::transport::loopback {
 
-/// What a context does to the operations it posts. Everything is drawn from the seed: a simulation that polls its
+/// Faults that a context adds to its posted operations. The seed determines all of them: a simulation that polls its
 /// contexts in a fixed order from one thread runs the same way every time.
 /// Ordering  Puts stay behind puts and messages behind messages of their connection; everything else may be reordered.
 struct Faults {
@@ -19,8 +19,8 @@ struct Faults {
   double loss_of_link_probability = 0.0;  ///< of one operation; a put that meets it leaves a part of its bytes behind
 };
 
-/// Contexts of one process, joined by names ("" as address lets listen make one up). Deterministic; the bytes of a put
-/// move when the *peer* polls, as late as the interface allows, so that whoever reuses memory too early is found out.
+/// Contexts of one process, joined by names (listen chooses one for the address ""). Deterministic. The bytes of a put
+/// move when the *peer* polls, as late as the interface allows. So a caller that reuses memory too early is detected.
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 absl::StatusOr<std::unique_ptr<Context>> open_with(const Faults& faults);
 

@@ -33,7 +33,7 @@ struct Operation {
 enum class Lane : uint8_t { message, get, put };
 constexpr size_t kLanes = 3;
 
-/// What one end has posted, and what it has still to be told about it.
+/// Operations of one end, and results that are still to be reported to it.
 struct Direction {
   struct Done {
     uint64_t tag = 0;
@@ -51,11 +51,11 @@ struct End {
   std::shared_ptr<RegionTable> regions;
 };
 
-/// What the two ends of a connection share. Ends are numbered: 0 connected, 1 accepted.
+/// State that both ends of a connection share. Ends are numbered: 0 connected, 1 accepted.
 /// Invariants, under the mutex:
 ///  1. A Direction holds at most kQueueDepth operations and notices together.
-///  2. Once `lost` is not OK it stays as it is, and no lane is looked at again.
-///  3. Memory named by an Operation is only touched with the mutex held: whoever has made the link lost may free it.
+///  2. Once `lost` is not OK it stays so, and no lane is used again.
+///  3. Memory named by an Operation is only accessed with the mutex held: the end that marks the link lost may free it.
 struct Link {
   Link(End connected, End accepted) : ends{std::move(connected), std::move(accepted)} {}
 

@@ -33,7 +33,7 @@ class RegionTable {
 /// Memory of this process, reachable through its table until destruction.
 class LoopbackRegion final : public MemoryRegion {
  public:
-  /// shared_ptr: peers hold the table as long as their link lives, which may be longer than this context.
+  /// shared_ptr: peers hold the table as long as their link exists, which may be longer than this context.
   LoopbackRegion(MemorySpan span, Access access, std::shared_ptr<RegionTable> table);
   ~LoopbackRegion() override;
 

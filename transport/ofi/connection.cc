@@ -24,27 +24,27 @@ std::string path_of(const Provider& provider) {
                                  : fmt::format("ofi {} {}", provider.name, provider.device);
 }
 
-std::string name_of(const Provider& provider, const Connection& lifeline) {
-  const std::string ends = lifeline.describe();  // "tcp a > b"
+std::string name_of(const Provider& provider, const Connection& side_channel) {
+  const std::string ends = side_channel.describe();  // "tcp a > b"
   return fmt::format("{} {}", path_of(provider), ends.substr(ends.find(' ') + 1));
 }
 
 }  // namespace
 
-OfiConnection::OfiConnection(OfiContext& context, Connection* lifeline, bool accepted, TimePoint deadline)
+OfiConnection::OfiConnection(OfiContext& context, Connection* side_channel, bool accepted, TimePoint deadline)
     : context_(context),
       accepted_(accepted),
       deadline_(deadline),
-      name_(name_of(context.provider(), *lifeline)),
-      lifeline_(lifeline),
-      state_(accepted ? State::stranger : State::greeting),
+      name_(name_of(context.provider(), *side_channel)),
+      side_channel_(side_channel),
+      state_(accepted ? State::pending : State::handshake),
       puts_(Operation::Kind::put, kMaxPuts, context.provider().ordered ? context.provider().pieces_in_flight : 1,
             context.provider().piece_bytes, context.provider().confirms_writes),
       gets_(Operation::Kind::get, kMaxGets, kGetPieces, context.provider().piece_bytes) {}
 
 OfiConnection::~OfiConnection() {
   // The peer should hear of it now: ending what is under way can take a device a while.
-  if (lifeline_ != nullptr) context_.lifeline().close(lifeline_);
+  if (side_channel_ != nullptr) context_.side_channel().close(side_channel_);
   release_link();
 }
 
@@ -61,7 +61,7 @@ absl::Status OfiConnection::open_link() {
     own = *std::move(opened);
   }
   absl::StatusOr<std::unique_ptr<Link>> link =
-      Link::open(context_.fabric(), context_.home(), std::move(own), accepted_);
+      Link::open(context_.fabric(), context_.default_domain(), std::move(own), accepted_);
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   context_.watch(link_->endpoint().wait_fd());
@@ -75,15 +75,15 @@ void OfiConnection::release_link() {
   context_.unwatch(link_->endpoint().event_fd());
   if (link_->has_own_domain()) context_.regions().forget(link_->domain());
   retired_ = std::move(link_);
-  context_.bury(retired_);
+  context_.defer_close(retired_);
 }
 
-Hello OfiConnection::own_hello() const {
+EndpointHello OfiConnection::own_hello() const {
   const Provider& provider = context_.provider();
-  Hello hello{.provider = provider.name,
-              .immediate_bits = static_cast<uint8_t>(provider.immediate_bits),
-              .message_bytes = kMaxMessageBytes,
-              .receives = kReceives};
+  EndpointHello hello{.provider = provider.name,
+                      .immediate_bits = static_cast<uint8_t>(provider.immediate_bits),
+                      .message_bytes = kMaxMessageBytes,
+                      .receives = kReceives};
   if (link_ == nullptr) return hello;
   hello.token = link_->messages().token();
   hello.mailbox_key = link_->mailbox_memory().key;
@@ -93,43 +93,43 @@ Hello OfiConnection::own_hello() const {
 }
 
 absl::Status OfiConnection::say(const std::string& words) {
-  return lifeline_->send({reinterpret_cast<const std::byte*>(words.data()), words.size()});
+  return side_channel_->send({reinterpret_cast<const std::byte*>(words.data()), words.size()});
 }
 
-absl::Status OfiConnection::greet() {
+absl::Status OfiConnection::start_handshake() {
   if (absl::Status status = open_link(); !status.ok()) return status;
   return say(encode(own_hello()));
 }
 
 void OfiConnection::hear(absl::Span<const std::byte> message) {
   if (lost()) return;
-  const absl::StatusOr<Word> word = decode(message);
+  const absl::StatusOr<ControlMessage> word = decode(message);
   absl::Status status = word.status();
-  if (status.ok()) status = hear_word(*word);
+  if (status.ok()) status = handle_control_message(*word);
   if (!status.ok()) lose(std::move(status));
 }
 
-absl::Status OfiConnection::hear_word(const Word& word) {
-  if (const auto* parting = std::get_if<Parting>(&word)) {
-    context_.lifeline().close(std::exchange(lifeline_, nullptr));  // it has been said: no farewell in return
-    lose(absl::UnavailableError(fmt::format("{}: the peer gave up: {}", name_, parting->reason)));
+absl::Status OfiConnection::handle_control_message(const ControlMessage& word) {
+  if (const auto* disconnect = std::get_if<Disconnect>(&word)) {
+    context_.side_channel().close(std::exchange(side_channel_, nullptr));  // the reason is known
+    lose(absl::UnavailableError(fmt::format("{}: the peer gave up: {}", name_, disconnect->reason)));
     return absl::OkStatus();
   }
-  if (const auto* hello = std::get_if<Hello>(&word)) return hear_hello(*hello);
+  if (const auto* hello = std::get_if<EndpointHello>(&word)) return handle_hello(*hello);
   if (state_ != State::open) return absl::DataLossError("ofi: no hello");
   if (const auto* request = std::get_if<Request>(&word)) return answer(*request);
-  return hear_grant(std::get<Grant>(word));
+  return handle_grant(std::get<Grant>(word));
 }
 
-absl::Status OfiConnection::hear_hello(const Hello& hello) {
+absl::Status OfiConnection::handle_hello(const EndpointHello& hello) {
   if (!waits_for_hello()) return absl::DataLossError("ofi: second hello");
-  // Before anything is opened for it: who does not fit should cost nothing.
+  // This check comes before any resource is opened: a peer that does not match costs nothing.
   if (absl::Status status = compare(own_hello(), hello); !status.ok()) return status;
   if (accepted_) {
     if (absl::Status status = open_link(); !status.ok()) return status;
   }
-  if (absl::Status status = link_->meet(hello.address, hello.token); !status.ok()) return status;
-  link_->messages().meet(hello.receives, hello.token);
+  if (absl::Status status = link_->set_peer(hello.address, hello.token); !status.ok()) return status;
+  link_->messages().set_peer(hello.receives, hello.token);
   mailbox_key_ = hello.mailbox_key;
   mailbox_base_ = hello.mailbox_base;
   if (accepted_) {
@@ -143,7 +143,7 @@ absl::Status OfiConnection::hear_hello(const Hello& hello) {
     reported_ = true;
     context_.report(std::move(connected));
   }
-  if (!accepted_) link_->messages().knock();
+  if (!accepted_) link_->messages().send_probe();
   return pump();
 }
 
@@ -155,7 +155,7 @@ absl::Status OfiConnection::answer(const Request& request) {
   return say(encode(Grant{request.number, (*open)->key, (*open)->base}));
 }
 
-absl::Status OfiConnection::hear_grant(const Grant& grant) {
+absl::Status OfiConnection::handle_grant(const Grant& grant) {
   if (grant.number == 0 || grant.number > imports_.size() || imports_[grant.number - 1].granted) {
     return absl::DataLossError("ofi: answer to a question that was not asked");
   }
@@ -185,8 +185,8 @@ absl::StatusOr<RemoteRegion> OfiConnection::import(std::string_view key) {
   return static_cast<RemoteRegion>(number);
 }
 
-void OfiConnection::lifeline_lost(const absl::Status& cause) {
-  context_.lifeline().close(std::exchange(lifeline_, nullptr));
+void OfiConnection::side_channel_lost(const absl::Status& cause) {
+  context_.side_channel().close(std::exchange(side_channel_, nullptr));
   if (lost()) return;
   while (link_ != nullptr && read_queue()) {  // what had arrived before
   }
@@ -196,7 +196,7 @@ void OfiConnection::lifeline_lost(const absl::Status& cause) {
 void OfiConnection::check_deadline(TimePoint now) {
   if (!waits_for_hello() || now < deadline_) return;
   lose(absl::DeadlineExceededError(
-      fmt::format("{}: no greeting in time (is the peer's transport ofi, and does it poll?)", name_)));
+      fmt::format("{}: no handshake in time (is the peer's transport ofi, and does it poll?)", name_)));
 }
 
 void OfiConnection::lose(absl::Status cause) {
@@ -207,11 +207,11 @@ void OfiConnection::lose(absl::Status cause) {
     cause = absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
   }
   // An end that the peer chose is for our owner to judge, and was logged there if it was an error.
-  spdlog::log(lifeline_ == nullptr ? spdlog::level::info : spdlog::level::warn, "{}", message_of(cause));
+  spdlog::log(side_channel_ == nullptr ? spdlog::level::info : spdlog::level::warn, "{}", message_of(cause));
   cause_ = cause;
-  if (lifeline_ != nullptr) {
-    say(encode(Parting{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well
-    context_.lifeline().close(std::exchange(lifeline_, nullptr));
+  if (side_channel_ != nullptr) {
+    say(encode(Disconnect{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well
+    context_.side_channel().close(std::exchange(side_channel_, nullptr));
   }
   release_link();
   if (!reports) return;

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "transport/connection.h"
-#include "transport/ofi/greeting.h"
+#include "transport/ofi/handshake.h"
 #include "transport/ofi/link.h"
 #include "transport/ofi/memory_region.h"
 #include "transport/ofi/transfer_queue.h"
@@ -16,15 +16,15 @@ namespace gradrail::transport::ofi {
 
 class OfiContext;
 
-/// A peer: an endpoint of libfabric for the bytes, and beside it the lifeline, a tcp connection over which the ends
-/// greet each other, open their regions and say why they go.
-/// Invariants  1. link_ exists from the hello on (of whoever is first to say it) until the connection is lost.
-///             2. peer_lost is reported once, after everything that had arrived; a stranger (accepted, no hello yet)
+/// A peer: an endpoint of libfabric for the bytes, and beside it the side channel. The side channel is a tcp connection
+/// for the handshake, the opening of regions and the reason of a disconnect.
+/// Invariants  1. link_ exists from the first hello of either side until the connection is lost.
+///             2. peer_lost is reported once, after all earlier arrivals; a pending connection (accepted, no hello yet)
 ///                reports nothing.
 class OfiConnection final : public Connection {
  public:
-  /// `lifeline` stays the lifeline context's. `deadline` is for the peer's hello.
-  OfiConnection(OfiContext& context, Connection* lifeline, bool accepted, TimePoint deadline);
+  /// `side_channel` stays the side channel context's. `deadline` is for the peer's hello.
+  OfiConnection(OfiContext& context, Connection* side_channel, bool accepted, TimePoint deadline);
   ~OfiConnection() override;
 
   // Connection.
@@ -39,12 +39,12 @@ class OfiConnection final : public Connection {
 
   // For the context: setting up.
   /// Opens the endpoint and says hello.
-  absl::Status greet();
+  absl::Status start_handshake();
   void hear(absl::Span<const std::byte> message);
-  void lifeline_lost(const absl::Status& cause);
+  void side_channel_lost(const absl::Status& cause);
   void check_deadline(TimePoint now);
-  /// Loses a connection whose device acknowledges nothing any more. Retries are the device's, and some are told to go
-  /// on for ever (rdma_rxe takes libfabric's count for that).
+  /// Closes a connection with a device that acknowledges nothing any more. The device repeats its transfers itself, and
+  /// some settings repeat for ever (rdma_rxe interprets libfabric's count so).
   void check_silence(TimePoint now);
   bool awaits_acknowledgement() const { return uses_rdma() && (puts_.under_way() || gets_.under_way()); }
   /// Says why, ends everything under way and reports peer_lost.
@@ -54,7 +54,7 @@ class OfiConnection final : public Connection {
   bool lost() const { return state_ == State::lost; }
   /// The owner has never heard of it: it goes by itself.
   bool never_reported() const { return accepted_ && !reported_; }
-  bool waits_for_hello() const { return state_ == State::stranger || state_ == State::greeting; }
+  bool waits_for_hello() const { return state_ == State::pending || state_ == State::handshake; }
   const absl::Status& cause() const { return cause_; }  ///< when lost
 
   // For the context: the data path.
@@ -68,8 +68,8 @@ class OfiConnection final : public Connection {
 
  private:
   enum class State : uint8_t {
-    stranger,  ///< accepted, no hello yet
-    greeting,  ///< connected, said hello, no answer yet
+    pending,    ///< accepted, no hello yet
+    handshake,  ///< connected, said hello, no answer yet
     open,
     lost
   };
@@ -83,11 +83,11 @@ class OfiConnection final : public Connection {
   // connection.cc
   absl::Status open_link();
   absl::Status say(const std::string& words);
-  absl::Status hear_word(const Word& word);
-  absl::Status hear_hello(const Hello& hello);
+  absl::Status handle_control_message(const ControlMessage& word);
+  absl::Status handle_hello(const EndpointHello& hello);
   absl::Status answer(const Request& request);
-  absl::Status hear_grant(const Grant& grant);
-  Hello own_hello() const;
+  absl::Status handle_grant(const Grant& grant);
+  EndpointHello own_hello() const;
   void release_link();
 
   // connection_datapath.cc
@@ -112,11 +112,11 @@ class OfiConnection final : public Connection {
   const std::string name_;
 
   // Owner thread.
-  Connection* lifeline_;
+  Connection* side_channel_;
   State state_;
   bool reported_ = false;  ///< accepted: as connected
   std::unique_ptr<Link> link_;
-  /// What link_ was until the connection was lost: holds messages to be delivered. Shared with the context, where it
+  /// The former link_ after the connection was lost: holds messages to be delivered. Shared with the context, where it
   /// may outlive the connection.
   std::shared_ptr<Link> retired_;
   TransferQueue puts_;

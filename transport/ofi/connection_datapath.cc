@@ -182,7 +182,7 @@ void OfiConnection::report_done(Completion::Kind kind, uint64_t tag) {
 
 void OfiConnection::progress() {
   if (link_ == nullptr) return;
-  // What came is told at once: another look that finds nothing may cost as much, over tcp system calls.
+  // Arrivals are reported at once: another poll that finds nothing may cost as much; over tcp it costs system calls.
   while (!lost() && context_.room() > 0 && read_queue() && !context_.has_ready()) {
   }
   if (!lost() && state_ == State::open && !link_->connected()) progress_connecting();
@@ -200,14 +200,14 @@ void OfiConnection::check_silence(TimePoint now) {
   const double at_slowest = static_cast<double>(puts_.bytes_under_way() + gets_.bytes_under_way()) / kSlowestDevice;
   if (silence < kSilence + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(at_slowest))) return;
   lose(absl::UnavailableError(
-      fmt::format("{}: nothing was acknowledged for {:.1f} s: the device's path is dead, though the peer lives", name_,
-                  std::chrono::duration<double>(silence).count())));
+      fmt::format("{}: nothing was acknowledged for {:.1f} s: the device's path is lost, but the peer still runs",
+                  name_, std::chrono::duration<double>(silence).count())));
 }
 
 void OfiConnection::progress_connecting() {
   absl::Status status = link_->progress_connecting();
   if (!status.ok()) return lose(std::move(status));
-  if (link_->connected()) context_.unwatch(link_->endpoint().event_fd());  // from now on the lifeline tells of the end
+  if (link_->connected()) context_.unwatch(link_->endpoint().event_fd());  // the side channel reports the end
 }
 
 bool OfiConnection::read_queue() {

@@ -22,9 +22,9 @@ namespace {
 /// A peer that polls answers within milliseconds, and then what is posted leaves at once. One that is busy is not
 /// waited for: it greets later, and posts are kept until then.
 constexpr Duration kSettleTime = std::chrono::seconds(1);
-/// By then the peer has heard of the end over its lifeline, and has sent what it sends. Short, since an endpoint can
+/// By then the peer has heard of the end over its side channel, and has sent what it sends. Short, since an endpoint can
 /// take 10 MB (shm).
-constexpr Duration kBurialTime = std::chrono::milliseconds(300);
+constexpr Duration kDeferredCloseTime = std::chrono::milliseconds(300);
 
 }  // namespace
 
@@ -45,36 +45,38 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   const int error = fi_fabric(context->provider_->info->fabric_attr, &fabric, nullptr);
   if (error != 0) return native_error("open fabric of " + context->provider_->name, -error);
   context->fabric_.reset(fabric);
-  absl::StatusOr<std::unique_ptr<Domain>> home = context->open_domain();
-  if (!home.ok()) return home.status();
-  context->home_ = *std::move(home);
+  absl::StatusOr<std::unique_ptr<Domain>> default_domain = context->open_domain();
+  if (!default_domain.ok()) return default_domain.status();
+  context->default_domain_ = *std::move(default_domain);
   GRADRAIL_RETURN_IF_ERROR(context->check_peer_to_peer());
-  absl::StatusOr<std::unique_ptr<Context>> lifeline = tcp::open({.bind_host = options.bind_host});
-  if (!lifeline.ok()) return lifeline.status();
-  context->lifeline_ = *std::move(lifeline);
+  absl::StatusOr<std::unique_ptr<Context>> side_channel = tcp::open({.bind_host = options.bind_host});
+  if (!side_channel.ok()) return side_channel.status();
+  context->side_channel_ = *std::move(side_channel);
   context->epoll_ = tcp::Fd(epoll_create1(EPOLL_CLOEXEC));
   context->timer_ = tcp::Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!context->epoll_.open() || !context->timer_.open()) return tcp::native_error("open epoll and timer", errno);
-  context->watch(context->lifeline_->wait_fd());
+  context->watch(context->side_channel_->wait_fd());
   context->watch(context->timer_.get());
   return context;
 }
 
-// By an endpoint that nobody will use: before regions are registered that could not be kept as promised.
+// A test with an endpoint that is not used otherwise. It comes before the registration of regions that could fail
+// later.
 absl::Status OfiContext::check_peer_to_peer() {
   if (!provider_->device_memory || provider_->connects) return absl::OkStatus();
-  const absl::StatusOr<std::unique_ptr<Endpoint>> tried = Endpoint::open(fabric_.get(), *home_, /*accepts=*/false);
+  const absl::StatusOr<std::unique_ptr<Endpoint>> tried =
+      Endpoint::open(fabric_.get(), *default_domain_, /*accepts=*/false);
   if (!tried.ok()) return tried.status();
   if (!(*tried)->refuses_peer_to_peer()) return absl::OkStatus();
-  provider_->gpu = GpuWays::none(fmt::format(kWouldCopy, provider_->name));
+  provider_->gpu = GpuTransferSupport::none(fmt::format(kWouldCopy, provider_->name));
   return absl::OkStatus();
 }
 
 OfiContext::~OfiContext() {
   ready_.clear();
   connections_.clear();  // they still use what is declared after them
-  while (!graveyard_.empty()) {
-    visit_graves(Clock::now());
+  while (!deferred_closes_.empty()) {
+    reap_deferred_closes(Clock::now());
     pollfd nothing{.fd = -1, .events = 0, .revents = 0};
     ::poll(&nothing, 1, 1);
   }
@@ -95,21 +97,21 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> OfiContext::register_memory(Memory
   std::unique_ptr<Region> region = regions_.add(memory, access);
   // Here and not at the first use: that the limit on locked memory is too low should be known before peers come.
   if (!provider_->binds_regions) {
-    absl::Status status =
-        access == Access::local ? region->descriptor_in(*home_).status() : region->open_in(*home_).status();
+    absl::Status status = access == Access::local ? region->descriptor_in(*default_domain_).status()
+                                                  : region->open_in(*default_domain_).status();
     if (!status.ok()) return status;
   }
   return region;
 }
 
-absl::StatusOr<std::string> OfiContext::listen(const std::string& address) { return lifeline_->listen(address); }
+absl::StatusOr<std::string> OfiContext::listen(const std::string& address) { return side_channel_->listen(address); }
 
 absl::StatusOr<Connection*> OfiContext::connect(const std::string& address, TimePoint deadline) {
-  const absl::StatusOr<Connection*> lifeline = lifeline_->connect(address, deadline);
-  if (!lifeline.ok()) return lifeline.status();
-  auto connection = std::make_unique<OfiConnection>(*this, *lifeline, /*accepted=*/false, deadline);
-  (*lifeline)->set_user_data(reinterpret_cast<uint64_t>(connection.get()));
-  if (absl::Status status = connection->greet(); !status.ok()) return status;
+  const absl::StatusOr<Connection*> side_channel = side_channel_->connect(address, deadline);
+  if (!side_channel.ok()) return side_channel.status();
+  auto connection = std::make_unique<OfiConnection>(*this, *side_channel, /*accepted=*/false, deadline);
+  (*side_channel)->set_user_data(reinterpret_cast<uint64_t>(connection.get()));
+  if (absl::Status status = connection->start_handshake(); !status.ok()) return status;
   connections_.push_back(std::move(connection));
   return settle(connections_.back().get(), deadline);
 }
@@ -118,7 +120,7 @@ absl::StatusOr<Connection*> OfiContext::settle(OfiConnection* connection, TimePo
   const TimePoint until = std::min(deadline, Clock::now() + kSettleTime);
   room_ = SIZE_MAX;  // what comes for others meanwhile is for the next poll
   while (!connection->ready() && !connection->lost() && Clock::now() < until) {
-    look_at_lifelines();
+    poll_side_channels();
     connection->progress();
     pollfd waiting{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
     ::poll(&waiting, 1, 1);
@@ -140,9 +142,9 @@ void OfiContext::close(Connection* connection) {
 
 void OfiContext::report(Completion completion, uint32_t slot) { ready_.push_back({std::move(completion), slot}); }
 
-void OfiContext::bury(std::shared_ptr<Link> link) {
+void OfiContext::defer_close(std::shared_ptr<Link> link) {
   if (!provider_->lingers) return link->shut();
-  graveyard_.push_back({std::move(link), Clock::now() + kBurialTime});
+  deferred_closes_.push_back({std::move(link), Clock::now() + kDeferredCloseTime});
 }
 
 void OfiContext::watch(int fd) {

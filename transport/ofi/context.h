@@ -23,9 +23,9 @@ class OfiConnection;
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 
-/// The transport over libfabric: one endpoint a connection, a tcp context beside for the lifelines (connection.h).
+/// The transport over libfabric: one endpoint a connection, a tcp context beside for the side channels (connection.h).
 /// Threads     One owner thread, which alone makes progress.
-/// Invariants  1. Every connection is in connections_ until close(); a stranger that is lost goes at the next poll.
+/// Invariants  1. Every connection is in connections_ until close(); a lost pending one goes at the next poll.
 ///             2. A completion of a connection is in ready_ only while the connection is not closed.
 class OfiContext final : public Context {
  public:
@@ -47,15 +47,15 @@ class OfiContext final : public Context {
   const Provider& provider() const { return *provider_; }
   RegionTable& regions() { return regions_; }
   fid_fabric* fabric() { return fabric_.get(); }
-  Domain& home() { return *home_; }
-  Context& lifeline() { return *lifeline_; }
+  Domain& default_domain() { return *default_domain_; }
+  Context& side_channel() { return *side_channel_; }
   absl::StatusOr<std::unique_ptr<Domain>> open_domain();
   /// `slot`: of the message, to be released when the owner has seen it.
   void report(Completion completion, uint32_t slot = kNoSlot);
   size_t room() const { return ready_.size() < room_ ? room_ - ready_.size() : 0; }
   bool has_ready() const { return !ready_.empty(); }
   /// Closes the link, now or where the provider needs it a little later.
-  void bury(std::shared_ptr<Link> link);
+  void defer_close(std::shared_ptr<Link> link);
   void watch(int fd);
   void unwatch(int fd);
 
@@ -64,7 +64,7 @@ class OfiContext final : public Context {
     Completion completion;
     uint32_t slot = kNoSlot;
   };
-  struct Grave {
+  struct DeferredClose {
     std::shared_ptr<Link> link;
     TimePoint until{};
   };
@@ -79,11 +79,11 @@ class OfiContext final : public Context {
 
   // context_progress.cc
   void progress();
-  bool lifeline_due();
-  void look_at_lifelines();
-  void handle_lifeline(const Completion& completion);
-  void drop_lost_strangers();
-  void visit_graves(TimePoint now);
+  bool side_channel_due();
+  void poll_side_channels();
+  void handle_side_channel(const Completion& completion);
+  void drop_lost_pending();
+  void reap_deferred_closes(TimePoint now);
   size_t take(absl::Span<Completion> out);
   void release_messages();
   bool queues_are_dry();
@@ -93,15 +93,15 @@ class OfiContext final : public Context {
   // Set once.
   std::unique_ptr<Provider> provider_;  ///< where it lies is known to domains
   Handle<fid_fabric> fabric_;
-  std::unique_ptr<Domain> home_;  ///< of all regions, and of all connections that have no domain of their own
+  std::unique_ptr<Domain> default_domain_;  ///< of all regions, and of all connections that have no domain of their own
   tcp::Fd epoll_;
   tcp::Fd timer_;
 
   // Owner thread.
-  std::unique_ptr<Context> lifeline_;
+  std::unique_ptr<Context> side_channel_;
   RegionTable regions_;
   std::vector<std::unique_ptr<OfiConnection>> connections_;
-  std::deque<Grave> graveyard_;
+  std::deque<DeferredClose> deferred_closes_;
   std::deque<Ready> ready_;
   size_t room_ = 0;
   std::vector<Delivered> delivered_;

@@ -14,11 +14,11 @@
 namespace gradrail::transport::ofi {
 namespace {
 
-/// A look at the lifelines is a system call; reading the clock costs about as much as a poll.
+/// A look at the side channels is a system call; reading the clock costs about as much as a poll.
 constexpr uint32_t kPollsPerClock = 64;
 constexpr Duration kTimePerLook = std::chrono::milliseconds(1);
-/// As tcp gives its strangers.
-constexpr Duration kHelloPatience = std::chrono::seconds(5);
+/// The same as tcp's timeout for pending connections.
+constexpr Duration kHelloTimeout = std::chrono::seconds(5);
 
 // How long to sleep where no descriptor wakes us. A provider without wait objects (shm) is looked at often while
 // something is going on and every millisecond (2 % of a core) when nothing is.
@@ -45,12 +45,12 @@ size_t OfiContext::poll(absl::Span<Completion> out) {
 
 void OfiContext::progress() {
   ++turn_;
-  if (lifeline_due()) look_at_lifelines();
+  if (side_channel_due()) poll_side_channels();
   const size_t count = connections_.size();
   for (size_t i = 0; i < count; ++i) connections_[(turn_ + i) % count]->progress();
 }
 
-bool OfiContext::lifeline_due() {
+bool OfiContext::side_channel_due() {
   if (armed_) return true;  // we may have been woken by one
   if (turn_ % kPollsPerClock != 0) return false;
   const TimePoint now = Clock::now();
@@ -59,23 +59,23 @@ bool OfiContext::lifeline_due() {
   return true;
 }
 
-void OfiContext::look_at_lifelines() {
-  // One at a time: what is heard may end the lifeline, and with it whatever a longer batch held of it.
+void OfiContext::poll_side_channels() {
+  // One at a time: what is heard may end the side channel, and with it whatever a longer batch held of it.
   std::array<Completion, 1> one;
-  while (ready_.size() < room_ && lifeline_->poll(absl::MakeSpan(one)) > 0) handle_lifeline(one[0]);
+  while (ready_.size() < room_ && side_channel_->poll(absl::MakeSpan(one)) > 0) handle_side_channel(one[0]);
   const TimePoint now = Clock::now();
   for (const auto& connection : connections_) {
     connection->check_deadline(now);
     connection->check_silence(now);
   }
-  drop_lost_strangers();
-  visit_graves(now);
+  drop_lost_pending();
+  reap_deferred_closes(now);
 }
 
-void OfiContext::handle_lifeline(const Completion& completion) {
+void OfiContext::handle_side_channel(const Completion& completion) {
   if (completion.kind == Completion::Kind::connected) {
-    connections_.push_back(std::make_unique<OfiConnection>(*this, completion.connection, /*accepted=*/true,
-                                                           Clock::now() + kHelloPatience));
+    connections_.push_back(
+        std::make_unique<OfiConnection>(*this, completion.connection, /*accepted=*/true, Clock::now() + kHelloTimeout));
     completion.connection->set_user_data(reinterpret_cast<uint64_t>(connections_.back().get()));
     return;
   }
@@ -84,21 +84,21 @@ void OfiContext::handle_lifeline(const Completion& completion) {
     case Completion::Kind::message:
       return connection->hear(completion.message);
     case Completion::Kind::peer_lost:
-      return connection->lifeline_lost(completion.cause);
+      return connection->side_channel_lost(completion.cause);
     default:
       return connection->lose(absl::DataLossError("ofi: the peer speaks tcp: use the same transport on both sides"));
   }
 }
 
-void OfiContext::visit_graves(TimePoint now) {
-  for (const Grave& grave : graveyard_) grave.link->drain();
-  while (!graveyard_.empty() && graveyard_.front().until <= now) {
-    graveyard_.front().link->shut();
-    graveyard_.pop_front();
+void OfiContext::reap_deferred_closes(TimePoint now) {
+  for (const DeferredClose& deferred : deferred_closes_) deferred.link->drain();
+  while (!deferred_closes_.empty() && deferred_closes_.front().until <= now) {
+    deferred_closes_.front().link->shut();
+    deferred_closes_.pop_front();
   }
 }
 
-void OfiContext::drop_lost_strangers() {
+void OfiContext::drop_lost_pending() {
   std::erase_if(connections_, [](const auto& each) { return each->lost() && each->never_reported(); });
 }
 
@@ -126,7 +126,7 @@ bool OfiContext::arm() {
   if (!ready_.empty() || !delivered_.empty()) return false;
   armed_ = true;
   set_timer();
-  return lifeline_->arm() && queues_are_dry();
+  return side_channel_->arm() && queues_are_dry();
 }
 
 bool OfiContext::queues_are_dry() {
@@ -139,7 +139,7 @@ bool OfiContext::queues_are_dry() {
 
 Duration OfiContext::time_to_look() const {
   Duration shortest = Duration::max();
-  if (!graveyard_.empty()) shortest = kDeadlineBeat;
+  if (!deferred_closes_.empty()) shortest = kDeadlineBeat;
   for (const auto& connection : connections_) {
     if (connection->waits_for_hello()) shortest = std::min(shortest, kDeadlineBeat);
     if (connection->awaits_acknowledgement()) shortest = std::min(shortest, kSilenceBeat);

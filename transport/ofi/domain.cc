@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/random_bits.h"
-#include "transport/ofi/dma_buf.h"
+#include "transport/ofi/gpu/dma_buf.h"
 #include "transport/ofi/native_error.h"
 
 namespace gradrail::transport::ofi {
@@ -53,7 +53,7 @@ int Domain::register_gpu(const MemorySpan& memory, const DmaBuf* dma_buf, uint64
 absl::StatusOr<fid_mr*> Domain::try_register(MemorySpan memory, uint64_t flags) {
   const bool gpu = memory.kind == MemoryKind::cuda;
   std::optional<DmaBuf> dma_buf;  // until the registration has returned, which then holds the memory itself
-  if (gpu && memory.gpu->way() == GpuDirect::dma_buf) {
+  if (gpu && memory.gpu->way() == NicGpuTransfer::dma_buf) {
     absl::StatusOr<DmaBuf> exported = memory.gpu->export_dma_buf(memory.data, memory.bytes);
     if (!exported.ok()) return exported.status();
     dma_buf = *std::move(exported);

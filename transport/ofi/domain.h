@@ -13,7 +13,7 @@
 
 namespace gradrail::transport::ofi {
 
-/// Memory as one domain knows it. Without `mr` the provider needs none: local memory of a provider that copies.
+/// Memory registered in one domain. `mr` is empty when the provider needs none: local memory of a provider that copies.
 struct Registration {
   Handle<fid_mr> mr;
   void* descriptor = nullptr;  ///< for local use
@@ -21,11 +21,10 @@ struct Registration {
   uint64_t base = 0;           ///< where the region begins for them
 };
 
-/// A protection domain: what is registered here can be reached by the endpoints opened here and by no others.
-/// Without libfabric's auth_key: verbs, efa, tcp and shm take none (auth_key_size 0); psm2 and psm3 take a job's UUID
-/// of 16 bytes, which FI_PSM2_UUID or FI_PSM3_UUID gives them as well, and cxi a VNI that the launcher hands out. Where
-/// one is set that way it counts; to make one up we would need a secret of the job, which the control plane does not
-/// have yet.
+/// A protection domain: only endpoints of this domain can access memory that is registered here. libfabric's auth_key
+/// is not used: verbs, efa, tcp and shm take none (auth_key_size 0). psm2 and psm3 take a job's UUID of 16 bytes, also
+/// from FI_PSM2_UUID or FI_PSM3_UUID; cxi takes a VNI from the launcher. A key set in these ways is effective. A key of
+/// our own would need a secret of the job, which the control plane does not have yet.
 class Domain {
  public:
   static absl::StatusOr<std::unique_ptr<Domain>> open(const Provider& provider, fid_fabric* fabric);

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "transport/ofi/greeting.h"
+#include "transport/ofi/handshake.h"
 #include "transport/ofi/native_error.h"
 
 namespace gradrail::transport::ofi {
@@ -158,13 +158,13 @@ absl::StatusOr<Endpoint::Event> Endpoint::next_event(uint64_t token) {
   if (got < 0) return native_error("read connection events", static_cast<int>(-got));
   if (event == FI_CONNECTED) connected_ = true;
   if (event == FI_CONNECTED) return Event::connected;
-  if (event != FI_CONNREQ) return Event::none;  // an end: the lifeline tells of it
+  if (event != FI_CONNREQ) return Event::none;  // a disconnect: the side channel reports it
   const Info info(entry.info);
   uint64_t shown = 0;
   std::memcpy(&shown, &buffer[sizeof(fi_eq_cm_entry)], sizeof(shown));
-  const bool knows = static_cast<size_t>(got) >= sizeof(fi_eq_cm_entry) + sizeof(shown) && shown == token;
-  if (!knows || endpoint_ != nullptr) {
-    fi_reject(listener_.get(), info->handle, nullptr, 0);  // a stranger
+  const bool is_peer = static_cast<size_t>(got) >= sizeof(fi_eq_cm_entry) + sizeof(shown) && shown == token;
+  if (!is_peer || endpoint_ != nullptr) {
+    fi_reject(listener_.get(), info->handle, nullptr, 0);  // an unknown peer
     return Event::none;
   }
   if (absl::Status status = make_from(info.get()); !status.ok()) return status;

@@ -14,17 +14,18 @@
 
 namespace gradrail::transport::ofi {
 
-/// What libfabric gets as the context of an operation, and gives back with its completion. The context comes first:
-/// some providers keep their own data in it.
+/// The context of an operation for libfabric, which returns it with the completion. The fid context comes first: some
+/// providers keep their own data in it.
 struct Operation {
   enum class Kind : uint8_t { put, get, send, receive };
   fi_context2 context{};
   Kind kind = Kind::put;
-  uint32_t slot = 0;  ///< of whoever posted it
+  uint32_t slot = 0;  ///< of the object that posted it
 };
 
-/// One connection's endpoint with a completion queue and an address table of its own: that tells whose completion it
-/// is without spending bits of the immediate, and closing it ends all that is under way for this peer and no other.
+/// One connection's endpoint with a completion queue and an address table of its own. The queue identifies the
+/// connection of a completion without bits of the immediate. Closing the endpoint ends all transfers of this peer and
+/// of no other.
 class Endpoint {
  public:
   /// `accepts`: where endpoints connect, this one waits for its peer. Others are ready for receives at once.
@@ -35,13 +36,13 @@ class Endpoint {
   /// Errors  INVALID_ARGUMENT: the provider does not know what to do with it.
   absl::Status set_peer(std::string_view address);
 
-  // Where endpoints connect: whoever does not accept makes its endpoint, posts receives, connects; the other does so
-  // when next_event() says that somebody connects.
+  // Where endpoints connect: the connecting side makes its endpoint, posts receives and connects. The accepting side
+  // does so when next_event() reports a connection request.
   absl::Status make(std::string_view peer_address);
   absl::Status connect(uint64_t token);
   absl::Status accept();
   enum class Event { none, asked, connected };
-  /// `asked`: somebody connects who knows the token, and the endpoint for it is made.
+  /// `asked`: a peer that holds the token connects, and the endpoint for it is made.
   absl::StatusOr<Event> next_event(uint64_t token);
   bool connected() const { return connected_; }
 
@@ -56,7 +57,7 @@ class Endpoint {
   int wait_fd() const { return wait_fd_; }
   int event_fd() const { return event_fd_; }
 
-  /// What the provider says of the failure in front of the queue.
+  /// The provider's text about the failure at the head of the queue.
   struct Failure {
     int error = 0;
     Operation* operation = nullptr;

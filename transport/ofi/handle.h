@@ -11,7 +11,8 @@ struct CloseFid {
   void operator()(Fid* fid) const { fi_close(&fid->fid); }
 };
 
-/// A libfabric object. What was opened from it must be gone before: fi_close of a busy object fails, and it stays.
+/// A libfabric object. Close all objects that were opened from it first: fi_close of a busy object fails, and the
+/// object stays.
 template <typename Fid>
 using Handle = std::unique_ptr<Fid, CloseFid<Fid>>;
 

@@ -7,11 +7,11 @@
 
 namespace gradrail::transport::ofi {
 
-absl::StatusOr<std::unique_ptr<Link>> Link::open(fid_fabric* fabric, Domain& home, std::unique_ptr<Domain> own,
-                                                 bool accepts) {
+absl::StatusOr<std::unique_ptr<Link>> Link::open(fid_fabric* fabric, Domain& default_domain,
+                                                 std::unique_ptr<Domain> own, bool accepts) {
   std::unique_ptr<Link> link(new Link(accepts));
   link->own_domain_ = std::move(own);
-  link->domain_ = link->own_domain_ == nullptr ? &home : link->own_domain_.get();
+  link->domain_ = link->own_domain_ == nullptr ? &default_domain : link->own_domain_.get();
   absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = Endpoint::open(fabric, *link->domain_, accepts);
   if (!endpoint.ok()) return endpoint.status();
   link->endpoint_ = *std::move(endpoint);
@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<Link>> Link::open(fid_fabric* fabric, Domain& hom
 
 absl::Status Link::start() { return messages_.start(*endpoint_, message_memory_.descriptor); }
 
-absl::Status Link::meet(std::string_view address, uint64_t token) {
+absl::Status Link::set_peer(std::string_view address, uint64_t token) {
   if (!domain_->provider().connects) return endpoint_->set_peer(address);
   if (accepts_) return absl::OkStatus();
   if (absl::Status status = endpoint_->make(address); !status.ok()) return status;

@@ -10,15 +10,15 @@
 namespace gradrail::transport::ofi {
 
 /// All that libfabric holds of one connection, and the memory that it may write to: it can outlive the connection
-/// (OfiContext::bury).
+/// (OfiContext::defer_close).
 class Link {
  public:
-  /// `own` is the connection's own domain, or null: then it is in `home`.
-  static absl::StatusOr<std::unique_ptr<Link>> open(fid_fabric* fabric, Domain& home, std::unique_ptr<Domain> own,
-                                                    bool accepts);
+  /// `own` is the connection's own domain, or null: then it is in `default_domain`.
+  static absl::StatusOr<std::unique_ptr<Link>> open(fid_fabric* fabric, Domain& default_domain,
+                                                    std::unique_ptr<Domain> own, bool accepts);
 
   /// Begins to reach the endpoint that the peer has named, or to wait for it. `token` is the peer's.
-  absl::Status meet(std::string_view address, uint64_t token);
+  absl::Status set_peer(std::string_view address, uint64_t token);
   /// Goes on with that.
   absl::Status progress_connecting();
   bool connected() const { return endpoint_->connected(); }

@@ -12,8 +12,8 @@
 
 namespace gradrail::transport::ofi {
 
-/// What a key says: which region, the proof that its holder may use it, its size and rights. It is not a key of the
-/// device: those are handed out by the region's owner, per connection, to whoever shows this one (greeting.h).
+/// Content of a key: the region, the proof that the holder may use it, its size and rights. It is not a key of the
+/// device. The region's owner sends device keys, per connection, to each peer that presents this one (handshake.h).
 struct RegionKey {
   uint32_t region = 0;
   uint32_t epoch = 0;
@@ -38,8 +38,8 @@ class Region final : public MemoryRegion {
   ~Region() override;
 
   const RegionKey& region_key() const { return region_key_; }
-  /// For transfers from and to this memory over endpoints of `domain`. Null: the provider needs no descriptor for it;
-  /// for GPU memory each does, since that is how it knows what the address means.
+  /// Descriptor for transfers from and to this memory over endpoints of `domain`. Null: the provider needs none. For
+  /// GPU memory every provider needs one, because the descriptor states the kind of the address.
   /// Errors  RESOURCE_EXHAUSTED: locked memory.
   absl::StatusOr<void*> descriptor_in(Domain& domain) const;
   /// For a peer of `domain` that has shown the key.
@@ -62,7 +62,7 @@ class Region final : public MemoryRegion {
 /// The regions of one Context by number, and the one place that decides what a peer may use.
 class RegionTable {
  public:
-  /// Of memory that the provider takes (check_memory()).
+  /// Registers memory that the provider takes (check_memory()).
   std::unique_ptr<Region> add(MemorySpan memory, Access access);
   /// The region that this key opens.
   /// Errors  PERMISSION_DENIED: the reason, as the peer may read it.

@@ -41,7 +41,7 @@ absl::Status MessageChannel::start(const Endpoint& endpoint, void* descriptor) {
   return absl::OkStatus();
 }
 
-void MessageChannel::meet(uint32_t credits, uint64_t token) {
+void MessageChannel::set_peer(uint32_t credits, uint64_t token) {
   credits_ = std::min(credits, kReceives);
   peer_token_ = token;
 }
@@ -91,13 +91,13 @@ absl::Status MessageChannel::send_queued(const Endpoint& endpoint) {
 }
 
 absl::Status MessageChannel::return_credits(const Endpoint& endpoint) {
-  if ((consumed_ < kReceives / 2 && !knocking_) || free_credit_sends_.empty()) return absl::OkStatus();
+  if ((consumed_ < kReceives / 2 && !probe_wanted_) || free_credit_sends_.empty()) return absl::OkStatus();
   const uint32_t slot = free_credit_sends_.back();
   lengths_[slot] = 0;
   const absl::StatusOr<bool> posted = post_send(endpoint, slot, Kind::credits);
   if (!posted.ok()) return posted.status();
   if (*posted) free_credit_sends_.pop_back();
-  knocking_ = knocking_ && !*posted;
+  probe_wanted_ = probe_wanted_ && !*posted;
   return absl::OkStatus();
 }
 

@@ -32,16 +32,16 @@ class MessageChannel {
   /// Posts all receives.
   absl::Status start(const Endpoint& endpoint, void* descriptor);
   /// From the peer's hello: what it can take, and what it wants to see in every message.
-  void meet(uint32_t credits, uint64_t token);
+  void set_peer(uint32_t credits, uint64_t token);
 
   /// Copies the message; pump() sends it. RESOURCE_EXHAUSTED: poll, then try again.
   absl::Status send(absl::Span<const std::byte> message);
   absl::Status pump(const Endpoint& endpoint);
   /// Sends nothing but a header: libfabric connects at the first message.
-  void knock() { knocking_ = true; }
+  void send_probe() { probe_wanted_ = true; }
   /// All that was to be sent has gone.
-  bool idle() const { return !knocking_ && free_sends_.size() + free_credit_sends_.size() == sends_.size(); }
-  /// pump() could not do its work though nothing is under way whose completion would tell when it can.
+  bool idle() const { return !probe_wanted_ && free_sends_.size() + free_credit_sends_.size() == sends_.size(); }
+  /// pump() could not finish, and no transfer is in flight that would wake it up.
   bool stuck() const { return blocked_; }
 
   void sent(const Operation& operation);
@@ -77,14 +77,14 @@ class MessageChannel {
   absl::Status send_queued(const Endpoint& endpoint);
   absl::Status return_credits(const Endpoint& endpoint);
 
-  const uint64_t token_;  ///< a stranger who finds the endpoint cannot speak for the peer
+  const uint64_t token_;  ///< an unknown sender that finds the endpoint cannot send as the peer
   const std::unique_ptr<std::byte[]> slab_;
   void* descriptor_ = nullptr;
   uint64_t peer_token_ = 0;
   uint32_t credits_ = 0;   ///< messages that the peer has room for
-  uint32_t consumed_ = 0;  ///< messages whose buffers are posted again and of which the peer does not know
+  uint32_t consumed_ = 0;  ///< messages with buffers that are posted again, not yet reported to the peer
   bool blocked_ = false;
-  bool knocking_ = false;  ///< to be sent: news of credits even if there are none
+  bool probe_wanted_ = false;  ///< to be sent: news of credits even if there are none
   std::vector<Operation> receives_;
   std::vector<Operation> sends_;  ///< the last kCreditSlots are for news of credits
   std::vector<uint32_t> lengths_;

@@ -44,7 +44,7 @@ Meaning meaning(int error) {
     case FI_EOPNOTSUPP:
       return {absl::StatusCode::kUnimplemented, "choose another provider"};
     default:
-      return {absl::StatusCode::kUnavailable, "FI_LOG_LEVEL=warn tells more"};
+      return {absl::StatusCode::kUnavailable, "FI_LOG_LEVEL=warn shows more"};
   }
 }
 
@@ -75,7 +75,7 @@ absl::Status registration_error(size_t bytes, int error) {
 }
 
 absl::Status gpu_registration_error(const MemorySpan& memory, std::string_view device, int error) {
-  const bool dma_buf = memory.gpu->way() == GpuDirect::dma_buf;
+  const bool dma_buf = memory.gpu->way() == NicGpuTransfer::dma_buf;
   const std::string text = fmt::format("ofi: register {} bytes of GPU {} with {} by {}: {}", memory.bytes,
                                        memory.gpu->ordinal(), device, name_of(memory.gpu->way()), fi_strerror(error));
   if (error == FI_ENOMEM || error == FI_EAGAIN) {

@@ -8,14 +8,14 @@
 
 namespace gradrail::transport::ofi {
 
-/// What an error of libfabric means to a user: `ofi: put to 10.0.0.1:2223: Input/output error: transport retry counter
-/// exceeded (the peer or the path to it is gone)`. `error` is positive, as in FI_EIO; `detail` is what the provider
-/// adds, or "". `doing` reads as the start of the sentence.
+/// Explains an error of libfabric to a user: `ofi: put to 10.0.0.1:2223: Input/output error: transport retry counter
+/// exceeded (the peer or the path to it is gone)`. `error` is positive, as in FI_EIO; `detail` is the provider's text,
+/// or "". `doing` is the start of the sentence.
 absl::Status native_error(std::string_view doing, int error, std::string_view detail = "");
 
-/// The same for a registration, whose usual cause is the limit on locked memory: names limit, bytes and remedies.
+/// The same for a registration. Its usual cause is the limit on locked memory: the text has limit, bytes and remedies.
 absl::Status registration_error(size_t bytes, int error);
-/// Of GPU memory by the device of this name.
+/// The same for GPU memory and the device of this name.
 absl::Status gpu_registration_error(const MemorySpan& memory, std::string_view device, int error);
 
 }  // namespace gradrail::transport::ofi

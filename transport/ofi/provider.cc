@@ -18,7 +18,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "transport/ofi/gpu_support.h"
+#include "transport/ofi/gpu/support.h"
 #include "transport/ofi/native_error.h"
 #include "transport/rdma_devices.h"
 
@@ -187,15 +187,15 @@ bool is_same_device(const fi_info& one, const fi_info& other) {
 /// These move GPU memory too, but by copies of CUDA's where they think it better, in the loop that drives them.
 constexpr std::array<std::string_view, 4> kCopyGpuMemory = {"shm", "psm2", "psm3", "opx"};
 
-/// Asked afterwards and for the device that was chosen without: GPU memory never changes which one that is, and a host
-/// without a GPU uses it as ever.
+/// Applied afterwards, to the device that was chosen without it. GPU memory never changes the choice of the device, and
+/// a host without a GPU uses the device as before.
 Provider with_gpu_memory(Provider plain, const OpenOptions& options, Attempt attempt) {
   if (const std::string why = why_no_gpu_memory(); !why.empty()) {
-    plain.gpu = GpuWays::none(why);
+    plain.gpu = GpuTransferSupport::none(why);
     return plain;
   }
   if (std::find(kCopyGpuMemory.begin(), kCopyGpuMemory.end(), first_part(plain.name)) != kCopyGpuMemory.end()) {
-    plain.gpu = GpuWays::none(fmt::format(kWouldCopy, plain.name));
+    plain.gpu = GpuTransferSupport::none(fmt::format(kWouldCopy, plain.name));
     return plain;
   }
   const absl::StatusOr<Info> list = ask(options, attempt, /*device_memory=*/true);
@@ -203,11 +203,11 @@ Provider with_gpu_memory(Provider plain, const OpenOptions& options, Attempt att
     if ((info->caps & FI_HMEM) == 0 || !is_same_device(*info, *plain.info)) continue;
     Provider provider = describe(*info, attempt.ordered);
     provider.device_memory = true;
-    provider.gpu = gpu_ways();
+    provider.gpu = gpu_transfers();
     return provider;
   }
   const bool verbs = first_part(plain.name) == "verbs";
-  plain.gpu = GpuWays::none(
+  plain.gpu = GpuTransferSupport::none(
       fmt::format("moves host memory only: libfabric's provider {} offers no FI_HMEM on {}{}", plain.name, plain.device,
                   verbs ? " (that takes an mlx5 device, and nvidia_peermem or a kernel with dma-buf)" : ""));
   return plain;
@@ -250,8 +250,8 @@ absl::Status nothing(const OpenOptions& options, const Choice& choice) {
 bool Provider::may_be_used_here() const {
   static std::atomic<pid_t> first_user = 0;  // of this memory, which a fork copies
   if (!rdma) return true;
-  pid_t nobody = 0;
-  return first_user.compare_exchange_strong(nobody, getpid()) || nobody == getpid();
+  pid_t no_process = 0;
+  return first_user.compare_exchange_strong(no_process, getpid()) || no_process == getpid();
 }
 
 void prepare_environment() {

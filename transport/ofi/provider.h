@@ -29,11 +29,11 @@ struct Provider {
   /// An endpoint must not be closed while something may still arrive, or libfabric 1.17 falls over: shm's peers of one
   /// process look into each other's endpoints, ofi_rxm posts a buffer that a late message leaves to what it has closed.
   bool lingers = false;
-  /// A notice must not travel with bytes: when an endpoint of the tcp provider 1.17 is closed in the middle of such a
-  /// write, ofi_rxm takes what it was for a pointer.
+  /// A notice must not travel with bytes. The tcp provider 1.17 may close an endpoint in the middle of such a write;
+  /// ofi_rxm then interprets data as a pointer.
   bool separate_notices = false;
-  /// A write is done when the peer's side has confirmed it: where order is ours to make, and where a write that is
-  /// refused there would otherwise pass for done here.
+  /// A write is done when the peer's side has confirmed it. This serves providers without an order of their own, and
+  /// those that report a write as done although the peer refused it.
   bool confirms_writes = false;
   bool notices_take_receives = false;  ///< FI_RX_CQ_DATA
   bool binds_regions = false;          ///< FI_MR_ENDPOINT: a region belongs to one endpoint
@@ -42,24 +42,25 @@ struct Provider {
   size_t piece_bytes = 0;  ///< longest single write or read
   size_t pieces_in_flight = 0;
   bool device_memory = false;  ///< FI_HMEM was granted
-  GpuWays gpu;
+  GpuTransferSupport gpu;
   Info info;
 
   /// Not in a child of a process that has used RDMA devices: libfabric keeps them open, and they are its parent's.
   bool may_be_used_here() const;
 };
 
-/// Sets what libfabric reads from the environment at its first use, where the user has not: queues and buffers for
-/// endpoints that have one peer each (provider.cc), and
-/// FI_UNIVERSE_SIZE, because completion queues are sized by it and soft-RoCE's stop at 32,767 entries;
-/// FI_HMEM_CUDA_USE_DMABUF=0, because libfabric 2 would take a dma-buf of its own for memory that is to be registered
-/// by its address; FI_MR_CACHE_MONITOR=disabled, because the verbs provider's cache opens every region to remote
-/// writes, whatever was asked, and keeps it open after its end.
+/// Sets variables that libfabric reads from the environment at its first use, where the user has not set them. They set
+/// queues and buffers for endpoints with one peer each (provider.cc).
+/// FI_UNIVERSE_SIZE sets the size of completion queues; soft-RoCE's limit is 32,767 entries.
+/// FI_HMEM_CUDA_USE_DMABUF=0: libfabric 2 would use a dma-buf of its own for memory registered by address.
+/// FI_MR_CACHE_MONITOR=disabled: the verbs provider's cache opens every region to remote writes and keeps it open after
+/// its end.
 void prepare_environment();
 
-/// The best provider that has what this transport needs, on the device that has the address bind_host where that
-/// names one; or the one that the options name. With FI_HMEM where that one has it and the host a GPU.
-/// Errors  UNAVAILABLE: none; says what there is.
+/// The best provider that has the features this transport needs. It is on the device with the address bind_host where
+/// that names one, or the provider that the options name. With FI_HMEM where the provider has it and the host has a
+/// GPU.
+/// Errors  UNAVAILABLE: none; the message lists the available ones.
 absl::StatusOr<Provider> choose_provider(const OpenOptions& options);
 
 /// The rank of providers that are only used when asked for by name.

@@ -32,7 +32,7 @@ class TransferQueue {
   TransferQueue(Operation::Kind kind, size_t capacity, size_t pieces, size_t piece_bytes, bool confirmed = false);
 
   size_t room() const { return entries_.size() - (end_ - done_); }
-  /// There is something to post, and nothing under way whose completion would say when.
+  /// There is something to post, and no transfer is in flight that would wake it up.
   bool stuck() const { return next_ < end_ && free_.size() == operations_.size(); }
 
   /// Whether the provider has something of ours, and how much that is at most.

@@ -88,7 +88,7 @@ absl::Status ShmConnection::handle(Packet& packet) {
       return handle_fetch(packet.message.key);
     case ControlKind::region:
       return handle_region(packet);
-    case ControlKind::goodbye:
+    case ControlKind::disconnect:
       lose(reason_of(packet.message), Drain::yes);
       return absl::OkStatus();
     case ControlKind::hello:
@@ -154,7 +154,7 @@ absl::Status ShmConnection::lost_error() const {
   return absl::UnavailableError(fmt::format("shm: peer lost: {}", std::string(cause_.message())));
 }
 
-void ShmConnection::say_goodbye() {
+void ShmConnection::send_disconnect() {
   channel_.close_with(absl::UnavailableError(fmt::format("shm: peer closed (process {})", getpid())));
 }
 

@@ -34,7 +34,7 @@ class MessageArena {
   size_t used_ = 0;
 };
 
-/// What a Connection is made from once the hello has been written or read.
+/// Parts of a Connection, available once the hello has been written or read.
 struct ConnectionParts {
   enum class Side { connector, acceptor };
   Side side = Side::connector;
@@ -72,7 +72,7 @@ class ShmConnection final : public transport::Connection {
   /// True while an answer is awaited, so that a poll should look at the socket more often.
   bool expects_answer() const { return cause_.ok() && (!peer_bell_ || regions_requested_ > 0); }
   int channel_fd() const { return channel_.fd(); }
-  void say_goodbye();
+  void send_disconnect();
 
  private:
   struct ImportedRegion {
@@ -89,7 +89,7 @@ class ShmConnection final : public transport::Connection {
   absl::Status handle_fetch(const RegionKey& key);
   absl::Status handle_region(Packet& packet);
   absl::Status answer_fetch(const RegionKey& key, int fd);
-  /// Ends the connection from our side and tells the peer why.
+  /// Ends the connection from this side and sends the reason to the peer.
   void refuse(const absl::Status& why, Drain drain);
   void lose(absl::Status cause, Drain drain);
   absl::Status lost_error() const;

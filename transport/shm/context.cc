@@ -24,8 +24,8 @@ constexpr auto kTimePerLook = std::chrono::milliseconds(1);
 /// Reading the clock costs as much as a poll.
 constexpr uint32_t kPollsPerClock = 16;
 /// A peer sends its hello in the same call that connects; this one is broken or hostile.
-constexpr auto kHelloPatience = std::chrono::seconds(10);
-constexpr size_t kMaxStrangers = 256;
+constexpr auto kHelloTimeout = std::chrono::seconds(10);
+constexpr size_t kMaxPendingConnections = 256;
 constexpr int kAcceptsPerLook = 64;
 
 }  // namespace
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Context>> ShmContext::create() {
 }
 
 ShmContext::~ShmContext() {
-  for (const auto& connection : connections_) connection->say_goodbye();
+  for (const auto& connection : connections_) connection->send_disconnect();
   GRADRAIL_CHECK(regions_.empty());  // a region must not outlive its Context
 }
 
@@ -108,7 +108,7 @@ void ShmContext::close(Connection* connection) {
   const auto found = std::find_if(connections_.begin(), connections_.end(),
                                   [&](const auto& candidate) { return candidate.get() == connection; });
   GRADRAIL_CHECK(found != connections_.end());
-  (*found)->say_goodbye();
+  (*found)->send_disconnect();
   connections_.erase(found);
 }
 
@@ -132,31 +132,32 @@ void ShmContext::accept_peers() {
 void ShmContext::admit(Descriptor socket) {
   absl::StatusOr<pid_t> pid = check_peer(socket.get());
   ControlChannel channel(std::move(socket), epoll_.get());
-  if (pid.ok() && strangers_.size() >= kMaxStrangers) pid = absl::ResourceExhaustedError("shm: too many silent peers");
+  if (pid.ok() && pending_connections_.size() >= kMaxPendingConnections)
+    pid = absl::ResourceExhaustedError("shm: too many silent peers");
   if (!pid.ok()) {
     spdlog::warn("shm {}: refused a peer: {}", address_, pid.status().ToString());
     channel.close_with(pid.status());
     return;
   }
   const int fd = channel.fd();
-  Stranger& stranger = strangers_[fd];
-  stranger = {.channel = std::move(channel), .pid = *pid, .accepted = Clock::now()};
-  greet(stranger);
+  PendingConnection& pending = pending_connections_[fd];
+  pending = {.channel = std::move(channel), .pid = *pid, .accepted = Clock::now()};
+  start_handshake(pending);
 }
 
-void ShmContext::greet(Stranger& stranger) {
-  const int fd = stranger.channel.fd();
-  absl::StatusOr<Packet> hello = stranger.channel.receive();
+void ShmContext::start_handshake(PendingConnection& pending) {
+  const int fd = pending.channel.fd();
+  absl::StatusOr<Packet> hello = pending.channel.receive();
   if (hello.ok() && hello->kind == Packet::Kind::nothing) return;
   const bool spoke = !hello.ok() || hello->kind == Packet::Kind::message;
-  if (const absl::Status status = hello.ok() && spoke ? welcome(stranger, *hello) : hello.status(); !status.ok()) {
-    spdlog::warn("shm {}: refused process {}: {}", address_, stranger.pid, status.ToString());
-    stranger.channel.close_with(status);
+  if (const absl::Status status = hello.ok() && spoke ? welcome(pending, *hello) : hello.status(); !status.ok()) {
+    spdlog::warn("shm {}: refused process {}: {}", address_, pending.pid, status.ToString());
+    pending.channel.close_with(status);
   }
-  strangers_.erase(fd);
+  pending_connections_.erase(fd);
 }
 
-absl::Status ShmContext::welcome(Stranger& stranger, Packet& hello) {
+absl::Status ShmContext::welcome(PendingConnection& pending, Packet& hello) {
   GRADRAIL_RETURN_IF_ERROR(check_hello(hello.message, hello.descriptors.size()));
   GRADRAIL_RETURN_IF_ERROR(check_bell(hello.descriptors[1].get()));
   absl::StatusOr<Mapping> rings =
@@ -165,20 +166,20 @@ absl::Status ShmContext::welcome(Stranger& stranger, Packet& hello) {
   ControlMessage answer;
   answer.kind = ControlKind::welcome;
   const int bell = bell_.get();
-  GRADRAIL_RETURN_IF_ERROR(stranger.channel.send(answer, {&bell, 1}));
+  GRADRAIL_RETURN_IF_ERROR(pending.channel.send(answer, {&bell, 1}));
   add({.side = ConnectionParts::Side::acceptor,
-       .channel = std::move(stranger.channel),
+       .channel = std::move(pending.channel),
        .rings = std::move(*rings),
        .peer_bell = std::move(hello.descriptors[1]),
        .regions = &regions_,
-       .peer_pid = stranger.pid,
+       .peer_pid = pending.pid,
        .address = address_});
   return absl::OkStatus();
 }
 
-void ShmContext::drop_silent_strangers() {
-  const TimePoint limit = Clock::now() - kHelloPatience;
-  std::erase_if(strangers_, [&](const auto& item) { return item.second.accepted < limit; });
+void ShmContext::drop_silent_pending() {
+  const TimePoint limit = Clock::now() - kHelloTimeout;
+  std::erase_if(pending_connections_, [&](const auto& item) { return item.second.accepted < limit; });
 }
 
 bool ShmContext::sockets_due() {
@@ -196,7 +197,7 @@ void ShmContext::look_at_sockets() {
   std::array<epoll_event, 64> events;
   const int count = epoll_wait(epoll_.get(), events.data(), events.size(), 0);
   for (int i = 0; i < count; ++i) look_at(events[static_cast<size_t>(i)].data.fd);
-  if (!strangers_.empty()) drop_silent_strangers();
+  if (!pending_connections_.empty()) drop_silent_pending();
 }
 
 void ShmContext::look_at(int fd) {
@@ -206,7 +207,8 @@ void ShmContext::look_at(int fd) {
     return;
   }
   if (fd == listener_.get()) return accept_peers();
-  if (const auto stranger = strangers_.find(fd); stranger != strangers_.end()) return greet(stranger->second);
+  if (const auto pending = pending_connections_.find(fd); pending != pending_connections_.end())
+    return start_handshake(pending->second);
   for (const auto& connection : connections_) {
     if (connection->channel_fd() == fd) return connection->service_channel();
   }

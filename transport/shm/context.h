@@ -13,8 +13,8 @@ namespace gradrail::transport::shm {
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 
-/// Peers on one host. Posts copy into the peer's memory and publish a ring entry; a system call is made only for a peer
-/// that sleeps, and for the sockets, which are looked at about once a millisecond while spinning.
+/// Peers on one host. Posts copy into the peer's memory and publish a ring entry. Only a sleeping peer costs a system
+/// call. The sockets are checked about once a millisecond while spinning.
 class ShmContext final : public Context {
  public:
   static absl::StatusOr<std::unique_ptr<Context>> create();
@@ -31,8 +31,8 @@ class ShmContext final : public Context {
   bool arm() override;
 
  private:
-  /// An accepted socket whose hello has not come yet.
-  struct Stranger {
+  /// An accepted socket without a hello so far.
+  struct PendingConnection {
     ControlChannel channel;
     pid_t pid = 0;
     TimePoint accepted;
@@ -48,9 +48,9 @@ class ShmContext final : public Context {
 
   void accept_peers();
   void admit(Descriptor socket);
-  void greet(Stranger& stranger);
-  absl::Status welcome(Stranger& stranger, Packet& hello);
-  void drop_silent_strangers();
+  void start_handshake(PendingConnection& pending);
+  absl::Status welcome(PendingConnection& pending, Packet& hello);
+  void drop_silent_pending();
   Connection* add(ConnectionParts parts);
 
   // Set once.
@@ -62,7 +62,7 @@ class ShmContext final : public Context {
   // Owner thread.
   RegionTable regions_;
   std::vector<std::unique_ptr<ShmConnection>> connections_;
-  std::unordered_map<int, Stranger> strangers_;  ///< by socket
+  std::unordered_map<int, PendingConnection> pending_connections_;  ///< by socket
   MessageArena arena_;
   size_t next_ = 0;  ///< round robin: no peer starves another
   bool armed_ = false;

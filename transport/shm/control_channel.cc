@@ -54,7 +54,7 @@ absl::Status ControlChannel::send_backlog() {
 void ControlChannel::close_with(const absl::Status& why) {
   if (!open()) return;
   // Without room for it the peer still sees the socket close.
-  (void)send_packet(socket_.get(), make_goodbye(why), {}).ok();
+  (void)send_packet(socket_.get(), make_disconnect(why), {}).ok();
   close();
 }
 

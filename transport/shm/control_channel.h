@@ -9,8 +9,8 @@
 
 namespace gradrail::transport::shm {
 
-/// A connection's Unix socket, watched by the Context's epoll set. Packets that the socket has no room for wait here;
-/// while any waits, has_backlog() asks the owner to read no further requests, which bounds the backlog.
+/// A connection's Unix socket, watched by the Context's epoll set. Packets without room in the socket wait here. While
+/// packets wait, has_backlog() asks the owner to read no further requests, which bounds the backlog.
 class ControlChannel {
  public:
   ControlChannel() = default;

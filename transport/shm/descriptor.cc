@@ -44,8 +44,8 @@ absl::StatusOr<Mapping> Mapping::map_sealed(int fd, size_t bytes, Mode mode) {
   const size_t mapped_bytes = std::max<size_t>(bytes, 1);  // mmap refuses 0, and SharedMemory is never smaller
   GRADRAIL_RETURN_IF_ERROR(check_sealed(fd, mapped_bytes));
   const int protection = mode == Mode::read ? PROT_READ : PROT_READ | PROT_WRITE;
-  // Populated now, because a page fault in the first exchange costs more than the exchange. Whoever wants the pages on
-  // a certain NUMA node touches them before handing out the key.
+  // Populated now, because a page fault in the first exchange costs more than the exchange. An owner that needs the
+  // pages on a certain NUMA node touches them before it sends the key.
   void* address = mmap(nullptr, mapped_bytes, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (address == MAP_FAILED) return from_errno(errno, fmt::format("mmap of {} bytes", mapped_bytes));
   Mapping mapping;
@@ -67,7 +67,7 @@ absl::StatusOr<Descriptor> create_sealed(const char* name, size_t bytes) {
 }
 
 absl::StatusOr<Descriptor> reopen_read_only(int fd) {
-  Descriptor file(open(link_of(fd).c_str(), O_RDONLY | O_CLOEXEC));
+  Descriptor file(::open(link_of(fd).c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return from_errno(errno, "reopen without write permission (is /proc mounted?)");
   return file;
 }

@@ -33,7 +33,7 @@ class Mapping {
  public:
   enum class Mode { read, read_write };
 
-  /// Maps the first `bytes` of a memfd whose size is sealed, so that its owner cannot make us fault.
+  /// Maps the first `bytes` of a memfd with a sealed size, so that its owner cannot cause a page fault here.
   /// Errors  INVALID_ARGUMENT: not a memfd, not sealed against shrinking, or too small.
   static absl::StatusOr<Mapping> map_sealed(int fd, size_t bytes, Mode mode);
 

@@ -71,7 +71,7 @@ absl::StatusOr<int> RegionTable::find(const RegionKey& shown) const {
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> ShmRegion::create(RegionTable* table, MemorySpan span, Access access) {
-  // What no peer reaches may be any host memory, such as a peer's region that map() put into this process.
+  // Memory without remote access may be any host memory, such as a peer's region that map() put into this process.
   const bool private_memory = access == Access::local && span.kind == MemoryKind::host && span.fd < 0;
   if (!private_memory) GRADRAIL_RETURN_IF_ERROR(check_shareable(span));
   absl::StatusOr<RegionKey> key = table->add(span, access);

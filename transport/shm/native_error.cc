@@ -43,7 +43,7 @@ std::string_view hint_of(int error) {
     case ENOMEM:
       return " (check free memory and the cgroup's limit)";
     case ECONNREFUSED:
-      return " (nobody listens there: other host, other network namespace, or not started yet)";
+      return " (no process listens there: other host, other network namespace, or not started yet)";
     default:
       return "";
   }

@@ -15,13 +15,14 @@
 ///                   8  header   u64   kind in bits 0–7, message length in bits 32–63
 ///                  16  body      48   immediate u64, or the message's next 48 bytes
 ///
-/// A message longer than one body goes on in the bodies of the following entries, across the end of the array if need
-/// be. Only its first entry gets a sequence number, written last: a producer that dies half-way leaves nothing.
+/// A message longer than one body continues in the bodies of the following entries, across the end of the array if
+/// necessary. Only its first entry gets a sequence number, written last: a producer that fails half-way publishes
+/// nothing.
 ///
-/// The sequence number sits in the entry so that a consumer touches one cache line per entry, and the producer reads
-/// `head` only when the ring seems full. There is no lock: a killed peer leaves nothing locked.
+/// The sequence number is in the entry. So a consumer touches one cache line per entry, and the producer reads `head`
+/// only when the ring seems full. There is no lock: a killed peer leaves nothing locked.
 ///
-/// Either side may be hostile. Positions live in private memory; what is read from the ring is read once and checked.
+/// Either side may be hostile. Positions are kept in private memory; each value from the ring is read once and checked.
 namespace gradrail::transport::shm {
 
 /// 128 KiB per direction: stays in a level 2 cache, and holds a notice for every 1 MiB bucket of 2 GiB.

@@ -158,9 +158,9 @@ absl::StatusOr<Packet> receive_packet(int socket) {
     header.msg_controllen = sizeof(control.bytes);
     bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (bytes == 0) ++ends_seen;
-    // A peer that closed with unread packets of ours resets once; what it sent before is still queued behind. And one
-    // that sends its last packet and closes just after the kernel has looked into the queue seems to have sent nothing:
-    // the second look finds it.
+    // A peer that closed with unread packets of ours causes one reset; its earlier packets are still queued behind it.
+    // A peer may also send its last packet and close just after the kernel has checked the queue. The second look finds
+    // that packet.
   } while ((bytes < 0 && (errno == EINTR || errno == ECONNRESET)) || (bytes == 0 && ends_seen == 1));
   if (bytes < 0 && errno == EAGAIN) return packet;
   if (bytes < 0) return from_errno(errno, "receive from peer");

@@ -12,12 +12,12 @@
 #include "transport/shm/descriptor.h"
 #include "transport/shm/wire.h"
 
-/// Unix sockets in the abstract namespace: the kernel forgets the name with the socket, so a killed task leaves no file
-/// behind. The name of address `a` is "\0gradrail-shm/a". Names can be listed by anyone on the host: what keeps
-/// strangers out is the user id, checked on both sides.
+/// Unix sockets in the abstract namespace: the kernel removes the name with the socket, so a killed task leaves no
+/// file. The name of address `a` is "\0gradrail-shm/a". Every process on the host can list the names. The user id,
+/// checked on both sides, keeps other users out.
 namespace gradrail::transport::shm {
 
-/// A name that nobody can guess or hit by chance.
+/// An unpredictable and unique name.
 std::string random_address();
 
 /// Errors  INVALID_ARGUMENT: empty, too long, or not printable. ALREADY_EXISTS.

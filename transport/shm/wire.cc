@@ -26,21 +26,21 @@ ControlMessage make_hello() {
   return hello;
 }
 
-ControlMessage make_goodbye(const absl::Status& why) {
-  ControlMessage goodbye;
-  goodbye.kind = ControlKind::goodbye;
-  goodbye.code = static_cast<uint8_t>(why.code());
-  const size_t bytes = std::min(why.message().size(), sizeof(goodbye.text) - 1);
-  std::memcpy(goodbye.text, why.message().data(), bytes);
-  return goodbye;
+ControlMessage make_disconnect(const absl::Status& why) {
+  ControlMessage disconnect;
+  disconnect.kind = ControlKind::disconnect;
+  disconnect.code = static_cast<uint8_t>(why.code());
+  const size_t bytes = std::min(why.message().size(), sizeof(disconnect.text) - 1);
+  std::memcpy(disconnect.text, why.message().data(), bytes);
+  return disconnect;
 }
 
-absl::Status reason_of(const ControlMessage& goodbye) {
-  std::string text(goodbye.text, strnlen(goodbye.text, sizeof(goodbye.text)));
+absl::Status reason_of(const ControlMessage& disconnect) {
+  std::string text(disconnect.text, strnlen(disconnect.text, sizeof(disconnect.text)));
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
-  const bool known = goodbye.code > 0 && goodbye.code <= static_cast<uint8_t>(absl::StatusCode::kUnauthenticated);
-  return {known ? static_cast<absl::StatusCode>(goodbye.code) : absl::StatusCode::kUnavailable, text};
+  const bool known = disconnect.code > 0 && disconnect.code <= static_cast<uint8_t>(absl::StatusCode::kUnauthenticated);
+  return {known ? static_cast<absl::StatusCode>(disconnect.code) : absl::StatusCode::kUnavailable, text};
 }
 
 absl::Status check_hello(const ControlMessage& hello, size_t descriptor_count) {

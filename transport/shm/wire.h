@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "transport/memory_region.h"
 
-/// What two ends say to each other over their Unix socket (SOCK_SEQPACKET), one ControlMessage per packet.
-/// Both ends run on one host: host byte order, natural alignment.
+/// Messages of two peers over their Unix socket (SOCK_SEQPACKET), one ControlMessage per packet.
+/// Both peers run on one host: host byte order, natural alignment.
 ///
 ///   connector                                        acceptor
 ///     hello   {bytes = sizeof(RingPair)}  + ring memfd, connector's bell ──▶
@@ -18,7 +18,7 @@
 ///   then from either side:
 ///     fetch   {key}  ──▶                  asks for a region by its key
 ///     ◀── region {key} + memfd            opened read-only unless the key grants remote_write
-///     goodbye {code, text}                the last word; also the answer to a wrong key or a refused hello
+///     disconnect {code, text}             the last message; also the answer to a wrong key or a refused hello
 ///
 ///    0 magic u32 │ 4 version u16 │ 6 kind u8 │ 7 code u8 │ 8 key (32; bytes at 24) │ 40 text (216, zero padded)
 ///
@@ -36,7 +36,7 @@ struct RegionKey {
   uint8_t reserved = 0;
   uint64_t id = 0;
   uint64_t bytes = 0;
-  uint64_t token = 0;  ///< random: only who was given the key can name the region
+  uint64_t token = 0;  ///< random: only a holder of the key can name the region
 
   bool operator==(const RegionKey&) const = default;
 };
@@ -46,12 +46,12 @@ std::string encode(const RegionKey& key);
 /// Nothing when the bytes are not a key of this transport and version.
 std::optional<RegionKey> decode_key(std::string_view bytes);
 
-enum class ControlKind : uint8_t { hello = 1, welcome = 2, fetch = 3, region = 4, goodbye = 5 };
+enum class ControlKind : uint8_t { hello = 1, welcome = 2, fetch = 3, region = 4, disconnect = 5 };
 
 struct ControlMessage {
   uint32_t magic = kMagic;
   uint16_t version = kVersion;
-  ControlKind kind = ControlKind::goodbye;
+  ControlKind kind = ControlKind::disconnect;
   uint8_t code = 0;
   RegionKey key;
   char text[216] = {};
@@ -62,9 +62,9 @@ static_assert(sizeof(ControlMessage) == 256);
 inline constexpr size_t kMaxDescriptors = 2;
 
 ControlMessage make_hello();
-ControlMessage make_goodbye(const absl::Status& why);
-/// The reason in a goodbye, made safe to print: a peer's text may hold anything.
-absl::Status reason_of(const ControlMessage& goodbye);
+ControlMessage make_disconnect(const absl::Status& why);
+/// The reason in a disconnect message, made printable: a peer's text may hold any bytes.
+absl::Status reason_of(const ControlMessage& disconnect);
 
 /// Errors  INVALID_ARGUMENT: not a hello of this version (the message names both).
 absl::Status check_hello(const ControlMessage& hello, size_t descriptor_count);

@@ -16,7 +16,7 @@ TcpConnection::TcpConnection(TcpContext& context, Fd fd, Side side)
       side_(side),
       name_(fmt::format("tcp {} > {}", local_address(fd.get()).text(), peer_address(fd.get()).text())),
       fd_(std::move(fd)),
-      state_(side == Side::accepted ? State::stranger : State::open) {
+      state_(side == Side::accepted ? State::pending : State::open) {
   context_.watch(fd_.get(), this, false);
 }
 
@@ -24,7 +24,7 @@ TcpConnection::~TcpConnection() {
   if (blocked_) context_.count_blocked(-1);
 }
 
-void TcpConnection::greet() {
+void TcpConnection::start_handshake() {
   post({.header = {.type = FrameType::hello, .token = kHelloMagic, .value = kProtocolVersion}}, true);
 }
 
@@ -35,11 +35,11 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
         fmt::format("protocol version {}, this side speaks version {}: run the same gradrail on both", frame.value,
                     kProtocolVersion));
   }
-  peer_greeted_ = true;
+  handshake_done_ = true;
   if (side_ == Side::accepted) {
     state_ = State::open;
-    context_.greeted(this);
-    greet();
+    context_.on_handshake_done(this);
+    start_handshake();
   }
   return absl::OkStatus();
 }
@@ -57,40 +57,40 @@ absl::StatusOr<std::byte*> TcpConnection::map(RemoteRegion) {
 
 void TcpConnection::refuse(const absl::Status& why) {
   const bool zeros = queue_.begun_frame_is_answer() && !answers_alive();
-  std::string last_words = queue_.rest_of_begun_frame(zeros);
-  last_words += refusal_frame(message_of(why));
+  std::string final_bytes = queue_.rest_of_begun_frame(zeros);
+  final_bytes += refusal_frame(message_of(why));
   if (state_ == State::open) spdlog::warn("{}: refused the peer: {}", name_, message_of(why));
-  hand_over(std::move(last_words));
+  hand_over(std::move(final_bytes));
   lose({why.code(), fmt::format("{}: refused the peer: {}", name_, message_of(why))});
 }
 
-void TcpConnection::hand_over(std::string last_words) {
+void TcpConnection::hand_over(std::string final_bytes) {
   set_blocked(false);
   if (!fd_.open()) return;
   context_.unwatch(fd_.get());
-  context_.part(std::move(fd_), std::move(last_words));
+  context_.close_lingering(std::move(fd_), std::move(final_bytes));
 }
 
-void TcpConnection::part() {
+void TcpConnection::close_silently() {
   if (state_ == State::lost) return;
   flush();
-  const bool stranger = state_ == State::stranger;
+  const bool pending = state_ == State::pending;
   state_ = State::lost;
-  if (stranger) return;
+  if (pending) return;
   hand_over("");
 }
 
 void TcpConnection::lose(absl::Status cause) {
   if (state_ == State::lost) return;
-  const bool stranger = state_ == State::stranger;
+  const bool pending = state_ == State::pending;
   state_ = State::lost;
   set_blocked(false);
   if (fd_.open()) context_.unwatch(fd_.get());
   fd_.reset();
   queue_.clear();
   gets_.clear();
-  if (stranger) {
-    context_.dismiss(this, message_of(cause));
+  if (pending) {
+    context_.close_pending(this, message_of(cause));
     return;
   }
   Completion lost;
@@ -100,14 +100,14 @@ void TcpConnection::lose(absl::Status cause) {
   context_.report(std::move(lost));
 }
 
-void TcpConnection::check_alive(TimePoint now, Duration patience) {
+void TcpConnection::check_alive(TimePoint now, Duration timeout) {
   if (state_ != State::open) return;
   if (!unanswered(fd_.get())) {
     unanswered_since_ = TimePoint::max();
     return;
   }
   unanswered_since_ = std::min(unanswered_since_, now);
-  if (now - unanswered_since_ < patience) return;
+  if (now - unanswered_since_ < timeout) return;
   lose(ended(message_of(native_error("the host has not answered for too long", ETIMEDOUT))));
 }
 

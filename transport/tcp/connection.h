@@ -16,9 +16,10 @@
 
 namespace gradrail::transport::tcp {
 
-/// One socket and what travels on it.
-/// Invariants  1. A payload is only read to where its header was allowed to put it, and only while that region lives.
-///             2. peer_lost is reported once, after everything that arrived before; a stranger (accepted, no hello yet)
+/// One socket and its data.
+/// Invariants  1. A payload is only read to the place that its header was permitted to name, and only while that region
+///             exists.
+///             2. peer_lost is reported once, after all earlier arrivals. A pending connection (accepted, no hello yet)
 ///                reports nothing.
 class TcpConnection final : public Connection, public EventSource {
  public:
@@ -35,31 +36,31 @@ class TcpConnection final : public Connection, public EventSource {
   std::string describe() const override { return name_; }
 
   // For the context.
-  void greet();
+  void start_handshake();
   void read();
   void flush();
   void writable();
   /// Called now and then; gives up a peer that has been silent at each call for so long.
-  void check_alive(TimePoint now, Duration patience);
+  void check_alive(TimePoint now, Duration timeout);
   bool lost() const { return state_ == State::lost; }
   bool sendable() const { return !lost() && !queue_.empty() && !blocked_ && send_error_.ok(); }
   bool flush_listed = false;  ///< in the context's list of connections to flush
   bool read_listed = false;   ///< in the context's list of connections that hold received frames
   TimePoint hello_deadline{};
   /// Gives the socket up without a report: the owner said close, or the context ends.
-  void part();
+  void close_silently();
   void lose(absl::Status cause);
 
  private:
   enum class State : uint8_t {
-    stranger,  ///< accepted, no hello yet
+    pending,  ///< accepted, no hello yet
     open,
     lost
   };
   enum class ReadResult { again, dry, stop };
 
-  /// What is received beyond the payload in progress. A 4 KiB put and its header come with one call and are copied
-  /// once, which took 2 us of 21 off a round trip; of a large frame only its first bytes take this way.
+  /// Bytes received beyond the payload in progress. A 4 KiB put and its header arrive with one call and are copied
+  /// once, which saved 2 us of a 21 us round trip. Of a large frame only the first bytes take this path.
   static constexpr size_t kAheadBytes = 8192;
 
   struct PendingGet {
@@ -98,7 +99,7 @@ class TcpConnection final : public Connection, public EventSource {
   bool answers_alive();
   void set_blocked(bool blocked);
   void refuse(const absl::Status& why);
-  void hand_over(std::string last_words);
+  void hand_over(std::string final_bytes);
 
   // Set once.
   TcpContext& context_;
@@ -108,7 +109,7 @@ class TcpConnection final : public Connection, public EventSource {
   // Owner thread.
   Fd fd_;
   State state_;
-  bool peer_greeted_ = false;
+  bool handshake_done_ = false;
   std::vector<RegionKey> imported_;  ///< RemoteRegion n is imported_[n - 1]; 0 is no region
 
   SendQueue queue_;

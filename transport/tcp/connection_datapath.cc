@@ -14,7 +14,7 @@
 namespace gradrail::transport::tcp {
 namespace {
 
-/// Of one connection in each direction and poll: 50 to 100 us of copying, the longest that others wait for their turn.
+/// Limit for one connection in each direction and poll: 50 to 100 us of copying, the longest wait of other connections.
 constexpr uint64_t kTurnBytes = 512 * 1024;
 /// Two step's worth of 1 MiB buckets for a 500 MB shard; an operation is 150 B here.
 constexpr size_t kMaxPosted = 1024;
@@ -234,7 +234,7 @@ bool TcpConnection::consume_ahead() {
 
 bool TcpConnection::not_a_peer() {
   // Judged before a whole header is there: other protocols' banners are shorter.
-  if (peer_greeted_ || starts_frame({&ahead_[ahead_begin_], ahead_end_ - ahead_begin_})) return false;
+  if (handshake_done_ || starts_frame({&ahead_[ahead_begin_], ahead_end_ - ahead_begin_})) return false;
   lose(absl::DataLossError(fmt::format("{}: not a gradrail peer", name_)));
   return true;
 }
@@ -245,7 +245,7 @@ TcpConnection::ReadResult TcpConnection::read_failed(ssize_t result) {
   if (result < 0) {
     lose(ended(message_of(native_error("receive", errno))));
   } else if (!send_error_.ok()) {
-    lose(ended(message_of(send_error_)));  // the socket tells its error once, and sending has heard it
+    lose(ended(message_of(send_error_)));  // the socket reports its error once, and the send has received it
   } else {
     lose(ended("peer closed the connection"));
   }
@@ -257,7 +257,7 @@ void TcpConnection::header_complete(const HeaderBytes& header) {
   absl::Status status = frame.status();
   if (status.ok()) status = begin_frame(*frame);
   if (status.ok()) return;
-  if (!peer_greeted_ && status.code() == absl::StatusCode::kDataLoss) {
+  if (!handshake_done_ && status.code() == absl::StatusCode::kDataLoss) {
     lose({status.code(), fmt::format("{}: not a gradrail peer: {}", name_, message_of(status))});
   } else {
     refuse(status);
@@ -266,8 +266,8 @@ void TcpConnection::header_complete(const HeaderBytes& header) {
 
 absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
   frame_ = frame;
-  if (frame.type == FrameType::hello && !peer_greeted_) return begin_hello(frame);
-  if (!peer_greeted_ && frame.type != FrameType::refusal) return absl::DataLossError("no hello");
+  if (frame.type == FrameType::hello && !handshake_done_) return begin_hello(frame);
+  if (!handshake_done_ && frame.type != FrameType::refusal) return absl::DataLossError("no hello");
   switch (frame.type) {
     case FrameType::hello:
       return absl::DataLossError("second hello");

@@ -16,9 +16,9 @@ namespace gradrail::transport::tcp {
 namespace {
 
 /// Last words need one round trip; a peer that takes longer than this has stopped reading.
-constexpr Duration kFarewellTime = std::chrono::seconds(2);
+constexpr Duration kLingerTime = std::chrono::seconds(2);
 /// Enough for every connection to be refused at once by a restarted peer, without keeping descriptors for long.
-constexpr size_t kMaxFarewells = 64;
+constexpr size_t kMaxLingeringCloses = 64;
 
 }  // namespace
 
@@ -43,13 +43,13 @@ TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, Fd ep
       tuning_(tuning),
       epoll_(std::move(epoll)),
       timer_(std::move(timer)),
-      stranger_log_(tuning.stranger_log_interval) {
+      rate_limited_log_(tuning.rate_limited_log_interval) {
   watch(timer_.get(), &timer_source_, false);
 }
 
 TcpContext::~TcpContext() {
   connections_.clear();  // they still use what is declared after them
-  strangers_.clear();
+  pending_connections_.clear();
 }
 
 Capabilities TcpContext::capabilities() const {
@@ -110,7 +110,7 @@ absl::StatusOr<Connection*> TcpContext::connect(const std::string& address, Time
   if (where->host.empty() || where->port == "0") {
     return absl::InvalidArgumentError(fmt::format("tcp: cannot connect to '{}': host and port are needed", address));
   }
-  if (connections_.size() + strangers_.size() >= tuning_.max_connections) {
+  if (connections_.size() + pending_connections_.size() >= tuning_.max_connections) {
     return absl::ResourceExhaustedError(fmt::format("tcp: more than {} connections", tuning_.max_connections));
   }
   const absl::StatusOr<std::vector<Address>> found = resolve(*where);
@@ -118,7 +118,7 @@ absl::StatusOr<Connection*> TcpContext::connect(const std::string& address, Time
   absl::StatusOr<Fd> fd = connect_any(*found, deadline);
   if (!fd.ok()) return fd.status();
   connections_.push_back(std::make_unique<TcpConnection>(*this, *std::move(fd), TcpConnection::Side::connected));
-  connections_.back()->greet();
+  connections_.back()->start_handshake();
   watch_peers();
   return connections_.back().get();
 }
@@ -128,7 +128,7 @@ void TcpContext::close(Connection* connection) {
   const auto place =
       std::find_if(connections_.begin(), connections_.end(), [&](const auto& each) { return each.get() == peer; });
   GRADRAIL_CHECK(place != connections_.end());
-  peer->part();
+  peer->close_silently();
   std::erase_if(ready_, [&](const Ready& each) { return each.completion.connection == connection; });
   std::erase(to_flush_, peer);
   std::erase(to_read_, peer);
@@ -145,17 +145,18 @@ void TcpContext::watch(int fd, EventSource* source, bool writable_too) {
 
 void TcpContext::unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
-void TcpContext::part(Fd fd, std::string last_words) {
-  if (farewells_.size() >= kMaxFarewells) {
-    unwatch(farewells_.front()->fd());
-    farewell_graveyard_.push_back(std::move(farewells_.front()));
-    farewells_.pop_front();
+void TcpContext::close_lingering(Fd fd, std::string final_bytes) {
+  if (lingering_closes_.size() >= kMaxLingeringCloses) {
+    unwatch(lingering_closes_.front()->fd());
+    lingering_closes_to_reap_.push_back(std::move(lingering_closes_.front()));
+    lingering_closes_.pop_front();
   }
-  auto farewell = std::make_unique<Farewell>(std::move(fd), std::move(last_words), Clock::now() + kFarewellTime);
-  if (!farewell->progress()) return;
-  watch(farewell->fd(), farewell.get(), farewell->writing());
-  schedule(farewell->deadline());
-  farewells_.push_back(std::move(farewell));
+  auto lingering_close =
+      std::make_unique<LingeringClose>(std::move(fd), std::move(final_bytes), Clock::now() + kLingerTime);
+  if (!lingering_close->progress()) return;
+  watch(lingering_close->fd(), lingering_close.get(), lingering_close->writing());
+  schedule(lingering_close->deadline());
+  lingering_closes_.push_back(std::move(lingering_close));
 }
 
 }  // namespace gradrail::transport::tcp

@@ -10,10 +10,10 @@
 #include "transport/context.h"
 #include "transport/registry.h"
 #include "transport/tcp/event_source.h"
-#include "transport/tcp/farewell.h"
+#include "transport/tcp/lingering_close.h"
 #include "transport/tcp/memory_region.h"
+#include "transport/tcp/rate_limited_log.h"
 #include "transport/tcp/socket.h"
-#include "transport/tcp/stranger_log.h"
 
 struct epoll_event;
 
@@ -24,19 +24,20 @@ class TcpConnection;
 /// Limits that tests change.
 struct Tuning {
   Duration hello_timeout = std::chrono::seconds(2);  ///< an accepted connection that has said nothing by then is closed
-  Duration stranger_log_interval = std::chrono::seconds(10);
-  size_t max_strangers = 64;      ///< accepted connections without a hello; beyond, the oldest is closed
-  size_t max_connections = 1024;  ///< a descriptor each: the usual `ulimit -n`
+  Duration rate_limited_log_interval = std::chrono::seconds(10);
+  size_t max_pending_connections = 64;  ///< accepted connections without a hello; beyond, the oldest is closed
+  size_t max_connections = 1024;        ///< a descriptor each: the usual `ulimit -n`
   SocketOptions socket;
 };
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, const Tuning& tuning);
 
-/// The transport that needs nothing but a network: sockets under epoll, payloads read straight into their region.
-/// Invariants  1. Every open connection is in connections_, every accepted one before its hello in strangers_.
-///             2. What is dropped while events are handled lies in graveyard_ until the poll ends: later events of the
-///                same batch may still point at it.
+/// The transport that needs only a network: sockets under epoll, payloads read straight into their region.
+/// Invariants  1. Every open connection is in connections_, every accepted one before its hello in
+///             pending_connections_.
+///             2. Objects dropped while events are handled stay in to_reap_ until the poll ends: later events of the
+///                same batch may still point to them.
 ///             3. A completion of a connection is in ready_ only while the connection is not closed.
 class TcpContext final : public Context {
  public:
@@ -68,9 +69,9 @@ class TcpContext final : public Context {
   void watch(int fd, EventSource* source, bool writable_too);
   void unwatch(int fd);
   void count_blocked(int change) { blocked_count_ += change; }
-  void part(Fd fd, std::string last_words);
-  void greeted(TcpConnection* stranger);
-  void dismiss(TcpConnection* stranger, std::string_view why);
+  void close_lingering(Fd fd, std::string final_bytes);
+  void on_handshake_done(TcpConnection* pending);
+  void close_pending(TcpConnection* pending, std::string_view why);
 
  private:
   struct Ready {
@@ -100,8 +101,8 @@ class TcpContext final : public Context {
   void check_alive(TimePoint now);
   void watch_peers();
   void schedule(TimePoint when);
-  void progress_farewell(Farewell* farewell);
-  std::unique_ptr<TcpConnection> take_stranger(TcpConnection* stranger);
+  void progress_lingering_close(LingeringClose* lingering_close);
+  std::unique_ptr<TcpConnection> take_pending(TcpConnection* pending);
 
   // Set once.
   const std::vector<Address> sources_;
@@ -116,11 +117,11 @@ class TcpContext final : public Context {
   std::string listen_text_;
   RegionTable regions_;
   std::vector<std::unique_ptr<TcpConnection>> connections_;
-  std::deque<std::unique_ptr<TcpConnection>> strangers_;  ///< oldest first
-  std::vector<std::unique_ptr<TcpConnection>> graveyard_;
-  std::deque<std::unique_ptr<Farewell>> farewells_;  ///< oldest first
-  std::vector<std::unique_ptr<Farewell>> farewell_graveyard_;
-  StrangerLog stranger_log_;
+  std::deque<std::unique_ptr<TcpConnection>> pending_connections_;  ///< oldest first
+  std::vector<std::unique_ptr<TcpConnection>> to_reap_;
+  std::deque<std::unique_ptr<LingeringClose>> lingering_closes_;  ///< oldest first
+  std::vector<std::unique_ptr<LingeringClose>> lingering_closes_to_reap_;
+  RateLimitedLog rate_limited_log_;
 
   std::deque<Ready> ready_;
   size_t room_ = 0;  ///< reading stops at so many entries of ready_: the caller's span

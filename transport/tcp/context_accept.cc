@@ -1,4 +1,4 @@
-// Accepting, strangers, farewells: whatever has a deadline.
+// Accepting, pending connections, lingering closes: all actions with a deadline.
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace {
 
 /// A flood of connections must not keep the poll from the peers.
 constexpr int kAcceptsPerPoll = 16;
-/// Without descriptors the listener stays readable: look again when someone may have closed one.
+/// Without free descriptors the listener stays readable: check again when a descriptor may have been closed.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -37,7 +37,7 @@ void TcpContext::accept_some() {
 }
 
 void TcpContext::pause_accepting(int error) {
-  stranger_log_.write(
+  rate_limited_log_.write(
       fmt::format("{}: cannot accept a connection: {} (raise `ulimit -n`)", listen_text_, strerror(error)));
   unwatch(listener_.get());
   accepting_paused_ = true;
@@ -46,56 +46,56 @@ void TcpContext::pause_accepting(int error) {
 
 void TcpContext::adopt(Fd fd) {
   if (connections_.size() >= tuning_.max_connections) {
-    stranger_log_.write(fmt::format("{}: turned away {}: {} connections are open", listen_text_,
-                                    peer_address(fd.get()).text(), connections_.size()));
-    return part(std::move(fd), refusal_frame("too many connections"));
+    rate_limited_log_.write(fmt::format("{}: turned away {}: {} connections are open", listen_text_,
+                                        peer_address(fd.get()).text(), connections_.size()));
+    return close_lingering(std::move(fd), refusal_frame("too many connections"));
   }
   tune(fd.get(), tuning_.socket);
-  strangers_.push_back(std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::accepted));
-  TcpConnection* const stranger = strangers_.back().get();
-  stranger->hello_deadline = Clock::now() + tuning_.hello_timeout;
-  schedule(stranger->hello_deadline);
-  // A real peer's hello is usually there already. Only who stays silent counts, so that a crowd of silent strangers
-  // pushes out its own.
-  stranger->read();
-  if (strangers_.size() > tuning_.max_strangers) {
-    strangers_.front()->lose(absl::ResourceExhaustedError("silent while too many others are"));
+  pending_connections_.push_back(std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::accepted));
+  TcpConnection* const pending = pending_connections_.back().get();
+  pending->hello_deadline = Clock::now() + tuning_.hello_timeout;
+  schedule(pending->hello_deadline);
+  // The hello of a real peer has usually arrived. Only silent connections count, so that many silent connections push
+  // out each other.
+  pending->read();
+  if (pending_connections_.size() > tuning_.max_pending_connections) {
+    pending_connections_.front()->lose(absl::ResourceExhaustedError("silent while too many others are"));
   }
 }
 
-std::unique_ptr<TcpConnection> TcpContext::take_stranger(TcpConnection* stranger) {
-  const auto place =
-      std::find_if(strangers_.begin(), strangers_.end(), [&](const auto& each) { return each.get() == stranger; });
-  GRADRAIL_CHECK(place != strangers_.end());
+std::unique_ptr<TcpConnection> TcpContext::take_pending(TcpConnection* pending) {
+  const auto place = std::find_if(pending_connections_.begin(), pending_connections_.end(),
+                                  [&](const auto& each) { return each.get() == pending; });
+  GRADRAIL_CHECK(place != pending_connections_.end());
   std::unique_ptr<TcpConnection> taken = std::move(*place);
-  strangers_.erase(place);
+  pending_connections_.erase(place);
   return taken;
 }
 
-void TcpContext::greeted(TcpConnection* stranger) {
-  connections_.push_back(take_stranger(stranger));
+void TcpContext::on_handshake_done(TcpConnection* pending) {
+  connections_.push_back(take_pending(pending));
   watch_peers();
   Completion connected;
   connected.kind = Completion::Kind::connected;
-  connected.connection = stranger;
+  connected.connection = pending;
   report(std::move(connected));
 }
 
-void TcpContext::dismiss(TcpConnection* stranger, std::string_view why) {
-  stranger_log_.write(fmt::format("closed a connection that is not from a peer: {}: {}", stranger->describe(), why));
-  std::erase(to_flush_, stranger);
-  std::erase(to_read_, stranger);
-  graveyard_.push_back(take_stranger(stranger));
+void TcpContext::close_pending(TcpConnection* pending, std::string_view why) {
+  rate_limited_log_.write(fmt::format("closed a connection that is not from a peer: {}: {}", pending->describe(), why));
+  std::erase(to_flush_, pending);
+  std::erase(to_read_, pending);
+  to_reap_.push_back(take_pending(pending));
 }
 
-void TcpContext::progress_farewell(Farewell* farewell) {
-  const auto place =
-      std::find_if(farewells_.begin(), farewells_.end(), [&](const auto& each) { return each.get() == farewell; });
-  if (place == farewells_.end()) return;
-  if (farewell->progress()) return watch(farewell->fd(), farewell, farewell->writing());
-  unwatch(farewell->fd());
-  farewell_graveyard_.push_back(std::move(*place));
-  farewells_.erase(place);
+void TcpContext::progress_lingering_close(LingeringClose* lingering_close) {
+  const auto place = std::find_if(lingering_closes_.begin(), lingering_closes_.end(),
+                                  [&](const auto& each) { return each.get() == lingering_close; });
+  if (place == lingering_closes_.end()) return;
+  if (lingering_close->progress()) return watch(lingering_close->fd(), lingering_close, lingering_close->writing());
+  unwatch(lingering_close->fd());
+  lingering_closes_to_reap_.push_back(std::move(*place));
+  lingering_closes_.erase(place);
 }
 
 void TcpContext::schedule(TimePoint when) {
@@ -128,13 +128,13 @@ void TcpContext::on_timer() {
   if (read(timer_.get(), &expirations, sizeof(expirations)) < 0) return;
   const TimePoint now = Clock::now();
   next_timer_ = TimePoint::max();
-  while (!strangers_.empty() && strangers_.front()->hello_deadline <= now) {
-    strangers_.front()->lose(absl::DeadlineExceededError("said nothing"));
+  while (!pending_connections_.empty() && pending_connections_.front()->hello_deadline <= now) {
+    pending_connections_.front()->lose(absl::DeadlineExceededError("said nothing"));
   }
-  while (!farewells_.empty() && farewells_.front()->deadline() <= now) {
-    unwatch(farewells_.front()->fd());
-    farewell_graveyard_.push_back(std::move(farewells_.front()));
-    farewells_.pop_front();
+  while (!lingering_closes_.empty() && lingering_closes_.front()->deadline() <= now) {
+    unwatch(lingering_closes_.front()->fd());
+    lingering_closes_to_reap_.push_back(std::move(lingering_closes_.front()));
+    lingering_closes_.pop_front();
   }
   if (accepting_paused_) {
     accepting_paused_ = false;
@@ -142,8 +142,8 @@ void TcpContext::on_timer() {
   }
   check_alive(now);
   schedule(next_check_);
-  if (!strangers_.empty()) schedule(strangers_.front()->hello_deadline);
-  if (!farewells_.empty()) schedule(farewells_.front()->deadline());
+  if (!pending_connections_.empty()) schedule(pending_connections_.front()->hello_deadline);
+  if (!lingering_closes_.empty()) schedule(lingering_closes_.front()->deadline());
 }
 
 }  // namespace gradrail::transport::tcp

@@ -33,11 +33,11 @@ void TcpContext::progress() {
   more_to_read_ = false;
   ++turn_;
   flush_pending();
-  // Whoever reads first may fill the caller's span: those with frames in hand and those with frames in the kernel
-  // take turns.
+  // The first reader may fill the caller's span. Connections with buffered frames and connections with frames in the
+  // kernel take turns.
   const bool in_hand_first = turn_ % 2 == 0;
   if (in_hand_first) read_pending();
-  const bool few = connections_.size() <= kFewConnections && strangers_.empty() && farewells_.empty();
+  const bool few = connections_.size() <= kFewConnections && pending_connections_.empty() && lingering_closes_.empty();
   if (few && !armed_ && blocked_count_ == 0 && turn_ % kEpollEvery != 0) {
     poll_directly();
   } else {
@@ -45,8 +45,8 @@ void TcpContext::progress() {
     poll_events();
   }
   if (!in_hand_first) read_pending();
-  graveyard_.clear();
-  farewell_graveyard_.clear();
+  to_reap_.clear();
+  lingering_closes_to_reap_.clear();
 }
 
 void TcpContext::flush_later(TcpConnection* connection) {
@@ -99,8 +99,8 @@ void TcpContext::handle(const epoll_event& event) {
       return accept_some();
     case EventSource::Kind::timer:
       return on_timer();
-    case EventSource::Kind::farewell:
-      return progress_farewell(static_cast<Farewell*>(source));
+    case EventSource::Kind::lingering_close:
+      return progress_lingering_close(static_cast<LingeringClose*>(source));
     case EventSource::Kind::connection:
       break;
   }

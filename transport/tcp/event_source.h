@@ -4,10 +4,10 @@
 
 namespace gradrail::transport::tcp {
 
-/// What an epoll event points at.
+/// Target of an epoll event.
 class EventSource {
  public:
-  enum class Kind : uint8_t { listener, timer, connection, farewell };
+  enum class Kind : uint8_t { listener, timer, connection, lingering_close };
   explicit EventSource(Kind kind) : kind_(kind) {}
   Kind kind() const { return kind_; }
 

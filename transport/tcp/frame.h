@@ -27,8 +27,8 @@ namespace gradrail::transport::tcp {
 //   refusal      0                      0                    of the payload     0               why, for people
 //
 // flags: bit 0, on the last frame of a put: notify with `value`. All other bits are 0.
-// crc32c covers the header with the crc field left out: payloads are TCP's to protect, headers decide where bytes land.
-// The hello is the first frame of either side, and its layout is the same in every version. A refusal is the last.
+// crc32c covers the header without the crc field. TCP protects payloads; headers decide where bytes land.
+// The hello is the first frame of each side, and its layout is the same in every version. A refusal is the last frame.
 
 enum class FrameType : uint8_t { hello = 1, put, message, get_request, get_data, refusal };
 
@@ -56,7 +56,7 @@ struct FrameHeader {
   uint64_t length = 0;
   uint64_t value = 0;
 
-  /// What follows the header on the stream.
+  /// The data that follows the header on the stream.
   uint64_t payload_bytes() const { return type == FrameType::get_request ? 0 : length; }
 };
 

@@ -13,7 +13,7 @@
 
 namespace gradrail::transport::tcp {
 
-/// What a key says: where the region is found, the proof that its holder may use it, and its size.
+/// Content of a key: the location of the region, the proof that its holder may use it, and its size.
 struct RegionKey {
   uint32_t region = 0;
   uint32_t epoch = 0;

@@ -6,8 +6,8 @@
 
 namespace gradrail::transport::tcp {
 
-/// What an errno of the socket calls means to a user: `tcp: connect to 10.0.0.1:2223: Connection refused (hint)`.
-/// `doing` reads as the start of that sentence.
+/// Explains an errno of the socket calls to a user: `tcp: connect to 10.0.0.1:2223: Connection refused (hint)`. `doing`
+/// is the start of that sentence.
 absl::Status native_error(std::string_view doing, int error);
 
 }  // namespace gradrail::transport::tcp

@@ -22,8 +22,8 @@ struct SendOp {
   std::string body;  ///< of a message: owned, unlike a put's source
 };
 
-/// What one connection still has to send, in three lanes: control (hello, messages, get requests) goes before anything
-/// else at every frame boundary; answers to gets and puts take turns. Knows nothing of sockets.
+/// Frames that one connection still has to send, in three lanes. Control (hello, messages, get requests) goes before
+/// all else at every frame boundary. Answers to gets and puts take turns. Independent of sockets.
 ///
 /// Invariants  1. The first frame of the batch may be partly on the wire (begun_bytes_ > 0); then it stays the first.
 ///             2. An operation leaves its lane only when its last frame is fully consumed: payload pointers stay valid.
@@ -57,7 +57,8 @@ class SendQueue {
     }
   }
 
-  /// What the peer must still get before another frame may follow. `zeros`: the memory behind it is gone.
+  /// Bytes that the peer must still receive before another frame may follow. `zeros`: the memory behind it no longer
+  /// exists.
   std::string rest_of_begun_frame(bool zeros) const;
   bool begun_frame_is_answer() const { return begun_bytes_ > 0 && frames_[0].lane == &answers_; }
 

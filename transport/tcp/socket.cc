@@ -46,7 +46,7 @@ int await_connected(int fd, TimePoint deadline) {
   return error;
 }
 
-/// TCP joins a socket with itself when the kernel picks the dead peer's port as our own (simultaneous open).
+/// TCP connects a socket to itself when the kernel picks the lost peer's port as the local port (simultaneous open).
 bool connected_to_itself(int fd) { return local_address(fd).text() == peer_address(fd).text(); }
 
 }  // namespace

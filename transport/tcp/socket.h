@@ -68,8 +68,8 @@ struct SocketOptions {
 /// Options of every connected socket. Errors are not reported: each option only improves on a working connection.
 void tune(int fd, const SocketOptions& options);
 
-/// Whether the peer's kernel leaves what ours repeats unanswered. One that answers that it has no room is not meant: it
-/// lives, and its program will read on.
+/// Whether the peer's kernel leaves retransmissions unanswered. A peer that answers with a full receive window does not
+/// count: it still runs and will continue to read.
 bool unanswered(int fd);
 
 /// A non-blocking socket listening at `address`.

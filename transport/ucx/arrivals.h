@@ -17,7 +17,7 @@ struct Arrival {
   enum class State : uint8_t {
     waiting,  ///< for an earlier put to the same place
     moving,   ///< UCX writes to the target
-    moved,    ///< all bytes are there; whether the sender was still there to vouch for them is not known yet
+    moved,    ///< all bytes are there; a check that the sender was still connected is pending
     done
   };
   UcxConnection* connection = nullptr;
@@ -34,10 +34,10 @@ struct Arrival {
   bool writes() const { return state == State::waiting || state == State::moving; }
 };
 
-/// The puts of one connection that have arrived and are not announced yet, oldest first. Bulk comes by rendezvous and
-/// may take its time: later puts go on beside it unless they touch the same bytes, and notices keep the order.
-/// Bound  The sender lets no more than kPutWindow be under way beyond its oldest that is not done; what it was told is
-///        done stays here until the end of one turn of progress.
+/// The puts of one connection that have arrived and are not announced yet, oldest first. Bulk data comes by rendezvous
+/// and may take longer. Later puts continue beside it unless they touch the same bytes, and notices keep the order.
+/// Bound  The sender has at most kPutWindow puts in flight beyond its oldest unfinished put. Puts reported to it as
+///        done stay here until the end of one turn of progress.
 class Arrivals {
  public:
   bool empty() const { return arrivals_.empty(); }

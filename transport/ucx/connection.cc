@@ -18,7 +18,7 @@ constexpr size_t kMaxOperations = 128;
 /// UCX cancels at once what it can; a device that does not answer even that is given up.
 constexpr Duration kEndTime = std::chrono::seconds(1);
 /// The other end's reason travels beside the error that it caused, by another way, and is the better one.
-constexpr Duration kWordsTime = std::chrono::milliseconds(100);
+constexpr Duration kDisconnectTime = std::chrono::milliseconds(100);
 /// UCX reads an address as its own words say, not as its length does: behind the end there is something harmless.
 constexpr size_t kAddressPaddingBytes = 4096;
 
@@ -26,18 +26,18 @@ std::string without_first_word(std::string text) { return text.erase(0, text.fin
 
 }  // namespace
 
-UcxConnection::UcxConnection(UcxContext& context, Side side, uint32_t number, Connection* lifeline,
-                             TimePoint greeting_deadline)
+UcxConnection::UcxConnection(UcxContext& context, Side side, uint32_t number, Connection* side_channel,
+                             TimePoint handshake_deadline)
     : context_(context),
       side_(side),
       number_(number),
       token_(random_bits()),
-      greeting_deadline_(greeting_deadline),
-      ends_(without_first_word(lifeline->describe())),
-      lifeline_(lifeline),
+      handshake_deadline_(handshake_deadline),
+      ends_(without_first_word(side_channel->describe())),
+      side_channel_(side_channel),
       operations_(kMaxOperations),
       answers_(kMaxGets + 1) {  // and the hello
-  lifeline->set_user_data(reinterpret_cast<uint64_t>(this));
+  side_channel->set_user_data(reinterpret_cast<uint64_t>(this));
 }
 
 UcxConnection::~UcxConnection() = default;
@@ -55,53 +55,53 @@ absl::StatusOr<std::byte*> UcxConnection::map(RemoteRegion) {
 
 std::string UcxConnection::describe() const { return fmt::format("{} {}", path(), ends_); }
 
-absl::Status UcxConnection::greet() {
-  const std::string text = encode(context_.greeting_for(*this));
-  for (const std::string& frame : frames_of(FrameKind::greeting, text, context_.max_frame_bytes())) {
-    GRADRAIL_RETURN_IF_ERROR(lifeline_->send({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}));
+absl::Status UcxConnection::start_handshake() {
+  const std::string text = encode(context_.handshake_for(*this));
+  for (const std::string& frame : frames_of(FrameKind::handshake, text, context_.max_frame_bytes())) {
+    GRADRAIL_RETURN_IF_ERROR(side_channel_->send({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}));
   }
   return absl::OkStatus();
 }
 
 void UcxConnection::say(FrameKind kind, std::string_view text) {
-  if (lifeline_ == nullptr) return;
+  if (side_channel_ == nullptr) return;
   text = text.substr(0, context_.max_frame_bytes() / 2);  // one frame
   for (const std::string& frame : frames_of(kind, text, context_.max_frame_bytes())) {
-    // It may be full or dead: then the other end has to do without a reason.
-    lifeline_->send({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}).IgnoreError();
+    // It may be full or lost: then the peer gets no reason.
+    side_channel_->send({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}).IgnoreError();
   }
 }
 
-void UcxConnection::lifeline_says(std::string_view bytes) {
+void UcxConnection::on_side_channel_message(std::string_view bytes) {
   const absl::StatusOr<Frame> frame = parse_frame(bytes);
   if (!frame.ok()) {
     return fail({frame.status().code(), fmt::format("ucx {}: {}", ends_, message_of(frame.status()))});
   }
-  if (frame->kind != FrameKind::greeting) {
-    heard_last_words_ = true;
+  if (frame->kind != FrameKind::handshake) {
+    received_disconnect_ = true;
     const absl::Status said = absl::UnavailableError(
         fmt::format("ucx {}: the peer {}: {}", ends_,
                     frame->kind == FrameKind::refused ? "refused the connection" : "gave up", frame->text));
     if (state_ == State::failing || state_ == State::ending) cause_ = said;
     return fail(said);
   }
-  if (state_ != State::greeting || greeting_text_.size() + frame->text.size() > kMaxGreetingBytes) {
-    return fail(absl::DataLossError(fmt::format("ucx {}: a greeting too many", ends_)));
+  if (state_ != State::handshake || handshake_text_.size() + frame->text.size() > kMaxHandshakeBytes) {
+    return fail(absl::DataLossError(fmt::format("ucx {}: a handshake too many", ends_)));
   }
-  greeting_text_ += frame->text;
-  if (!frame->more) greeting_complete();
+  handshake_text_ += frame->text;
+  if (!frame->more) handshake_complete();
 }
 
-void UcxConnection::greeting_complete() {
+void UcxConnection::handshake_complete() {
   absl::Status status;
-  if (absl::StatusOr<Greeting> peer = parse_greeting(greeting_text_, UCP_API_MAJOR, UCP_API_MINOR); peer.ok()) {
+  if (absl::StatusOr<Handshake> peer = parse_handshake(handshake_text_, UCP_API_MAJOR, UCP_API_MINOR); peer.ok()) {
     status = open_endpoint(*peer);
     peer_ = *std::move(peer);
   } else {
     status = peer.status();
   }
-  greeting_text_.clear();
-  if (status.ok() && side_ == Side::accepted) status = greet();
+  handshake_text_.clear();
+  if (status.ok() && side_ == Side::accepted) status = start_handshake();
   if (!status.ok()) return fail({status.code(), fmt::format("ucx {}: {}", ends_, message_of(status))});
   state_ = State::open;
   post_hello();
@@ -109,7 +109,7 @@ void UcxConnection::greeting_complete() {
   answer_early_requests();
 }
 
-absl::Status UcxConnection::open_endpoint(const Greeting& peer) {
+absl::Status UcxConnection::open_endpoint(const Handshake& peer) {
   std::string address = peer.worker_address;
   address.resize(address.size() + kAddressPaddingBytes);
   ucp_ep_params_t params{};
@@ -133,18 +133,18 @@ void UcxConnection::endpoint_failed(void* connection, ucp_ep_h, ucs_status_t sta
   self->fail({cause.code(), fmt::format("{}: {}", self->describe(), message_of(cause))});
 }
 
-void UcxConnection::lifeline_lost(const absl::Status& why) {
-  context_.close_lifeline(std::exchange(lifeline_, nullptr));
+void UcxConnection::side_channel_lost(const absl::Status& why) {
+  context_.close_side_channel(std::exchange(side_channel_, nullptr));
   fail(absl::UnavailableError(fmt::format("ucx {}: the peer is gone: {}", ends_, message_of(why))));
 }
 
 void UcxConnection::fail(absl::Status cause) {
-  if (state_ != State::greeting && state_ != State::open) return;
-  const bool greeting = state_ == State::greeting;
+  if (state_ != State::handshake && state_ != State::open) return;
+  const bool handshake = state_ == State::handshake;
   state_ = State::failing;
   cause_ = std::move(cause);
-  if (lifeline_ != nullptr && !heard_last_words_) {
-    say(greeting ? FrameKind::refused : FrameKind::last_words, message_of(cause_));
+  if (side_channel_ != nullptr && !received_disconnect_) {
+    say(handshake ? FrameKind::refused : FrameKind::disconnect, message_of(cause_));
   }
   context_.end_soon(this);
 }
@@ -152,8 +152,9 @@ void UcxConnection::fail(absl::Status cause) {
 void UcxConnection::begin_end() {
   const TimePoint now = Clock::now();
   end_deadline_ = now + kEndTime;
-  // A refusal and a loss of the lifeline are their own reason; an error of UCX's may be the peer's refusal.
-  words_deadline_ = cause_.code() == absl::StatusCode::kUnavailable && !heard_last_words_ ? now + kWordsTime : now;
+  // A refusal and a loss of the side channel are their own reason; an error of UCX's may be the peer's refusal.
+  disconnect_deadline_ =
+      cause_.code() == absl::StatusCode::kUnavailable && !received_disconnect_ ? now + kDisconnectTime : now;
   if (closable()) close_endpoint();
   drop_held();
   state_ = State::ending;
@@ -161,8 +162,8 @@ void UcxConnection::begin_end() {
 
 void UcxConnection::leave() {
   if (state_ != State::ending) state_ = State::failing;
-  // First: once the peer's device or processor can still read what we may change, its lifeline must tell it so.
-  if (lifeline_ != nullptr) context_.close_lifeline(std::exchange(lifeline_, nullptr));
+  // First: once the peer's device or processor can still read what we may change, its side channel must tell it so.
+  if (side_channel_ != nullptr) context_.close_side_channel(std::exchange(side_channel_, nullptr));
   if (closable()) close_endpoint();
   drop_held();
   state_ = State::ending;
@@ -190,12 +191,13 @@ bool UcxConnection::try_release() {
 
 bool UcxConnection::ended(TimePoint now) {
   if (now >= end_deadline_) return true;
-  return (released() || abandoned()) && (lifeline_ == nullptr || heard_last_words_ || now >= words_deadline_);
+  return (released() || abandoned()) &&
+         (side_channel_ == nullptr || received_disconnect_ || now >= disconnect_deadline_);
 }
 
-void UcxConnection::bury() {
+void UcxConnection::reap() {
   if (close_request_ != nullptr) ucp_request_free(std::exchange(close_request_, nullptr));
-  if (lifeline_ != nullptr) context_.close_lifeline(std::exchange(lifeline_, nullptr));
+  if (side_channel_ != nullptr) context_.close_side_channel(std::exchange(side_channel_, nullptr));
   if (!released() && !abandoned()) spdlog::error("ucx {}: UCX has not let go of this connection's memory", ends_);
   state_ = State::lost;
 }

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "transport/connection.h"
 #include "transport/ucx/arrivals.h"
-#include "transport/ucx/greeting.h"
+#include "transport/ucx/handshake.h"
 #include "transport/ucx/lanes.h"
 #include "transport/ucx/memory_region.h"
 #include "transport/ucx/operation.h"
@@ -21,22 +21,23 @@ namespace gradrail::transport::ucx {
 
 class UcxContext;
 
-/// A UCX endpoint, and the tcp connection beside it that greets, tells of deaths and carries last words.
-/// Invariants  1. Nobody but this side's worker writes to this side's regions, and only where RegionTable agreed.
-///             2. peer_lost is reported once, and not before UCX has let go of everything of this connection.
-///             3. While a UCX callback runs nothing is closed: fail() only marks, the context ends it afterwards.
+/// A UCX endpoint, and beside it the tcp connection for the handshake, loss detection and disconnect messages.
+/// Invariants  1. Only this side's worker writes to this side's regions, and only where RegionTable agreed.
+///             2. peer_lost is reported once, and not before UCX has released all resources of this connection.
+///             3. Nothing is closed while a UCX callback runs: fail() only marks, the context closes afterwards.
 class UcxConnection final : public Connection {
  public:
   enum class Side { connected, accepted };
   enum class State : uint8_t {
-    greeting,  ///< no endpoint yet; unknown to the owner unless it connects, and then its messages wait
+    handshake,  ///< no endpoint yet; unknown to the owner unless it connects, and then its messages wait
     open,
     failing,  ///< to be ended as soon as no callback of UCX's runs
     ending,   ///< the endpoint is closed; UCX still lets go
     lost
   };
 
-  UcxConnection(UcxContext& context, Side side, uint32_t number, Connection* lifeline, TimePoint greeting_deadline);
+  UcxConnection(UcxContext& context, Side side, uint32_t number, Connection* side_channel,
+                TimePoint handshake_deadline);
   ~UcxConnection() override;
 
   // Connection.
@@ -55,22 +56,22 @@ class UcxConnection final : public Connection {
   uint32_t number() const { return number_; }
   uint64_t token() const { return token_; }
   const absl::Status& cause() const { return cause_; }
-  TimePoint greeting_deadline() const { return greeting_deadline_; }
-  absl::Status greet();
-  void lifeline_says(std::string_view frame);
-  void lifeline_lost(const absl::Status& why);
+  TimePoint handshake_deadline() const { return handshake_deadline_; }
+  absl::Status start_handshake();
+  void on_side_channel_message(std::string_view frame);
+  void side_channel_lost(const absl::Status& why);
   /// Whether its owner has been given it: by connect(), or as connected when the path is proven.
   bool known_to_owner() const { return introduced_ || side_ == Side::connected; }
   /// Whether both directions have been used.
   bool proven() const { return peer_said_hello_ && hello_sent_; }
   /// Ends the connection for this reason, soon; the first reason counts.
   void fail(absl::Status cause);
-  /// UCX 1.13 aborts the process when an endpoint is closed whose wire-up messages are not out yet (an assertion in
-  /// ucp_request_send_state_ff that newer releases do without). Such a one is abandoned: it holds nothing of the
-  /// owner's and waits for the end of its wire-up, if need be until the process ends.
+  /// UCX 1.13 aborts the process when an endpoint is closed before its wire-up messages are out. The cause is an
+  /// assertion in ucp_request_send_state_ff that newer releases do not have. Such an endpoint is abandoned. It holds no
+  /// resources of the owner and waits for the end of its wire-up, if necessary until the process ends.
   bool closable() const { return endpoint_ == nullptr || hello_sent_; }
   bool abandoned() const { return state_ >= State::ending && !closable(); }
-  /// Of an abandoned one: whether it is gone by now.
+  /// Whether an abandoned connection has ended.
   bool try_release();
   /// Not in a callback of UCX's. Says last words and closes the endpoint.
   void begin_end();
@@ -80,25 +81,25 @@ class UcxConnection final : public Connection {
   bool ended(TimePoint now);
   bool released() const;
   /// The rest, after which nothing remains but cause().
-  void bury();
+  void reap();
   /// Whether UCX reads from or writes to this region for the peer.
   bool serves_from(const Region& region);
 
   // For the context: what arrives (connection_arrival.cc).
   ucs_status_t arrived(const Header& header, void* data, size_t bytes, const ucp_am_recv_param_t& param);
-  /// The lifeline was alive after the last bulk had come.
-  void vouch();
+  /// The side channel was alive after the last bulk had come.
+  void confirm_alive();
 
  private:
-  /// A message of the owner's that waits for the peer's greeting.
+  /// A message of the owner's that waits for the peer's handshake.
   struct EarlyMessage {
     Operation* operation = nullptr;
     size_t bytes = 0;
   };
 
   // connection.cc
-  void greeting_complete();
-  absl::Status open_endpoint(const Greeting& peer);
+  void handshake_complete();
+  absl::Status open_endpoint(const Handshake& peer);
   void say(FrameKind kind, std::string_view text);
   void close_endpoint();
   void drop_held();
@@ -148,21 +149,21 @@ class UcxConnection final : public Connection {
   const Side side_;
   const uint32_t number_;
   const uint64_t token_;
-  const TimePoint greeting_deadline_;
+  const TimePoint handshake_deadline_;
   std::string ends_;  ///< "10.0.0.2:40112 > 10.0.0.1:2223"
-  Greeting peer_;
+  Handshake peer_;
 
   // Owner thread.
-  State state_ = State::greeting;
-  Connection* lifeline_;
-  std::string greeting_text_;
+  State state_ = State::handshake;
+  Connection* side_channel_;
+  std::string handshake_text_;
   absl::Status cause_;
   bool hello_sent_ = false;
   bool peer_said_hello_ = false;
   bool introduced_ = false;
-  bool heard_last_words_ = false;
+  bool received_disconnect_ = false;
   TimePoint end_deadline_{};
-  TimePoint words_deadline_{};
+  TimePoint disconnect_deadline_{};
   ucp_ep_h endpoint_ = nullptr;
   Lanes lanes_{.text = "(not connected yet)", .rdma = false};  ///< as they were chosen, and again once wired up
   void* close_request_ = nullptr;

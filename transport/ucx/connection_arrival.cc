@@ -1,4 +1,4 @@
-// What arrives: all of this runs in callbacks of UCX's, within the worker's progress.
+// Arrivals. All of this runs in callbacks of UCX, within the worker's progress.
 #include <cstring>
 #include <utility>
 
@@ -13,7 +13,7 @@ namespace gradrail::transport::ucx {
 
 ucs_status_t UcxConnection::arrived(const Header& header, void* data, size_t bytes, const ucp_am_recv_param_t& param) {
   if (header.kind == MessageKind::hello) peer_said_hello_ = true;
-  if (state_ != State::open && state_ != State::greeting) return UCS_ERR_CANCELED;
+  if (state_ != State::open && state_ != State::handshake) return UCS_ERR_CANCELED;
   const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   // A peer in haste speaks before our own hello is out: the owner hears of it in the right order all the same.
   if (header.kind != MessageKind::hello) introduce();
@@ -132,20 +132,20 @@ void UcxConnection::on_put_moved(void* request, ucs_status_t status, size_t, voi
   self.fail({error.code(), fmt::format("{}: {}", self.describe(), message_of(error))});
 }
 
-// A device reads the sender's memory over a queue pair that ends with the sender's connection. Where a system call or
-// the sender's own loop moves the bytes, they may come from memory that the sender, having closed, uses for something
-// else; its lifeline says so before that.
+// A device reads the sender's memory over a queue pair that ends with the sender's connection. A system call or the
+// sender's own loop may copy bytes from memory that a closed sender has reused. The side channel reports the close
+// before that.
 void UcxConnection::moved(Arrival& arrival) {
   arrival.state = lanes_.rdma ? Arrival::State::done : Arrival::State::moved;
   if (lanes_.rdma) {
     announce();
   } else {
-    context_.vouch_soon(this);
+    context_.confirm_alive_soon(this);
   }
   start_waiting();
 }
 
-void UcxConnection::vouch() {
+void UcxConnection::confirm_alive() {
   if (state_ != State::open) return;
   arrivals_.for_each([](Arrival& arrival) {
     if (arrival.state == Arrival::State::moved) arrival.state = Arrival::State::done;
@@ -199,7 +199,7 @@ void UcxConnection::answer_early_requests() {
 }
 
 ucs_status_t UcxConnection::get_request_arrives(const Header& header) {
-  if (state_ == State::greeting && early_requests_.size() < kMaxGets) {
+  if (state_ == State::handshake && early_requests_.size() < kMaxGets) {
     early_requests_.push_back(header);  // nothing to answer over yet
     return UCS_OK;
   }
@@ -246,7 +246,7 @@ ucs_status_t UcxConnection::get_data_arrives(const Header& header, void* data, s
 void UcxConnection::get_moved(PendingGet& get) {
   if (lanes_.rdma) return get_done(get);
   get.moved = true;
-  context_.vouch_soon(this);
+  context_.confirm_alive_soon(this);
 }
 
 void UcxConnection::get_done(PendingGet& get) {

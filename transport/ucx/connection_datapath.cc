@@ -1,4 +1,4 @@
-// What is sent.
+// The sending side.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -13,7 +13,7 @@ namespace gradrail::transport::ucx {
 
 absl::Status UcxConnection::check_post() const {
   if (state_ == State::open && hello_sent_) return absl::OkStatus();
-  if (state_ == State::greeting || state_ == State::open)
+  if (state_ == State::handshake || state_ == State::open)
     return absl::ResourceExhaustedError("ucx: the peer has not answered yet: poll, then try again");
   return absl::UnavailableError(cause_.message());
 }
@@ -86,7 +86,7 @@ absl::Status UcxConnection::put(LocalSlice source, RemoteSlice target, PutOption
 }
 
 absl::Status UcxConnection::send(absl::Span<const std::byte> message) {
-  if (absl::Status status = check_post(); !status.ok() && state_ != State::greeting && state_ != State::open) {
+  if (absl::Status status = check_post(); !status.ok() && state_ != State::handshake && state_ != State::open) {
     return status;
   }
   if (message.size() > kMaxMessageBytes) {
@@ -122,7 +122,7 @@ void UcxConnection::post_hello() {
 void UcxConnection::post_early_messages() {
   for (const EarlyMessage& early : std::exchange(early_messages_, {})) {
     const absl::Status status = post_message(early.operation, early.bytes);
-    // The caller was told that it is on its way.
+    // The caller received the confirmation that it is in flight.
     if (!status.ok()) fail({status.code(), fmt::format("ucx {}: the first messages: {}", ends_, message_of(status))});
   }
 }
@@ -151,7 +151,7 @@ absl::Status UcxConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
   header.offset = source.offset;
   header.length = target.bytes;
   header.wants_rendezvous = region->on_gpu();
-  // The number of the slot, and beside it one that no late answer knows.
+  // The number of the slot, with a counter that no late answer matches.
   const auto slot = static_cast<uint64_t>(get - gets_.data());
   header.value = ++next_get_ * kMaxGets + slot;
   *get = {.connection = this,

@@ -1,4 +1,4 @@
-// Opening and closing. Greetings are in context_greeting.cc, the poll loop in context_progress.cc.
+// Opening and closing. Handshakes are in context_handshake.cc, the poll loop in context_progress.cc.
 #include "transport/ucx/context.h"
 
 #include <sys/epoll.h>
@@ -19,22 +19,22 @@
 namespace gradrail::transport::ucx {
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
-  absl::StatusOr<std::unique_ptr<Context>> lifelines = tcp::open(options);
-  if (!lifelines.ok()) return lifelines.status();
+  absl::StatusOr<std::unique_ptr<Context>> side_channels = tcp::open(options);
+  if (!side_channels.ok()) return side_channels.status();
   absl::StatusOr<Worker> worker = Worker::open(options);
   if (!worker.ok()) return worker.status();
   absl::StatusOr<std::string> address = worker->address();
   if (!address.ok()) return address.status();
   tcp::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.open()) return tcp::native_error("open epoll", errno);
-  auto context =
-      std::make_unique<UcxContext>(*std::move(worker), *std::move(lifelines), std::move(epoll), *std::move(address));
+  auto context = std::make_unique<UcxContext>(*std::move(worker), *std::move(side_channels), std::move(epoll),
+                                              *std::move(address));
   if (absl::Status status = context->start(); !status.ok()) return status;
   return context;
 }
 
-UcxContext::UcxContext(Worker worker, std::unique_ptr<Context> lifelines, tcp::Fd epoll, std::string worker_address)
-    : lifelines_(std::move(lifelines)),
+UcxContext::UcxContext(Worker worker, std::unique_ptr<Context> side_channels, tcp::Fd epoll, std::string worker_address)
+    : side_channels_(std::move(side_channels)),
       worker_(std::move(worker)),
       epoll_(std::move(epoll)),
       worker_address_(std::move(worker_address)),
@@ -51,17 +51,17 @@ UcxContext::~UcxContext() {
 }
 
 void UcxContext::leak_abandoned() {
-  constexpr Duration kPatience = std::chrono::seconds(1);
-  const TimePoint deadline = Clock::now() + kPatience;
+  constexpr Duration kTimeout = std::chrono::seconds(1);
+  const TimePoint deadline = Clock::now() + kTimeout;
   while (!abandoned_.empty() && Clock::now() < deadline) progress();
   if (abandoned_.empty()) return;
-  spdlog::warn("ucx: {} endpoints whose wire-up never ended stay until the process ends", abandoned_.size());
+  spdlog::warn("ucx: {} endpoints without a complete wire-up stay until the process ends", abandoned_.size());
   worker_.leak();
   for (auto& each : abandoned_) static_cast<void>(each.release());
 }
 
 absl::Status UcxContext::start() {
-  for (const int fd : {lifelines_->wait_fd(), worker_.event_fd()}) {
+  for (const int fd : {side_channels_->wait_fd(), worker_.event_fd()}) {
     epoll_event event{};
     event.events = EPOLLIN;
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return tcp::native_error("watch a descriptor", errno);
@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> UcxContext::register_memory(Memory
   return regions_.add(memory, access);
 }
 
-absl::StatusOr<std::string> UcxContext::listen(const std::string& address) { return lifelines_->listen(address); }
+absl::StatusOr<std::string> UcxContext::listen(const std::string& address) { return side_channels_->listen(address); }
 
 void UcxContext::close(Connection* connection) {
   auto* const peer = static_cast<UcxConnection*>(connection);
@@ -100,9 +100,9 @@ void UcxContext::remove(UcxConnection* connection) {
   ready_.erase(std::remove_if(ready_.begin() + static_cast<ptrdiff_t>(next_ready_), ready_.end(), of_it), ready_.end());
   std::erase(failing_, connection);
   std::erase(ending_, connection);
-  std::erase(vouching_, connection);
+  std::erase(to_confirm_alive_, connection);
   std::unique_ptr<UcxConnection>& place = connections_[connection->number()];
-  // What UCX still holds must stay.
+  // Resources that UCX still holds must stay.
   if (!connection->released()) abandoned_.push_back(std::move(place));
   place.reset();
 }

@@ -20,18 +20,18 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 
 /// UCX: RDMA where there is a device, shared memory and sockets elsewhere.
 ///
-/// Everything travels as active messages. A put names a region of the peer; the peer's worker checks it and receives
-/// the bytes straight into the region: small ones out of the message, bulk by rendezvous, which is an RDMA read on the
-/// devices. So nobody holds a key of a device that opens another's memory for writing, and a notice follows its data
-/// without a fence (bench/results holds the comparison with put and fence).
+/// All data travels as active messages. A put names a region of the peer. The peer's worker checks it and receives the
+/// bytes straight into the region. Small puts arrive in the message. Bulk arrives by rendezvous, which is an RDMA read
+/// on the devices. So no peer holds a device key that permits remote writes. A notice follows its data without a fence;
+/// bench/results holds the comparison with put and fence.
 ///
-/// Invariants  1. Every connection is in connections_ at its own number until close() or, if its owner never knew of
-///                it, until it ended.
+/// Invariants  1. Every connection is in connections_ at its own number until close(). A connection that was never
+///             reported to its owner stays until it ended.
 ///             2. A completion of a connection is in ready_ only while the connection is not closed.
-///             3. Connections are closed and buried only between two turns of UCX's progress, never within.
+///             3. Connections are closed and reaped only between two turns of UCX's progress, never within.
 class UcxContext final : public Context {
  public:
-  UcxContext(Worker worker, std::unique_ptr<Context> lifelines, tcp::Fd epoll, std::string worker_address);
+  UcxContext(Worker worker, std::unique_ptr<Context> side_channels, tcp::Fd epoll, std::string worker_address);
   ~UcxContext() override;
   absl::Status start();
 
@@ -48,15 +48,15 @@ class UcxContext final : public Context {
   // For connections.
   ucp_worker_h worker() const { return worker_.get(); }
   RegionTable& regions() { return regions_; }
-  Greeting greeting_for(const UcxConnection& connection) const;
-  size_t max_frame_bytes() const { return lifelines_->capabilities().max_message_bytes; }
-  void introduce(UcxConnection* stranger);
+  Handshake handshake_for(const UcxConnection& connection) const;
+  size_t max_frame_bytes() const { return side_channels_->capabilities().max_message_bytes; }
+  void introduce(UcxConnection* pending);
   void report(Completion completion, MessageBuffer body = nullptr);
   MessageBuffer take_buffer();
   void recycle(MessageBuffer buffer);
   void end_soon(UcxConnection* connection) { failing_.push_back(connection); }
-  void vouch_soon(UcxConnection* connection);
-  void close_lifeline(Connection* lifeline) { lifelines_->close(lifeline); }
+  void confirm_alive_soon(UcxConnection* connection);
+  void close_side_channel(Connection* side_channel) { side_channels_->close(side_channel); }
 
  private:
   struct Ready {
@@ -64,12 +64,12 @@ class UcxContext final : public Context {
     MessageBuffer body;
   };
 
-  // context_greeting.cc
-  absl::StatusOr<UcxConnection*> adopt(Connection* lifeline, UcxConnection::Side side);
+  // context_handshake.cc
+  absl::StatusOr<UcxConnection*> adopt(Connection* side_channel, UcxConnection::Side side);
   void await_path(const UcxConnection& connection, TimePoint deadline);
-  void poll_lifelines();
-  void on_lifeline(const Completion& event);
-  void dismiss_silent_strangers(TimePoint now);
+  void poll_side_channels();
+  void on_side_channel(const Completion& event);
+  void close_silent_pending(TimePoint now);
   void remove(UcxConnection* connection);
 
   void leak_abandoned();
@@ -78,10 +78,10 @@ class UcxContext final : public Context {
   void progress();
   void progress_worker();
   void take_last_messages();
-  void vouch();
+  void confirm_alive();
   void end_failed();
-  void bury_ended();
-  bool lifelines_due();
+  void reap_ended();
+  bool side_channels_due();
   size_t take(absl::Span<Completion> out);
   void finish(UcxConnection* connection);
   void region_ends(const Region& region);
@@ -89,8 +89,8 @@ class UcxContext final : public Context {
                                  const ucp_am_recv_param_t* param);
   UcxConnection* find(const Header& header) const;
 
-  // Set once. Order of destruction: connections, regions' table, UCX, lifelines.
-  const std::unique_ptr<Context> lifelines_;
+  // Set once. Order of destruction: connections, regions' table, UCX, side channels.
+  const std::unique_ptr<Context> side_channels_;
   Worker worker_;
   const tcp::Fd epoll_;
   const std::string worker_address_;
@@ -99,11 +99,11 @@ class UcxContext final : public Context {
   // Owner thread.
   RegionTable regions_;
   std::vector<std::unique_ptr<UcxConnection>> connections_;  ///< by number; null where free
-  size_t strangers_ = 0;                                     ///< accepted connections that have not greeted
-  std::vector<Connection*> unwanted_;                        ///< lifelines to close
+  size_t pending_connections_ = 0;                           ///< accepted connections that have not greeted
+  std::vector<Connection*> unwanted_;                        ///< side channels to close
   std::vector<UcxConnection*> failing_;
   std::vector<UcxConnection*> ending_;
-  std::vector<UcxConnection*> vouching_;
+  std::vector<UcxConnection*> to_confirm_alive_;
   std::vector<std::unique_ptr<UcxConnection>> abandoned_;  ///< closed by their owners, not by UCX
 
   std::vector<Ready> ready_;  ///< from next_ready_ on
@@ -113,7 +113,7 @@ class UcxContext final : public Context {
 
   bool armed_ = true;  ///< the first poll looks everywhere
   uint32_t turn_ = 0;
-  TimePoint lifelines_looked_at_{};
+  TimePoint side_channels_polled_at_{};
 };
 
 }  // namespace gradrail::transport::ucx

@@ -9,12 +9,12 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-/// A look at the lifelines is a system call, or several: not in every turn of a busy loop, not even the clock.
+/// A look at the side channels is a system call, or several: not in every turn of a busy loop, not even the clock.
 constexpr uint32_t kLookEvery = 64;
 constexpr Duration kLookInterval = std::chrono::milliseconds(1);
 /// Turns of UCX's progress in one poll: enough to drain what came, few enough for the other contexts of the thread.
 constexpr int kTurnsPerPoll = 16;
-/// After its death a peer's last messages are taken out of the queues, as long as this many turns find some.
+/// After the loss of a peer its last messages are taken out of the queues, as long as this many turns find some.
 constexpr int kLastTurns = 1000;
 /// UCX lets go of a closed endpoint's memory within milliseconds; a device that does not answer may take this long.
 constexpr Duration kReleaseTime = std::chrono::seconds(5);
@@ -32,36 +32,37 @@ size_t UcxContext::poll(absl::Span<Completion> out) {
 
 void UcxContext::progress() {
   progress_worker();
-  if (armed_ || lifelines_due()) poll_lifelines();
+  if (armed_ || side_channels_due()) poll_side_channels();
   armed_ = false;
-  if (!vouching_.empty()) vouch();
+  if (!to_confirm_alive_.empty()) confirm_alive();
   if (!failing_.empty()) end_failed();
-  if (!ending_.empty()) bury_ended();
+  if (!ending_.empty()) reap_ended();
   if (!abandoned_.empty()) std::erase_if(abandoned_, [](const auto& each) { return each->try_release(); });
 }
 
 void UcxContext::progress_worker() {
-  for (int turn = 0; turn < kTurnsPerPoll && vouching_.empty(); ++turn) {
+  for (int turn = 0; turn < kTurnsPerPoll && to_confirm_alive_.empty(); ++turn) {
     if (ucp_worker_progress(worker_.get()) == 0) return;
-    // What came is told at once: another turn that finds nothing may cost as much, over tcp a system call.
+    // Arrivals are reported at once: another turn that finds nothing may cost as much; over tcp it costs a system call.
     if (next_ready_ < ready_.size()) return;
   }
 }
 
-bool UcxContext::lifelines_due() {
-  return ++turn_ % kLookEvery == 0 && Clock::now() - lifelines_looked_at_ >= kLookInterval;
+bool UcxContext::side_channels_due() {
+  return ++turn_ % kLookEvery == 0 && Clock::now() - side_channels_polled_at_ >= kLookInterval;
 }
 
-void UcxContext::vouch_soon(UcxConnection* connection) {
-  if (std::find(vouching_.begin(), vouching_.end(), connection) == vouching_.end()) vouching_.push_back(connection);
+void UcxContext::confirm_alive_soon(UcxConnection* connection) {
+  if (std::find(to_confirm_alive_.begin(), to_confirm_alive_.end(), connection) == to_confirm_alive_.end())
+    to_confirm_alive_.push_back(connection);
 }
 
-void UcxContext::vouch() {
-  poll_lifelines();
-  for (UcxConnection* connection : std::exchange(vouching_, {})) connection->vouch();
+void UcxContext::confirm_alive() {
+  poll_side_channels();
+  for (UcxConnection* connection : std::exchange(to_confirm_alive_, {})) connection->confirm_alive();
 }
 
-// What the dead sent before they died is still in the queues.
+// Messages that lost peers sent before their end are still in the queues.
 void UcxContext::take_last_messages() {
   for (int turn = 0; turn < kLastTurns && ucp_worker_progress(worker_.get()) != 0; ++turn) {
   }
@@ -74,18 +75,18 @@ void UcxContext::end_failed() {
   }
 }
 
-void UcxContext::bury_ended() {
+void UcxContext::reap_ended() {
   const TimePoint now = Clock::now();
-  poll_lifelines();  // for last words
+  poll_side_channels();  // for last words
   for (UcxConnection* connection : std::exchange(ending_, {})) {
     if (!connection->ended(now)) {
       ending_.push_back(connection);
       continue;
     }
-    connection->bury();
+    connection->reap();
     if (!connection->known_to_owner()) {
       spdlog::warn("{}", message_of(connection->cause()));
-      --strangers_;
+      --pending_connections_;
       remove(connection);
       continue;
     }
@@ -99,7 +100,7 @@ void UcxContext::finish(UcxConnection* connection) {
   const TimePoint deadline = Clock::now() + kReleaseTime;
   while (!connection->released() && !connection->abandoned() && Clock::now() < deadline)
     ucp_worker_progress(worker_.get());
-  connection->bury();
+  connection->reap();
 }
 
 void UcxContext::region_ends(const Region& region) {
@@ -119,7 +120,7 @@ ucs_status_t UcxContext::on_message(void* context, const void* header, size_t he
                                     const ucp_am_recv_param_t* param) {
   auto* const self = static_cast<UcxContext*>(context);
   const absl::StatusOr<Header> parsed = decode({static_cast<const std::byte*>(header), header_bytes});
-  // Null: late words of a closed connection, or a stranger's.
+  // Null: late messages of a closed connection, or of an unknown one.
   UcxConnection* const connection = parsed.ok() ? self->find(*parsed) : nullptr;
   const ucs_status_t status =
       connection == nullptr ? UCS_ERR_REJECTED : connection->arrived(*parsed, data, bytes, *param);
@@ -145,7 +146,7 @@ size_t UcxContext::take(absl::Span<Completion> out) {
     out[count++] = std::move(ready.completion);
     if (ready.body != nullptr) delivered_.push_back(std::move(ready.body));
   }
-  // Whoever never empties it must not make it grow.
+  // A caller that never empties it must not make it grow.
   if (next_ready_ == ready_.size() || next_ready_ >= kSpareBuffers) {
     ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(next_ready_));
     next_ready_ = 0;
@@ -166,8 +167,8 @@ void UcxContext::recycle(MessageBuffer buffer) {
 
 bool UcxContext::arm() {
   armed_ = true;
-  if (next_ready_ < ready_.size() || !failing_.empty() || !ending_.empty() || !vouching_.empty()) return false;
-  return lifelines_->arm() && ucp_worker_arm(worker_.get()) == UCS_OK;
+  if (next_ready_ < ready_.size() || !failing_.empty() || !ending_.empty() || !to_confirm_alive_.empty()) return false;
+  return side_channels_->arm() && ucp_worker_arm(worker_.get()) == UCS_OK;
 }
 
 }  // namespace gradrail::transport::ucx

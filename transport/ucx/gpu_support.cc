@@ -20,7 +20,7 @@ std::string version_text() {
 }
 
 /// UCX_CUDA_COPY_DMABUF, by which UCX can be held to one way, came with 1.16.
-bool can_choose_way() {
+bool can_choose_transfer() {
   unsigned major = 0, minor = 0, release = 0;
   ucp_get_version(&major, &minor, &release);
   return major > 1 || minor >= 16;
@@ -42,15 +42,16 @@ GpuHost GpuHost::look() {
   return {.has_driver = has_cuda_driver(), .has_peer_memory_module = module};
 }
 
-GpuWays gpu_ways(uint64_t memory_types, const GpuHost& gpu) {
+GpuTransferSupport gpu_transfers(uint64_t memory_types, const GpuHost& gpu) {
   if ((memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) == 0) {
-    return GpuWays::none(fmt::format("moves host memory only: {} reports no CUDA memory ({})", version_text(),
-                                     gpu.has_driver ? "is it built with CUDA, and is cuda_copy among UCX_TLS?"
-                                                    : "this host has no CUDA driver, libcuda.so.1"));
+    return GpuTransferSupport::none(
+        fmt::format("moves host memory only: {} reports no CUDA memory ({})", version_text(),
+                    gpu.has_driver ? "is it built with CUDA, and is cuda_copy among UCX_TLS?"
+                                   : "this host has no CUDA driver, libcuda.so.1"));
   }
-  if (!can_choose_way()) {
+  if (!can_choose_transfer()) {
     return {.why_no_dma_buf = fmt::format(
-                "takes GPU memory by peer-memory module only: {} does not let anybody choose dma-buf (1.16 does)",
+                "takes GPU memory by peer-memory module only: {} does not allow the choice of dma-buf (1.16 does)",
                 version_text()),
             .why_no_peer_memory = ""};
   }
@@ -58,7 +59,7 @@ GpuWays gpu_ways(uint64_t memory_types, const GpuHost& gpu) {
     return {.why_no_dma_buf = "",
             .why_no_peer_memory =
                 "takes GPU memory by dma-buf here: UCX sees no peer-memory module, "
-                "or was told by UCX_CUDA_COPY_DMABUF"};
+                "or UCX_CUDA_COPY_DMABUF forbids it"};
   }
   return {.why_no_dma_buf = "takes GPU memory by peer-memory module here: UCX_CUDA_COPY_DMABUF=y makes it dma-buf",
           .why_no_peer_memory = ""};

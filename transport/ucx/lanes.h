@@ -7,7 +7,8 @@
 
 namespace gradrail::transport::ucx {
 
-/// What carries an endpoint's bytes. UCX 1.13 tells it to people only (ucp_ep_print_info), so that is what is read.
+/// The transports that carry an endpoint's bytes. UCX 1.13 has only a text for people (ucp_ep_print_info), which is
+/// parsed here.
 struct Lanes {
   std::string text;   ///< for people: "rc_verbs/rxe0:1", "posix/memory + cma/memory"
   bool rdma = false;  ///< all lanes that carry messages or bulk are an RDMA device's

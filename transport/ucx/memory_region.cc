@@ -28,7 +28,7 @@ constexpr uint32_t kOnGpu = 4;
 
 unsigned protection(Access access) {
   unsigned flags = UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_LOCAL_WRITE;
-  // What is sent by rendezvous is read by the peer's device.
+  // The peer's device reads data that is sent by rendezvous.
   flags |= UCP_MEM_MAP_PROT_REMOTE_READ;
   if (allows(access, Access::remote_write)) flags |= UCP_MEM_MAP_PROT_REMOTE_WRITE;
   return flags;
@@ -88,9 +88,9 @@ absl::StatusOr<ucp_mem_h> RegionTable::map(MemorySpan memory, Access access) con
   return handle;
 }
 
-// ucp_mem_map is content when no device takes the memory, and would copy it through the host later. It shows in what it
-// packs for peers: the set of all that have registered the memory, its kind, and for each a length and a key, which for
-// what is no device is empty.
+// ucp_mem_map succeeds when no device takes the memory; UCX would copy it through the host later. The packed key for
+// peers shows it. It holds the set of all devices that registered the memory, its kind, and a length and a key for
+// each. The key is empty for an entry that is not a device.
 bool RegionTable::is_taken_by_a_device(ucp_mem_h handle) const {
   void* packed = nullptr;
   size_t bytes = 0;
@@ -106,7 +106,7 @@ absl::Status RegionTable::check_device(const MemorySpan& memory, ucp_mem_h handl
   if (memory.kind != MemoryKind::cuda || is_taken_by_a_device(handle)) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(
       "ucx: no RDMA device registers {} bytes of GPU {} by {} (is nvidia_peermem loaded, or does the driver "
-      "of the device import dma-bufs? UCX_LOG_LEVEL=info tells more)",
+      "of the device import dma-bufs? UCX_LOG_LEVEL=info shows more)",
       memory.bytes, memory.gpu->ordinal(), name_of(memory.gpu->way())));
 }
 

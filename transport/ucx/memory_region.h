@@ -16,9 +16,8 @@
 
 namespace gradrail::transport::ucx {
 
-/// What a key says: whose region, which, the proof that its holder may use it, its bounds, and whether a GPU holds it.
-/// There is no key of the device in it: peers name regions, and the owner's worker alone decides what that opens and
-/// moves the bytes.
+/// Content of a key: the owner, the region, the proof that the holder may use it, its bounds, and whether a GPU holds
+/// it. The key holds no device key: peers name regions. Only the owner's worker decides on access and moves the bytes.
 struct RegionKey {
   uint64_t context = 0;
   uint32_t region = 0;
@@ -42,7 +41,7 @@ class Region final : public MemoryRegion {
   /// UCX's registration; null for a region of no bytes.
   ucp_mem_h handle() const { return handle_; }
   bool on_gpu() const { return span().kind == MemoryKind::cuda; }
-  /// Told with every operation: UCX must not have to guess what an address means.
+  /// Passed with every operation, so that UCX does not have to detect the kind of an address.
   ucs_memory_type_t memory_type() const { return on_gpu() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST; }
 
  private:

@@ -8,7 +8,7 @@
 
 namespace gradrail::transport::ucx {
 
-/// What UCX said while `doing` something, in words, with what can be done about it.
+/// The error of UCX during `doing`, in words, with a remedy.
 absl::Status native_error(std::string_view doing, ucs_status_t status);
 
 /// Memory that could not be registered: names the limit on locked memory, which is the cause nearly always.

@@ -50,7 +50,7 @@ std::string numeric(const sockaddr* address) {
 std::vector<RdmaPort> rdma_ports(const std::string& root) {
   std::vector<RdmaPort> ports;
   for (const fs::path& device : entries(fs::path(root) / "class" / "infiniband")) {
-    // rxe is no device on a bus, and the only kind whose description says so.
+    // rxe is not a device on a bus. It is the only kind with a description that says so.
     const bool soft_roce = first_line(device / "node_desc").substr(0, 3) == "rxe";
     for (const fs::path& port : entries(device / "ports")) {
       ports.push_back(

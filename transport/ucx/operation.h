@@ -70,7 +70,7 @@ struct PendingGet {
   uint64_t tag = 0;
   const Region* region = nullptr;  ///< null: the slot is free
   uint64_t number = 0;
-  bool moved = false;  ///< all bytes are here, and the lifeline has yet to vouch for them
+  bool moved = false;  ///< all bytes are here; the check of the side channel is pending
 };
 
 }  // namespace gradrail::transport::ucx

@@ -1,4 +1,4 @@
-// The door of the plug-in.
+// The entry point of the plug-in.
 #include "transport/plugin.h"
 
 #include <ucp/api/ucp.h>

@@ -35,14 +35,14 @@ std::string Setting::short_name() const {
 
 std::vector<Setting> settings(const OpenOptions& options, const std::vector<RdmaPort>& ports, const GpuHost& gpu) {
   std::vector<Setting> wanted;
-  // Up to 1.18 UCX chooses a RoCE v2 GID of IPv4, whose UD packets soft-RoCE drops without a word, so that no wire-up
-  // comes through. GID 0 is the link-local one. Real adapters are left to UCX's own choice, which suits them.
+  // Up to 1.18 UCX chooses a RoCE v2 GID of IPv4. Soft-RoCE silently drops the UD packets of that GID, so that no
+  // wire-up succeeds. GID 0 is the link-local one. UCX chooses the GID of real adapters itself.
   const bool all_soft =
       !ports.empty() && std::all_of(ports.begin(), ports.end(), [](auto& port) { return port.soft_roce; });
   if (all_soft) wanted.push_back({"IB_GID_INDEX", "0"});
-  // ud comes along for wire-up by itself. As a path of its own it copies, and up to 1.13 an endpoint that ends before
-  // its wire-up is over makes UCX abort.
-  // cuda_copy carries nothing to peers: it knows what GPU memory is.
+  // UCX adds ud for wire-up. As a path of its own it copies, and up to 1.13 an endpoint that ends before its wire-up is
+  // over makes UCX abort.
+  // cuda_copy carries no data to peers: it detects GPU memory.
   if (options.rdma_only) wanted.push_back({"TLS", gpu.has_driver ? "rc,dc,cuda_copy" : "rc,dc"});
   // Else bulk of GPUs may travel in pieces that UCX copies through the host.
   if (gpu.has_driver) wanted.push_back({"RNDV_SCHEME", "get_zcopy"});
@@ -55,21 +55,23 @@ std::vector<Setting> settings(const OpenOptions& options, const std::vector<Rdma
 
 void tame_library(const GpuHost& gpu) {
   static const bool done = [&] {
-    // Variables that 1.13 lets nobody set but the environment. They are read when a worker is made, after this.
-    // UCX hides shared memory from endpoints that report errors unless told; deaths are seen by the lifeline.
+    // In 1.13 only the environment can set these variables. They are read when a worker is made, after this.
+    // UCX hides shared memory from endpoints that report errors unless this is set. The side channel detects lost
+    // peers.
     setenv("UCX_POSIX_ERROR_HANDLING", "y", 0);
     // The default of 8 KiB makes bulk over UCX's tcp twenty times as slow.
     setenv("UCX_TCP_TX_SEG_SIZE", "64k", 0);
     setenv("UCX_TCP_RX_SEG_SIZE", "64k", 0);
-    // A dead path is noticed after about two seconds (0.27 s, the next power of two of 4 us, seven times), so that a
-    // run can move to another one within five. The default count of 7 means for ever to soft-RoCE.
+    // A lost path is noticed after about two seconds (0.27 s, the next power of two of 4 us, seven times). So a run can
+    // move to another path within five seconds. Soft-RoCE retries for ever with the default count of 7.
     for (const char* lane : {"RC_VERBS", "RC_MLX5", "DC_MLX5"}) {
       setenv((std::string("UCX_") + lane + "_TIMEOUT").c_str(), "250ms", 0);
       setenv((std::string("UCX_") + lane + "_RETRY_COUNT").c_str(), "6", 0);
     }
     // With both at hand UCX would take a dma-buf where it can and the module where it cannot, and not say which.
     if (gpu.has_driver) setenv("UCX_CUDA_COPY_DMABUF", gpu.has_peer_memory_module ? "n" : "y", 0);
-    // Every loss of a peer would be told twice, and memory that cannot be locked at length: our errors say it.
+    // UCX would log every loss of a peer a second time, and memory that cannot be locked at length. Our errors report
+    // both.
     if (!set_by_user("LOG_LEVEL")) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
     if (!set_by_user("HANDLE_ERRORS") && !set_by_user("ERROR_SIGNALS")) {
       for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(signal);

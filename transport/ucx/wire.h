@@ -24,15 +24,15 @@ namespace gradrail::transport::ucx {
 //   get_data      0                      0                get number   bytes of the region
 //   hello         0                      0                0            -
 //
-// connection and token are those that the receiver gave in its greeting: one UCX worker hears all peers, and this says
-// which of them speaks. sequence counts puts and, on its own, messages. flags: bit 0 of a put, notify with `value`; bit
-// 1 of a get_request, answer by rendezvous. length is there only in a get_request. The hello is the first of either
-// side: the path is there.
+// connection and token are those that the receiver gave in its handshake: one UCX worker serves all peers, and these
+// fields name the sender. sequence counts puts and, separately, messages. flags: bit 0 of a put, notify with `value`;
+// bit 1 of a get_request, answer by rendezvous. length is only in a get_request. The hello is the first message of each
+// side: it confirms the path.
 
 enum class MessageKind : uint8_t { put = 1, message, get_request, get_data, hello };
 
-// What comes from or goes to the memory of a GPU travels by rendezvous, however short: then the devices move it, and no
-// processor, neither UCX's code nor ours, touches an address that is not the host's.
+// Data from or to the memory of a GPU travels by rendezvous, however short: then the devices move it. No processor,
+// neither in UCX's code nor in ours, touches an address that is not the host's.
 
 /// UCX's number for our handler; the only one.
 inline constexpr unsigned kActiveMessage = 1;
@@ -41,8 +41,8 @@ inline constexpr size_t kGetRequestHeaderBytes = 56;
 /// Control messages carry region keys and short reports, as over tcp.
 inline constexpr size_t kMaxMessageBytes = 4096;
 
-/// An agreement of both ends, since neither holds memory for more: of a connection's puts no more than so many are
-/// under way beyond the oldest that is not done at the sender.
+/// A limit that both peers apply, because neither holds memory for more. A connection has at most this many puts in
+/// flight beyond the oldest unfinished put of the sender.
 inline constexpr uint32_t kPutWindow = 256;
 inline constexpr uint32_t kMaxGets = 64;
 

@@ -50,18 +50,18 @@ absl::StatusOr<ucp_context_h> init(const OpenOptions& options, const GpuHost& gp
   return context;
 }
 
-GpuWays ask_for_gpus(ucp_context_h context, const GpuHost& gpu, bool rdma) {
+GpuTransferSupport request_gpu_support(ucp_context_h context, const GpuHost& gpu, bool rdma) {
   ucp_context_attr_t answer{};
   answer.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  GpuWays ways = gpu_ways(ucp_context_query(context, &answer) == UCS_OK ? answer.memory_types : 0, gpu);
-  const bool takes = ways.takes(GpuDirect::dma_buf) || ways.takes(GpuDirect::peer_memory);
+  GpuTransferSupport ways = gpu_transfers(ucp_context_query(context, &answer) == UCS_OK ? answer.memory_types : 0, gpu);
+  const bool takes = ways.takes(NicGpuTransfer::dma_buf) || ways.takes(NicGpuTransfer::peer_memory);
   if (rdma || !takes) return ways;
-  return GpuWays::none(
+  return GpuTransferSupport::none(
       "moves host memory only: UCX uses no RDMA device here, and would copy GPU memory through the host");
 }
 
-// A device's queues live in locked memory. Where there is not enough, UCX opens all the same and then tries again and
-// again to get some, while no message comes through: better to know before.
+// A device's queues are in locked memory. Without enough of it UCX opens all the same and then retries for ever, while
+// no message arrives. The check here reports the cause before that.
 absl::Status check_locked_memory(ucp_context_h context) {
   constexpr size_t kQueueBytes = 32 << 20;  // ud's receive buffers alone are 20 MiB
   rlimit limit{};
@@ -98,7 +98,7 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
         fmt::format("ucx: no RDMA device in what UCX would use ({}): {}; see UCX_TLS and UCX_NET_DEVICES", resources,
                     describe_rdma_devices()));
   }
-  worker.gpu_ = ask_for_gpus(*context, gpu, rdma);
+  worker.gpu_ = request_gpu_support(*context, gpu, rdma);
   worker.rdma_ = rdma;
   if (absl::Status status = worker.create_worker(); !status.ok()) return status;
   return worker;
@@ -115,7 +115,7 @@ absl::Status Worker::create_worker() {
     return native_error("open a worker", status);
   }
   status = ucp_worker_get_efd(worker_, &event_fd_);
-  if (status != UCS_OK) return native_error("no transport of UCX_TLS can wake who waits", status);
+  if (status != UCS_OK) return native_error("no transport of UCX_TLS can wake a waiting thread", status);
   return absl::OkStatus();
 }
 

@@ -24,7 +24,7 @@ class Worker {
   /// Readable when there is progress to make, once armed.
   int event_fd() const { return event_fd_; }
   absl::StatusOr<std::string> address() const;
-  const GpuWays& gpu() const { return gpu_; }
+  const GpuTransferSupport& gpu() const { return gpu_; }
   /// Whether an RDMA device is among what UCX uses.
   bool rdma() const { return rdma_; }
   /// Leaves both to the end of the process.
@@ -40,7 +40,7 @@ class Worker {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_fd_ = -1;
-  GpuWays gpu_;
+  GpuTransferSupport gpu_;
   bool rdma_ = false;
 };
 

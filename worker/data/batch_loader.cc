@@ -68,7 +68,7 @@ SparseBatch BatchLoader::next_sparse() {
 }
 
 void BatchLoader::shuffle() {
-  // From the identity each time, so that an epoch's order does not depend on the epochs before it; a generator of its
+  // From the identity each time, so that an epoch's order does not depend on the epochs before it. A generator of its
   // own for the pair (seed, stream), since neighbouring seeds of one generator share part of their state.
   std::iota(order_.begin(), order_.end(), 0u);
   Random random(Random(seed_, stream_).next(), epoch_);

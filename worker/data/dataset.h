@@ -20,7 +20,7 @@ struct IdxArray {
 };
 
 /// Errors  NOT_FOUND; DATA_LOSS names the file and what is wrong: not IDX, other type than uint8, truncated, bytes
-///         after the end, damaged gzip, dimensions whose product overflows. Never allocates more than the file can
+///         after the end, damaged gzip, dimensions with an overflowing product. Never allocates more than the file can
 ///         fill.
 absl::StatusOr<IdxArray> read_idx(const std::string& path);
 
@@ -47,7 +47,7 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder);
 /// The folder with the built-in MNIST: $GRADRAIL_DATA_DIR, beside the program, the install prefix or the source tree.
 absl::StatusOr<std::string> default_mnist_folder();
 
-/// Batches of one split in an order shuffled anew each epoch from (seed, stream, epoch); the last, smaller batch of an
+/// Batches of one split in an order shuffled anew each epoch from (seed, stream, epoch). The last, smaller batch of an
 /// epoch is left out, as the tutorials do. A loader makes them in one form; the order is the same in all. A split in
 /// file order is shuffled through a buffer of 1000 + 3 · batch examples: each is drawn from those that come next.
 /// Threads  One owner.
@@ -84,7 +84,7 @@ class BatchLoader {
   };
   /// The next batch; valid until the call after the next prefetch() or next().
   Batch next();
-  /// Where the images of all batches lie, one after another: for who copies them to a device.
+  /// Where the images of all batches lie, one after another: for a copy to a device.
   absl::Span<const float> image_memory() const { return images_; }
   /// next() of a sparse loader; a loader answers to the one of its form only.
   SparseBatch next_sparse();

@@ -2,7 +2,7 @@
 //
 //   | 0 | 0 | type: 0x08 = uint8 | dimensions n | n × uint32 size | elements, row-major |
 //
-// gzip is told from plain by its own magic 1f 8b, which no IDX file begins with.
+// gzip differs from plain by its own magic 1f 8b, which no IDX file begins with.
 #include <sys/stat.h>
 #include <zlib.h>
 

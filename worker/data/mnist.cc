@@ -94,7 +94,7 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder) {
 }
 
 absl::StatusOr<std::string> default_mnist_folder() {
-  // Whoever names a folder means that one: falling back to another would train on the wrong data.
+  // A named folder is used alone: falling back to another would train on the wrong data.
   if (const char* named = std::getenv("GRADRAIL_DATA_DIR"); named != nullptr && *named != '\0') {
     if (holds_mnist(named)) return named;
     return absl::NotFoundError(fmt::format("GRADRAIL_DATA_DIR={} holds no train-images-idx3-ubyte[.gz]", named));

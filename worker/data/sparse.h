@@ -8,8 +8,9 @@
 
 namespace gradrail::worker {
 
-// Batches of pictures that are mostly black. A product with such a batch is a sum of few rows of the other matrix: of
-// the weights for each image, of the hidden gradient for each pixel. Hence each batch comes listed in both orders.
+// Batches of pictures that are mostly black. A product with such a batch is a sum of few rows of the other matrix.
+// These are rows of the weights for each image, of the hidden gradient for each pixel. Hence each batch comes listed in
+// both orders.
 
 /// One pixel that is not black: row() is what it meets in the other matrix, value() is to be divided by 255. In one
 /// word, since sorting them is a matter of stores.

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ps/checkpoint_file.h"
+#include "ps/checkpoint/file.h"
 
 namespace gradrail::worker {
 

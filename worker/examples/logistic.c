@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/gradrail.h"
+#include "worker/client/gradrail.h"
 
 enum { kFeatures = 8, kBatch = 64, kSteps = 300 };
 static const float kGoodAccuracy = 0.97f;

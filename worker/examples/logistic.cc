@@ -11,9 +11,9 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/training.h"
 #include "ps/server.h"
-#include "ps/training.h"
-#include "worker/client.h"
+#include "worker/client/client.h"
 
 namespace {
 

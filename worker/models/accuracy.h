@@ -8,7 +8,7 @@
 
 namespace gradrail::worker {
 
-/// What a network makes of a batch whose images are numbers: [batch, classes], valid until the next call.
+/// Outputs of a network for a batch with numbers as images: [batch, classes], valid until the next call.
 using LogitsOf = absl::FunctionRef<const float*(const float* images)>;
 
 struct AccuracyShape {
@@ -18,7 +18,7 @@ struct AccuracyShape {
   void (*scale)(const uint8_t* source, size_t count, float* target) = nullptr;  ///< pixels.h
 };
 
-/// Share of images [n, pixels] whose most likely class is the label, in [0, 1]; n > 0.
+/// Share of images [n, pixels] with the label as the most likely class, in [0, 1]; n > 0.
 float accuracy(const AccuracyShape& shape, absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                LogitsOf logits_of);
 

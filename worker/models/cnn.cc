@@ -16,7 +16,7 @@
 namespace gradrail::worker {
 namespace {
 
-enum TensorIndex : size_t {
+enum CnnTensor : size_t {
   kConv1,
   kConv1Bias,
   kConv2,
@@ -142,7 +142,7 @@ void Cnn::initialise(uint64_t seed, Gradients parameters) {
 }
 
 void Cnn::Impl::forward(const float* images, Parameters parameters) {
-  const auto at = [&](TensorIndex tensor) { return parameters[tensor].data(); };
+  const auto at = [&](CnnTensor tensor) { return parameters[tensor].data(); };
   convolutions.forward(images, {at(kConv1), at(kConv1Bias)}, {at(kConv2), at(kConv2Bias)}, features.data());
   local3.forward.run(features.data(), at(kLocal3), hidden.data(), at(kLocal3Bias));
   relu(hidden.data(), hidden.size());
@@ -153,8 +153,8 @@ void Cnn::Impl::forward(const float* images, Parameters parameters) {
 
 /// From the gradient of the logits, which `logits` holds, to all others.
 void Cnn::Impl::backward(Parameters parameters, Gradients gradients, const GradientReady& ready) {
-  const auto at = [&](TensorIndex tensor) { return gradients[tensor].data(); };
-  const auto done = [&](TensorIndex weights) {
+  const auto at = [&](CnnTensor tensor) { return gradients[tensor].data(); };
+  const auto done = [&](CnnTensor weights) {
     if (!ready) return;
     ready(weights);
     ready(weights + 1);

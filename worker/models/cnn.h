@@ -6,15 +6,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "ps/shard_map.h"
+#include "ps/protocol/shard_map.h"
 #include "worker/models/mlp.h"
 
 namespace gradrail::worker {
 
-/// The multi-GPU tutorial's network for MNIST: twice 5×5 convolution, ReLU and 2×2 max-pool, then fully connected
-/// layers of 1024 (ReLU), `classes` (ReLU) and `classes` units (linear), sparse softmax cross-entropy (mean over the
-/// batch). Tensors have the tutorial's names, shapes and layouts: "conv1/weights" [5, 5, 1, 32], "conv1/biases" [32] …
-/// "softmax_linear/biases" [10].
+/// The multi-GPU tutorial's network for MNIST. Twice 5×5 convolution, ReLU and 2×2 max-pool, then fully connected
+/// layers of 1024 (ReLU), `classes` (ReLU) and `classes` units (linear). The loss is the sparse softmax cross-entropy
+/// (mean over the batch). Tensors have the tutorial's names, shapes and layouts: "conv1/weights" [5, 5, 1, 32],
+/// "conv1/biases" [32] … "softmax_linear/biases" [10].
 /// Threads  One owner; oneDNN uses up to `threads` threads.
 class Cnn {
  public:
@@ -26,7 +26,7 @@ class Cnn {
     size_t hidden = 1024;
     size_t classes = 10;
     /// The tutorial's ReLU on the layer before the last. A unit of it that is negative for every image learns nothing
-    /// any more, and with ten units there are few to spare: false leaves the layer linear.
+    /// any more, and with ten units there are few to spare. False leaves the layer linear.
     bool logits_relu = true;
   };
   /// INTERNAL: oneDNN refused, with its reason.
@@ -35,8 +35,8 @@ class Cnn {
 
   static ps::Schema schema(Shape shape);
 
-  /// Weights from normal distributions cut at two standard deviations (0.05, 0.05, 0.04, 0.04, 1/192), biases 0, 0.1,
-  /// 0.1, 0.1, 0; the same seed gives the same values everywhere.
+  /// Weights from normal distributions cut at two standard deviations (0.05, 0.05, 0.04, 0.04, 1/192). Biases are 0,
+  /// 0.1, 0.1, 0.1, 0; the same seed gives the same values everywhere.
   static void initialise(uint64_t seed, Gradients parameters);
 
   /// Forward and backward pass. Returns the mean cost of the batch; writes every gradient in full, from the last layer
@@ -45,7 +45,7 @@ class Cnn {
   float step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
              Gradients gradients, const GradientReady& ready);
 
-  /// Share of images [n, side, side] (bytes) whose most likely class is the label, in [0, 1].
+  /// Share of images [n, side, side] (bytes) with the label as the most likely class, in [0, 1].
   float accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters);
 
  private:

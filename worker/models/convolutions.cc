@@ -113,7 +113,7 @@ struct StageShape {
 /// Convolution, ReLU, pooling, and the way back.
 class Stage {
  public:
-  /// `source_gradient`: where to put it; null: nobody wants it.
+  /// `source_gradient`: where to put it; null: not wanted.
   Stage(const Workshop& workshop, const StageShape& shape, const memory& source, const memory* source_gradient)
       : weights(workshop.handle(shape.kernel(), Tag::hwio)),
         bias(workshop.handle(shape.bias(), Tag::x)),

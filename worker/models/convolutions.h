@@ -7,8 +7,8 @@
 
 namespace gradrail::worker {
 
-/// The convolutional half of a network: twice a 5×5 convolution (SAME) with bias, ReLU and 2×2 max-pooling, by oneDNN
-/// in the layouts that it likes best; only what comes in and goes out is laid out as written here.
+/// The convolutional half of a network. Twice a 5×5 convolution (SAME) with bias, ReLU and 2×2 max-pooling, by oneDNN
+/// in the layouts that it likes best. Only what comes in and goes out is laid out as written here.
 /// Shapes   images: [batch, side, side], features: [batch, side/4, side/4, second], weights: [5, 5, inputs, outputs].
 /// Threads  One owner, the same that called limit_product_threads; created under the same limit.
 class Convolutions {
@@ -36,7 +36,7 @@ class Convolutions {
   };
   void forward(const float* images, Weights first, Weights second, float* features);
 
-  /// The way back, in this order and with what forward() was given: the images must still be there, the weights of a
+  /// The way back, in this order and with what forward() was given. The images must still be there, the weights of a
   /// stage until its own way back is done.
   void backward_second(const float* features_gradient, Gradient second);
   void backward_first(Gradient first);

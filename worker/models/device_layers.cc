@@ -3,14 +3,14 @@
 namespace gradrail::worker {
 namespace {
 
-constexpr size_t kKernel = 5;
+constexpr size_t kDeviceKernel = 5;
 
 }  // namespace
 
 DeviceDense::DeviceDense(DeviceArena& arena, size_t batch, size_t inputs, size_t outputs, gpu::Activation f)
     : batch_(batch), inputs_(inputs), outputs_(outputs), f_(f) {
   output_ = arena.take<float>(batch * outputs);
-  // Without a function nothing on the way back reads the result once its gradient is written, and the softmax writes
+  // Without a function nothing on the way back reads the result once its gradient is written. The softmax writes
   // the logits' gradient in their place.
   output_gradient_ = f == gpu::Activation::none ? output_ : arena.take<float>(batch * outputs);
 }
@@ -39,11 +39,11 @@ DeviceConvolution::DeviceConvolution(DeviceArena& arena, const gpu::ImageShape& 
   convolved_gradient_ = arena.take<float>(convolved_shape_.elements());
 }
 
-size_t DeviceConvolution::patch() const { return kKernel * kKernel * input_.channels; }
+size_t DeviceConvolution::patch() const { return kDeviceKernel * kDeviceKernel * input_.channels; }
 
 void DeviceConvolution::forward(gpu::Compute& on, const float* input, const float* weights, const float* bias) {
   const size_t outputs = convolved_shape_.channels;
-  on.im2col(input_, kKernel, input, columns_);
+  on.im2col(input_, kDeviceKernel, input, columns_);
   on.product({.m = positions(), .k = patch(), .n = outputs}, columns_, weights, convolved_);
   on.bias_activation(positions(), outputs, bias, gpu::Activation::relu, convolved_);
   on.max_pool(convolved_shape_, convolved_, output_);
@@ -62,7 +62,7 @@ void DeviceConvolution::input_gradient(gpu::Compute& on, const float* weights, f
   const size_t outputs = convolved_shape_.channels;
   on.product({.m = positions(), .k = outputs, .n = patch(), .transposed_b = true}, convolved_gradient_, weights,
              columns_);
-  on.col2im(input_, kKernel, columns_, gradient);
+  on.col2im(input_, kDeviceKernel, columns_, gradient);
 }
 
 }  // namespace gradrail::worker

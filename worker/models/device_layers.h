@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gpu/compute.h"
+#include "gpu/compute/compute.h"
 
 namespace gradrail::worker {
 
@@ -39,7 +39,7 @@ class DeviceLayer {
   virtual void input_gradient(gpu::Compute& on, const float* weights, float* gradient) = 0;
 
   float* output() const { return output_; }
-  float* output_gradient() const { return output_gradient_; }  ///< who comes behind writes it; the way back changes it
+  float* output_gradient() const { return output_gradient_; }  ///< the next layer writes it; the way back changes it
 
  protected:
   float* output_ = nullptr;

@@ -7,8 +7,8 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "gpu/stream_marks.h"
-#include "ps/exchange_layout.h"
+#include "gpu/compute/stream_marks.h"
+#include "ps/protocol/exchange_layout.h"
 #include "worker/data/pixels.h"
 #include "worker/models/accuracy.h"
 #include "worker/models/workload.h"
@@ -16,7 +16,7 @@
 namespace gradrail::worker {
 namespace {
 
-/// Drivers put smaller pieces of memory together, and whoever may map one of them reaches the others.
+/// Drivers put smaller pieces of memory together, and a process that may map one of them reaches the others.
 constexpr size_t kOwnAllocation = size_t{2} << 20;
 
 size_t own_allocation(size_t bytes) { return (bytes + kOwnAllocation - 1) / kOwnAllocation * kOwnAllocation; }
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<DeviceNetwork>> DeviceNetwork::create(NetworkPlan
   return network;
 }
 
-/// Everything once, over zeros: what the device cannot do is known before there is a run, and all that libraries load
+/// Everything once, over zeros: what the device cannot do is known before there is a run. All that libraries load
 /// and allocate is there before the first all-reduce, which a later allocation could wait for as it waits for it.
 absl::Status DeviceNetwork::warm_up() {
   const std::vector<float> images(plan_.batch * plan_.pixels);
@@ -154,18 +154,18 @@ bool DeviceNetwork::has_arrived(const Leaving& gradient) {
 
 /// Those that are there, without waiting: their exchange begins while the rest is enqueued.
 absl::Status DeviceNetwork::tell_arrived(const GradientReady& ready) {
-  while (told_ < leaving_.size() && has_arrived(leaving_[told_])) {
+  while (announced_ < leaving_.size() && has_arrived(leaving_[announced_])) {
     GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
   }
   return absl::OkStatus();
 }
 
 absl::Status DeviceNetwork::tell_next(const GradientReady& ready) {
-  const Leaving& next = leaving_[told_];
+  const Leaving& next = leaving_[announced_];
   for (gpu::WaitInTurns wait; meanwhile_ != nullptr && !has_arrived(next); wait.turn()) meanwhile_();
   GRADRAIL_RETURN_IF_ERROR(sum_ == nullptr ? device_->wait(next.ticket) : sum_->wait(tower_, next.ticket));
   if (ready && tower_ == 0) ready(next.tensor);
-  ++told_;
+  ++announced_;
   return absl::OkStatus();
 }
 
@@ -184,20 +184,20 @@ absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& r
   for (size_t l = layers_.size(); l-- > 0;) {
     const LayerPlan& plan = plan_.layers[l];
     parameter_gradients(l);
-    if (stays_) input_gradient(l);  // it reads the parameters, which who hears `ready` may replace in place
+    if (stays_) input_gradient(l);  // it reads the parameters, which the receiver of `ready` may replace in place
     GRADRAIL_RETURN_IF_ERROR(send(plan.weights, gradients[plan.weights]));
     GRADRAIL_RETURN_IF_ERROR(send(plan.bias, gradients[plan.bias]));
     if (!stays_) input_gradient(l);
     GRADRAIL_RETURN_IF_ERROR(tell_arrived(ready));
   }
-  while (told_ < leaving_.size()) GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
+  while (announced_ < leaving_.size()) GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
   return absl::OkStatus();
 }
 
 absl::Status DeviceNetwork::run(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
                                 Gradients gradients, const GradientReady& ready) {
   leaving_.clear();
-  told_ = 0;
+  announced_ = 0;
   if (parameters_from_ != nullptr) {
     device_->upload(parameters_.front(), parameters_from_, elements() * sizeof(float));
   } else if (!stays_) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/memory.h"
-#include "gpu/compute.h"
+#include "gpu/compute/compute.h"
 #include "worker/models/device_layers.h"
 #include "worker/models/device_pins.h"
 #include "worker/models/network.h"
@@ -15,7 +15,7 @@
 
 namespace gradrail::worker {
 
-/// Mlp or Cnn on a gpu::Compute: equal to those up to rounding. Parameters go up at the beginning of a step; each
+/// Mlp or Cnn on a gpu::Compute: equal to those up to rounding. Parameters go up at the beginning of a step. Each
 /// gradient comes down as soon as it is complete, beside the rest of the backward pass, into the caller's memory, which
 /// is pinned when first seen. After stay_on_device() neither travels: `ready` says that a gradient is complete where it
 /// is.
@@ -72,10 +72,10 @@ class DeviceNetwork final : public Network {
   const NetworkPlan plan_;
   const std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> memory_;
-  std::unique_ptr<gpu::Memory> variables_;  // parameters, then gradients (ps/exchange_layout.h)
+  std::unique_ptr<gpu::Memory> variables_;  // parameters, then gradients (ps/protocol/exchange_layout.h)
   bool stays_ = false;
   const float* parameters_from_ = nullptr;  // another device's, while this one stays; null: they are here
-  std::function<void()> meanwhile_;         // null: nobody has something to do
+  std::function<void()> meanwhile_;         // null: nothing to do
   std::vector<std::unique_ptr<DeviceLayer>> layers_;
   float* images_ = nullptr;
   uint8_t* labels_ = nullptr;
@@ -84,7 +84,7 @@ class DeviceNetwork final : public Network {
   SharedMemory host_costs_;  // pages of its own, to be pinned: else each step would stop until the cost is there
   std::vector<float> host_logits_;
   std::vector<Leaving> leaving_;  // in this step
-  size_t told_ = 0;               // of those
+  size_t announced_ = 0;          // of those
   gpu::TowerSum* sum_ = nullptr;  // null: gradients are this tower's own
   size_t tower_ = 0;              // within sum_
   DevicePins pins_;               // last: unpinned before the device goes

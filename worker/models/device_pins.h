@@ -5,16 +5,16 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "gpu/compute.h"
+#include "gpu/compute/compute.h"
 
 namespace gradrail::worker {
 
-/// Host memory that a device reads and writes by DMA, pinned when it is first seen: the narrow way from variables,
-/// which know of no device, to copies at full speed.
+/// Host memory that a device reads and writes by DMA, pinned when it is first seen. It is the narrow way from
+/// variables, which know of no device, to copies at full speed.
 /// Threads  Owner of the Compute.
 class DevicePins {
  public:
-  /// Spans that follow each other are pinned as one run. What is refused is left as it is, and not tried again.
+  /// Spans that follow each other are pinned as one run. Refused memory is left as it is, and not tried again.
   template <typename T>
   void cover_all(gpu::Compute& device, absl::Span<const absl::Span<T>> spans) {
     const void* first = spans.empty() ? nullptr : spans.front().data();

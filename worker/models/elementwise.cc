@@ -33,7 +33,7 @@ constexpr float kExpLimit = 87.0f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  // The whole number sits in the low bits of `shifted`; moved into the exponent it makes 2^whole.
+  // The whole number is in the low bits of `shifted`; moved into the exponent it makes 2^whole.
   const uint32_t exponent = (std::bit_cast<uint32_t>(shifted) + 127u) << 23;
   return p * std::bit_cast<float>(exponent);
 }

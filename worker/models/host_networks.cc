@@ -8,8 +8,8 @@
 namespace gradrail::worker {
 namespace {
 
-// On one core of a Zen 4 a sparse step of 784-100-10 becomes as slow as a dense one at a density of 0.6, together with
-// the making of its lists at 0.5. MNIST has 0.19, Fashion-MNIST 0.5.
+// On one core of a Zen 4 a sparse step of 784-100-10 becomes as slow as a dense one at a density of 0.6. With
+// the making of its lists this is 0.5. MNIST has 0.19, Fashion-MNIST 0.5.
 constexpr double kBreakEvenDensity = 0.5;
 // Well below, since only this one CPU was measured.
 constexpr double kSparseDensity = 0.35;
@@ -77,7 +77,7 @@ absl::StatusOr<Cnn::Shape> cnn_shape(const WorkloadOptions& options) {
   const auto side = static_cast<size_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
   if (side * side != pixels || side % 4 != 0) {
     return absl::InvalidArgumentError(fmt::format(
-        "model cnn takes square images whose side is a multiple of 4, as MNIST's 28x28; these have {} pixels", pixels));
+        "model cnn takes square images of a side divisible by 4, as MNIST's 28x28; these have {} pixels", pixels));
   }
   return Cnn::Shape{.batch = options.batch_size, .side = side, .logits_relu = options.cnn_logits_relu};
 }

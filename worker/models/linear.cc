@@ -6,7 +6,7 @@
 namespace gradrail::worker {
 namespace {
 
-enum TensorIndex : size_t { kW, kB, kTensorCount };
+enum LinearTensor : size_t { kW, kB, kLinearTensorCount };
 constexpr float kTrueW = 2.0f;
 constexpr float kTrueB = 10.0f;
 
@@ -18,7 +18,7 @@ Linear::Linear(size_t batch_size, uint64_t seed, uint64_t task_index)
 }
 
 void Linear::initialise(uint64_t seed, Gradients parameters) const {
-  GRADRAIL_CHECK(parameters.size() == kTensorCount);
+  GRADRAIL_CHECK(parameters.size() == kLinearTensorCount);
   parameters[kW][0] = static_cast<float>(Random(seed).normal());
   parameters[kB][0] = 0.0f;
 }
@@ -36,7 +36,7 @@ void Linear::prefetch() {
 }
 
 absl::StatusOr<float> Linear::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
-  GRADRAIL_CHECK(parameters.size() == kTensorCount && gradients.size() == kTensorCount);
+  GRADRAIL_CHECK(parameters.size() == kLinearTensorCount && gradients.size() == kLinearTensorCount);
   prefetch();
   ready_ = false;
   ++step_;

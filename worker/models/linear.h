@@ -10,7 +10,7 @@
 namespace gradrail::worker {
 
 /// The smallest workload: learns y = 2x + 10 from generated points; cost is the mean squared error.
-/// With x in [-1, 1) the curvature is at most 2·(1 + 1/3) and the largest stable rate 0.75: a rate of 0.1 converges
+/// With x in [-1, 1) the curvature is at most 2·(1 + 1/3) and the largest stable rate 0.75. A rate of 0.1 converges
 /// even when gradients are a few updates old.
 class Linear final : public Workload {
  public:

@@ -16,7 +16,7 @@
 namespace gradrail::worker {
 namespace {
 
-enum TensorIndex : size_t { kW1, kW2, kB1, kB2, kTensorCount };
+enum MlpTensor : size_t { kW1, kW2, kB1, kB2, kMlpTensorCount };
 
 /// All products of a step, in the order of their use.
 struct Products {
@@ -71,7 +71,7 @@ struct Mlp::Impl {
 
   void check(absl::Span<const uint8_t> labels, Parameters parameters, Gradients gradients) const {
     GRADRAIL_CHECK(labels.size() == shape.batch);
-    GRADRAIL_CHECK(parameters.size() == kTensorCount && gradients.size() == kTensorCount);
+    GRADRAIL_CHECK(parameters.size() == kMlpTensorCount && gradients.size() == kMlpTensorCount);
     GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < shape.classes);
   }
 
@@ -108,7 +108,7 @@ ps::Schema Mlp::schema(Shape shape) {
 }
 
 void Mlp::initialise(uint64_t seed, Gradients parameters) {
-  GRADRAIL_CHECK(parameters.size() == kTensorCount);
+  GRADRAIL_CHECK(parameters.size() == kMlpTensorCount);
   for (const size_t weights : {kW1, kW2}) {
     Random random(seed, weights);
     for (float& value : parameters[weights]) value = static_cast<float>(random.normal());

@@ -7,13 +7,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "ps/shard_map.h"
+#include "ps/protocol/shard_map.h"
 #include "worker/data/sparse.h"
 
 namespace gradrail::worker {
 
-/// Tells that the gradient of one tensor (index into the schema) is complete and its parameters have been read for the
-/// last time: its exchange may start, and fresh parameters may arrive at any moment.
+/// Reports that the gradient of one tensor (index into the schema) is complete and its parameters were read for the
+/// last time. Its exchange may start, and fresh parameters may arrive at any moment.
 using GradientReady = std::function<void(size_t tensor_index)>;
 /// One span per tensor of the schema.
 using Parameters = absl::Span<const absl::Span<const float>>;
@@ -49,7 +49,7 @@ class Mlp {
   /// The same from a sparse batch: equal up to rounding.
   float step(const SparseBatch& batch, Parameters parameters, Gradients gradients, const GradientReady& ready);
 
-  /// Share of images [n, inputs] (bytes, scaled by 1/255) whose most likely class is the label, in [0, 1].
+  /// Share of images [n, inputs] (bytes, scaled by 1/255) with the label as the most likely class, in [0, 1].
   float accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters);
 
  private:

@@ -10,7 +10,7 @@
 namespace gradrail::worker {
 namespace {
 
-/// What of a model does not depend on where it computes.
+/// The part of a model that is the same on every device.
 struct Model {
   ps::Schema schema;
   void (*initialise)(uint64_t seed, Gradients parameters) = nullptr;

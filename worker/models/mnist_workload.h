@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "gpu/compute.h"
+#include "gpu/compute/compute.h"
 #include "worker/models/workload.h"
 
 namespace gradrail::worker {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "gpu/tower_sum.h"
+#include "gpu/reduce/tower_sum.h"
 #include "worker/data/dataset.h"
 #include "worker/models/cnn.h"
 #include "worker/models/mlp.h"
@@ -23,7 +23,7 @@ class Network {
   /// Takes the next batch of `loader`; else as Workload::step.
   virtual absl::StatusOr<float> step(BatchLoader& loader, Parameters parameters, Gradients gradients,
                                      const GradientReady& ready) = 0;
-  /// Share of images [n, pixels] whose most likely class is the label, in [0, 1].
+  /// Share of images [n, pixels] with the label as the most likely class, in [0, 1].
   virtual absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                          Parameters parameters) = 0;
   /// As Workload's.

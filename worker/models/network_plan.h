@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "gpu/compute.h"
-#include "ps/shard_map.h"
+#include "gpu/compute/compute.h"
+#include "ps/protocol/shard_map.h"
 #include "worker/data/dataset.h"
 #include "worker/models/cnn.h"
 #include "worker/models/mlp.h"

@@ -11,7 +11,7 @@ namespace gradrail::worker {
 /// one, none is ever started. Cheap enough to be called before every step.
 void limit_product_threads(int threads);
 
-/// One matrix product of fixed shape, prepared once: C [m, n] = A [m, k] · B [k, n] (+ bias [n]), all row-major; a
+/// One matrix product of fixed shape, prepared once: C [m, n] = A [m, k] · B [k, n] (+ bias [n]), all row-major. A
 /// transposed operand lies in memory the other way round ([k, m], [n, k]).
 /// Threads  One owner, the same that called limit_product_threads; created under the same limit.
 class Product {

@@ -10,7 +10,7 @@
 namespace gradrail::worker {
 namespace {
 
-// Eight floats, even where registers hold sixteen: rows are padded less, and Zen 4 is no faster with the wide ones
+// Eight floats, even where registers hold sixteen. Rows are padded less, and Zen 4 is no faster with the wide ones
 // (45 to 47 us a product instead of 43 to 44).
 constexpr size_t kLanes = 8;
 using Vector [[gnu::vector_size(kLanes * sizeof(float))]] = float;
@@ -21,7 +21,7 @@ using Unaligned [[gnu::vector_size(kLanes * sizeof(float)), gnu::aligned(alignof
 constexpr size_t kMaxBlocks = 13;
 
 // Rows of weights worked on at a time: about the first-level cache. Smaller tiles cost more in the lists' ends, each a
-// mispredicted branch, than they save in loads from the second level (24 KiB: 60 us a product instead of 52).
+// mispredicted branch, than they save in loads from the second level. 24 KiB: 60 us a product instead of 52.
 constexpr size_t kTileBytes = 40 * 1024;
 
 struct Panel {
@@ -33,7 +33,7 @@ struct Panel {
   float* out;
 };
 
-/// `Blocks` vectors cover the panel's width; the last one ends at its end and so may overlap the one before, which
+/// `Blocks` vectors cover the panel's width. The last one ends at its end and so may overlap the one before, which
 /// computes the same sums twice, but needs no narrower rest.
 template <size_t Blocks>
 [[gnu::always_inline]] inline size_t accumulate_panel(const Panel& panel) {
@@ -59,7 +59,7 @@ template <size_t Blocks>
   return k;
 }
 
-/// Narrower than a vector: nobody's model, but a right one.
+/// Narrower than a vector: no known model, but a valid one.
 [[gnu::always_inline]] inline size_t accumulate_narrow(const Panel& panel) {
   size_t k = 0;
   for (size_t j = 0; j < panel.width; ++j) panel.out[j] = panel.start != nullptr ? panel.start[j] : 0.0f;

@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "gpu/compute.h"
-#include "gpu/tower_sum.h"
+#include "gpu/compute/compute.h"
+#include "gpu/reduce/tower_sum.h"
 #include "worker/models/mlp.h"
 
 namespace gradrail::worker {
 
 struct MnistData;
 
-/// Variables in the memory of a device, as ps/exchange_layout.h has them: [elements of the model] each, in the order of
-/// the schema.
+/// Variables in the memory of a device, as ps/protocol/exchange_layout.h has them: [elements of the model] each, in the
+/// order of the schema.
 struct DeviceBlock {
   gpu::Compute* device = nullptr;  ///< null: there is no such memory
   float* parameters = nullptr;
@@ -37,7 +37,7 @@ class Workload {
   virtual size_t batches_per_epoch() const = 0;
   virtual size_t batch_size() const = 0;
 
-  /// The next batch is that of this step, counted from 0 over all epochs: unless told so, the one after the last.
+  /// The next batch is that of this step, counted from 0 over all epochs: without a call, the one after the last.
   virtual void seek(uint64_t step) = 0;
   /// Prepares the next batch; called while an exchange is under way.
   virtual void prefetch() = 0;
@@ -53,15 +53,15 @@ class Workload {
   virtual DeviceBlock device_block() { return {}; }
   /// From the next step on parameters are read, and gradients left, there: what step() is given stays untouched.
   virtual void stay_on_device() {}
-  /// Of a replica that stays on its device: from the next step on parameters are copied from there, another device's
-  /// memory in this process, before anything else.
+  /// For a tower that stays on its device. From the next step on parameters are first copied from there, another
+  /// device's memory in this process.
   virtual void copy_parameters_from(const float* /*parameters*/) {}
   /// Called again and again while a step waits for its device; null: nothing more.
-  // NOLINTNEXTLINE(performance-unnecessary-value-param): whoever overrides it keeps it
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): an override keeps it
   virtual void meanwhile(std::function<void()> /*work*/) {}
-  /// What it computes with; null: this host.
+  /// The device that computes; null: this host.
   virtual gpu::Compute* device() { return nullptr; }
-  /// From the next step on gradients are the means of all towers, of which this is number `tower`; only the first
+  /// From the next step on gradients are the means of all towers, of which this is number `tower`. Only the first
   /// brings them to the host and calls `ready`. For a workload with a device; null: no more.
   virtual void average_by(gpu::TowerSum* /*sum*/, size_t /*tower*/) {}
   /// The memory that steps and verdicts were given is about to go: a device lets go of it.
@@ -76,13 +76,13 @@ struct WorkloadOptions {
   uint64_t task_index = 0;  ///< each worker has its own order of the data
   int threads = 1;
   bool cnn_logits_relu = true;  ///< Cnn::Shape::logits_relu
-  size_t tower = 0;             ///< which of a worker's replicas this is: they take batches in turn, so that those of
+  size_t tower = 0;             ///< which of a worker's towers this is: they take batches in turn, so that those of
   size_t tower_count = 1;       ///< one step are together one batch of `tower_count` times the size
-  /// Shared by the replicas of one process, which only read it; null: read from data_dir.
+  /// Shared by the towers of one process, which only read it; null: read from data_dir.
   std::shared_ptr<const MnistData> data;
 };
 
-/// What `data_dir` holds; null for a model that needs no files. Errors as load_mnist.
+/// Loads the data of `data_dir`; null for a model that needs no files. Errors as load_mnist.
 absl::StatusOr<std::shared_ptr<const MnistData>> load_data(const WorkloadOptions& options);
 
 /// Whether gpu::Compute has code for a model.

@@ -18,7 +18,7 @@ using Scalars = std::vector<std::pair<std::string, double>>;
 /// Threads One owner.
 class EventFile {
  public:
-  /// Makes the folder where it is missing, and in it a file of a name that nobody else has:
+  /// Makes the folder where it is missing, and in it a file with a unique name:
   /// events.out.tfevents.<seconds since 1970>.<host>.<pid>
   static absl::StatusOr<EventFile> create(const std::string& folder);
   EventFile(EventFile&& other) noexcept;

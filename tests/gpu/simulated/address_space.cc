@@ -21,13 +21,12 @@ size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
   std::abort();
 }
 
-/// What lies between the allocation's end and the guard page, which only writes by a kernel that goes too far can
-/// change.
+/// Bytes between the allocation's end and the guard page. Only a kernel that writes too far can change them.
 void check_slack(const AddressSpace::Allocation& allocation) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(allocation.address);
   const size_t end = allocation.mapping + allocation.mapping_bytes - allocation.address;
   for (size_t i = allocation.bytes; i < end; ++i) {
-    if (bytes[i] != kPoison) stop("somebody wrote behind the end of an allocation");
+    if (bytes[i] != kPoison) stop("a write behind the end of an allocation");
   }
 }
 

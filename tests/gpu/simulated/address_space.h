@@ -10,8 +10,8 @@ namespace gradrail::simulated {
 
 struct Device;
 
-/// Memory of the devices, in one range of addresses that nothing else of the process uses: an address in it that lies
-/// in no living allocation is a mistake that is noticed, and no address comes twice.
+/// Memory of the devices, in one range of addresses that has no other use in the process. An address of the range
+/// outside of every allocation is an error that is detected. No address is used twice.
 ///
 ///   [guard page][slack 0xff][allocation …][guard page]     the allocation's end, rounded up to 256, meets the guard
 ///
@@ -34,14 +34,14 @@ class AddressSpace {
   uintptr_t allocate(Device* device, size_t bytes);
   /// Takes over the descriptor of memory that another process allocated.
   uintptr_t import(Device* device, int fd, size_t bytes);
-  /// False when no allocation begins there; ends the process when somebody wrote behind the allocation's end.
+  /// False when no allocation begins there; stops the process after a write behind the allocation's end.
   bool release(uintptr_t address, bool imported);
 
-  /// The living allocation that holds the address.
+  /// The current allocation that holds the address.
   std::optional<Allocation> find(uintptr_t address) const;
-  /// True for addresses that belong to a device, dead or alive.
+  /// True for addresses of a device, lost or not.
   bool contains(uintptr_t address) const { return address - begin_ < kBytes; }
-  /// True when all of it lies in one living allocation, or is host memory.
+  /// True when all of it lies in one current allocation, or is host memory.
   bool is_usable(uintptr_t address, size_t bytes) const;
   int count() const;
 

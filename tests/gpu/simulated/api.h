@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "gpu/cuda_abi.h"
+#include "gpu/driver/cuda_abi.h"
 #include "tests/gpu/simulated/machine.h"
 
 // Shared by the files that define the driver's functions.

@@ -17,7 +17,7 @@ namespace {
 
 AddressSpace& memory() { return Machine::get().memory(); }
 
-/// What an IPC handle holds: where the file behind the memory is to be found.
+/// Content of an IPC handle: the location of the file behind the memory.
 struct Handle {
   char magic[8];
   int process;
@@ -89,7 +89,7 @@ GRADRAIL_SIMULATED Result cuMemHostRegister_v2(void* data, size_t bytes, unsigne
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   const auto address = reinterpret_cast<uintptr_t>(data);
   if (data == nullptr || bytes == 0 || memory().contains(address)) return cuda::kInvalidValue;
-  if (!is_writable(address, bytes)) return cuda::kInvalidValue;  // as the real one, unless it is told to only read
+  if (!is_writable(address, bytes)) return cuda::kInvalidValue;  // like the real driver, unless the access is read-only
   return memory().pin(address, bytes) ? cuda::kSuccess : cuda::kHostMemoryAlreadyRegistered;
 }
 

@@ -68,7 +68,7 @@ GRADRAIL_SIMULATED Result cuEventRecord(cuda::Event handle, cuda::Stream stream)
     std::lock_guard lock(event->mutex);
     generation = ++event->recorded;
   }
-  // Also on a device that failed: whoever waits for the mark in another stream goes on, and then sees the error.
+  // Also on a failed device: a stream that waits for the mark continues, and then sees the error.
   stream_of(stream)->enqueue([=] {
     std::lock_guard lock(event->mutex);
     event->completed = std::max(event->completed, generation);

@@ -7,8 +7,8 @@
 
 namespace gradrail::simulated {
 
-/// What GRADRAIL_SIMULATED_GPU says, such as "devices=2,memory=64M,lose=0@100". An unknown word ends the process: a
-/// test whose fault is misspelt must not pass.
+/// Parses GRADRAIL_SIMULATED_GPU, such as "devices=2,memory=64M,lose=0@100". An unknown word stops the process: a test
+/// with a misspelt fault must not pass.
 struct Configuration {
   int devices = 1;
   size_t memory_bytes = size_t{4} << 30;  ///< memory: of each device

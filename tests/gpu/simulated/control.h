@@ -1,13 +1,13 @@
 #pragma once
 
-#include "gpu/cuda_abi.h"
+#include "gpu/driver/cuda_abi.h"
 
 // The simulated libcuda's own functions: for tests, which find them by name, and for the simulated cuBLAS and NCCL,
 // which are linked with it.
 
 #define GRADRAIL_SIMULATED_CONTROL extern "C" __attribute__((visibility("default")))
 
-/// What is living and was not given back.
+/// Objects that exist and were not freed.
 struct SimulatedObjects {
   int allocations;
   int pins;
@@ -23,16 +23,16 @@ GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_objects(SimulatedObjects* obj
 /// Lets everything that hangs come to its end: what it still copies must be there until then.
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_release_hang();
 
-/// What a simulated NIC says of each notice that it has written into the memory of the device that owns the address.
+/// Called by a simulated NIC for each notice in the memory of the device that owns the address.
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_nic_wrote(const void* data);
 
-/// Enqueues `operation(argument)` as a launch of its own. What cuLaunchKernel would answer.
+/// Enqueues `operation(argument)` as a launch of its own. Returns the result of cuLaunchKernel.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_launch(CUstream_st* stream, void (*operation)(void*), void* argument);
 /// The calling thread's device, -1 without one.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_current();
 /// Makes everything on the stream's device fail from now on.
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_fail(CUstream_st* stream, int result);
-/// What its device failed with, 0 while it works.
+/// The error of its device, 0 while it works.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_error(CUstream_st* stream);
-/// 1 when kernels may use all of the range: it lies in one living allocation, or is pinned.
+/// 1 when kernels may use all of the range: it lies in one current allocation, or is pinned.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_is_usable(const void* data, size_t bytes);

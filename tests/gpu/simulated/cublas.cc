@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "dnnl.h"
-#include "gpu/blas_abi.h"
+#include "gpu/compute/blas_abi.h"
 #include "tests/gpu/simulated/control.h"
 
 // cuBLAS for the simulated driver: products on the stream's thread.

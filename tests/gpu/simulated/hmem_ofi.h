@@ -10,17 +10,18 @@ struct fid_ep;
 
 namespace gradrail::simulated {
 
-// A libfabric without CUDA made to look like one with it, in front of the real one (LD_PRELOAD). Device memory of the
-// simulated GPU is memory of the process: the real one registers it as such, once what was said of it has been checked.
+// A libfabric without CUDA that appears to have it, in front of the real one (LD_PRELOAD). Device memory of the
+// simulated GPU is memory of the process. The real libfabric registers it as such, after the stand-in checked the
+// arguments.
 
-/// Puts our functions in place of some of an object's, and knows the real ones.
+/// Replaces some functions of an object with our own and keeps the real ones.
 template <typename Object, typename Operations>
 class Wrapped {
  public:
   /// `replace` changes a copy of the object's operations.
   template <typename Replace>
   void wrap(Object* object, Operations*& operations, const Replace& replace) {
-    auto* const copy = new Operations(*operations);  // as long as the object, whose end nobody tells us
+    auto* const copy = new Operations(*operations);  // kept for the object's lifetime, because its end is not reported
     {
       const std::lock_guard lock(mutex_);
       real_[object] = operations;
@@ -55,7 +56,7 @@ fi_info* stripped(const fi_info* info);
 void wrap_domain(fid_domain* domain);
 void wrap_endpoint(fid_ep* endpoint);
 
-/// Whether GRADRAIL_SIMULATED_LIBFABRIC asks for the one that knows dma-bufs.
+/// Whether GRADRAIL_SIMULATED_LIBFABRIC requests the version with dma-bufs.
 bool has_dma_bufs();
 
 /// Descriptors that stand for registered device memory.

@@ -1,4 +1,4 @@
-// What is registered, and what is transferred.
+// Registrations and transfers.
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
@@ -13,7 +13,7 @@
 namespace gradrail::simulated {
 namespace {
 
-/// As in libfabric 1.20, whose fi_mr_attr has a pointer to it where 1.17 has the iovec's.
+/// As in libfabric 1.20: its fi_mr_attr has a pointer to this structure where 1.17 has a pointer to the iovec.
 constexpr uint64_t kDmaBufFlag = 1ULL << 40;
 struct DmaBufWords {
   int fd;
@@ -129,7 +129,7 @@ ssize_t send(fid_ep* endpoint, const void* data, size_t bytes, void* descriptor,
   return messages().real(endpoint).send(endpoint, data, bytes, descriptor, to, context);
 }
 
-/// As verbs answers, which knows nothing but peer to peer; or as a provider that would copy.
+/// Answers like verbs, which supports only peer to peer, or like a provider that would copy.
 int set_option(fid* endpoint, int level, int name, const void* value, size_t bytes) {
   if (level != FI_OPT_ENDPOINT || name != FI_OPT_FI_HMEM_P2P) {
     return options().real(endpoint).setopt(endpoint, level, name, value, bytes);

@@ -1,5 +1,5 @@
-// A UCX without CUDA made to look like one with it, in front of the real one (LD_PRELOAD). Device memory of the
-// simulated GPU is memory of the process: the real one uses it as such, once what was said of it has been checked.
+// A UCX without CUDA that appears to have it, in front of the real one (LD_PRELOAD). Device memory of the simulated GPU
+// is memory of the process. The real UCX uses it as such, after the stand-in checked the arguments.
 #include <dlfcn.h>
 #include <ucp/api/ucp.h>
 
@@ -31,7 +31,7 @@ bool rdma_is(const char* word) {
   return set != nullptr && std::string_view(set) == word;
 }
 
-/// UCX would ask the driver what it was not told; this one was not built with it.
+/// A real UCX would ask the driver about missing values; this one was not built with it.
 ucp_request_param_t checked(const char* call, const void* data, size_t bytes, const ucp_request_param_t& param) {
   if ((param.op_attr_mask & UCP_OP_ATTR_FIELD_MEMORY_TYPE) == 0) stop(call, data, "the kind of memory was not said");
   const bool cuda = param.memory_type == UCS_MEMORY_TYPE_CUDA;

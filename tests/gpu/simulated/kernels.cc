@@ -8,7 +8,7 @@
 
 #include "tests/gpu/simulated/machine.h"
 
-// What CUDA C++ adds to the language, so that the kernels' own sources are what runs here.
+// Additions of CUDA C++ to the language, so that the kernels' own sources run here.
 namespace {
 struct Index {
   unsigned x;

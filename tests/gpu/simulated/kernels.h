@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "gpu/cuda_abi.h"
+#include "gpu/driver/cuda_abi.h"
 
 namespace gradrail::simulated {
 
@@ -11,8 +11,8 @@ struct Kernel;
 /// Null when the build has no kernel of this name.
 const Kernel* find_kernel(const char* name);
 
-/// The launch, with the arguments copied as the driver does. Called with the number of blocks and of threads in each;
-/// false: it touched memory that no living allocation has.
+/// The launch, with the arguments copied as the driver does. Called with the number of blocks and of threads in each.
+/// Returns false after an access to memory outside of every allocation.
 std::function<bool(unsigned, unsigned)> bind_kernel(gpu::cuda::Function function, void** arguments);
 
 }  // namespace gradrail::simulated

@@ -1,7 +1,7 @@
 #pragma once
 
-// What libfabric 1.20 has beyond 1.17 as far as dma-bufs need it, for hosts with older headers: put before a source
-// file by -include. Written after fi_mr(3).
+// Additions of libfabric 1.20 to 1.17 that dma-bufs need, for hosts with older headers: put before a source file by
+// -include. Written after fi_mr(3).
 
 #define fi_mr_attr fi_mr_attr_1_17
 #include <rdma/fi_domain.h>

@@ -12,7 +12,7 @@
 namespace gradrail::simulated {
 namespace {
 
-/// Null until somebody has loaded the driver: then no address is a device's.
+/// Null until the driver is loaded: before that no address belongs to a device.
 template <typename Function>
 Function find(const char* name) {
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -24,7 +24,7 @@ struct Seen {
   int fd = -1;
   ino_t file = 0;
 };
-thread_local std::vector<Seen> seen;  ///< of this thread, whose next call comes after its caller could close them
+thread_local std::vector<Seen> seen;  ///< of this thread: its next call comes after its caller could close them
 
 }  // namespace
 

@@ -6,8 +6,8 @@
 
 namespace gradrail::simulated {
 
-// What the stand-ins for CUDA-aware network libraries check: what is said of an address against what it is. A mistake
-// ends the process, since a library would take it for host memory and fail somewhere else, if at all.
+// Checks of the stand-ins for CUDA-aware network libraries: the stated kind of an address against its real kind. An
+// error stops the process, because a library would take the address for host memory and fail elsewhere, if at all.
 
 inline constexpr int kHostMemory = -1;
 

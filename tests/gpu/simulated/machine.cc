@@ -93,7 +93,7 @@ void Machine::count_launch(Device& device) {
     return found != when.end() && found->second == launch;
   };
   if (due(configuration_.lose)) device.error = gpu::cuda::kUnknown;
-  // Which bytes the kernel would have read too early no simulation can tell: that it was not told is what counts.
+  // No simulation can find the bytes that the kernel would read too early. The missing flush is the error.
   if (!configuration_.orders_writes && device.unflushed) device.error = gpu::cuda::kIllegalAddress;
   if (due(configuration_.fault)) device.error = gpu::cuda::kIllegalAddress;
   if (due(configuration_.hang)) device.hangs = true;

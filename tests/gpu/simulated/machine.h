@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpu/cuda_abi.h"
+#include "gpu/driver/cuda_abi.h"
 #include "tests/gpu/simulated/address_space.h"
 #include "tests/gpu/simulated/configuration.h"
 
@@ -31,13 +31,13 @@ struct Device {
   int ordinal = 0;
   std::atomic<Result> error = gpu::cuda::kSuccess;  ///< lasting: everything answers it from then on
   std::atomic<bool> hangs = false;
-  std::atomic<bool> unflushed = false;  ///< a NIC has written, and nobody has flushed it since
+  std::atomic<bool> unflushed = false;  ///< a NIC has written, and no flush has followed
   std::atomic<uint64_t> launches = 0;
   std::atomic<size_t> used_bytes = 0;
   std::atomic<int> retained = 0;
 };
 
-/// Operations in order on a thread of their own, so that nothing is done before somebody waits for it by chance only.
+/// Operations in order on a thread of their own, so that an operation is not complete by chance before a wait for it.
 class Stream {
  public:
   explicit Stream(Device& device) : device_(device), thread_([this] { run(); }) {}
@@ -58,7 +58,7 @@ class Stream {
   std::thread thread_;
 };
 
-/// Everything that the driver knows. It is never destroyed: streams of a program that just ends still run.
+/// The whole state of the driver. It is never destroyed: streams of a program that just ends still run.
 class Machine {
  public:
   static Machine& get();
@@ -76,7 +76,7 @@ class Machine {
   void drain_with_peers(Device& device);
 
   std::mutex mutex;
-  /// Under mutex. Shared with who waits for one of them while its owner ends it.
+  /// Under mutex. Shared with threads that wait for one of them while its owner ends it.
   std::map<gpu::cuda::Stream, std::shared_ptr<Stream>> streams;
   std::map<gpu::cuda::Event, std::shared_ptr<Event>> events;  ///< under mutex
   std::atomic<int> modules = 0;

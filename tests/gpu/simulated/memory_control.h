@@ -6,7 +6,7 @@
 
 // For what stands between a network library and the simulated GPU.
 
-/// The device in whose range of addresses this lies, be the memory living or freed; -1: memory of the host.
+/// The device of this address range, for allocated or freed memory; -1: memory of the host.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_device_of(const void* data);
 /// The file behind an address of a device; 0 for any other.
 GRADRAIL_SIMULATED_CONTROL ino_t gradrail_simulated_file_of(const void* data);

@@ -6,11 +6,11 @@
 #include <set>
 #include <vector>
 
-#include "gpu/nccl_abi.h"
+#include "gpu/reduce/nccl_abi.h"
 #include "tests/gpu/simulated/control.h"
 
 // NCCL for the simulated driver: all-reduce between the devices of one process, the operation of each on its own
-// stream. It waits for its peers for ever, as the real one does, until somebody aborts.
+// stream. Like the real one it waits for its peers for ever, until an abort.
 
 namespace {
 

@@ -1,7 +1,7 @@
 # The transport suite over $TRANSPORT, half of it in each guest. Tests with threads as peers run in one process; those with
 # processes each in their own, as ctest runs them: RDMA libraries that were used before a fork do not work after it.
-# Opening them takes seconds under emulation, so by default only the tests that need processes have them, and what moves much
-# or connects often is left out. FULL=1: everything.
+# Opening them takes seconds under emulation. By default only the tests that need processes have processes, and tests with
+# much data or many connections are left out. FULL=1 runs all tests.
 export GRADRAIL_TEST_HOST=$MY_ADDRESS # a device hears on the address of its network device, not on 127.0.0.1
 program=$BUILD/tests/conformance_test
 [ -z "$FULL" ] || export GRADRAIL_TEST_PATIENCE_S=90 # 256 MiB over ud, which copies
@@ -10,7 +10,7 @@ WITH_THREADS_SECONDS=${WITH_THREADS_SECONDS:-100}
 ONE_SECONDS=${FULL:+600} # 20,000 round trips or 256 MiB take minutes
 ONE_SECONDS=${ONE_SECONDS:-45} # two of the suite's own patience: what hangs costs itself, not those after it
 status=0
-worst() { [ $status = 0 ] && status=$1; } # the first tells most: a time limit must not hide behind what failed later
+worst() { [ $status = 0 ] && status=$1; } # the first status counts: a later failure must not hide a time limit
 LONG="*_of_every_size_*:*_round_trips*:*.many_connections_*:*.connection_storms_*:*.close_with_much_under_way_*:*_large_put*"
 
 threads="*/${TRANSPORT}_threads"

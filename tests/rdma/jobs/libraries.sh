@@ -10,7 +10,7 @@ listening() { grep -qi ":$1 00000000:0000 0A\|:$1 0\{32\}:0000 0A" /proc/net/tcp
 serve() {
   local name=$1 port=$2 server=$3
   timeout $STEP_SECONDS bash -c "exec $server" > "$OUT/$name.1" 2>&1 &
-  until_true 20 listening "$(printf %04X "$port")" || echo "guest 1: nobody listens on $port for $name"
+  until_true 20 listening "$(printf %04X "$port")" || echo "guest 1: no listener on $port for $name"
   meet "$name.ready" || return
   until_true $STEP_SECONDS test -e "$OUT/$name.done"
   until_true 2 eval "! kill -0 $! 2>/dev/null" || kill $! 2>/dev/null
@@ -35,15 +35,15 @@ if [ "$ROLE" = 0 ]; then
   if grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state; then pass device "rxe0 is active"; else fail device "no active rxe0"; fi
 fi
 step pingpong 18515 "iters in" "ibv_rc_pingpong -d rxe0 -g 1 -n 100" "ibv_rc_pingpong -d rxe0 -g 1 -n 100 $PEER_ADDRESS"
-# A timeout below 17 calls a busy host a dead one; 7 retries.
+# With a timeout below 17 a busy host counts as failed; 7 retries.
 step write_with_immediate 18999 "^written=" "$writer serve" "$writer write $PEER_ADDRESS 65536 1 18 7"
 rxm="fi_pingpong -p verbs;ofi_rxm -e rdm -I 20 -S 65536"
 step ofi_rxm 47592 ^64k "${rxm//;/\\;}" "${rxm//;/\\;} $PEER_ADDRESS"
 # rc_verbs alone has nothing to be wired up over ("no auxiliary transport"); rc brings ud along.
 ucx="env UCX_TLS=rc ucx_perftest -t ucp_put_bw -s 65536 -n 20 -w 2"
 step ucx_rc_put 13337 ^Final "$ucx" "$ucx $PEER_ADDRESS"
-# A fault while the writer writes. Timeout 14 (67 ms) and 6 retries outlive a busy host; at 12 and 3 business alone looks like
-# a dead peer, and the fault proves nothing. Never 7 retries where an end is wanted: rxe takes 7 as without end.
+# A fault while the writer writes. Timeout 14 (67 ms) and 6 retries tolerate a busy host. With 12 and 3 a busy peer looks
+# like a failed one, and the fault proves nothing. 7 retries are not used where an end is wanted: rxe retries forever then.
 fault() {
   local name=$1 tcp=$2 what=$3 log=$OUT/$1.0
   step "$name" 18999 "status=12 .* after [1-9]" "$writer serve" "(. $LAB/jobs/steps.sh; until_true 20 grep -q ^first $log

@@ -1,7 +1,7 @@
-# The tools that look at a cluster, where there are RDMA devices: the doctor's proofs, every path of one host, and an exchange
-# between two hosts over each transport that a device carries, with the ps in guest 1.
+# The tools that examine a cluster, with RDMA devices: the proofs of the doctor, each path of one host, and exchanges. An
+# exchange runs between two hosts over each transport of a device, with the ps in guest 1.
 . "$LAB/jobs/steps.sh"
-gradrail=$BUILD/tools/gradrail
+gradrail=$BUILD/bin/gradrail
 QUICK="--rounds 1 --seconds 0.05"
 
 # said STEP FILE PATTERN: passes with the line that has it.

@@ -1,5 +1,5 @@
-# What puts cost beside the libraries themselves, over soft-RoCE: guest 0 measures, guest 1 runs the servers. Ratios within one
-# group and size mean something here, microseconds do not. PUT_FLAGS: more flags of compare_put.py.
+# The cost of puts compared with the plain libraries, over soft-RoCE: guest 0 measures, guest 1 runs the servers. Ratios
+# within one group and size are meaningful here, microseconds are not. PUT_FLAGS: more flags of compare_put.py.
 . "$LAB/jobs/steps.sh"
 compare() { python3 -B "$LAB/../../bench/compare_put.py" --build-dir "$BUILD" --bind-host "$MY_ADDRESS" "$@"; }
 if [ "$ROLE" = 1 ]; then

@@ -1,6 +1,6 @@
-# Where RDMA cannot be used from the start: the run goes on over tcp and says why, or ends and says why where that is
-# forbidden. All in one guest: the ps is root's, the workers another user's, whom shared memory refuses and whose right to
-# lock memory has a limit (root's has none).
+# RDMA cannot be used from the start: the run continues over tcp and logs the reason. If fallback is forbidden, it ends with
+# the reason. All tasks run in one guest: the ps as root, the workers as another user. Shared memory refuses that user, and
+# the user has a limit of locked memory (root has none).
 . "$LAB/jobs/steps.sh"
 RUN_SECONDS=60
 UNLIMITED=unlimited
@@ -14,7 +14,7 @@ listening() { grep -q ":08AE 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; } # 2222
 # start_ps CASE WORKERS: one that has opened every device it can.
 start_ps() {
   local hosts=${workers[*]:0:$2}
-  gradrail=("$BUILD/tools/gradrail" train --insecure --ps_hosts "$MY_ADDRESS:2222" --worker_hosts "${hosts// /,}" --model linear --epochs 1)
+  gradrail=("$BUILD/bin/gradrail" train --insecure --ps_hosts "$MY_ADDRESS:2222" --worker_hosts "${hosts// /,}" --model linear --epochs 1)
   started=()
   timeout $RUN_SECONDS "${gradrail[@]}" --job_name ps --task_index 0 > "$OUT/$1.ps" 2>&1 &
   ps=$!

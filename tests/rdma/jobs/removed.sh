@@ -1,10 +1,10 @@
-# The device taken out in mid-run, as a card pulled from its slot: its network device is unbound from its driver, and rxe0
-# goes with it. (`rdma link delete` proves nothing: the kernel leaves the device to those who use it until they end.) All
-# in one guest, over 127.0.0.1, which is what TCP has left then. The run must reach the hash of an undisturbed one.
+# The device is removed during the run, like a card from its slot. Its network device is unbound from its driver, and rxe0
+# disappears with it. `rdma link delete` proves nothing: the kernel keeps the device until its last user ends. All tasks run
+# in one guest, over 127.0.0.1, which TCP can still use then. The run must reach the hash of an undisturbed one.
 . "$LAB/jobs/steps.sh"
 RUN_SECONDS=${RUN_SECONDS:-120}
 # A rate that leaves the model on its way: one step lost or taken twice shows in the hash.
-gradrail=(timeout "$RUN_SECONDS" "$BUILD/tools/gradrail" train --ps_hosts 127.0.0.1:2222 --worker_hosts 127.0.0.1:2223
+gradrail=(timeout "$RUN_SECONDS" "$BUILD/bin/gradrail" train --ps_hosts 127.0.0.1:2222 --worker_hosts 127.0.0.1:2223
           --model linear --learning_rate 0.0001 --epochs 60 --log_every 20 --mode sync)
 
 # pair NAME FLAG…: a ps and a worker, both begun; their output in $OUT/NAME.ps and $OUT/NAME.worker.
@@ -32,7 +32,7 @@ driver=/sys/class/net/$NETDEV/device/driver
 driver=$(readlink -f "$driver")
 pair run --transport "$TRANSPORT,tcp"
 until_true 60 grep -qs '^Step:' "$OUT/run.worker" || fail start "no step within 60 s: $(tail -1 "$OUT/run.worker")"
-echo "$card" > "$driver/unbind" & # ends when nobody uses the device any more
+echo "$card" > "$driver/unbind" & # ends after the last use of the device
 remover=$!
 finish run
 

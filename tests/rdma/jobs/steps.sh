@@ -3,7 +3,7 @@ pass() { echo "PASS $1: $2"; }
 fail() { echo "FAIL $1: $2"; failed=1; }
 skip() { echo "SKIP $1: $2"; }
 failed=0
-exec {never}<> /run/never # a pipe nobody writes to
+exec {never}<> /run/never # a pipe without a writer
 
 # until_true SECONDS COMMAND…: whether the command came true in time.
 until_true() {

@@ -1,7 +1,7 @@
 # Training across the cable: the ps in guest 1, two workers in guest 0, so that every gradient crosses it.
 #   train NAME FLAG…         one sync run; its output in $OUT/NAME.*, its hash in $OUT/NAME.hash
 . "$LAB/jobs/steps.sh"
-gradrail=$BUILD/tools/gradrail
+gradrail=$BUILD/bin/gradrail
 RUN_SECONDS=80
 EPOCHS=${EPOCHS:-1} BATCH=${BATCH:-100}
 
@@ -18,7 +18,7 @@ counted() {
   cable bytes
 }
 
-# What a task that failed said about it: a crash buries that under a backtrace.
+# Prints the error of a failed task: after a crash it stands above a backtrace.
 last_words() {
   grep -hE "^gradrail: |[Aa]ssertion|terminate called|Sanitizer|what\(\):" "$@" | tail -1 | grep . || tail -qn 1 "$@" | tail -1
 }
@@ -78,17 +78,17 @@ took_path() {
   if [ "$(grep -c "$2" <<< "$paths")" = 2 ]; then pass "$1.path" "$(head -1 <<< "$paths")"; else fail "$1.path" "${paths//$'\n'/; }"; fi
 }
 
-# What the workers say they moved, the cable must have seen as RoCE, and rxe0 as packets of at most 4096 bytes.
+# The cable must have carried the bytes that the workers report as RoCE, and rxe0 as packets of at most 4096 bytes.
 moved_by_rdma() {
-  local told=0 pushed returned before after roce packets
-  while read -r pushed returned; do told=$((told + pushed + returned)); done < <(
+  local reported=0 pushed returned before after roce packets
+  while read -r pushed returned; do reported=$((reported + pushed + returned)); done < <(
     sed -n 's/^Exchange: .* \([0-9]*\) bytes pushed, \([0-9]*\) bytes returned.*/\1 \2/p' "$OUT/$1".worker[01])
   mapfile -t before < "$OUT/$1.before"
   mapfile -t after < "$OUT/$1.after"
   packets=$((after[0] + after[1] - before[0] - before[1]))
   roce=$(($(cut -d' ' -f2 <<< "${after[2]}") - $(cut -d' ' -f2 <<< "${before[2]}")))
-  local told_packets=$((told / 4096)) said="told $told B, cable $roce B RoCE, rxe0 $packets packets"
-  if [ $told -gt 0 ] && [ $roce -ge $told ] && [ $packets -ge $told_packets ]; then pass "$1.bytes" "$said"; else fail "$1.bytes" "$said"; fi
+  local reported_packets=$((reported / 4096)) said="reported $reported B, cable $roce B RoCE, rxe0 $packets packets"
+  if [ $reported -gt 0 ] && [ $roce -ge $reported ] && [ $packets -ge $reported_packets ]; then pass "$1.bytes" "$said"; else fail "$1.bytes" "$said"; fi
 }
 
 # disturbed NAME TRANSPORT SECONDS WHAT…: in the third step `cable WHAT` for so long. The run must reach the hash of an
@@ -105,8 +105,8 @@ disturbed() {
   same_hash "$name"
 }
 
-# moves NAME TRANSPORT: RoCE alone is dropped for a while. On over tcp, and back when RoCE is. A worker that had nothing
-# under way in that time has nothing to move for; whoever moved must come back.
+# moves NAME TRANSPORT: RoCE alone is dropped for a while. The run continues over tcp, and returns when RoCE is
+# back. A worker without an exchange in that time does not move. Each worker that moved must return.
 moves() {
   disturbed "$1" "$2" 6 drop-udp 4791
   [ "$ROLE" = 0 ] || return

@@ -4,7 +4,7 @@ hmem=$BUILD/tests/simulated_hmem/libsimulated_hmem_ofi.so
 cat > "$OUT/gradrail.$ROLE" << END
 #!/bin/sh
 export GRADRAIL_SIMULATED_GPU=devices=2 GRADRAIL_SIMULATED_LIBFABRIC=1.20
-LD_LIBRARY_PATH=$BUILD/tests/simulated_gpu LD_PRELOAD=$hmem exec "$BUILD/tools/gradrail" "\$@"
+LD_LIBRARY_PATH=$BUILD/tests/simulated_gpu LD_PRELOAD=$hmem exec "$BUILD/bin/gradrail" "\$@"
 END
 chmod +x "$OUT/gradrail.$ROLE"
 gradrail=$OUT/gradrail.$ROLE

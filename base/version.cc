@@ -1,0 +1,7 @@
+#include "base/version.h"
+
+namespace gradrail {
+
+std::string build_version() { return GRADRAIL_COMMIT; }
+
+}  // namespace gradrail

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/driver/subprocess.h"
+#include "bench/suites/exchange_worker.h"
+
+namespace gradrail::bench {
+
+/// A process of a run, which does one task after the other.
+class Member {
+ public:
+  virtual ~Member() = default;
+  /// Starts a server; returns the address of its control plane. Errors say why there is none.
+  virtual absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) = 0;
+  /// Starts a worker. Errors  UNAVAILABLE: the process is gone, for this task and all others.
+  virtual absl::Status work(const ExchangeLoad& load, uint32_t task) = 0;
+  /// Whether collect() would return at once; looks no longer than this.
+  virtual bool is_done(Duration timeout) = 0;
+  /// The result, as of work() in exchange_worker.h. Errors as Subprocess::result().
+  virtual absl::StatusOr<nlohmann::json> collect(TimePoint deadline) = 0;
+  /// Ends it. Without a task: nothing.
+  virtual void abandon() = 0;
+};
+
+/// Memory for RunShared that forked processes keep.
+class SharedPage {
+ public:
+  SharedPage();
+  ~SharedPage();
+  SharedPage(const SharedPage&) = delete;
+  SharedPage& operator=(const SharedPage&) = delete;
+  RunShared* get() { return shared_; }  ///< null: no memory
+
+ private:
+  void* page_;
+  RunShared* shared_;
+};
+
+/// On this host, forked for each task.
+class LocalMember final : public Member {
+ public:
+  /// `shared` outlives it.
+  explicit LocalMember(RunShared& shared) : shared_(shared) {}
+  absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) override;
+  absl::Status work(const ExchangeLoad& load, uint32_t task) override;
+  bool is_done(Duration timeout) override { return !child_ || child_->is_done(timeout); }
+  absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override;
+  void abandon() override { child_.reset(); }
+
+ private:
+  RunShared& shared_;
+  std::optional<Subprocess> child_;
+};
+
+}  // namespace gradrail::bench

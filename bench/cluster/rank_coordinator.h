@@ -1,0 +1,52 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/cluster/member.h"
+#include "bench/cluster/ranks.h"
+#include "topology/cpu_set.h"
+
+namespace gradrail::bench {
+
+/// Rank 0's view of a run over several processes: it is the first server, asks the others to do theirs and prints.
+/// Threads  One.
+class RankCoordinator {
+ public:
+  /// Waits for all others. Errors  DEADLINE_EXCEEDED: names those that did not come. FAILED_PRECONDITION: one of
+  /// another version; the address cannot be listened at.
+  static absl::StatusOr<std::unique_ptr<RankCoordinator>> open(const Place& place, const std::string& bind_host);
+  ~RankCoordinator();
+
+  std::vector<Member*> servers() const;
+  std::vector<Member*> workers() const;
+  /// Where this process' server listens.
+  const std::string& bind_host() const { return bind_host_; }
+  /// Whether all have one clock.
+  bool on_one_host() const { return hosts_.size() == 1; }
+  /// Whether on some host more tasks would spin than it has cores.
+  bool oversubscribed(uint32_t shards) const;
+
+ private:
+  RankCoordinator() = default;
+  Place place_;
+  std::string bind_host_;
+  SharedPage page_;
+  struct Host {
+    topology::CpuSet cpus;  ///< that any of its ranks may use
+    uint32_t servers = 0;
+    uint32_t workers = 0;
+  };
+  std::map<std::string, Host> hosts_;
+  std::vector<std::unique_ptr<Member>> members_;  ///< by rank
+  void count(const std::string& host, const topology::CpuSet& cpus, uint32_t rank);
+};
+
+/// Any other rank: does what rank 0 asks for until the run is over. Errors  UNAVAILABLE: rank 0 was lost.
+/// FAILED_PRECONDITION: it does not want this one; says why. DEADLINE_EXCEEDED: it was never there.
+absl::Status serve_rank(const Place& place, const std::string& bind_host);
+
+}  // namespace gradrail::bench

@@ -1,0 +1,66 @@
+#include "bench/cluster/ranks.h"
+
+#include <optional>
+
+#include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/launcher.h"
+
+namespace gradrail::bench {
+namespace {
+
+absl::StatusOr<Place> from_cluster(const Options& o) {
+  const absl::StatusOr<ps::ClusterSpec> cluster =
+      o.cluster.empty() ? ps::cluster_from_hosts(o.ps_hosts, o.worker_hosts) : ps::read_cluster_file(o.cluster);
+  if (!cluster.ok()) return cluster.status();
+  const absl::StatusOr<ps::TaskId> task = ps::resolve_task(*cluster, o.job_name, o.task_index);
+  if (!task.ok()) return task.status();
+  const auto servers = static_cast<uint32_t>(cluster->ps.size());
+  const auto size = static_cast<uint32_t>(cluster->ps.size() + cluster->workers.size());
+  const uint32_t rank = task->job == "ps" ? task->index : servers + task->index;
+  if (rank >= size)
+    return absl::InvalidArgumentError(
+        fmt::format("--task_index {}: the cluster has {} workers", o.task_index, cluster->workers.size()));
+  return Place{
+      .rank = rank, .size = size, .servers = servers, .rendezvous = cluster->ps.front(), .from = "the cluster"};
+}
+
+/// The place in the environment; size 1 where it has none. Roles of ps-lite mean nothing to a measurement.
+absl::StatusOr<Place> from_launcher() {
+  const absl::StatusOr<std::optional<ps::Launch>> launch = ps::read_launcher();
+  if (!launch.ok()) return launch.status();
+  if (!launch->has_value() || (*launch)->role != ps::Launch::Role::by_rank) return Place{};
+  return Place{
+      .rank = *(*launch)->rank, .size = (*launch)->size, .rendezvous = (*launch)->rendezvous, .from = (*launch)->job};
+}
+
+}  // namespace
+
+absl::StatusOr<Place> place_of(const Options& o) {
+  if (!o.cluster.empty() || !o.ps_hosts.empty() || !o.worker_hosts.empty()) return from_cluster(o);
+  if (!o.job_name.empty())
+    return absl::InvalidArgumentError(fmt::format("--job_name {}: of which --cluster, or --ps_hosts?", o.job_name));
+  absl::StatusOr<Place> place = from_launcher();
+  if (place.ok() && place->size == 1 && !o.rendezvous.empty())
+    return absl::InvalidArgumentError(
+        fmt::format("--rendezvous {}: neither srun, mpirun nor torchrun has started this process", o.rendezvous));
+  if (!place.ok() || place->size == 1) return place;
+  place->servers = o.servers;
+  place->by_launcher = true;
+  if (!o.rendezvous.empty()) {
+    absl::StatusOr<std::string> address = ps::parse_tcp_rendezvous(o.rendezvous);
+    if (!address.ok()) return address.status();
+    place->rendezvous = *std::move(address);
+  }
+  if (place->rendezvous.empty()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} does not say where rank 0 is: name its host with --rendezvous tcp://HOST:PORT", place->from));
+  }
+  if (place->rank >= place->size || place->servers >= place->size) {
+    return absl::InvalidArgumentError(fmt::format("rank {} of {} by {}, --ps {}: there have to be servers and workers",
+                                                  place->rank, place->size, place->from, place->servers));
+  }
+  return place;
+}
+
+}  // namespace gradrail::bench

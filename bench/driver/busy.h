@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace gradrail::bench {
+
+/// Looks for a moment how much of this machine others use, before we start. Returns a line for people when it is so
+/// much that figures suffer; "" when it is not, or cannot be seen.
+std::string busy_warning();
+
+}  // namespace gradrail::bench

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace gradrail::bench {
+
+/// fork() for processes that must not outlive us. A signal ends them when we end, however that happens, and when we
+/// are (end_children_on_signals, which they inherit). Each has a group of its own, for what it starts itself.
+/// Returns 0 in the child, -1 when no process could be started.
+/// Threads  Nothing but the caller's may run.
+pid_t fork_child();
+
+/// Sends SIGTERM, kills it with its group when it has not within half a second, and waits for it.
+void end_child(pid_t child);
+
+/// Until it has ended by itself; what waitpid says of it.
+int wait_child(pid_t child);
+
+/// Its meaning, for people: "killed by signal 9", "exit code 1".
+std::string how_it_ended(int status);
+
+/// Those that have not ended by themselves within a moment.
+void end_children();
+
+/// SIGTERM, SIGINT and SIGHUP end all children and then this process, with exit code 128 + the signal. Politely first:
+/// mpirun has ranks to end, and libfabric files to remove.
+void end_children_on_signals();
+
+}  // namespace gradrail::bench

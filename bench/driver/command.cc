@@ -1,0 +1,155 @@
+#include "bench/driver/command.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "CLI/CLI.hpp"
+#include "base/log.h"
+#include "base/status.h"
+#include "bench/cluster/rank_coordinator.h"
+#include "bench/cluster/ranks.h"
+#include "bench/driver/bind_host.h"
+#include "bench/driver/children.h"
+#include "bench/driver/suite.h"
+#include "bench/report/compare.h"
+#include "bench/report/report.h"
+#include "bench/suites/exchange_flags.h"
+#include "fmt/format.h"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr int kUsage = 2;
+
+void add_put_flags(CLI::App& app, Options& options) {
+  app.add_option("--window", options.window, "bandwidth: puts between two notices, at most")
+      ->check(CLI::Range(2u, 64u))
+      ->capture_default_str();
+}
+
+void add_apply_flags(CLI::App& app, Options& options) {
+  app.add_option("--on", options.on, "host, or gpu:N")->capture_default_str();
+}
+
+void add_staged_flags(CLI::App& app, Options& options) {
+  app.add_option("--on", options.on, "gpu:N; gpu:0 where nothing is said");
+  app.add_option("--bucket_kib", options.bucket_kib, "unit that is copied; 0: the client's own");
+}
+
+void add_peers_flags(CLI::App& app, Options& options) {
+  add_exchange_flags(app, options);
+  app.add_option("--part", options.part, "exchange or put; else both")->check(CLI::IsMember({"exchange", "put"}));
+  app.add_flag("--pin", options.pin, "puts: servers on core 0, clients on core 1");
+  app.add_flag("--realtime", options.realtime,
+               "puts: all of them run before whatever else the machine does; needs CAP_SYS_NICE");
+}
+
+void add_paths_flags(CLI::App& app, Options& options) {
+  add_exchange_flags(app, options);
+  app.add_option("--on", options.on, "GPU of the rows in GPU memory, gpu:N; gpu:0 where nothing is said");
+}
+
+void add_replay_flags(CLI::App& app, Options& options) {
+  app.add_option("file", options.file, "layer list: a file, or the name of one that comes along")->required();
+  add_exchange_flags(app, options);
+}
+
+}  // namespace
+
+const std::vector<Suite>& suites() {
+  static const std::vector<Suite> list = {
+      {"paths", "one exchange over every path of this host, and why not over the others", add_paths_flags,
+       run_paths_suite},
+      {"exchange", "the whole step: gradients pushed, applied, parameters back", add_exchange_flags,
+       run_exchange_suite},
+      {"incast", "N workers at one shard: what each gets, and how evenly", add_exchange_flags, run_incast_suite},
+      {"put", "latency and bandwidth of one-sided puts", add_put_flags, run_put_suite},
+      {"apply", "optimizers against the speed of memory, on the host or a GPU", add_apply_flags, run_apply_suite},
+      {"register", "what registering memory costs", nullptr, run_register_suite},
+      {"staged", "what it costs to go bucket by bucket between a GPU and the host", add_staged_flags, run_staged_suite},
+      {"replay", "a model's backward pass against the real server", add_replay_flags, run_replay_suite},
+      {"straggler", "what a slow worker costs the others, mode by mode", add_straggler_flags, run_straggler_suite},
+      {"peers", "what others need for the same exchanges, and for the same puts", add_peers_flags, run_peers_suite},
+  };
+  return list;
+}
+
+namespace {
+
+std::string what_can_be_asked(const std::vector<std::string>& words) {
+  std::string list;
+  for (const Suite& suite : suites()) list += fmt::format("{}, ", suite.name);
+  return fmt::format("{}: one of {}compare (gradrail bench --help)",
+                     words.empty() ? "a suite is missing" : "no suite is called " + words.front(), list);
+}
+
+}  // namespace
+
+void add_bench_flags(CLI::App& command, BenchFlags& flags) {
+  for (const Suite& suite : suites()) {
+    CLI::App& app = *command.add_subcommand(suite.name, suite.about);
+    add_flags(app, flags.options);
+    if (suite.add_flags != nullptr) suite.add_flags(app, flags.options);
+    app.callback([&flags, &suite] { flags.options.suite = suite.name; });
+  }
+  CLI::App& compare = *command.add_subcommand("compare", "two recorded runs: ratios with confidence intervals");
+  compare.add_option("first", flags.compare.first, "written by -J")->required();
+  compare.add_option("second", flags.compare.second, "written by -J")->required();
+  compare.add_flag("--unlike", flags.compare.unlike, "also where machine, versions or settings differ");
+  // Ours to say what can be asked: from here on, since subcommands take this over when they are made.
+  command.require_subcommand(0, 1);
+  command.allow_extras();
+  command.callback([&command, &flags] {
+    if (command.get_subcommands().empty()) flags.no_suite = command.remaining();
+  });
+}
+
+namespace {
+
+/// The others measure one host, or compare with programs that start processes of their own.
+bool over_several_processes(const std::string& suite) {
+  return suite == "exchange" || suite == "incast" || suite == "paths" || suite == "replay";
+}
+
+}  // namespace
+
+int run_bench(BenchFlags flags, int argc, char** argv) {
+  start_log("bench");
+  end_children_on_signals();
+  flags.options.arguments.assign(argv + 1, argv + argc);
+  const auto complain = [](const absl::Status& status) {
+    fmt::print(stderr, "gradrail bench: {}\n", message_of(status));
+    return absl::IsInvalidArgument(status) ? kUsage : kNothingMeasured;
+  };
+  if (!flags.compare.first.empty()) {
+    const absl::StatusOr<int> code = compare_runs(flags.compare.first, flags.compare.second, flags.compare.unlike);
+    return code.ok() ? *code : complain(code.status());
+  }
+  if (flags.options.suite.empty()) return complain(absl::InvalidArgumentError(what_can_be_asked(flags.no_suite)));
+  if (absl::Status status = check_bind_host(flags.options.bind_host); !status.ok()) return complain(status);
+  std::unique_ptr<RankCoordinator> coordinator;
+  if (over_several_processes(flags.options.suite)) {
+    const absl::StatusOr<Place> place = place_of(flags.options);
+    if (!place.ok()) return complain(place.status());
+    if (place->rank > 0) {
+      const absl::Status attended = serve_rank(*place, flags.options.bind_host);
+      return attended.ok() ? 0 : complain(attended);
+    }
+    if (place->size > 1) {
+      absl::StatusOr<std::unique_ptr<RankCoordinator>> met = RankCoordinator::open(*place, flags.options.bind_host);
+      if (!met.ok()) return complain(met.status());
+      coordinator = *std::move(met);
+      flags.options.coordinator = coordinator.get();
+    }
+  }
+  if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
+    return complain(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
+  for (const Suite& suite : suites()) {
+    if (flags.options.suite != suite.name) continue;
+    const absl::StatusOr<int> code = suite.run(flags.options);
+    return code.ok() ? *code : complain(code.status());
+  }
+  return kUsage;
+}
+
+}  // namespace gradrail::bench

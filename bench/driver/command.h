@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/driver/options.h"
+
+namespace gradrail::bench {
+
+struct CompareFlags {
+  std::string first;
+  std::string second;
+  bool unlike = false;  ///< compare runs of unlike machines or settings all the same
+};
+
+/// The request of the command line.
+struct BenchFlags {
+  Options options;
+  std::vector<std::string> no_suite;  ///< words where a suite should have been
+  CompareFlags compare;
+};
+
+/// `gradrail bench SUITE …`: a subcommand for each suite, and `compare`.
+void add_bench_flags(CLI::App& command, BenchFlags& flags);
+
+/// Returns the program's exit code (tools/gradrail/exit_codes.h): 1 a path failed or was too slow, 2 flags, 3 wrong
+/// results.
+int run_bench(BenchFlags flags, int argc, char** argv);
+
+}  // namespace gradrail::bench

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "bench/report/figure.h"
+
+namespace gradrail::bench {
+
+/// Times `body` for about `seconds` after a warm-up of a tenth of that; at least 5 times.
+/// `prepare` runs before each and is not timed.
+Times measure(double seconds, const std::function<void()>& prepare, const std::function<void()>& body);
+
+/// "4096", "318040", "64M" …; 0 when it is no size.
+uint64_t parse_size(const std::string& text);
+
+/// Processor, cores, kernel: what a figure means nothing without.
+std::string machine();
+
+}  // namespace gradrail::bench

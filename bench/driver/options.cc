@@ -1,0 +1,104 @@
+#include "bench/driver/options.h"
+
+#include "CLI/CLI.hpp"
+#include "bench/driver/harness.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace gradrail::bench {
+
+void add_flags(CLI::App& app, Options& o) {
+  app.add_option("-b,--begin", o.begin, "smallest size in bytes; K, M, G may follow");
+  app.add_option("-e,--end", o.end, "largest size");
+  app.add_option("-f,--factor", o.factor, "each size is so many times the last one")
+      ->check(CLI::Range(2u, 1u << 20))
+      ->capture_default_str();
+  app.add_option("-n,--iterations", o.iterations, "timed operations a round; 0: as many as fill --seconds")
+      ->capture_default_str();
+  app.add_option("-w,--warmup", o.warmup, "operations before those; 0: a tenth of them")->capture_default_str();
+  app.add_option("-c,--check", o.check, "0: results are not checked")->capture_default_str();
+  app.add_option("--seconds", o.seconds, "per figure and round")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--rounds", o.rounds, "all paths take turns so often; figures are medians over the rounds")
+      ->check(CLI::Range(1u, 1000u))
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of the order in which paths take turns")->capture_default_str();
+  app.add_option("--transport", o.transports, "which, in this order: tcp, shm, ucx, ofi, a plug-in's name; else all")
+      ->delimiter(',');
+  app.add_option("--ofi-provider", o.ofi_provider, "ofi: this libfabric provider and no other");
+  app.add_option("--bind-host", o.bind_host, "address of this host's interface to use");
+  app.add_option("--plugin-dir", o.plugin_dir, "where the plug-ins lie");
+  app.add_option("--format", o.format, "table, osu, csv or json")
+      ->check(CLI::IsMember({"table", "osu", "csv", "json"}))
+      ->capture_default_str();
+  app.add_option("-J,--json", o.json, "write the whole run to this file, for `gradrail bench compare`");
+  app.add_option("--min-bw", o.min_bw, "exit code 1 where a path's algbw at its largest size is below (10^9 bytes/s)");
+  app.add_flag("--block", o.block, "processes block instead of spinning");
+}
+
+absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::string& begin, const std::string& end,
+                                            uint64_t unit) {
+  const auto parse = [&](const char* flag, const std::string& typed,
+                         const std::string& own) -> absl::StatusOr<uint64_t> {
+    const uint64_t bytes = parse_size(typed.empty() ? own : typed);
+    if (bytes > 0 && bytes % unit == 0) return bytes;
+    return absl::InvalidArgumentError(
+        fmt::format("{} {}: a positive multiple of {} bytes, such as {} (K, M, G may follow)", flag, typed, unit, own));
+  };
+  const absl::StatusOr<uint64_t> first = parse("-b", options.begin, begin);
+  if (!first.ok()) return first.status();
+  // A first size without a last one means that size alone, when it lies beyond our own end.
+  absl::StatusOr<uint64_t> last = parse("-e", options.end, end);
+  if (!last.ok()) return last.status();
+  if (options.end.empty()) last = std::max(*first, *last);
+  if (*last < *first) {
+    return absl::InvalidArgumentError(
+        fmt::format("-e {} is less than -b {}{}", *last, *first,
+                    options.begin.empty() ? ", where this suite begins unless -b says otherwise" : ""));
+  }
+  std::vector<uint64_t> list;
+  for (uint64_t bytes = *first; bytes <= *last; bytes *= options.factor) {
+    list.push_back(bytes);
+    if (bytes > *last / options.factor) break;
+  }
+  return list;
+}
+
+nlohmann::json config_of(const Options& o) {
+  return {{"question", o.suite},
+          {"begin", o.begin},
+          {"end", o.end},
+          {"factor", o.factor},
+          {"iterations", o.iterations},
+          {"warmup", o.warmup},
+          {"check", o.check},
+          {"seconds", o.seconds},
+          {"rounds", o.rounds},
+          {"seed", o.seed},
+          {"transports", o.transports},
+          {"ofi_provider", o.ofi_provider},
+          {"bind_host", o.bind_host},
+          {"workers", o.workers},
+          {"shards", o.shards},
+          {"mode", o.mode},
+          {"optimizer", o.optimizer},
+          {"bucket_kib", o.bucket_kib},
+          {"window", o.window},
+          {"cluster", o.cluster},
+          {"ps_hosts", o.ps_hosts},
+          {"worker_hosts", o.worker_hosts},
+          {"servers", o.servers},
+          {"step_ms", o.step_ms},
+          {"slowdown", o.slowdown},
+          {"touch", o.touch},
+          {"block", o.block},
+          {"no_sum", o.no_sum},
+          {"no_optimizer", o.no_optimizer},
+          {"no_return", o.no_return},
+          {"on", o.on},
+          {"file", o.file},
+          {"part", o.part},
+          {"pin", o.pin},
+          {"realtime", o.realtime}};
+}
+
+}  // namespace gradrail::bench

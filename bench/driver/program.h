@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gradrail::bench {
+
+/// Runs a program, found as a shell finds it, and returns what it wrote to its standard output. It ends with this
+/// process (children.h); the caller of this process has the deadlines.
+/// Errors  INTERNAL: it could not be started or ended badly; says how, with its last line.
+absl::StatusOr<std::string> run_program(const std::vector<std::string>& words);
+
+/// Where the shell would find it; "" nowhere.
+std::string find_program(const std::string& name);
+
+/// "a\nb\n\n": "b".
+std::string last_line(const std::string& text);
+
+}  // namespace gradrail::bench

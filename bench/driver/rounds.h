@@ -1,0 +1,23 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/report/report.h"
+
+namespace gradrail::bench {
+
+/// One row of a suite at one size: measured once a round.
+struct Contestant {
+  std::string name;
+  std::function<std::vector<Figure>(uint64_t bytes)> measure;  ///< the same rows each time
+};
+
+/// For each size all contestants take turns, `rounds` times. The seed shuffles the order of each round, so
+/// that no one always follows the same neighbour. Then their rows, merged, in the order given, after `finish` has seen
+/// all of that size.
+void take_turns(const Options& options, const std::vector<uint64_t>& sizes, const std::vector<Contestant>& contestants,
+                Report& report, const std::function<void(std::vector<Figure>& rows)>& finish = nullptr);
+
+}  // namespace gradrail::bench

@@ -1,0 +1,53 @@
+#include "bench/driver/transports.h"
+
+#include "base/status.h"
+#include "bench/driver/subprocess.h"
+#include "transport/plugin_loader.h"
+#include "transport/registry.h"
+
+namespace gradrail::bench {
+namespace {
+
+/// Fills in what only opening it shows.
+void try_to_open(const transport::Transport& transport, const Options& options, TransportChoice& choice) {
+  Subprocess opens([&]() -> nlohmann::json {
+    const auto context = transport.open(
+        {.bind_host = options.bind_host, .rdma_only = choice.rdma_only, .ofi_provider = options.ofi_provider});
+    if (!context.ok()) return {{"unusable", std::string(message_of(context.status()))}};
+    const transport::GpuTransferSupport& gpu = (*context)->capabilities().gpu;
+    return {{"no_dma_buf", gpu.why_no_dma_buf}, {"no_peer_memory", gpu.why_no_peer_memory}};
+  });
+  const absl::StatusOr<nlohmann::json> answer = opens.result(Clock::now() + std::chrono::seconds(20));
+  if (!answer.ok()) {
+    choice.unusable = std::string(message_of(answer.status()));
+  } else if (answer->contains("unusable")) {
+    choice.unusable = answer->at("unusable").get<std::string>();
+  } else {
+    choice.gpu = {.why_no_dma_buf = answer->at("no_dma_buf"), .why_no_peer_memory = answer->at("no_peer_memory")};
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets) {
+  if (!options.plugin_dir.empty()) GRADRAIL_RETURN_IF_ERROR(transport::set_plugin_dir(options.plugin_dir));
+  std::vector<std::string> names = options.transports;
+  if (names.empty()) {
+    for (const transport::Transport& transport : transport::transports())
+      if (!transport.in_process_only && !transport.by_name_only) names.push_back(transport.name);
+  }
+  std::vector<TransportChoice> choices;
+  for (const std::string& name : names) {
+    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+    if (!found.ok()) return found.status();
+    if ((*found)->in_process_only)
+      return absl::InvalidArgumentError(name + " works within one process only: there is nothing to measure");
+    TransportChoice choice{
+        .name = name, .rdma_only = (*found)->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
+    try_to_open(**found, options, choice);
+    choices.push_back(std::move(choice));
+  }
+  return choices;
+}
+
+}  // namespace gradrail::bench

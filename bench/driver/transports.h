@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/driver/options.h"
+#include "transport/capabilities.h"
+
+namespace gradrail::bench {
+
+/// A transport that a run on this host can try.
+struct TransportChoice {
+  std::string name;                   ///< as the registry has it
+  bool rdma_only = false;             ///< only by an RDMA device
+  std::string ofi_provider;           ///< "": libfabric's best
+  std::string unusable;               ///< why it cannot be opened; "": it can
+  transport::GpuTransferSupport gpu;  ///< when it can
+};
+
+/// Those that the options name, or all, each tried by opening it in a process of its own. Some libraries do not
+/// survive a fork once they are open. ucx and ofi run over sockets, too: with_sockets says whether that counts as
+/// usable.
+/// Errors  NOT_FOUND: no such transport.
+absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets);
+
+}  // namespace gradrail::bench

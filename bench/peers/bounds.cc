@@ -1,0 +1,77 @@
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "bench/driver/harness.h"
+#include "bench/peers/peers.h"
+#include "nlohmann/json.hpp"
+#include "ps/optimizer/optimizer.h"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr ps::OptimizerConfig kSgd{.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
+
+Figure run_memcpy(const PeerLoad& load) {
+  std::vector<char> source(load.bytes, 1), target(load.bytes, 2);
+  Figure figure;
+  figure.times = measure(
+      load.seconds, [] {},
+      [&] {
+        std::memcpy(target.data(), source.data(), load.bytes);
+        asm volatile("" : : "r"(target.data()) : "memory");  // or the copy is optimised away
+      });
+  return figure;
+}
+
+Figure run_apply(const PeerLoad& load) {
+  const size_t count = load.bytes / sizeof(float);
+  std::vector<float> parameters(count, 0.0f), gradient(count, 1.0f), worker(count, 0.0f);
+  uint64_t updates = 0;
+  Figure figure;
+  figure.times = measure(
+      load.seconds, [] {},
+      [&] {
+        const float* gradients[] = {gradient.data()};
+        float* targets[] = {worker.data()};
+        ps::apply(kSgd, {.count = count,
+                         .parameters = parameters.data(),
+                         .gradients = gradients,
+                         .targets = targets,
+                         .update_index = ++updates});
+      });
+  figure.wrong = count_wrong(worker.data(), count, updates);
+  return figure;
+}
+
+}  // namespace
+
+const char* const kApplyBound = "bound: one fused apply";
+
+uint64_t count_wrong(const float* parameters, size_t count, uint64_t updates) {
+  uint64_t wrong = 0;
+  for (size_t i = 0; i < count; ++i) wrong += parameters[i] != -static_cast<float>(updates) ? 1 : 0;
+  return wrong;
+}
+
+void apply_sgd(float* parameters, const float* gradient, size_t count, uint64_t update_index) {
+  const float* gradients[] = {gradient};
+  ps::apply(
+      kSgd,
+      {.count = count, .parameters = parameters, .gradients = gradients, .targets = {}, .update_index = update_index});
+}
+
+int run_peer_program(int count, char** values,
+                     const std::function<Figure(const PeerLoad&, const std::string& word)>& run) {
+  const uint64_t bytes = count > 3 ? parse_size(values[1]) : 0;
+  if (bytes == 0) return 2;
+  const Figure figure = run({.bytes = bytes, .seconds = std::atof(values[2]), .touch = std::atoi(values[3]) != 0},
+                            count > 4 ? values[4] : "");
+  std::printf("%s\n", to_json(figure).dump().c_str());
+  return 0;
+}
+
+std::vector<Peer> bounds() { return {{"bound: memcpy", run_memcpy}, {kApplyBound, run_apply}}; }
+
+}  // namespace gradrail::bench

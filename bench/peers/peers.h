@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/report/figure.h"
+
+namespace gradrail::bench {
+
+/// The work of a peer: `bytes` of gradient to another process, SGD, as many bytes of parameters back.
+struct PeerLoad {
+  uint64_t bytes = 0;
+  double seconds = 0.0;
+  bool touch = false;  ///< the gradient is written anew before each exchange, as training does; not timed
+};
+
+/// Times of one exchange each; figure.failed says why there are none.
+struct Peer {
+  std::string name;
+  std::function<Figure(const PeerLoad& load)> run;  ///< in a process of its own
+};
+
+/// Lower bounds of an exchange: memcpy of the bytes; one fused SGD apply with the result stored once more.
+std::vector<Peer> bounds();
+extern const char* const kApplyBound;  ///< name of the second
+
+/// The alternatives to gradrail: a blocking TCP socket; ZeroMQ, Gloo and Open MPI. Each is a program beside
+/// the benchmarks (gradrail does not need their libraries), where it was built.
+std::vector<Peer> peers();
+
+/// The whole of such a program: `PROGRAM BYTES SECONDS TOUCH [WORD]`, and its last line is a Figure.
+int run_peer_program(int count, char** values,
+                     const std::function<Figure(const PeerLoad&, const std::string& word)>& run);
+
+/// For all of them: gradient [count] of ones, SGD with rate 1: after `updates` every parameter is -updates.
+uint64_t count_wrong(const float* parameters, size_t count, uint64_t updates);
+/// The server's part: parameters -= gradient.
+void apply_sgd(float* parameters, const float* gradient, size_t count, uint64_t update_index);
+
+}  // namespace gradrail::bench

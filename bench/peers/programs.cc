@@ -1,0 +1,156 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/driver/children.h"
+#include "bench/driver/harness.h"
+#include "bench/driver/program.h"
+#include "bench/peers/peers.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace gradrail::bench {
+namespace {
+
+bool send_all(int fd, const void* data, size_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    at += sent;
+    bytes -= static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+bool receive_all(int fd, void* data, size_t bytes) {
+  char* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t count = recv(fd, at, bytes, MSG_WAITALL);
+    if (count <= 0) return false;
+    at += count;
+    bytes -= static_cast<size_t>(count);
+  }
+  return true;
+}
+
+/// Receives gradients, applies SGD, sends parameters back, until the worker closes.
+[[noreturn]] void serve_socket(int listener, size_t count) {
+  const int fd = accept(listener, nullptr, nullptr);
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  std::vector<float> parameters(count, 0.0f), gradient(count);
+  uint64_t updates = 0;
+  while (receive_all(fd, gradient.data(), count * sizeof(float))) {
+    apply_sgd(parameters.data(), gradient.data(), count, ++updates);
+    if (!send_all(fd, parameters.data(), count * sizeof(float))) break;
+  }
+  _exit(0);
+}
+
+Figure run_socket(const PeerLoad& load) {
+  Figure figure;
+  const size_t count = load.bytes / sizeof(float);
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t length = sizeof(address);
+  if (bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(listener, 1) != 0 ||
+      getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    figure.failed = "cannot listen on the loopback address";
+    return figure;
+  }
+  if (fork_child() == 0) serve_socket(listener, count);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    figure.failed = "connect";
+    return figure;
+  }
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  std::vector<float> gradient(count, 1.0f), parameters(count, 0.0f);
+  bool good = true;
+  uint64_t exchanges = 0;
+  figure.times = measure(
+      load.seconds,
+      [&] {
+        if (load.touch) std::fill(gradient.begin(), gradient.end(), 1.0f);
+      },
+      [&] {
+        good = good && send_all(fd, gradient.data(), load.bytes) && receive_all(fd, parameters.data(), load.bytes);
+        ++exchanges;
+      });
+  close(fd);
+  if (!good) figure.failed = "connection broke";
+  figure.wrong = count_wrong(parameters.data(), count, exchanges);
+  return figure;
+}
+
+/// A peer that is a program of its own; its last line is a Figure.
+Peer program(const std::string& name, const std::string& file, const std::vector<std::string>& before,
+             const std::string& word, const std::string& remedy) {
+  return {name, [=](const PeerLoad& load) {
+            const std::string path = fmt::format("{}/{}", GRADRAIL_PEERS_DIR, file);
+            if (access(path.c_str(), X_OK) != 0)
+              return not_measured("", load.bytes, fmt::format("{} was not built ({})", file, remedy));
+            std::vector<std::string> words = before;
+            for (const std::string& each : {path, std::to_string(load.bytes), fmt::format("{}", load.seconds),
+                                            std::string(load.touch ? "1" : "0"), word})
+              words.push_back(each);
+            const absl::StatusOr<std::string> output = run_program(words);
+            if (!output.ok()) return not_measured("", load.bytes, std::string(message_of(output.status())));
+            const nlohmann::json parsed = nlohmann::json::parse(last_line(*output), nullptr, false);
+            if (!parsed.is_discarded()) return figure_from(parsed);
+            return not_measured("", load.bytes, file + " ended without a figure");
+          }};
+}
+
+/// The components that Open MPI may use, by name. Any other would be another peer, such as one-sided puts through
+/// shared memory where tcp was named. Its ranks are ended at once, not after a second, when we are.
+std::vector<std::string> mpirun(const std::string& btl, const std::string& osc) {
+  return {"env",
+          "OMPI_ALLOW_RUN_AS_ROOT=1",
+          "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+          "mpirun",
+          "-n",
+          "2",
+          "--oversubscribe",
+          "--bind-to",
+          "none",
+          "--mca",
+          "pml",
+          "ob1",
+          "--mca",
+          "odls_base_sigkill_timeout",
+          "0",
+          "--mca",
+          "btl",
+          "self," + btl,
+          "--mca",
+          "osc",
+          osc};
+}
+
+}  // namespace
+
+std::vector<Peer> peers() {
+  constexpr const char* kZeroMq = "apt install libzmq3-dev, then build again";
+  constexpr const char* kGloo = "apt install libgloo-dev, then build again";
+  constexpr const char* kMpi = "apt install libopenmpi-dev openmpi-bin, then build again";
+  std::vector<Peer> list = {{"raw socket", run_socket},
+                            program("ZeroMQ tcp", "zeromq_exchange", {}, "tcp", kZeroMq),
+                            program("ZeroMQ ipc", "zeromq_exchange", {}, "ipc", kZeroMq),
+                            program("Gloo allreduce tcp", "gloo_exchange", {}, "", kGloo)};
+  for (const auto& [way, name] :
+       {std::pair{"send", "Open MPI"}, {"put", "Open MPI put"}, {"allreduce", "Open MPI allreduce"}}) {
+    list.push_back(program(fmt::format("{} shared memory", name), "mpi_exchange", mpirun("vader", "sm"), way, kMpi));
+    list.push_back(program(fmt::format("{} tcp", name), "mpi_exchange", mpirun("tcp", "pt2pt"), way, kMpi));
+  }
+  return list;
+}
+
+}  // namespace gradrail::bench

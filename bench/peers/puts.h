@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/driver/options.h"
+#include "bench/driver/rounds.h"
+
+namespace gradrail::bench {
+
+/// One of a group that put the same bytes over the same thing: ours, the first, or what we build upon.
+struct PutContender {
+  std::string group;              ///< "ucx-tcp"
+  std::string name;               ///< "gradrail ucx", "ucx_perftest tag"
+  std::vector<std::string> what;  ///< of "latency", "bandwidth", those that it reports
+
+  std::string path() const { return group + ": " + name; }
+};
+
+/// Those that compare_put.py can run on one host, of the selected transports.
+/// Errors  UNAVAILABLE: no Python, or no such script.
+absl::StatusOr<std::vector<PutContender>> put_contenders(const Options& options);
+
+/// A row each of those that tell `what`.
+std::vector<Contestant> put_contestants(const std::vector<PutContender>& contenders, const Options& options,
+                                        const std::string& what);
+
+/// ours/it: how many times as much ours costs, beside the first of each group.
+void add_put_ratios(const std::vector<PutContender>& contenders, std::vector<Figure>& rows);
+
+}  // namespace gradrail::bench

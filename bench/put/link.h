@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace gradrail::bench {
+
+/// The socket between the two processes of a benchmark, beside what is measured: set-up and turns.
+/// Threads  One.
+class PairLink {
+ public:
+  /// Two processes of this one; nothing may have been opened yet. The child, which serves, ends with its parent.
+  static absl::StatusOr<PairLink> fork_two();
+  /// "host:port"; waits for the connection.
+  static absl::StatusOr<PairLink> listen(const std::string& where);
+  static absl::StatusOr<PairLink> connect(const std::string& where);
+
+  PairLink(PairLink&& other) noexcept;
+  PairLink& operator=(PairLink&& other) = delete;
+  ~PairLink();
+
+  /// The one that measures and prints; the other answers.
+  bool leads() const { return leads_; }
+
+  absl::Status say(const std::string& text);
+  /// Calls `meanwhile` over and over, often at first and then every millisecond: what is measured may need progress.
+  /// Errors  UNAVAILABLE: the other end is gone. DEADLINE_EXCEEDED.
+  absl::StatusOr<std::string> hear(const std::function<void()>& meanwhile);
+
+ private:
+  PairLink(int fd, bool leads) : fd_(fd), leads_(leads) {}
+
+  int fd_ = -1;
+  bool leads_ = false;
+};
+
+}  // namespace gradrail::bench

@@ -1,0 +1,220 @@
+#include "bench/put/loops.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace gradrail::bench {
+namespace {
+
+// An immediate: the number of the turn or window, and whether it is the last. 32 bits arrive everywhere.
+constexpr uint32_t kLast = 1u << 31;
+constexpr uint32_t kNumber = kLast - 1;
+
+constexpr size_t kFewest = 6;
+constexpr size_t kMost = 1 << 18;  // figures kept; their memory is touched before the clock starts
+constexpr uint32_t kWindowsUnderWay = 2;
+static_assert(kWindowsUnderWay <= PutEnd::kSlots);
+constexpr Duration kQuietDeadline = std::chrono::seconds(60);
+constexpr uint32_t kPollsPerClock = 1 << 12;  // reading it costs as much as a poll
+
+/// Polls, and gives up when nothing has come for too long.
+class Listener {
+ public:
+  explicit Listener(PutEnd& end) : end_(end) {}
+
+  absl::StatusOr<absl::Span<const uint32_t>> poll() {
+    const absl::StatusOr<size_t> count = end_.poll(absl::MakeSpan(arrived_));
+    if (!count.ok()) return count.status();
+    if (*count == 0 && ++idle_ % kPollsPerClock == 0) GRADRAIL_RETURN_IF_ERROR(check_timeout());
+    if (*count > 0) idle_ = 0;
+    return absl::Span<const uint32_t>(arrived_.data(), *count);
+  }
+
+  /// Until one immediate comes.
+  absl::StatusOr<uint32_t> await() {
+    while (true) {
+      const absl::StatusOr<absl::Span<const uint32_t>> arrived = poll();
+      if (!arrived.ok()) return arrived.status();
+      if (arrived->size() > 1) return absl::DataLossError("two notices where one was due");
+      if (!arrived->empty()) return arrived->front();
+    }
+  }
+
+ private:
+  absl::Status check_timeout() {
+    if (idle_ == kPollsPerClock) quiet_since_ = Clock::now();
+    if (Clock::now() - quiet_since_ < kQuietDeadline) return absl::OkStatus();
+    return absl::DeadlineExceededError("no notice came");
+  }
+
+  PutEnd& end_;
+  std::array<uint32_t, PutEnd::kBatch> arrived_{};
+  uint32_t idle_ = 0;
+  TimePoint quiet_since_;
+};
+
+double micros_between(TimePoint from, TimePoint to) {
+  return std::chrono::duration<double, std::micro>(to - from).count();
+}
+
+void stamp(PutEnd& end, size_t slot, size_t bytes, uint64_t value) {
+  std::memcpy(end.source(slot) + bytes - sizeof(value), &value, sizeof(value));
+}
+
+bool has_stamp(const PutEnd& end, size_t slot, size_t bytes, uint64_t value) {
+  uint64_t got = 0;
+  std::memcpy(&got, end.target(slot) + bytes - sizeof(got), sizeof(got));
+  return got == value;
+}
+
+/// Posts, polling while there is no room; what arrives meanwhile goes to `on_arrival`.
+template <typename OnArrival>
+absl::Status put(PutEnd& end, Listener& listener, size_t slot, size_t bytes, std::optional<uint32_t> immediate,
+                 OnArrival&& on_arrival) {
+  while (true) {
+    const absl::StatusOr<bool> posted = end.try_put(slot, bytes, immediate);
+    if (!posted.ok() || *posted) return posted.status();
+    const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
+    if (!arrived.ok()) return arrived.status();
+    for (const uint32_t each : *arrived) on_arrival(each);
+  }
+}
+
+/// Says when the warm-up is over and when all is. The caller gives the time: if a turn takes a few hundred nanoseconds,
+/// asking for it is part of them.
+class Watch {
+ public:
+  explicit Watch(const PutLoad& load) : load_(load) {
+    micros_.assign(kMost, 0.0);
+    micros_.clear();
+  }
+
+  void add(double micros, TimePoint now) {
+    now_ = now;
+    micros_.push_back(micros);
+    if (warm_ || !is_warm()) return;
+    warm_ = true;
+    micros_.clear();
+    start_ = now;
+  }
+  bool over() const {
+    if (!warm_ || micros_.size() < kFewest) return false;
+    if (micros_.size() + kWindowsUnderWay >= kMost) return true;
+    return load_.iterations > 0 ? micros_.size() >= load_.iterations : passed() >= load_.seconds;
+  }
+  PutFigure figure(uint64_t wrong) { return {Times::of(micros_), wrong}; }
+
+ private:
+  bool is_warm() const {
+    if (load_.warmup > 0) return micros_.size() >= load_.warmup;
+    return micros_.size() >= kFewest && passed() >= load_.seconds / 10;
+  }
+  double passed() const { return std::chrono::duration<double>(now_ - start_).count(); }
+
+  const PutLoad& load_;
+  std::vector<double> micros_;
+  TimePoint start_ = Clock::now();
+  TimePoint now_ = start_;
+  bool warm_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<PutFigure> lead_latency(PutEnd& end, const PutLoad& load) {
+  Listener listener(end);
+  Watch watch(load);
+  uint64_t wrong = 0;
+  bool last = false;
+  TimePoint start = Clock::now();
+  for (uint32_t turn = 1; !last; ++turn) {
+    last = watch.over();
+    stamp(end, 0, load.bytes, turn);
+    GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, load.bytes, turn | (last ? kLast : 0), [&](uint32_t) { ++wrong; }));
+    const absl::StatusOr<uint32_t> answer = listener.await();
+    if (!answer.ok()) return answer.status();
+    const TimePoint now = Clock::now();
+    watch.add(micros_between(start, now) / 2, now);
+    start = now;
+    wrong += (*answer & kNumber) == turn && has_stamp(end, 0, load.bytes, turn + 1) ? 0 : 1;
+  }
+  return watch.figure(wrong);
+}
+
+absl::StatusOr<uint64_t> answer_latency(PutEnd& end, const PutLoad& load) {
+  Listener listener(end);
+  uint64_t wrong = 0;
+  while (true) {
+    const absl::StatusOr<uint32_t> asked = listener.await();
+    if (!asked.ok()) return asked.status();
+    const uint32_t turn = *asked & kNumber;
+    wrong += has_stamp(end, 0, load.bytes, turn) ? 0 : 1;
+    stamp(end, 0, load.bytes, turn + 1);
+    GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, load.bytes, *asked, [&](uint32_t) { ++wrong; }));
+    if ((*asked & kLast) != 0) return wrong;
+  }
+}
+
+absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
+  Listener listener(end);
+  Watch watch(load);
+  uint64_t wrong = 0;
+  uint32_t posted = 0;
+  uint32_t answered = 0;
+  bool last = false;
+  // Answers may come in pairs: a window's time is half of what passed since the one before the last.
+  std::array<TimePoint, kWindowsUnderWay> marks;
+  marks.fill(Clock::now());
+  const auto on_answer = [&](uint32_t immediate) {
+    const TimePoint now = Clock::now();
+    TimePoint& mark = marks[answered % kWindowsUnderWay];
+    watch.add(micros_between(mark, now) / kWindowsUnderWay, now);
+    mark = now;
+    wrong += (immediate & kNumber) == answered++ ? 0 : 1;
+  };
+  while (!last || answered < posted) {
+    if (last || posted - answered == kWindowsUnderWay) {
+      const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
+      if (!arrived.ok()) return arrived.status();
+      for (const uint32_t each : *arrived) on_answer(each);
+      continue;
+    }
+    last = watch.over();
+    const size_t slot = posted % PutEnd::kSlots;
+    stamp(end, slot, load.bytes, posted);
+    for (uint32_t i = 1; i < load.window; ++i) {
+      GRADRAIL_RETURN_IF_ERROR(put(end, listener, slot, load.bytes, std::nullopt, on_answer));
+    }
+    GRADRAIL_RETURN_IF_ERROR(put(end, listener, slot, load.bytes, posted | (last ? kLast : 0), on_answer));
+    ++posted;
+  }
+  return watch.figure(wrong);
+}
+
+absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load) {
+  Listener listener(end);
+  uint64_t wrong = 0;
+  std::vector<uint32_t> owed;
+  const auto check = [&](uint32_t immediate) {
+    const uint32_t number = immediate & kNumber;
+    wrong += has_stamp(end, number % PutEnd::kSlots, load.bytes, number) ? 0 : 1;
+    owed.push_back(immediate);
+  };
+  while (true) {
+    const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
+    if (!arrived.ok()) return arrived.status();
+    for (const uint32_t each : *arrived) check(each);
+    while (!owed.empty()) {
+      const uint32_t immediate = owed.front();
+      owed.erase(owed.begin());
+      GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, 0, immediate, check));
+      if ((immediate & kLast) != 0) return wrong;
+    }
+  }
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,65 @@
+#include "bench/put/pair.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "base/status.h"
+#include "bench/driver/harness.h"
+#include "fmt/format.h"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr uint64_t kWindowBytes = 8 << 20;
+
+}  // namespace
+
+uint32_t PutPair::window_of(uint32_t wanted, uint64_t bytes) {
+  return static_cast<uint32_t>(std::clamp<uint64_t>(kWindowBytes / bytes, 2, std::max(2u, wanted)));
+}
+
+absl::StatusOr<PutFigure> PutPair::lead(const std::string& what, const PutLoad& load) {
+  GRADRAIL_RETURN_IF_ERROR(link_.say(fmt::format("{} {} {}", what, load.bytes, load.window)));
+  // Not before the other end is in its loop: until then whatever it polls is thrown away.
+  if (const auto ready = link_.hear(meanwhile()); !ready.ok()) return ready.status();
+  absl::StatusOr<PutFigure> figure = what == "latency" ? lead_latency(end_, load) : lead_bandwidth(end_, load);
+  if (!figure.ok()) return figure.status();
+  const absl::StatusOr<std::string> wrong = link_.hear(meanwhile());
+  if (!wrong.ok()) return wrong.status();
+  figure->wrong += parse_size(*wrong);
+  return figure;
+}
+
+absl::Status PutPair::end() {
+  GRADRAIL_RETURN_IF_ERROR(link_.say("end"));
+  link_.hear(meanwhile()).status().IgnoreError();  // so that neither closes while the other still reads
+  return absl::OkStatus();
+}
+
+absl::Status PutPair::answer() {
+  while (true) {
+    const absl::StatusOr<std::string> asked = link_.hear(meanwhile());
+    if (!asked.ok()) return asked.status();
+    if (*asked == "end") return link_.say("end");
+    std::istringstream words(*asked);
+    std::string what;
+    PutLoad load;
+    words >> what >> load.bytes >> load.window;
+    GRADRAIL_RETURN_IF_ERROR(link_.say("ready"));
+    const absl::StatusOr<uint64_t> wrong =
+        what == "latency" ? answer_latency(end_, load) : answer_bandwidth(end_, load);
+    if (!wrong.ok()) return wrong.status();
+    GRADRAIL_RETURN_IF_ERROR(link_.say(std::to_string(*wrong)));
+  }
+}
+
+/// Work that a transport still has between measurements; no notices are due then.
+std::function<void()> PutPair::meanwhile() {
+  return [this] {
+    std::array<uint32_t, PutEnd::kBatch> none{};
+    end_.poll(absl::MakeSpan(none)).status().IgnoreError();
+  };
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,135 @@
+#include "bench/put/transport.h"
+
+#include <array>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "transport/registry.h"
+
+namespace gradrail::bench {
+namespace {
+
+using transport::Completion;
+
+constexpr Duration kConnectDeadline = std::chrono::seconds(30);
+
+/// A context with one connection and one region: sources, then targets.
+class TransportEnd final : public PutEnd {
+ public:
+  static absl::StatusOr<std::unique_ptr<PutEnd>> open(const PutTransport& transport, PairLink& link, size_t bytes) {
+    auto end = std::unique_ptr<TransportEnd>(new TransportEnd(bytes));
+    GRADRAIL_RETURN_IF_ERROR(end->open_context(transport));
+    GRADRAIL_RETURN_IF_ERROR(end->connect(transport.bind_host, link));
+    GRADRAIL_RETURN_IF_ERROR(end->exchange_keys(link));
+    return absl::StatusOr<std::unique_ptr<PutEnd>>(std::move(end));
+  }
+
+  std::string path() const override { return connection_->path(); }
+  std::byte* source(size_t slot) override { return memory_.data() + slot * bytes_; }
+  const std::byte* target(size_t slot) const override { return memory_.data() + (kSlots + slot) * bytes_; }
+
+  absl::StatusOr<bool> try_put(size_t slot, size_t bytes, std::optional<uint32_t> immediate) override {
+    absl::Status status = connection_->put({region_.get(), slot * bytes_, bytes}, {peer_, (kSlots + slot) * bytes_},
+                                           {.immediate = immediate});
+    if (status.ok()) return true;
+    if (absl::IsResourceExhausted(status)) return false;
+    return status;
+  }
+
+  absl::StatusOr<size_t> poll(absl::Span<uint32_t> arrived) override {
+    const size_t count = context_->poll(absl::MakeSpan(completions_));
+    size_t notices = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const Completion& completion = completions_[i];
+      if (completion.kind == Completion::Kind::put_arrived) {
+        arrived[notices++] = static_cast<uint32_t>(completion.immediate);
+      } else if (completion.kind == Completion::Kind::peer_lost) {
+        return completion.cause;
+      } else if (completion.kind == Completion::Kind::connected) {
+        connection_ = completion.connection;
+      }
+    }
+    return notices;
+  }
+
+ private:
+  explicit TransportEnd(size_t bytes) : bytes_(bytes) {}
+
+  absl::Status open_context(const PutTransport& transport) {
+    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(transport.name);
+    if (!found.ok()) return found.status();
+    auto context = (*found)->open(
+        {.bind_host = transport.bind_host, .rdma_only = transport.rdma_only, .ofi_provider = transport.ofi_provider});
+    if (!context.ok()) return context.status();
+    context_ = *std::move(context);
+    auto memory = SharedMemory::create("bench_put", 2 * kSlots * bytes_);
+    if (!memory.ok()) return memory.status();
+    memory_ = *std::move(memory);
+    auto region = context_->register_memory(memory_.span(), transport::Access::remote_write);
+    if (!region.ok()) return region.status();
+    region_ = *std::move(region);
+    return absl::OkStatus();
+  }
+
+  absl::Status connect(const std::string& bind_host, PairLink& link) {
+    if (link.leads()) {
+      const absl::StatusOr<std::string> address = link.hear([] {});
+      if (!address.ok()) return address.status();
+      const absl::StatusOr<transport::Connection*> made = context_->connect(*address, Clock::now() + kConnectDeadline);
+      if (!made.ok()) return made.status();
+      connection_ = *made;
+      return absl::OkStatus();
+    }
+    // shm has names instead of hosts and ports.
+    const bool by_name = context_->name() == "shm";
+    const absl::StatusOr<std::string> address =
+        context_->listen(by_name ? "" : fmt::format("{}:0", bind_host.empty() ? "127.0.0.1" : bind_host));
+    if (!address.ok()) return address.status();
+    GRADRAIL_RETURN_IF_ERROR(link.say(*address));
+    return progress_until([&] { return connection_ != nullptr; });
+  }
+
+  absl::Status exchange_keys(PairLink& link) {
+    GRADRAIL_RETURN_IF_ERROR(link.say(region_->key()));
+    const absl::StatusOr<std::string> key = link.hear([this] { turn_over().IgnoreError(); });
+    if (!key.ok()) return key.status();
+    const absl::StatusOr<transport::RemoteRegion> imported = connection_->import(*key);
+    if (!imported.ok()) return imported.status();
+    peer_ = *imported;
+    return absl::OkStatus();
+  }
+
+  template <typename Condition>
+  absl::Status progress_until(Condition&& met) {
+    const TimePoint deadline = Clock::now() + kConnectDeadline;
+    while (!met()) {
+      if (absl::Status status = turn_over(); !status.ok()) return status;
+      if (Clock::now() > deadline) return absl::DeadlineExceededError("the other process did not connect");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status turn_over() {
+    std::array<uint32_t, kBatch> none{};
+    return poll(absl::MakeSpan(none)).status();
+  }
+
+  const size_t bytes_;
+  SharedMemory memory_;
+  std::unique_ptr<transport::Context> context_;
+  std::unique_ptr<transport::MemoryRegion> region_;
+  transport::Connection* connection_ = nullptr;
+  transport::RemoteRegion peer_{};
+  std::array<Completion, kBatch> completions_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PutEnd>> open_transport_end(const PutTransport& transport, PairLink& link,
+                                                           size_t bytes) {
+  return TransportEnd::open(transport, link, bytes);
+}
+
+}  // namespace gradrail::bench

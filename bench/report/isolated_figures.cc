@@ -1,0 +1,28 @@
+#include "bench/report/isolated_figures.h"
+
+#include "base/status.h"
+#include "bench/driver/subprocess.h"
+
+namespace gradrail::bench {
+
+std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Duration timeout,
+                                     const std::function<absl::StatusOr<std::vector<Figure>>()>& body) {
+  const auto failed = [&](const absl::Status& why) {
+    return std::vector<Figure>{not_measured(path, bytes, std::string(message_of(why)))};
+  };
+  Subprocess child([&]() -> nlohmann::json {
+    const absl::StatusOr<std::vector<Figure>> measured = body();
+    nlohmann::json list = nlohmann::json::array();
+    for (const Figure& figure : measured.ok() ? *measured : failed(measured.status())) list.push_back(to_json(figure));
+    return list;
+  });
+  const absl::StatusOr<nlohmann::json> answer = child.result(Clock::now() + timeout);
+  if (!answer.ok()) return failed(answer.status());
+  std::vector<Figure> figures;
+  for (const nlohmann::json& figure : *answer) figures.push_back(figure_from(figure));
+  return figures;
+}
+
+Duration timeout_for(double seconds) { return std::chrono::seconds(60 + static_cast<int64_t>(10 * seconds)); }
+
+}  // namespace gradrail::bench

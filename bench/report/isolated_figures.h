@@ -1,0 +1,21 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "bench/report/figure.h"
+
+namespace gradrail::bench {
+
+/// Runs the body's measurement in a process of its own (subprocess.h). An error of body or process becomes a row of
+/// this path that says so.
+std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Duration timeout,
+                                     const std::function<absl::StatusOr<std::vector<Figure>>()>& body);
+
+/// For bodies that measure `seconds` at a time, on machines that have other things to do.
+Duration timeout_for(double seconds);
+
+}  // namespace gradrail::bench

@@ -1,0 +1,194 @@
+#include "bench/report/report.h"
+#include "base/version.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "bench/driver/busy.h"
+#include "bench/driver/harness.h"
+#include "bench/report/versions.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+#include "topology/pin.h"
+
+namespace gradrail::bench {
+namespace {
+
+/// Nodes that its memory may come from, as the kernel writes them.
+std::string allowed_nodes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("Mems_allowed_list:")) return line.substr(line.find_first_not_of(" \t", 18));
+  return "";
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string csv_text(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
+  return result + "\"";
+}
+
+}  // namespace
+
+Rank this_rank(const std::string& task) {
+  const std::string cpus = topology::usable_cpus().to_string();
+  return {.task = task,
+          .host = host_name(),
+          .process = getpid(),
+          .device = "cpu",
+          .nic = "",
+          .cpus = cpus.empty() ? "?" : cpus,
+          .numa = allowed_nodes()};
+}
+
+Report::Report(const Options& options, std::string title) : options_(options), title_(std::move(title)) {
+  if (options_.format == "csv") {
+    fmt::print(
+        "question,path,what,size,count,type,iterations,min_us,max_us,p50_us,mean_us,stdev_us,p99_us,p999_us,"
+        "alg_bw,bus_bw,nwrong,failed\n");
+  }
+  note(title_);
+  note(fmt::format("{} | {}", build_version(), machine()));
+  note(fmt::format("{} round{} of {} s", options_.rounds, options_.rounds == 1 ? "" : "s", options_.seconds));
+  if (const std::string busy = busy_warning(); !busy.empty()) note(busy);
+}
+
+void Report::note(const std::string& line) {
+  if (prints_table() || options_.format == "osu") fmt::print("# {}\n", line);
+}
+
+void Report::rank(const Rank& rank) {
+  if (prints_table()) {
+    fmt::print("#  rank {} {} host {} pid {} device {} nic {} numa {} cores {}\n", ranks_.size(), rank.task, rank.host,
+               rank.process, rank.device, rank.nic.empty() ? "-" : rank.nic, rank.numa.empty() ? "-" : rank.numa,
+               rank.cpus);
+  }
+  ranks_.push_back(rank);
+}
+
+void Report::begin(Layout layout) {
+  layout_ = layout;
+  print_header();
+}
+
+void Report::print_header() {
+  if (!prints_table()) return;
+  if (layout_ == Layout::latency) {
+    fmt::print("# {:<28} {:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}\n", "path", "#bytes",
+               "#iterations", "t_min", "t_max", "t_typical", "t_avg", "t_stdev", "99%", "99.9%", "#wrong");
+    fmt::print("# {:<28} {:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n", "", "", "", "[usec]", "[usec]",
+               "[usec]", "[usec]", "[usec]", "[usec]", "[usec]");
+    return;
+  }
+  fmt::print("# {:<38} {:>10} {:>10} {:>7} {:>10} {:>10} {:>8} {:>8} {:>6}\n", "path", "size", "count", "type", "time",
+             "99%", "algbw", "busbw", "#wrong");
+  fmt::print("# {:<38} {:>10} {:>10} {:>7} {:>10} {:>10} {:>8} {:>8}\n", "", "(B)", "(elements)", "", "(us)", "(us)",
+             "(GB/s)", "(GB/s)");
+}
+
+void Report::print_failed(const Figure& f) {
+  if (prints_table()) fmt::print("  {:<38} {:>10} not measured: {}\n", f.path, f.bytes, f.failed);
+}
+
+void Report::print_row(const Figure& f) {
+  const Times& t = f.times;
+  if (layout_ == Layout::latency) {
+    fmt::print("  {:<28} {:>9} {:>11} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>6}", f.path,
+               f.bytes, t.count, t.min_us, t.max_us, t.p50_us, t.mean_us, t.stdev_us, t.p99_us, t.p999_us, f.wrong);
+  } else {
+    const std::string p99 = t.p99_us > 0 ? fmt::format("{:.2f}", t.p99_us) : "-";  // programs of others may not tell
+    fmt::print("  {:<38} {:>10} {:>10} {:>7} {:>10.2f} {:>10} {:>8.3f} {:>8.3f} {:>6}", f.path, f.bytes, f.count,
+               f.type, t.p50_us, p99, f.alg_gb_per_s(), f.bus_gb_per_s(), f.wrong);
+  }
+  for (const auto& [name, value] : f.more) fmt::print(" {}={:.4g}", name, value);
+  fmt::print("\n");
+  if (!f.why_no_stages.empty()) fmt::print("#   no stages: {}\n", f.why_no_stages);
+  if (f.stages.empty()) return;
+  std::string text;
+  for (const auto& [name, value] : f.stages) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : " | ", name, value);
+  fmt::print("#   {}\n", text);
+}
+
+void Report::add(Figure f) {
+  if (prints_table()) {
+    f.failed.empty() ? print_row(f) : print_failed(f);
+  } else if (options_.format == "csv") {
+    const Times& t = f.times;
+    fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f},{:.4f},{},{}\n",
+               options_.suite, csv_text(f.path), f.what, f.bytes, f.count, f.type, t.count, t.min_us, t.max_us,
+               t.p50_us, t.mean_us, t.stdev_us, t.p99_us, t.p999_us, f.alg_gb_per_s(), f.bus_gb_per_s(), f.wrong,
+               csv_text(f.failed));
+  } else if (options_.format == "osu" && f.failed.empty()) {
+    const bool bandwidth = f.what == "bandwidth";
+    const std::string head =
+        fmt::format("# {} {}\n# {:<16}{}", f.path, f.what, "Size", bandwidth ? "Bandwidth (MB/s)" : "Latency (us)");
+    if (std::exchange(path_, head) != head) fmt::print("{}\n", head);
+    fmt::print("{:<18}{:.2f}\n", f.bytes, bandwidth ? f.alg_gb_per_s() * 1e3 : f.times.p50_us);
+  }
+  std::fflush(stdout);
+  figures_.push_back(std::move(f));
+}
+
+nlohmann::json Report::document() const {
+  nlohmann::json devices = nlohmann::json::array(), results = nlohmann::json::array();
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const Rank& r = ranks_[i];
+    devices.push_back({{"rank", i},
+                       {"task", r.task},
+                       {"host", r.host},
+                       {"pid", r.process},
+                       {"device", r.device},
+                       {"nic", r.nic},
+                       {"numa", r.numa},
+                       {"cores", r.cpus}});
+  }
+  for (const Figure& figure : figures_) results.push_back(to_json(figure));
+  return {{"version", build_version()}, {"title", title_},          {"arguments", options_.arguments},
+          {"machine", machine()},       {"libraries", libraries()}, {"config", config_of(options_)},
+          {"devices", devices},         {"results", results}};
+}
+
+int Report::finish(bool failures_count) {
+  uint64_t wrong = 0;
+  int code = 0;
+  std::map<std::string, const Figure*> largest;
+  for (const Figure& figure : figures_) {
+    wrong += figure.wrong;
+    if (!figure.failed.empty() && failures_count) code = 1;
+    if (figure.failed.empty() && figure.alg_bytes > 0) largest[figure.path + "\n" + figure.what] = &figure;
+  }
+  for (const auto& [path, figure] : largest) {
+    if (figure->what == "latency" || figure->alg_gb_per_s() >= options_.min_bw) continue;
+    fmt::print(stderr, "gradrail bench: {} at {} B: {:.3f} GB/s, less than --min-bw {}\n", figure->path, figure->bytes,
+               figure->alg_gb_per_s(), options_.min_bw);
+    code = 1;
+  }
+  if (prints_table()) fmt::print("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
+  if (options_.format == "json") fmt::print("{}\n", document().dump(2));
+  if (!options_.json.empty()) {
+    std::ofstream file(options_.json);
+    file << document().dump(2) << "\n";
+    file.close();
+    if (!file) {
+      fmt::print(stderr, "gradrail bench: -J {}: cannot be written\n", options_.json);
+      code = 1;
+    }
+  }
+  if (wrong > 0) return kWrongResult;
+  const bool measured =
+      std::any_of(figures_.begin(), figures_.end(), [](const Figure& figure) { return figure.failed.empty(); });
+  return measured || code != 0 ? code : kNothingMeasured;
+}
+
+}  // namespace gradrail::bench

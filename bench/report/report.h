@@ -1,0 +1,65 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "bench/driver/options.h"
+#include "bench/report/figure.h"
+
+namespace gradrail::bench {
+
+inline constexpr int kWrongResult = 3;
+inline constexpr int kNothingMeasured = 4;
+
+/// One process of a run, as the table names it.
+struct Rank {
+  std::string task;  ///< "ps/0", "worker/1", "put"
+  std::string host;
+  int process = 0;
+  std::string device = "cpu";
+  std::string nic;   ///< "": none
+  std::string cpus;  ///< that it may run on, "0-1"
+  std::string numa;  ///< its nodes, "": not known
+};
+/// The calling process.
+Rank this_rank(const std::string& task);
+
+enum class Layout : uint8_t {
+  sweep,    ///< columns of nccl-tests: size, count, type, time, algbw, busbw, #wrong
+  latency,  ///< columns of perftest: bytes, iterations, t_min, t_max, t_typical, t_avg, t_stdev, 99 %, 99.9 %
+};
+
+/// The rows of a run, printed as they come and kept for the file. docs/benchmarking.md derives every column.
+class Report {
+ public:
+  Report(const Options& options, std::string title);
+
+  /// A comment line. Before the first row.
+  void note(const std::string& line);
+  void rank(const Rank& rank);
+  /// Rows from here on are printed so.
+  void begin(Layout layout);
+  void add(Figure figure);
+
+  /// Prints the end of the report and writes the file. 0: all good. 1: a path failed where `failures_count`, is below
+  /// --min-bw, or the file could not be written. 3: something was wrong. 4: nothing was measured.
+  int finish(bool failures_count);
+
+ private:
+  void print_header();
+  void print_row(const Figure& figure);
+  void print_failed(const Figure& figure);
+  nlohmann::json document() const;
+  bool prints_table() const { return options_.format == "table"; }
+
+  const Options options_;
+  const std::string title_;
+  Layout layout_ = Layout::sweep;
+  std::string path_;  ///< osu: of the last row
+  std::vector<Rank> ranks_;
+  std::vector<Figure> figures_;
+};
+
+}  // namespace gradrail::bench

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "nlohmann/json_fwd.hpp"
+
+namespace gradrail::bench {
+
+/// Name → version or why there is none, of what carries bytes or computes: transports' libraries, CUDA, cuBLAS, NCCL.
+nlohmann::json libraries();
+
+}  // namespace gradrail::bench

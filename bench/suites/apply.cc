@@ -1,0 +1,156 @@
+// How near does an update come to the speed of memory? Each optimizer's beside copies of the same working set, by
+// turns.
+#include "base/clock.h"
+#include "base/status.h"
+#include "bench/driver/memory_speed.h"
+#include "bench/driver/rounds.h"
+#include "bench/driver/suite.h"
+#include "bench/report/isolated_figures.h"
+#include "bench/suites/device_name.h"
+#include "bench/suites/gpu_apply_buffers.h"
+#include "fmt/format.h"
+#include "gpu/compute/compute.h"
+#include "ps/optimizer/optimizer.h"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr int kRepeats = 20;  // on a device: enqueued behind one another, so that launches and waits do not count
+
+/// ps::apply over memory of this process: what a shard in host memory does.
+class HostUpdate {
+ public:
+  HostUpdate(const UpdateCase& c, size_t count) : case_(c), parameters_(count, 1.0f) {
+    for (int i = 0; i < ps::state_vectors(kind()); ++i) state_[i].assign(count, 0.5f);
+    for (size_t i = 0; i < c.gradients; ++i) gradients_.emplace_back(count, 0.25f);
+    for (size_t i = 0; i < c.targets; ++i) targets_.emplace_back(count, 0.0f);
+    for (const auto& gradient : gradients_) gradient_pointers_.push_back(gradient.data());
+    for (auto& target : targets_) target_pointers_.push_back(target.data());
+  }
+  void run() {
+    ps::apply({.kind = kind()}, {.count = parameters_.size(),
+                                 .parameters = parameters_.data(),
+                                 .state = {state_[0].data(), state_[1].data()},
+                                 .gradients = gradient_pointers_,
+                                 .targets = target_pointers_,
+                                 .update_index = ++updates_});
+  }
+
+ private:
+  ps::OptimizerKind kind() const { return static_cast<ps::OptimizerKind>(case_.rule); }
+
+  const UpdateCase case_;
+  std::vector<float> parameters_, state_[2];
+  std::vector<std::vector<float>> gradients_, targets_;
+  std::vector<const float*> gradient_pointers_;
+  std::vector<float*> target_pointers_;
+  uint64_t updates_ = 0;
+};
+
+std::vector<double> time_for(double seconds, uint64_t iterations, const std::function<void()>& pass) {
+  std::vector<double> micros;
+  for (const double budget : {seconds / 10, seconds}) {
+    micros.clear();
+    const TimePoint start = Clock::now();
+    while (iterations > 0 ? micros.size() < iterations : micros.size() < 5 || seconds_since(start) < budget) {
+      const TimePoint begin = Clock::now();
+      pass();
+      micros.push_back(static_cast<double>(nanoseconds_since(begin)) * 1e-3);
+    }
+  }
+  return micros;
+}
+
+Figure figure_of(const UpdateCase& c, uint64_t bytes, std::vector<double>& micros, double bound) {
+  Figure figure;
+  figure.path = describe(c);
+  figure.bytes = bytes;
+  figure.count = bytes / sizeof(float);
+  figure.times = Times::of(micros);
+  figure.alg_bytes = static_cast<double>(bytes);
+  figure.bus_bytes = bytes_per_element(c) * static_cast<double>(figure.count);
+  figure.more = {{"bound_GB/s", bound}, {"%bound", bound > 0 ? 100 * figure.bus_gb_per_s() / bound : 0.0}};
+  return figure;
+}
+
+/// Halves of the bound's time before and after: the machine may change its speed in between.
+Figure measure_host(const UpdateCase& c, const Options& options, uint64_t bytes) {
+  const size_t count = bytes / sizeof(float);
+  HostUpdate update(c, count);
+  MemoryProbe probe(static_cast<size_t>(bytes_per_element(c)) * count);
+  const double before = probe.measure(options.seconds / 4).best();
+  std::vector<double> micros = time_for(options.seconds, options.iterations, [&] { update.run(); });
+  const double after = probe.measure(options.seconds / 4).best();
+  return figure_of(c, bytes, micros, std::max(before, after));
+}
+
+absl::StatusOr<double> per_operation(gpu::Compute& compute, const std::function<void()>& operation) {
+  GRADRAIL_RETURN_IF_ERROR(compute.finish());
+  const TimePoint start = Clock::now();
+  for (int i = 0; i < kRepeats; ++i) operation();
+  GRADRAIL_RETURN_IF_ERROR(compute.finish());
+  return static_cast<double>(nanoseconds_since(start)) * 1e-3 / kRepeats;
+}
+
+absl::StatusOr<Figure> measure_device(gpu::Compute& compute, const UpdateCase& c, const Options& options,
+                                      uint64_t bytes) {
+  absl::StatusOr<UpdateBuffers> buffers = UpdateBuffers::create(compute, c, bytes / sizeof(float));
+  if (!buffers.ok()) return buffers.status();
+  const absl::StatusOr<uint64_t> wrong = options.check ? buffers->check(compute, c) : 0;
+  if (!wrong.ok()) return wrong.status();
+  std::vector<double> updates, copies;
+  const TimePoint start = Clock::now();
+  // The first turn warms up: clocks that idle, code that was never loaded.
+  for (int turn = 0; turn < 4 || seconds_since(start) < options.seconds; ++turn) {
+    const absl::StatusOr<double> copied = per_operation(compute, [&] { buffers->copy(compute); });
+    if (!copied.ok()) return copied.status();
+    const absl::StatusOr<double> updated = per_operation(compute, [&] { buffers->update(compute, c); });
+    if (!updated.ok()) return updated.status();
+    if (turn == 0) continue;
+    copies.push_back(*copied);
+    updates.push_back(*updated);
+  }
+  const double copy_us = Times::of(copies).p50_us;
+  Figure figure = figure_of(c, bytes, updates, 2.0 * static_cast<double>(bytes) / copy_us * 1e-3);
+  figure.wrong = *wrong;
+  return figure;
+}
+
+absl::StatusOr<Figure> measure_update(const UpdateCase& c, const Options& options, uint64_t bytes) {
+  if (options.on == "host") return measure_host(c, options, bytes);
+  const absl::StatusOr<std::unique_ptr<gpu::Compute>> compute = open_compute(options.on);
+  if (!compute.ok()) return compute.status();
+  return measure_device(**compute, c, options, bytes);
+}
+
+std::vector<Figure> measure_isolated(const UpdateCase& c, const Options& options, uint64_t bytes) {
+  return isolated_figures(describe(c), bytes, timeout_for(options.seconds),
+                          [&]() -> absl::StatusOr<std::vector<Figure>> {
+                            const absl::StatusOr<Figure> figure = measure_update(c, options, bytes);
+                            if (!figure.ok()) return figure.status();
+                            return std::vector<Figure>{*figure};
+                          });
+}
+
+}  // namespace
+
+absl::StatusOr<int> run_apply_suite(const Options& options) {
+  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "318040", options.on == "host" ? "64M" : "256M", 8);
+  if (!list.ok()) return list.status();
+  GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
+  Report report(options, fmt::format("gradrail bench apply: updates on {}", options.on));
+  report.note("busbw: bytes that an update has to read and write / time. size: of the parameters");
+  report.note(options.on == "host"
+                  ? "bound: best of copy, triad and scale over as many bytes, one thread, before and after each"
+                  : "bound: a copy within the same memory, by turns with the update");
+  report.begin(Layout::sweep);
+  std::vector<Contestant> contestants;
+  for (const UpdateCase& c : update_cases()) {
+    if (c.bf16 && options.on == "host") continue;  // host shards take fp32
+    contestants.push_back({describe(c), [&, c](uint64_t bytes) { return measure_isolated(c, options, bytes); }});
+  }
+  take_turns(options, *list, contestants, report);
+  return report.finish(true);
+}
+
+}  // namespace gradrail::bench

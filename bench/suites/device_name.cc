@@ -1,0 +1,39 @@
+#include "bench/suites/device_name.h"
+
+#include <charconv>
+
+#include "base/status.h"
+#include "bench/driver/subprocess.h"
+#include "fmt/format.h"
+
+namespace gradrail::bench {
+
+absl::StatusOr<int> gpu_ordinal(const std::string& on) {
+  constexpr size_t kPrefix = 4;  // "gpu:"
+  int ordinal = 0;
+  const char* const end = on.data() + on.size();
+  if (on.starts_with("gpu:")) {
+    const auto parsed = std::from_chars(on.data() + kPrefix, end, ordinal);
+    if (parsed.ec == std::errc() && parsed.ptr == end && ordinal >= 0) return ordinal;
+  }
+  return absl::InvalidArgumentError(fmt::format("--on {}: must be host or gpu:N, as in gpu:0", on));
+}
+
+absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on) {
+  if (on == "host") return gpu::host_compute();
+  const absl::StatusOr<int> ordinal = gpu_ordinal(on);
+  if (!ordinal.ok()) return ordinal.status();
+  return gpu::open_device(*ordinal);
+}
+
+absl::Status can_open(const std::string& on) {
+  if (on == "host") return absl::OkStatus();
+  if (const absl::Status named = gpu_ordinal(on).status(); !named.ok()) return named;
+  Subprocess opens([&]() -> nlohmann::json { return std::string(message_of(open_compute(on).status())); });
+  const absl::StatusOr<nlohmann::json> why = opens.result(Clock::now() + std::chrono::seconds(60));
+  if (!why.ok()) return why.status();
+  const auto words = why->get<std::string>();
+  return words.empty() ? absl::OkStatus() : absl::FailedPreconditionError(words);
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gpu/compute/compute.h"
+
+namespace gradrail::bench {
+
+/// N of "gpu:N". Errors  INVALID_ARGUMENT: not such a name.
+absl::StatusOr<int> gpu_ordinal(const std::string& on);
+
+/// "host" or "gpu:N". Errors  INVALID_ARGUMENT: neither. Else as gpu::open_device().
+absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on);
+
+/// Whether that would be opened: tried in a process of its own, since drivers do not stand a fork.
+/// Errors  INVALID_ARGUMENT: not such a name. FAILED_PRECONDITION: the cause, so that it is logged once and not in each
+/// row.
+absl::Status can_open(const std::string& on);
+
+}  // namespace gradrail::bench

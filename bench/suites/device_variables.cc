@@ -1,0 +1,56 @@
+#include "bench/suites/device_variables.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "bench/suites/device_name.h"
+#include "gpu/direct/ipc.h"
+#include "ps/protocol/exchange_layout.h"
+
+namespace gradrail::bench {
+namespace {
+
+// Drivers put smaller ones of a process into one, which would be exported and registered as a whole.
+constexpr size_t kAllocation = 2 << 20;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const std::string& on, size_t elements) {
+  auto made = std::unique_ptr<DeviceVariables>(new DeviceVariables);
+  made->elements_ = elements;
+  absl::StatusOr<std::unique_ptr<gpu::Compute>> device = open_compute(on);
+  if (!device.ok()) return device.status();
+  made->device_ = *std::move(device);
+  absl::StatusOr<std::unique_ptr<gpu::Memory>> block =
+      made->device_->allocate(std::max<size_t>(kAllocation, ps::device_block_bytes(elements)));
+  if (!block.ok()) return block.status();
+  made->block_ = *std::move(block);
+  return made;
+}
+
+worker::DeviceMemory DeviceVariables::memory() const {
+  auto* const parameters = block_->as<float>();
+  const size_t bytes = ps::device_block_bytes(elements_);
+  const absl::StatusOr<std::string> key = gpu::export_memory(*device_, parameters, bytes);
+  return {.device = device_.get(),
+          .parameters = parameters,
+          .gradients = parameters + ps::device_gradients_at(elements_),
+          .bytes = bytes,
+          .key = key.ok() ? *key : "",
+          .why_no_key = std::string(message_of(key.status()))};
+}
+
+absl::Status DeviceVariables::write_gradients(absl::Span<const float> values) {
+  auto* const gradients = block_->as<float>() + ps::device_gradients_at(elements_);
+  device_->upload(gradients, values.data(), values.size() * sizeof(float));
+  return device_->finish();
+}
+
+absl::Span<const worker::GpuTransfer> all_gpu_transfers() {
+  using worker::GpuTransfer;
+  static constexpr GpuTransfer kWays[] = {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory,
+                                          GpuTransfer::staged};
+  return kWays;
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gpu/compute/compute.h"
+#include "worker/client/client.h"
+
+namespace gradrail::bench {
+
+/// A worker's variables where a tower on a GPU has them: one block of its memory.
+/// Threads  Owner thread of the client that uses them; outlives it.
+class DeviceVariables {
+ public:
+  /// `on`: "gpu:N". Errors: as open_compute(), and RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<DeviceVariables>> create(const std::string& on, size_t elements);
+
+  /// For ClientOptions::device.
+  worker::DeviceMemory memory() const;
+
+  /// Shapes  values: [elements], of all tensors one behind the other.
+  absl::Status write_gradients(absl::Span<const float> values);
+
+ private:
+  DeviceVariables() = default;
+
+  size_t elements_ = 0;
+  std::unique_ptr<gpu::Compute> device_;
+  std::unique_ptr<gpu::Memory> block_;
+};
+
+/// "ipc", "dmabuf", "peermem", "staged": as --gpu-direct of `gradrail train` has them.
+absl::Span<const worker::GpuTransfer> all_gpu_transfers();
+
+}  // namespace gradrail::bench

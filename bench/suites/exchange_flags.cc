@@ -1,0 +1,123 @@
+#include "bench/suites/exchange_flags.h"
+
+#include <algorithm>
+
+#include "CLI/CLI.hpp"
+#include "bench/cluster/rank_coordinator.h"
+#include "fmt/format.h"
+#include "ps/protocol/training.h"
+#include "topology/pin.h"
+
+namespace gradrail::bench {
+void add_exchange_flags(CLI::App& app, Options& options) {
+  app.add_option("--workers", options.workers, "worker processes")->check([](const std::string& typed) {
+    return typed == "0" ? std::string("1 or more") : std::string();
+  });
+  app.add_option("--shards", options.shards, "of the parameter server")
+      ->check(CLI::Range(1u, 64u))
+      ->capture_default_str();
+  app.add_option("--mode", options.mode, "sync, async or ssp:K");
+  app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov, adam")->capture_default_str();
+  app.add_option("--bucket_kib", options.bucket_kib, "unit that is pushed and applied; 0: the client's own");
+  app.add_option("--cluster", options.cluster, "cluster.json: one process a task, each with this command line");
+  app.add_option("--ps_hosts,--ps-hosts", options.ps_hosts, "the same as lists, host:port,...");
+  app.add_option("--worker_hosts,--worker-hosts", options.worker_hosts, "");
+  app.add_option("--job_name,--job-name", options.job_name, "ps or worker: which of them this process is");
+  app.add_option("--task_index,--task-index", options.task_index, "");
+  app.add_option("--rendezvous", options.rendezvous, "under mpirun: tcp://HOST:PORT where rank 0 waits for the others");
+  app.add_option("--ps", options.servers, "under srun, mpirun, torchrun: so many ranks are servers, the others workers")
+      ->check(CLI::Range(1u, 64u))
+      ->capture_default_str();
+  app.add_flag("--stages", options.stages, "say where the time goes, from a second run; exchange does");
+  app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: no second run");
+  app.add_flag("--no-sum,--no_sum", options.no_sum, "leave out: sum (one gradient stands for all)");
+  app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "leave out: optimizer (the mean is stored)");
+  app.add_flag("--no-return,--no_return", options.no_return, "leave out: parameters on the way back");
+  app.add_flag("--touch", options.touch, "workers write their gradients before each exchange (not timed)");
+}
+
+absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {
+  constexpr uint32_t kMostWorkers = 256;
+  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(options.mode.empty() ? default_mode : options.mode);
+  if (!mode.ok()) return mode.status();
+  if (mode->kind == ps::ModeKind::backup)
+    return absl::InvalidArgumentError("--mode backup: which gradients are dropped is chance, and results are checked");
+  const absl::StatusOr<ps::OptimizerKind> optimizer = ps::parse_optimizer(options.optimizer);
+  if (!optimizer.ok()) return optimizer.status();
+  const uint32_t here = options.workers == 0 ? default_workers : options.workers;
+  const RankCoordinator* const coordinator = options.coordinator;
+  const uint32_t workers = coordinator == nullptr ? here : static_cast<uint32_t>(coordinator->workers().size());
+  if (coordinator != nullptr && options.workers != 0 && options.workers != workers)
+    return absl::InvalidArgumentError(fmt::format("--workers {}: there are {} ranks for workers", here, workers));
+  // Processes that spin while others of the same run wait for their core make all of it slow.
+  const bool oversubscribed =
+      coordinator == nullptr
+          ? workers + options.shards > static_cast<uint32_t>(std::max(1, topology::usable_cpus().count()))
+          : coordinator->oversubscribed(options.shards);
+  if (workers > kMostWorkers)
+    return absl::InvalidArgumentError(fmt::format("--workers {}: at most {} on one host", workers, kMostWorkers));
+  return ExchangeLoad{.ofi_provider = options.ofi_provider,
+                      .bind_host = coordinator != nullptr      ? coordinator->bind_host()
+                                   : options.bind_host.empty() ? "127.0.0.1"
+                                                               : options.bind_host,
+                      .workers = workers,
+                      .shards = options.shards,
+                      .coordinator = options.coordinator,
+                      .mode = *mode,
+                      .optimizer = *optimizer,
+                      .bucket_bytes = options.bucket_kib * 1024,
+                      .touch = options.touch,
+                      .block = options.block || oversubscribed,
+                      .check = options.check,
+                      .stages = !options.no_stages && (options.stages || options.suite == "exchange"),
+                      .ablation = {options.no_sum, options.no_optimizer, options.no_return},
+                      .seconds = options.seconds,
+                      .iterations = options.iterations,
+                      .warmup = options.warmup};
+}
+
+std::string describe(const ExchangeLoad& load) {
+  const std::string without = left_out(load);
+  const size_t servers = load.coordinator == nullptr ? 1 : load.coordinator->servers().size();
+  return fmt::format("{} worker{}, {}{} shard{}, {}, {}, gradient {}, {}{}{}", load.workers,
+                     load.workers == 1 ? "" : "s", servers == 1 ? "" : fmt::format("{} servers of ", servers),
+                     load.shards, load.shards == 1 ? "" : "s", ps::mode_text(load.mode),
+                     ps::optimizer_name(load.optimizer),
+                     load.touch ? "written anew each time" : "not touched between exchanges",
+                     load.block ? "blocking" : "spinning", without.empty() ? "" : ", NOT CHECKED, without ", without);
+}
+
+ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t bytes) {
+  load.transport = choice.name;
+  load.rdma_only = choice.rdma_only;
+  load.ofi_provider = choice.ofi_provider;
+  load.bytes = bytes;
+  return load;
+}
+
+std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std::vector<TransportChoice>& choices) {
+  std::vector<Contestant> contestants;
+  for (const TransportChoice& choice : choices) {
+    contestants.push_back({choice.name, [load, choice](uint64_t bytes) -> std::vector<Figure> {
+                             if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
+                             return {run_exchange(with(load, choice, bytes)).figure};
+                           }});
+  }
+  return contestants;
+}
+
+void add_ranks(const ExchangeLoad& load, const std::vector<TransportChoice>& choices, Report& report) {
+  for (const TransportChoice& choice : choices) {
+    if (!choice.unusable.empty()) continue;
+    ExchangeLoad probe = with(load, choice, 4 * sizeof(float) * load.shards);
+    probe.iterations = probe.warmup = 1;
+    probe.layers.clear();
+    probe.stages = false;
+    const ExchangeResult result = run_exchange(probe);
+    if (!result.figure.failed.empty()) continue;
+    for (const Rank& rank : result.ranks) report.rank(rank);
+    return;
+  }
+}
+
+}  // namespace gradrail::bench

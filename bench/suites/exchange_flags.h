@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/driver/options.h"
+#include "bench/driver/rounds.h"
+#include "bench/driver/transports.h"
+#include "bench/suites/exchange_run.h"
+
+namespace CLI {
+class App;
+}
+
+namespace gradrail::bench {
+
+/// --workers, --shards, --mode, --optimizer, --bucket_kib, --touch.
+void add_exchange_flags(CLI::App& app, Options& options);
+
+/// Errors  INVALID_ARGUMENT: names the flag.
+absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode);
+
+/// "2 workers, 1 shard, sync, sgd".
+std::string describe(const ExchangeLoad& load);
+
+/// A row for each choice; those that cannot be opened keep theirs, with the reason.
+std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std::vector<TransportChoice>& choices);
+ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t bytes);
+
+/// One line for each process of such a run, found out by a short one.
+void add_ranks(const ExchangeLoad& load, const std::vector<TransportChoice>& choices, Report& report);
+
+}  // namespace gradrail::bench

@@ -1,0 +1,220 @@
+#include "bench/suites/exchange_run.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "base/status.h"
+#include "bench/cluster/member.h"
+#include "bench/cluster/rank_coordinator.h"
+#include "bench/suites/exchange_worker.h"
+#include "bench/suites/stages.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "nlohmann/json.hpp"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr uint64_t kProbes = 5;
+constexpr Duration kGlance = std::chrono::milliseconds(5);
+
+/// Output of a run's tasks beside the result.
+struct Recordings {
+  std::vector<Mark> workers;
+  std::vector<Mark> shards;
+};
+
+Rank rank_from(const nlohmann::json& json) {
+  return {.task = json.at("task"),
+          .host = json.at("host"),
+          .process = json.at("pid"),
+          .cpus = json.at("cpus"),
+          .numa = json.at("numa")};
+}
+
+double median_of(const std::vector<Times>& workers, double Times::*value) {
+  std::vector<double> values;
+  for (const Times& times : workers) values.push_back(times.*value);
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+Times over_workers(const std::vector<Times>& workers) {
+  Times all = workers.front();
+  for (double Times::*value : {&Times::p50_us, &Times::mean_us, &Times::stdev_us})
+    all.*value = median_of(workers, value);
+  all.distribution_us = median_distribution(workers);
+  all.count = 0;
+  for (const Times& times : workers) {
+    all.count += times.count;
+    all.min_us = std::min(all.min_us, times.min_us);
+    all.max_us = std::max(all.max_us, times.max_us);
+    all.p99_us = std::max(all.p99_us, times.p99_us);
+    all.p999_us = std::max(all.p999_us, times.p999_us);
+  }
+  return all;
+}
+
+/// A member at its task.
+struct Running {
+  Member* member = nullptr;
+  bool serves = false;
+  size_t index = 0;
+  std::string task() const { return fmt::format("{}/{}", serves ? "ps" : "worker", index); }
+};
+
+/// Takes a process' answer into the result; false: it failed, and the figure says why.
+bool take(const absl::StatusOr<nlohmann::json>& answer, const Running& one, ExchangeResult& result,
+          Recordings& recordings) {
+  Figure& figure = result.figure;
+  if (!answer.ok()) {
+    figure.failed = fmt::format("{} {}", one.task(), message_of(answer.status()));
+    return false;
+  }
+  if (answer->contains("failed")) {
+    figure.failed = fmt::format("{}: {}", one.task(), answer->at("failed").get<std::string>());
+    return false;
+  }
+  const std::vector<Mark> marks = marks_from(answer->at("marks"));
+  std::vector<Mark>& all = one.serves ? recordings.shards : recordings.workers;
+  all.insert(all.end(), marks.begin(), marks.end());
+  // Workers first: they are what is timed.
+  result.ranks[one.serves ? result.workers.size() + one.index : one.index] = rank_from(answer->at("rank"));
+  if (one.serves) return true;
+  const Figure own = figure_from(answer->at("figure"));
+  figure.path = own.path;
+  figure.why = own.why;
+  figure.wrong += own.wrong;
+  result.workers[one.index] = own.times;
+  result.seconds = std::max(result.seconds, answer->at("seconds").get<double>());
+  return true;
+}
+
+absl::Status start(const std::vector<Member*>& servers, const std::vector<Member*>& workers, ExchangeLoad load,
+                   TimePoint deadline, std::vector<Running>& running) {
+  for (size_t i = 0; i < servers.size(); ++i) {
+    const absl::StatusOr<std::string> address = servers[i]->serve(load, static_cast<uint32_t>(i), deadline);
+    if (!address.ok())
+      return absl::Status(address.status().code(), fmt::format("ps/{}: {}", i, message_of(address.status())));
+    load.servers.push_back(*address);
+    running.push_back({servers[i], true, i});
+  }
+  for (size_t i = 0; i < workers.size(); ++i) {
+    GRADRAIL_RETURN_IF_ERROR(workers[i]->work(load, static_cast<uint32_t>(i)));
+    running.push_back({workers[i], false, i});
+  }
+  return absl::OkStatus();
+}
+
+/// In the order in which they end, so that a failed one is found before others have waited for it in vain.
+bool collect(std::vector<Running> running, TimePoint deadline, ExchangeResult& result, Recordings& recordings) {
+  while (!running.empty()) {
+    for (size_t i = 0; i < running.size(); ++i) {
+      const Running one = running[i];
+      if (!one.member->is_done(kGlance) && Clock::now() < deadline) continue;
+      try {  // what another process sent
+        if (!take(one.member->collect(deadline), one, result, recordings)) return false;
+      } catch (const nlohmann::json::exception& error) {
+        result.figure.failed = fmt::format("{}: {}", one.task(), error.what());
+        return false;
+      }
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i--));
+    }
+  }
+  return true;
+}
+
+/// False: one of them failed, and the figure says why. Every member is left without a task.
+bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& workers, const ExchangeLoad& load,
+               ExchangeResult& result, Recordings& recordings) {
+  const TimePoint deadline =
+      Clock::now() + 2 * kStartUp + std::chrono::milliseconds(static_cast<int64_t>(load.seconds * 8000));
+  std::vector<Running> running;
+  result.workers.resize(workers.size());
+  result.ranks.resize(servers.size() + workers.size());
+  const absl::Status started = start(servers, workers, load, deadline, running);
+  if (!started.ok()) result.figure.failed = message_of(started);
+  const bool good = started.ok() && collect(running, deadline, result, recordings);
+  for (const std::vector<Member*>* members : {&servers, &workers})
+    for (Member* const member : *members) member->abandon();
+  return good;
+}
+
+void run_here(const ExchangeLoad& load, ExchangeResult& result, Recordings& recordings) {
+  SharedPage page;
+  if (page.get() == nullptr) {
+    result.figure.failed = "no memory";
+    return;
+  }
+  LocalMember server(*page.get());
+  std::deque<LocalMember> members;
+  std::vector<Member*> workers;
+  for (uint32_t i = 0; i < load.workers; ++i) workers.push_back(&members.emplace_back(*page.get()));
+  run_tasks({&server}, workers, load, result, recordings);
+}
+
+/// No process shares memory with all of them: how often they exchange is found by a run of its own.
+void run_there(ExchangeLoad load, ExchangeResult& result, Recordings& recordings) {
+  const std::vector<Member*> servers = load.coordinator->servers(), workers = load.coordinator->workers();
+  if (load.iterations == 0) {
+    ExchangeLoad probe = load;
+    probe.iterations = kProbes;
+    probe.warmup = 1;
+    probe.check = false;
+    ExchangeResult probed;
+    Recordings none;
+    if (!run_tasks(servers, workers, probe, probed, none)) {
+      result.figure.failed = probed.figure.failed;
+      return;
+    }
+    load.iterations = exchanges_within(load.seconds, over_workers(probed.workers).min_us);
+  }
+  run_tasks(servers, workers, load, result, recordings);
+}
+
+ExchangeResult run_once(const ExchangeLoad& load, Recordings& recordings) {
+  ExchangeResult result;
+  result.figure.path = load.transport;
+  result.figure.bytes = load.bytes;
+  result.figure.count = load.bytes / sizeof(float);
+  result.figure.alg_bytes = static_cast<double>(load.bytes);
+  result.figure.bus_bytes = (load.ablation.no_return ? 1.0 : 2.0) * static_cast<double>(load.bytes);
+  load.coordinator == nullptr ? run_here(load, result, recordings) : run_there(load, result, recordings);
+  if (result.figure.failed.empty()) result.figure.times = over_workers(result.workers);
+  return result;
+}
+
+/// In a run of its own, since marks take time, too.
+void measure_stages(ExchangeLoad load, Figure& figure) {
+  load.check = false;
+  load.seconds /= 4;
+  Recordings recordings;
+  const ExchangeResult result = run_once(load, recordings);
+  figure.stages = stages_of(recordings.workers, recordings.shards, !load.layers.empty());
+  if (!figure.stages.empty()) return;
+  figure.why_no_stages = !result.figure.failed.empty() ? result.figure.failed
+                                                       : fmt::format("there is room for {} marks of a task", kMarks);
+}
+
+}  // namespace
+
+std::string left_out(const ExchangeLoad& load) {
+  std::vector<std::string> parts;
+  if (load.ablation.no_sum) parts.push_back("sum");
+  if (load.ablation.no_optimizer) parts.push_back("optimizer");
+  if (load.ablation.no_return) parts.push_back("return of parameters");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+ExchangeResult run_exchange(const ExchangeLoad& load) {
+  ExchangeLoad timed = load;
+  timed.stages = false;
+  Recordings none;
+  ExchangeResult result = run_once(timed, none);
+  if (!load.stages || !result.figure.failed.empty()) return result;
+  const bool one_clock = load.coordinator == nullptr || load.coordinator->on_one_host();
+  one_clock ? measure_stages(load, result.figure) : void(result.figure.why_no_stages = "several hosts, several clocks");
+  return result;
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/report/figure.h"
+#include "bench/report/report.h"
+#include "ps/protocol/mode.h"
+#include "ps/protocol/optimizer_settings.h"
+#include "ps/store/ablation.h"
+#include "worker/client/client.h"
+
+namespace gradrail::bench {
+
+class RankCoordinator;
+
+/// Exchanges between real tasks, a ps::Server and workers, each in a process of its own.
+struct ExchangeLoad {
+  std::string transport = "shm";
+  std::string ofi_provider;
+  bool rdma_only = false;
+  std::string bind_host = "127.0.0.1";
+  std::string gpu;  ///< "gpu:N": gradients and parameters of workers are in that GPU's memory; "": in the host's
+  worker::GpuTransfer gpu_transfer = worker::GpuTransfer::staged;  ///< … and leave it this way or not at all
+  std::string ps_device = "host";                                  ///< where the server's parameters are
+  uint64_t bytes = 0;                                              ///< of one worker's gradient
+  uint32_t workers = 1;
+  uint32_t shards = 1;                     ///< of each server
+  RankCoordinator* coordinator = nullptr;  ///< the processes of the run; null: forked on this host
+  std::vector<std::string> servers;        ///< where they listen; filled in as they start
+  ps::Mode mode = {.kind = ps::ModeKind::sync};
+  ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
+  uint32_t bucket_bytes = 0;  ///< 0: the client's default
+  bool touch = false;         ///< the gradient is written anew before each exchange, as training does; not timed
+  bool block = false;         ///< processes block instead of spinning
+  bool check = true;
+  bool stages = false;      ///< a second run, shorter, measures where the time goes
+  ps::Ablation ablation;    ///< with any of it results are not checked
+  double seconds = 0.3;     ///< timed
+  uint64_t iterations = 0;  ///< timed, of each worker; 0: as many as fill `seconds`
+  uint64_t warmup = 0;      ///< 0: a tenth of those
+  /// A model's layers instead of one gradient: [elements, microseconds into the step at which its gradient is ready].
+  struct Layer {
+    uint64_t elements = 0;
+    double ready_us = 0.0;
+  };
+  std::vector<Layer> layers;  ///< in the order in which they become ready
+};
+
+struct ExchangeResult {
+  Figure figure;               ///< over all workers: median of their p50, worst of their tails
+  std::vector<Times> workers;  ///< each one's
+  std::vector<Rank> ranks;     ///< of all processes
+  double seconds = 0.0;        ///< of the timed part, the longest worker's
+};
+
+/// The parts that a load leaves out, in words; "": none.
+std::string left_out(const ExchangeLoad& load);
+
+/// The result's figure.failed says why there is none. Figures are of one exchange: from before the push to after the
+/// last fresh parameter; with layers, of one step.
+ExchangeResult run_exchange(const ExchangeLoad& load);
+
+}  // namespace gradrail::bench

@@ -1,0 +1,242 @@
+#include "bench/suites/exchange_worker.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/status.h"
+#include "bench/suites/device_variables.h"
+#include "bench/suites/stages.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+#include "ps/optimizer/optimizer.h"
+#include "worker/client/client.h"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr Duration kSpin = std::chrono::seconds(1);
+constexpr uint64_t kCalibration = 5;  // exchanges that the others' number is reckoned from
+constexpr uint64_t kMostIterations = 1'000'000;
+constexpr uint32_t kPatterns = 4;
+
+/// A worker of a run.
+class Worker {
+ public:
+  Worker(const ExchangeLoad& load, RunShared& shared, uint32_t index) : load_(load), shared_(shared), index_(index) {}
+
+  nlohmann::json run() {
+    const absl::Status status = measure();
+    if (!status.ok() && index_ == 0) shared_.iterations = UINT64_MAX;
+    if (!status.ok()) return {{"failed", std::string(message_of(status))}};
+    const Times times = Times::of(micros_);
+    Figure figure;
+    figure.times = times;
+    figure.wrong = wrong_;
+    figure.path = path_;
+    figure.why = why_;
+    return {{"figure", to_json(figure)},
+            {"seconds", seconds_},
+            {"rank", rank_json(fmt::format("worker/{}", index_))},
+            {"marks", to_json(marks_)}};
+  }
+
+ private:
+  absl::Status measure() {
+    GRADRAIL_RETURN_IF_ERROR(join());
+    GRADRAIL_RETURN_IF_ERROR(write_gradient());
+    for (uint64_t i = 0; i < kCalibration; ++i) GRADRAIL_RETURN_IF_ERROR(one());
+    const absl::StatusOr<uint64_t> count = agree_on_count();
+    if (!count.ok()) return count.status();
+    micros_.reserve(*count);
+    for (uint64_t i = warmup(*count); i > 0; --i) GRADRAIL_RETURN_IF_ERROR(one());
+    micros_.clear();
+    const TimePoint start = Clock::now();
+    for (uint64_t i = 0; i < *count; ++i) GRADRAIL_RETURN_IF_ERROR(one());
+    seconds_ = seconds_since(start);
+    marks_ = client_->marks();
+    if (load_.check && !load_.ablation.any()) GRADRAIL_RETURN_IF_ERROR(check());
+    return client_->leave();
+  }
+
+  absl::Status join() {
+    worker::ClientOptions options{.task_index = index_,
+                                  .mode = load_.mode.kind,
+                                  .mode_bound = load_.mode.bound,
+                                  .optimizer = optimizer(),
+                                  .transports = {load_.transport},
+                                  .rdma_only = load_.rdma_only,
+                                  .ofi_provider = load_.ofi_provider,
+                                  .security = kOpen,
+                                  .bind_host = load_.bind_host,
+                                  .wait = wait_of(load_),
+                                  .join_timeout = kStartUp,
+                                  .marks = load_.stages ? kMarks : 0};
+    options.cluster = {.ps = load_.servers, .workers = worker_names(load_.workers)};
+    if (load_.bucket_bytes > 0) options.bucket_bytes = load_.bucket_bytes;
+    GRADRAIL_RETURN_IF_ERROR(open_gpu(options));
+    absl::StatusOr<std::unique_ptr<worker::Client>> joined = worker::Client::join(std::move(options), schema());
+    if (!joined.ok()) return joined.status();
+    client_ = *std::move(joined);
+    for (size_t i = 0; i < tensors(); ++i)
+      std::fill_n(client_->parameters(i).begin(), client_->parameters(i).size(), 0.0f);
+    GRADRAIL_RETURN_IF_ERROR(client_->start());
+    const worker::ClientStats stats = client_->stats();
+    if (!stats.path_bytes.empty()) path_ = stats.path_bytes.front().path;
+    if (!stats.paths.empty()) why_ = stats.paths.front();
+    if (device_ != nullptr) {
+      path_ += fmt::format(", {}", load_.gpu);
+      why_ += fmt::format("; {}", client_->gpu_text());
+    }
+    return client_->barrier("joined");
+  }
+
+  absl::Status open_gpu(worker::ClientOptions& options) {
+    if (load_.gpu.empty()) return absl::OkStatus();
+    size_t elements = 0;
+    for (const ps::Tensor& tensor : schema()) elements += tensor.elements();
+    absl::StatusOr<std::unique_ptr<DeviceVariables>> device = DeviceVariables::create(load_.gpu, elements);
+    if (!device.ok()) return device.status();
+    device_ = *std::move(device);
+    options.device = device_->memory();
+    options.require_device = load_.gpu_transfer != worker::GpuTransfer::staged;
+    options.gpu_transfers.clear();
+    if (options.require_device) options.gpu_transfers.push_back(load_.gpu_transfer);
+    return absl::OkStatus();
+  }
+
+  size_t tensors() const { return std::max<size_t>(1, load_.layers.size()); }
+
+  ps::Schema schema() const {
+    ps::Schema schema;
+    for (const ExchangeLoad::Layer& layer : load_.layers)
+      schema.push_back({fmt::format("layer {}", schema.size()), {static_cast<int64_t>(layer.elements)}});
+    if (schema.empty()) schema.push_back({"gradient", {static_cast<int64_t>(load_.bytes / sizeof(float))}});
+    return schema;
+  }
+
+  ps::OptimizerConfig optimizer() const {
+    return {.kind = load_.optimizer, .learning_rate = load_.optimizer == ps::OptimizerKind::sgd ? 1.0f : 0.001f};
+  }
+
+  /// The gradient of `worker`: equal for all in async mode, where the order of updates is not known.
+  float gradient(uint32_t worker, size_t element) const {
+    const uint32_t summand = load_.mode.sums() ? worker : 0;
+    return static_cast<float>(summand + 1 + element % kPatterns);
+  }
+
+  absl::Status write_gradient() {
+    if (device_ != nullptr) return write_on_device();
+    for (size_t tensor = 0; tensor < tensors(); ++tensor) {
+      const absl::Span<float> values = client_->gradients(tensor);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = gradient(index_, i);
+    }
+    return absl::OkStatus();
+  }
+
+  /// Past the host's copy: what arrives has to have come out of the GPU.
+  absl::Status write_on_device() {
+    std::vector<float> all;
+    for (size_t tensor = 0; tensor < tensors(); ++tensor) {
+      const size_t first = all.size();
+      all.resize(first + client_->gradients(tensor).size());
+      for (size_t i = first; i < all.size(); ++i) all[i] = gradient(index_, i - first);
+    }
+    return device_->write_gradients(all);
+  }
+
+  absl::Status one() {
+    if (load_.touch) GRADRAIL_RETURN_IF_ERROR(write_gradient());
+    const TimePoint begin = Clock::now();
+    for (size_t i = 0; i < load_.layers.size(); ++i) {
+      while (static_cast<double>(nanoseconds_since(begin)) * 1e-3 < load_.layers[i].ready_us) {
+      }
+      client_->ready(i);
+    }
+    client_->exchange();
+    absl::Status status = client_->wait();
+    micros_.push_back(static_cast<double>(nanoseconds_since(begin)) * 1e-3);
+    return status;
+  }
+
+  absl::StatusOr<uint64_t> agree_on_count() {
+    if (index_ == 0) {
+      const double fastest = *std::min_element(micros_.begin(), micros_.end());
+      shared_.iterations = load_.iterations > 0 ? load_.iterations : exchanges_within(load_.seconds, fastest);
+    }
+    const TimePoint deadline = Clock::now() + kStartUp;
+    while (shared_.iterations == 0) {
+      if (Clock::now() > deadline) return absl::DeadlineExceededError("worker 0 did not get as far as this one");
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    if (shared_.iterations == UINT64_MAX) return absl::AbortedError("worker 0 gave up");
+    return shared_.iterations.load();
+  }
+
+  uint64_t warmup(uint64_t count) const { return load_.warmup > 0 ? load_.warmup : count / 10; }
+
+  /// Every parameter must be what that many updates make of it.
+  absl::Status check() {
+    GRADRAIL_RETURN_IF_ERROR(client_->barrier("measured"));
+    GRADRAIL_RETURN_IF_ERROR(client_->pull());
+    GRADRAIL_RETURN_IF_ERROR(client_->fetch());
+    float wanted[kPatterns] = {};
+    for (uint32_t pattern = 0; pattern < kPatterns; ++pattern) wanted[pattern] = expected(pattern);
+    for (size_t tensor = 0; tensor < tensors(); ++tensor) {
+      const absl::Span<float> values = client_->parameters(tensor);
+      for (size_t i = 0; i < values.size(); ++i) wrong_ += values[i] != wanted[i % kPatterns] ? 1 : 0;
+    }
+    return client_->barrier("checked");
+  }
+
+  /// One element through all updates; the sum as a shard makes it, in the order of the workers.
+  float expected(uint32_t pattern) const {
+    const uint32_t summed = load_.mode.sums() ? load_.workers : 1;
+    float mean = 0.0f;
+    for (uint32_t worker = 0; worker < summed; ++worker) mean += gradient(worker, pattern);
+    mean *= 1.0f / static_cast<float>(summed);
+    const float* const gradients[] = {&mean};
+    float parameter = 0.0f, state[2] = {0.0f, 0.0f};
+    for (uint64_t update = 1; update <= client_->global_step(); ++update) {
+      ps::apply(optimizer(), {.count = 1,
+                              .parameters = &parameter,
+                              .state = {&state[0], &state[1]},
+                              .gradients = gradients,
+                              .targets = {},
+                              .update_index = update});
+    }
+    return parameter;
+  }
+
+  const ExchangeLoad& load_;
+  RunShared& shared_;
+  const uint32_t index_;
+  std::unique_ptr<DeviceVariables> device_;  ///< null: in host memory. Outlives the client
+  std::unique_ptr<worker::Client> client_;
+  std::vector<double> micros_;
+  std::string path_, why_;
+  double seconds_ = 0.0;
+  uint64_t wrong_ = 0;
+  std::vector<Mark> marks_;
+};
+
+}  // namespace
+
+nlohmann::json work(const ExchangeLoad& load, RunShared& shared, uint32_t index) {
+  return Worker(load, shared, index).run();
+}
+
+uint64_t exchanges_within(double seconds, double micros) {
+  const double wanted = seconds * 1e6 / std::max(micros, 0.1);
+  return std::clamp<uint64_t>(static_cast<uint64_t>(wanted), kCalibration, kMostIterations);
+}
+
+std::vector<std::string> worker_names(uint32_t count) { return std::vector<std::string>(count, "bench"); }
+
+transport::WaitPolicy wait_of(const ExchangeLoad& load) { return {.spin = load.block ? Duration::zero() : kSpin}; }
+
+nlohmann::json rank_json(const std::string& task) {
+  const Rank rank = this_rank(task);
+  return {{"task", rank.task}, {"host", rank.host}, {"pid", rank.process}, {"cpus", rank.cpus}, {"numa", rank.numa}};
+}
+
+}  // namespace gradrail::bench

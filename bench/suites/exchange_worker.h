@@ -1,0 +1,36 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "bench/suites/exchange_run.h"
+#include "nlohmann/json_fwd.hpp"
+
+namespace gradrail::bench {
+
+/// Data that the processes of a run exchange beside the measurement, in memory that all of them map.
+struct RunShared {
+  std::atomic<int> port{0};             ///< of the server; negative: it could not start
+  std::atomic<uint64_t> iterations{0};  ///< timed ones of each worker, said by worker 0; the highest: it gave up
+};
+
+inline constexpr Duration kStartUp = std::chrono::seconds(20);  ///< joining, first touch of large regions, slow devices
+/// The servers of a bench live for seconds and hold random numbers.
+inline const ps::Security kOpen = {.insecure = true};
+inline constexpr size_t kMarks = 16384;  ///< of a task: some thousands of small exchanges, ten of 64 MiB
+
+/// A worker of a run, from joining to leaving: {"figure", "seconds", "rank", "marks"} or {"failed"}.
+nlohmann::json work(const ExchangeLoad& load, RunShared& shared, uint32_t index);
+
+/// As many as fill the time when one takes that long.
+uint64_t exchanges_within(double seconds, double micros);
+
+// Texts that both ends of a run share.
+std::vector<std::string> worker_names(uint32_t count);
+transport::WaitPolicy wait_of(const ExchangeLoad& load);
+nlohmann::json rank_json(const std::string& task);
+
+}  // namespace gradrail::bench

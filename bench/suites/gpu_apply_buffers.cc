@@ -1,0 +1,170 @@
+#include "bench/suites/gpu_apply_buffers.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/optimizer/optimizer.h"
+
+namespace gradrail::bench {
+namespace {
+
+using gpu::UpdateRule;
+
+constexpr uint64_t kUpdateIndex = 1000;  // adam's correction has settled
+
+ps::OptimizerConfig config_of(UpdateRule rule) { return {.kind = static_cast<ps::OptimizerKind>(rule)}; }
+
+size_t state_vectors(UpdateRule rule) {
+  return static_cast<size_t>(ps::state_vectors(static_cast<ps::OptimizerKind>(rule)));
+}
+
+/// Multiples of 1/128 in [0.5, 1.5), which bf16 holds exactly; another run of them for each buffer. As good as random
+/// for a memory, and soon made.
+std::vector<float> values(size_t count, uint32_t buffer) {
+  std::vector<float> result(count);
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t mixed = (static_cast<uint32_t>(i) + buffer * 7919u) * 2654435761u;
+    result[i] = 0.5f + static_cast<float>(mixed >> 25) / 128.0f;
+  }
+  return result;
+}
+
+std::vector<uint16_t> to_bf16(const std::vector<float>& wide) {
+  std::vector<uint16_t> result(wide.size());
+  for (size_t i = 0; i < wide.size(); ++i) result[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(wide[i]) >> 16);
+  return result;
+}
+
+gpu::UpdateArguments coefficients(const UpdateCase& c) {
+  const ps::OptimizerConfig config = config_of(c.rule);
+  const auto correction = [](float beta) { return 1.0 - std::pow(static_cast<double>(beta), kUpdateIndex); };
+  const double adam_rate =
+      static_cast<double>(config.learning_rate) * std::sqrt(correction(config.beta2)) / correction(config.beta1);
+  return {.rule = c.rule,
+          .gradients_are_bf16 = c.bf16,
+          .gradient_scale = 1.0f / static_cast<float>(c.gradients),
+          .rate = c.rule == UpdateRule::adam ? static_cast<float>(adam_rate) : config.learning_rate,
+          .momentum = config.momentum,
+          .beta1 = config.beta1,
+          .one_minus_beta1 = 1.0f - config.beta1,
+          .beta2 = config.beta2,
+          .one_minus_beta2 = 1.0f - config.beta2,
+          .epsilon = config.epsilon};
+}
+
+/// The parameters after one ps::apply.
+std::vector<float> expected(const UpdateCase& c, size_t count) {
+  std::vector<float> parameters = values(count, 0);
+  std::vector<float> state[2];
+  for (size_t i = 0; i < state_vectors(c.rule); ++i) state[i] = values(count, static_cast<uint32_t>(1 + i));
+  std::vector<std::vector<float>> gradients;
+  std::vector<const float*> addresses;
+  for (size_t i = 0; i < c.gradients; ++i) {
+    gradients.push_back(values(count, static_cast<uint32_t>(3 + i)));
+    addresses.push_back(gradients.back().data());
+  }
+  ps::apply(config_of(c.rule), {.count = count,
+                                .parameters = parameters.data(),
+                                .state = {state[0].data(), state[1].data()},
+                                .gradients = addresses,
+                                .update_index = kUpdateIndex});
+  return parameters;
+}
+
+uint64_t differences(const std::vector<float>& a, const std::vector<float>& b) {
+  uint64_t count = 0;
+  for (size_t i = 0; i < a.size(); ++i) count += std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]) ? 1 : 0;
+  return count;
+}
+
+}  // namespace
+
+std::vector<UpdateCase> update_cases() {
+  return {{.rule = UpdateRule::sgd},
+          {.rule = UpdateRule::momentum},
+          {.rule = UpdateRule::nesterov},
+          {.rule = UpdateRule::adam},
+          {.rule = UpdateRule::sgd, .gradients = 4},
+          {.rule = UpdateRule::sgd, .gradients = 4, .bf16 = true, .targets = 1},
+          {.rule = UpdateRule::adam, .gradients = 1, .bf16 = true},
+          {.rule = UpdateRule::adam, .gradients = 4, .targets = 1}};
+}
+
+std::string describe(const UpdateCase& c) {
+  return fmt::format("{}, {} gradient{} {}, {} target{}", ps::optimizer_name(static_cast<ps::OptimizerKind>(c.rule)),
+                     c.gradients, c.gradients == 1 ? "" : "s", c.bf16 ? "bf16" : "fp32", c.targets,
+                     c.targets == 1 ? "" : "s");
+}
+
+double bytes_per_element(const UpdateCase& c) {
+  const size_t read_and_written = 2 * sizeof(float) * (1 + state_vectors(c.rule));
+  const size_t gradient_bytes = c.bf16 ? sizeof(uint16_t) : sizeof(float);
+  return static_cast<double>(read_and_written + c.gradients * gradient_bytes + c.targets * sizeof(float));
+}
+
+absl::StatusOr<UpdateBuffers> UpdateBuffers::create(gpu::Compute& compute, const UpdateCase& c, size_t count) {
+  UpdateBuffers buffers;
+  buffers.count_ = count;
+  absl::Status status;
+  const auto add = [&](const void* from, size_t bytes) -> std::byte* {
+    absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = compute.allocate(bytes);
+    if (!memory.ok()) {
+      status.Update(memory.status());
+      return nullptr;
+    }
+    if (from != nullptr) compute.upload((*memory)->data(), from, bytes);
+    status.Update(compute.finish());
+    buffers.memories_.push_back(*std::move(memory));
+    return buffers.memories_.back()->data();
+  };
+  const auto add_floats = [&](uint32_t buffer) {
+    return reinterpret_cast<float*>(add(values(count, buffer).data(), count * sizeof(float)));
+  };
+  buffers.parameters_ = add_floats(0);
+  for (size_t i = 0; i < state_vectors(c.rule); ++i) buffers.state_[i] = add_floats(static_cast<uint32_t>(1 + i));
+  for (size_t i = 0; i < c.gradients; ++i) {
+    const std::vector<float> gradient = values(count, static_cast<uint32_t>(3 + i));
+    buffers.gradients_.push_back(c.bf16 ? add(to_bf16(gradient).data(), count * sizeof(uint16_t))
+                                        : add(gradient.data(), count * sizeof(float)));
+  }
+  for (size_t i = 0; i < c.targets; ++i) {
+    buffers.targets_.push_back(reinterpret_cast<float*>(add(nullptr, count * sizeof(float))));
+  }
+  buffers.copied_ = add(nullptr, count * sizeof(float));
+  if (!status.ok()) return status;
+  return buffers;
+}
+
+absl::StatusOr<uint64_t> UpdateBuffers::check(gpu::Compute& compute, const UpdateCase& c) {
+  update(compute, c);
+  const std::vector<float> wanted = expected(c, count_);
+  uint64_t wrong = 0;
+  std::vector<float*> results = targets_;
+  results.push_back(parameters_);
+  for (const float* result : results) {
+    std::vector<float> found(count_);
+    compute.download(found.data(), result, count_ * sizeof(float));
+    GRADRAIL_RETURN_IF_ERROR(compute.finish());
+    wrong += differences(found, wanted);
+  }
+  return wrong;
+}
+
+void UpdateBuffers::update(gpu::Compute& compute, const UpdateCase& c) {
+  gpu::UpdateArguments arguments = coefficients(c);
+  arguments.count = count_;
+  arguments.parameters = parameters_;
+  arguments.state[0] = state_[0];
+  arguments.state[1] = state_[1];
+  arguments.gradients = gradients_;
+  arguments.targets = targets_;
+  compute.update(arguments);
+}
+
+/// A device's addresses are the process's own: the driver sees that both are in the same memory.
+void UpdateBuffers::copy(gpu::Compute& compute) { compute.upload(copied_, parameters_, count_ * sizeof(float)); }
+
+}  // namespace gradrail::bench

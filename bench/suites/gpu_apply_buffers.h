@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu/compute/compute.h"
+
+namespace gradrail::bench {
+
+/// One kind of update that a shard does.
+struct UpdateCase {
+  gpu::UpdateRule rule = gpu::UpdateRule::sgd;
+  size_t gradients = 1;
+  bool bf16 = false;
+  size_t targets = 0;
+};
+
+/// Every optimizer with one gradient; with more of them, in bf16, with a target, for the cheapest and the dearest.
+std::vector<UpdateCase> update_cases();
+std::string describe(const UpdateCase& c);
+
+/// The bytes that one element's update reads and writes.
+double bytes_per_element(const UpdateCase& c);
+
+/// The memory of one case, filled.
+class UpdateBuffers {
+ public:
+  static absl::StatusOr<UpdateBuffers> create(gpu::Compute& compute, const UpdateCase& c, size_t count);
+
+  /// Elements that one update leaves other than ps::apply does, bit for bit.
+  absl::StatusOr<uint64_t> check(gpu::Compute& compute, const UpdateCase& c);
+  void update(gpu::Compute& compute, const UpdateCase& c);
+  /// As many bytes as the parameters have, into a buffer beside them.
+  void copy(gpu::Compute& compute);
+
+ private:
+  size_t count_ = 0;
+  std::vector<std::unique_ptr<gpu::Memory>> memories_;
+  std::byte* copied_ = nullptr;
+  float* parameters_ = nullptr;
+  float* state_[2] = {nullptr, nullptr};
+  std::vector<const void*> gradients_;
+  std::vector<float*> targets_;
+};
+
+}  // namespace gradrail::bench

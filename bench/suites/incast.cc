@@ -1,0 +1,59 @@
+// N workers at one shard: what each of them gets, and how evenly.
+#include <algorithm>
+
+#include "bench/driver/suite.h"
+#include "bench/suites/exchange_flags.h"
+#include "fmt/format.h"
+
+namespace gradrail::bench {
+namespace {
+
+/// A row for all workers, then one for each.
+std::vector<Figure> rows_of(const ExchangeResult& result) {
+  std::vector<Figure> rows = {result.figure};
+  if (!result.figure.failed.empty()) return rows;
+  double fastest = result.workers.front().p50_us, slowest = fastest, exchanges = 0.0;
+  for (size_t i = 0; i < result.workers.size(); ++i) {
+    const Times& times = result.workers[i];
+    fastest = std::min(fastest, times.p50_us);
+    slowest = std::max(slowest, times.p50_us);
+    exchanges += static_cast<double>(times.count);
+    Figure one = result.figure;
+    one.path = fmt::format("{} worker/{}", result.figure.path, i);
+    one.times = times;
+    one.stages.clear();  // they are of all workers
+    one.wrong = 0;       // counted in the row of all
+    rows.push_back(std::move(one));
+  }
+  const double bytes = exchanges * static_cast<double>(result.figure.bytes);
+  rows.front().more = {{"slowest/fastest", fastest > 0 ? slowest / fastest : 0.0},
+                       {"aggregate_GB/s", result.seconds > 0 ? bytes / result.seconds * 1e-9 : 0.0}};
+  return rows;
+}
+
+}  // namespace
+
+absl::StatusOr<int> run_incast_suite(const Options& options) {
+  // sync would make all as slow as the slowest: nothing to be unfair about.
+  const absl::StatusOr<ExchangeLoad> load = load_of(options, 4, "async");
+  if (!load.ok()) return load.status();
+  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "4K", "4M", sizeof(float));
+  if (!list.ok()) return list.status();
+  const absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(options, !options.transports.empty());
+  if (!choices.ok()) return choices.status();
+  Report report(options, fmt::format("gradrail bench incast: {}", describe(*load)));
+  report.note("slowest/fastest: ratio of the workers' medians. aggregate: gradient bytes of all workers / time");
+  add_ranks(*load, *choices, report);
+  report.begin(Layout::sweep);
+  std::vector<Contestant> contestants;
+  for (const TransportChoice& choice : *choices) {
+    contestants.push_back({choice.name, [&load, choice](uint64_t bytes) -> std::vector<Figure> {
+                             if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
+                             return rows_of(run_exchange(with(*load, choice, bytes)));
+                           }});
+  }
+  take_turns(options, *list, contestants, report);
+  return report.finish(!options.transports.empty());
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,88 @@
+#include "bench/suites/layer_list.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace gradrail::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostLayers = 100'000;
+constexpr double kLongestStep = 60e6;  // microseconds
+
+/// Beside the program in its build tree, or where it was installed.
+std::vector<fs::path> folders() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+  return {program / "../share/gradrail/layers", GRADRAIL_LAYERS_DIR};
+}
+
+absl::StatusOr<fs::path> find(const std::string& file) {
+  std::error_code error;
+  if (fs::is_regular_file(file, error)) return fs::path(file);
+  std::vector<std::string> known;
+  for (const fs::path& folder : folders()) {
+    const fs::path candidate = folder / (file + ".txt");
+    if (file.find('/') == std::string::npos && fs::is_regular_file(candidate, error)) return candidate;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+      known.push_back(entry.path().stem().string());
+  }
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  return absl::NotFoundError(fmt::format("no file {}; lists that come along: {}", file,
+                                         known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+absl::StatusOr<ExchangeLoad::Layer> parse(const std::string& line) {
+  std::istringstream words(line);
+  std::string name, rest;
+  double bytes = 0.0, micros = 0.0;
+  if (!(words >> name >> bytes >> micros) || words >> rest)
+    return absl::DataLossError("must be `name bytes microseconds`");
+  if (!(bytes >= 4 && bytes <= 1e12) || std::fmod(bytes, 4.0) != 0.0)
+    return absl::DataLossError("bytes must be a positive multiple of 4");
+  if (!(micros >= 0 && micros <= kLongestStep))
+    return absl::DataLossError(fmt::format("microseconds must be 0 to {:.0f}", kLongestStep));
+  return ExchangeLoad::Layer{static_cast<uint64_t>(bytes) / sizeof(float), micros};
+}
+
+}  // namespace
+
+uint64_t LayerList::bytes() const {
+  uint64_t elements = 0;
+  for (const ExchangeLoad::Layer& layer : layers) elements += layer.elements;
+  return elements * sizeof(float);
+}
+
+absl::StatusOr<LayerList> read_layer_list(const std::string& file) {
+  const absl::StatusOr<fs::path> path = find(file);
+  if (!path.ok()) return path.status();
+  std::ifstream text(*path);
+  LayerList list{.name = path->stem().string(), .layers = {}};
+  size_t number = 0;
+  for (std::string line; std::getline(text, line);) {
+    ++number;
+    line.resize(std::min(line.find('#'), line.size()));
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const absl::StatusOr<ExchangeLoad::Layer> layer = parse(line);
+    if (!layer.ok() || list.layers.size() == kMostLayers) {
+      return absl::DataLossError(fmt::format("{}:{}: {}", path->string(), number,
+                                             layer.ok() ? "too many layers" : message_of(layer.status())));
+    }
+    if (!list.layers.empty() && layer->ready_us < list.layers.back().ready_us)
+      return absl::DataLossError(fmt::format("{}:{}: ready before the line above", path->string(), number));
+    list.layers.push_back(*layer);
+  }
+  if (list.layers.empty()) return absl::DataLossError(fmt::format("{}: no layers", path->string()));
+  return list;
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,140 @@
+// The alternatives to gradrail do the same in the same run. Exchanges: gradient to another process, SGD,
+// parameters back, one worker. Puts: over ucx and ofi, beside what these libraries' own programs reach.
+#include "bench/peers/peers.h"
+#include "base/status.h"
+#include "bench/driver/suite.h"
+#include "bench/peers/puts.h"
+#include "bench/report/isolated_figures.h"
+#include "bench/suites/exchange_flags.h"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr const char* kOurs = "gradrail ";
+
+std::vector<Figure> run_isolated(const Peer& peer, const PeerLoad& load) {
+  const Duration timeout = std::chrono::seconds(30 + static_cast<int64_t>(8 * load.seconds));
+  Figure figure =
+      isolated_figures(peer.name, load.bytes, timeout, [&] { return std::vector<Figure>{peer.run(load)}; }).front();
+  figure.path = peer.name;
+  figure.bytes = load.bytes;
+  figure.count = load.bytes / sizeof(float);
+  figure.alg_bytes = static_cast<double>(load.bytes);
+  figure.bus_bytes = 2.0 * static_cast<double>(load.bytes);
+  return {figure};
+}
+
+double time_of(const std::vector<Figure>& rows, const std::string& path) {
+  for (const Figure& row : rows)
+    if (row.path == path) return row.times.p50_us;
+  return 0.0;
+}
+
+/// How many times as long as one fused apply, and as ours takes, each takes.
+void add_ratios(std::vector<Figure>& rows) {
+  const double bound = time_of(rows, kApplyBound);
+  std::vector<std::pair<std::string, double>> ours;
+  for (const Figure& row : rows)
+    if (row.path.starts_with(kOurs) && row.failed.empty())
+      ours.emplace_back("/" + row.path.substr(std::string(kOurs).size()), row.times.p50_us);
+  for (Figure& row : rows) {
+    if (!row.failed.empty() || row.times.p50_us <= 0) continue;
+    row.more.clear();
+    if (bound > 0) row.more.emplace_back("/bound", row.times.p50_us / bound);
+    if (row.path.starts_with(kOurs) || row.path.starts_with("bound")) continue;
+    for (const auto& [name, micros] : ours) row.more.emplace_back(name, row.times.p50_us / micros);
+  }
+}
+
+/// Sizes are looked at before anything runs.
+struct Asked {
+  Options options;
+  ExchangeLoad load;
+  std::vector<uint64_t> exchanges, puts;
+  std::vector<TransportChoice> choices;
+};
+
+absl::StatusOr<Asked> understand(const Options& options) {
+  Asked asked{.options = options};
+  if (options.part != "put") {
+    Options& own = asked.options;
+    if (own.transports.empty()) own.transports = {"shm", "tcp"};
+    const absl::StatusOr<ExchangeLoad> load = load_of(own, 1, "sync");
+    if (!load.ok()) return load.status();
+    asked.load = *load;
+    if (load->ablation.any())
+      return absl::InvalidArgumentError("peers: all of them sum, update and return; leave --no-... out");
+    if (load->workers != 1 || load->optimizer != ps::OptimizerKind::sgd)
+      return absl::InvalidArgumentError(
+          "peers: all of them do SGD with one worker; leave --workers and --optimizer out");
+    const absl::StatusOr<std::vector<uint64_t>> list = sizes(own, "64", "64M", sizeof(float));
+    if (!list.ok()) return list.status();
+    asked.exchanges = *list;
+    absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(own, true);
+    if (!choices.ok()) return choices.status();
+    asked.choices = *std::move(choices);
+  }
+  if (options.part != "exchange") {
+    const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "8", "4M", 8);
+    if (!list.ok()) return list.status();
+    asked.puts = *list;
+  }
+  return asked;
+}
+
+void compare_exchanges(const Asked& asked, Report& report) {
+  report.note("exchanges: " + describe(asked.load));
+  report.note("/bound: times as long as one fused apply. /shm, /tcp: times as long as ours: above 1 ours is faster");
+  report.begin(Layout::sweep);
+  std::vector<Contestant> contestants;
+  const auto add = [&](const std::vector<Peer>& peers) {
+    for (const Peer& peer : peers) {
+      contestants.push_back({peer.name, [&asked, peer](uint64_t bytes) {
+                               const Options& own = asked.options;
+                               return run_isolated(peer, {.bytes = bytes, .seconds = own.seconds, .touch = own.touch});
+                             }});
+    }
+  };
+  add(bounds());
+  for (Contestant& ours : exchange_contestants(asked.load, asked.choices)) {
+    contestants.push_back({ours.name, [ours](uint64_t bytes) {
+                             std::vector<Figure> rows = ours.measure(bytes);
+                             rows.front().path = kOurs + ours.name;
+                             return rows;
+                           }});
+  }
+  add(peers());
+  take_turns(asked.options, asked.exchanges, contestants, report, add_ratios);
+}
+
+void compare_puts(const Asked& asked, const Options& options, Report& report) {
+  const absl::StatusOr<std::vector<PutContender>> contenders = put_contenders(options);
+  report.note(
+      "puts: ours beside the libraries that they go through. ours/it: times as much as it ours costs, by medians");
+  report.note("or, where it reports no other, by means: below 1 ours is faster");
+  if (!contenders.ok()) {
+    report.begin(Layout::sweep);
+    report.add(not_measured("puts", asked.puts.front(), std::string(message_of(contenders.status()))));
+    return;
+  }
+  for (const char* what : {"latency", "bandwidth"}) {
+    report.note(std::string(what) == "latency" ? "latency of puts: half of a round trip"
+                                               : "bandwidth of puts: time of one");
+    report.begin(Layout::sweep);
+    take_turns(options, asked.puts, put_contestants(*contenders, options, what), report,
+               [&](std::vector<Figure>& rows) { add_put_ratios(*contenders, rows); });
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<int> run_peers_suite(const Options& options) {
+  const absl::StatusOr<Asked> asked = understand(options);
+  if (!asked.ok()) return asked.status();
+  Report report(options, "gradrail bench peers: ours and theirs by turns");
+  if (!asked->exchanges.empty()) compare_exchanges(*asked, report);
+  if (!asked->puts.empty()) compare_puts(*asked, options, report);
+  return report.finish(false);
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,166 @@
+// The way between a GPU and the host, bucket by bucket as an exchange takes it, beside one plain copy of the same
+// bytes. Shows the cost of the pieces, and the time at which the first bucket can be sent.
+#include <algorithm>
+#include <cstring>
+
+#include "base/status.h"
+#include "bench/driver/harness.h"
+#include "bench/driver/rounds.h"
+#include "bench/driver/suite.h"
+#include "bench/report/isolated_figures.h"
+#include "bench/suites/device_name.h"
+#include "fmt/format.h"
+#include "gpu/compute/compute.h"
+#include "gpu/direct/staged_copies.h"
+#include "ps/protocol/exchange_layout.h"
+#include "worker/client/gpu_variables.h"
+
+namespace gradrail::bench {
+namespace {
+
+class StagedBench {
+ public:
+  StagedBench(int ordinal, uint64_t bytes, uint64_t bucket_bytes)
+      : ordinal_(ordinal), bytes_(bytes), bucket_(bucket_bytes / sizeof(float)), elements_(bytes / sizeof(float)) {}
+
+  absl::Status prepare() {
+    absl::StatusOr<std::unique_ptr<gpu::Compute>> device = gpu::open_device(ordinal_);
+    if (!device.ok()) return device.status();
+    device_ = *std::move(device);
+    absl::StatusOr<std::unique_ptr<gpu::Memory>> block = device_->allocate(ps::device_block_bytes(elements_));
+    if (!block.ok()) return block.status();
+    block_ = *std::move(block);
+    for (SharedMemory* memory : {&parameters_, &gradients_}) {
+      absl::StatusOr<SharedMemory> made = SharedMemory::create("gradrail-bench", bytes_);
+      if (!made.ok()) return made.status();
+      *memory = *std::move(made);
+    }
+    float* const parameters = block_->as<float>();
+    const worker::DeviceMemory memory{.device = device_.get(),
+                                      .parameters = parameters,
+                                      .gradients = parameters + ps::device_gradients_at(elements_),
+                                      .bytes = ps::device_block_bytes(elements_)};
+    absl::StatusOr<std::unique_ptr<worker::GpuVariables>> variables =
+        worker::GpuVariables::create(memory, elements_, parameters_.span(), gradients_.span());
+    if (!variables.ok()) return variables.status();
+    variables_ = *std::move(variables);
+    absl::StatusOr<std::unique_ptr<gpu::StagedCopies>> copies = gpu::staged_copies(*device_);
+    if (!copies.ok()) return copies.status();
+    copies_ = *std::move(copies);
+    return check();
+  }
+
+  /// Once, and that all of it comes.
+  absl::Status check() {
+    auto* const values = reinterpret_cast<float*>(gradients_.data());
+    for (uint64_t i = 0; i < elements_; ++i) values[i] = static_cast<float>(i % 8191);
+    GRADRAIL_RETURN_IF_ERROR(variables_->upload_initial());
+    std::memset(gradients_.data(), 0, gradients_.bytes());
+    pieces_down();
+    for (uint64_t i = 0; i < elements_; ++i) {
+      if (values[i] != static_cast<float>(i % 8191)) return absl::DataLossError("what came down is not what went up");
+    }
+    return variables_->status();
+  }
+
+  void plain_down() {
+    const float* from = block_->as<float>() + ps::device_gradients_at(elements_);
+    wait(*copies_, copies_->download(gradients_.data(), from, bytes_));
+  }
+  void plain_up() {
+    copies_->upload(block_->data(), parameters_.data(), bytes_);
+    copies_->finish().IgnoreError();
+  }
+  void pieces_down() {
+    std::vector<gpu::CopyTicket> tickets;
+    for (uint64_t first = 0; first < elements_; first += bucket_) {
+      tickets.push_back(variables_->download_gradients({first, std::min(bucket_, elements_ - first)}));
+    }
+    const TimePoint start = Clock::now();
+    for (const gpu::CopyTicket ticket : tickets) {
+      while (!variables_->is_done(ticket)) continue;
+      if (ticket == tickets.front()) first_us_ = seconds_since(start) * 1e6;
+    }
+  }
+  void pieces_up() {
+    for (uint64_t first = 0; first < elements_; first += bucket_) {
+      variables_->upload_parameters({first, std::min(bucket_, elements_ - first)});
+    }
+    variables_->settle().IgnoreError();
+  }
+
+  std::vector<Figure> measure_all(double seconds) {
+    Figure plain_down = row("plain copy to the host", seconds, [this] { this->plain_down(); });
+    Figure down = row("to the host, bucket by bucket", seconds, [this] { pieces_down(); });
+    down.more = {{"%plain", share(plain_down, down)}, {"first_us", first_us_}};
+    Figure plain_up = row("plain copy to the GPU", seconds, [this] { this->plain_up(); });
+    Figure up = row("to the GPU, bucket by bucket", seconds, [this] { pieces_up(); });
+    up.more = {{"%plain", share(plain_up, up)}};
+    return {plain_down, down, plain_up, up};
+  }
+  absl::Status status() const {
+    const absl::Status copied = copies_->status();
+    return copied.ok() ? variables_->status() : copied;
+  }
+
+ private:
+  static void wait(gpu::StagedCopies& copies, gpu::CopyTicket ticket) {
+    while (!copies.is_done(ticket)) continue;
+  }
+  Figure row(const char* name, double seconds, const std::function<void()>& body) const {
+    Figure figure;
+    figure.path = name;
+    figure.bytes = bytes_;
+    figure.count = elements_;
+    figure.times = measure(
+        seconds, [] {}, body);
+    figure.alg_bytes = figure.bus_bytes = static_cast<double>(bytes_);
+    return figure;
+  }
+  static double share(const Figure& plain, const Figure& pieces) {
+    return 100 * plain.times.p50_us / pieces.times.p50_us;
+  }
+
+  const int ordinal_;
+  const uint64_t bytes_;
+  const uint64_t bucket_;  ///< elements
+  const uint64_t elements_;
+  double first_us_ = 0.0;
+  SharedMemory parameters_, gradients_;
+  std::unique_ptr<gpu::Compute> device_;
+  std::unique_ptr<gpu::Memory> block_;
+  std::unique_ptr<gpu::StagedCopies> copies_;
+  std::unique_ptr<worker::GpuVariables> variables_;
+};
+
+absl::StatusOr<std::vector<Figure>> measure_one(const Options& options, uint64_t bytes) {
+  const absl::StatusOr<int> ordinal = gpu_ordinal(options.on);
+  if (!ordinal.ok()) return ordinal.status();
+  StagedBench bench(*ordinal, bytes, (options.bucket_kib == 0 ? 1024 : options.bucket_kib) * 1024);
+  GRADRAIL_RETURN_IF_ERROR(bench.prepare());
+  std::vector<Figure> figures = bench.measure_all(options.seconds);
+  GRADRAIL_RETURN_IF_ERROR(bench.status());
+  return figures;
+}
+
+}  // namespace
+
+absl::StatusOr<int> run_staged_suite(const Options& options) {
+  Options own = options;
+  if (own.on == "host") own.on = "gpu:0";
+  if (const absl::Status named = gpu_ordinal(own.on).status(); !named.ok()) return named;
+  const absl::StatusOr<std::vector<uint64_t>> list = sizes(own, "64M", "64M", sizeof(float));
+  if (!list.ok()) return list.status();
+  GRADRAIL_RETURN_IF_ERROR(can_open(own.on));
+  Report report(own, fmt::format("gradrail bench staged: gradients and parameters between {} and the host", own.on));
+  report.note("%plain: time of the plain copy over that of all buckets. first_us: until the first bucket can be sent");
+  report.begin(Layout::sweep);
+  // Four rows in one process, each as long as another suite's only one.
+  const auto measure_isolated = [&](uint64_t bytes) {
+    return isolated_figures(own.on, bytes, 2 * timeout_for(own.seconds), [&] { return measure_one(own, bytes); });
+  };
+  take_turns(own, *list, {{own.on, measure_isolated}}, report);
+  return report.finish(true);
+}
+
+}  // namespace gradrail::bench

@@ -1,0 +1,185 @@
+// Measures the cost of a slow worker for the others, mode by mode, with real workers and a real server. Steps take as
+// long as the load says, so that processors do not decide.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "base/status.h"
+#include "bench/driver/rounds.h"
+#include "bench/driver/suite.h"
+#include "bench/report/isolated_figures.h"
+#include "fmt/format.h"
+#include "ps/protocol/training.h"
+#include "ps/server.h"
+#include "worker/client/client.h"
+
+namespace gradrail::bench {
+namespace {
+
+/// A row must hold many steps of the slow worker, however short a round of other suites is.
+constexpr double kLonger = 5.0;
+
+struct Scene {
+  ps::Mode mode;
+  uint32_t workers = 4;
+  uint64_t bytes = 0;
+  double step_ms = 2.0;
+  double slowdown = 1.0;  ///< of the last worker; 1: no worker is slow
+  bool in_turn = false;   ///< instead: one step in ten is slow, of each worker in turn
+  double seconds = 1.0;
+
+  double step_ms_of(uint32_t worker, uint64_t step) const {
+    const bool is_slow = in_turn ? step % 10 == 0 && step / 10 % workers == worker : worker + 1 == workers;
+    return is_slow ? step_ms * slowdown : step_ms;
+  }
+};
+
+/// The result of one worker.
+struct Share {
+  absl::Status ended;
+  std::vector<double> micros;  ///< of each step, computing and exchange
+  double seconds = 0.0;
+  uint64_t advanced = 0;  ///< steps of the run that came to lie behind it
+  worker::ClientStats stats;
+};
+
+Share work(const Scene& scene, const ps::ClusterSpec& cluster, uint32_t task) {
+  Share share;
+  const auto client = worker::Client::join({.cluster = cluster,
+                                            .task_index = task,
+                                            .mode = scene.mode.kind,
+                                            .mode_bound = scene.mode.bound,
+                                            .wait = {.spin = Duration::zero()}},
+                                           {{"gradient", {static_cast<int64_t>(scene.bytes / sizeof(float))}}});
+  share.ended = client.ok() ? (*client)->start() : client.status();
+  // Together: a worker that begins alone would not have to wait for others yet.
+  if (share.ended.ok()) share.ended = (*client)->barrier("begin");
+  const TimePoint start = Clock::now();
+  for (uint64_t step = 1; share.ended.ok() && seconds_since(start) < scene.seconds; ++step) {
+    const TimePoint step_start = Clock::now();
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(scene.step_ms_of(task, step)));
+    (*client)->exchange();
+    share.ended = (*client)->wait();
+    share.micros.push_back(seconds_since(step_start) * 1e6);
+  }
+  if (!share.ended.ok()) return share;
+  share.seconds = seconds_since(start);
+  share.advanced = (*client)->position();
+  share.stats = (*client)->stats();
+  share.ended = (*client)->leave();
+  return share;
+}
+
+absl::StatusOr<std::vector<Share>> play(const Scene& scene) {
+  ps::ClusterSpec cluster;
+  for (uint32_t i = 0; i < scene.workers; ++i) cluster.workers.push_back(fmt::format("worker/{}", i));
+  const auto server = ps::Server::start({.listen_address = "127.0.0.1:0",
+                                         .advertised_host = "127.0.0.1",
+                                         .transports = {"shm"},
+                                         .worker_names = cluster.workers,
+                                         .wait = {.spin = Duration::zero()}});
+  if (!server.ok()) return server.status();
+  cluster.ps = {fmt::format("127.0.0.1:{}", (*server)->port())};
+  std::vector<Share> shares(scene.workers);
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < scene.workers; ++i) threads.emplace_back([&, i] { shares[i] = work(scene, cluster, i); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Share& share : shares) GRADRAIL_RETURN_IF_ERROR(share.ended);
+  return shares;
+}
+
+/// Steps per second of the workers that are not always slow: the middle one's.
+double pace_of(const Scene& scene, const std::vector<Share>& shares) {
+  std::vector<double> paces;
+  for (uint32_t i = 0; i < scene.workers - (scene.in_turn ? 0 : 1); ++i)
+    paces.push_back(static_cast<double>(shares[i].advanced) / shares[i].seconds);
+  std::nth_element(paces.begin(), paces.begin() + static_cast<std::ptrdiff_t>(paces.size() / 2), paces.end());
+  return paces[paces.size() / 2];
+}
+
+absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std::string& name) {
+  Scene even = scene;
+  even.slowdown = 1.0;
+  const absl::StatusOr<std::vector<Share>> undisturbed = play(even);
+  if (!undisturbed.ok()) return undisturbed.status();
+  absl::StatusOr<std::vector<Share>> slowed = play(scene);
+  if (!slowed.ok()) return slowed.status();
+  Figure figure;
+  figure.path = name;
+  figure.bytes = scene.bytes;
+  figure.count = scene.bytes / sizeof(float);
+  std::vector<double> micros;
+  double waited = 0.0, seconds = 0.0, staleness = 0.0, exchanges = 0.0, dropped = 0.0;
+  uint64_t staleness_max = 0;
+  for (uint32_t i = 0; i < scene.workers; ++i) {
+    const Share& share = (*slowed)[i];
+    const bool always_slow = !scene.in_turn && i + 1 == scene.workers;
+    staleness_max = std::max(staleness_max, share.stats.staleness_max);
+    staleness += static_cast<double>(share.stats.staleness_sum);
+    exchanges += static_cast<double>(share.stats.exchange_count);
+    dropped += static_cast<double>(share.stats.dropped);
+    if (always_slow) continue;
+    micros.insert(micros.end(), share.micros.begin(), share.micros.end());
+    waited += static_cast<double>(share.stats.wait_ns) * 1e-9;
+    seconds += share.seconds;
+  }
+  figure.times = Times::of(micros);
+  const double pace = pace_of(scene, *slowed);
+  figure.more = {{"steps_per_s", pace},
+                 {"of_undisturbed", pace / pace_of(scene, *undisturbed)},
+                 {"waited_share", waited / seconds},
+                 {"staleness_mean", exchanges > 0 ? staleness / exchanges : 0.0},
+                 {"staleness_max", static_cast<double>(staleness_max)},
+                 {"dropped_share", exchanges > 0 ? dropped / exchanges : 0.0}};
+  return std::vector<Figure>{figure};
+}
+
+}  // namespace
+
+void add_straggler_flags(CLI::App& app, Options& options) {
+  app.add_option("--workers", options.workers, "one of them is slow (default 4)")->check(CLI::Range(2u, 64u));
+  app.add_option("--step_ms,--step-ms", options.step_ms, "what computing a step takes")
+      ->check(CLI::Range(0.1, 1000.0))
+      ->capture_default_str();
+  app.add_option("--slowdown", options.slowdown, "what it takes the slow one, times so much")
+      ->check(CLI::Range(1.0, 1000.0))
+      ->capture_default_str();
+}
+
+absl::StatusOr<int> run_straggler_suite(const Options& options) {
+  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "318040", "318040", sizeof(float));
+  if (!list.ok()) return list.status();
+  const uint32_t workers = options.workers == 0 ? 4 : options.workers;
+  Report report(options,
+                fmt::format("gradrail bench straggler: {} workers, a step computes for {} ms, slow ones {} times "
+                            "as long; over shm",
+                            workers, options.step_ms, options.slowdown));
+  report.note(
+      "one slow: always the same worker; times and steps_per_s are of the others. in turn: one step in ten, of");
+  report.note("each worker in turn. of_undisturbed: beside the same mode with no worker slow, just before");
+  report.begin(Layout::latency);
+  std::vector<Contestant> contestants;
+  for (const bool in_turn : {false, true}) {
+    for (const char* text : {"sync", "backup:1", "ssp:4", "async"}) {
+      const ps::Mode mode = *ps::parse_mode(text);
+      const std::string name = fmt::format("{}, {}", text, in_turn ? "in turn" : "one slow");
+      contestants.push_back({name, [=, &options](uint64_t bytes) {
+                               const Scene scene{.mode = mode,
+                                                 .workers = workers,
+                                                 .bytes = bytes,
+                                                 .step_ms = options.step_ms,
+                                                 .slowdown = options.slowdown,
+                                                 .in_turn = in_turn,
+                                                 .seconds = kLonger * options.seconds};
+                               return isolated_figures(name, bytes, timeout_for(4 * kLonger * options.seconds),
+                                                       [&] { return measure_scene(scene, name); });
+                             }});
+    }
+  }
+  take_turns(options, *list, contestants, report);
+  return report.finish(true);
+}
+
+}  // namespace gradrail::bench

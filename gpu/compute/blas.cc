@@ -1,0 +1,124 @@
+#include "gpu/compute/blas.h"
+
+#include <climits>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/driver/library.h"
+
+namespace gradrail::gpu {
+namespace {
+
+std::string words(const cublas::Functions& api, cublas::Status result) {
+  const char* name = api.cublasGetStatusName != nullptr ? api.cublasGetStatusName(result) : nullptr;
+  return name != nullptr ? name : fmt::format("cuBLAS status {}", result);
+}
+
+absl::StatusOr<std::unique_ptr<const BlasLibrary>> load() {
+  const absl::StatusOr<const Driver*> driver = Driver::get();
+  const absl::StatusOr<Library> library =
+      Library::open(blas_library_names(driver.ok() ? (*driver)->version() : INT_MAX));
+  if (!library.ok()) {
+    return absl::FailedPreconditionError(
+        fmt::format("no cuBLAS ({}): install CUDA's libcublas, or add its folder to LD_LIBRARY_PATH",
+                    message_of(library.status())));
+  }
+  auto blas = std::make_unique<BlasLibrary>();
+  blas->name = library->name();
+  const char* missing = nullptr;
+#define GRADRAIL_FIND(result, name, parameters) \
+  blas->api.name = reinterpret_cast<decltype(blas->api.name)>(library->symbol(#name));
+#define GRADRAIL_NEED(result, name, parameters) \
+  if (blas->api.name == nullptr) missing = #name;
+  GRADRAIL_CUBLAS_REQUIRED(GRADRAIL_FIND)
+  GRADRAIL_CUBLAS_OPTIONAL(GRADRAIL_FIND)
+  GRADRAIL_CUBLAS_REQUIRED(GRADRAIL_NEED)
+#undef GRADRAIL_FIND
+#undef GRADRAIL_NEED
+  if (missing == nullptr) return blas;
+  return absl::FailedPreconditionError(fmt::format("{} has no {}: install another version", library->name(), missing));
+}
+
+bool fits(std::initializer_list<size_t> sizes) {
+  for (const size_t size : sizes) {
+    if (size > INT_MAX) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<const char*> blas_library_names(int driver_version) {
+  std::vector<const char*> names;
+  for (const auto& [major, name] :
+       {std::pair{13, "libcublas.so.13"}, std::pair{12, "libcublas.so.12"}, std::pair{11, "libcublas.so.11"}}) {
+    if (major <= driver_version / 1000) names.push_back(name);
+  }
+  return names;
+}
+
+absl::StatusOr<const BlasLibrary*> blas_library() {
+  static const absl::StatusOr<std::unique_ptr<const BlasLibrary>> library = load();
+  if (!library.ok()) return library.status();
+  return library->get();
+}
+
+absl::StatusOr<std::unique_ptr<Blas>> Blas::create(SharedContext context, const Stream& stream) {
+  const absl::StatusOr<const BlasLibrary*> library = blas_library();
+  if (!library.ok()) return library.status();
+  const cublas::Functions& api = (*library)->api;
+  context->make_current();
+  cublas::Handle handle = nullptr;
+  const cublas::Status created = api.cublasCreate_v2(&handle);
+  std::unique_ptr<Blas> blas(new Blas(std::move(context), api, handle));
+  GRADRAIL_RETURN_IF_ERROR(blas->status(created, "starting cuBLAS"));
+  GRADRAIL_RETURN_IF_ERROR(blas->status(api.cublasSetStream_v2(handle, stream.handle()), "cublasSetStream"));
+  GRADRAIL_RETURN_IF_ERROR(blas->status(api.cublasSetMathMode(handle, cublas::kDefaultMath), "cublasSetMathMode"));
+  return blas;
+}
+
+Blas::~Blas() {
+  if (handle_ == nullptr || context_->is_abandoned()) return;
+  context_->make_current();
+  api_.cublasDestroy_v2(handle_);
+}
+
+absl::Status Blas::product(const ProductShape& shape, const float* a, const float* b, float* c, bool accumulate) {
+  if (shape.m == 0 || shape.n == 0) return absl::OkStatus();
+  if (!fits({shape.m, shape.k, shape.n})) {
+    return absl::InternalError(fmt::format("{}: a product of {} x {} x {}: cuBLAS counts to {}", context_->label(),
+                                           shape.m, shape.k, shape.n, INT_MAX));
+  }
+  const float alpha = 1.0f;
+  const float beta = accumulate ? 1.0f : 0.0f;
+  const int m = static_cast<int>(shape.m), k = static_cast<int>(shape.k), n = static_cast<int>(shape.n);
+  // Row-major C read column-major is its transpose, and Cᵀ = Bᵀ · Aᵀ: the operands change places, nothing moves.
+  const cublas::Status result = api_.cublasSgemm_v2(handle_, shape.transposed_b ? cublas::kTransposed : cublas::kNormal,
+                                                    shape.transposed_a ? cublas::kTransposed : cublas::kNormal, n, m, k,
+                                                    &alpha, b, std::max(1, shape.transposed_b ? k : n), a,
+                                                    std::max(1, shape.transposed_a ? m : k), &beta, c, n);
+  return status(result, fmt::format("cublasSgemm {} x {} x {}", m, k, n));
+}
+
+absl::Status Blas::column_sums(size_t rows, size_t columns, const float* x, const float* ones, float* sums) {
+  if (columns == 0) return absl::OkStatus();
+  if (!fits({rows, columns})) {
+    return absl::InternalError(
+        fmt::format("{}: sums of {} x {}: cuBLAS counts to {}", context_->label(), rows, columns, INT_MAX));
+  }
+  const float alpha = 1.0f;
+  const float beta = 0.0f;
+  const int m = static_cast<int>(columns), n = static_cast<int>(rows);
+  const cublas::Status result =
+      api_.cublasSgemv_v2(handle_, cublas::kNormal, m, n, &alpha, x, m, ones, 1, &beta, sums, 1);
+  return status(result, fmt::format("cublasSgemv {} x {}", m, n));
+}
+
+absl::Status Blas::status(cublas::Status result, std::string_view operation) const {
+  if (result == cublas::kSuccess) return absl::OkStatus();
+  const auto code = result == cublas::kAllocFailed ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal;
+  return {code, fmt::format("{}: {}: {}", context_->label(), operation, words(api_, result))};
+}
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,163 @@
+#include "gpu/compute/device_compute.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/compute/device_memory.h"
+#include "gpu/driver/native_error.h"
+
+namespace gradrail::gpu {
+namespace {
+
+constexpr unsigned kThreadsPerBlock = 256;
+/// Enough blocks to fill every multiprocessor (2048 threads each) and a few to come; kernels stride over the rest.
+constexpr size_t kBlocksPerMultiprocessor = 16;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Compute>> open_device(int ordinal) {
+  const absl::StatusOr<const Driver*> driver = Driver::get();
+  if (!driver.ok()) return driver.status();
+  return DeviceCompute::open(**driver, ordinal);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceCompute>> DeviceCompute::open(const Driver& driver, int ordinal,
+                                                                   const DeviceOptions& options) {
+  const absl::StatusOr<DeviceInfo> device = find_device(driver, ordinal);
+  if (!device.ok()) return device.status();
+  const absl::StatusOr<SharedContext> context = PrimaryContext::retain(driver, *device);
+  if (!context.ok()) return context.status();
+  absl::StatusOr<Module> module = Module::load(*context);
+  if (!module.ok()) return module.status();
+  absl::StatusOr<Stream> compute = Stream::create(*context);
+  if (!compute.ok()) return compute.status();
+  absl::StatusOr<Stream> copies = Stream::create(*context);
+  if (!copies.ok()) return copies.status();
+  absl::StatusOr<Event> behind = Event::create(*context);
+  if (!behind.ok()) return behind.status();
+  return std::unique_ptr<DeviceCompute>(new DeviceCompute(*context, *std::move(module), *std::move(compute),
+                                                          *std::move(copies), *std::move(behind), options));
+}
+
+DeviceCompute::DeviceCompute(SharedContext context, Module module, Stream compute, Stream copies, Event behind,
+                             const DeviceOptions& options)
+    : context_(std::move(context)),
+      options_(options),
+      module_(std::move(module)),
+      compute_(std::move(compute)),
+      copies_(std::move(copies)),
+      behind_(std::move(behind)),
+      marks_(context_, options.answer_timeout) {}
+
+/// Freeing waits for the device, without a deadline of its own: so it is waited for here, with one.
+DeviceCompute::~DeviceCompute() { finish().IgnoreError(); }
+
+absl::StatusOr<std::unique_ptr<Memory>> DeviceCompute::allocate(size_t bytes) {
+  if (error_lasts_) return error_;
+  return DeviceMemory::allocate(context_, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<Pin>> DeviceCompute::pin(void* data, size_t bytes) {
+  if (error_lasts_) return error_;
+  return HostPin::pin(context_, data, bytes);
+}
+
+void DeviceCompute::upload(void* to, const void* from, size_t bytes) {
+  if (bytes == 0 || !begin() || !wait_if_pageable(from, bytes)) return;
+  check(context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, compute_.handle()),
+        fmt::format("copying {} bytes to it", bytes));
+}
+
+void DeviceCompute::launch_kernel(const char* kernel, size_t work_items, void** arguments) {
+  if (work_items == 0 || !begin()) return;
+  const absl::StatusOr<cuda::Function> function = module_.find(kernel);
+  if (!function.ok()) return fail(function.status());
+  const size_t most = kBlocksPerMultiprocessor * static_cast<size_t>(std::max(1, context_->device().multiprocessors));
+  const size_t blocks = std::min((work_items + kThreadsPerBlock - 1) / kThreadsPerBlock, most);
+  check(context_->api().cuLaunchKernel(*function, static_cast<unsigned>(blocks), 1, 1, kThreadsPerBlock, 1, 1, 0,
+                                       compute_.handle(), arguments, nullptr),
+        kernel);
+}
+
+void DeviceCompute::product(const ProductShape& shape, const float* a, const float* b, float* c, bool accumulate) {
+  Blas* const products = begin() ? blas() : nullptr;
+  if (products != nullptr) fail(products->product(shape, a, b, c, accumulate));
+}
+
+void DeviceCompute::column_sums(size_t rows, size_t columns, const float* x, float* sums) {
+  Blas* const products = begin() ? blas() : nullptr;
+  const float* const units = products != nullptr ? ones(rows) : nullptr;
+  if (units != nullptr) fail(products->column_sums(rows, columns, x, units, sums));
+}
+
+/// Not before the first product: it takes memory that a shard, which has none, can use better.
+Blas* DeviceCompute::blas() {
+  if (blas_ != nullptr) return blas_.get();
+  absl::StatusOr<std::unique_ptr<Blas>> made = Blas::create(context_, compute_);
+  if (!made.ok()) {
+    fail(made.status());
+    return nullptr;
+  }
+  blas_ = *std::move(made);
+  return blas_.get();
+}
+
+std::byte* DeviceCompute::grow(std::unique_ptr<Memory>& kept, size_t bytes) {
+  absl::StatusOr<std::unique_ptr<Memory>> grown = allocate(bytes);
+  if (!grown.ok()) {
+    fail(grown.status());
+    return nullptr;
+  }
+  if (kept != nullptr) retired_.push_back(std::move(kept));
+  kept = *std::move(grown);
+  return kept->data();
+}
+
+const float* DeviceCompute::ones(size_t count) {
+  const size_t bytes = std::max<size_t>(1, count) * sizeof(float);
+  if (ones_ != nullptr && ones_->bytes() >= bytes) return ones_->as<float>();
+  const std::byte* const data = grow(ones_, bytes);
+  if (data == nullptr) return nullptr;
+  const bool filled = check(context_->api().cuMemsetD32Async(address_of(data), std::bit_cast<uint32_t>(1.0f),
+                                                             bytes / sizeof(float), compute_.handle()),
+                            "filling a vector of ones");
+  if (filled) return ones_->as<float>();
+  retired_.push_back(std::move(ones_));  // what it holds are no ones
+  return nullptr;
+}
+
+std::byte* DeviceCompute::scratch(size_t bytes) {
+  return scratch_ != nullptr && scratch_->bytes() >= bytes ? scratch_->data() : grow(scratch_, bytes);
+}
+
+bool DeviceCompute::begin() {
+  if (!error_.ok()) return false;
+  context_->make_current();
+  return true;
+}
+
+void DeviceCompute::fail(const absl::Status& error) {
+  if (error_.ok()) error_ = error;
+}
+
+/// No mark of a lost device is reached.
+void DeviceCompute::give_up() {
+  error_lasts_ = true;
+  marks_.forget();
+}
+
+bool DeviceCompute::check(cuda::Result result, std::string_view operation) {
+  if (result == cuda::kSuccess) return true;
+  const bool lasts = is_lasting(result);
+  // A device that is lost hides what went wrong before.
+  if (error_.ok() || (lasts && !error_lasts_)) error_ = context_->status(result, operation);
+  if (lasts) give_up();
+  return false;
+}
+
+absl::Status DeviceCompute::take_error() { return error_lasts_ ? error_ : std::exchange(error_, absl::OkStatus()); }
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,69 @@
+#include <utility>
+
+#include "fmt/format.h"
+#include "gpu/compute/device_compute.h"
+#include "gpu/compute/device_memory.h"
+
+namespace gradrail::gpu {
+
+CopyTicket DeviceCompute::download(void* to, const void* from, size_t bytes) {
+  if (begin()) wait_if_pageable(to, bytes);
+  const CopyTicket ticket = ++last_ticket_;
+  if (!begin()) return ticket;
+  const bool behind = check(compute_.record(behind_), "marking the work so far") &&
+                      check(copies_.wait_for(behind_), "waiting for the work so far");
+  if (!behind) return ticket;
+  if (bytes > 0) {
+    check(context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, copies_.handle()),
+          fmt::format("copying {} bytes from it", bytes));
+  }
+  if (error_.ok()) check(marks_.mark(copies_, ticket), "marking a copy");
+  return ticket;
+}
+
+/// The driver would wait in its copy, where no deadline of ours ends it: here one does.
+bool DeviceCompute::wait_if_pageable(const void* host, size_t bytes) {
+  if (!is_pageable(*context_, host, bytes)) return true;
+  wait_in_turns(download(nullptr, nullptr, 0));
+  return begin();
+}
+
+void DeviceCompute::collect_copies() {
+  if (error_lasts_) return;
+  const cuda::Result result = marks_.collect();
+  if (result != cuda::kNotReady) check(result, "work that was enqueued");
+  if (marks_.is_overdue()) {
+    const double seconds = std::chrono::duration<double>(options_.answer_timeout).count();
+    error_ = absl::UnavailableError(fmt::format(
+        "{}: no answer for {:.1f} s: it is lost, or another process keeps it busy (nvidia-smi)", name(), seconds));
+    // A failed device answers at once with its error. A device without an answer may block a call that frees its
+    // resources.
+    context_->abandon();
+    give_up();
+  }
+}
+
+bool DeviceCompute::is_done(CopyTicket ticket) {
+  collect_copies();
+  return marks_.is_reached(ticket);
+}
+
+void DeviceCompute::wait_in_turns(CopyTicket ticket) {
+  for (WaitInTurns wait; !is_done(ticket);) wait.turn();
+}
+
+absl::Status DeviceCompute::wait(CopyTicket ticket) {
+  wait_in_turns(ticket);
+  return take_error();
+}
+
+absl::Status DeviceCompute::finish() {
+  if (error_lasts_) return error_;
+  // After an error nothing new is enqueued, but what was may still use memory that the caller wants back.
+  const absl::Status error = std::exchange(error_, absl::OkStatus());
+  wait_in_turns(download(nullptr, nullptr, 0));
+  if (error_.ok()) error_ = error;
+  return take_error();
+}
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "gpu/compute/device_compute.h"
+#include "gpu/compute/device_operations_run.h"
+#include "gpu/kernels/arguments.h"
+
+namespace gradrail::gpu {
+namespace {
+
+using kernels::Buffer;
+
+constexpr size_t kQuadsPerThread = 2;  // kQuadsInFlight of kernels/update.cuh
+
+constexpr std::array<std::array<const char*, 2>, 4> kUpdateKernels = {{
+    {"gradrail_update_sgd_f32", "gradrail_update_sgd_bf16"},
+    {"gradrail_update_momentum_f32", "gradrail_update_momentum_bf16"},
+    {"gradrail_update_nesterov_f32", "gradrail_update_nesterov_bf16"},
+    {"gradrail_update_adam_f32", "gradrail_update_adam_bf16"},
+}};
+
+size_t state_vectors(UpdateRule rule) {
+  if (rule == UpdateRule::sgd) return 0;
+  return rule == UpdateRule::adam ? 2 : 1;
+}
+
+kernels::Run update_run(const UpdateArguments& a) {
+  std::vector<Buffer> buffers = {{a.parameters}};
+  for (size_t i = 0; i < state_vectors(a.rule); ++i) buffers.push_back({a.state[i]});
+  for (const float* target : a.targets) buffers.push_back({target});
+  const size_t gradient_bytes = a.gradients_are_bf16 ? sizeof(kernels::Bits16) : sizeof(float);
+  for (const void* gradient : a.gradients) buffers.push_back({gradient, gradient_bytes});
+  return kernels::run_of(a.count, buffers);
+}
+
+kernels::UpdateArguments update_arguments(const UpdateArguments& a) {
+  kernels::UpdateArguments result = {.run = update_run(a),
+                                     .parameters = a.parameters,
+                                     .state = {a.state[0], a.state[1]},
+                                     .gradient_count = static_cast<kernels::Bits32>(a.gradients.size()),
+                                     .target_count = static_cast<kernels::Bits32>(a.targets.size()),
+                                     .gradient_scale = a.gradient_scale,
+                                     .rate = a.rate,
+                                     .momentum = a.momentum,
+                                     .beta1 = a.beta1,
+                                     .one_minus_beta1 = a.one_minus_beta1,
+                                     .beta2 = a.beta2,
+                                     .one_minus_beta2 = a.one_minus_beta2,
+                                     .epsilon = a.epsilon};
+  std::copy(a.gradients.begin(), a.gradients.end(), result.gradients);
+  std::copy(a.targets.begin(), a.targets.end(), result.targets);
+  return result;
+}
+
+}  // namespace
+
+void DeviceCompute::update(const UpdateArguments& a) {
+  GRADRAIL_CHECK(!a.gradients.empty() && a.gradients.size() <= kernels::kMaxBuffers);
+  GRADRAIL_CHECK(a.targets.size() <= kernels::kMaxBuffers);
+  const kernels::UpdateArguments arguments = update_arguments(a);
+  const char* const kernel = kUpdateKernels[static_cast<size_t>(a.rule)][a.gradients_are_bf16 ? 1 : 0];
+  launch(kernel, kernels::threads_for(arguments.run, kQuadsPerThread), arguments);
+}
+
+void DeviceCompute::sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) {
+  GRADRAIL_CHECK(!sources.empty() && sources.size() <= kernels::kMaxBuffers);
+  std::vector<Buffer> buffers = {{target}};
+  for (const float* source : sources) buffers.push_back({source});
+  kernels::SumArguments arguments = {.run = kernels::run_of(count, buffers),
+                                     .source_count = static_cast<kernels::Bits32>(sources.size()),
+                                     .scale = scale,
+                                     .target = target};
+  std::copy(sources.begin(), sources.end(), arguments.sources);
+  launch("gradrail_sum", kernels::threads_for(arguments.run), arguments);
+}
+
+void DeviceCompute::to_bf16(size_t count, const float* source, uint16_t* target) {
+  const kernels::ToBf16Arguments arguments = {
+      .run = kernels::run_of(count, {Buffer{source}, Buffer{target, sizeof(uint16_t)}}),
+      .source = source,
+      .target = target};
+  launch("gradrail_to_bf16", kernels::threads_for(arguments.run), arguments);
+}
+
+void DeviceCompute::from_bf16(size_t count, const uint16_t* source, float* target) {
+  const kernels::FromBf16Arguments arguments = {
+      .run = kernels::run_of(count, {Buffer{source, sizeof(uint16_t)}, Buffer{target}}),
+      .source = source,
+      .target = target};
+  launch("gradrail_from_bf16", kernels::threads_for(arguments.run), arguments);
+}
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "base/clock.h"
+#include "gpu/compute/compute.h"
+#include "gpu/driver/stream.h"
+
+namespace gradrail::gpu {
+
+/// Says by events how far a stream has got; tickets are marks, in rising order.
+/// Threads  One owner, or the caller's lock.
+class StreamMarks {
+ public:
+  StreamMarks(SharedContext context, Duration answer_timeout)
+      : context_(std::move(context)), answer_timeout_(answer_timeout) {}
+
+  /// Records a mark behind all operations on the stream. Returns the driver's error.
+  cuda::Result mark(const Stream& stream, CopyTicket ticket);
+  /// Checks the progress of the device; never blocks. Returns the device's error, or kNotReady while operations are in
+  /// flight.
+  cuda::Result collect();
+  /// True as well for tickets that were never marked.
+  bool is_reached(CopyTicket ticket) const { return under_way_.empty() || ticket < under_way_.front().ticket; }
+  /// Something is under way and nothing has come to an end for longer than the timeout.
+  bool is_overdue() const { return !under_way_.empty() && Clock::now() - last_answer_ > answer_timeout_; }
+  /// The device was lost: none of its marks will be reached.
+  void forget() { under_way_.clear(); }
+
+ private:
+  struct Mark {
+    CopyTicket ticket;
+    Event event;
+  };
+
+  const SharedContext context_;
+  const Duration answer_timeout_;
+  std::deque<Mark> under_way_;  ///< oldest first
+  std::vector<Event> spare_;
+  TimePoint last_answer_;  ///< when the device was last seen to get on, or had nothing to do
+};
+
+/// The host's wait for a device: it polls first and sleeps later. A copy of a tensor usually ends within the first
+/// polls; after them other threads need the core.
+class WaitInTurns {
+ public:
+  void turn();
+
+ private:
+  int turns_ = 0;
+};
+
+}  // namespace gradrail::gpu

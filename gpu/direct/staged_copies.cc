@@ -1,0 +1,117 @@
+#include "gpu/direct/staged_copies.h"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/compute/device_compute.h"
+#include "gpu/compute/device_memory.h"
+#include "gpu/compute/stream_marks.h"
+
+namespace gradrail::gpu {
+namespace {
+
+/// As long as a Compute is patient with its device.
+const Duration kAnswerTimeout = DeviceOptions().answer_timeout;
+
+/// Copies of one direction, in order.
+class Lane {
+ public:
+  Lane(SharedContext context, Stream stream) : marks_(std::move(context), kAnswerTimeout), stream_(std::move(stream)) {}
+
+  cuda::Result copy(const cuda::Functions& api, void* to, const void* from, size_t bytes) {
+    const cuda::Result copied = api.cuMemcpyAsync(address_of(to), address_of(from), bytes, stream_.handle());
+    return copied == cuda::kSuccess ? marks_.mark(stream_, ++last_) : copied;
+  }
+  CopyTicket last() const { return last_; }
+  StreamMarks& marks() { return marks_; }
+
+ private:
+  StreamMarks marks_;
+  Stream stream_;
+  CopyTicket last_ = 0;
+};
+
+class DeviceCopies final : public StagedCopies {
+ public:
+  DeviceCopies(SharedContext context, Stream down, Stream up)
+      : context_(std::move(context)), down_(context_, std::move(down)), up_(context_, std::move(up)) {}
+  /// Copies in flight use memory that its owner reclaims next.
+  ~DeviceCopies() override { finish().IgnoreError(); }
+
+  CopyTicket download(void* to, const void* from, size_t bytes) override {
+    start(down_, to, from, bytes, to);
+    return down_.last();
+  }
+  bool is_done(CopyTicket ticket) override {
+    collect(down_);
+    return !error_.ok() || down_.marks().is_reached(ticket);
+  }
+  void upload(void* to, const void* from, size_t bytes) override { start(up_, to, from, bytes, from); }
+  absl::Status status() const override { return error_; }
+  absl::Status finish() override {
+    for (Lane* lane : {&down_, &up_}) wait(*lane);
+    return error_;
+  }
+
+ private:
+  void start(Lane& lane, void* to, const void* from, size_t bytes, const void* host) {
+    if (bytes == 0 || !error_.ok()) return;
+    context_->make_current();
+    // The driver would wait in its copy, where no deadline of ours ends it.
+    if (is_pageable(*context_, host, bytes)) wait(lane);
+    if (error_.ok()) check(lane.copy(context_->api(), to, from, bytes), bytes);
+  }
+
+  void wait(Lane& lane) {
+    for (WaitInTurns turns; error_.ok() && !lane.marks().is_reached(lane.last()); turns.turn()) collect(lane);
+  }
+
+  void collect(Lane& lane) {
+    if (!error_.ok()) return;
+    const cuda::Result result = lane.marks().collect();
+    if (result != cuda::kNotReady) check(result, 0);
+    if (!error_.ok() || !lane.marks().is_overdue()) return;
+    error_ = absl::UnavailableError(fmt::format("{}: no answer to a copy for {:.0f} s: it is lost", context_->label(),
+                                                std::chrono::duration<double>(kAnswerTimeout).count()));
+    context_->abandon();  // a call that frees a resource on it may block for ever
+  }
+
+  void check(cuda::Result result, size_t bytes) {
+    if (result == cuda::kSuccess) return;
+    error_ = context_->status(result, bytes > 0 ? fmt::format("copying {} bytes", bytes) : std::string("a copy"));
+  }
+
+  const SharedContext context_;
+  Lane down_, up_;
+  absl::Status error_;  // the first
+};
+
+/// The host twin: done when it returns.
+class HostCopies final : public StagedCopies {
+ public:
+  CopyTicket download(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    return 1;
+  }
+  bool is_done(CopyTicket) override { return true; }
+  void upload(void* to, const void* from, size_t bytes) override { download(to, from, bytes); }
+  absl::Status status() const override { return absl::OkStatus(); }
+  absl::Status finish() override { return absl::OkStatus(); }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StagedCopies>> staged_copies(Compute& compute) {
+  auto* device = dynamic_cast<DeviceCompute*>(&compute);
+  if (device == nullptr) return std::make_unique<HostCopies>();
+  absl::StatusOr<Stream> down = Stream::create(device->context());
+  if (!down.ok()) return down.status();
+  absl::StatusOr<Stream> up = Stream::create(device->context());
+  if (!up.ok()) return up.status();
+  return std::make_unique<DeviceCopies>(device->context(), *std::move(down), *std::move(up));
+}
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "gpu/compute/compute.h"
+
+namespace gradrail::gpu {
+
+/// Copies between a Compute's memory and the host beside its operations, one stream for each direction. Unlike
+/// Compute::upload() and download() they do not wait for operations that were enqueued before. The caller guarantees
+/// that the source is complete and that no operation uses the target. Host memory should be pinned; else a copy, and
+/// the caller with it, waits for the copies before it.
+/// Errors   After the first error all later copies do nothing; is_done() is then true, and status() returns the error.
+/// Threads  Owner of the Compute, or a thread that borrows the device while the owner does not use it.
+class StagedCopies {
+ public:
+  virtual ~StagedCopies() = default;
+  StagedCopies(const StagedCopies&) = delete;
+  StagedCopies& operator=(const StagedCopies&) = delete;
+
+  virtual CopyTicket download(void* to, const void* from, size_t bytes) = 0;
+  /// Whether this download has ended. Asks for events only: never blocks.
+  virtual bool is_done(CopyTicket ticket) = 0;
+  virtual void upload(void* to, const void* from, size_t bytes) = 0;
+  /// UNAVAILABLE: the device was lost.
+  virtual absl::Status status() const = 0;
+  /// Until all of both ways is done; operations that are enqueued from now on see what was uploaded.
+  virtual absl::Status finish() = 0;
+
+ protected:
+  StagedCopies() = default;
+};
+
+/// `compute` outlives it.
+absl::StatusOr<std::unique_ptr<StagedCopies>> staged_copies(Compute& compute);
+
+}  // namespace gradrail::gpu

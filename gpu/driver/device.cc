@@ -1,0 +1,126 @@
+#include "gpu/driver/device.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "gpu/driver/native_error.h"
+
+namespace gradrail::gpu {
+namespace {
+
+std::string lower_case(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+/// A driver older than an attribute does not know it: as good as 0.
+int attribute(const Driver& driver, cuda::Device device, int which) {
+  int value = 0;
+  return driver.api().cuDeviceGetAttribute(&value, which, device) == cuda::kSuccess ? value : 0;
+}
+
+WritesFlush writes_flush(const Driver& driver, cuda::Device device) {
+  if (attribute(driver, device, cuda::kGpuDirectRdmaWritesOrdering) >= cuda::kWritesOrderingOwner)
+    return WritesFlush::none;
+  const int options = attribute(driver, device, cuda::kGpuDirectRdmaFlushWritesOptions);
+  const bool by_host = (options & cuda::kFlushWritesOptionHost) != 0 && driver.api().cuFlushGPUDirectRDMAWrites;
+  return by_host ? WritesFlush::by_host : WritesFlush::read_back;
+}
+
+void describe(const Driver& driver, DeviceInfo& info) {
+  const auto value = [&](int which) { return attribute(driver, info.handle, which); };
+  info.compute_major = value(cuda::kComputeCapabilityMajor);
+  info.compute_minor = value(cuda::kComputeCapabilityMinor);
+  info.multiprocessors = value(cuda::kMultiprocessorCount);
+  info.dma_buf = value(cuda::kDmaBufSupported) != 0 && driver.api().cuMemGetHandleForAddressRange != nullptr;
+  info.gpu_direct_rdma = value(cuda::kGpuDirectRdmaSupported) != 0;
+  info.pinned_addresses = value(cuda::kCanUseHostPointerForRegisteredMemory) != 0;
+  info.writes_flush = writes_flush(driver, info.handle);
+}
+
+absl::StatusOr<DeviceInfo> read_device(const Driver& driver, int ordinal) {
+  const cuda::Functions& api = driver.api();
+  DeviceInfo info{.ordinal = ordinal};
+  std::array<char, 256> name{};
+  std::array<char, 32> address{};
+  cuda::Result result = api.cuDeviceGet(&info.handle, ordinal);
+  if (result == cuda::kSuccess) result = api.cuDeviceGetName(name.data(), name.size() - 1, info.handle);
+  if (result == cuda::kSuccess) result = api.cuDeviceGetPCIBusId(address.data(), address.size() - 1, info.handle);
+  if (result == cuda::kSuccess) result = api.cuDeviceTotalMem_v2(&info.memory_bytes, info.handle);
+  if (result != cuda::kSuccess) {
+    const absl::Status status = to_status(driver, result, fmt::format("GPU {}", ordinal), "asking for its properties");
+    return absl::UnavailableError(status.message());
+  }
+  info.name = name.data();
+  info.pci_address = lower_case(address.data());
+  describe(driver, info);
+  return info;
+}
+
+}  // namespace
+
+std::string DeviceInfo::label() const { return fmt::format("GPU {} ({}, {})", ordinal, name, pci_address); }
+
+absl::StatusOr<std::vector<DeviceInfo>> list_devices(const Driver& driver) {
+  std::vector<DeviceInfo> devices;
+  for (int ordinal = 0; ordinal < driver.device_count(); ++ordinal) {
+    absl::StatusOr<DeviceInfo> device = read_device(driver, ordinal);
+    if (!device.ok()) return device.status();
+    devices.push_back(*std::move(device));
+  }
+  return devices;
+}
+
+absl::StatusOr<std::vector<DeviceInfo>> list_devices() {
+  const absl::StatusOr<const Driver*> driver = Driver::get();
+  if (!driver.ok()) return driver.status();
+  return list_devices(**driver);
+}
+
+absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal) {
+  if (ordinal >= 0 && ordinal < driver.device_count()) return read_device(driver, ordinal);
+  if (driver.device_count() == 0) {
+    return absl::NotFoundError(fmt::format(
+        "no GPU {}: the driver sees none (does CUDA_VISIBLE_DEVICES hide them, or the container?)", ordinal));
+  }
+  const absl::StatusOr<std::vector<DeviceInfo>> devices = list_devices(driver);
+  if (!devices.ok()) return devices.status();
+  std::vector<std::string> labels;
+  for (const DeviceInfo& device : *devices) labels.push_back(device.label());
+  return absl::NotFoundError(fmt::format("no GPU {}: there is {}", ordinal, fmt::join(labels, ", ")));
+}
+
+std::optional<int> ordinal_at(absl::Span<const DeviceInfo> devices, std::string_view pci_address) {
+  std::string wanted = lower_case(pci_address);
+  if (std::count(wanted.begin(), wanted.end(), ':') == 1) wanted = "0000:" + wanted;
+  // NVML and nvidia-smi write the domain with eight digits.
+  if (wanted.size() == 16 && wanted.starts_with("0000")) wanted.erase(0, 4);
+  const auto found = std::find_if(devices.begin(), devices.end(),
+                                  [&](const DeviceInfo& device) { return device.pci_address == wanted; });
+  if (found == devices.end()) return std::nullopt;
+  return found->ordinal;
+}
+
+PrimaryContext::PrimaryContext(const Driver& driver, DeviceInfo device, cuda::Context context)
+    : driver_(driver), device_(std::move(device)), label_(device_.label()), context_(context) {}
+
+PrimaryContext::~PrimaryContext() {
+  if (!abandoned_) api().cuDevicePrimaryCtxRelease_v2(device_.handle);
+}
+
+absl::StatusOr<SharedContext> PrimaryContext::retain(const Driver& driver, const DeviceInfo& device) {
+  cuda::Context context = nullptr;
+  const cuda::Result result = driver.api().cuDevicePrimaryCtxRetain(&context, device.handle);
+  if (result != cuda::kSuccess) return to_status(driver, result, device.label(), "opening it");
+  return SharedContext(new PrimaryContext(driver, device, context));
+}
+
+absl::Status PrimaryContext::status(cuda::Result result, std::string_view operation) const {
+  return to_status(driver_, result, label_, operation);
+}
+
+}  // namespace gradrail::gpu

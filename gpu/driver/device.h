@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu/driver/driver.h"
+
+namespace gradrail::gpu {
+
+/// Action that makes bytes written by a NIC into GPU memory visible to kernels.
+enum class WritesFlush : uint8_t {
+  none,       ///< nothing: the device orders them (Ampere and newer)
+  by_host,    ///< cuFlushGPUDirectRDMAWrites after they arrived
+  read_back,  ///< neither is offered: a small read over the same path
+};
+
+/// One GPU, as the driver describes it.
+struct DeviceInfo {
+  int ordinal = 0;  ///< as the driver counts, CUDA_VISIBLE_DEVICES respected
+  cuda::Device handle = 0;
+  std::string name;         ///< "NVIDIA H200"
+  std::string pci_address;  ///< "0000:19:00.0", as the kernel and topology/ write it
+  int compute_major = 0;
+  int compute_minor = 0;
+  size_t memory_bytes = 0;
+  int multiprocessors = 0;
+  bool dma_buf = false;           ///< its memory can be exported as a dma-buf
+  bool gpu_direct_rdma = false;   ///< NICs may reach its memory, by dma-buf or a peer-memory module
+  bool pinned_addresses = false;  ///< kernels may use the host's address of pinned host memory
+  WritesFlush writes_flush = WritesFlush::read_back;
+
+  /// "GPU 0 (NVIDIA H200, 0000:19:00.0)".
+  std::string label() const;
+};
+
+/// Errors  UNAVAILABLE: a device that does not answer.
+absl::StatusOr<std::vector<DeviceInfo>> list_devices(const Driver& driver);
+
+/// The GPUs of this host in the driver's order; empty where a driver sees none.
+/// Errors  FAILED_PRECONDITION, UNAVAILABLE: why none can be used, as Driver::get().
+absl::StatusOr<std::vector<DeviceInfo>> list_devices();
+
+/// Errors  NOT_FOUND: says which there are.
+absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal);
+
+/// The ordinal of the GPU at a PCI address, however its letters are written and with or without the domain.
+std::optional<int> ordinal_at(absl::Span<const DeviceInfo> devices, std::string_view pci_address);
+
+/// A device's primary context, held; cuBLAS and NCCL use the same.
+/// Threads  Any.
+class PrimaryContext {
+ public:
+  /// Errors  as to_status().
+  static absl::StatusOr<std::shared_ptr<PrimaryContext>> retain(const Driver& driver, const DeviceInfo& device);
+  ~PrimaryContext();
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+  const Driver& driver() const { return driver_; }
+  const cuda::Functions& api() const { return driver_.api(); }
+  const DeviceInfo& device() const { return device_; }
+  const std::string& label() const { return label_; }
+
+  /// For the calling thread; what the driver calls "current" belongs to threads.
+  void make_current() const { api().cuCtxSetCurrent(context_); }
+  absl::Status status(cuda::Result result, std::string_view operation) const;
+
+  /// A device that does not answer may block every call that frees its resources. From now on no resource is freed.
+  void abandon() { abandoned_ = true; }
+  bool is_abandoned() const { return abandoned_; }
+
+ private:
+  PrimaryContext(const Driver& driver, DeviceInfo device, cuda::Context context);
+
+  const Driver& driver_;
+  const DeviceInfo device_;
+  const std::string label_;
+  const cuda::Context context_;
+  std::atomic<bool> abandoned_ = false;  ///< any thread
+};
+
+/// All objects on the device share it. It may outlive its creator: a Memory outlives its Compute, and both outlive the
+/// caller's list.
+using SharedContext = std::shared_ptr<PrimaryContext>;
+
+}  // namespace gradrail::gpu

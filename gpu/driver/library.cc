@@ -1,0 +1,24 @@
+#include "gpu/driver/library.h"
+
+#include <dlfcn.h>
+
+#include <vector>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace gradrail::gpu {
+
+absl::StatusOr<Library> Library::open(absl::Span<const char* const> names) {
+  std::vector<std::string> reasons;
+  for (const char* name : names) {
+    // Local: a program that links another version of the same library keeps its own.
+    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return Library(handle, name);
+    reasons.emplace_back(dlerror());
+  }
+  return absl::NotFoundError(fmt::format("{}", fmt::join(reasons, "; ")));
+}
+
+void* Library::symbol(const char* name) const { return dlsym(handle_, name); }
+
+}  // namespace gradrail::gpu

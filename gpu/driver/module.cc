@@ -1,0 +1,72 @@
+#include "gpu/driver/module.h"
+
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/kernels/image.h"
+
+namespace gradrail::gpu {
+namespace {
+
+bool is_refused_image(cuda::Result result) {
+  return result == cuda::kInvalidImage || result == cuda::kNoBinaryForGpu || result == cuda::kInvalidPtx ||
+         result == cuda::kUnsupportedPtxVersion || result == cuda::kJitCompilerNotFound;
+}
+
+/// The first with the instructions that the kernels of every build use.
+constexpr int kOldestComputeMajor = 8;
+
+std::string remedy(const PrimaryContext& context, cuda::Result result) {
+  const std::string_view image = kernel_image_description();
+  const DeviceInfo& device = context.device();
+  if (device.compute_major < kOldestComputeMajor) {
+    return fmt::format("the device is sm_{}{}, older than gradrail supports (sm_{}0): use another, or the CPUs",
+                       device.compute_major, device.compute_minor, kOldestComputeMajor);
+  }
+  if (image.starts_with(kNoKernels)) return std::string(image);
+  if (result == cuda::kJitCompilerNotFound) {
+    return "the driver lacks its compiler: install libnvidia-ptxjitcompiler, or let the container have it "
+           "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)";
+  }
+  return fmt::format("this build has {}, the device is sm_{}{}, the driver speaks CUDA {}: update the driver", image,
+                     device.compute_major, device.compute_minor, context.driver().version_text());
+}
+
+absl::Status refusal(const PrimaryContext& context, cuda::Result result) {
+  absl::Status status = context.status(result, "loading kernels");
+  if (!is_refused_image(result)) return status;
+  return absl::FailedPreconditionError(fmt::format("{}: {}", message_of(status), remedy(context, result)));
+}
+
+}  // namespace
+
+absl::StatusOr<Module> Module::load(SharedContext context) {
+  context->make_current();
+  cuda::Module handle = nullptr;
+  const cuda::Result result = context->api().cuModuleLoadData(&handle, kernel_image().data());
+  if (result != cuda::kSuccess) return refusal(*context, result);
+  return Module(std::move(context), handle);
+}
+
+Module::Module(Module&& other) noexcept
+    : context_(std::move(other.context_)),
+      handle_(std::exchange(other.handle_, nullptr)),
+      functions_(std::move(other.functions_)) {}
+
+Module::~Module() {
+  if (handle_ == nullptr || context_->is_abandoned()) return;
+  context_->make_current();
+  context_->api().cuModuleUnload(handle_);
+}
+
+absl::StatusOr<cuda::Function> Module::find(std::string_view kernel) {
+  if (const auto known = functions_.find(kernel); known != functions_.end()) return known->second;
+  const std::string name(kernel);
+  cuda::Function function = nullptr;
+  const cuda::Result result = context_->api().cuModuleGetFunction(&function, handle_, name.c_str());
+  if (result != cuda::kSuccess) return context_->status(result, fmt::format("looking for kernel {}", name));
+  return functions_.emplace(name, function).first->second;
+}
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,105 @@
+#include "gpu/driver/native_error.h"
+
+#include "fmt/format.h"
+
+namespace gradrail::gpu {
+namespace {
+
+/// The hardware or the way to it failed: another process, or this one after a restart on another device, may go on.
+bool is_lost(cuda::Result result) {
+  switch (result) {
+    case cuda::kDeinitialized:
+    case cuda::kDeviceUnavailable:
+    case cuda::kNoDevice:
+    case cuda::kEccUncorrectable:
+    case cuda::kNvlinkUncorrectable:
+    case cuda::kContained:
+    case cuda::kLaunchTimeout:
+    case cuda::kContextIsDestroyed:
+    case cuda::kHardwareStackError:
+    case cuda::kLaunchFailed:  // a kernel's own mistake mostly has a name; this is what is left of a GPU off the bus
+    case cuda::kSystemNotReady:
+    case cuda::kMpsClientTerminated:
+    case cuda::kExternalDevice:
+    case cuda::kUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// A kernel did what it may not: a mistake of ours, after which CUDA refuses the whole context.
+bool is_broken_context(cuda::Result result) {
+  switch (result) {
+    case cuda::kIllegalAddress:
+    case cuda::kAssert:
+    case cuda::kIllegalInstruction:
+    case cuda::kMisalignedAddress:
+    case cuda::kInvalidAddressSpace:
+    case cuda::kInvalidPc:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string_view remedy(cuda::Result result) {
+  switch (result) {
+    case cuda::kEccUncorrectable:
+      return " (memory error: reset or replace the GPU, see nvidia-smi -q -d ECC)";
+    case cuda::kLaunchTimeout:
+      return " (a display's watchdog ended the kernel: use a GPU without a display)";
+    case cuda::kSystemNotReady:
+      return " (is nvidia-fabricmanager running?)";
+    case cuda::kLaunchFailed:
+      return " (Xid 79 in dmesg: the GPU fell off the bus; else a kernel went wrong: please report it)";
+    case cuda::kOutOfMemory:
+      return " (smaller batch, fewer towers on this GPU, or stop other processes on it: nvidia-smi)";
+    case cuda::kNotPermitted:
+      return " (a container or MPS forbids it)";
+    default:
+      break;
+  }
+  if (is_lost(result)) return " (the GPU was lost: see dmesg for Xid, and nvidia-smi)";
+  if (is_broken_context(result)) return " (a kernel went wrong: please report it; compute-sanitizer finds the place)";
+  return "";
+}
+
+std::string_view start_remedy(cuda::Result result) {
+  switch (result) {
+    case cuda::kStubLibrary:
+      return "this libcuda.so.1 is the toolkit's stub: take its folder out of LD_LIBRARY_PATH";
+    case cuda::kSystemDriverMismatch:
+      return "library and kernel module differ: restart the host after the update";
+    case cuda::kCompatNotSupportedOnDevice:
+      return "this GPU needs a newer driver than CUDA's compatibility package";
+    case cuda::kSystemNotReady:
+      return "start nvidia-fabricmanager";
+    case cuda::kOperatingSystem:
+    case cuda::kUnknown:
+      return "may this user open /dev/nvidia*? is the kernel module loaded (nvidia-smi)?";
+    default:
+      return "does nvidia-smi work?";
+  }
+}
+
+absl::StatusCode code_of(cuda::Result result) {
+  if (result == cuda::kOutOfMemory) return absl::StatusCode::kResourceExhausted;
+  return is_lost(result) ? absl::StatusCode::kUnavailable : absl::StatusCode::kInternal;
+}
+
+}  // namespace
+
+bool is_lasting(cuda::Result result) { return is_lost(result) || is_broken_context(result); }
+
+absl::Status to_status(const Driver& driver, cuda::Result result, std::string_view device, std::string_view operation) {
+  if (result == cuda::kSuccess) return absl::OkStatus();
+  return {code_of(result), fmt::format("{}: {}: {}{}", device, operation, driver.name_of(result), remedy(result))};
+}
+
+absl::Status start_error(const Driver& driver, cuda::Result result) {
+  return absl::FailedPreconditionError(
+      fmt::format("the NVIDIA driver does not start: {}: {}", driver.name_of(result), start_remedy(result)));
+}
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "gpu/driver/driver.h"
+
+namespace gradrail::gpu {
+
+/// True where nothing that this process enqueues on the device will ever work again: the device is gone, or a kernel
+/// broke the context.
+bool is_lasting(cuda::Result result);
+
+/// Ours for the driver's: UNAVAILABLE where the device itself was lost, RESOURCE_EXHAUSTED for memory, INTERNAL for the
+/// rest. `device` and `operation` go into the words: "GPU 0 (…): cuMemAlloc of 12 bytes: CUDA_ERROR_…".
+absl::Status to_status(const Driver& driver, cuda::Result result, std::string_view device, std::string_view operation);
+
+/// A driver that is installed and does not start: FAILED_PRECONDITION with the remedy.
+absl::Status start_error(const Driver& driver, cuda::Result result);
+
+}  // namespace gradrail::gpu

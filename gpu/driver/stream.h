@@ -1,0 +1,47 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "gpu/driver/device.h"
+
+namespace gradrail::gpu {
+
+/// A mark in a stream; no timing.
+class Event {
+ public:
+  static absl::StatusOr<Event> create(const SharedContext& context);
+  /// An empty one, for make().
+  Event() = default;
+  cuda::Result make(SharedContext context);
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+  ~Event();
+
+  cuda::Event handle() const { return handle_; }
+  /// kSuccess, kNotReady, or what went wrong on the device before it. Never blocks: progress threads may ask.
+  cuda::Result query() const;
+
+ private:
+  SharedContext context_;
+  cuda::Event handle_ = nullptr;
+};
+
+/// Work in order; streams run beside each other, and beside the default stream of others in the process.
+class Stream {
+ public:
+  static absl::StatusOr<Stream> create(SharedContext context);
+  Stream() = default;
+  Stream(Stream&& other) noexcept;
+  Stream& operator=(Stream&& other) noexcept;
+  ~Stream();
+
+  cuda::Stream handle() const { return handle_; }
+  cuda::Result record(const Event& event) const;
+  /// Later work of this stream starts behind the mark.
+  cuda::Result wait_for(const Event& event) const;
+
+ private:
+  SharedContext context_;
+  cuda::Stream handle_ = nullptr;
+};
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "gpu/reduce/tower_sum.h"
+
+namespace gradrail::gpu {
+
+/// Each tower downloads its gradient. The thread that sees the last arrival adds the gradients in the order of the
+/// towers. Each tower uploads the mean. Works with any mixture of devices and hosts.
+class HostTowerSum final : public TowerSum {
+ public:
+  HostTowerSum(absl::Span<Compute* const> towers, Duration answer_timeout);
+  ~HostTowerSum() override;
+
+  const std::string& name() const override { return name_; }
+  absl::StatusOr<CopyTicket> start(size_t tower, float* gradient, size_t count, float* host) override;
+  bool is_done(size_t tower, CopyTicket ticket) override;
+  absl::Status wait(size_t tower, CopyTicket ticket) override;
+  void abort(const absl::Status& why) override;
+
+ private:
+  /// Host memory of one tower for one buffer on its way; kept and used again.
+  struct Staging {
+    std::vector<float> values;
+    std::unique_ptr<Pin> pin;
+  };
+
+  /// Work that one tower has started and not yet seen complete.
+  struct Part {
+    CopyTicket ticket;
+    CopyTicket download;
+    float* gradient;
+    float* host;
+    size_t count;
+    std::unique_ptr<Staging> staging;
+    bool arrived = false;
+  };
+
+  struct Tower {
+    Compute* compute = nullptr;
+    CopyTicket last = 0;
+    std::deque<Part> parts;
+    std::vector<std::unique_ptr<Staging>> spare;
+  };
+
+  /// The n-th buffer of every tower.
+  struct Round {
+    std::vector<const float*> arrived;  ///< by tower
+    size_t arrived_count = 0;
+    size_t count = 0;
+    std::vector<float> mean;
+    bool done = false;
+    size_t taken = 0;
+  };
+
+  std::unique_ptr<Staging> find_staging(Tower& tower, size_t count);
+  void advance(size_t tower);
+  absl::Status arrive(size_t tower, Part& part);
+  bool deliver(Tower& tower, Part& part);
+  Round& round(CopyTicket ticket) { return rounds_[ticket - first_round_]; }
+  absl::Status error();
+
+  const std::string name_ = "host";
+  const Duration answer_timeout_;
+  std::vector<Tower> towers_;  ///< each its owner's, once made
+
+  std::mutex mutex_;
+  std::deque<Round> rounds_;    ///< under mutex_
+  CopyTicket first_round_ = 1;  ///< under mutex_: the ticket of rounds_.front()
+  absl::Status error_;          ///< under mutex_
+};
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "gpu/compute/device_compute.h"
+#include "gpu/compute/stream_marks.h"
+#include "gpu/reduce/nccl.h"
+#include "gpu/reduce/tower_sum.h"
+
+namespace gradrail::gpu {
+
+/// Device to device, by NCCL, on a stream of its own beside each tower's.
+class NcclTowerSum final : public TowerSum {
+ public:
+  /// Errors  as NCCL's; it refuses two towers on one GPU.
+  static absl::StatusOr<std::unique_ptr<NcclTowerSum>> create(const NcclLibrary& library,
+                                                              absl::Span<DeviceCompute* const> towers,
+                                                              Duration answer_timeout);
+  ~NcclTowerSum() override;
+
+  const std::string& name() const override { return name_; }
+  absl::StatusOr<CopyTicket> start(size_t tower, float* gradient, size_t count, float* host) override;
+  bool is_done(size_t tower, CopyTicket ticket) override;
+  absl::Status wait(size_t tower, CopyTicket ticket) override;
+  void abort(const absl::Status& why) override;
+
+ private:
+  /// A mean with a target in host memory that is not pinned.
+  struct Delivery {
+    CopyTicket ticket;
+    float* gradient;
+    float* host;
+    size_t bytes;
+  };
+
+  struct Tower {
+    Tower(DeviceCompute& tower_compute, Stream own_stream, Event own_behind, Duration answer_timeout)
+        : compute(tower_compute),
+          stream(std::move(own_stream)),
+          behind(std::move(own_behind)),
+          marks(tower_compute.context(), answer_timeout) {}
+
+    DeviceCompute& compute;
+    Stream stream;
+    Event behind;  ///< what the tower had enqueued when it started the newest buffer
+    StreamMarks marks;
+    CopyTicket last = 0;
+    bool has_started = false;
+    std::deque<Delivery> deliveries;
+    std::timed_mutex calling;                   ///< held while NCCL is called with the communicator
+    nccl::Communicator communicator = nullptr;  ///< under calling, but for abort()
+  };
+
+  NcclTowerSum(const NcclLibrary& library, Duration answer_timeout);
+  absl::Status wait_for_all_towers(Tower& tower);
+  absl::Status enqueue(Tower& tower, float* gradient, size_t count, float* host);
+  absl::Status copy(Tower& tower, const Delivery& mean);
+  void deliver(Tower& tower, CopyTicket ticket);
+  absl::Status reduce(Tower& tower, float* gradient, size_t count);
+  absl::Status error();
+  bool settle(Tower& tower);
+  void abort_communicators();
+
+  const NcclLibrary& library_;
+  const std::string name_;
+  const Duration answer_timeout_;
+  std::vector<std::unique_ptr<Tower>> towers_;  ///< each its owner's
+
+  std::atomic<bool> failed_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Status error_;        ///< under mutex_
+  size_t started_count_ = 0;  ///< under mutex_: how many towers have started something
+};
+
+}  // namespace gradrail::gpu

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "ps/protocol/optimizer_settings.h"
+#include "ps/protocol/shard_map.h"
+
+namespace gradrail::ps {
+
+/// Header of one shard's checkpoint. A restore onto another number of shards reads the files of all shards.
+struct CheckpointHeader {
+  Schema schema;
+  OptimizerConfig optimizer;
+  ElementRange range;  ///< elements of the whole model
+  uint64_t global_step = 0;
+  uint64_t saved_us =
+      0;  ///< microseconds since 1970; one value for all files of a save. A run that went back saves a step twice
+  uint32_t shard_index = 0;
+  uint32_t shard_count = 1;
+  uint32_t bucket_bytes = 0;
+  std::vector<uint64_t> bucket_versions;
+};
+
+struct Checkpoint {
+  CheckpointHeader header;
+  std::vector<float> parameters;          ///< [range.count]
+  std::vector<std::vector<float>> state;  ///< state_vectors(kind) × [range.count]
+};
+
+/// A view of a checkpoint, to write it without a copy.
+struct CheckpointView {
+  const CheckpointHeader* header = nullptr;
+  absl::Span<const float> parameters;
+  std::vector<absl::Span<const float>> state;
+};
+
+/// Name of a shard's file in a checkpoint folder: "gradrail-<global step, 12
+/// digits>-<saved_us>-<shard>-of-<count>.ckpt". Two saves never have the same name: no file is overwritten.
+std::string checkpoint_file_name(uint64_t global_step, uint64_t saved_us, uint32_t shard_index, uint32_t shard_count);
+
+/// Writes `<name>.tmp`, fsyncs it, renames it over `<name>` and fsyncs the folder. After a crash at any point the name
+/// holds either nothing, the old file or the whole new one.
+/// Errors  Name the failing call, the path and errno's text. RESOURCE_EXHAUSTED: the disk is full.
+absl::Status write_checkpoint(const std::string& path, const CheckpointView& checkpoint);
+
+/// Errors  DATA_LOSS names the file, the position and the damage (truncated, wrong CRC32C in chunk N, not a checkpoint,
+///         other format version, sizes that contradict each other). NOT_FOUND. Never allocates more than the size
+///         of the file.
+absl::StatusOr<Checkpoint> read_checkpoint(const std::string& path);
+
+/// Global step of the newest complete set (all shards present) in a folder.
+/// Errors  NOT_FOUND: there is none.
+absl::StatusOr<uint64_t> newest_checkpoint(const std::string& folder);
+
+/// Reads a complete set with any number of shards and returns it as one checkpoint over the whole model,
+/// bucket_versions reduced to {global_step}. ps/checkpoint/set.h distinguishes sets of the same step.
+absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, uint64_t global_step);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,30 @@
+#include "ps/checkpoint/failpoint.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+
+namespace gradrail::ps {
+
+void failpoint(std::string_view place) {
+  const char* setting = std::getenv("GRADRAIL_FAILPOINT");
+  if (setting == nullptr) return;
+  const auto& places = kCheckpointFailpoints;
+  GRADRAIL_CHECK(std::find(places.begin(), places.end(), place) != places.end());
+  const std::vector<std::string> parts = absl::StrSplit(setting, ':');
+  int number = 0;
+  if (parts.size() != 3 || parts[1] != place || !absl::SimpleAtoi(parts[2], &number)) return;
+  static std::atomic<int> times_here = 0;  // of the one place in the setting
+  if (parts[0] == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(number));
+  if (parts[0] == "kill" && ++times_here == number) raise(SIGKILL);
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace gradrail::ps {
+
+/// Places in the writing of a checkpoint, in their order: around the creation of the temporary file and each write.
+/// Then after fsync, close, rename and fsync of the folder, and around each removal of an older file.
+constexpr std::array<std::string_view, 10> kCheckpointFailpoints = {
+    "create", "created", "write", "written", "synced", "closed", "renamed", "committed", "remove", "removed"};
+
+/// For tests, by $GRADRAIL_FAILPOINT. "kill:synced:3" ends the process with SIGKILL when it reaches this place for the
+/// third time. "sleep:synced:500" delays it there for 500 ms each time, as a slow disk does. Each place reads the
+/// environment once per file or per MiB.
+/// Threads  Any thread.
+void failpoint(std::string_view place);
+
+}  // namespace gradrail::ps

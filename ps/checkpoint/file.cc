@@ -1,0 +1,124 @@
+#include "ps/checkpoint/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/checkpoint/failpoint.h"
+
+namespace gradrail::ps {
+namespace {
+
+absl::Status failed(std::string_view call, const std::string& path, int error) {
+  const std::string what = fmt::format("checkpoint {}: {}", path, call);
+  // EFBIG is RLIMIT_FSIZE or the file system's bound: for the user it is a lack of room, as ENOSPC is.
+  if (error != EFBIG) return absl::ErrnoToStatus(error, what);
+  return absl::ResourceExhaustedError(fmt::format("{}: File too large (`ulimit -f`?)", what));
+}
+
+/// Without this a crash may lose the rename although the bytes are on disk.
+absl::Status sync_folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return failed("open its folder", path, errno);
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  return error == 0 ? absl::OkStatus() : failed("fsync of its folder", path, error);
+}
+
+}  // namespace
+
+absl::StatusOr<InputFile> InputFile::open(const std::string& path) {
+  // Non-blocking: a FIFO of that name must not block the restore. The flag has no effect on regular files.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return failed("open", path, errno);
+  struct stat info = {};
+  const int error = ::fstat(descriptor, &info) == 0 ? 0 : errno;
+  InputFile file(path, descriptor, static_cast<uint64_t>(info.st_size));
+  if (error != 0) return failed("fstat", path, error);
+  if (!S_ISREG(info.st_mode)) return absl::DataLossError(fmt::format("checkpoint {}: not a regular file", path));
+  return file;
+}
+
+InputFile::InputFile(std::string path, int descriptor, uint64_t bytes)
+    : path_(std::move(path)), descriptor_(descriptor), bytes_(bytes) {}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+absl::Status InputFile::read(void* data, size_t bytes) {
+  auto* position = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t got = ::read(descriptor_, position, bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EIO) return absl::DataLossError(fmt::format("checkpoint {}: read: the disk failed", path_));
+    if (got < 0) return failed("read", path_, errno);
+    if (got == 0) return absl::DataLossError(fmt::format("checkpoint {}: became shorter while it was read", path_));
+    position += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReplacementFile> ReplacementFile::create(const std::string& path) {
+  // Truncates the file that an earlier crash may have left.
+  const std::string temporary_path = path + ".tmp";
+  failpoint("create");
+  const int descriptor = ::open(temporary_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor < 0) return failed("create", temporary_path, errno);
+  failpoint("created");
+  return ReplacementFile(path, descriptor);
+}
+
+ReplacementFile::ReplacementFile(std::string path, int descriptor)
+    : path_(std::move(path)), temporary_path_(path_ + ".tmp"), descriptor_(descriptor) {}
+
+ReplacementFile::ReplacementFile(ReplacementFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_path_(std::exchange(other.temporary_path_, {})),
+      descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+ReplacementFile::~ReplacementFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_path_.empty()) ::unlink(temporary_path_.c_str());
+}
+
+absl::Status ReplacementFile::write(const void* data, size_t bytes) {
+  failpoint("write");
+  const auto* position = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor_, position, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failed("write", temporary_path_, errno);
+    position += written;
+    bytes -= static_cast<size_t>(written);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReplacementFile::commit() {
+  failpoint("written");
+  if (::fsync(descriptor_) != 0) return failed("fsync", temporary_path_, errno);
+  failpoint("synced");
+  // NFS and quotas may report a failed write only here.
+  if (::close(std::exchange(descriptor_, -1)) != 0) return failed("close", temporary_path_, errno);
+  failpoint("closed");
+  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) return failed("rename to it", path_, errno);
+  failpoint("renamed");
+  temporary_path_.clear();
+  GRADRAIL_RETURN_IF_ERROR(sync_folder_of(path_));
+  failpoint("committed");
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace gradrail::ps {
+
+/// A file that is read from its beginning.
+/// Errors  Name the path, the failing call and errno's text. NOT_FOUND: there is no such file.
+class InputFile {
+ public:
+  static absl::StatusOr<InputFile> open(const std::string& path);
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) = delete;
+  ~InputFile();
+
+  const std::string& path() const { return path_; }
+  uint64_t bytes() const { return bytes_; }  ///< size at open()
+  /// Errors  DATA_LOSS: the file ends before.
+  absl::Status read(void* data, size_t bytes);
+
+ private:
+  InputFile(std::string path, int descriptor, uint64_t bytes);
+  std::string path_;
+  int descriptor_;
+  uint64_t bytes_;
+};
+
+/// A file that replaces `path` as a whole or not at all. Until commit() its name is `path`.tmp; the destructor removes
+/// it. Errors  Name the path, the failing call and errno's text. RESOURCE_EXHAUSTED: full disk, quota or file limit.
+class ReplacementFile {
+ public:
+  static absl::StatusOr<ReplacementFile> create(const std::string& path);
+  ReplacementFile(ReplacementFile&& other) noexcept;
+  ReplacementFile& operator=(ReplacementFile&& other) = delete;
+  ~ReplacementFile();
+
+  absl::Status write(const void* data, size_t bytes);
+  /// Syncs the bytes, renames the file, syncs the folder. After an error the name holds the old file or the whole new
+  /// one.
+  absl::Status commit();
+
+ private:
+  ReplacementFile(std::string path, int descriptor);
+  std::string path_;
+  std::string temporary_path_;
+  int descriptor_;
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,168 @@
+#include "ps/checkpoint/folder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/escaping.h"
+#include "base/random_bits.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/checkpoint/file.h"
+#include "ps/checkpoint/set.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kIdentityBytes = 16;
+constexpr size_t kPassedOverNamed = 4;  // a folder may hold thousands
+constexpr int kTries = 3;               // a set may be removed while it is read; then a newer one is there
+
+absl::Status check_usable(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && access(folder.c_str(), R_OK | W_OK | X_OK) != 0) error = {errno, std::generic_category()};
+  if (!error && !std::filesystem::is_directory(folder, error)) error = std::make_error_code(std::errc::not_a_directory);
+  if (!error) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "--checkpoint_dir {}: {} (it must be a folder in which this user may write)", folder, error.message()));
+}
+
+/// Writes an identity unless another task was faster. A link, unlike a rename, fails when the name exists, over NFS
+/// too.
+absl::Status offer_identity(const std::string& path) {
+  const std::string bytes = random_bytes(kIdentityBytes);
+  const std::string identity = absl::BytesToHexString({bytes.data(), bytes.size()}) + "\n";
+  const std::string ours = fmt::format("{}.{}", path, identity.substr(0, 8));
+  absl::StatusOr<ReplacementFile> file = ReplacementFile::create(ours);
+  if (!file.ok()) return file.status();
+  GRADRAIL_RETURN_IF_ERROR(file->write(identity.data(), identity.size()));
+  GRADRAIL_RETURN_IF_ERROR(file->commit());
+  // Without links the last of several simultaneous tasks wins. The others then differ from it and end.
+  const bool linked = ::link(ours.c_str(), path.c_str()) == 0 || errno == EEXIST;
+  if (!linked && ::rename(ours.c_str(), path.c_str()) != 0) return absl::ErrnoToStatus(errno, "rename to " + path);
+  ::unlink(ours.c_str());
+  return absl::OkStatus();
+}
+
+std::string read_identity(const std::string& path) {
+  std::string identity;
+  std::ifstream(path) >> identity;
+  return identity;
+}
+
+absl::Status other_model(const std::string& folder, const std::string& what) {
+  return absl::FailedPreconditionError(fmt::format("checkpoint in {} {}", folder, what));
+}
+
+absl::Status check_fits(const std::string& folder, const CheckpointHeader& header, const Schema& schema,
+                        OptimizerKind optimizer) {
+  if (const std::string differs = difference(schema, header.schema); !differs.empty()) {
+    return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint)", differs));
+  }
+  if (header.optimizer.kind != optimizer) {
+    return other_model(folder, fmt::format("was trained with optimizer {}, this run asks for {}",
+                                           optimizer_name(header.optimizer.kind), optimizer_name(optimizer)));
+  }
+  return absl::OkStatus();
+}
+
+/// Describes why no set can be used, and the possible remedies.
+absl::Status none_whole(const std::string& folder, const std::vector<CheckpointSet>& sets, const absl::Status& newest) {
+  if (sets.empty()) return absl::NotFoundError(fmt::format("checkpoint folder {}: holds no checkpoint", folder));
+  if (newest.ok()) {
+    return absl::FailedPreconditionError(fmt::format(
+        "checkpoint folder {}: no complete set: {} (put the missing files there: all ps tasks need one shared folder; "
+        "or, to begin anew, use another folder)",
+        folder, sets.front().missing()));
+  }
+  const auto complete =
+      std::count_if(sets.begin(), sets.end(), [](const CheckpointSet& set) { return set.complete(); });
+  return absl::DataLossError(fmt::format(
+      "{} ({}; to begin anew, use another folder)", message_of(newest),
+      complete == 1 ? "there is no older one" : fmt::format("the {} older ones are damaged too", complete - 1)));
+}
+
+void log_passed_over(const std::string& folder, const std::vector<std::string>& reasons, uint64_t step) {
+  for (size_t i = 0; i < std::min(reasons.size(), kPassedOverNamed); ++i) {
+    spdlog::warn("checkpoint folder {}: {}: going back to step {}", folder, reasons[i], step);
+  }
+  if (reasons.size() > kPassedOverNamed) {
+    spdlog::warn("checkpoint folder {}: {} more sets were passed over", folder, reasons.size() - kPassedOverNamed);
+  }
+}
+
+/// One pass over the present files. NOT_FOUND also for a set that was removed meanwhile.
+absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder) {
+  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
+  if (!sets.ok()) return sets.status();
+  std::vector<std::string> passed_over;
+  absl::Status newest_damage;
+  for (const CheckpointSet& set : *sets) {
+    if (!set.complete()) {
+      passed_over.push_back(set.missing());
+      continue;
+    }
+    absl::StatusOr<Checkpoint> checkpoint = read_checkpoint_set(folder, set);
+    if (checkpoint.ok()) log_passed_over(folder, passed_over, set.global_step);
+    if (!absl::IsDataLoss(checkpoint.status())) return checkpoint;
+    passed_over.emplace_back(message_of(checkpoint.status()));
+    newest_damage.Update(checkpoint.status());
+  }
+  return none_whole(folder, *sets, newest_damage);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder) {
+  GRADRAIL_RETURN_IF_ERROR(check_usable(folder));
+  const std::string path = (std::filesystem::path(folder) / "gradrail-folder").string();
+  if (access(path.c_str(), F_OK) != 0) GRADRAIL_RETURN_IF_ERROR(offer_identity(path));
+  std::string identity = read_identity(path);
+  if (!identity.empty()) return identity;
+  return absl::FailedPreconditionError(
+      fmt::format("{}: is empty or cannot be read; remove it, the next start writes it anew", path));
+}
+
+absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder) {
+  absl::StatusOr<Checkpoint> checkpoint = try_newest_set(folder);
+  for (int i = 1; i < kTries && absl::IsNotFound(checkpoint.status()); ++i) checkpoint = try_newest_set(folder);
+  return checkpoint;
+}
+
+absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::string& folder, const Schema& schema,
+                                                                 OptimizerKind optimizer) {
+  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
+  if (!sets.ok()) return sets.status();
+  if (sets->empty()) return nullptr;
+  absl::StatusOr<Checkpoint> checkpoint = read_newest_set(folder);
+  if (!checkpoint.ok()) return checkpoint.status();
+  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint->header, schema, optimizer));
+  return std::make_shared<const Checkpoint>(*std::move(checkpoint));
+}
+
+absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string& folder, const SavedSet& set,
+                                                              const Schema& schema, OptimizerKind optimizer) {
+  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
+  if (!sets.ok()) return sets.status();
+  const auto found = std::find_if(sets->begin(), sets->end(), [&](const CheckpointSet& candidate) {
+    return candidate.global_step == set.global_step && candidate.saved_us == set.saved_us;
+  });
+  if (found == sets->end() || !found->complete()) {
+    return absl::FailedPreconditionError(fmt::format(
+        "checkpoint folder {}: {}, and another ps task has begun from that set (is it one folder for all of them, and "
+        "seen whole from this host? start the run again)",
+        folder, found == sets->end() ? fmt::format("step {} is not there", set.global_step) : found->missing()));
+  }
+  absl::StatusOr<Checkpoint> checkpoint = read_checkpoint_set(folder, *found);
+  if (!checkpoint.ok()) return checkpoint.status();
+  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint->header, schema, optimizer));
+  return std::make_shared<const Checkpoint>(*std::move(checkpoint));
+}
+
+}  // namespace gradrail::ps

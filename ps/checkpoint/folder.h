@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ps/checkpoint/checkpoint.h"
+
+namespace gradrail::ps {
+
+/// Makes a checkpoint folder ready for a ps task and returns its identity: random digits in its file `gradrail-folder`,
+/// written by the first task. Different identities mean that two hosts have folders of the same name: sets saved
+/// there would never be complete.
+/// Errors  FAILED_PRECONDITION: not a folder, or this user may not write there.
+absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder);
+
+/// Reads the newest undamaged complete set. Logs a warning for each newer set that lacks files or is damaged: the file,
+/// the damage, and that the run goes back.
+/// Errors  NOT_FOUND: no file at all. FAILED_PRECONDITION: all sets lack files; names them. DATA_LOSS: all complete
+/// sets
+///         are damaged; describes the newest, and how to continue.
+absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder);
+
+/// Identifies one save among the ps tasks of a run.
+struct SavedSet {
+  uint64_t global_step = 0;
+  uint64_t saved_us = 0;
+};
+
+/// Returns the checkpoint from which a run with this schema and optimizer begins: that of read_newest_set(), or null
+/// when the folder has no set. Errors  Those of read_newest_set(). FAILED_PRECONDITION: the set is of another model or
+/// optimizer.
+absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::string& folder, const Schema& schema,
+                                                                 OptimizerKind optimizer);
+
+/// The same for exactly this set: another task of the run has begun from it.
+/// Errors  FAILED_PRECONDITION: files of the set are missing. DATA_LOSS: the set is damaged.
+absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string& folder, const SavedSet& set,
+                                                              const Schema& schema, OptimizerKind optimizer);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,72 @@
+#include "ps/checkpoint/retention.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/checkpoint/failpoint.h"
+#include "ps/checkpoint/set.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Counts removed files and keeps the first error.
+struct Removal {
+  void remove(const std::string& path) {
+    failpoint("remove");
+    if (unlink(path.c_str()) == 0) {
+      failpoint("removed");
+      ++removed;
+    } else if (errno != ENOENT) {
+      error.Update(absl::ErrnoToStatus(errno, fmt::format("checkpoint {}: remove", path)));
+    }
+  }
+  size_t removed = 0;
+  absl::Status error;
+};
+
+std::vector<CheckpointSet> superfluous(const std::vector<CheckpointSet>& newest_first, const SavedSet& completed,
+                                       uint32_t keep) {
+  std::vector<CheckpointSet> found;
+  uint32_t kept = 0;
+  uint64_t last_kept = UINT64_MAX;
+  for (const CheckpointSet& set : newest_first) {
+    const bool later = set.saved_us > completed.saved_us || (set.complete() && set.global_step > completed.global_step);
+    if (later) continue;
+    if (set.complete() && kept < keep && set.global_step != last_kept) {
+      ++kept;
+      last_kept = set.global_step;
+    } else {
+      found.push_back(set);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+absl::StatusOr<size_t> remove_older_sets(const std::string& folder, const SavedSet& completed, uint32_t keep) {
+  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
+  if (!sets.ok()) return sets.status();
+  const bool is_there = std::any_of(sets->begin(), sets->end(), [&](const CheckpointSet& set) {
+    return set.global_step == completed.global_step && set.saved_us == completed.saved_us && set.complete();
+  });
+  if (!is_there || keep == 0) return 0;
+  const absl::StatusOr<std::vector<UnfinishedFile>> unfinished = list_unfinished_files(folder);
+  if (!unfinished.ok()) return unfinished.status();
+  Removal removal;
+  for (const CheckpointSet& set : superfluous(*sets, completed, keep)) {
+    for (const uint32_t shard : set.present) removal.remove(set.path(folder, shard));
+  }
+  for (const UnfinishedFile& file : *unfinished) {
+    if (file.saved_us < completed.saved_us) removal.remove(file.path);
+  }
+  if (!removal.error.ok()) return removal.error;
+  return removal.removed;
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,81 @@
+#include "ps/checkpoint/writer.h"
+
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// On few cores, shards and workers go first: no step waits for a file.
+constexpr int kNiceness = 10;
+
+bool is_ready(const std::shared_future<absl::Status>& future, Duration timeout) {
+  return future.wait_for(timeout) == std::future_status::ready;
+}
+
+}  // namespace
+
+std::optional<std::vector<Checkpoint>> CheckpointWriter::take_memory() {
+  absl::MutexLock lock(&mutex_);
+  if (writing_.valid() && !is_ready(writing_, Duration::zero())) return std::nullopt;
+  return std::exchange(memory_, {});
+}
+
+std::vector<std::string> CheckpointWriter::write(const SavedSet& set, std::vector<Checkpoint> snapshots) {
+  std::vector<std::string> files;
+  for (const Checkpoint& snapshot : snapshots) files.push_back(path(snapshot));
+  absl::MutexLock lock(&mutex_);
+  last_ = set;
+  writing_ = std::async(std::launch::async, [this, snapshots = std::move(snapshots)]() mutable {
+               setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread, on Linux
+               absl::Status written = write_all(snapshots);
+               absl::MutexLock memory_lock(&mutex_);
+               memory_ = std::move(snapshots);
+               return written;
+             }).share();
+  return files;
+}
+
+std::optional<absl::Status> CheckpointWriter::outcome(const SavedSet& set, Duration timeout) {
+  std::shared_future<absl::Status> writing;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (set.global_step != last_.global_step || set.saved_us != last_.saved_us) {
+      return absl::NotFoundError(fmt::format(
+          "checkpoint of step {}: this ps task has not begun it, or has begun another since", set.global_step));
+    }
+    writing = writing_;
+  }
+  if (!writing.valid() || !is_ready(writing, timeout)) return std::nullopt;
+  return writing.get();
+}
+
+absl::Status CheckpointWriter::write_all(const std::vector<Checkpoint>& snapshots) const {
+  for (const Checkpoint& snapshot : snapshots) {
+    CheckpointView view{.header = &snapshot.header, .parameters = snapshot.parameters, .state = {}};
+    for (const std::vector<float>& state : snapshot.state) view.state.emplace_back(state);
+    const absl::Status written = write_checkpoint(path(snapshot), view);
+    if (written.ok()) continue;
+    // Files of a failed save never become a set: they must not take the room that the next one needs.
+    for (const Checkpoint& done : snapshots) {
+      std::error_code gone;
+      std::filesystem::remove(path(done), gone);
+    }
+    return written;
+  }
+  return absl::OkStatus();
+}
+
+std::string CheckpointWriter::path(const Checkpoint& snapshot) const {
+  const CheckpointHeader& header = snapshot.header;
+  return fmt::format("{}/{}", folder_,
+                     checkpoint_file_name(header.global_step, header.saved_us, header.shard_index, header.shard_count));
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,213 @@
+#include "ps/control/backup_handler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/control/replication.h"
+#include "ps/protocol/call_proof.h"
+#include "ps/protocol/control.pb.h"
+#include "spdlog/spdlog.h"
+#include "transport/registry.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Time for the workers of a restarted primary to come here. A worker comes when its step is done. The time is shorter
+/// than --rejoin-timeout, within which a worker that cannot come needs the primary.
+constexpr auto kWaitForWorkers = std::chrono::seconds(25);
+constexpr auto kWaitForWorkersAtLeast = std::chrono::seconds(10);
+
+}  // namespace
+
+absl::Status BackupHandler::mirror(const proto::ReplicateRequest& request, proto::ReplicateReply& reply) {
+  if (request.protocol_version() != kProtocolVersion) {
+    return absl::FailedPreconditionError("another protocol version: install the same gradrail on all hosts");
+  }
+  if (!replication_.has_peer()) return Replication::no_peer_error();
+  MutexLock setup_lock(setup_.mutex);
+  reply.set_process(replication_.process());
+  if (!replication_.is_backup() && request.term() < replication_.term()) {
+    reply.set_taken_over(true);
+    return absl::OkStatus();
+  }
+  // The replication peer has taken over while this task was cut off from it: its term is higher, so its run counts.
+  if (!replication_.is_backup() && request.term() > replication_.term()) replication_.on_replaced();
+  if (!replication_.is_backup()) return absl::UnavailableError("this ps task serves itself");
+  GRADRAIL_RETURN_IF_ERROR(check_options(request));
+  return accept(request, reply);
+}
+
+absl::Status BackupHandler::check_options(const proto::ReplicateRequest& request) const {
+  if (request.shards() != context_.shards.size()) {
+    return absl::FailedPreconditionError(
+        fmt::format("it has {} shards, the ps task that it is to stand by for has {}: give both the same --shards",
+                    context_.shards.size(), request.shards()));
+  }
+  const std::string& folder = context_.checkpoint_folder;
+  if (request.checkpoint_folder() != folder) {
+    const char* what = folder.empty()                        ? "it has no checkpoint folder, and the other has one"
+                       : request.checkpoint_folder().empty() ? "it has a checkpoint folder, and the other has none"
+                                                             : "it has another checkpoint folder";
+    return absl::FailedPreconditionError(
+        fmt::format("{}: give all ps tasks one shared --checkpoint_dir, or none", what));
+  }
+  return absl::OkStatus();
+}
+
+/// The primary was restarted without its parameters. Its workers may be about to come here, where the parameters are.
+bool BackupHandler::waits_for_workers(const proto::ReplicateRequest& request) {
+  const proto::ReplicateRequest& last = *setup_.primary.message;
+  if (request.process() == last.process() || last.generation() == 0) return false;
+  setup_.primary.has_restarted = true;
+  const Duration limit = std::clamp<Duration>(context_.options.away_limit / 3, kWaitForWorkersAtLeast, kWaitForWorkers);
+  {
+    MutexLock lock(context_.state.mutex);
+    if (Clock::now() - context_.state.primary.heard > limit) return false;
+  }
+  const auto& workers = last.workers();
+  const auto is_live = [](const proto::ReplicateRequest::Worker& worker) { return worker.departed().empty(); };
+  if (std::none_of(workers.begin(), workers.end(), is_live)) return false;
+  return std::all_of(context_.shards.begin(), context_.shards.end(),
+                     [](const auto& shard) { return shard->may_take_over({}, true).ok(); });
+}
+
+absl::Status BackupHandler::accept(const proto::ReplicateRequest& request, proto::ReplicateReply& reply) {
+  if (waits_for_workers(request)) {
+    reply.set_keeps(true);
+    return absl::OkStatus();
+  }
+  if (request.process() == setup_.primary.message->process() && request.number() < setup_.primary.message->number())
+    return absl::UnavailableError("a later message was here before this one");
+  GRADRAIL_RETURN_IF_ERROR(follow_agreement(request));
+  GRADRAIL_CHECK(request.generation() == 0 || setup_.agreement.exists());
+  setup_.primary.message = std::make_shared<const proto::ReplicateRequest>(request);
+  setup_.primary.has_restarted = false;
+  {
+    MutexLock lock(context_.state.mutex);
+    context_.state.primary = {.heard = Clock::now(), .is_over = request.over()};
+    if (request.over() && !request.aborted().empty()) context_.state.membership.abort_run(request.aborted());
+  }
+  context_.losses.wake();  // the main thread may find that the run is over
+  reply.set_token(setup_.primary.token);
+  reply.set_host_id(transport::host_id());
+  context_.shards.describe(reply);
+  return absl::OkStatus();
+}
+
+/// Sets the shards up as those of the primary are.
+absl::Status BackupHandler::follow_agreement(const proto::ReplicateRequest& request) {
+  if (request.generation() == 0) return absl::OkStatus();
+  const proto::ReplicateRequest& last = *setup_.primary.message;
+  const bool is_other = request.process() != last.process() || request.generation() != last.generation();
+  if (is_other) {
+    setup_.agreement.reset();
+    // Should the rest fail, the shards hold a mixture: this task must not take over with it.
+    auto incomplete = std::make_shared<proto::ReplicateRequest>(last);
+    incomplete->set_generation(0);
+    setup_.primary.message = std::move(incomplete);
+    GRADRAIL_RETURN_IF_ERROR(setup_.agreement.agree(request.agreed(), false));
+    setup_.agreement.set_began_from(from_proto(request.began_from()));
+  }
+  if (is_other || request.anew()) {
+    setup_.primary.token = new_token();
+    const std::string key = data_key(context_.options.security.secret, setup_.primary.token);
+    for (const auto& shard : context_.shards) GRADRAIL_RETURN_IF_ERROR(shard->expect_primary(key));
+  }
+  if (setup_.agreement.exists() && setup_.agreement.run_base() != request.run_base()) {
+    setup_.agreement.set_run_base(request.run_base());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetup& setup) {
+  GRADRAIL_CHECK(&setup == &setup_);  // the parameter only lets clang see which lock the caller holds
+  if (!replication_.has_peer()) return Replication::no_peer_error();
+  if (!request.has_take_over()) return replication_.still_backup_error();
+  const proto::ReplicateRequest& last = *setup.primary.message;
+  if (!setup.agreement.exists() || (replication_.is_backup() && last.generation() == 0)) {
+    return absl::FailedPreconditionError(
+        fmt::format("the backup of {} has heard nothing from it yet", replication_.replication_peer_name()));
+  }
+  bool is_cut = setup.primary.has_restarted;
+  {
+    MutexLock lock(context_.state.mutex);
+    is_cut = is_cut || Clock::now() - context_.state.primary.heard > context_.options.heartbeat_timeout;
+  }
+  GRADRAIL_RETURN_IF_ERROR(check_versions(request, setup.agreement, is_cut));
+  if (!replication_.is_backup()) return absl::OkStatus();  // another worker was first
+  std::vector<Membership::Known> known;
+  std::vector<Shard::Successor> members;
+  for (const proto::ReplicateRequest::Worker& worker : last.workers()) {
+    const auto [index, incarnation] = to_member(worker.member());
+    known.push_back({index, incarnation, worker.name(), worker.departed()});
+    members.push_back({index, incarnation, worker.departed().empty()});
+  }
+  for (const auto& shard : context_.shards) GRADRAIL_RETURN_IF_ERROR(shard->take_over(members));
+  const bool have_values = context_.shards.have_values();
+  {
+    MutexLock lock(context_.state.mutex);
+    context_.state.membership.restore(known, Clock::now());
+    if (have_values) context_.state.membership.mark_initialised(Clock::now());
+  }
+  replication_.take_over(last.process(), last.term() + 1);
+  return absl::OkStatus();
+}
+
+/// Parameters that a worker has seen must be here: it would otherwise compute from values that never were.
+absl::Status BackupHandler::check_versions(const proto::JoinRequest& request, const RunAgreement& agreement,
+                                           bool is_cut) const {
+  const auto& seen = request.take_over().versions();  // of the buckets of all shards, one shard after the other
+  auto next = seen.begin();
+  for (size_t i = 0; i < context_.shards.size(); ++i) {
+    std::vector<uint64_t> versions;
+    const size_t count = agreement.bucket_count(i);
+    while (versions.size() < count && next != seen.end()) versions.push_back(*next++);
+    if (const absl::Status may = context_.shards[i].may_take_over(versions, is_cut); !may.ok()) {
+      return absl::Status(may.code(), fmt::format("the backup of {} cannot go on for it: {}",
+                                                  replication_.replication_peer_name(), message_of(may)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void BackupHandler::resume(const proto::JoinRequest& request) {
+  const Membership::Member member = to_member(request.member());
+  {
+    MutexLock lock(context_.state.mutex);
+    for (const proto::JoinRequest::TakeOver::Barrier& barrier : request.take_over().barriers()) {
+      context_.state.membership.enter_barrier(barrier.name(), barrier.generation(), true, member.worker,
+                                              member.incarnation);
+    }
+  }
+  context_.state.changed.notify_all();
+  if (request.take_over().steps_are_done()) context_.shards.mark_finished(member);
+}
+
+std::string BackupHandler::why_run_is_lost() {
+  Duration silent{};
+  {
+    ControlState& state = context_.state;
+    MutexLock lock(state.mutex);
+    if (!replication_.is_backup() || state.primary.heard == TimePoint() || state.primary.is_over) return "";
+    silent = Clock::now() - state.primary.heard;
+  }
+  const ServerOptions& options = context_.options;
+  if (silent > options.away_limit) {
+    return fmt::format("{} was lost, and no worker has asked its backup to take over",
+                       replication_.replication_peer_name());
+  }
+  if (options.begins_as_backup || silent < options.heartbeat_timeout) return "";
+  // This task began as the primary, so the lost one restarts as a backup: two backups would wait for each other. A
+  // restart of this task makes it serve.
+  for (const auto& shard : context_.shards) {
+    if (shard->may_take_over({}, true).ok()) continue;
+    return fmt::format("{} was lost before its backup had everything", replication_.replication_peer_name());
+  }
+  return "";
+}
+
+}  // namespace gradrail::ps

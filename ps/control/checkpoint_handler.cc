@@ -1,0 +1,112 @@
+#include "ps/control/checkpoint_handler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "ps/checkpoint/retention.h"
+#include "ps/protocol/control.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// A call occupies a thread of the server no longer than this.
+constexpr uint32_t kLongestOutcomeWaitMs = 5'000;
+
+uint64_t now_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+}
+
+/// All shards copy at the same time, because each one serves no worker while it copies.
+absl::Status take_snapshots(const ShardSet& shards, std::vector<Checkpoint>& snapshots) {
+  snapshots.resize(shards.size());
+  std::vector<std::future<absl::StatusOr<Checkpoint>>> copies;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    copies.push_back(std::async(std::launch::async, [&shard = shards[i], memory = std::move(snapshots[i])]() mutable {
+      return shard.snapshot(std::move(memory));
+    }));
+  }
+  absl::Status first_error;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    absl::StatusOr<Checkpoint> copy = copies[i].get();
+    first_error.Update(copy.status());
+    if (copy.ok()) snapshots[i] = *std::move(copy);
+  }
+  return first_error;
+}
+
+/// The step of bucket 0 of the first shard that has buckets: a small model leaves the last shards empty.
+uint64_t step_of(const std::vector<Checkpoint>& snapshots) {
+  uint64_t step = 0;
+  for (const Checkpoint& snapshot : snapshots) {
+    const auto& versions = snapshot.header.bucket_versions;
+    if (!versions.empty()) step = std::max(step, versions[0]);
+  }
+  return step;
+}
+
+}  // namespace
+
+absl::Status CheckpointHandler::save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply) {
+  const Membership::Member member = to_member(request.member());
+  GRADRAIL_RETURN_IF_ERROR(context_.state.heard(member));
+  if (context_.options.checkpoint_dir.empty()) {
+    return absl::FailedPreconditionError("checkpoint: this ps task was started without --checkpoint_dir");
+  }
+  MutexLock setup_lock(setup_.mutex);
+  // All tasks may have begun again while this call waited for the lock.
+  GRADRAIL_RETURN_IF_ERROR(context_.state.heard(member));
+  if (!setup_.agreement.exists()) return absl::UnavailableError("checkpoint: all are about to begin again");
+  std::optional<std::vector<Checkpoint>> snapshots = writer_.take_memory();
+  if (!snapshots.has_value()) {
+    return absl::AlreadyExistsError("checkpoint: the one before is still being written (is the disk too slow?)");
+  }
+  GRADRAIL_RETURN_IF_ERROR(take_snapshots(context_.shards, *snapshots));
+  GRADRAIL_CHECK(snapshots->size() == context_.shards.size());
+  // The first task that is asked names the set, and the chief passes the name on to the others.
+  const SavedSet set = {.global_step = request.has_global_step() ? request.global_step() : step_of(*snapshots),
+                        .saved_us = request.has_global_step() ? request.saved_us() : now_us()};
+  for (Checkpoint& snapshot : *snapshots) {
+    snapshot.header.schema = setup_.agreement.schema();
+    snapshot.header.global_step = set.global_step;
+    snapshot.header.saved_us = set.saved_us;
+  }
+  reply.set_global_step(set.global_step);
+  reply.set_saved_us(set.saved_us);
+  for (std::string& file : writer_.write(set, *std::move(snapshots))) reply.add_files(std::move(file));
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointHandler::outcome(const proto::CheckpointOutcomeRequest& request,
+                                        proto::CheckpointOutcomeReply& reply) {
+  GRADRAIL_RETURN_IF_ERROR(context_.state.heard(to_member(request.member())));
+  const SavedSet set = {.global_step = request.global_step(), .saved_us = request.saved_us()};
+  const std::optional<absl::Status> written =
+      writer_.outcome(set, std::chrono::milliseconds(std::min(request.timeout_ms(), kLongestOutcomeWaitMs)));
+  reply.set_written(written.has_value());
+  if (!written.has_value()) return absl::OkStatus();
+  if (!written->ok()) return *written;
+  saved_at_.store(Clock::now().time_since_epoch().count());
+  if (request.all_written()) {
+    const ServerOptions& options = context_.options;
+    const absl::StatusOr<size_t> removed = remove_older_sets(options.checkpoint_dir, set, options.keep_checkpoints);
+    // The save itself has succeeded. The disk fills up, which an operator has to see.
+    if (!removed.ok()) spdlog::warn("{} (an older checkpoint stays)", message_of(removed.status()));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<double> CheckpointHandler::age_s() const {
+  const Duration::rep saved = saved_at_.load();
+  if (saved == 0) return std::nullopt;
+  return seconds_since(TimePoint(Duration(saved)));
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "ps/checkpoint/writer.h"
+#include "ps/control/control_context.h"
+#include "ps/control/run_setup.h"
+
+namespace gradrail::ps {
+
+namespace proto {
+class CheckpointOutcomeReply;
+class CheckpointOutcomeRequest;
+class CheckpointReply;
+class CheckpointRequest;
+}  // namespace proto
+
+/// Saves checkpoints: copies the parameters between two updates, and writes the files while training goes on.
+/// Threads  Any thread.
+class CheckpointHandler {
+ public:
+  CheckpointHandler(ControlContext& context, RunSetup& setup)
+      : context_(context), setup_(setup), writer_(context.options.checkpoint_dir) {}
+
+  /// Returns when every shard has copied its parameters.
+  /// Errors  FAILED_PRECONDITION: no folder. ALREADY_EXISTS: the last save is still being written. UNAVAILABLE: the run
+  ///         begins again. As Membership::heard().
+  absl::Status save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply);
+  /// Returns when the files of a save are written, or after the timeout of the request.
+  /// Errors  those of CheckpointWriter::outcome() and Membership::heard().
+  absl::Status outcome(const proto::CheckpointOutcomeRequest& request, proto::CheckpointOutcomeReply& reply);
+
+  /// Age of the last checkpoint that this task has written; none: it has written none.
+  std::optional<double> age_s() const;
+
+ private:
+  ControlContext& context_;
+  RunSetup& setup_;
+  CheckpointWriter writer_;
+  std::atomic<Duration::rep> saved_at_ = 0;  ///< time of Clock; 0: nothing was saved
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,66 @@
+#include "ps/control/control_context.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "ps/protocol/control.pb.h"
+
+namespace gradrail::ps {
+
+Membership::Member to_member(const proto::Member& message) { return {message.task_index(), message.incarnation()}; }
+
+absl::Status ControlState::heard(const Membership::Member& member) {
+  MutexLock lock(mutex);
+  return membership.heard(member.worker, member.incarnation, Clock::now());
+}
+
+std::string ControlState::aborted() {
+  MutexLock lock(mutex);
+  return membership.aborted();
+}
+
+void LossQueue::report(const Membership::Member& member, const std::string& cause) {
+  {
+    MutexLock lock(mutex_);
+    content_.losses.push_back({member, cause});
+  }
+  changed_.notify_all();  // without the lock: the main thread can take it at once
+}
+
+void LossQueue::report_failure(const std::string& cause) {
+  {
+    MutexLock lock(mutex_);
+    if (content_.failure.empty()) content_.failure = cause;
+  }
+  changed_.notify_all();
+}
+
+void LossQueue::wake() {
+  {
+    MutexLock lock(mutex_);
+    woken_ = true;
+  }
+  changed_.notify_all();
+}
+
+LossQueue::Content LossQueue::wait(Duration timeout) {
+  GRADRAIL_CHECK(timeout >= Duration::zero());
+  MutexLock lock(mutex_);
+  // One wait and no loop: wake() may mean the end of the run, which the caller has to look at.
+  if (content_.losses.empty() && content_.failure.empty() && !woken_) changed_.wait_until(lock, Clock::now() + timeout);
+  woken_ = false;
+  return std::exchange(content_, Content{});
+}
+
+ControlContext::ControlContext(ServerOptions server_options, std::string folder,
+                               std::vector<std::unique_ptr<Shard>>& all_shards)
+    : options(std::move(server_options)),
+      checkpoint_folder(std::move(folder)),
+      shards(all_shards),
+      state({.worker_names = options.worker_names,
+             .heartbeat_timeout = options.heartbeat_timeout,
+             .min_workers = options.min_workers,
+             .return_limit = options.return_limit,
+             .away_limit = options.away_limit}) {}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "ps/control/membership.h"
+#include "ps/control/shard_set.h"
+#include "ps/control/worker_reports.h"
+#include "ps/protocol/training.h"
+#include "ps/server_options.h"
+
+namespace gradrail::ps {
+
+namespace proto {
+class JoinRequest;
+class Member;
+}  // namespace proto
+
+Membership::Member to_member(const proto::Member& message);
+
+/// The agreement of the run as the heartbeat and the backup must know it. RunAgreement publishes it.
+struct PublishedRun {
+  uint64_t generation = 0;  ///< how often the shards were set up; 0: not yet
+  /// Request that the shards were set up by. Shared, because the thread of the backup's link copies it without a lock.
+  std::shared_ptr<const proto::JoinRequest> agreed;
+  int64_t run_base = 0;
+  BeganFrom began_from;
+};
+
+/// State of the primary as its backup sees it. It decides whether the run is lost.
+struct PrimaryStatus {
+  TimePoint heard;       ///< time of the last message; TimePoint(): none yet
+  bool is_over = false;  ///< the primary's run has ended
+};
+
+/// State that the handlers of one ps task share, with its lock.
+/// Threads  `mutex` is never held while a shard is asked, because the shard's thread may be reporting a loss.
+struct ControlState {
+  explicit ControlState(Membership::Options options) : membership(std::move(options)) {}
+
+  /// Membership::heard(), now.
+  absl::Status heard(const Membership::Member& member) ABSL_LOCKS_EXCLUDED(mutex);
+  std::string aborted() ABSL_LOCKS_EXCLUDED(mutex);
+
+  Mutex mutex;
+  ConditionVariable changed;  ///< a barrier may be complete, or the run may be aborted
+  Membership membership ABSL_GUARDED_BY(mutex);
+  WorkerReports reports ABSL_GUARDED_BY(mutex);
+  PublishedRun run ABSL_GUARDED_BY(mutex);
+  PrimaryStatus primary ABSL_GUARDED_BY(mutex);
+};
+
+/// Losses on their way from the shards' threads to the main thread, which declares them.
+/// Threads  Any thread. Never blocks on anything but its own mutex: a shard must not wait for the control plane.
+class LossQueue {
+ public:
+  struct Loss {
+    Membership::Member member;
+    std::string cause;
+  };
+  struct Content {
+    std::deque<Loss> losses;
+    std::string failure;  ///< why a shard cannot go on, which aborts the run; "": none
+  };
+
+  void report(const Membership::Member& member, const std::string& cause);
+  /// The first failure counts.
+  void report_failure(const std::string& cause);
+  /// Ends the wait() in progress, or the next one: the state that its caller looks at has changed.
+  void wake();
+  /// Takes the content; waits up to `timeout` while there is none.
+  Content wait(Duration timeout);
+
+ private:
+  Mutex mutex_;
+  ConditionVariable changed_;
+  Content content_ ABSL_GUARDED_BY(mutex_);
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;  ///< by wake(), for the next wait()
+};
+
+/// Parts that all handlers of one ps task use. Set once, but for those with locks of their own.
+struct ControlContext {
+  ControlContext(ServerOptions server_options, std::string folder, std::vector<std::unique_ptr<Shard>>& all_shards);
+
+  const ServerOptions options;
+  const std::string checkpoint_folder;  ///< identity of options.checkpoint_dir
+  const ShardSet shards;
+  ControlState state;
+  LossQueue losses;
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,118 @@
+#include "ps/control/heartbeat_handler.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/control/backup_handler.h"
+#include "ps/control/replication.h"
+#include "ps/control/stats_handler.h"
+#include "ps/protocol/control.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Pause between two housekeep() calls, beyond their timeout, that separates a suspended process from a busy one.
+constexpr auto kLongestPause = std::chrono::seconds(1);
+
+}  // namespace
+
+absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::HeartbeatReply& notice) {
+  const auto [worker, incarnation] = to_member(ping.member());
+  GRADRAIL_RETURN_IF_ERROR(replication_.check_serving());
+  {
+    ControlState& state = context_.state;
+    MutexLock lock(state.mutex);
+    const absl::Status live = state.membership.heard(worker, incarnation, Clock::now());
+    notice.set_aborted(state.membership.aborted());
+    notice.set_epoch(state.membership.epoch());
+    notice.set_chief(state.membership.chief());
+    notice.set_run_base(state.run.run_base);
+    // A member that has left pings until its Leave is answered: that is no error.
+    if (!live.ok() && notice.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
+    if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), Clock::now());
+  }
+  notice.set_dumps(stats_.dumps_asked());
+  notice.set_clock_ns(Clock::now().time_since_epoch().count());
+  return absl::OkStatus();
+}
+
+void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss) {
+  bool run_continues = true;
+  {
+    ControlState& state = context_.state;
+    MutexLock lock(state.mutex);
+    const auto& [worker, incarnation] = loss.member;
+    // Several shards and the heartbeat report one loss; a report after Leave finds no live member either.
+    if (!state.membership.mark_lost(worker, incarnation, loss.cause, Clock::now())) return;
+    state.reports.ended(worker, incarnation, "lost: " + loss.cause);
+    run_continues = state.membership.aborted().empty();
+    spdlog::warn("{} was lost: {}{}", state.membership.name_of(worker), loss.cause,
+                 run_continues ? fmt::format("; {} are left", state.membership.live_count()) : "");
+  }
+  context_.state.changed.notify_all();
+  // A run that was aborted applies no step without the lost member: the others could not reproduce it.
+  run_continues ? context_.shards.remove_member(loss.member) : context_.shards.fence(loss.member);
+}
+
+void HeartbeatHandler::housekeep(Duration timeout) {
+  LossQueue::Content reported = context_.losses.wait(timeout);
+  // After a suspension of this process the pings of all members wait in its sockets: none of them is silent.
+  const TimePoint now = Clock::now();
+  const Duration pause = now - std::exchange(housekept_, now) - timeout;
+  if (reported.failure.empty()) reported.failure = backup_.why_run_is_lost();
+  ControlState& state = context_.state;
+  if (!reported.failure.empty()) {
+    {
+      MutexLock lock(state.mutex);
+      state.membership.abort_run(reported.failure);
+    }
+    state.changed.notify_all();
+  }
+  for (const LossQueue::Loss& loss : reported.losses) declare_lost(loss);
+  std::vector<Membership::Member> silent;
+  std::vector<WorkerIndex> departed;
+  {
+    MutexLock lock(state.mutex);
+    if (pause > kLongestPause) state.membership.add_pause(pause);
+    silent = state.membership.silent_members(now);
+    state.membership.abort_if_deserted(now);
+    // An expiry may abort the run. Then no step may be applied without the expired members.
+    if (state.membership.expire_absent(now) && state.membership.aborted().empty()) {
+      departed = state.membership.departed();
+    }
+  }
+  if (!departed.empty()) {
+    context_.shards.stop_expecting(departed);
+    state.changed.notify_all();
+  }
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(context_.options.heartbeat_timeout).count();
+  for (const Membership::Member& member : silent) {
+    declare_lost({member, fmt::format("no heartbeat for {} s", seconds)});
+  }
+  if (silent.empty()) return;
+  MutexLock lock(state.mutex);
+  state.membership.extend_return_limit(now);
+}
+
+bool HeartbeatHandler::finished() {
+  ControlState& state = context_.state;
+  MutexLock lock(state.mutex);
+  if (replication_.is_backup()) return state.primary.is_over || !state.membership.aborted().empty();
+  return state.membership.finished();
+}
+
+bool HeartbeatHandler::has_workers() {
+  MutexLock lock(context_.state.mutex);
+  return context_.state.membership.live_count() > 0;
+}
+
+std::vector<std::string> HeartbeatHandler::never_joined() {
+  if (replication_.is_backup()) return {};
+  MutexLock lock(context_.state.mutex);
+  return context_.state.membership.never_joined();
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ps/control/control_context.h"
+
+namespace gradrail::ps {
+
+class BackupHandler;
+class Replication;
+class StatsHandler;
+namespace proto {
+class HeartbeatReply;
+class Ping;
+}  // namespace proto
+
+/// Detects losses: answers the pings of members, and declares a silent member lost. A member is also lost when a shard
+/// or this class has seen the end of its link. A step then no longer waits for it.
+class HeartbeatHandler {
+ public:
+  HeartbeatHandler(ControlContext& context, const Replication& replication, BackupHandler& backup,
+                   const StatsHandler& stats)
+      : context_(context), replication_(replication), backup_(backup), stats_(stats) {}
+
+  /// Threads  Any thread.
+  /// Errors   As Membership::heard(). UNAVAILABLE: the backup serves instead.
+  absl::Status on_ping(const proto::Ping& ping, proto::HeartbeatReply& notice);
+  /// The stream of a member has ended. Without Leave before, this is a loss.
+  void on_stream_end(const Membership::Member& member) {
+    context_.losses.report(member, "its control connection ended");
+  }
+  /// Threads  Any thread without ControlState::mutex.
+  void declare_lost(const LossQueue::Loss& loss);
+
+  /// Handles reported losses, silence and expired limits. Waits up to `timeout` for a report.
+  /// Threads  The main thread of the task, which calls this in a loop.
+  void housekeep(Duration timeout);
+
+  /// The run is over, or this task is the backup of one that is over.
+  bool finished();
+  bool has_workers();
+  /// Workers of the specification that have never joined; none for a backup, which they join only after a loss.
+  std::vector<std::string> never_joined();
+
+ private:
+  ControlContext& context_;
+  const Replication& replication_;
+  BackupHandler& backup_;
+  const StatsHandler& stats_;
+  TimePoint housekept_ = Clock::now();  ///< main thread: begin of the last housekeep()
+};
+
+}  // namespace gradrail::ps

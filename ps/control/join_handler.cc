@@ -1,0 +1,177 @@
+#include "ps/control/join_handler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/control/backup_handler.h"
+#include "ps/control/heartbeat_handler.h"
+#include "ps/control/replication.h"
+#include "ps/protocol/call_proof.h"
+#include "ps/protocol/control.pb.h"
+#include "spdlog/spdlog.h"
+#include "transport/registry.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Longest time of a join while shards copy or the backup is slow. A worker pings only after it.
+constexpr auto kLongestJoin = std::chrono::seconds(10);
+
+absl::Status check_version(uint32_t theirs) {
+  if (theirs == kProtocolVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "protocol version {} here, {} there: install the same gradrail on all hosts", kProtocolVersion, theirs));
+}
+
+}  // namespace
+
+absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto::DescribeReply& reply) const {
+  reply.set_protocol_version(kProtocolVersion);
+  GRADRAIL_RETURN_IF_ERROR(check_version(request.protocol_version()));
+  const ServerOptions& options = context_.options;
+  reply.set_shard_count(static_cast<uint32_t>(context_.shards.size()));
+  reply.set_host_id(transport::host_id());
+  reply.set_checkpoint_folder(context_.checkpoint_folder);
+  reply.set_on_gpu(options.device != "host");
+  reply.set_process(replication_.process());
+  reply.set_replicated(replication_.has_peer());
+  reply.set_heartbeat_timeout_ms(static_cast<uint32_t>(options.heartbeat_timeout / std::chrono::milliseconds(1)));
+  reply.set_backup(replication_.is_backup() || !replication_.check_serving().ok());
+  GRADRAIL_CHECK(context_.shards.size() > 0);
+  for (const Shard::Endpoint& endpoint : context_.shards[0].endpoints()) {
+    proto::DescribeReply::Transport* transport = reply.add_transports();
+    transport->set_name(endpoint.transport);
+    transport->set_refused(endpoint.refused);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JoinHandler::join(const proto::JoinRequest& request, proto::JoinReply& reply) {
+  absl::Status joined = try_join(request, reply);
+  if (joined.ok() && replication_.has_peer()) {
+    replication_.settle();  // a backup without this member would not wait for it after a takeover
+    joined = replication_.check_serving();
+  }
+  if (!joined.ok()) log_refusal(request, joined);
+  return joined;
+}
+
+/// A worker retries while the loss of its predecessor is not detected: one line is enough.
+void JoinHandler::log_refusal(const proto::JoinRequest& request, const absl::Status& why) {
+  const uint64_t incarnation = request.member().incarnation();
+  if (refused_incarnation_.exchange(incarnation) == incarnation) return;
+  spdlog::warn("worker {} ({}) was not admitted: {}", request.member().task_index(), request.worker_name(),
+               std::string(message_of(why)));
+}
+
+absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::JoinReply& reply) {
+  GRADRAIL_RETURN_IF_ERROR(check_version(request.protocol_version()));
+  GRADRAIL_RETURN_IF_ERROR(replication_.check_serving());
+  // The worker's group contains a process that does not exist any more: no other worker will ever name that group.
+  if (request.process() != 0 && request.process() != replication_.process())
+    return absl::UnavailableError("it was started again since this worker has looked for it");
+  MutexLock setup_lock(setup_.mutex);
+  if (replication_.is_backup() || request.has_take_over()) {
+    GRADRAIL_RETURN_IF_ERROR(backup_.take_over(request, setup_));
+  }
+  GRADRAIL_RETURN_IF_ERROR(setup_.agreement.agree(request, !replication_.is_backup()));
+  // A late answer of the replication peer may have made this task the backup in the meantime.
+  if (replication_.is_backup()) return replication_.still_backup_error();
+  absl::StatusOr<std::string> token = admit(request);
+  if (!token.ok()) return token.status();
+  if (request.has_take_over()) backup_.resume(request);
+  reply.set_token(*std::move(token));
+  return fill(reply, setup_.agreement);
+}
+
+absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agreement) {
+  bool initialised = true;
+  uint64_t next_step = UINT64_MAX;
+  for (const auto& shard : context_.shards) {
+    const absl::StatusOr<Shard::Stats> stats = shard->stats();
+    if (!stats.ok()) return stats.status();
+    initialised = initialised && stats->initialised;
+    next_step = std::min(next_step, stats->next_step);
+    reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats->version));
+  }
+  reply.set_initialised(initialised);
+  reply.set_first_step(agreement.mode().waits() ? next_step : 1);
+  reply.set_base_step(agreement.run_base());
+  *reply.mutable_began_from() = to_proto(agreement.began_from());
+  reply.set_saves_checkpoints(!context_.options.checkpoint_dir.empty());
+  context_.shards.describe(reply);
+  MutexLock lock(context_.state.mutex);
+  reply.set_chief(context_.state.membership.chief());
+  return absl::OkStatus();
+}
+
+/// Returns the token that admits the data connections of the worker.
+absl::StatusOr<std::string> JoinHandler::admit(const proto::JoinRequest& request) {
+  const Membership::Member member = to_member(request.member());
+  {
+    ControlState& state = context_.state;
+    MutexLock lock(state.mutex);
+    const bool is_continued = request.has_left_group() && request.left_group() != request.group();
+    if (is_continued) state.membership.mark_continued(Clock::now());
+    GRADRAIL_RETURN_IF_ERROR(
+        state.membership.join(member.worker, member.incarnation, request.worker_name(), Clock::now() + kLongestJoin));
+  }
+  context_.state.changed.notify_all();
+  std::string token = new_token();
+  const std::string key = data_key(context_.options.security.secret, token);
+  for (const auto& shard : context_.shards) {
+    GRADRAIL_RETURN_IF_ERROR(shard->admit(member.worker, member.incarnation, key));
+  }
+  absl::Status live;
+  {
+    MutexLock lock(context_.state.mutex);
+    live = context_.state.membership.heard(member.worker, member.incarnation, Clock::now() + kLongestJoin);
+  }
+  if (!live.ok()) {
+    // It was declared lost while a shard was busy. That shard may have removed it before it was admitted there.
+    context_.shards.remove_member(member);
+    return absl::UnavailableError(std::string(message_of(live)));
+  }
+  return token;
+}
+
+absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
+  const Membership::Member member = to_member(request.member());
+  ControlState& state = context_.state;
+  if (request.stays()) {
+    context_.shards.mark_finished(member);
+    return absl::OkStatus();
+  }
+  if (request.returns()) {
+    {
+      MutexLock lock(state.mutex);
+      state.membership.mark_away(member.worker, member.incarnation, "it looks for a parameter server that it has lost",
+                                 Clock::now());
+    }
+    state.changed.notify_all();
+    context_.shards.remove_member(member);
+    return absl::OkStatus();
+  }
+  if (!request.failed().empty()) {
+    heartbeat_.declare_lost({member, request.failed()});
+    return absl::OkStatus();
+  }
+  // The worker means the task that has taken over from this one.
+  if (replication_.is_backup()) return replication_.still_backup_error();
+  {
+    MutexLock lock(state.mutex);
+    state.membership.leave(member.worker, member.incarnation);
+    state.reports.ended(member.worker, member.incarnation, "left");
+  }
+  state.changed.notify_all();
+  context_.shards.remove_member(member);
+  replication_.settle();  // a backup that takes over now must not wait for this worker
+  context_.losses.wake();
+  return replication_.check_serving();
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ps/control/control_context.h"
+#include "ps/control/run_setup.h"
+
+namespace gradrail::ps {
+
+class BackupHandler;
+class HeartbeatHandler;
+class Replication;
+namespace proto {
+class DescribeReply;
+class DescribeRequest;
+class JoinReply;
+class JoinRequest;
+class LeaveRequest;
+}  // namespace proto
+
+/// Makes workers members of the run, and lets them leave.
+/// Threads  Any thread.
+class JoinHandler {
+ public:
+  JoinHandler(ControlContext& context, RunSetup& setup, Replication& replication, BackupHandler& backup,
+              HeartbeatHandler& heartbeat)
+      : context_(context), setup_(setup), replication_(replication), backup_(backup), heartbeat_(heartbeat) {}
+
+  /// The facts that a worker needs before it joins.
+  /// Errors  FAILED_PRECONDITION: another protocol version.
+  absl::Status describe(const proto::DescribeRequest& request, proto::DescribeReply& reply) const;
+  /// Errors  those of RunAgreement::agree(), BackupHandler::take_over() and Membership::join(). UNAVAILABLE: this task
+  ///         does not serve, or is another process than the worker has described.
+  absl::Status join(const proto::JoinRequest& request, proto::JoinReply& reply);
+  /// The end of the steps, of the membership, or of the worker, as the request says.
+  absl::Status leave(const proto::LeaveRequest& request);
+
+ private:
+  absl::Status try_join(const proto::JoinRequest& request, proto::JoinReply& reply);
+  absl::StatusOr<std::string> admit(const proto::JoinRequest& request);
+  absl::Status fill(proto::JoinReply& reply, const RunAgreement& agreement);
+  void log_refusal(const proto::JoinRequest& request, const absl::Status& why);
+
+  ControlContext& context_;
+  RunSetup& setup_;
+  Replication& replication_;
+  BackupHandler& backup_;
+  HeartbeatHandler& heartbeat_;
+  std::atomic<uint64_t> refused_incarnation_ = 0;  ///< of the join that was refused last
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "ps/protocol/mode.h"
+
+namespace gradrail::ps {
+
+/// The workers of a run as one ps task sees them: present, absent or lost, and whether the run goes on. A pure state
+/// machine: it has no clock, lock, thread or socket, so that a test can walk it through hours in microseconds.
+///
+/// Invariants
+///   1. At most one incarnation of a worker is live.
+///   2. An aborted run stays aborted, with its first cause.
+///   3. A barrier of one generation completes once; it does not wait for a worker that has left or was lost.
+///   4. The epoch counts changes of the membership: each join, leave and loss begins another one.
+/// Threads  The caller's lock (ControlState::mutex).
+class Membership {
+ private:
+  enum class Phase : uint8_t { live, left, lost, away };
+
+ public:
+  struct Options {
+    std::vector<std::string> worker_names;                 ///< of the cluster specification, in task order
+    Duration heartbeat_timeout = std::chrono::seconds(4);  ///< a live member is silent after this
+    uint32_t min_workers = 1;                              ///< a loss that leaves fewer aborts the run
+    Duration return_limit = std::chrono::seconds(30);      ///< for a return after the last worker was lost
+    Duration away_limit = std::chrono::seconds(90);        ///< for a return from the search for a lost ps
+  };
+  explicit Membership(Options options) : options_(std::move(options)) {}
+
+  /// Makes an incarnation of a worker a live member. Repeating it is harmless.
+  /// Errors   ABORTED: the run is over. ALREADY_EXISTS: another incarnation is live, because a task index was
+  ///          given twice, or because the loss of the predecessor is not detected yet (retry then).
+  absl::Status join(WorkerIndex worker, uint64_t incarnation, const std::string& name, TimePoint now);
+
+  /// Records a message of a member. A `now` in the future postpones its silence limit.
+  /// Errors   NOT_FOUND: not a live member (lost, left, or replaced). UNAVAILABLE: the member is away, or it has never
+  ///          joined this process: it means the ps process that ran here before.
+  absl::Status heard(WorkerIndex worker, uint64_t incarnation, TimePoint now);
+
+  /// The member has finished. Ignored for other incarnations than the live one.
+  void leave(WorkerIndex worker, uint64_t incarnation);
+  /// False when it was not a live member.
+  bool mark_lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);
+
+  /// The member searches for a ps that it has lost, and joins again afterwards. False when it was not a live member.
+  bool mark_away(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);
+
+  /// All servers can be reached again: absent members now have the shorter return limit.
+  void on_servers_back(TimePoint now);
+  /// This process was suspended for `gap`, in which it could receive no message.
+  void add_pause(Duration gap);
+  /// A silent member may sit behind a network partition. It retries for the away limit, so the run waits as long.
+  void extend_return_limit(TimePoint now) { return_deadline_ = std::max(return_deadline_, now + options_.away_limit); }
+
+  /// Aborts the run. False when it is aborted already: the first cause stays.
+  bool abort_run(const std::string& cause);
+
+  struct Member {
+    WorkerIndex worker = 0;
+    uint64_t incarnation = 0;
+  };
+  std::vector<Member> live() const;
+  /// The incarnation has finished, and was not lost.
+  bool has_left(WorkerIndex worker, uint64_t incarnation) const;
+
+  /// A worker that has joined at some time, as the backup needs it for restore().
+  struct Known {
+    WorkerIndex worker = 0;
+    uint64_t incarnation = 0;
+    std::string name;
+    std::string departed;  ///< "": live; kLeft: it has finished; else the cause of its loss
+  };
+  static constexpr const char* kLeft = "left";
+  std::vector<Known> known_members() const;
+  /// Takes over the members of the former primary. A live one has the return limit to contact this task.
+  void restore(const std::vector<Known>& members, TimePoint now);
+
+  /// Live members without a message for longer than the silence limit; the caller declares them lost.
+  std::vector<Member> silent_members(TimePoint now) const;
+
+  /// Enters a barrier; repeating it is harmless. True when the barrier is complete for this generation.
+  bool enter_barrier(const std::string& name, uint64_t generation, bool live_only, WorkerIndex worker,
+                     uint64_t incarnation);
+  /// Names of the workers that this barrier waits for.
+  std::vector<std::string> barrier_missing(const std::string& name, uint64_t generation, bool live_only) const;
+
+  std::vector<std::string> live_names() const;
+  std::string name_of(WorkerIndex worker) const;
+  /// Cause of the abort; "" while the run goes on.
+  const std::string& aborted() const { return aborted_; }
+  /// The lowest worker that is live or may still join. It initialises parameters and saves checkpoints.
+  WorkerIndex chief() const;
+  uint64_t epoch() const { return epoch_; }
+  size_t live_count() const { return count(Phase::live); }
+  /// A member is live or away.
+  bool expects_members() const { return count(Phase::live) + count(Phase::away) > 0; }
+  /// The run is older than this process: a worker that has not joined may have finished before. It is waited for no
+  /// longer than the return limit.
+  void mark_continued(TimePoint now) { missing_until_ = std::min(missing_until_, now + options_.return_limit); }
+  /// There are parameters to save: an absent worker is the chief no longer than the return limit.
+  void mark_initialised(TimePoint now) { chief_until_ = std::min(chief_until_, now + options_.return_limit); }
+  /// Workers that are not waited for, because they have left or were lost.
+  std::vector<WorkerIndex> departed() const;
+  /// Expires members that have been absent for longer than the away limit. In a continued run it also expires workers
+  /// that have not joined within the return limit. True when there was one.
+  bool expire_absent(TimePoint now);
+  /// Aborts a run if its last worker was lost and no worker has returned in time.
+  void abort_if_deserted(TimePoint now);
+  /// Every worker of the specification has joined and all members have left, or the run is aborted and has no member.
+  bool finished() const;
+  /// Names of the workers of the specification that have never joined.
+  std::vector<std::string> never_joined() const;
+
+ private:
+  struct Worker {
+    uint64_t incarnation = 0;
+    std::string name;
+    Phase phase = Phase::live;
+    TimePoint heard;           ///< time of the last message; away: begin of the absence
+    bool is_expected = false;  ///< was live at the former primary, and has not contacted this task yet
+    std::string cause;         ///< lost, away: why
+    std::map<std::string, uint64_t> barrier_generation;  ///< highest generation entered, by barrier
+  };
+  size_t count(Phase phase) const;
+  void abort_if_too_few();
+  void record_loss(WorkerIndex index, Worker& worker, const std::string& cause, TimePoint now);
+  Worker* find_live(WorkerIndex worker, uint64_t incarnation);
+  std::vector<WorkerIndex> missing_at(const std::string& name, uint64_t generation, bool live_only) const;
+
+  Options options_;
+  std::map<WorkerIndex, Worker> workers_;  ///< that have joined, or were expired without having joined
+  std::set<uint64_t> incarnations_;        ///< that have ever joined
+  uint64_t epoch_ = 0;
+  std::string last_loss_;      ///< of the worker that departed last; "" when it has finished
+  TimePoint return_deadline_;  ///< without any member, the run is aborted after this
+  TimePoint missing_until_ = TimePoint::max();
+  TimePoint chief_until_ = TimePoint::max();
+  bool chief_expected_ = true;
+  std::string aborted_;
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,151 @@
+#include "ps/control/replication.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "base/check.h"
+#include "base/random_bits.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/security.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::ps {
+
+Replication::Replication(ControlContext& context)
+    : context_(context), process_(random_bits()), is_backup_(context.options.begins_as_backup) {}
+
+absl::Status Replication::start() {
+  GRADRAIL_CHECK(link_ == nullptr);
+  const ServerOptions& options = context_.options;
+  if (options.replication_peer.empty()) return absl::OkStatus();
+  GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.replication_peer));
+  auto credentials = channel_credentials(options.security);
+  if (!credentials.ok()) return credentials.status();
+  link_ = std::make_unique<ReplicationLink>(
+      ReplicationLink::Options{.credentials = *std::move(credentials),
+                               .secret = options.security.secret,
+                               .address = options.replication_peer,
+                               .transports = options.transports,
+                               .heartbeat_timeout = options.heartbeat_timeout,
+                               .fill_message = [this](proto::ReplicateRequest& message) { fill_message(message); },
+                               .replaced = [this] { on_replaced(); },
+                               .refused = [this](const absl::Status& why) { on_refused(why); },
+                               .console = options.console},
+      context_.shards);
+  if (!is_backup_) link_->start();
+  return absl::OkStatus();
+}
+
+void Replication::on_replaced() {
+  {
+    MutexLock lock(context_.state.mutex);
+    if (is_backup_) return;
+    is_backup_ = context_.state.run.generation == 0;
+    context_.state.primary.heard = Clock::now();
+  }
+  if (!is_backup_) {
+    was_replaced_ =
+        true;  // before the abort is visible: workers then go to the replication peer, where the run goes on
+    return context_.losses.report_failure(
+        fmt::format("the backup at {} has taken over for this ps task, which was cut off from its workers; started "
+                    "again, this one stands by",
+                    context_.options.replication_peer));
+  }
+  if (context_.options.console) {
+    context_.options.console(fmt::format("{} has taken over; this one is its backup", replication_peer_name()));
+  }
+}
+
+void Replication::on_refused(const absl::Status& why) {
+  {
+    MutexLock lock(context_.state.mutex);
+    // A run under way goes on without a backup. Before its begin, an operator can still correct the options.
+    if (context_.state.run.generation > 0) return;
+  }
+  is_misconfigured_ = true;
+  context_.losses.report_failure(
+      fmt::format("the backup at {}: {}", context_.options.replication_peer, message_of(why)));
+}
+
+void Replication::take_over(uint64_t process, uint64_t term) {
+  GRADRAIL_CHECK(is_backup_ && link_ != nullptr);
+  process_ = process;
+  term_ = term;
+  is_backup_ = false;
+  if (replication_peer_can_return()) link_->start();
+  spdlog::warn("took over from {}, which was lost", replication_peer_name());
+}
+
+absl::Status Replication::check_serving() const {
+  if (was_replaced_) return absl::UnavailableError("its backup has taken over");
+  if (link_ == nullptr || is_backup_ || term_ > 0 || link_->has_asked()) return absl::OkStatus();
+  // A task that restarts after the takeover would otherwise begin a second run beside that of its backup.
+  return absl::UnavailableError("it asks its backup first whether that has taken over");
+}
+
+absl::Status Replication::still_backup_error() const {
+  return absl::UnavailableError(fmt::format("this is the backup of {}, which is live", replication_peer_name()));
+}
+
+absl::Status Replication::no_peer_error() {
+  return absl::FailedPreconditionError("this ps task was started without --backup-ps 1: give it to all tasks of a run");
+}
+
+/// The tasks of a local cluster choose their ports when they start: nothing can restart one at the same address.
+bool Replication::replication_peer_can_return() const {
+  return !absl::EndsWith(context_.options.replication_peer, ":0");
+}
+
+std::string Replication::replication_peer_name() const {
+  return replication_peer_can_return() ? fmt::format("the ps task at {}", context_.options.replication_peer)
+                                       : "its ps task";
+}
+
+std::string Replication::backup_state() const { return link_ == nullptr || is_backup_ ? "" : link_->state(); }
+
+void Replication::report_shard(const std::string& cause) {
+  if (link_ != nullptr) link_->on_shard_report(cause);
+}
+
+void Replication::settle() {
+  if (link_ != nullptr) link_->settle();
+}
+
+void Replication::end() {
+  if (link_ != nullptr) link_->end();
+}
+
+void Replication::stop() {
+  if (link_ != nullptr) link_->stop();
+}
+
+void Replication::fill_message(proto::ReplicateRequest& message) {
+  message.set_protocol_version(kProtocolVersion);
+  message.set_process(process_);
+  message.set_term(term_);
+  message.set_shards(static_cast<uint32_t>(context_.shards.size()));
+  message.set_checkpoint_folder(context_.checkpoint_folder);
+  std::shared_ptr<const proto::JoinRequest> agreed;
+  {
+    ControlState& state = context_.state;
+    MutexLock lock(state.mutex);
+    message.set_generation(state.run.generation);
+    message.set_run_base(state.run.run_base);
+    if (state.run.generation > 0) *message.mutable_began_from() = to_proto(state.run.began_from);
+    agreed = state.run.agreed;
+    for (const Membership::Known& known : state.membership.known_members()) {
+      proto::ReplicateRequest::Worker& worker = *message.add_workers();
+      worker.mutable_member()->set_task_index(known.worker);
+      worker.mutable_member()->set_incarnation(known.incarnation);
+      worker.set_name(known.name);
+      worker.set_departed(known.departed);
+    }
+    message.set_over(state.membership.finished());
+    message.set_aborted(state.membership.aborted());
+  }
+  if (agreed != nullptr) *message.mutable_agreed() = *agreed;  // a schema may be large: copied without the lock
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "ps/control/control_context.h"
+#include "ps/control/replication_link.h"
+
+namespace gradrail::ps {
+
+/// Which of two replication peer tasks serves the workers: this one or its backup. The primary sends its state through a link of
+/// its own, and waits for the backup's first answer before it serves.
+///
+/// Invariants
+///   1. A task that was replaced serves no worker again in this process.
+///   2. Of two tasks that both believe to serve, the one with the higher term is right.
+/// Threads  Any thread. check_serving() takes no lock, so that handlers may call it under theirs.
+class Replication {
+ public:
+  explicit Replication(ControlContext& context);
+
+  /// Opens the link to the replication peer, if there is one. Once, when there are shards and before the first call arrives.
+  /// Errors   those of check_exposure() and channel_credentials().
+  absl::Status start();
+  /// From a shard's thread: the backup of the shard is level (""), or was lost.
+  void report_shard(const std::string& cause);
+  /// Waits until the backup has the present state, or there is no backup.
+  void settle();
+  /// The run is over: the backup is informed.
+  void end();
+  /// Before the shards are destroyed.
+  void stop();
+
+  bool has_peer() const { return link_ != nullptr; }
+  /// This task is the backup, and has not taken over.
+  bool is_backup() const { return is_backup_; }
+  /// Random number of the process that began the run of this task: it stays the same when a backup takes over.
+  uint64_t process() const { return process_; }
+  /// How often the two tasks have changed their roles; more than 0 for a task that has taken over.
+  uint64_t term() const { return term_; }
+  /// The replication peer refused this task because they were started with different options.
+  bool is_misconfigured() const { return is_misconfigured_; }
+  /// For people: "level", or what is missing; "" without a backup.
+  std::string backup_state() const;
+  std::string replication_peer_name() const;
+
+  /// UNAVAILABLE: the workers of this task have to contact the replication peer instead, or to retry.
+  absl::Status check_serving() const;
+  /// UNAVAILABLE: this task is the backup of a primary that serves.
+  absl::Status still_backup_error() const;
+  static absl::Status no_peer_error();
+
+  /// The replication peer has taken over. A task that has no run becomes its backup; otherwise its own run ends.
+  void on_replaced();
+  /// This backup goes on for the process of its primary.
+  void take_over(uint64_t process, uint64_t term);
+
+ private:
+  void fill_message(proto::ReplicateRequest& message);
+  void on_refused(const absl::Status& why);
+  bool replication_peer_can_return() const;
+
+  ControlContext& context_;
+  std::atomic<uint64_t> process_;
+  std::atomic<uint64_t> term_ = 0;
+  std::atomic<bool> is_backup_;
+  std::atomic<bool> was_replaced_ = false;
+  std::atomic<bool> is_misconfigured_ = false;
+  std::unique_ptr<ReplicationLink> link_;  ///< set once by start(); null: there is no replication peer
+};
+
+}  // namespace gradrail::ps

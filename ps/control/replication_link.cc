@@ -1,0 +1,290 @@
+#include "ps/control/replication_link.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/control.grpc.pb.h"
+#include "ps/protocol/control_call.h"
+#include "ps/protocol/control_status.h"
+#include "ps/protocol/training.h"
+#include "spdlog/spdlog.h"
+#include "transport/negotiate.h"
+#include "transport/registry.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr auto kEvery = std::chrono::milliseconds(500);  // several messages within the shortest silence limit
+/// While a backup starts, or after a shard could not connect.
+constexpr auto kEveryWhileMissing = std::chrono::milliseconds(100);
+constexpr auto kCallDeadline = std::chrono::seconds(2);
+/// A host that refuses connections is up, so the process on it has exited.
+constexpr auto kRefusedLimit = std::chrono::milliseconds(300);
+constexpr auto kSettleDeadline = std::chrono::seconds(10);
+
+std::unique_ptr<proto::Control::Stub> open_stub(const std::string& address,
+                                                const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return proto::Control::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
+}
+
+bool was_refused(const absl::Status& why) {
+  return absl::IsUnavailable(why) && message_of(why).find("refused") != std::string_view::npos;
+}
+
+/// Endpoints of a backup's shard that this host can reach, in order of preference.
+std::vector<Shard::Endpoint> usable(const std::vector<std::string>& order, const proto::JoinReply::Shard& shard,
+                                    const std::string& host_id) {
+  std::vector<transport::PeerTransport> theirs;
+  for (const auto& endpoint : shard.endpoints()) theirs.push_back({endpoint.transport(), ""});
+  std::vector<Shard::Endpoint> found;
+  for (const transport::Candidate& candidate :
+       transport::rank_candidates(order, theirs, transport::host_id(), host_id)) {
+    for (const auto& endpoint : shard.endpoints()) {
+      if (candidate.refused.empty() && endpoint.transport() == candidate.name) {
+        found.push_back({candidate.name, endpoint.address(), ""});
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+struct ReplicationLink::Channel {
+  std::unique_ptr<proto::Control::Stub> stub;
+};
+
+ReplicationLink::ReplicationLink(Options options, const ShardSet& shards)
+    : options_(std::move(options)),
+      shards_(shards),
+      channel_(std::make_unique<Channel>(Channel{open_stub(options_.address, options_.credentials)})),
+      prover_(options_.secret),
+      thread_([this] { run(); }) {}
+
+ReplicationLink::~ReplicationLink() { stop(); }
+
+void ReplicationLink::stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::string ReplicationLink::state() {
+  MutexLock lock(mutex_);
+  if (level_shards_ >= shards_.size()) return "level";
+  return present_ ? "not level yet" : "not there";
+}
+
+void ReplicationLink::start() {
+  {
+    MutexLock lock(mutex_);
+    serves_ = true;
+  }
+  changed_.notify_all();
+}
+
+void ReplicationLink::end() {
+  if (!thread_.joinable()) return;
+  stop();
+  {
+    MutexLock lock(mutex_);
+    if (!serves_) return;
+  }
+  // The thread has ended, so this one may use its fields.
+  proto::ReplicateRequest request;
+  options_.fill_message(request);
+  ask(request).status().IgnoreError();  // without this message the backup finds the primary lost, and its run over
+}
+
+void ReplicationLink::settle() {
+  MutexLock lock(mutex_);
+  if (!present_ || stopping_) return;
+  const uint64_t target = ++wanted_;
+  changed_.notify_all();
+  const TimePoint deadline = Clock::now() + kSettleDeadline;
+  while (done_ < target && present_ && !stopping_) {
+    if (!changed_.wait_until(lock, deadline)) return;
+  }
+}
+
+void ReplicationLink::on_shard_report(const std::string& cause) {
+  MutexLock lock(mutex_);
+  if (cause.empty()) {
+    ++level_shards_;
+  } else {
+    level_shards_ = 0;
+    lost_ = cause;
+    anew_ = true;
+  }
+  ++wanted_;  // the thread reacts at once
+  changed_.notify_all();
+}
+
+/// False when the link stops.
+bool ReplicationLink::wait_for_start() {
+  MutexLock lock(mutex_);
+  while (!stopping_ && !serves_) changed_.wait(lock);
+  return !stopping_;
+}
+
+void ReplicationLink::run() {
+  pthread_setname_np(pthread_self(), "gradrail-backup");
+  while (wait_for_start()) send_state();
+}
+
+/// One round: a message, its answer, and the wait for the next round.
+void ReplicationLink::send_state() {
+  uint64_t turn = 0;
+  {
+    MutexLock lock(mutex_);
+    turn = wanted_;  // before the message is written: it may lack what is wanted from now on
+  }
+  proto::ReplicateRequest request;
+  options_.fill_message(request);
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return;
+    request.set_anew(anew_ || generation_ != request.generation());
+  }
+  const TimePoint asked = Clock::now();
+  const absl::StatusOr<proto::ReplicateReply> reply = ask(request);
+  reply.ok() ? heard(request, *reply) : not_heard(reply.status(), asked);
+  MutexLock lock(mutex_);
+  if (reply.ok()) done_ = turn;
+  changed_.notify_all();
+  GRADRAIL_CHECK(done_ <= wanted_);
+  const bool is_level = level_shards_ >= shards_.size();
+  if (is_level && !said_level_ && options_.console) {
+    options_.console(fmt::format("the backup at {} has everything", options_.address));
+  }
+  said_level_ = is_level;
+  const TimePoint next = Clock::now() + (anew_ ? Duration(kEveryWhileMissing) : Duration(kEvery));
+  while (!stopping_ && wanted_ == turn && changed_.wait_until(lock, next)) {
+  }
+}
+
+absl::StatusOr<proto::ReplicateReply> ReplicationLink::ask(proto::ReplicateRequest& request) {
+  request.set_number(++number_);
+  grpc::Status status;
+  proto::DescribeReply described;
+  if (!introduced_) status = introduce(*channel_->stub, prover_, kCallDeadline, described);
+  introduced_ = status.ok();
+  proto::ReplicateReply reply;
+  if (introduced_) {
+    status =
+        call(*channel_->stub, prover_, &proto::Control::Stub::Replicate, "Replicate", kCallDeadline, request, reply);
+  }
+  if (status.ok()) return reply;
+  introduced_ = false;  // another process may run at this address now
+  // gRPC reconnects a failed channel only after 5 s, whatever its arguments say about backing off.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE)
+    channel_->stub = open_stub(options_.address, options_.credentials);
+  return from_grpc(status);
+}
+
+void ReplicationLink::heard(const proto::ReplicateRequest& request, const proto::ReplicateReply& reply) {
+  failing_since_ = TimePoint::max();
+  // The backup still waits for workers of the process before this one: whether this task may serve is undecided.
+  if (reply.keeps()) return;
+  if (reply.taken_over()) {
+    {
+      MutexLock lock(mutex_);
+      serves_ = present_ = false;
+    }
+    options_.replaced();
+    has_asked_ = true;
+    return;
+  }
+  has_asked_ = true;
+  const bool other = std::exchange(process_, reply.process()) != reply.process();
+  bool anew = false;
+  {
+    MutexLock lock(mutex_);
+    present_ = true;
+    if (!anew_) said_missing_ = false;
+    anew = request.anew() && request.generation() > 0;
+    anew_ = anew_ || other;
+    if (anew) anew_ = false;
+  }
+  generation_ = request.generation();
+  if (anew) attach(reply);
+}
+
+/// Reconnects the shards. The backup has just discarded its state, so the answers that the shards hold may leave.
+void ReplicationLink::attach(const proto::ReplicateReply& reply) {
+  {
+    MutexLock lock(mutex_);
+    level_shards_ = 0;
+    if (!lost_.empty()) spdlog::warn("the connection to the backup was lost ({}); it is made level anew", lost_);
+    lost_.clear();
+  }
+  const std::string refused = connect_shards(reply);
+  if (refused.empty()) return;
+  MutexLock lock(mutex_);
+  anew_ = true;
+  if (!std::exchange(said_missing_, true)) {
+    spdlog::warn("not replicated: the shards cannot reach the backup at {}: {}", options_.address, refused);
+  }
+}
+
+/// Returns why a shard could not be connected; "" if all are.
+std::string ReplicationLink::connect_shards(const proto::ReplicateReply& reply) {
+  GRADRAIL_CHECK(generation_ > 0);  // the shards are set up
+  std::string refused;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i].detach_backup();
+    if (static_cast<int>(i) >= reply.shards_size())
+      return fmt::format("it has {} shards, {} are needed", reply.shards_size(), shards_.size());
+    const absl::Status connected =
+        shards_[i].replicate_to(usable(options_.transports, reply.shards(static_cast<int>(i)), reply.host_id()),
+                                data_key(options_.secret, reply.token()));
+    if (!connected.ok()) refused = message_of(connected);
+  }
+  return refused;
+}
+
+void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
+  const bool is_first = failing_since_ == TimePoint::max();
+  // A call that lasted longer than its deadline spans a suspension of this process: it is no evidence of a loss.
+  failing_since_ = std::min(failing_since_, std::max(asked, Clock::now() - kCallDeadline));
+  const bool is_none_of_ours = absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why);
+  if (is_none_of_ours) options_.refused(why);
+  const bool is_sure = was_refused(why) || is_none_of_ours;
+  if (is_sure) has_asked_ = true;
+  if (Clock::now() - failing_since_ < (is_sure ? Duration(kRefusedLimit) : options_.heartbeat_timeout)) return;
+  if (is_first && !is_sure) return;
+  has_asked_ = true;
+  bool was_present = false, say_it = false;
+  {
+    MutexLock lock(mutex_);
+    was_present = std::exchange(present_, false);
+    anew_ = true;
+    level_shards_ = 0;
+    lost_.clear();
+    say_it = !std::exchange(is_none_of_ours ? said_refused_ : said_missing_, true);
+  }
+  if (was_present) {
+    for (const auto& shard : shards_) shard->detach_backup();
+  }
+  if (!say_it) return;
+  if (was_present) {
+    spdlog::warn("the backup at {} was lost ({}); the run goes on without one until it is back", options_.address,
+                 std::string(message_of(why)));
+  } else {
+    spdlog::warn("not replicated: the backup at {} is not there yet ({})", options_.address,
+                 std::string(message_of(why)));
+  }
+}
+
+}  // namespace gradrail::ps

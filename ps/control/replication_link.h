@@ -1,0 +1,107 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "ps/control/shard_set.h"
+#include "ps/protocol/call_proof.h"
+
+namespace grpc {
+class ChannelCredentials;
+}
+
+namespace gradrail::ps {
+
+namespace proto {
+class ReplicateReply;
+class ReplicateRequest;
+}  // namespace proto
+
+/// The primary's end of the control plane towards its backup. Sends the state of the run twice a second and after each
+/// change, connects the shards, and decides the meaning of a lost backup. Either the backup has exited, then the run
+/// goes on without it; or it has taken over, then this task's run ends. Until that is decided the shards hold their
+/// answers back.
+/// Threads  Any thread; it owns one, which calls the functions of Options.
+class ReplicationLink {
+ public:
+  struct Options {
+    std::shared_ptr<grpc::ChannelCredentials> credentials;
+    std::string secret;                                          ///< of the job; "": none
+    std::string address;                                         ///< of the replication peer
+    std::vector<std::string> transports;                         ///< in order of preference
+    Duration heartbeat_timeout = std::chrono::seconds(4);        ///< a backup is lost after this
+    std::function<void(proto::ReplicateRequest&)> fill_message;  ///< writes the present state into an empty message
+    std::function<void()> replaced;                              ///< the backup has taken over: no message follows
+    std::function<void(const absl::Status&)> refused;  ///< the replication peer cannot be the backup of this task
+    std::function<void(const std::string&)> console;   ///< may be empty
+  };
+  ReplicationLink(Options options, const ShardSet& shards);
+  ~ReplicationLink();
+
+  /// This task serves: from its start, or because it has taken over.
+  void start();
+
+  /// Waits until the backup has the present state, or there is none.
+  void settle();
+  /// From a shard's thread: the shard's backup is level (""), or was lost.
+  void on_shard_report(const std::string& cause);
+  /// The run is over: sends the last state and stops.
+  void end();
+  /// Stops without a message. Before the shards are destroyed.
+  void stop();
+  /// The replication peer has answered once, or is known to be absent. Takes no lock.
+  bool has_asked() const { return has_asked_; }
+  /// For people: "level", or what is missing.
+  std::string state();
+
+ private:
+  struct Channel;
+  void run();
+  bool wait_for_start();
+  void send_state();
+  absl::StatusOr<proto::ReplicateReply> ask(proto::ReplicateRequest& request);
+  void heard(const proto::ReplicateRequest& request, const proto::ReplicateReply& reply);
+  void not_heard(const absl::Status& why, TimePoint asked);
+  void attach(const proto::ReplicateReply& reply);
+  std::string connect_shards(const proto::ReplicateReply& reply);
+
+  const Options options_;
+  const ShardSet& shards_;
+
+  std::atomic<bool> has_asked_ = false;
+
+  Mutex mutex_;
+  ConditionVariable changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool serves_ ABSL_GUARDED_BY(mutex_) = false;
+  bool present_ ABSL_GUARDED_BY(mutex_) = false;     ///< the backup has answered, and was not lost since
+  bool anew_ ABSL_GUARDED_BY(mutex_) = true;         ///< the shards have to be connected
+  uint64_t wanted_ ABSL_GUARDED_BY(mutex_) = 0;      ///< rounds that callers have asked for
+  uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;        ///< rounds that the backup has answered
+  size_t level_shards_ ABSL_GUARDED_BY(mutex_) = 0;  ///< shards with a level backup
+  std::string lost_ ABSL_GUARDED_BY(mutex_);         ///< cause that a shard has reported
+
+  // Its thread.
+  std::unique_ptr<Channel> channel_;
+  CallProver prover_;
+  bool introduced_ = false;  ///< the process of the backup has the prover
+  uint64_t number_ = 0;      ///< of the last message
+  uint64_t generation_ = 0;  ///< that the shards are connected for
+  uint64_t process_ = 0;     ///< of the backup
+  bool said_missing_ = false;
+  bool said_refused_ = false;
+  bool said_level_ = false;
+  TimePoint failing_since_ = TimePoint::max();
+
+  std::thread thread_;  ///< last
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,235 @@
+#include "ps/control/run_agreement.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/checkpoint/folder.h"
+#include "ps/control/run_setup.h"
+#include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/control.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// More than any cluster has. Without a limit one request could make this task allocate all memory.
+constexpr uint32_t kMaxShards = 1 << 16;
+
+absl::StatusOr<ShardMap> cut(const proto::JoinRequest& request, const Schema& schema, const Training& training,
+                             size_t own_shards) {
+  if (request.total_shards() > kMaxShards) {
+    return absl::InvalidArgumentError(
+        fmt::format("join: {} shards are more than {}", request.total_shards(), kMaxShards));
+  }
+  uint64_t elements = 0;  // validate() has bounded the sum
+  for (const Tensor& tensor : schema) elements += tensor.elements();
+  absl::StatusOr<ShardMap> map = ShardMap::cut(elements, request.total_shards(), training.bucket_bytes);
+  if (map.ok() && request.first_shard() + own_shards > map->shard_count()) {
+    return absl::InvalidArgumentError("join: first shard lies beyond the number of shards");
+  }
+  return map;
+}
+
+}  // namespace
+
+RunSetup::RunSetup(ControlContext& context)
+    : agreement(context), primary{.message = std::make_shared<const proto::ReplicateRequest>()} {}
+
+const RunAgreement::Agreed& RunAgreement::agreed() const {
+  GRADRAIL_CHECK(agreed_.has_value());
+  return *agreed_;
+}
+
+const Schema& RunAgreement::schema() const { return agreed().schema; }
+Mode RunAgreement::mode() const { return agreed().training.mode; }
+int64_t RunAgreement::run_base() const { return agreed().run_base; }
+
+uint32_t RunAgreement::bucket_count(size_t shard) const {
+  return agreed().map.bucket_count(agreed().first_shard + static_cast<uint32_t>(shard));
+}
+
+void RunAgreement::set_run_base(int64_t run_base) {
+  GRADRAIL_CHECK(agreed_.has_value());
+  agreed_->run_base = run_base;
+  MutexLock lock(context_.state.mutex);
+  context_.state.run.run_base = run_base;
+}
+
+void RunAgreement::set_began_from(const BeganFrom& began_from) {
+  began_from_ = began_from;
+  MutexLock lock(context_.state.mutex);
+  context_.state.run.began_from = began_from;
+}
+
+void RunAgreement::reset() {
+  agreed_.reset();
+  began_from_ = {};  // the published value stays until the next agreement: a backup may still need it
+}
+
+absl::Status RunAgreement::agree(const proto::JoinRequest& request, bool may_restore) {
+  const Schema schema = schema_from_proto(request);
+  GRADRAIL_RETURN_IF_ERROR(validate(schema));
+  const absl::StatusOr<Training> training = from_proto(request.training());
+  if (!training.ok()) return training.status();
+  // Shards keep an entry for every index up to the highest one.
+  if (request.member().task_index() >= kMaxWorkers) {
+    return absl::InvalidArgumentError(
+        fmt::format("worker {} cannot join: there may be {} workers", request.member().task_index(), kMaxWorkers));
+  }
+  if (agreed_.has_value()) {
+    GRADRAIL_RETURN_IF_ERROR(compare(request, schema, *training));
+    GRADRAIL_RETURN_IF_ERROR(check_group(request));  // may end the agreement
+  }
+  return agreed_.has_value() ? absl::OkStatus() : set_up(request, schema, *training, may_restore);
+}
+
+absl::Status RunAgreement::compare(const proto::JoinRequest& request, const Schema& schema,
+                                   const Training& training) const {
+  if (const std::string differs = difference(agreed().schema, schema); !differs.empty()) {
+    return absl::FailedPreconditionError(fmt::format("schema mismatch: {}", differs));
+  }
+  if (const std::string differs = difference(agreed().training, training); !differs.empty()) {
+    return absl::FailedPreconditionError(fmt::format("training options differ from the first worker's: {}", differs));
+  }
+  if (request.first_shard() != agreed().first_shard || request.total_shards() != agreed().map.shard_count()) {
+    return absl::FailedPreconditionError(
+        fmt::format("this ps task holds shards {}.. of {} here, {}.. of {} there: are the ps_hosts lists the same?",
+                    agreed().first_shard, agreed().map.shard_count(), request.first_shard(), request.total_shards()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training,
+                                  bool may_restore) {
+  GRADRAIL_CHECK(!agreed_.has_value());
+  absl::StatusOr<ShardMap> map = cut(request, schema, training, context_.shards.size());
+  if (!map.ok()) return map.status();
+  absl::StatusOr<std::shared_ptr<const Checkpoint>> restored = std::shared_ptr<const Checkpoint>();
+  if (may_restore) restored = restore(request, schema, training);
+  if (!restored.ok()) return restored.status();
+  for (uint32_t i = 0; i < context_.shards.size(); ++i) {
+    GRADRAIL_RETURN_IF_ERROR(context_.shards[i].set_up({.shard_index = request.first_shard() + i,
+                                                        .map = *map,
+                                                        .mode = training.mode,
+                                                        .optimizer = training.optimizer,
+                                                        .restored = *restored}));
+  }
+  if (*restored != nullptr) {
+    const CheckpointHeader& header = (*restored)->header;
+    began_from_ = {.global_step = header.global_step, .saved_us = header.saved_us};
+  }
+  agreed_ = {.schema = schema,
+             .training = training,
+             .map = *std::move(map),
+             .first_shard = request.first_shard(),
+             .group = request.group(),
+             .newcomer = request.has_left_group() ? std::nullopt : std::optional(request.member().task_index()),
+             .run_base = base_of(request, training.mode)};
+  std::vector<WorkerIndex> departed;
+  {
+    MutexLock lock(context_.state.mutex);
+    if (*restored != nullptr) context_.state.membership.mark_initialised(Clock::now());
+    departed = context_.state.membership.departed();
+  }
+  // Shards that are set up expect every worker again, also those that finished before.
+  context_.shards.stop_expecting(departed);
+  publish(request);
+  return absl::OkStatus();
+}
+
+void RunAgreement::publish(const proto::JoinRequest& request) {
+  auto copy = std::make_shared<const proto::JoinRequest>(request);
+  MutexLock lock(context_.state.mutex);
+  context_.state.run = {.generation = context_.state.run.generation + 1,
+                        .agreed = std::move(copy),
+                        .run_base = agreed().run_base,
+                        .began_from = began_from_};
+}
+
+absl::StatusOr<std::shared_ptr<const Checkpoint>> RunAgreement::restore(const proto::JoinRequest& request,
+                                                                        const Schema& schema,
+                                                                        const Training& training) const {
+  const std::string& folder = context_.options.checkpoint_dir;
+  const proto::BeganFrom& others = request.begin_from();
+  if (folder.empty() || (request.has_begin_from() && !others.has_global_step())) return nullptr;
+  absl::StatusOr<std::shared_ptr<const Checkpoint>> restored =
+      request.has_begin_from()
+          ? restore_set(folder, {others.global_step(), others.saved_us()}, schema, training.optimizer.kind)
+          : restore_newest(folder, schema, training.optimizer.kind);
+  if (!restored.ok() && request.has_left_group() && !request.has_begin_from()) {
+    // A run under way has its parameters: continuing with those of the chief is better than an abort.
+    spdlog::warn("nothing is restored: {}", std::string(message_of(restored.status())));
+    return nullptr;
+  }
+  if (restored.ok() && *restored != nullptr && context_.options.console) {
+    context_.options.console(fmt::format("restored global step {} from {}", (*restored)->header.global_step, folder));
+  }
+  return restored;
+}
+
+absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
+  if (request.group() == agreed().group) {
+    const bool returns = request.has_left_group() && request.left_group() != request.group();
+    if (returns && agreed().newcomer.has_value()) correct_base(request);
+    return absl::OkStatus();
+  }
+  const bool comes_from_here = request.has_left_group() &&
+                               (request.left_group() == agreed().group || past_groups_.contains(request.left_group()));
+  bool has_no_members = false;
+  {
+    MutexLock lock(context_.state.mutex);
+    has_no_members = !context_.state.membership.expects_members();
+  }
+  // A request that names a past group is late: its worker has not yet found the present processes.
+  if (has_no_members || (comes_from_here && !past_groups_.contains(request.group()))) {
+    begin_again();
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(
+      "this ps task runs together with other parameter servers than this worker has found: either the lists of servers "
+      "differ, or one of them has just been started again");
+}
+
+/// A newcomer has set up this task before the workers that know the position of the run. Workers that began with the
+/// wrong base receive the right one with their next heartbeat.
+void RunAgreement::correct_base(const proto::JoinRequest& request) {
+  // Without a checkpoint the chief's values are taken. If the newcomer is the chief, the run does begin at its start.
+  const bool newcomer_decides = !began_from_.global_step.has_value() &&
+                                (*agreed().newcomer < request.member().task_index() || context_.shards.have_values());
+  if (newcomer_decides) return;
+  agreed_->newcomer.reset();
+  set_run_base(base_of(request, mode()));
+}
+
+/// A ps of this run was lost and restarted without its parameters: all tasks go back to one checkpoint, or to nothing.
+void RunAgreement::begin_again() {
+  constexpr const char* kCause = "a parameter server was lost, and all begin again from one checkpoint";
+  std::vector<Membership::Member> members;
+  {
+    ControlState& state = context_.state;
+    MutexLock lock(state.mutex);
+    members = state.membership.live();
+    for (const auto& [worker, incarnation] : members)
+      state.membership.mark_away(worker, incarnation, kCause, Clock::now());
+    state.membership.on_servers_back(Clock::now());
+  }
+  context_.state.changed.notify_all();
+  spdlog::warn("{}", kCause);
+  for (const Membership::Member& member : members) context_.shards.fence(member);
+  past_groups_.insert(agreed().group);
+  reset();
+}
+
+/// Depends on what was restored, and on whether the worker has just begun or returns from a lost ps.
+int64_t RunAgreement::base_of(const proto::JoinRequest& request, Mode mode) const {
+  if (!mode.sums()) return 0;
+  if (!request.has_left_group()) return static_cast<int64_t>(began_from_.global_step.value_or(0));
+  // Without a checkpoint versions count from 0 again, and the run continues at the position of the first worker.
+  return began_from_.global_step.has_value() ? request.run_base() : -static_cast<int64_t>(request.position());
+}
+
+}  // namespace gradrail::ps

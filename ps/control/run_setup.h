@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "ps/control/run_agreement.h"
+
+namespace gradrail::ps {
+
+namespace proto {
+class ReplicateRequest;
+}
+
+/// Last message of the primary, as its backup needs it to take over.
+struct PrimaryRecord {
+  /// Never null. Shared, because the message has no complete type here.
+  std::shared_ptr<const proto::ReplicateRequest> message;
+  std::string token;           ///< admits the data connections of the primary's shards
+  bool has_restarted = false;  ///< another process runs in its place, and its workers may come here
+};
+
+/// State that decides how the shards are set up. One lock serialises joins, snapshots and the primary's messages,
+/// because each of them asks the shards several questions that belong together.
+struct RunSetup {
+  explicit RunSetup(ControlContext& context);
+
+  Mutex mutex;  ///< before ControlState::mutex
+  RunAgreement agreement ABSL_GUARDED_BY(mutex);
+  PrimaryRecord primary ABSL_GUARDED_BY(mutex);
+};
+
+}  // namespace gradrail::ps

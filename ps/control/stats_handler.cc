@@ -1,0 +1,106 @@
+#include "ps/control/stats_handler.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/control/checkpoint_handler.h"
+#include "ps/control/replication.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/trace_marks.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Adds the bytes of a path to those of the same path at the other shards.
+void add_path(const Shard::Stats::Path& path, proto::StatsReply& reply) {
+  const auto found = std::find_if(reply.mutable_paths()->begin(), reply.mutable_paths()->end(),
+                                  [&](const proto::StatsReply::Path& known) { return known.path() == path.path; });
+  proto::StatsReply::Path& message = found == reply.mutable_paths()->end() ? *reply.add_paths() : *found;
+  message.set_path(path.path);
+  message.set_bytes_in(message.bytes_in() + path.bytes_in);
+  message.set_bytes_out(message.bytes_out() + path.bytes_out);
+}
+
+}  // namespace
+
+StatsHandler::StatsHandler(ControlContext& context, const CheckpointHandler& checkpoint, Replication& replication)
+    : context_(context), checkpoint_(checkpoint), replication_(replication) {}
+StatsHandler::~StatsHandler() = default;
+
+absl::Status StatsHandler::stats(const proto::StatsRequest& request, proto::StatsReply& reply) {
+  if (request.dump()) dumps_.fetch_add(1, std::memory_order_relaxed);
+  return gather(reply);
+}
+
+absl::Status StatsHandler::add_shards(proto::StatsReply& reply) {
+  for (const auto& shard : context_.shards) {
+    absl::StatusOr<Shard::Stats> stats = shard->stats();
+    if (!stats.ok()) return stats.status();
+    reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats->version));
+    reply.set_updates(reply.updates() + stats->updates);
+    reply.set_dropped(reply.dropped() + stats->dropped);
+    for (const Shard::Stats::Path& path : stats->paths) add_path(path, reply);
+    if (!reply.waiting_for().empty()) continue;  // one shard is enough: all of them wait for the same workers
+    MutexLock lock(context_.state.mutex);
+    for (const WorkerIndex worker : stats->waiting_for) {
+      reply.add_waiting_for(context_.state.membership.name_of(worker));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StatsHandler::gather(proto::StatsReply& reply) {
+  GRADRAIL_RETURN_IF_ERROR(add_shards(reply));  // before the lock: shards are asked
+  if (const std::optional<double> age = checkpoint_.age_s(); age.has_value()) reply.set_checkpoint_age_s(*age);
+  reply.set_backup(replication_.backup_state());
+  reply.set_shard_count(static_cast<uint32_t>(context_.shards.size()));
+  ControlState& state = context_.state;
+  MutexLock lock(state.mutex);
+  reply.set_epoch(state.membership.epoch());
+  reply.set_chief(state.membership.chief());
+  for (std::string& name : state.membership.live_names()) reply.add_live_workers(std::move(name));
+  state.reports.add_to(reply, Clock::now());
+  for (proto::StatsReply::Worker& worker : *reply.mutable_workers()) {
+    worker.set_name(state.membership.name_of(worker.task_index()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StatsHandler::trace(const proto::TraceRequest& request, proto::TraceReply& reply) {
+  const Membership::Member member = to_member(request.member());
+  GRADRAIL_RETURN_IF_ERROR(context_.state.heard(member));
+  {
+    MutexLock lock(traces_mutex_);
+    if (request.has_marks()) {
+      // Checked here: the chief would otherwise fail on the marks of another worker.
+      GRADRAIL_RETURN_IF_ERROR(marks_from(request.marks()).status());
+      traces_[member.worker] = std::make_unique<proto::TaskMarks>(request.marks());
+    }
+    reply.set_count(static_cast<uint32_t>(1 + traces_.size()));
+    if (request.index() > traces_.size()) return absl::NotFoundError("no such marks");
+    if (request.index() > 0) *reply.mutable_marks() = *std::next(traces_.begin(), request.index() - 1)->second;
+  }
+  if (request.index() > 0 || request.has_marks()) return absl::OkStatus();
+  return own_marks(*reply.mutable_marks());
+}
+
+absl::Status StatsHandler::own_marks(proto::TaskMarks& marks) const {
+  std::vector<Mark> all;
+  for (const auto& shard : context_.shards) {
+    const absl::StatusOr<std::vector<Mark>> some = shard->marks();
+    if (!some.ok()) return some.status();
+    all.insert(all.end(), some->begin(), some->end());
+  }
+  // A message carries differences of times, which have to be positive.
+  std::stable_sort(all.begin(), all.end(), [](const Mark& a, const Mark& b) { return a.at_ns < b.at_ns; });
+  marks = to_proto(fmt::format("ps/{}", context_.options.task_index), all);
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::ps

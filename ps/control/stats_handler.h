@@ -1,0 +1,52 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "ps/control/control_context.h"
+
+namespace gradrail::ps {
+
+class CheckpointHandler;
+class Replication;
+namespace proto {
+class StatsReply;
+class StatsRequest;
+class TaskMarks;
+class TraceReply;
+class TraceRequest;
+}  // namespace proto
+
+/// Answers observers: figures of the run, and the marks of flight recorders, which the chief collects from all tasks.
+/// Threads  Any thread.
+class StatsHandler {
+ public:
+  StatsHandler(ControlContext& context, const CheckpointHandler& checkpoint, Replication& replication);
+  ~StatsHandler();
+
+  absl::Status stats(const proto::StatsRequest& request, proto::StatsReply& reply);
+  /// The figures alone, which asks no task for a dump.
+  absl::Status gather(proto::StatsReply& reply);
+  /// Errors  NOT_FOUND: no marks at this index. INVALID_ARGUMENT: broken marks. As Membership::heard().
+  absl::Status trace(const proto::TraceRequest& request, proto::TraceReply& reply);
+
+  /// How often a caller has asked all tasks to dump their flight recorders.
+  uint64_t dumps_asked() const { return dumps_.load(std::memory_order_relaxed); }
+
+ private:
+  absl::Status add_shards(proto::StatsReply& reply);
+  absl::Status own_marks(proto::TaskMarks& marks) const;
+
+  ControlContext& context_;
+  const CheckpointHandler& checkpoint_;
+  Replication& replication_;
+  std::atomic<uint64_t> dumps_ = 0;
+
+  Mutex traces_mutex_;
+  /// Marks that workers have handed in for the chief.
+  std::map<WorkerIndex, std::unique_ptr<proto::TaskMarks>> traces_ ABSL_GUARDED_BY(traces_mutex_);
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+
+// The interface between optimizer.cc and the kernels. This header is also compiled with AVX-512 and AVX2 enabled, so it
+// includes nothing that contains inline functions. The linker keeps one copy of each, possibly one that this processor
+// cannot run.
+
+namespace gradrail::ps {
+
+struct KernelArguments {
+  size_t count = 0;
+  float* parameters = nullptr;
+  float* state[2] = {nullptr, nullptr};
+  const float* const* gradients = nullptr;
+  size_t gradient_count = 0;
+  float* const* targets = nullptr;
+  size_t target_count = 0;
+  bool targets_bypass_cache = false;
+
+  float gradient_scale = 1.0f;  ///< 1/N
+  float rate = 0.0f;            ///< adam: with the bias correction of this update
+  float momentum = 0.0f;
+  float beta1 = 0.0f, one_minus_beta1 = 0.0f;
+  float beta2 = 0.0f, one_minus_beta2 = 0.0f;
+  float epsilon = 0.0f;
+};
+
+using ApplyKernel = void (*)(const KernelArguments&);
+
+/// One instruction set's kernels. The arithmetic is the same operation by operation, without contraction into FMA, so
+/// that all tables give the same bits.
+struct KernelTable {
+  ApplyKernel sgd, momentum, nesterov, adam;
+};
+
+extern const KernelTable kGenericKernels;
+extern const KernelTable kAvx2Kernels;    ///< x86-64 builds only
+extern const KernelTable kAvx512Kernels;  ///< x86-64 builds only
+
+}  // namespace gradrail::ps

@@ -1,0 +1,138 @@
+// No include guard by intent: each kernel_<isa>.cc includes this once, after its CacheBypass, and compiles it
+// with its own flags. Everything is in the unnamed namespace and calls no library function, for the reason given in
+// kernel.h.
+
+namespace gradrail::ps {
+namespace {
+
+// 4 KiB a buffer: the strip's mean, parameters and two state vectors stay in the smallest L1 in use (32 KiB) until the
+// strip has been copied to every target. A page is what the hardware prefetcher follows.
+constexpr size_t kStripElements = 1024;
+
+struct Sgd {
+  static constexpr int kState = 0;
+  static float fresh(const KernelArguments& a, float p, float g, float&, float&) { return p - a.rate * g; }
+};
+
+struct Momentum {
+  static constexpr int kState = 1;
+  static float fresh(const KernelArguments& a, float p, float g, float& v, float&) {
+    v = a.momentum * v + g;
+    return p - a.rate * v;
+  }
+};
+
+struct Nesterov {
+  static constexpr int kState = 1;
+  static float fresh(const KernelArguments& a, float p, float g, float& v, float&) {
+    v = a.momentum * v + g;
+    return p - a.rate * (g + a.momentum * v);
+  }
+};
+
+struct Adam {
+  static constexpr int kState = 2;
+  static float fresh(const KernelArguments& a, float p, float g, float& m, float& v) {
+    m = a.beta1 * m + a.one_minus_beta1 * g;
+    v = a.beta2 * v + a.one_minus_beta2 * (g * g);
+    return p - a.rate * m / (__builtin_sqrtf(v) + a.epsilon);
+  }
+};
+
+/// The pass itself. The coefficients are copied first: a store through a float pointer could otherwise change them as
+/// far as the compiler can prove.
+template <typename Rule, bool kHasTarget>
+void update(const KernelArguments& arguments, size_t count, const float* __restrict gradient,
+            float* __restrict parameters, float* __restrict state0, float* __restrict state1,
+            float* __restrict target) {
+  const KernelArguments a = arguments;
+  for (size_t i = 0; i < count; ++i) {
+    float s0 = 0.0f;
+    float s1 = 0.0f;
+    if constexpr (Rule::kState > 0) s0 = state0[i];
+    if constexpr (Rule::kState > 1) s1 = state1[i];
+    const float fresh = Rule::fresh(a, parameters[i], gradient[i] * a.gradient_scale, s0, s1);
+    if constexpr (Rule::kState > 0) state0[i] = s0;
+    if constexpr (Rule::kState > 1) state1[i] = s1;
+    parameters[i] = fresh;
+    if constexpr (kHasTarget) target[i] = fresh;
+  }
+}
+
+void sum_two(float* __restrict sum, const float* __restrict g0, const float* __restrict g1, size_t count) {
+  for (size_t i = 0; i < count; ++i) sum[i] = g0[i] + g1[i];
+}
+
+void add_one(float* __restrict sum, const float* __restrict g, size_t count) {
+  for (size_t i = 0; i < count; ++i) sum[i] += g[i];
+}
+
+void add_two(float* __restrict sum, const float* __restrict g0, const float* __restrict g1, size_t count) {
+  for (size_t i = 0; i < count; ++i) sum[i] = (sum[i] + g0[i]) + g1[i];
+}
+
+void copy(float* __restrict target, const float* __restrict source, size_t count) {
+  for (size_t i = 0; i < count; ++i) target[i] = source[i];
+}
+
+/// Sum of one strip over all gradients, in worker order; a lone gradient is read where it lies.
+const float* sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
+  if (a.gradient_count == 1) return a.gradients[0] + first;
+  sum_two(sum, a.gradients[0] + first, a.gradients[1] + first, count);
+  size_t i = 2;
+  for (; i + 1 < a.gradient_count; i += 2) add_two(sum, a.gradients[i] + first, a.gradients[i + 1] + first, count);
+  if (i < a.gradient_count) add_one(sum, a.gradients[i] + first, count);
+  return sum;
+}
+
+/// Copies full vectors past the cache. Head and tail go through it: a line that is only partly streamed costs more than
+/// one that is not streamed.
+void copy_past_cache(float* target, const float* source, size_t count) {
+  constexpr size_t kAlignBytes = CacheBypass::kElements * sizeof(float);
+  const size_t misaligned_bytes = reinterpret_cast<size_t>(target) % kAlignBytes;
+  const size_t to_boundary = misaligned_bytes == 0 ? 0 : (kAlignBytes - misaligned_bytes) / sizeof(float);
+  const size_t head = to_boundary < count ? to_boundary : count;
+  copy(target, source, head);
+  size_t i = head;
+  for (; i + CacheBypass::kElements <= count; i += CacheBypass::kElements) CacheBypass::store(target + i, source + i);
+  copy(target + i, source + i, count - i);
+}
+
+template <typename Rule>
+void apply_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
+  const float* gradient = sum_strip(a, first, count, sum);
+  float* const parameters = a.parameters + first;
+  float* const state0 = Rule::kState > 0 ? a.state[0] + first : nullptr;
+  float* const state1 = Rule::kState > 1 ? a.state[1] + first : nullptr;
+  const bool fuse_first_target = a.target_count > 0 && !a.targets_bypass_cache;
+  if (fuse_first_target) {
+    update<Rule, true>(a, count, gradient, parameters, state0, state1, a.targets[0] + first);
+  } else {
+    update<Rule, false>(a, count, gradient, parameters, state0, state1, nullptr);
+  }
+  for (size_t i = fuse_first_target ? 1 : 0; i < a.target_count; ++i) {
+    if (a.targets_bypass_cache) {
+      copy_past_cache(a.targets[i] + first, parameters, count);
+    } else {
+      copy(a.targets[i] + first, parameters, count);
+    }
+  }
+}
+
+template <typename Rule>
+void apply_all(const KernelArguments& a) {
+  alignas(64) float sum[kStripElements];
+  const bool one_loop = a.gradient_count == 1 && a.target_count <= 1 && !a.targets_bypass_cache;
+  const size_t strip = one_loop ? a.count : kStripElements;
+  for (size_t first = 0; first < a.count; first += strip) {
+    const size_t left = a.count - first;
+    apply_strip<Rule>(a, first, left < strip ? left : strip, sum);
+  }
+  // Streaming stores are not ordered with the notice that wakes the reader.
+  if (a.targets_bypass_cache) CacheBypass::fence();
+}
+
+constexpr KernelTable kKernels = {apply_all<Sgd>, apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>};
+
+}  // namespace
+}  // namespace gradrail::ps

@@ -1,0 +1,104 @@
+#include "ps/optimizer/optimizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "ps/optimizer/isa.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr std::array<std::string_view, 3> kIsaNames = {"generic", "avx2", "avx512"};
+
+// Bytes of one buffer from which targets bypass the cache. Gradient, parameters and target together are then 48 MiB,
+// more than a core's share of any last-level cache. A line written through the cache would be fetched first and evicted
+// before its reader comes. Measured with 32 MiB of L3: +20–35 % from 16 MiB on without a reader, +5–20 % with one that
+// reads the whole target afterwards. Below 8 MiB a reader loses up to half.
+constexpr size_t kBypassCacheBytes = size_t{16} << 20;
+
+bool bypass_cache(const ApplyArguments& a) {
+  return !a.targets.empty() && std::max(a.count, a.pass_count) >= kBypassCacheBytes / sizeof(float);
+}
+
+/// √(1−β2^t)/(1−β1^t) in double: 1−β2^t cancels in float for small t.
+float adam_rate(const OptimizerConfig& config, uint64_t update_index) {
+  const auto t = static_cast<double>(update_index);
+  const double correction1 = 1.0 - std::pow(static_cast<double>(config.beta1), t);
+  const double correction2 = 1.0 - std::pow(static_cast<double>(config.beta2), t);
+  return static_cast<float>(static_cast<double>(config.learning_rate) * std::sqrt(correction2) / correction1);
+}
+
+ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return table.sgd;
+    case OptimizerKind::momentum:
+      return table.momentum;
+    case OptimizerKind::nesterov:
+      return table.nesterov;
+    case OptimizerKind::adam:
+      return table.adam;
+  }
+  GRADRAIL_CHECK(false);
+}
+
+Isa chosen_isa() {
+  static const Isa chosen = choose_isa(std::getenv("GRADRAIL_ISA"), supported_isas());
+  return chosen;
+}
+
+}  // namespace
+
+std::string_view isa_name(Isa isa) { return kIsaNames[static_cast<size_t>(isa)]; }
+
+Isa choose_isa(const char* forced, absl::Span<const Isa> supported) {
+  const std::string_view wanted = forced == nullptr ? "" : forced;
+  if (wanted.empty()) return supported.back();
+  for (const Isa isa : supported) {
+    if (isa_name(isa) == wanted) return isa;
+  }
+  spdlog::warn("GRADRAIL_ISA={}: not an instruction set that this host can run; using {}", wanted,
+               isa_name(supported.back()));
+  return supported.back();
+}
+
+KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArguments& a) {
+  return {
+      .count = a.count,
+      .parameters = a.parameters,
+      .state = {a.state[0], a.state[1]},
+      .gradients = a.gradients.data(),
+      .gradient_count = a.gradients.size(),
+      .targets = a.targets.data(),
+      .target_count = a.targets.size(),
+      .targets_bypass_cache = bypass_cache(a),
+      .gradient_scale = 1.0f / static_cast<float>(a.gradients.size()),
+      .rate = config.kind == OptimizerKind::adam ? adam_rate(config, a.update_index) : config.learning_rate,
+      .momentum = config.momentum,
+      .beta1 = config.beta1,
+      .one_minus_beta1 = 1.0f - config.beta1,
+      .beta2 = config.beta2,
+      .one_minus_beta2 = 1.0f - config.beta2,
+      .epsilon = config.epsilon,
+  };
+}
+
+void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& arguments) {
+  GRADRAIL_CHECK(!arguments.gradients.empty() && arguments.gradients.size() <= kMaxGradients);
+  GRADRAIL_CHECK(arguments.targets.size() <= kMaxTargets);
+  GRADRAIL_CHECK(arguments.update_index > 0);  // adam divides by 1 − β1^t
+  if (arguments.count == 0) return;
+  kernel_for(config.kind, kernels(isa))(kernel_arguments(config, arguments));
+}
+
+void apply(const OptimizerConfig& config, const ApplyArguments& arguments) {
+  apply_with(chosen_isa(), config, arguments);
+}
+
+std::string_view apply_isa() { return isa_name(chosen_isa()); }
+
+}  // namespace gradrail::ps

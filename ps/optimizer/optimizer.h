@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/types/span.h"
+#include "ps/protocol/optimizer_settings.h"
+
+namespace gradrail::ps {
+
+/// Limits of one call of apply().
+constexpr size_t kMaxGradients = 16;
+constexpr size_t kMaxTargets = 16;
+
+/// One update of one bucket.
+/// Shapes   parameters, every gradient, every state vector and every target: [count], fp32.
+/// Units    update_index counts the updates of this bucket from 1 (adam's bias correction).
+struct ApplyArguments {
+  size_t count = 0;
+  float* parameters = nullptr;
+  float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam: m, v
+  absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
+  absl::Span<float* const> targets;          ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
+  uint64_t update_index = 1;
+  /// Elements that this call and its neighbours read before the first of them is read again (a shard: all its buckets).
+  /// Decides whether the targets bypass the cache. 0: this call alone.
+  size_t pass_count = 0;
+};
+
+/// Reads the gradients, updates state and parameters and stores the fresh parameters into the targets, in one pass over
+/// memory. AVX-512, AVX2 or plain code is chosen once at run time. All give the same bits, and so do other cuts into
+/// buckets and other numbers of targets. Sum is ((g0+g1)+g2)+…, then × 1/N. When it returns, the targets may be
+/// announced to their readers by a release store.
+///   sgd       p −= lr·g
+///   momentum  v = μ·v + g;  p −= lr·v
+///   nesterov  v = μ·v + g;  p −= lr·(g + μ·v)
+///   adam      m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p −= lr·√(1−β2^t)/(1−β1^t) · m/(√v + ε)
+/// Source   Kingma and Ba 2015 (adam, the paper's efficient form as in TensorFlow); Sutskever et al. 2013 (nesterov).
+/// Buffers need the alignment of float only, and none may overlap another; gradients may be the same one.
+/// More than 16 gradients or targets, no gradient, or update_index 0 break an invariant and stop the process.
+void apply(const OptimizerConfig& config, const ApplyArguments& arguments);
+
+/// "avx512", "avx2" or "generic": the kernels that apply() uses on this host. GRADRAIL_ISA=generic|avx2|avx512 forces a
+/// lower one; a name that this host does not support is logged and ignored.
+std::string_view apply_isa();
+
+}  // namespace gradrail::ps

@@ -1,0 +1,223 @@
+#include "ps/protocol/cluster_spec.h"
+
+#include <charconv>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace gradrail::ps {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::Status invalid(std::string_view source, std::string_view what) {
+  return absl::InvalidArgumentError(fmt::format("{}: {}", source, what));
+}
+
+/// Addresses of one job. TensorFlow allows a list and an object of index → address.
+absl::StatusOr<std::vector<std::string>> read_job(const Json& job, std::string_view name, std::string_view source) {
+  std::vector<std::string> tasks;
+  if (job.is_array()) {
+    for (const Json& task : job) {
+      if (!task.is_string())
+        return invalid(source, fmt::format("job '{}': every task must be a \"host:port\" string", name));
+      tasks.push_back(task.get<std::string>());
+    }
+  } else if (job.is_object()) {
+    for (size_t i = 0; i < job.size(); ++i) {
+      const auto task = job.find(std::to_string(i));
+      if (task == job.end() || !task->is_string()) {
+        return invalid(source, fmt::format("job '{}': task {} is missing (indices must run from 0)", name, i));
+      }
+      tasks.push_back(task->get<std::string>());
+    }
+  } else {
+    return invalid(source, fmt::format("job '{}' must be a list of \"host:port\" strings", name));
+  }
+  return tasks;
+}
+
+absl::Status normalise(std::vector<std::string>& tasks, std::string_view job, std::string_view source,
+                       std::set<std::string>& seen) {
+  for (std::string& task : tasks) {
+    const absl::StatusOr<HostPort> address = parse_host_port(task);
+    if (!address.ok()) return invalid(source, fmt::format("job '{}': {}", job, message_of(address.status())));
+    if (address->port == 0)
+      return invalid(source, fmt::format("job '{}': '{}': a task's port must not be 0", job, task));
+    task = to_string(*address);
+    if (!seen.insert(task).second) return invalid(source, fmt::format("address {} is given to two tasks", task));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source) {
+  if (cluster.ps.empty()) return invalid(source, "job 'ps' has no task (at least one parameter server is needed)");
+  if (cluster.workers.empty()) return invalid(source, "job 'worker' has no task (at least one worker is needed)");
+  if (cluster.workers.size() > kMaxWorkers) return invalid(source, fmt::format("more than {} workers", kMaxWorkers));
+  std::set<std::string> seen;
+  GRADRAIL_RETURN_IF_ERROR(normalise(cluster.ps, "ps", source, seen));
+  GRADRAIL_RETURN_IF_ERROR(normalise(cluster.workers, "worker", source, seen));
+  return cluster;
+}
+
+absl::StatusOr<ClusterSpec> from_json(const Json& document, std::string_view source) {
+  if (!document.is_object()) return invalid(source, "must be a JSON object with the jobs \"ps\" and \"worker\"");
+  const Json& jobs = document.contains("cluster") ? document["cluster"] : document;
+  if (!jobs.is_object()) return invalid(source, "\"cluster\" must be an object of jobs");
+  ClusterSpec cluster;
+  std::vector<std::string> chief;
+  for (const auto& [name, job] : jobs.items()) {
+    absl::StatusOr<std::vector<std::string>> tasks = read_job(job, name, source);
+    if (!tasks.ok()) return tasks.status();
+    if (name == "ps") {
+      cluster.ps = *std::move(tasks);
+    } else if (name == "worker") {
+      cluster.workers = *std::move(tasks);
+    } else if (name == "chief" || name == "master") {
+      chief = *std::move(tasks);
+    } else if (name != "evaluator") {
+      return invalid(source, fmt::format("unknown job '{}' (there are: ps, worker, chief)", name));
+    }
+  }
+  if (chief.size() > 1) return invalid(source, "job 'chief' must have one task");
+  if (!chief.empty()) {
+    cluster.workers.insert(cluster.workers.begin(), chief[0]);
+    cluster.chief_job = true;
+  }
+  return checked(std::move(cluster), source);
+}
+
+absl::StatusOr<Json> parse_json(std::string_view text, std::string_view source) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& error) {  // its text names the byte; no exception leaves this folder
+    return invalid(source, fmt::format("not JSON: {}", error.what()));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
+  std::string_view text = whole;
+  const auto bad = [&](std::string_view why) {
+    return absl::InvalidArgumentError(fmt::format("'{}' is not an address (host:port): {}", whole, why));
+  };
+  HostPort address;
+  std::string_view port;
+  if (text.starts_with('[')) {
+    text.remove_prefix(1);
+    const size_t end = text.find(']');
+    if (end == std::string_view::npos) return bad("missing ']'");
+    address.host = text.substr(0, end);
+    std::string_view rest = text.substr(end + 1);
+    if (!rest.empty() && rest[0] != ':') return bad("expected ':' after ']'");
+    port = rest.empty() ? rest : rest.substr(1);
+    if (!rest.empty() && port.empty()) return bad("no port after ':'");
+  } else {
+    const size_t colon = text.find(':');
+    if (colon != std::string_view::npos && text.find(':', colon + 1) != std::string_view::npos) {
+      return bad("IPv6 addresses need brackets: [::1]:2222");
+    }
+    address.host = text.substr(0, colon);
+    if (colon != std::string_view::npos) {
+      port = text.substr(colon + 1);
+      if (port.empty()) return bad("no port after ':'");
+    }
+  }
+  if (address.host.empty()) return bad("no host");
+  if (address.host.find_first_of(" \t\n/\\\"'") != std::string::npos) return bad("a host name has no such characters");
+  if (!port.empty()) {
+    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
+    if (error != std::errc{} || end != port.data() + port.size()) {
+      return bad("the port must be a number up to 65535");
+    }
+  }
+  return address;
+}
+
+std::string to_string(const HostPort& address) {
+  if (address.host.find(':') != std::string::npos) return fmt::format("[{}]:{}", address.host, address.port);
+  return fmt::format("{}:{}", address.host, address.port);
+}
+
+absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source) {
+  const absl::StatusOr<Json> document = parse_json(json, source);
+  if (!document.ok()) return document.status();
+  return from_json(*document, source);
+}
+
+absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    return absl::InvalidArgumentError(fmt::format("{}: cannot be read, or is empty (cluster specification)", path));
+  }
+  return parse_cluster(text.str(), path);
+}
+
+absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::string_view worker_hosts,
+                                               std::string_view source) {
+  ClusterSpec cluster;
+  // Debian builds Abseil with a string_view of its own, which does not convert from the standard one.
+  const auto split = [](std::string_view list) -> std::vector<std::string> {
+    return absl::StrSplit(absl::string_view(list.data(), list.size()), ',', absl::SkipWhitespace());
+  };
+  cluster.ps = split(ps_hosts);
+  cluster.workers = split(worker_hosts);
+  return checked(std::move(cluster), source);
+}
+
+absl::StatusOr<TfConfig> parse_tf_config(std::string_view json) {
+  const absl::StatusOr<Json> document = parse_json(json, "TF_CONFIG");
+  if (!document.ok()) return document.status();
+  absl::StatusOr<ClusterSpec> cluster = from_json(*document, "TF_CONFIG");
+  if (!cluster.ok()) return cluster.status();
+  TfConfig config{.cluster = *std::move(cluster), .task = std::nullopt};
+  if (document->contains("task")) {
+    const Json& task = (*document)["task"];
+    if (!task.is_object() || !task.contains("type") || !task["type"].is_string() || !task.contains("index") ||
+        !task["index"].is_number_integer()) {
+      return invalid("TF_CONFIG", "\"task\" must be {\"type\": \"worker\", \"index\": 0}");
+    }
+    absl::StatusOr<TaskId> id =
+        resolve_task(config.cluster, task["type"].get<std::string>(), task["index"].get<int64_t>());
+    if (!id.ok()) return invalid("TF_CONFIG", message_of(id.status()));
+    config.task = *std::move(id);
+  }
+  return config;
+}
+
+absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view job, int64_t index) {
+  const auto bad = [&](int64_t count) {
+    return absl::InvalidArgumentError(
+        fmt::format("task_index {}: job '{}' has tasks 0 to {} in the cluster specification", index, job, count - 1));
+  };
+  if (job == "ps") {
+    if (index < 0 || index >= static_cast<int64_t>(cluster.ps.size()))
+      return bad(static_cast<int64_t>(cluster.ps.size()));
+    return TaskId{"ps", static_cast<uint32_t>(index)};
+  }
+  if ((job == "chief" || job == "master") && cluster.chief_job) {
+    if (index != 0) return bad(1);
+    return TaskId{"worker", 0};
+  }
+  if (job == "worker") {
+    const int64_t moved_up = cluster.chief_job ? 1 : 0;
+    if (index < 0 || index >= kMaxWorkers - moved_up) {
+      return absl::InvalidArgumentError(fmt::format(
+          "task_index {}: job 'worker' has tasks 0 to {} in the cluster specification, and may grow to {} at most",
+          index, static_cast<int64_t>(cluster.workers.size()) - moved_up - 1, kMaxWorkers - moved_up - 1));
+    }
+    return TaskId{"worker", static_cast<uint32_t>(index + moved_up)};
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("job_name '{}': no such job in the cluster specification (there are: ps, worker{})", job,
+                  cluster.chief_job ? ", chief" : ""));
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace gradrail::ps {
+
+// Layout of registered memory during an exchange. All fields are little-endian, as every supported host is.
+//
+//   slot region of one worker at one shard (written by that worker alone):
+//     [SlotHeader × buckets][payload of bucket 0][payload of bucket 1]…
+//     Payloads stay unused if the shard maps the worker's gradients (shm). If the transport reaches the shard's GPU,
+//     payloads lie there in a region of their own, from the shard's first element on. Parameters leave from there.
+//   return region of one worker for one shard (in the worker's memory, written by that shard alone):
+//     [ReturnHeader × buckets]
+//   Both are at least kCheckBytes long: a path is used only after a pattern was put each way (path_check.h).
+//   parameters and gradients at the worker: all elements of the model, flattened; each shard accesses its range only.
+//
+// A push is put(payload), put(SlotHeader, immediate = bucket); the way back is put(parameters), put(ReturnHeader,
+// immediate = bucket). The puts of each side are ordered: when the header has arrived, so have the bytes before it.
+//
+//   variables in a worker's GPU memory, if a shard maps them or a NIC reaches them:
+//     [parameters][gap][gradients][gap][check out][check in]     device_gradients_at(), device_check_at()
+//   The last two, of kCheckBytes each, hold the patterns that leave and arrive. Both directions are checked with the
+//   registration that exchanges use, while an exchange may be under way over another path.
+
+/// Element at which the gradients begin behind `elements` parameters: aligned to a cache line, so that both can be read
+/// 16 bytes at a time.
+constexpr uint64_t device_gradients_at(uint64_t elements) { return (elements + 63) / 64 * 64; }
+
+/// Larger than the packets of any network: a path that loses only large packets fails the check.
+inline constexpr size_t kCheckBytes = 16 << 10;
+
+/// Element at which the space for patterns begins.
+constexpr uint64_t device_check_at(uint64_t elements) { return 2 * device_gradients_at(elements); }
+/// Bytes of the whole block.
+constexpr uint64_t device_block_bytes(uint64_t elements) {
+  return device_check_at(elements) * sizeof(float) + 2 * kCheckBytes;
+}
+
+/// Immediate of the pattern. Some transports carry 20 bits only.
+inline constexpr uint64_t kCheckImmediate = (1 << 20) - 1;
+/// Smaller immediates are bucket indexes.
+inline constexpr uint64_t kMaxBuckets = kCheckImmediate;
+
+enum class ArrivalKind : uint16_t {
+  push = 1,        ///< the payload is a gradient: apply it, return fresh parameters
+  pull = 2,        ///< no payload: return parameters as soon as they are initialised
+  initialise = 3,  ///< the payload is the initial value, from the chief
+};
+
+/// Announces a payload. A cache line of its own: the shard polls none that a neighbour writes.
+struct alignas(64) SlotHeader {
+  static constexpr uint32_t kMagic = 0x544f4c53;  // "SLOT"
+  uint32_t magic = kMagic;
+  ArrivalKind kind{};
+  uint16_t has_crc = 0;
+  uint32_t bucket = 0;
+  uint32_t payload_bytes = 0;
+  uint64_t step = 0;          ///< of the worker, counted from 1
+  uint64_t incarnation = 0;   ///< of the worker: a restart begins another one
+  uint64_t base_version = 0;  ///< version of the bucket the gradient was computed on
+  uint32_t crc32c = 0;        ///< of the payload, if has_crc
+  uint32_t reserved[5] = {};
+};
+
+/// Answers a SlotHeader.
+struct alignas(64) ReturnHeader {
+  static constexpr uint32_t kMagic = 0x4e525452;  // "RTRN"
+  uint32_t magic = kMagic;
+  uint32_t bucket = 0;
+  uint64_t step = 0;       ///< answers the SlotHeader of this step
+  uint64_t version = 0;    ///< updates applied to this bucket so far
+  uint64_t staleness = 0;  ///< updates between base_version and this worker's own
+  uint64_t incarnation = 0;
+  uint32_t crc32c = 0;
+  uint16_t has_crc = 0;
+  uint16_t dropped = 0;    ///< the gradient came too late to be summed
+  uint64_t waited_ns = 0;  ///< from the arrival of the gradient to the decision; 0 in async, where no worker waits
+  uint32_t reserved[2] = {};
+};
+
+static_assert(sizeof(SlotHeader) == 64 && std::is_trivially_copyable_v<SlotHeader>);
+static_assert(sizeof(ReturnHeader) == 64 && std::is_trivially_copyable_v<ReturnHeader>);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,183 @@
+#include "ps/protocol/launcher.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
+
+namespace gradrail::ps {
+namespace {
+
+using Found = absl::StatusOr<std::optional<Launch>>;
+
+absl::Status invalid(const std::string& what) { return absl::InvalidArgumentError(what); }
+
+/// The variables of one launcher.
+class Reader {
+ public:
+  explicit Reader(const Variables& variable) : variable_(variable) {}
+
+  std::string text(const char* name) const {
+    const char* const value = variable_(name);
+    return value == nullptr ? "" : value;
+  }
+  bool has(const char* name) const { return !text(name).empty(); }
+
+  /// Errors  INVALID_ARGUMENT: not set, or not a number up to `most`.
+  absl::StatusOr<uint32_t> number(const char* name, uint32_t most) const {
+    const std::string value = text(name);
+    if (value.empty()) return invalid(fmt::format("{} is not set", name));
+    uint32_t found = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), found);
+    if (error != std::errc() || end != value.data() + value.size() || found > most)
+      return invalid(fmt::format("{}={} is not a number from 0 to {}", name, value, most));
+    return found;
+  }
+
+ private:
+  const Variables& variable_;
+};
+
+constexpr std::string_view kTcpScheme = "tcp://";
+constexpr uint32_t kMostTasks = kMaxWorkers + 64;
+
+/// The name of the job selects the port, so that two jobs on one host rarely collide. The range lies below the ports
+/// that the kernel gives to outgoing connections.
+uint16_t port_of(std::string_view job) {
+  uint32_t hash = 2166136261;  // FNV-1a: every process must compute the same port, which std::hash does not promise
+  for (const char c : job) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619;
+  return static_cast<uint16_t>(20000 + hash % 12000);
+}
+
+std::string address(const std::string& host, uint16_t port) {
+  return host.empty() ? "" : to_string({.host = host, .port = port});
+}
+
+/// Rank and size, which belong together. Nothing for a single process: it starts the tasks that it needs itself.
+Found ranks(const Reader& read, const char* rank_name, const char* size_name, const std::string& launcher) {
+  const auto both = [&](const absl::Status& status) {
+    return invalid(fmt::format("{}: {} ({} sets {} and {} together: unset what is left over)", launcher,
+                               message_of(status), launcher, rank_name, size_name));
+  };
+  const absl::StatusOr<uint32_t> rank = read.number(rank_name, kMostTasks - 1),
+                                 size = read.number(size_name, kMostTasks);
+  if (!rank.ok()) return both(rank.status());
+  if (!size.ok()) return both(size.status());
+  if (*rank >= *size)
+    return both(invalid(fmt::format("{}={} is not less than {}={}", rank_name, *rank, size_name, *size)));
+  if (*size == 1) return std::nullopt;
+  return Launch{.rank = *rank, .size = *size};
+}
+
+Found from_torchrun(const Reader& read) {
+  Found launch = ranks(read, "RANK", "WORLD_SIZE", "torchrun");
+  if (!launch.ok() || !launch->has_value()) return launch;
+  const std::string run = read.text("TORCHELASTIC_RUN_ID");
+  (*launch)->job = run.empty() || run == "none" ? "torchrun" : fmt::format("torchrun {}", run);
+  uint32_t port = port_of((*launch)->job);
+  if (read.has("MASTER_PORT")) {
+    const absl::StatusOr<uint32_t> given_port = read.number("MASTER_PORT", UINT16_MAX - 1);
+    if (!given_port.ok()) return given_port.status();
+    // torchrun itself listens on that port if it shares its store with the processes.
+    port = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True" ? *given_port + 1 : *given_port;
+    (*launch)->job += fmt::format(" {}:{}", read.text("MASTER_ADDR"), *given_port);
+  }
+  (*launch)->rendezvous = address(read.text("MASTER_ADDR"), static_cast<uint16_t>(port));
+  return launch;
+}
+
+Found from_mpirun(const Reader& read) {
+  Found launch = ranks(read, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun");
+  if (!launch.ok() || !launch->has_value()) return launch;
+  const std::string space = read.text("PMIX_NAMESPACE");
+  (*launch)->job = space.empty() ? "mpirun" : fmt::format("mpirun job {}", space);
+  const bool one_host = read.text("OMPI_COMM_WORLD_LOCAL_SIZE") == read.text("OMPI_COMM_WORLD_SIZE");
+  (*launch)->rendezvous = address(one_host ? "127.0.0.1" : read.text("MASTER_ADDR"), port_of((*launch)->job));
+  return launch;
+}
+
+Found from_slurm(const Reader& read) {
+  // The variables of a step: a batch script has only those of its job, and is a single process.
+  Found launch = ranks(read, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun");
+  if (!launch.ok() || !launch->has_value()) return launch;
+  (*launch)->job = fmt::format("Slurm job {} step {}", read.text("SLURM_JOB_ID"), read.text("SLURM_STEP_ID"));
+  (*launch)->node = read.text("SLURMD_NODENAME");
+  const std::string list = read.text("SLURM_STEP_NODELIST");
+  if (list.empty()) return launch;
+  const absl::StatusOr<std::vector<std::string>> nodes = expand_nodes(list);
+  if (!nodes.ok()) return invalid(fmt::format("SLURM_STEP_NODELIST: {}", message_of(nodes.status())));
+  // Rank 0 runs on the first node. The name of a single node may not resolve.
+  (*launch)->rendezvous = address(nodes->size() == 1 ? "127.0.0.1" : nodes->front(), port_of((*launch)->job));
+  return launch;
+}
+
+absl::StatusOr<Launch::Role> dmlc_role(const std::string& word) {
+  if (word == "scheduler") return Launch::Role::scheduler;
+  if (word == "server") return Launch::Role::ps;
+  if (word == "worker") return Launch::Role::worker;
+  return invalid(fmt::format("DMLC_ROLE={}: there are scheduler, server, worker", word.empty() ? "(not set)" : word));
+}
+
+Found from_dmlc(const Reader& read) {
+  const absl::StatusOr<Launch::Role> role = dmlc_role(read.text("DMLC_ROLE"));
+  const absl::StatusOr<uint32_t> servers = read.number("DMLC_NUM_SERVER", 64);
+  const absl::StatusOr<uint32_t> workers = read.number("DMLC_NUM_WORKER", kMaxWorkers);
+  const absl::StatusOr<uint32_t> port = read.number("DMLC_PS_ROOT_PORT", UINT16_MAX);
+  for (const absl::Status& status : {role.status(), servers.status(), workers.status(), port.status()}) {
+    if (!status.ok())
+      return invalid(
+          fmt::format("ps-lite: {} (needed are DMLC_ROLE, DMLC_NUM_SERVER, DMLC_NUM_WORKER, DMLC_PS_ROOT_URI and "
+                      "DMLC_PS_ROOT_PORT: "
+                      "set all of them, or none)",
+                      message_of(status)));
+  }
+  const std::string root = read.text("DMLC_PS_ROOT_URI");
+  if (root.empty()) return invalid("ps-lite: DMLC_PS_ROOT_URI is not set: the host of the scheduler");
+  if (*servers == 0 || *workers == 0) return invalid("ps-lite: DMLC_NUM_SERVER and DMLC_NUM_WORKER must be at least 1");
+  Launch launch{.role = *role,
+                .size = *servers + *workers,
+                .ps_count = *servers,
+                .rendezvous = address(root, static_cast<uint16_t>(*port)),
+                .job = fmt::format("ps-lite {}:{}", root, *port)};
+  // Forks of ps-lite use different names for the index. Without one the scheduler assigns it.
+  for (const char* name : {*role == Launch::Role::ps ? "DMLC_SERVER_ID" : "DMLC_WORKER_ID", "DMLC_RANK"}) {
+    if (*role == Launch::Role::scheduler || launch.rank || !read.has(name)) continue;
+    const absl::StatusOr<uint32_t> index = read.number(name, (*role == Launch::Role::ps ? *servers : *workers) - 1);
+    if (!index.ok()) return invalid(fmt::format("ps-lite: {}", message_of(index.status())));
+    launch.rank = *index;
+  }
+  return launch;
+}
+
+}  // namespace
+
+bool is_tcp_rendezvous(std::string_view url) { return url.starts_with(kTcpScheme); }
+
+absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url) {
+  const absl::StatusOr<HostPort> address = is_tcp_rendezvous(url) ? parse_host_port(url.substr(kTcpScheme.size()))
+                                                                  : invalid("it is not the address of a host");
+  if (address.ok()) return to_string(*address);
+  return invalid(
+      fmt::format("--rendezvous {}: {}; the correct form is tcp://HOST:PORT", url, message_of(address.status())));
+}
+
+Found read_launcher(const Variables& variable) {
+  const Reader read(variable);
+  const bool torchrun = read.has("RANK") || read.has("WORLD_SIZE");
+  const bool dmlc = read.has("DMLC_ROLE") || read.has("DMLC_NUM_WORKER") || read.has("DMLC_NUM_SERVER");
+  if (torchrun && dmlc)
+    return invalid("RANK or WORLD_SIZE say torchrun, DMLC_… says ps-lite, and neither starts the other: unset one");
+  if (torchrun) return from_torchrun(read);
+  if (dmlc) return from_dmlc(read);
+  if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) return from_mpirun(read);
+  if (read.has("SLURM_STEP_NUM_TASKS")) return from_slurm(read);
+  return std::nullopt;
+}
+
+Found read_launcher() {
+  return read_launcher([](const char* name) -> const char* { return std::getenv(name); });
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gradrail::ps {
+
+/// The part of this process in a job, as a launcher describes it by environment variables.
+struct Launch {
+  enum class Role { by_rank, scheduler, ps, worker };
+  Role role = Role::by_rank;         ///< by_rank: the first ranks are ps tasks, as many as a flag says
+  std::optional<uint32_t> rank;      ///< by_rank: below size; ps or worker: its task index, if the launcher gives one
+  uint32_t size = 1;                 ///< ps tasks and workers together
+  std::optional<uint32_t> ps_count;  ///< if the launcher gives it
+  std::string rendezvous;            ///< host:port of the first rank or the scheduler; "": unknown
+  std::string job;                   ///< for people; differs between jobs that run side by side
+  std::string node;                  ///< the launcher's name of this host; "": none
+};
+
+/// The environment: name → value or null.
+using Variables = std::function<const char*(const char*)>;
+
+/// Reads the variables of torchrun, ps-lite, Open MPI and Slurm. The innermost launcher counts: srun may start mpirun
+/// or torchrun, and its variables are then still set. Nothing without a launcher, or for a single process.
+/// Errors  INVALID_ARGUMENT: variables that are incomplete, contradict each other or are not numbers; names those to
+/// set
+///         or to unset.
+absl::StatusOr<std::optional<Launch>> read_launcher(const Variables& variable);
+absl::StatusOr<std::optional<Launch>> read_launcher();
+
+/// Whether the value of --rendezvous names the host of a launcher's first task. Other values name an etcd.
+bool is_tcp_rendezvous(std::string_view url);
+
+/// The HOST:PORT of --rendezvous tcp://HOST:PORT. Errors  INVALID_ARGUMENT: the cause and the correct form.
+absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url);
+
+/// Slurm's "node[03-05,9],x7": node03 node04 node05 node9 x7.
+/// Errors  INVALID_ARGUMENT: not such a list, or more than 65,536 hosts.
+absl::StatusOr<std::vector<std::string>> expand_nodes(std::string_view nodes);
+
+}  // namespace gradrail::ps

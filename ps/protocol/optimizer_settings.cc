@@ -1,0 +1,45 @@
+#include "ps/protocol/optimizer_settings.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// In the order of OptimizerKind.
+constexpr std::array<std::string_view, 4> kOptimizerNames = {"sgd", "momentum", "nesterov", "adam"};
+
+}  // namespace
+
+absl::StatusOr<OptimizerKind> parse_optimizer(std::string_view name) {
+  const auto found = std::find(kOptimizerNames.begin(), kOptimizerNames.end(), name);
+  if (found == kOptimizerNames.end()) {
+    return absl::InvalidArgumentError(
+        fmt::format("optimizer '{}': must be one of {}", name, fmt::join(kOptimizerNames, ", ")));
+  }
+  return static_cast<OptimizerKind>(found - kOptimizerNames.begin());
+}
+
+std::string_view optimizer_name(OptimizerKind kind) {
+  GRADRAIL_CHECK(static_cast<size_t>(kind) < kOptimizerNames.size());
+  return kOptimizerNames[static_cast<size_t>(kind)];
+}
+
+int state_vectors(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return 0;
+    case OptimizerKind::momentum:
+    case OptimizerKind::nesterov:
+      return 1;
+    case OptimizerKind::adam:
+      return 2;
+  }
+  GRADRAIL_CHECK(false);
+}
+
+}  // namespace gradrail::ps

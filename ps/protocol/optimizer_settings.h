@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "base/export.h"
+
+namespace gradrail::ps {
+
+enum class OptimizerKind : uint8_t { sgd, momentum, nesterov, adam };
+
+/// Names as on the command line: sgd, momentum, nesterov, adam.
+/// Errors   INVALID_ARGUMENT lists the names.
+GRADRAIL_EXPORT absl::StatusOr<OptimizerKind> parse_optimizer(std::string_view name);
+GRADRAIL_EXPORT std::string_view optimizer_name(OptimizerKind kind);
+
+/// Settings of the optimizer, which all workers of a run must agree on. The defaults are TensorFlow's.
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::sgd;
+  float learning_rate = 0.001f;
+  float momentum = 0.9f;  ///< momentum, nesterov
+  float beta1 = 0.9f;     ///< adam
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+/// State vectors that an optimizer keeps per parameter: 0 (sgd), 1 (momentum, nesterov), 2 (adam).
+int state_vectors(OptimizerKind kind);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/types/span.h"
+
+namespace gradrail::ps {
+
+// An open connection proves little. The device may refuse a registration later, large packets may be lost on the way, a
+// key may open other memory. A path is used only after a pattern has crossed it in each direction and was compared.
+
+/// Fills `target` with the pattern of a seed. The worker's seed is in its JoinPath; the shard's is check_answer_seed()
+/// of it.
+void fill_check(absl::Span<std::byte> target, uint64_t seed);
+inline uint64_t check_answer_seed(uint64_t seed) { return ~seed; }
+
+/// Returns "" when `arrived` is the pattern of the seed, else a text with the first difference.
+std::string compare_check(absl::Span<const std::byte> arrived, uint64_t seed);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,197 @@
+#include "ps/protocol/security.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <netdb.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <mutex>
+
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kLeastSecretBytes = 16;   // 128 bits, if each character is random
+constexpr size_t kMostSecretBytes = 4096;  // a larger file is a mistake, such as a certificate
+
+/// gRPC 1.51 has no option for the lowest TLS version. It reads the ciphers of versions up to 1.2 from this variable.
+/// The cipher below needs a pre-shared key, so that no 1.2 handshake succeeds. TLS 1.3 has its own ciphers.
+void allow_only_tls_1_3() {
+  static std::once_flag once;
+  std::call_once(once, [] { setenv("GRPC_SSL_CIPHER_SUITES", "PSK-AES256-GCM-SHA384", 1); });
+}
+
+absl::StatusOr<std::string> read_file(const std::string& path, std::string_view what) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file.good() && text.empty())
+    return absl::NotFoundError(fmt::format("{} {}: cannot be read or is empty", what, path));
+  return text;
+}
+
+struct Pem {
+  std::string certificate, key, authority;
+};
+
+std::unique_ptr<BIO, int (*)(BIO*)> memory(const std::string& text) {
+  return {BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), BIO_free};
+}
+
+using Certificate = std::unique_ptr<X509, void (*)(X509*)>;
+
+/// The first certificate of a file. gRPC reports a broken file only as a failure to listen or to connect.
+absl::StatusOr<Certificate> read_certificate(const std::string& pem, std::string_view flag, const std::string& path) {
+  Certificate certificate(PEM_read_bio_X509(memory(pem).get(), nullptr, nullptr, nullptr), X509_free);
+  if (certificate == nullptr) return absl::InvalidArgumentError(fmt::format("{} {}: holds no certificate", flag, path));
+  return certificate;
+}
+
+absl::Status check_pair(const Security& security, const Pem& pem) {
+  const absl::StatusOr<Certificate> certificate = read_certificate(pem.certificate, "--cert-file", security.cert_file);
+  if (!certificate.ok()) return certificate.status();
+  const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
+      PEM_read_bio_PrivateKey(
+          memory(pem.key).get(), nullptr, [](char*, int, int, void*) { return 0; }, nullptr),
+      EVP_PKEY_free);
+  if (key == nullptr) {
+    return absl::InvalidArgumentError(
+        fmt::format("--key-file {}: holds no private key that can be read without a password", security.key_file));
+  }
+  if (X509_check_private_key(certificate->get(), key.get()) != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("--key-file {}: is not the key of --cert-file {}", security.key_file, security.cert_file));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Pem> read_pem(const Security& security) {
+  Pem pem;
+  struct Part {
+    const std::string& path;
+    const char* flag;
+    std::string& text;
+  };
+  for (const Part& part :
+       {Part{security.cert_file, "--cert-file", pem.certificate}, Part{security.key_file, "--key-file", pem.key},
+        Part{security.trusted_ca_file, "--trusted-ca-file", pem.authority}}) {
+    if (part.path.empty()) continue;
+    absl::StatusOr<std::string> text = read_file(part.path, part.flag);
+    if (!text.ok()) return text.status();
+    if (text->find("-----BEGIN ") == std::string::npos)
+      return absl::InvalidArgumentError(fmt::format("{} {}: is no PEM file", part.flag, part.path));
+    part.text = *std::move(text);
+  }
+  if (!pem.authority.empty())
+    GRADRAIL_RETURN_IF_ERROR(read_certificate(pem.authority, "--trusted-ca-file", security.trusted_ca_file).status());
+  if (!pem.certificate.empty()) GRADRAIL_RETURN_IF_ERROR(check_pair(security, pem));
+  return pem;
+}
+
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET)
+    return (ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24) == 127;
+  return address.sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+/// Every address of the name is local: a name may resolve to a local and to a public address.
+bool is_loopback(const std::string& host) {
+  const addrinfo hints = {.ai_flags = 0, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  bool all = found != nullptr;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next)
+    all = all && is_loopback(*entry->ai_addr);
+  freeaddrinfo(found);
+  return all;
+}
+
+}  // namespace
+
+absl::Status check(const Security& security) {
+  if (security.cert_file.empty() != security.key_file.empty())
+    return absl::InvalidArgumentError("--cert-file and --key-file belong together: give both");
+  if (security.client_cert_auth && (security.trusted_ca_file.empty() || security.cert_file.empty())) {
+    return absl::InvalidArgumentError(
+        "--client-cert-auth: needs --trusted-ca-file, which workers' certificates are checked against, and the ps' own "
+        "--cert-file and --key-file");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> read_secret_file(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
+  std::string text(kMostSecretBytes + 1, '\0');
+  struct stat about {};
+  const bool known = fstat(file, &about) == 0;
+  const ssize_t bytes = read(file, text.data(), text.size());
+  close(file);
+  if (!known || bytes < 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
+  // systemd and Kubernetes give a group of their own access to a file that root owns.
+  const mode_t others = about.st_uid == 0 && geteuid() != 0 ? 037 : 077;
+  if ((about.st_mode & others) != 0) {
+    return absl::FailedPreconditionError(fmt::format(
+        "--secret-file {}: others than its owner may use it (mode {:04o}): chmod 600 it", path, about.st_mode & 07777));
+  }
+  text.resize(static_cast<size_t>(bytes));
+  const std::string secret(absl::StripTrailingAsciiWhitespace(text));
+  if (secret.size() < kLeastSecretBytes || secret.size() > kMostSecretBytes) {
+    return absl::FailedPreconditionError(
+        fmt::format("--secret-file {}: has {} characters, must have {} to {} (openssl rand -hex 32 makes good ones)",
+                    path, secret.size(), kLeastSecretBytes, kMostSecretBytes));
+  }
+  return secret;
+}
+
+absl::Status check_exposure(const Security& security, const std::string& address) {
+  if (security.insecure || security.tls() || !security.secret.empty()) return absl::OkStatus();
+  const absl::StatusOr<HostPort> parsed = parse_host_port(address);
+  if (!parsed.ok() || is_loopback(parsed->host)) return absl::OkStatus();  // a broken address fails at its use
+  return absl::FailedPreconditionError(
+      fmt::format("{} is not on this host alone, and no authentication is set up: give --secret-file FILE or TLS "
+                  "(--cert-file, --key-file, --trusted-ca-file) to all tasks, or --insecure in a network you trust",
+                  address));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(const Security& security) {
+  GRADRAIL_RETURN_IF_ERROR(check(security));
+  if (!security.tls()) return grpc::InsecureServerCredentials();
+  if (security.cert_file.empty())
+    return absl::InvalidArgumentError("--trusted-ca-file: a parameter server needs --cert-file and --key-file, too");
+  const absl::StatusOr<Pem> pem = read_pem(security);
+  if (!pem.ok()) return pem.status();
+  allow_only_tls_1_3();
+  grpc::SslServerCredentialsOptions options(security.client_cert_auth
+                                                ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                                : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  options.pem_key_cert_pairs.push_back({pem->key, pem->certificate});
+  options.pem_root_certs = pem->authority;
+  return grpc::SslServerCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel_credentials(const Security& security) {
+  GRADRAIL_RETURN_IF_ERROR(check(security));
+  if (!security.tls()) return grpc::InsecureChannelCredentials();
+  const absl::StatusOr<Pem> pem = read_pem(security);
+  if (!pem.ok()) return pem.status();
+  allow_only_tls_1_3();
+  return grpc::SslCredentials(
+      {.pem_root_certs = pem->authority, .pem_private_key = pem->key, .pem_cert_chain = pem->certificate});
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/export.h"
+
+namespace grpc {
+class ChannelCredentials;
+class ServerCredentials;
+}  // namespace grpc
+
+namespace gradrail::ps {
+
+/// Authentication and encryption of the control plane. Data connections are admitted by a token of the control plane
+/// (ps/protocol/call_proof.h), and are not encrypted. The flags have etcd's names.
+struct Security {
+  std::string cert_file;          ///< PEM. ps: it then accepts TLS 1.3 only. Worker: shown to a ps that asks for it
+  std::string key_file;           ///< private key of cert_file
+  std::string trusted_ca_file;    ///< worker: issuer of the ps' certificate; ps: issuer of workers' certificates
+  bool client_cert_auth = false;  ///< ps: accepts only workers with a certificate by trusted_ca_file
+  std::string secret;             ///< of the job; each end proves that it has it; "": none
+  bool insecure = false;          ///< allows addresses beyond this host without any of these
+
+  bool tls() const { return !cert_file.empty() || !trusted_ca_file.empty(); }
+};
+
+/// Errors  INVALID_ARGUMENT: settings that require others, such as a certificate without its key.
+GRADRAIL_EXPORT absl::Status check(const Security& security);
+
+/// The content of a job's secret file without a line end.
+/// Errors  NOT_FOUND. FAILED_PRECONDITION: other users may read it, or it is too short for a secret.
+GRADRAIL_EXPORT absl::StatusOr<std::string> read_secret_file(const std::string& path);
+
+/// An address beyond this host requires authentication or `insecure`. `address` is "host:port", to listen on or to
+/// connect to.
+/// Errors  FAILED_PRECONDITION names the address and the flags.
+absl::Status check_exposure(const Security& security, const std::string& address);
+
+/// Errors  those of check(), and of the files, which are read here.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(const Security& security);
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel_credentials(const Security& security);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,131 @@
+#include "ps/protocol/shard_map.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "ps/protocol/exchange_layout.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr uint64_t kMaxElements = uint64_t{1} << 38;  // 1 TiB of fp32: no byte count in a header overflows below it
+constexpr uint64_t kAlignElements = 64 / sizeof(float);
+
+std::string describe(const Tensor& tensor) {
+  return fmt::format("'{}' [{}]", tensor.name, fmt::join(tensor.shape, "×"));
+}
+
+/// Names travel in protobuf strings, which are UTF-8 by definition. Ill-formed, overlong and surrogate sequences are
+/// refused, because protobuf would fail on them later.
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+    if (length == 0 || i + length > text.size()) return false;
+    uint32_t code = length == 1 ? lead : lead & (0x7F >> length);
+    for (size_t k = 1; k < length; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      if ((next & 0xC0) != 0x80) return false;
+      code = code << 6 | (next & 0x3F);
+    }
+    const uint32_t smallest = length == 3 ? 0x800 : length == 4 ? 0x10000 : 0;
+    if (code < smallest || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += length;
+  }
+  return true;
+}
+
+/// 0: more than kMaxElements, or a dimension < 1.
+uint64_t checked_elements(const Tensor& tensor) {
+  uint64_t elements = 1;
+  for (const int64_t dimension : tensor.shape) {
+    if (dimension < 1 || static_cast<uint64_t>(dimension) > kMaxElements / elements) return 0;
+    elements *= static_cast<uint64_t>(dimension);
+  }
+  return elements;
+}
+
+}  // namespace
+
+uint64_t Tensor::elements() const { return checked_elements(*this); }
+
+absl::Status validate(const Schema& schema) {
+  if (schema.empty()) return absl::InvalidArgumentError("schema: no tensors");
+  std::set<std::string> names;
+  uint64_t total = 0;
+  for (const Tensor& tensor : schema) {
+    if (tensor.name.empty()) return absl::InvalidArgumentError("schema: a tensor without a name");
+    if (!is_utf8(tensor.name)) {  // so the message names its position
+      return absl::InvalidArgumentError(
+          fmt::format("schema: tensor {}: its name is not UTF-8", &tensor - schema.data()));
+    }
+    if (!names.insert(tensor.name).second) {
+      return absl::InvalidArgumentError(fmt::format("schema: two tensors named '{}'", tensor.name));
+    }
+    const uint64_t elements = checked_elements(tensor);
+    total += elements;
+    if (elements == 0 || total > kMaxElements) {
+      return absl::InvalidArgumentError(
+          fmt::format("schema: tensor {}: dimensions must be at least 1 and all elements together at most {}",
+                      describe(tensor), kMaxElements));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string difference(const Schema& ours, const Schema& theirs) {
+  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
+    if (ours[i] != theirs[i]) {
+      return fmt::format("tensor {}: {} here, {} there", i, describe(ours[i]), describe(theirs[i]));
+    }
+  }
+  if (ours.size() != theirs.size()) return fmt::format("{} tensors here, {} there", ours.size(), theirs.size());
+  return "";
+}
+
+absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes) {
+  if (shard_count == 0) return absl::InvalidArgumentError("shard map: at least one shard is needed");
+  if (bucket_bytes == 0 || bucket_bytes % 64 != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("bucket size {}: must be a positive multiple of 64 bytes", bucket_bytes));
+  }
+  if (elements > kMaxElements) {
+    return absl::InvalidArgumentError(fmt::format("{} elements: at most {} can be cut", elements, kMaxElements));
+  }
+  ShardMap map;
+  map.elements_ = elements;
+  map.bucket_elements_ = bucket_bytes / sizeof(float);
+  // Shards differ by at most one 64-byte line, so that none shares a line with its neighbour.
+  const uint64_t lines = (elements + kAlignElements - 1) / kAlignElements;
+  uint64_t first_line = 0;
+  for (uint32_t i = 0; i < shard_count; ++i) {
+    const uint64_t line_count = lines / shard_count + (i < lines % shard_count ? 1 : 0);
+    const uint64_t first = std::min(first_line * kAlignElements, elements);
+    const uint64_t end = std::min((first_line + line_count) * kAlignElements, elements);
+    map.shards_.push_back({first, end - first});
+    first_line += line_count;
+  }
+  // The first shard is the largest.
+  if ((map.shards_[0].count + map.bucket_elements_ - 1) / map.bucket_elements_ > kMaxBuckets) {
+    return absl::InvalidArgumentError(fmt::format("{} elements in buckets of {} bytes are more than {} buckets a shard",
+                                                  elements, bucket_bytes, kMaxBuckets));
+  }
+  return map;
+}
+
+uint32_t ShardMap::bucket_count(uint32_t shard_index) const {
+  return static_cast<uint32_t>((shards_[shard_index].count + bucket_elements_ - 1) / bucket_elements_);
+}
+
+ElementRange ShardMap::bucket(uint32_t shard_index, uint32_t bucket_index) const {
+  GRADRAIL_CHECK(shard_index < shards_.size());
+  const ElementRange& range = shards_[shard_index];
+  const uint64_t offset = bucket_index * bucket_elements_;
+  GRADRAIL_CHECK(offset <= range.count);  // else the subtraction wraps to a huge length
+  return {range.first + offset, std::min(bucket_elements_, range.count - offset)};
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ps/protocol/schema.h"
+
+namespace gradrail::ps {
+
+/// A run of elements of the flattened parameters.
+struct ElementRange {
+  uint64_t first = 0;
+  uint64_t count = 0;
+  bool operator==(const ElementRange&) const = default;
+};
+
+/// Cuts the flattened parameters evenly by bytes over the shards, and each shard into buckets. Cuts ignore the tensors,
+/// so that one large tensor does not load one shard. Every bucket begins on a 64-byte boundary of its shard. A model
+/// with few elements leaves the last shards empty.
+class ShardMap {
+ public:
+  /// Errors  INVALID_ARGUMENT: no shard, bucket_bytes not a positive multiple of 64, more elements than a schema may
+  /// have, or more than kMaxBuckets buckets in a shard.
+  static absl::StatusOr<ShardMap> cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes);
+
+  ShardMap() = default;
+  uint64_t elements() const { return elements_; }
+  uint32_t shard_count() const { return static_cast<uint32_t>(shards_.size()); }
+  uint64_t bucket_elements() const { return bucket_elements_; }
+  ElementRange shard(uint32_t shard_index) const { return shards_[shard_index]; }
+  uint32_t bucket_count(uint32_t shard_index) const;
+  /// Units  elements of the whole model.
+  ElementRange bucket(uint32_t shard_index, uint32_t bucket_index) const;
+
+ private:
+  uint64_t elements_ = 0;
+  uint64_t bucket_elements_ = 0;
+  std::vector<ElementRange> shards_;
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/flight_recorder.h"
+
+namespace gradrail::ps {
+
+namespace proto {
+class TaskMarks;
+}
+
+/// Marks of a task in one message: it stays below 1 MiB, and the chief holds one for each task.
+constexpr size_t kMaxTraceMarks = 1 << 15;
+
+/// If there are more than kMaxTraceMarks, the last ones: they lead up to the moment of the request.
+proto::TaskMarks to_proto(const std::string& task, const std::vector<Mark>& marks);
+/// Errors  INVALID_ARGUMENT: columns of different lengths, an unknown kind, or more marks than to_proto() makes.
+absl::StatusOr<std::vector<Mark>> marks_from(const proto::TaskMarks& message);
+
+}  // namespace gradrail::ps

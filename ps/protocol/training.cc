@@ -1,0 +1,160 @@
+#include "ps/protocol/training.h"
+
+#include <charconv>
+#include <limits>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/control.pb.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Above every useful bound, and far from the overflow of step + bound.
+constexpr uint32_t kMaxModeBound = 1'000'000;
+
+}  // namespace
+
+absl::StatusOr<Mode> parse_mode(std::string_view text) {
+  if (text == "async") return Mode{.kind = ModeKind::async};
+  if (text == "sync") return Mode{.kind = ModeKind::sync};
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  if (name != "ssp" && name != "backup") {
+    return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, backup:B", text));
+  }
+  const std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  uint32_t bound = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), bound);
+  if (error != std::errc() || end != number.data() + number.size() || bound > kMaxModeBound) {
+    return absl::InvalidArgumentError(
+        fmt::format("mode '{}': {} wants a number from 0 to {}, {}", text, name, kMaxModeBound,
+                    name == "ssp" ? "of steps that a worker may be ahead of the slowest: ssp:4"
+                                  : "of gradients of a step that are not waited for: backup:1"));
+  }
+  return Mode{.kind = name == "ssp" ? ModeKind::ssp : ModeKind::backup, .bound = bound};
+}
+
+std::string mode_text(const Mode& mode) {
+  switch (mode.kind) {
+    case ModeKind::async:
+      return "async";
+    case ModeKind::sync:
+      return "sync";
+    case ModeKind::ssp:
+      return fmt::format("ssp:{}", mode.bound);
+    case ModeKind::backup:
+      return fmt::format("backup:{}", mode.bound);
+  }
+  GRADRAIL_CHECK(false);
+}
+
+absl::Status validate(const OptimizerConfig& optimizer) {
+  const auto check = [](std::string_view name, float value, float limit, std::string_view must_be) {
+    if (value >= 0.0f && value < limit) return absl::OkStatus();  // false for NaN
+    return absl::InvalidArgumentError(fmt::format("{} {}: must be {}", name, value, must_be));
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr std::string_view kFinite = "a finite number, 0 or more";
+  constexpr std::string_view kShare = "0 or more and less than 1";
+  GRADRAIL_RETURN_IF_ERROR(check("learning_rate", optimizer.learning_rate, kInfinity, kFinite));
+  GRADRAIL_RETURN_IF_ERROR(check("momentum", optimizer.momentum, 1.0f, kShare));
+  GRADRAIL_RETURN_IF_ERROR(check("beta1", optimizer.beta1, 1.0f, kShare));
+  GRADRAIL_RETURN_IF_ERROR(check("beta2", optimizer.beta2, 1.0f, kShare));
+  return check("epsilon", optimizer.epsilon, kInfinity, kFinite);
+}
+
+proto::Training to_proto(const Training& training) {
+  proto::Training message;
+  message.set_mode(mode_text(training.mode));
+  message.set_worker_count(training.mode.worker_count);
+  message.set_optimizer(std::string(optimizer_name(training.optimizer.kind)));
+  message.set_learning_rate(training.optimizer.learning_rate);
+  message.set_momentum(training.optimizer.momentum);
+  message.set_beta1(training.optimizer.beta1);
+  message.set_beta2(training.optimizer.beta2);
+  message.set_epsilon(training.optimizer.epsilon);
+  message.set_bucket_bytes(training.bucket_bytes);
+  message.set_agreement(training.agreement);
+  return message;
+}
+
+absl::StatusOr<Training> from_proto(const proto::Training& message) {
+  absl::StatusOr<Mode> mode = parse_mode(message.mode());
+  if (!mode.ok()) return mode.status();
+  const absl::StatusOr<OptimizerKind> optimizer = parse_optimizer(message.optimizer());
+  if (!optimizer.ok()) return optimizer.status();
+  if (mode->waits() && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
+    return absl::InvalidArgumentError(fmt::format("mode {} needs the number of workers, 1 to {}: got {}",
+                                                  message.mode(), kMaxWorkers, message.worker_count()));
+  }
+  mode->worker_count = message.worker_count();
+  if (mode->kind == ModeKind::backup && mode->bound >= mode->worker_count) {
+    return absl::InvalidArgumentError(fmt::format("mode {}: of {} workers at most {} can be spared", message.mode(),
+                                                  mode->worker_count, mode->worker_count - 1));
+  }
+  const OptimizerConfig config = {.kind = *optimizer,
+                                  .learning_rate = message.learning_rate(),
+                                  .momentum = message.momentum(),
+                                  .beta1 = message.beta1(),
+                                  .beta2 = message.beta2(),
+                                  .epsilon = message.epsilon()};
+  GRADRAIL_RETURN_IF_ERROR(validate(config));
+  return Training{
+      .mode = *mode, .optimizer = config, .bucket_bytes = message.bucket_bytes(), .agreement = message.agreement()};
+}
+
+std::string difference(const Training& ours, const Training& theirs) {
+  const auto say = [](std::string_view what, const auto& here, const auto& there) {
+    return fmt::format("{} {} here, {} there", what, here, there);
+  };
+  // The number of workers may differ, because a cluster may grow.
+  const std::string mode = mode_text(ours.mode);
+  if (mode != mode_text(theirs.mode)) return say("mode", mode, mode_text(theirs.mode));
+  const OptimizerConfig& a = ours.optimizer;
+  const OptimizerConfig& b = theirs.optimizer;
+  if (a.kind != b.kind) return say("optimizer", optimizer_name(a.kind), optimizer_name(b.kind));
+  if (a.learning_rate != b.learning_rate) return say("learning_rate", a.learning_rate, b.learning_rate);
+  if (a.momentum != b.momentum) return say("momentum", a.momentum, b.momentum);
+  if (a.beta1 != b.beta1) return say("beta1", a.beta1, b.beta1);
+  if (a.beta2 != b.beta2) return say("beta2", a.beta2, b.beta2);
+  if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
+  if (ours.mode.waits() && ours.agreement != theirs.agreement) {
+    return say("options", ours.agreement, theirs.agreement);
+  }
+  if (ours.bucket_bytes != theirs.bucket_bytes) return say("bucket_bytes", ours.bucket_bytes, theirs.bucket_bytes);
+  return "";
+}
+
+proto::BeganFrom to_proto(const BeganFrom& began_from) {
+  proto::BeganFrom message;
+  if (began_from.global_step.has_value()) message.set_global_step(*began_from.global_step);
+  message.set_saved_us(began_from.saved_us);
+  return message;
+}
+
+BeganFrom from_proto(const proto::BeganFrom& message) {
+  BeganFrom began_from = {.saved_us = message.saved_us()};
+  if (message.has_global_step()) began_from.global_step = message.global_step();
+  return began_from;
+}
+
+void to_proto(const Schema& schema, proto::JoinRequest& request) {
+  for (const Tensor& tensor : schema) {
+    proto::Tensor* message = request.add_schema();
+    message->set_name(tensor.name);
+    message->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  }
+}
+
+Schema schema_from_proto(const proto::JoinRequest& request) {
+  Schema schema;
+  for (const proto::Tensor& tensor : request.schema()) {
+    schema.push_back({tensor.name(), {tensor.shape().begin(), tensor.shape().end()}});
+  }
+  return schema;
+}
+
+}  // namespace gradrail::ps

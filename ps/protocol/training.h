@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "ps/protocol/mode.h"
+#include "ps/protocol/optimizer_settings.h"
+#include "ps/protocol/shard_map.h"
+
+namespace gradrail::ps {
+
+namespace proto {
+class BeganFrom;
+class JoinRequest;
+class Training;
+}  // namespace proto
+
+/// Incremented when control.proto or exchange_layout.h change their meaning. Both ends must have the same.
+constexpr uint32_t kProtocolVersion = 5;
+
+/// The options that all workers of a run share: the first worker to join decides, the others are compared with it.
+struct Training {
+  Mode mode;
+  OptimizerConfig optimizer;
+  uint32_t bucket_bytes = 1 << 20;
+  std::string agreement;  ///< not async: further options that must be equal (epochs, batch size), in words for people
+};
+
+/// Errors  INVALID_ARGUMENT names the value that is NaN or outside the range of the optimizers' formulas.
+absl::Status validate(const OptimizerConfig& optimizer);
+
+proto::Training to_proto(const Training& training);
+absl::StatusOr<Training> from_proto(const proto::Training& message);
+
+/// Adds a ps process to JoinRequest.group, which identifies all of them in their order; without a process it is 0.
+inline uint64_t with_process(uint64_t group, uint64_t process) {
+  return (group ^ process) * 0x9e3779b97f4a7c15;  // odd, so that no information is lost: 2^64 / golden ratio
+}
+
+/// The first difference, for people: "learning_rate 0.01 here, 0.001 there". "" if equal.
+std::string difference(const Training& ours, const Training& theirs);
+
+/// The checkpoint set that a ps task began from. All tasks of a run begin from the same one.
+struct BeganFrom {
+  std::optional<uint64_t> global_step;  ///< none: from nothing
+  uint64_t saved_us = 0;
+};
+proto::BeganFrom to_proto(const BeganFrom& began_from);
+BeganFrom from_proto(const proto::BeganFrom& message);
+
+void to_proto(const Schema& schema, proto::JoinRequest& request);
+Schema schema_from_proto(const proto::JoinRequest& request);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,187 @@
+#include "ps/replication/backup_sender.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/call_proof.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/data_message.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Acknowledgements are empty puts; the transport needs a region as their target.
+constexpr size_t kNoticeBytes = 64;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BackupSender>> BackupSender::open(transport::Context& context, ParameterStore& store,
+                                                                 transport::RegistrationBudget& budget,
+                                                                 Options options) {
+  std::unique_ptr<BackupSender> sender(new BackupSender(context, store, std::move(options)));
+  const BackupLayout& layout = sender->options_.layout;
+  absl::StatusOr<transport::RegisteredMemory> slots = transport::make_registered(
+      budget, context, "gradrail-backup-out", std::max<size_t>(layout.bytes(), 1), transport::Access::local);
+  if (!slots.ok()) return slots.status();
+  absl::StatusOr<transport::RegisteredMemory> notices = transport::make_registered(
+      budget, context, "gradrail-backup-notices", kNoticeBytes, transport::Access::remote_write);
+  if (!notices.ok()) return notices.status();
+  sender->slots_ = *std::move(slots);
+  sender->notices_ = *std::move(notices);
+  sender->buckets_.resize(layout.bucket_count());
+  const absl::StatusOr<transport::Connection*> connection =
+      context.connect(sender->options_.address, sender->options_.deadline);
+  if (!connection.ok()) return connection.status();
+  sender->connection_ = *connection;
+  return sender;
+}
+
+/// The backup speaks first, as a shard does to each peer: the proof answers its challenge.
+void BackupSender::start_handshake(const std::string& challenge) {
+  proto::ToShard message;
+  proto::JoinReplication& join = *message.mutable_join_replication();
+  join.set_proof(mac_of(options_.key, {challenge}));
+  join.set_shard_index(options_.shard_index);
+  join.set_capacity(options_.layout.capacity());
+  join.set_notices_key(notices_.region->key());
+  unsent_ = message.SerializeAsString();
+}
+
+BackupSender::~BackupSender() {
+  if (connection_ != nullptr) context_.close(connection_);
+}
+
+void BackupSender::fail(std::string_view why) {
+  if (phase_ == Phase::lost) return;
+  phase_ = Phase::lost;
+  why_ = why;
+}
+
+void BackupSender::record_change(uint32_t bucket_index) {
+  Bucket& bucket = buckets_[bucket_index];
+  ++bucket.changes;
+  // A bucket in flight is queued by its acknowledgement: its slot must not change before (invariant 1).
+  if (bucket.queued || bucket.in_flight || phase_ == Phase::handshake) return;
+  bucket.queued = true;
+  dirty_.push_back(bucket_index);
+}
+
+void BackupSender::on_message(absl::Span<const std::byte> bytes) {
+  proto::ToWorker message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return fail("it sent an unknown message");
+  if (message.has_challenge() && phase_ == Phase::handshake) return start_handshake(message.challenge());
+  if (message.has_replication_welcome() && phase_ == Phase::handshake) {
+    return accept_welcome(message.replication_welcome().slots_key());
+  }
+  fail(message.has_refused() ? message.refused() : "it sent a message out of turn");
+}
+
+void BackupSender::accept_welcome(const std::string& slots_key) {
+  const absl::StatusOr<transport::RemoteRegion> slots = connection_->import(slots_key);
+  if (!slots.ok()) return fail(fmt::format("its region key: {}", message_of(slots.status())));
+  remote_ = *slots;
+  phase_ = Phase::filling;
+  missing_ = buckets_.size();
+  for (uint32_t i = 0; i < buckets_.size(); ++i) record_change(i);
+  if (missing_ == 0) begin_to_hold();
+}
+
+absl::Status BackupSender::fill_slot(uint32_t bucket) {
+  GRADRAIL_CHECK(!buckets_[bucket].in_flight);  // invariant 1
+  std::byte* slot = slots_.memory.data() + options_.layout.slot_offset(bucket);
+  const size_t count = options_.layout.elements(bucket);
+  std::memcpy(options_.layout.values(slot, bucket, -1), store_.parameters_at(options_.layout.first(bucket)),
+              count * sizeof(float));
+  for (int i = 0; i < options_.layout.state_vectors(); ++i) {
+    GRADRAIL_RETURN_IF_ERROR(
+        store_.copy_state(i, options_.layout.first(bucket), {options_.layout.values(slot, bucket, i), count}));
+  }
+  options_.export_bucket(bucket, state_);
+  return options_.layout.seal(slot, bucket, state_);
+}
+
+bool BackupSender::put_slot(uint32_t bucket) {
+  const size_t offset = options_.layout.slot_offset(bucket);
+  const absl::Status posted =
+      connection_->put({.region = slots_.region.get(), .offset = offset, .bytes = options_.layout.slot_bytes(bucket)},
+                       {.region = remote_, .offset = offset}, {.immediate = bucket});
+  return !absl::IsResourceExhausted(posted);  // any other failure: peer_lost is on its way
+}
+
+bool BackupSender::advance() {
+  if (phase_ == Phase::lost) return false;
+  if (!unsent_.empty()) {
+    const absl::Status sent = connection_->send({reinterpret_cast<const std::byte*>(unsent_.data()), unsent_.size()});
+    if (absl::IsResourceExhausted(sent)) return true;
+    if (!sent.ok()) fail(message_of(sent));
+    unsent_.clear();
+  }
+  while (!dirty_.empty() && phase_ != Phase::lost) {
+    const uint32_t index = dirty_.front();
+    Bucket& bucket = buckets_[index];
+    if (!is_front_filled_) {
+      // The slot is filled as late as possible: one transfer then carries all updates until now.
+      if (const absl::Status filled = fill_slot(index); !filled.ok()) fail(message_of(filled));
+      bucket.sent = bucket.changes;
+      is_front_filled_ = true;
+    }
+    if (!put_slot(index)) return true;
+    is_front_filled_ = bucket.queued = false;
+    bucket.in_flight = true;
+    dirty_.pop_front();
+  }
+  if (!is_level_unannounced_ || phase_ == Phase::lost) return false;
+  proto::ToShard message;
+  message.mutable_backup_in_sync();
+  if (absl::IsResourceExhausted(send_message(*connection_, message))) return true;
+  is_level_unannounced_ = false;
+  return false;
+}
+
+std::optional<uint32_t> BackupSender::on_acknowledged(uint64_t immediate) {
+  if (immediate >= buckets_.size() || !buckets_[immediate].in_flight) {
+    fail("it acknowledged a bucket that was not sent");
+    return std::nullopt;
+  }
+  const auto index = static_cast<uint32_t>(immediate);
+  Bucket& bucket = buckets_[index];
+  GRADRAIL_CHECK(bucket.sent > bucket.acknowledged && bucket.sent <= bucket.changes);
+  const bool first = bucket.acknowledged == 0;
+  const bool was_short = bucket.acknowledged < bucket.level_at;
+  bucket.in_flight = false;
+  bucket.acknowledged = bucket.sent;
+  if (bucket.changes > bucket.sent) {  // updates during the transfer: the next one carries them
+    bucket.queued = true;
+    dirty_.push_back(index);
+  }
+  if (phase_ == Phase::filling && first && --missing_ == 0) {
+    begin_to_hold();
+  } else if (phase_ == Phase::leveling && was_short && bucket.acknowledged >= bucket.level_at) {
+    --missing_;
+    settle_level();
+  }
+  return index;
+}
+
+void BackupSender::begin_to_hold() {
+  phase_ = Phase::leveling;
+  GRADRAIL_CHECK(missing_ == 0);
+  for (Bucket& bucket : buckets_) {
+    bucket.level_at = bucket.changes;
+    if (bucket.acknowledged < bucket.level_at) ++missing_;
+  }
+  settle_level();
+}
+
+void BackupSender::settle_level() {
+  if (missing_ > 0) return;
+  GRADRAIL_CHECK(phase_ == Phase::leveling);
+  phase_ = Phase::level;
+  is_level_unannounced_ = true;
+}
+
+}  // namespace gradrail::ps

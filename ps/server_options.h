@@ -1,0 +1,53 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/flight_recorder.h"
+#include "base/memory.h"
+#include "ps/protocol/security.h"
+#include "ps/store/ablation.h"
+#include "transport/wait_set.h"
+
+namespace gradrail::ps {
+
+/// Settings of one ps task. They have a header of their own because the control plane, which the server owns, reads
+/// them as well. Threads  Functions are called from any thread unless noted, and may be empty.
+struct ServerOptions {
+  uint32_t task_index = 0;
+  std::string listen_address;   ///< "host:port" of the control plane; port 0: any
+  std::string advertised_host;  ///< host of this task as workers reach it
+  uint32_t shard_count = 1;
+  std::vector<std::string> transports;    ///< to offer, in order
+  bool rdma_only = true;                  ///< ucx and ofi: only with an RDMA device
+  std::string ofi_provider = {};          ///< libfabric's name of the provider to use; "": the best
+  std::vector<std::string> worker_names;  ///< of the cluster specification
+  transport::WaitPolicy wait;
+  std::string replication_peer = {};  ///< "host:port" of the backup of this task, or of its primary; "": none
+  bool begins_as_backup = {};         ///< of the two tasks, this one begins as the backup
+  std::string device = "host";        ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
+  std::string checkpoint_dir;         ///< "": no checkpoints
+  uint32_t keep_checkpoints = 0;      ///< number of complete sets to keep; 0: all
+  Duration heartbeat_timeout = std::chrono::seconds(4);
+  uint32_t min_workers = 1;                          ///< a loss that leaves fewer ends the run
+  Duration return_limit = std::chrono::seconds(30);  ///< for a return after the last worker was lost
+  Duration away_limit = std::chrono::seconds(90);    ///< for a return from the search for a lost ps
+  /// Receives notifications for users about a healthy run.
+  std::function<void(const std::string&)> console = nullptr;
+  /// Called in the thread of that shard: where the shard runs, and where its memory lies.
+  std::function<void(uint32_t shard)> on_shard_thread = nullptr;
+  std::function<void(uint32_t shard, const MemorySpan&)> place_memory = nullptr;
+  size_t marks = 0;  ///< capacity of each shard's flight recorder
+  /// Receives the marks of all flight recorders, from wait_finished(), when a call asks for them or `*dump_signals` has
+  /// grown.
+  std::function<void(const std::vector<Mark>&)> dump = nullptr;
+  const std::atomic<uint32_t>* dump_signals = nullptr;
+  Ablation ablation = {};
+  Security security = {};
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,107 @@
+#include "ps/shard/backup_role.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/call_proof.h"
+#include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/data_message.h"
+
+namespace gradrail::ps {
+
+void BackupRole::expect_primary(const std::string& key) {
+  if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.close(*former);
+  primary_key_ = key;
+  is_level_ = is_outdated_ = false;
+}
+
+void BackupRole::accept_hello(ShardPeer& peer, const proto::JoinReplication& join_path) {
+  if (primary_key_.empty() || !same_bytes(join_path.proof(), mac_of(primary_key_, {peer.challenge})) ||
+      !partition_.is_set_up()) {
+    return peers_.refuse(peer, "this shard is not the backup of yours: register at the control plane first");
+  }
+  if (const absl::Status opened = open_receiver(peer, join_path); !opened.ok()) {
+    peers_.refuse(peer, std::string(message_of(opened)));
+  }
+}
+
+absl::Status BackupRole::open_receiver(ShardPeer& peer, const proto::JoinReplication& join_path) {
+  if (join_path.shard_index() != partition_.shard_index()) {
+    return absl::InvalidArgumentError(
+        fmt::format("shard {} there is shard {} here", join_path.shard_index(), partition_.shard_index()));
+  }
+  // The primary rounds up to twice its members. Without a limit the slots could take any amount of memory.
+  if (join_path.capacity() > 2 * kMaxWorkers) {
+    return absl::InvalidArgumentError(fmt::format("{} places for workers are too many", join_path.capacity()));
+  }
+  if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.remove_member(*former, Clock::now());
+  // The primary begins with empty slots: until it declares level again, this shard may be behind an answer.
+  is_level_ = false;
+  absl::StatusOr<std::unique_ptr<BackupReceiver>> receiver =
+      BackupReceiver::open(*environment_.contexts[peer.context_index], *peer.connection, join_path.notices_key(),
+                           BackupLayout(partition_.map(), partition_.shard_index(),
+                                        state_vectors(partition_.optimizer().kind), join_path.capacity()),
+                           environment_.registered, environment_.options.place_memory);
+  if (!receiver.ok()) return receiver.status();
+  peer.receiver = *std::move(receiver);
+  proto::ToWorker message;
+  message.mutable_replication_welcome()->set_slots_key(peer.receiver->key());
+  GRADRAIL_RETURN_IF_ERROR(send_message(*peer.connection, message));
+  peer.phase = ShardPeer::Phase::primary;
+  peers_.settle(peer);
+  return absl::OkStatus();
+}
+
+void BackupRole::on_bucket(ShardPeer& peer, uint64_t immediate) {
+  GRADRAIL_CHECK(peer.receiver != nullptr);
+  const absl::StatusOr<BucketState> state = peer.receiver->receive(immediate, partition_.store());
+  if (!state.ok()) return peers_.refuse(peer, std::string(message_of(state.status())));
+  const auto bucket = static_cast<uint32_t>(immediate);
+  partition_.protocol().import_bucket(bucket, *state);
+  ++updates_;
+  peer.backlog.push_back(bucket);
+  acknowledge(peer);
+}
+
+void BackupRole::acknowledge(ShardPeer& peer) {
+  GRADRAIL_CHECK(peer.phase == ShardPeer::Phase::primary);
+  while (!peer.backlog.empty() && peer.receiver->acknowledge(peer.backlog.front())) peer.backlog.pop_front();
+  peers_.settle(peer);
+}
+
+absl::Status BackupRole::check_takeover(const std::vector<uint64_t>& versions, bool is_fenced) {
+  if (peers_.primary() != nullptr && !is_fenced) return absl::UnavailableError("its primary is alive");
+  if (!partition_.is_set_up() || !is_level_) {
+    return absl::FailedPreconditionError("it did not have everything yet when its primary was lost");
+  }
+  if (versions.empty() && is_outdated_) {
+    return absl::FailedPreconditionError("a worker has seen more than it has: its primary went on without it");
+  }
+  const ShardProtocol& protocol = partition_.protocol();
+  for (uint32_t i = 0; i < std::min<size_t>(versions.size(), partition_.bucket_count()); ++i) {
+    if (versions[i] <= protocol.version(i)) continue;
+    is_outdated_ = true;
+    return absl::FailedPreconditionError(
+        fmt::format("it has version {} of bucket {}, and a worker has seen {}: its primary went on without it",
+                    protocol.version(i), i, versions[i]));
+  }
+  return absl::OkStatus();
+}
+
+void BackupRole::take_over(const std::vector<ShardSuccessor>& members) {
+  GRADRAIL_CHECK(partition_.is_set_up());  // check_takeover() was OK
+  if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.close(*former);
+  primary_key_.clear();  // the former primary may still run: it must not write here again
+  Actions dropped;       // a worker that would be answered now repeats its question
+  for (const ShardSuccessor& member : members) {
+    partition_.protocol().add_worker(member.worker, member.incarnation);
+    if (!member.live) partition_.protocol().remove_worker(member.worker, member.incarnation, dropped);
+  }
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/memory.h"
+#include "ps/protocol/mode.h"
+#include "ps/store/parameter_store.h"
+#include "transport/context.h"
+#include "transport/registration.h"
+#include "transport/registry.h"
+#include "transport/wait_set.h"
+
+namespace gradrail::ps {
+
+/// Options of one shard. The shard calls the functions in its own thread; none of them may block.
+struct ShardOptions {
+  std::string name;                     ///< for the log: "ps/0 shard 1"
+  std::vector<std::string> transports;  ///< to listen on
+  std::string bind_host;                ///< for transports with network addresses
+  transport::OpenOptions open;
+  transport::WaitPolicy wait;
+  /// The first call in the shard's thread: binds it to its cores. May be empty.
+  std::function<void()> on_thread_start;
+  MemoryBinder place_memory;  ///< parameters and slots
+  /// A worker was refused, or its data connection was lost and it did not return in time.
+  std::function<void(WorkerIndex, uint64_t incarnation, const std::string& cause)> on_lost;
+  /// The parameters are lost (a GPU failed): the run cannot continue.
+  std::function<void(const std::string& cause)> on_failed;
+  /// The backup is level (`cause` is empty), or it was lost.
+  std::function<void(const std::string& cause)> on_backup;
+  StoreMaker make_store = make_host_store;
+  size_t marks = 0;  ///< capacity of the flight recorder
+};
+
+/// The address on which one transport of a shard listens, or the reason why it does not.
+struct ShardEndpoint {
+  std::string transport;
+  std::string address;
+  std::string refused;
+};
+
+/// State that all parts of a shard share. It outlives them.
+struct ShardEnvironment {
+  // Set once, before the shard's thread starts.
+  const ShardOptions options;
+  std::vector<std::unique_ptr<transport::Context>> contexts;
+
+  // Owner thread.
+  transport::RegistrationBudget registered;
+};
+
+}  // namespace gradrail::ps

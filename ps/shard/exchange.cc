@@ -1,0 +1,265 @@
+#include "ps/shard/exchange.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "absl/container/inlined_vector.h"
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/optimizer/optimizer.h"
+
+namespace gradrail::ps {
+namespace {
+
+uint64_t nanoseconds(Duration duration) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
+}
+
+}  // namespace
+
+ShardExchange::ShardExchange(ShardEnvironment& environment, Partition& partition,
+                             const RegisteredParameters& parameters, PeerTable& peers, PrimaryRole& primary)
+    : environment_(environment),
+      partition_(partition),
+      parameters_(parameters),
+      peers_(peers),
+      primary_(primary),
+      recorder_(environment.options.marks) {}
+
+void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
+  assert(peer.phase == ShardPeer::Phase::active);
+  if (immediate >= partition_.bucket_count()) {
+    return peers_.refuse(peer, fmt::format("no bucket {} in this shard", immediate));
+  }
+  // A copy: the worker could change its slot between check and use.
+  const SlotHeader header = peer.slot_headers()[immediate];
+  mark_arrival(peer.worker, static_cast<uint32_t>(immediate), header.step);
+  if (peer.uses_gpu()) fail_shard_on_error(partition_.device_memory()->flush_nic_writes());
+  if (has_failed_) return;
+  if (const absl::Status checked = check(peer, header, immediate); !checked.ok()) {
+    return peers_.refuse(peer, std::string(message_of(checked)));
+  }
+  peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
+  peer.return_headers()[immediate].has_crc = header.has_crc;
+  if (!peer.arrived_at.empty()) peer.arrived_at[immediate] = decided_at_ = Clock::now();
+  actions_.clear();
+  partition_.protocol().on_arrival({.worker = peer.worker,
+                                    .incarnation = peer.incarnation,
+                                    .kind = header.kind,
+                                    .bucket = header.bucket,
+                                    .step = header.step,
+                                    .base_version = header.base_version},
+                                   actions_);
+  run_actions();
+}
+
+absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const {
+  const auto bad = [&](std::string_view what) {
+    return absl::InvalidArgumentError(fmt::format("slot header of bucket {}: {}", immediate, what));
+  };
+  if (header.magic != SlotHeader::kMagic) return bad("wrong magic");
+  if (header.bucket != immediate) return bad("is for another bucket");
+  if (header.incarnation != peer.incarnation) return bad("of another incarnation");
+  const bool has_payload = header.kind != ArrivalKind::pull;
+  const uint64_t expected = has_payload ? partition_.bucket_range(header.bucket).count * sizeof(float) : 0;
+  if (header.payload_bytes != expected) return bad("payload length is not the bucket's");
+  if (header.kind != ArrivalKind::push && header.kind != ArrivalKind::pull && header.kind != ArrivalKind::initialise) {
+    return bad("unknown kind");
+  }
+  if (header.has_crc != 0 && peer.is_on_device()) return bad("has a checksum, which memory of a GPU is not given");
+  if (header.has_crc == 0 || !has_payload) return absl::OkStatus();
+  const absl::StatusOr<uint32_t> crc = payload_crc(peer, header.bucket);
+  if (!crc.ok()) return crc.status();
+  if (*crc == header.crc32c) return absl::OkStatus();
+  return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
+}
+
+absl::StatusOr<uint32_t> ShardExchange::payload_crc(const ShardPeer& peer, uint32_t bucket) const {
+  const size_t count = partition_.bucket_range(bucket).count;
+  if (peer.uses_gpu()) return partition_.device_memory()->crc32c(gradient(peer, bucket), count);
+  return crc32c(gradient(peer, bucket), count * sizeof(float));
+}
+
+/// The payload of a bucket: in the worker's memory where that is mapped, else in its slot.
+const float* ShardExchange::gradient(const ShardPeer& peer, uint32_t bucket) const {
+  if (peer.gradients_mapped != nullptr) return peer.gradients_mapped + partition_.bucket_range(bucket).first;
+  const std::byte* const payload = peer.uses_gpu()
+                                       ? peer.payload.slots.memory.data
+                                       : peer.slots.memory.data() + partition_.bucket_count() * sizeof(SlotHeader);
+  return reinterpret_cast<const float*>(payload) + partition_.offset(bucket);
+}
+
+void ShardExchange::change_membership(const std::function<void(ShardProtocol&, Actions&)>& change) {
+  if (!partition_.is_set_up()) return;
+  actions_.clear();
+  decided_at_ = Clock::now();
+  change(partition_.protocol(), actions_);
+  run_actions();
+}
+
+void ShardExchange::run_actions() {
+  for (const Action& action : actions_) {
+    if (has_failed_) return;
+    switch (action.kind) {
+      case Action::Kind::initialise:
+        initialise(action);
+        break;
+      case Action::Kind::apply:
+        apply(action);
+        break;
+      case Action::Kind::answer:
+        if (!primary_.hold(action)) answer(action);
+        break;
+      case Action::Kind::refuse:
+        if (ShardPeer* peer = peers_.active(action.worker); peer != nullptr) peers_.refuse(*peer, action.reason);
+        break;
+    }
+  }
+}
+
+void ShardExchange::initialise(const Action& action) {
+  const ShardPeer* const chief = peers_.active(action.contributors[0]);
+  GRADRAIL_CHECK(chief != nullptr);
+  fail_shard_on_error(
+      partition_.store().set(partition_.offset(action.bucket),
+                             {gradient(*chief, action.bucket), partition_.bucket_range(action.bucket).count}));
+  primary_.record_change(action.bucket);
+}
+
+void ShardExchange::apply(const Action& action) {
+  assert(!action.contributors.empty());
+  const ElementRange range = partition_.bucket_range(action.bucket);
+  mark(Mark::Kind::applying, action);
+  absl::InlinedVector<const float*, kMaxGradients> gradients;
+  absl::InlinedVector<float*, kMaxTargets> targets;
+  for (const WorkerIndex worker : action.contributors) {
+    ShardPeer* const peer = peers_.active(worker);
+    GRADRAIL_CHECK(peer != nullptr);  // the protocol forgets a worker's gradients with its connection
+    gradients.push_back(gradient(*peer, action.bucket));
+    // A state that the backup lacks must not reach a worker's memory: with a backup, answer() stores it there.
+    if (peer->parameters_mapped == nullptr || targets.size() == kMaxTargets || primary_.is_replicating()) continue;
+    targets.push_back(peer->parameters_mapped + range.first);
+    peer->stored_version[action.bucket] = action.version;
+  }
+  fail_shard_on_error(
+      partition_.store().update(partition_.offset(action.bucket), range.count, gradients, targets, action.version));
+  ++updates_;
+  primary_.record_change(action.bucket);
+  mark(Mark::Kind::applied, action);
+}
+
+void ShardExchange::answer(const Action& action) {
+  ShardPeer* const peer = peers_.active(action.worker);
+  if (peer == nullptr) return;  // its connection is lost: the worker repeats its question when it returns
+  if (action.dropped) ++dropped_;
+  write_header(*peer, action);
+  const ElementRange range = partition_.bucket_range(action.bucket);
+  const bool is_mapped = peer->parameters_mapped != nullptr;
+  if (is_mapped && peer->stored_version[action.bucket] != action.version) {
+    fail_shard_on_error(partition_.store().copy_out(partition_.offset(action.bucket), range.count,
+                                                    peer->parameters_mapped + range.first));
+    if (has_failed_) return;
+    peer->stored_version[action.bucket] = action.version;
+  }
+  peer->bytes_out += range.count * sizeof(float) + sizeof(ReturnHeader);
+  peer->parameters_sent[action.bucket] = is_mapped || !partition_.store().returns_parameters();
+  // Behind a backlog, or without room: answers leave in their order.
+  if (peer->backlog.empty() && post_answer(*peer, action.bucket)) return;
+  peer->backlog.push_back(action.bucket);
+  peers_.settle(*peer);
+}
+
+void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
+  assert(action.bucket < partition_.bucket_count());
+  ReturnHeader& header = peer.return_headers()[action.bucket];
+  const uint16_t has_crc = header.has_crc;  // set by on_arrival(): the worker asks for a checksum by sending one
+  header = {.bucket = action.bucket,
+            .step = action.step,
+            .version = action.version,
+            .staleness = action.staleness,
+            .incarnation = peer.incarnation,
+            .has_crc = has_crc,
+            .dropped = action.dropped};
+  if (!peer.arrived_at.empty()) header.waited_ns = nanoseconds(decided_at_ - peer.arrived_at[action.bucket]);
+  if (has_crc == 0) return;
+  const size_t bytes = partition_.bucket_range(action.bucket).count * sizeof(float);
+  const float* sent = partition_.store().parameters_at(partition_.offset(action.bucket));
+  if (const transport::LocalSlice copy = private_copy(peer, action.bucket); copy.region != nullptr) {
+    std::byte* const target = peer.slots.memory.data() + copy.offset;
+    std::memcpy(target, sent, bytes);
+    sent = reinterpret_cast<const float*>(target);
+  }
+  header.crc32c = crc32c(sent, bytes);
+}
+
+/// An answer with a checksum must not change while it is sent, but pushes of other workers change the parameters. It is
+/// copied into the worker's slot, because its gradient has been used. Without a region: the answer is not copied.
+transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_t bucket) const {
+  if (peer.return_headers()[bucket].has_crc == 0 || peer.parameters_mapped != nullptr || peer.uses_gpu()) return {};
+  return {.region = peer.slots.region.get(),
+          .offset = partition_.bucket_count() * sizeof(SlotHeader) + partition_.offset(bucket) * sizeof(float),
+          .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
+}
+
+transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, uint32_t bucket) const {
+  if (const transport::LocalSlice copy = private_copy(peer, bucket); copy.region != nullptr) return copy;
+  return {.region = peer.uses_gpu() ? parameters_.gpu(peer.context_index) : parameters_.host(peer.context_index),
+          .offset = partition_.offset(bucket) * sizeof(float),
+          .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
+}
+
+/// False: the transport has no room. Any other failure is followed by peer_lost.
+bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
+  if (!peer.parameters_sent[bucket]) {
+    const uint64_t offset = partition_.bucket_range(bucket).first * sizeof(float);
+    const absl::Status posted =
+        peer.connection->put(parameters_source(peer, bucket), {.region = peer.offer.parameters, .offset = offset}, {});
+    if (absl::IsResourceExhausted(posted)) return false;
+    peer.parameters_sent[bucket] = true;  // when only the header has no room, the parameters are not sent twice
+  }
+  // The puts of a connection are ordered: the notice of the header says that the parameters are there.
+  const absl::Status posted = peer.connection->put(
+      {.region = peer.returns.region.get(), .offset = bucket * sizeof(ReturnHeader), .bytes = sizeof(ReturnHeader)},
+      {.region = peer.offer.returns, .offset = bucket * sizeof(ReturnHeader)}, {.immediate = bucket});
+  return !absl::IsResourceExhausted(posted);
+}
+
+void ShardExchange::post_backlog(ShardPeer& peer) {
+  while (!peer.backlog.empty() && post_answer(peer, peer.backlog.front())) peer.backlog.pop_front();
+  peers_.settle(peer);
+}
+
+/// A store that fails has lost the parameters of all workers: from now on no answer may show them.
+void ShardExchange::fail_shard_on_error(const absl::Status& stored) {
+  if (stored.ok() || has_failed_) return;
+  has_failed_ = true;
+  const std::string cause = fmt::format("{}: {}", environment_.options.name, message_of(stored));
+  spdlog::error("{}", cause);
+  if (environment_.options.on_failed) environment_.options.on_failed(cause);
+}
+
+void ShardExchange::mark(Mark::Kind kind, const Action& action) {
+  if (!recorder_.is_on()) return;
+  for (const WorkerIndex worker : action.contributors) {
+    recorder_.record({.step = action.step,
+                      .worker = worker,
+                      .shard = partition_.shard_index(),
+                      .bucket = action.bucket,
+                      .kind = kind});
+  }
+}
+
+void ShardExchange::mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step) {
+  if (!recorder_.is_on()) return;
+  Mark mark{
+      .step = step, .worker = worker, .shard = partition_.shard_index(), .bucket = bucket, .kind = Mark::Kind::noticed};
+  recorder_.record(mark, noticed_at_);
+  mark.kind = Mark::Kind::taken;
+  recorder_.record(mark);
+}
+
+}  // namespace gradrail::ps

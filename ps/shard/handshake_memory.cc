@@ -1,0 +1,155 @@
+// The memory of a data connection: mapped, allocated, pinned, and checked by a pattern over each way.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/path_check.h"
+#include "ps/shard/handshake.h"
+
+namespace gradrail::ps {
+
+/// RESOURCE_EXHAUSTED: the mapping is under way.
+absl::Status Handshake::map_host_memory(ShardPeer& peer) {
+  const bool may_map = !peer.is_on_device() && peer.offer.gpu_memory.empty();
+  if (!environment_.contexts[peer.context_index]->capabilities().direct_map || !may_map) return absl::OkStatus();
+  const auto map = [&](transport::RemoteRegion region, std::string_view name) -> absl::StatusOr<std::byte*> {
+    absl::StatusOr<std::byte*> mapped = peer.connection->map(region);
+    if (mapped.ok() || absl::IsResourceExhausted(mapped.status())) return mapped;
+    return absl::Status(mapped.status().code(),
+                        fmt::format("{} cannot be mapped: {}", name, message_of(mapped.status())));
+  };
+  const absl::StatusOr<std::byte*> parameters = map(peer.offer.parameters, "parameters");
+  if (!parameters.ok()) return parameters.status();
+  peer.parameters_mapped = reinterpret_cast<float*>(*parameters);
+  if (!peer.offer.has_gradients) return absl::OkStatus();
+  const absl::StatusOr<std::byte*> gradients = map(peer.offer.gradients, "gradients");
+  if (!gradients.ok()) return gradients.status();
+  peer.gradients_mapped = reinterpret_cast<const float*>(*gradients);
+  return absl::OkStatus();
+}
+
+void Handshake::map_device_memory(ShardPeer& peer) {
+  const std::string key = std::exchange(peer.offer.device_key, "");  // one attempt
+  if (partition_.device_memory() == nullptr) {
+    peer.device_refused = "the parameters of this shard lie in host memory (see --ps_device)";
+    return;
+  }
+  absl::StatusOr<DeviceVariables> mapped = partition_.device_memory()->map_variables(key, partition_.map().elements());
+  if (!mapped.ok()) {
+    peer.device_refused = message_of(mapped.status());
+    return;
+  }
+  peer.device_refused = check_device_memory(*mapped, peer.offer.check_seed);
+  if (!peer.device_refused.empty()) return;
+  peer.device = *std::move(mapped);
+  peer.parameters_mapped = peer.device.parameters;
+  peer.gradients_mapped = peer.device.gradients;
+}
+
+absl::Status Handshake::allocate_slots(ShardPeer& peer) {
+  transport::Context& context = *environment_.contexts[peer.context_index];
+  // At least kCheckBytes each: the pattern goes over the registrations that the exchange uses.
+  const uint32_t bucket_count = partition_.bucket_count();
+  const size_t slot_bytes = bucket_count * sizeof(SlotHeader) + partition_.range().count * sizeof(float);
+  absl::StatusOr<transport::RegisteredMemory> slots =
+      transport::make_registered(environment_.registered, context, "gradrail-slots", std::max(slot_bytes, kCheckBytes),
+                                 transport::Access::remote_write, environment_.options.place_memory);
+  if (!slots.ok()) return slots.status();
+  absl::StatusOr<transport::RegisteredMemory> returns = transport::make_registered(
+      environment_.registered, context, "gradrail-returns", std::max(bucket_count * sizeof(ReturnHeader), kCheckBytes),
+      transport::Access::local, environment_.options.place_memory);
+  if (!returns.ok()) return returns.status();
+  peer.slots = *std::move(slots);
+  peer.returns = *std::move(returns);
+  return absl::OkStatus();
+}
+
+absl::Status Handshake::allocate_gpu_slots(ShardPeer& peer) {
+  const bool is_mapped = peer.is_on_device() || peer.gradients_mapped != nullptr;
+  if (parameters_.gpu(peer.context_index) == nullptr || is_mapped || peer.offer.host_slots) return absl::OkStatus();
+  absl::StatusOr<DeviceSlots> slots = partition_.device_memory()->allocate_slots(
+      parameters_.gpu_transfer(peer.context_index),
+      std::max<size_t>(partition_.range().count * sizeof(float), kCheckBytes));
+  if (!slots.ok()) return slots.status();
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region =
+      transport::register_on(environment_.registered, *environment_.contexts[peer.context_index], slots->memory,
+                             transport::Access::remote_write);
+  if (!region.ok()) return region.status();
+  peer.payload = {*std::move(slots), *std::move(region)};
+  return absl::OkStatus();
+}
+
+absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
+  const ElementRange range = partition_.range();
+  if (range.count == 0 || peer.is_on_device()) return absl::OkStatus();  // map_variables() checks the size
+  // map() reports neither size nor rights, and a store behind the end of a region ends this process. The transport
+  // checks a put and a get of our range's last element. The worker does not read its memory before Welcome.
+  const size_t bytes = sizeof(float);
+  const size_t last = (range.first + range.count - 1) * bytes;
+  if (peer.parameters_mapped != nullptr) {
+    GRADRAIL_RETURN_IF_ERROR(peer.connection->put(
+        {parameters_.host(peer.context_index), (range.count - 1) * bytes, bytes}, {peer.offer.parameters, last}, {}));
+  }
+  if (peer.gradients_mapped != nullptr) {
+    GRADRAIL_RETURN_IF_ERROR(
+        peer.connection->get({peer.returns.region.get(), 0, bytes}, {peer.offer.gradients, last}, 0));
+  }
+  return absl::OkStatus();
+}
+
+void Handshake::pin(ShardPeer& peer) {
+  const ElementRange range = partition_.range();
+  const auto part_of = [&](const float* model) {
+    // The mapping holds the worker's whole model; the store reads and writes this shard's part of it.
+    return MemorySpan{.data = reinterpret_cast<std::byte*>(const_cast<float*>(model + range.first)),
+                      .bytes = range.count * sizeof(float)};
+  };
+  GRADRAIL_CHECK(peer.pinned.empty() && peer.slots.region != nullptr);
+  ParameterStore& store = partition_.store();
+  peer.pinned.push_back(
+      store.pin(peer.gradients_mapped != nullptr ? part_of(peer.gradients_mapped) : peer.slots.memory.span()));
+  if (peer.parameters_mapped != nullptr) peer.pinned.push_back(store.pin(part_of(peer.parameters_mapped)));
+}
+
+/// Compares the worker's pattern in its mapped GPU memory, and leaves the shard's pattern there. Returns "" or the
+/// error.
+std::string Handshake::check_device_memory(const DeviceVariables& mapped, uint64_t seed) {
+  DeviceMemory& memory = *partition_.device_memory();
+  std::vector<std::byte> pattern(kCheckBytes);
+  absl::Status done = memory.read(mapped.check, absl::MakeSpan(pattern));
+  if (!done.ok()) return std::string(message_of(done));
+  if (std::string wrong = compare_check(pattern, seed); !wrong.empty()) return wrong;
+  fill_check(absl::MakeSpan(pattern), check_answer_seed(seed));
+  done = memory.write(mapped.check + kCheckBytes, pattern);
+  return done.ok() ? "" : std::string(message_of(done));
+}
+
+/// Compares the pattern in the memory where gradients will arrive. Returns "" or the difference.
+std::string Handshake::check_arrived_pattern(ShardPeer& peer) {
+  if (!peer.uses_gpu()) {
+    GRADRAIL_CHECK(peer.slots.memory.bytes() >= kCheckBytes);
+    const absl::Span<std::byte> arrived(peer.slots.memory.data(), kCheckBytes);
+    std::string wrong = compare_check(arrived, peer.offer.check_seed);
+    std::fill(arrived.begin(), arrived.end(), std::byte{});
+    return wrong;
+  }
+  DeviceMemory& memory = *partition_.device_memory();
+  std::vector<std::byte> arrived(kCheckBytes);
+  absl::Status read = memory.flush_nic_writes();
+  if (read.ok()) read = memory.read(peer.payload.slots.memory.data, absl::MakeSpan(arrived));
+  if (!read.ok()) return std::string(message_of(read));
+  const std::string wrong = compare_check(arrived, peer.offer.check_seed);
+  return wrong.empty() ? "" : fmt::format("in the shard's GPU memory: {}", wrong);
+}
+
+/// The pattern lies in the memory from which answers leave. In GPU memory all peers share one pattern: there is space
+/// for one, and puts to several peers may be under way.
+transport::LocalSlice Handshake::pattern_source(const ShardPeer& peer) const {
+  if (!peer.uses_gpu()) return {peer.returns.region.get(), 0, kCheckBytes};
+  return {parameters_.gpu(peer.context_index), partition_.device_memory()->check_offset(), kCheckBytes};
+}
+
+}  // namespace gradrail::ps

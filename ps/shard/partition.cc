@@ -1,0 +1,60 @@
+#include "ps/shard/partition.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+
+namespace gradrail::ps {
+
+absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make_store, const MemoryBinder& place) {
+  is_set_up_ = false;
+  setup_ = setup;
+  absl::StatusOr<std::unique_ptr<ParameterStore>> store = make_store(setup_.optimizer, range().count, place);
+  if (!store.ok()) return store.status();
+  store_ = *std::move(store);
+  device_memory_ = store_->device_memory();
+  return absl::OkStatus();
+}
+
+absl::Status Partition::start() {
+  uint64_t version = 0;
+  if (setup_.restored != nullptr) {
+    const Checkpoint& saved = *setup_.restored;
+    GRADRAIL_CHECK(saved.parameters.size() == setup_.map.elements());
+    version = saved.header.global_step;
+    const auto part = [&](const std::vector<float>& whole) {
+      return absl::MakeConstSpan(whole).subspan(range().first, range().count);
+    };
+    GRADRAIL_RETURN_IF_ERROR(store_->set(0, part(saved.parameters)));
+    for (size_t i = 0; i < saved.state.size(); ++i) {
+      GRADRAIL_RETURN_IF_ERROR(store_->set_state(static_cast<int>(i), 0, part(saved.state[i])));
+    }
+  }
+  protocol_ = std::make_unique<ShardProtocol>(setup_.mode, bucket_count(), setup_.restored != nullptr, version);
+  setup_.restored.reset();  // the whole model: a shard keeps its part only
+  is_set_up_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Partition::copy_to(Checkpoint& copy) const {
+  if (!is_set_up_ || !protocol_->initialised()) {
+    return absl::FailedPreconditionError("checkpoint: the parameters are not initialised yet");
+  }
+  copy.parameters.assign(store_->parameters_at(0), store_->parameters_at(0) + range().count);
+  copy.state.resize(static_cast<size_t>(state_vectors(setup_.optimizer.kind)));
+  for (size_t i = 0; i < copy.state.size(); ++i) {
+    copy.state[i].resize(range().count);
+    GRADRAIL_RETURN_IF_ERROR(store_->copy_state(static_cast<int>(i), 0, absl::MakeSpan(copy.state[i])));
+  }
+  copy.header = {.optimizer = setup_.optimizer,
+                 .range = range(),
+                 .shard_index = setup_.shard_index,
+                 .shard_count = setup_.map.shard_count(),
+                 .bucket_bytes = static_cast<uint32_t>(setup_.map.bucket_elements() * sizeof(float))};
+  for (uint32_t i = 0; i < bucket_count(); ++i) copy.header.bucket_versions.push_back(protocol_->version(i));
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "base/check.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/protocol/mode.h"
+#include "ps/protocol/optimizer_settings.h"
+#include "ps/protocol/shard_map.h"
+#include "ps/shard/shard_protocol.h"
+#include "ps/store/parameter_store.h"
+
+namespace gradrail::ps {
+
+/// The part of the model that a shard holds. The first worker that joins decides it.
+struct ShardSetup {
+  uint32_t shard_index = 0;
+  ShardMap map;
+  Mode mode;
+  OptimizerConfig optimizer;
+  /// The whole model, which the shards of a task share: it is read once. Null: training starts without a checkpoint.
+  std::shared_ptr<const Checkpoint> restored;
+};
+
+/// The partition of the model that a shard holds: its ranges, the store of its values and the protocol of its
+/// exchanges. Units    Ranges are elements of the whole model; offset() is counted from the shard's first element.
+/// Threads  Owner thread of the shard.
+class Partition {
+ public:
+  /// Replaces the partition by a new one. It is not set up before start().
+  /// Errors  Those of `make_store`.
+  absl::Status reset_to(const ShardSetup& setup, const StoreMaker& make_store, const MemoryBinder& place);
+  /// Copies the restored values into the store and starts the protocol.
+  absl::Status start();
+  /// Until the next start() no member exchanges anything.
+  void stop() { is_set_up_ = false; }
+  bool is_set_up() const { return is_set_up_; }
+
+  uint32_t shard_index() const { return setup_.shard_index; }
+  const ShardMap& map() const { return setup_.map; }
+  const Mode& mode() const { return setup_.mode; }
+  const OptimizerConfig& optimizer() const { return setup_.optimizer; }
+  ElementRange range() const { return setup_.map.shard(setup_.shard_index); }
+  uint32_t bucket_count() const { return setup_.map.bucket_count(setup_.shard_index); }
+  ElementRange bucket_range(uint32_t bucket) const { return setup_.map.bucket(setup_.shard_index, bucket); }
+  size_t offset(uint32_t bucket) const { return bucket_range(bucket).first - range().first; }
+
+  bool has_store() const { return store_ != nullptr; }
+  ParameterStore& store() const {
+    GRADRAIL_CHECK(store_ != nullptr);
+    return *store_;
+  }
+  /// Null: the parameters are in host memory.
+  DeviceMemory* device_memory() const { return device_memory_; }
+  ShardProtocol& protocol() const {
+    GRADRAIL_CHECK(protocol_ != nullptr);
+    return *protocol_;
+  }
+
+  /// Copies parameters and state into `copy` and uses its memory again.
+  /// Errors  FAILED_PRECONDITION: the parameters are not initialised. Else those of the store.
+  absl::Status copy_to(Checkpoint& copy) const;
+
+ private:
+  bool is_set_up_ = false;
+  ShardSetup setup_;
+  std::unique_ptr<ParameterStore> store_;
+  DeviceMemory* device_memory_ = nullptr;  ///< of store_
+  std::unique_ptr<ShardProtocol> protocol_;
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "ps/protocol/exchange_layout.h"
+#include "ps/protocol/mode.h"
+#include "ps/replication/backup_receiver.h"
+#include "ps/store/device_memory.h"
+#include "transport/connection.h"
+#include "transport/registration.h"
+
+namespace gradrail::ps {
+
+/// A data connection of a shard, from its acceptance until it is closed.
+/// Threads  Owner thread of the shard.
+struct ShardPeer {
+  /// handshake → mapping → checking → answering → validated → active, or handshake → primary; then removed.
+  enum class Phase : uint8_t {
+    handshake,  ///< no JoinPath has arrived
+    mapping,    ///< the transport maps the worker's memory
+    checking,   ///< Welcome was sent; the worker's pattern has not arrived
+    answering,  ///< the worker's pattern was right; the transport had no room for the shard's pattern yet
+    validated,  ///< both patterns are under way or have arrived: the worker may activate the connection
+    active,     ///< exchanges
+    primary,    ///< the primary of this shard
+    closing,    ///< is closed at the deadline
+  };
+
+  transport::Connection* connection = nullptr;
+  size_t context_index = 0;
+  Phase phase = Phase::handshake;
+  TimePoint phase_deadline;  ///< the connection is closed then; not used in active and primary
+  std::string challenge;     ///< the proof in JoinPath answers it
+
+  // Set once, by JoinPath.
+  WorkerIndex worker = 0;
+  uint64_t incarnation = 0;
+  struct Offer {
+    transport::RemoteRegion parameters{};
+    transport::RemoteRegion returns{};
+    transport::RemoteRegion gradients{};
+    bool has_gradients = false;
+    std::string device_key;     ///< of the worker's GPU memory; "": none is offered, or it was tried
+    std::string gpu_memory;     ///< way of the worker's NIC to GPU memory behind `parameters`; "": host memory
+    uint64_t check_offset = 0;  ///< in `parameters`, where the shard's pattern goes in addition to `returns`
+    uint64_t check_seed = 0;
+    bool host_slots = false;  ///< the worker wants its slots in host memory
+  } offer;
+  bool is_check_put = false;   ///< the pattern for GPU memory was posted
+  std::string device_refused;  ///< reason for not using device_key
+
+  // The worker's memory where the transport maps it, or the store's GPU maps the worker's; else null.
+  float* parameters_mapped = nullptr;       ///< [elements of the model]
+  const float* gradients_mapped = nullptr;  ///< [elements of the model]
+  DeviceVariables device;                   ///< behind the two above when they are GPU memory
+
+  transport::RegisteredMemory slots;    ///< [SlotHeader × buckets][payload]
+  transport::RegisteredMemory returns;  ///< [ReturnHeader × buckets], source of the way back
+  struct Payload {
+    DeviceSlots slots;  ///< [elements of the shard]
+    std::unique_ptr<transport::MemoryRegion> region;
+  } payload;                        ///< in GPU memory; without a region the payload is behind the headers in `slots`
+  std::vector<PinnedRange> pinned;  ///< slots and mapped memory; ends before they do
+
+  std::vector<uint64_t> stored_version;  ///< per bucket: version already stored into parameters_mapped
+  std::vector<TimePoint> arrived_at;     ///< per bucket: arrival of the last push; empty in a mode without waiting
+  std::deque<uint32_t> backlog;          ///< buckets with an answer that the transport could not take yet
+  std::vector<bool> parameters_sent;     ///< per bucket in backlog: only the header is missing
+  bool is_counted_unsettled = false;     ///< PeerTable::settle()
+
+  std::unique_ptr<BackupReceiver> receiver;  ///< in phase primary; `backlog` then has buckets to acknowledge
+
+  uint64_t bytes_in = 0;
+  uint64_t bytes_out = 0;
+
+  bool is_on_device() const { return device.mapping != nullptr; }
+  /// Gradients arrive in the store's GPU memory, and parameters leave from there.
+  bool uses_gpu() const { return payload.region != nullptr; }
+  /// The event loop has nothing to continue for this peer.
+  bool is_settled() const { return (phase == Phase::active || phase == Phase::primary) && backlog.empty(); }
+
+  const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.memory.data()); }
+  ReturnHeader* return_headers() const { return reinterpret_cast<ReturnHeader*>(returns.memory.data()); }
+
+  /// How the memory is reached, behind the path's name in logs: " mapped", " gpu-direct(ipc)", "".
+  std::string mapped_text() const {
+    if (is_on_device()) return " gpu-direct(ipc)";
+    const std::string out = offer.gpu_memory.empty() ? "" : " gpu-direct(" + offer.gpu_memory + ")";
+    if (uses_gpu()) return out + " into GPU memory";
+    return gradients_mapped != nullptr ? " mapped" : out;
+  }
+};
+
+}  // namespace gradrail::ps

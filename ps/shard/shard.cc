@@ -1,0 +1,300 @@
+#include "ps/shard/shard.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <future>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "transport/negotiate.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// A shard is busy for one update at most, so that only a stopped process or a failed thread exceeds this.
+constexpr auto kTaskDeadline = std::chrono::seconds(30);
+/// Waits while a peer has work that no completion announces: room in a transport, a mapping.
+constexpr auto kShortWait = std::chrono::milliseconds(1);
+/// Without such work only completions and tasks matter, and these wake the loop. Deadlines of absent members are
+/// coarse.
+constexpr auto kLongWait = std::chrono::seconds(1);
+/// Completions of one turn. Tasks and other peers wait meanwhile.
+constexpr size_t kCompletionsPerTurn = 64;
+
+/// Transports within one host choose their own names.
+std::string listen_address(const transport::Transport& transport, const std::string& bind_host) {
+  if (transport.same_host_only) return "";
+  return bind_host.find(':') != std::string::npos ? fmt::format("[{}]:0", bind_host) : fmt::format("{}:0", bind_host);
+}
+
+}  // namespace
+
+Shard::Shard(Options options)
+    : environment_{.options = std::move(options)},
+      wait_set_(environment_.options.wait),
+      parameters_(environment_),
+      peers_(environment_,
+             [this](const ShardPeer& peer) {
+               primary_.forget_held(peer.worker);
+               partition_.protocol().reconnect_worker(peer.worker, peer.incarnation);
+             }),
+      primary_(environment_, partition_, [this](const Action& action) { exchange_.answer(action); }),
+      backup_(environment_, partition_, peers_),
+      exchange_(environment_, partition_, parameters_, peers_, primary_),
+      handshake_(environment_, partition_, parameters_, peers_, backup_) {}
+
+absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
+  std::unique_ptr<Shard> shard(new Shard(std::move(options)));
+  GRADRAIL_RETURN_IF_ERROR(shard->listen());
+  shard->thread_ = std::thread([raw = shard.get()] { raw->run(); });
+  return shard;
+}
+
+absl::Status Shard::listen() {
+  const Options& options = environment_.options;
+  std::vector<transport::Candidate> refused;
+  for (const std::string& name : options.transports) {
+    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+    if (!found.ok()) return found.status();
+    absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open(options.open);
+    absl::StatusOr<std::string> address = context.ok() ? (*context)->listen(listen_address(**found, options.bind_host))
+                                                       : absl::StatusOr<std::string>(context.status());
+    if (!address.ok()) {
+      refused.push_back({.name = name, .refused = std::string(message_of(address.status()))});
+      endpoints_.push_back({name, "", std::string(message_of(address.status()))});
+      continue;
+    }
+    endpoints_.push_back({name, *std::move(address), ""});
+    wait_set_.add(context->get());
+    environment_.contexts.push_back(*std::move(context));
+  }
+  if (!environment_.contexts.empty()) return absl::OkStatus();
+  // FAILED_PRECONDITION: the cause is the host or the flags, so that another start fails in the same way.
+  return absl::FailedPreconditionError(
+      fmt::format("{}: no transport can be used: {}", options.name, transport::explain_none(refused)));
+}
+
+Shard::~Shard() {
+  tasks_.stop();
+  wait_set_.wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Shard::run() {
+  pthread_setname_np(pthread_self(), "gradrail-shard");
+  if (environment_.options.on_thread_start) environment_.options.on_thread_start();
+  std::vector<transport::Completion> completions(kCompletionsPerTurn);
+  bool is_stopped = false;
+  while (!is_stopped) {
+    const size_t count = wait_set_.wait(absl::MakeSpan(completions), next_deadline());
+    if (count > 0) exchange_.on_completions();
+    for (size_t i = 0; i < count; ++i) dispatch(completions[i]);
+    if (tasks_.has_work()) is_stopped = !tasks_.run();
+    primary_.advance();
+    if (peers_.needs_visit()) continue_peers();
+  }
+}
+
+TimePoint Shard::next_deadline() const {
+  const bool is_urgent = peers_.has_unsettled() || primary_.waits_for_room();
+  return Clock::now() + (is_urgent ? Duration(kShortWait) : Duration(kLongWait));
+}
+
+void Shard::dispatch(transport::Completion& completion) {
+  using Kind = transport::Completion::Kind;
+  using Phase = ShardPeer::Phase;
+  if (completion.kind == Kind::connected) {
+    return handshake_.send_challenge(peers_.accept(*completion.connection, wait_set_.source_index()));
+  }
+  if (primary_.owns(completion.connection)) return primary_.on_completion(completion);
+  ShardPeer& peer = PeerTable::peer_of(*completion.connection);
+  switch (completion.kind) {
+    case Kind::put_arrived:
+      if (peer.phase == Phase::active) {
+        exchange_.on_arrival(peer, completion.immediate);
+      } else if (peer.phase == Phase::checking) {
+        handshake_.on_pattern(peer, completion.immediate);
+      } else if (peer.phase == Phase::primary) {
+        backup_.on_bucket(peer, completion.immediate);
+      }
+      break;
+    case Kind::message:
+      handshake_.on_message(peer, completion.message);
+      break;
+    case Kind::peer_lost:
+      peers_.on_lost(peer, std::string(message_of(completion.cause)));
+      break;
+    default:
+      break;  // the shard asks for no put_done, and posts a get only to probe a mapping
+  }
+}
+
+/// Continues what waits for room in a transport, for a mapping, or for a deadline.
+void Shard::continue_peers() {
+  peers_.for_each([this](ShardPeer& peer) {
+    handshake_.advance(peer);
+    if (peer.backlog.empty()) return;
+    if (peer.phase == ShardPeer::Phase::active) exchange_.post_backlog(peer);
+    if (peer.phase == ShardPeer::Phase::primary) backup_.acknowledge(peer);
+  });
+  peers_.expire(Clock::now());
+}
+
+template <typename Task>
+auto Shard::run_in_thread(Task task) -> absl::StatusOr<decltype(task())> {
+  // shared: the task may still run when this function has given up.
+  auto promise = std::make_shared<std::promise<decltype(task())>>();
+  std::future<decltype(task())> result = promise->get_future();
+  if (!tasks_.push([promise, task = std::move(task)] { promise->set_value(task()); })) {
+    return absl::UnavailableError(fmt::format("{} is stopping", environment_.options.name));
+  }
+  wait_set_.wake();
+  if (result.wait_for(kTaskDeadline) != std::future_status::ready) {
+    return absl::DeadlineExceededError(fmt::format("{} does not answer", environment_.options.name));
+  }
+  return result.get();
+}
+
+absl::Status Shard::run_status_in_thread(std::function<absl::Status()> task) {
+  const absl::StatusOr<absl::Status> done = run_in_thread(std::move(task));
+  return done.ok() ? *done : done.status();
+}
+
+/// For tasks that a shard which is stopping, or does not answer, need not do.
+void Shard::run_void_in_thread(std::function<void()> task) {
+  run_in_thread([task = std::move(task)] {
+    task();
+    return true;
+  }).IgnoreError();
+}
+
+absl::Status Shard::set_up(Setup setup) {
+  return run_status_in_thread([this, setup = std::move(setup)] { return begin(setup); });
+}
+
+/// Also a second time: when the set-up of another shard failed, or when the run begins again. The control plane is
+/// about to remove the former members.
+absl::Status Shard::begin(const Setup& setup) {
+  peers_.withdraw_admissions();
+  peers_.forget_absent();
+  peers_.close_greeted();
+  primary_.reset();
+  backup_.reset();
+  parameters_.close();
+  partition_.stop();
+  GRADRAIL_RETURN_IF_ERROR(
+      partition_.reset_to(setup, environment_.options.make_store, environment_.options.place_memory));
+  GRADRAIL_RETURN_IF_ERROR(parameters_.open(partition_));
+  return partition_.start();
+}
+
+absl::Status Shard::admit(WorkerIndex worker, uint64_t incarnation, const std::string& key) {
+  return run_status_in_thread([this, worker, incarnation, key] {
+    GRADRAIL_CHECK(partition_.is_set_up());
+    peers_.admit(worker, incarnation, key);
+    partition_.protocol().add_worker(worker, incarnation);
+    return absl::OkStatus();
+  });
+}
+
+void Shard::remove_member(WorkerIndex worker, uint64_t incarnation) {
+  run_void_in_thread([this, worker, incarnation] {
+    peers_.remove_member(worker, incarnation);
+    exchange_.change_membership(
+        [&](ShardProtocol& protocol, Actions& actions) { protocol.remove_worker(worker, incarnation, actions); });
+  });
+}
+
+void Shard::mark_finished(WorkerIndex worker, uint64_t incarnation) {
+  run_void_in_thread([this, worker, incarnation] {
+    exchange_.change_membership([&](ShardProtocol& protocol, Actions& actions) {
+      protocol.mark_worker_finished(worker, incarnation, actions);
+    });
+  });
+}
+
+void Shard::stop_expecting(const std::vector<WorkerIndex>& workers) {
+  run_void_in_thread([this, workers] {
+    for (const WorkerIndex worker : workers) {
+      exchange_.change_membership(
+          [&](ShardProtocol& protocol, Actions& actions) { protocol.stop_expecting_worker(worker, actions); });
+    }
+  });
+}
+
+void Shard::fence(WorkerIndex worker, uint64_t incarnation) {
+  run_void_in_thread([this, worker, incarnation] { peers_.remove_member(worker, incarnation); });
+}
+
+void Shard::stop_serving() {
+  run_void_in_thread([this] {
+    peers_.withdraw_admissions();
+    backup_.expect_no_primary();
+    peers_.close_greeted();
+  });
+}
+
+absl::Status Shard::replicate_to(const std::vector<Endpoint>& endpoints, const std::string& key) {
+  return run_status_in_thread([this, endpoints, key] { return primary_.attach_backup(endpoints, key); });
+}
+
+void Shard::detach_backup() {
+  run_void_in_thread([this] { primary_.detach_backup(); });
+}
+
+absl::Status Shard::expect_primary(const std::string& key) {
+  return run_status_in_thread([this, key] {
+    backup_.expect_primary(key);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Shard::may_take_over(const std::vector<uint64_t>& versions, bool cut) {
+  return run_status_in_thread([this, versions, cut] { return backup_.check_takeover(versions, cut); });
+}
+
+absl::Status Shard::take_over(const std::vector<Successor>& members) {
+  return run_status_in_thread([this, members] {
+    backup_.take_over(members);
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<Shard::Stats> Shard::stats() {
+  return run_in_thread([this] { return collect_stats(); });
+}
+
+Shard::Stats Shard::collect_stats() const {
+  Stats stats;
+  stats.paths = peers_.traffic();
+  if (!partition_.is_set_up()) return stats;
+  const ShardProtocol& protocol = partition_.protocol();
+  stats.updates = exchange_.updates() + backup_.updates();
+  stats.dropped = exchange_.dropped();
+  stats.initialised = protocol.initialised();
+  if (partition_.bucket_count() > 0) {
+    stats.version = protocol.version(0);
+    stats.next_step = protocol.next_step();
+    stats.waiting_for = protocol.waiting_for(0);
+  }
+  return stats;
+}
+
+absl::StatusOr<MemorySpan> Shard::parameters_memory() {
+  return run_in_thread([this] { return partition_.has_store() ? partition_.store().parameters() : MemorySpan{}; });
+}
+
+absl::StatusOr<std::vector<Mark>> Shard::marks() {
+  return run_in_thread([this] { return exchange_.marks(); });
+}
+
+absl::StatusOr<Checkpoint> Shard::snapshot(Checkpoint memory) {
+  auto copy = std::make_shared<Checkpoint>(std::move(memory));  // shared, as the promise in run_in_thread()
+  GRADRAIL_RETURN_IF_ERROR(run_status_in_thread([this, copy] { return partition_.copy_to(*copy); }));
+  return std::move(*copy);
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/flight_recorder.h"
+#include "base/memory.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/shard/backup_role.h"
+#include "ps/shard/environment.h"
+#include "ps/shard/exchange.h"
+#include "ps/shard/handshake.h"
+#include "ps/shard/partition.h"
+#include "ps/shard/peer_table.h"
+#include "ps/shard/primary_role.h"
+#include "ps/shard/registered_parameters.h"
+#include "ps/shard/task_queue.h"
+#include "transport/wait_set.h"
+
+namespace gradrail::ps {
+
+/// One part of the parameters with its thread and its transport contexts; shards share nothing. This class is the event
+/// loop. It gives completions of the transports to Handshake, ShardExchange, PrimaryRole and BackupRole, and runs the
+/// control plane's tasks between them.
+/// Errors   UNAVAILABLE: the shard is stopping. DEADLINE_EXCEEDED: its thread does not answer.
+/// Threads  Public functions: any thread. They hand a task to the shard's thread and wait for it, unless noted.
+class Shard {
+ public:
+  using Options = ShardOptions;
+  using Endpoint = ShardEndpoint;
+  using Setup = ShardSetup;
+  using Successor = ShardSuccessor;
+  struct Stats {
+    using Path = PathTraffic;
+    uint64_t version = 0;             ///< of bucket 0
+    uint64_t next_step = UINT64_MAX;  ///< ShardProtocol::next_step(); a shard without buckets has no part in a minimum
+    uint64_t updates = 0;             ///< over all buckets
+    uint64_t dropped = 0;             ///< gradients that arrived too late to be summed
+    bool initialised = false;
+    std::vector<WorkerIndex> waiting_for;
+    std::vector<Path> paths;
+  };
+
+  /// Opens the transports and listens.
+  /// Errors  FAILED_PRECONDITION: no transport could be used; the reasons are in the message.
+  static absl::StatusOr<std::unique_ptr<Shard>> start(Options options);
+  ~Shard();
+
+  /// One per transport of the options. Set once: no task.
+  const std::vector<Endpoint>& endpoints() const { return endpoints_; }
+
+  /// Begins with new parameters. Members and connections of before are forgotten.
+  absl::Status set_up(Setup setup);
+
+  // Members. An admitted member's data connection proves that it has `key`.
+
+  absl::Status admit(WorkerIndex worker, uint64_t incarnation, const std::string& key);
+  /// The member has left or was lost: its connections close, and no step waits for it.
+  void remove_member(WorkerIndex worker, uint64_t incarnation);
+  /// The member's steps are done: no step waits for it, but it may still pull.
+  void mark_finished(WorkerIndex worker, uint64_t incarnation);
+  /// No step waits for these workers until they are admitted again.
+  void stop_expecting(const std::vector<WorkerIndex>& workers);
+  /// The member was lost, and the run ends with it: its connections close, but steps wait for it. No step is then
+  /// applied without its gradient while the other members are not notified yet.
+  void fence(WorkerIndex worker, uint64_t incarnation);
+  /// The ps task is about to end: no gradient is applied any more, and connected peers notice the end.
+  void stop_serving();
+
+  // Replication (ps/shard/primary_role.h, ps/shard/backup_role.h).
+
+  absl::Status replicate_to(const std::vector<Endpoint>& endpoints, const std::string& key);
+  void detach_backup();
+  absl::Status expect_primary(const std::string& key);
+  absl::Status may_take_over(const std::vector<uint64_t>& versions, bool cut);
+  absl::Status take_over(const std::vector<Successor>& members);
+
+  // State, for statistics, summaries and checkpoints.
+
+  absl::StatusOr<Stats> stats();
+  /// Memory of the parameters, to be read only; empty before set_up().
+  absl::StatusOr<MemorySpan> parameters_memory();
+  /// Content of the flight recorder.
+  absl::StatusOr<std::vector<Mark>> marks();
+  /// A copy of the parameters and the state between two updates, in the memory of an earlier copy.
+  absl::StatusOr<Checkpoint> snapshot(Checkpoint memory = {});
+
+ private:
+  explicit Shard(Options options);
+
+  absl::Status listen();
+  void run();
+  void dispatch(transport::Completion& completion);
+  void continue_peers();
+  TimePoint next_deadline() const;
+  absl::Status begin(const Setup& setup);
+  Stats collect_stats() const;
+
+  template <typename Task>
+  auto run_in_thread(Task task) -> absl::StatusOr<decltype(task())>;
+  absl::Status run_status_in_thread(std::function<absl::Status()> task);
+  void run_void_in_thread(std::function<void()> task);
+
+  // Set once.
+  std::vector<Endpoint> endpoints_;
+
+  // Any thread.
+  TaskQueue tasks_;
+
+  // Owner thread. Members are destroyed bottom up: peers and regions end before their contexts.
+  ShardEnvironment environment_;
+  transport::WaitSet wait_set_;
+  Partition partition_;
+  RegisteredParameters parameters_;
+  PeerTable peers_;
+  PrimaryRole primary_;
+  BackupRole backup_;
+  ShardExchange exchange_;
+  Handshake handshake_;
+
+  std::thread thread_;  ///< last: it starts when all else exists
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,351 @@
+#include "ps/shard/shard_protocol.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "fmt/format.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// A base ahead of the bucket comes from before the parameters were restored: it is not stale.
+uint64_t staleness_of(uint64_t version, uint64_t base_version) {
+  return version > base_version ? version - base_version : 0;
+}
+
+}  // namespace
+
+ShardProtocol::ShardProtocol(Mode mode, uint32_t bucket_count, bool initialised, uint64_t initial_version)
+    : mode_(mode), buckets_(bucket_count, Bucket{initial_version, initialised, 0}) {
+  GRADRAIL_CHECK(initialised || initial_version == 0);
+  if (!mode_.waits()) return;
+  GRADRAIL_CHECK(mode_.worker_count > 0);
+  expected_.assign(mode_.worker_count, true);
+  expected_count_ = mode_.worker_count;
+}
+
+void ShardProtocol::expect(WorkerIndex worker) {
+  if (!mode_.waits()) return;
+  if (worker >= expected_.size()) expected_.resize(worker + 1, false);
+  if (expected_[worker]) return;
+  expected_[worker] = true;
+  ++expected_count_;
+}
+
+void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
+  const auto [place, is_new] = members_.try_emplace(worker);
+  Member& member = place->second;
+  if (std::find(member.replaced.begin(), member.replaced.end(), incarnation) != member.replaced.end()) return;
+  if (is_new || member.incarnation != incarnation) {
+    if (!is_new) {
+      drop_all(member);
+      member.replaced.push_back(member.incarnation);
+    }
+    member.incarnation = incarnation;
+    member.finished = false;
+    member.exchanges.assign(buckets_.size(), Exchange{});
+    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      if (mode_.kind == ModeKind::ssp) member.exchanges[bucket].done_step = buckets_[bucket].floor;
+    }
+  }
+  member.live = true;
+  if (!member.finished) expect(worker);
+}
+
+void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
+  Member* member = find(worker, incarnation);
+  if (member == nullptr) return;
+  drop_all(*member);
+  member->live = false;
+  for (Exchange& exchange : member->exchanges) exchange.held = false;
+  stop_expecting(worker, actions);
+}
+
+void ShardProtocol::stop_expecting_worker(WorkerIndex worker, Actions& actions) {
+  const auto place = members_.find(worker);
+  if (place == members_.end() || !place->second.live) stop_expecting(worker, actions);
+}
+
+void ShardProtocol::mark_worker_finished(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
+  Member* member = find(worker, incarnation);
+  if (member == nullptr || member->finished) return;
+  member->finished = true;
+  stop_expecting(worker, actions);
+}
+
+void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
+  if (!mode_.waits() || worker >= expected_.size() || !expected_[worker]) return;
+  expected_[worker] = false;
+  --expected_count_;
+  for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    mode_.kind == ModeKind::ssp ? release(bucket, actions) : settle(bucket, actions);
+  }
+}
+
+void ShardProtocol::reconnect_worker(WorkerIndex worker, uint64_t incarnation) {
+  if (Member* member = find(worker, incarnation)) drop_all(*member);
+}
+
+void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
+  Member* member = find(arrival.worker, arrival.incarnation);
+  if (member == nullptr) return;
+  if (arrival.bucket >= buckets_.size()) {
+    return refuse(arrival, fmt::format("this shard has {} buckets", buckets_.size()), actions);
+  }
+  Exchange& exchange = member->exchanges[arrival.bucket];
+  if (member->finished && arrival.kind == ArrivalKind::push && arrival.step > exchange.done_step) {
+    return refuse(arrival, "it has said that its steps are done", actions);
+  }
+  switch (arrival.kind) {
+    case ArrivalKind::push:
+      return on_push(exchange, arrival, actions);
+    case ArrivalKind::pull:
+      return on_pull(exchange, arrival, actions);
+    case ArrivalKind::initialise:
+      return on_initialise(exchange, arrival, actions);
+  }
+  refuse(arrival, fmt::format("unknown kind {}", static_cast<unsigned>(arrival.kind)), actions);
+}
+
+bool ShardProtocol::initialised() const {
+  return std::all_of(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) { return bucket.initialised; });
+}
+
+uint64_t ShardProtocol::next_step() const {
+  if (buckets_.empty()) return 1;
+  uint64_t lowest = UINT64_MAX;
+  for (const Bucket& bucket : buckets_)
+    lowest = std::min(lowest, mode_.kind == ModeKind::ssp ? bucket.floor : bucket.version);
+  return lowest + 1;
+}
+
+bool ShardProtocol::is_member(WorkerIndex worker, uint64_t incarnation) const {
+  const auto place = members_.find(worker);
+  return place != members_.end() && place->second.live && place->second.incarnation == incarnation;
+}
+
+std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
+  std::vector<WorkerIndex> missing;
+  const bool ssp = mode_.kind == ModeKind::ssp;
+  const auto is_held = [&](const auto& entry) { return entry.second.exchanges[bucket].held; };
+  if (ssp && std::none_of(members_.begin(), members_.end(), is_held)) return missing;
+  const uint64_t slowest = ssp ? slowest_step(bucket) : 0;
+  for (WorkerIndex worker = 0; worker < expected_.size(); ++worker) {
+    if (!expected_[worker]) continue;
+    const auto place = members_.find(worker);
+    const Exchange* exchange = place == members_.end() ? nullptr : &place->second.exchanges[bucket];
+    const bool is_there = exchange != nullptr && (ssp ? exchange->done_step > slowest
+                                                      : exchange->waiting && exchange->kind == ArrivalKind::push);
+    if (!is_there) missing.push_back(worker);
+  }
+  return missing;
+}
+
+uint32_t ShardProtocol::enough() const {
+  if (mode_.kind == ModeKind::sync) return expected_count_;
+  // A lost worker counts as one of the `bound` gradients that a step does not wait for.
+  const uint32_t all = std::max(mode_.worker_count, expected_count_);
+  return std::min(expected_count_, all > mode_.bound ? all - mode_.bound : 1);
+}
+
+uint64_t ShardProtocol::slowest_step(uint32_t bucket) const {
+  uint64_t slowest = UINT64_MAX;
+  for (WorkerIndex worker = 0; worker < expected_.size(); ++worker) {
+    if (!expected_[worker]) continue;
+    const auto place = members_.find(worker);
+    slowest = std::min(slowest, place == members_.end() ? 0 : place->second.exchanges[bucket].done_step);
+  }
+  return slowest;
+}
+
+ShardProtocol::Member* ShardProtocol::find(WorkerIndex worker, uint64_t incarnation) {
+  const auto place = members_.find(worker);
+  if (place == members_.end() || !place->second.live || place->second.incarnation != incarnation) return nullptr;
+  return &place->second;
+}
+
+void ShardProtocol::hold(Exchange& exchange, const Arrival& arrival) {
+  // One place per worker and bucket: a worker has one question open at a time, and the later one replaces it.
+  drop(exchange, arrival.bucket);
+  exchange.waiting = true;
+  exchange.kind = arrival.kind;
+  exchange.step = arrival.step;
+  exchange.base_version = arrival.base_version;
+  if (arrival.kind == ArrivalKind::push) ++buckets_[arrival.bucket].waiting_push_count;
+}
+
+void ShardProtocol::drop(Exchange& exchange, uint32_t bucket) {
+  if (!exchange.waiting) return;
+  exchange.waiting = false;
+  if (exchange.kind == ArrivalKind::push) --buckets_[bucket].waiting_push_count;
+}
+
+void ShardProtocol::drop_all(Member& member) {
+  for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) drop(member.exchanges[bucket], bucket);
+}
+
+void ShardProtocol::on_initialise(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  Bucket& bucket = buckets_[arrival.bucket];
+  if (bucket.initialised) return answer(arrival, actions);
+  drop(exchange, arrival.bucket);
+  bucket.initialised = true;
+  Action& action = actions.emplace_back();
+  action.kind = Action::Kind::initialise;
+  action.bucket = arrival.bucket;
+  action.worker = arrival.worker;
+  action.step = arrival.step;
+  action.version = bucket.version;
+  action.contributors.push_back(arrival.worker);
+  answer(arrival, actions);
+  answer_waiting(arrival.bucket, actions);
+}
+
+void ShardProtocol::on_pull(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  if (buckets_[arrival.bucket].initialised) return answer(arrival, actions);
+  // The push stays: its answer brings the parameters as well.
+  if (exchange.waiting && exchange.kind == ArrivalKind::push) return;
+  hold(exchange, arrival);
+}
+
+void ShardProtocol::on_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  if (arrival.step == 0) return refuse(arrival, "steps are counted from 1", actions);
+  if (mode_.kind == ModeKind::ssp && exchange.fresh)
+    exchange.done_step = std::min(exchange.done_step, arrival.step - 1);
+  // A late copy of an older step is ignored: its answer would overwrite the one for which the worker waits.
+  const bool push_waits = exchange.waiting && exchange.kind == ArrivalKind::push;
+  if (arrival.step < exchange.done_step || (push_waits && arrival.step <= exchange.step)) return;
+  if (arrival.step == exchange.done_step) return acknowledge(exchange, arrival, actions);
+  mode_.sums() ? on_summed_push(exchange, arrival, actions) : on_single_push(exchange, arrival, actions);
+}
+
+void ShardProtocol::on_single_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  const uint64_t expected = exchange.done_step + 1;
+  if (arrival.step != expected) return refuse(arrival, fmt::format("expected step {}", expected), actions);
+  if (!buckets_[arrival.bucket].initialised) return hold(exchange, arrival);
+  apply_one(exchange, arrival, actions);
+}
+
+void ShardProtocol::on_summed_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  const uint64_t version = buckets_[arrival.bucket].version;
+  if (arrival.step > version + 1) return refuse(arrival, fmt::format("expected step {}", version + 1), actions);
+  if (arrival.step <= version) {  // applied without this gradient: see "Joining"
+    exchange.done_step = arrival.step;
+    exchange.done_staleness = staleness_of(version, arrival.base_version);
+    exchange.done_dropped = true;
+    return answer_done(exchange, arrival, actions);
+  }
+  hold(exchange, arrival);
+  settle(arrival.bucket, actions);
+}
+
+void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  Bucket& bucket = buckets_[arrival.bucket];
+  exchange.fresh = false;
+  exchange.done_step = arrival.step;
+  exchange.done_staleness = staleness_of(bucket.version, arrival.base_version);
+  ++bucket.version;
+  Action& action = actions.emplace_back();
+  action.kind = Action::Kind::apply;
+  action.bucket = arrival.bucket;
+  action.worker = arrival.worker;
+  action.step = arrival.step;
+  action.version = bucket.version;
+  action.staleness = exchange.done_staleness;
+  action.contributors.push_back(arrival.worker);
+  acknowledge(exchange, arrival, actions);
+}
+
+/// Answers a push that is done, for the first time or again. ssp: release() answers when the worker is not too far
+/// ahead.
+void ShardProtocol::acknowledge(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+  if (mode_.kind != ModeKind::ssp) return answer_done(exchange, arrival, actions);
+  exchange.held = true;
+  release(arrival.bucket, actions);
+}
+
+void ShardProtocol::settle(uint32_t bucket_index, Actions& actions) {
+  Bucket& bucket = buckets_[bucket_index];
+  if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_push_count < enough()) return;
+  // Before any answer: all answers of the step show the same version.
+  const uint64_t version_before = bucket.version++;
+  Action apply{.kind = Action::Kind::apply, .bucket = bucket_index, .step = bucket.version, .version = bucket.version};
+  for (const auto& [worker, member] : members_) {
+    const Exchange& exchange = member.exchanges[bucket_index];
+    if (!exchange.waiting || exchange.kind != ArrivalKind::push) continue;
+    apply.contributors.push_back(worker);
+    apply.staleness = std::max(apply.staleness, staleness_of(version_before, exchange.base_version));
+  }
+  GRADRAIL_CHECK(apply.contributors.size() == bucket.waiting_push_count);
+  apply.worker = apply.contributors.front();
+  const size_t apply_index = actions.size();
+  actions.push_back(std::move(apply));
+  for (size_t i = 0; i < actions[apply_index].contributors.size(); ++i) {
+    const WorkerIndex worker = actions[apply_index].contributors[i];
+    Member& member = members_.find(worker)->second;
+    Exchange& exchange = member.exchanges[bucket_index];
+    drop(exchange, bucket_index);
+    exchange.done_step = exchange.step;
+    exchange.done_staleness = staleness_of(version_before, exchange.base_version);
+    exchange.done_dropped = false;
+    answer_done(exchange, {worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.step}, actions);
+  }
+}
+
+/// ssp: answers the workers that are at most `bound` steps ahead of the slowest.
+void ShardProtocol::release(uint32_t bucket_index, Actions& actions) {
+  Bucket& bucket = buckets_[bucket_index];
+  const uint64_t slowest = slowest_step(bucket_index);
+  if (slowest != UINT64_MAX) bucket.floor = std::max(bucket.floor, slowest);
+  for (auto& [worker, member] : members_) {
+    Exchange& exchange = member.exchanges[bucket_index];
+    if (!exchange.held || exchange.done_step - std::min(exchange.done_step, slowest) > mode_.bound) continue;
+    exchange.held = false;
+    answer_done(exchange, {worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.done_step}, actions);
+  }
+}
+
+void ShardProtocol::answer_waiting(uint32_t bucket, Actions& actions) {
+  for (auto& [worker, member] : members_) {
+    Exchange& exchange = member.exchanges[bucket];
+    if (!exchange.waiting) continue;
+    const Arrival arrival{worker, member.incarnation, exchange.kind, bucket, exchange.step, exchange.base_version};
+    if (exchange.kind == ArrivalKind::pull) {
+      drop(exchange, bucket);
+      answer(arrival, actions);
+    } else if (!mode_.sums()) {
+      drop(exchange, bucket);
+      apply_one(exchange, arrival, actions);
+    }
+  }
+  if (mode_.sums()) settle(bucket, actions);
+}
+
+void ShardProtocol::refuse(const Arrival& arrival, std::string_view why, Actions& actions) {
+  // The connection ends, and with it the slots of the waiting pushes.
+  reconnect_worker(arrival.worker, arrival.incarnation);
+  Action& action = actions.emplace_back();
+  action.kind = Action::Kind::refuse;
+  action.bucket = arrival.bucket;
+  action.worker = arrival.worker;
+  action.step = arrival.step;
+  action.reason = fmt::format("worker {} bucket {} step {}: {}", arrival.worker, arrival.bucket, arrival.step, why);
+}
+
+void ShardProtocol::answer_done(const Exchange& exchange, const Arrival& arrival, Actions& actions) const {
+  answer(arrival, actions);
+  actions.back().staleness = exchange.done_staleness;
+  actions.back().dropped = exchange.done_dropped;
+}
+
+void ShardProtocol::answer(const Arrival& arrival, Actions& actions) const {
+  Action& action = actions.emplace_back();
+  action.kind = Action::Kind::answer;
+  action.bucket = arrival.bucket;
+  action.worker = arrival.worker;
+  action.step = arrival.step;
+  action.version = buckets_[arrival.bucket].version;
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,181 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "ps/protocol/exchange_layout.h"
+#include "ps/protocol/mode.h"
+#include "ps/replication/bucket_state.h"
+
+namespace gradrail::ps {
+
+/// The arrival of a worker's slot header. The payload stays in its memory.
+struct Arrival {
+  WorkerIndex worker = 0;
+  uint64_t incarnation = 0;
+  ArrivalKind kind{};
+  uint32_t bucket = 0;
+  uint64_t step = 0;
+  uint64_t base_version = 0;
+};
+
+/// One action of the shard. A decision is a list of them, in the order in which they are carried out.
+struct Action {
+  enum class Kind : uint8_t {
+    initialise,  ///< copy `contributors[0]`'s payload into the parameters of `bucket`
+    apply,       ///< average the contributors' payloads (ascending worker order) and update `bucket`, once
+    answer,      ///< send parameters of `bucket` and a ReturnHeader to `worker`
+    refuse,      ///< end `worker`'s data connection: `reason`
+  };
+  Kind kind{};
+  uint32_t bucket = 0;
+  WorkerIndex worker = 0;
+  uint64_t step = 0;
+  uint64_t version = 0;
+  uint64_t staleness = 0;
+  bool dropped = false;  ///< answer: the gradient came too late, or was not expected, and is not applied
+  absl::InlinedVector<WorkerIndex, 8> contributors;
+  std::string reason;
+};
+using Actions = std::vector<Action>;
+
+/// The decisions of one shard: which gradients are applied, when, and which workers are answered. Pure: no thread,
+/// clock, socket or random source; the same calls give the same actions, so that it can be simulated from a seed.
+///
+/// Invariants
+///   1. A (worker, incarnation, step, bucket) is applied at most once, however often it arrives. When it arrives again
+///      after its update, it is answered again.
+///   2. A worker that is not a member (never added, removed, or an old incarnation) changes nothing.
+///   3. Per bucket and incarnation, steps are applied in order without gaps: first_step, first_step + 1, …
+///   4. sync, backup: a step of a bucket is applied once, when all expected workers have pushed it. In backup, when all
+///      but `bound` of them have. Contributors ascend. A later gradient of the step is answered and not applied.
+///   5. Before a bucket is initialised nothing is applied to it. Pulls and pushes wait and are answered after.
+///   6. Only members are answered, for the latest step that they sent on that bucket.
+///   7. ssp: a worker that has pushed step s of a bucket is answered when all expected workers have pushed step s -
+///   bound
+///      of it. The answer is the permission to begin the next step: no worker gets further ahead.
+///
+/// Steps     async: each incarnation counts from 1. ssp: the same, but a late incarnation begins at the slowest step.
+///           sync, backup: the steps of the bucket; the next one is its version + 1. Only pushes are counted. The step
+///           of a pull or an initialise is echoed and may be any number.
+/// Expected  Not in async: workers 0 … worker_count-1 from the start, and each added worker, until it is removed.
+/// Joining   sync, backup: a worker that joins late, again or as a new incarnation is expected from the next step of
+///           every bucket. Buckets may be one step apart at that moment. The worker begins with the smallest
+///           next_step() of all shards, asked after it was added to all of them. From then on each bucket waits for it
+///           (in backup the others may continue). Where that step is already applied, the push is answered at once and
+///           dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
+///           ssp: the same, by the slowest worker's steps. The first push of an incarnation may be of an earlier step
+///           than its place in a bucket.
+/// Refusals  Name worker, bucket, step and the expected step. Nothing is applied. The connection ends, and the waiting
+///           pushes of the worker are dropped as in reconnect_worker().
+/// Threads   Owner thread of the shard.
+class ShardProtocol {
+ public:
+  /// `initial_version`: updates already in the parameters (restored from a checkpoint); `initialised` says whether
+  /// the parameters hold values. Without values there are no updates: initial_version is 0.
+  ShardProtocol(Mode mode, uint32_t bucket_count, bool initialised, uint64_t initial_version);
+
+  /// The worker may send from now on. A live earlier incarnation of it is replaced: its waiting pushes are dropped, and
+  /// it cannot be added again. The incarnation that was removed last continues where it was. Adding a live incarnation
+  /// changes nothing.
+  /// The first step of a new one is next_step(); async: 1.
+  void add_worker(WorkerIndex worker, uint64_t incarnation);
+
+  /// The worker has left (its steps are done) or was lost: it is no longer expected, and its waiting pushes are
+  /// dropped. Appends the actions that this completes. Ignored unless the incarnation is current.
+  void remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions);
+
+  /// The worker is not expected until it is added (again). Ignored while it is a live member.
+  void stop_expecting_worker(WorkerIndex worker, Actions& actions);
+
+  /// The worker's steps are done: it is no longer expected, but stays a member, which may still pull. A further step is
+  /// refused. Ignored unless the incarnation is current.
+  void mark_worker_finished(WorkerIndex worker, uint64_t incarnation, Actions& actions);
+
+  /// The incarnation has lost its connection and may return: it then repeats what is unanswered. To be called before
+  /// the slots of the old connection end: its waiting pushes are dropped, because an apply must not read their payload.
+  /// A second call does no harm.
+  void reconnect_worker(WorkerIndex worker, uint64_t incarnation);
+
+  /// Appends what follows from one arrival.
+  void on_arrival(const Arrival& arrival, Actions& actions);
+
+  /// Write and read the state for a backup. The import leaves membership unchanged: the shard that takes over adds the
+  /// live members again and removes those that have left. No push may wait on a bucket that is imported.
+  void export_bucket(uint32_t bucket, BucketState& state) const;
+  void import_bucket(uint32_t bucket, const BucketState& state);
+
+  bool initialised() const;
+  uint64_t version(uint32_t bucket) const { return buckets_[bucket].version; }
+  /// Lowest step that is not yet applied to some bucket (ssp: by the slowest worker), from 1. A shard without buckets
+  /// returns 1 and has no part in a minimum over shards.
+  uint64_t next_step() const;
+  bool is_member(WorkerIndex worker, uint64_t incarnation) const;
+  /// Expected workers without a push of the bucket's next step, also those that never joined; for messages. ssp:
+  /// the slowest workers, while another one waits for them.
+  std::vector<WorkerIndex> waiting_for(uint32_t bucket) const;
+
+ private:
+  /// One worker on one bucket.
+  struct Exchange {
+    bool waiting = false;
+    ArrivalKind kind{};  ///< of what waits
+    uint64_t step = 0;
+    uint64_t base_version = 0;
+    uint64_t done_step = 0;       ///< latest push answered
+    uint64_t done_staleness = 0;  ///< for repeated answers
+    bool done_dropped = false;    ///< for repeated answers
+    bool held = false;            ///< ssp: done, and not yet answered
+    bool fresh = true;            ///< ssp: nothing was pushed yet; done_step is only where it begins
+  };
+  struct Member {
+    uint64_t incarnation = 0;
+    bool live = false;                ///< a removed member keeps its steps: it may return and repeat them
+    bool finished = false;            ///< its steps are done
+    std::vector<uint64_t> replaced;   ///< earlier incarnations
+    std::vector<Exchange> exchanges;  ///< per bucket
+  };
+  using Members = std::map<WorkerIndex, Member>;  ///< ordered: sums run in worker order
+  struct Bucket {
+    uint64_t version = 0;
+    bool initialised = false;
+    uint32_t waiting_push_count = 0;  ///< sync, backup: all of them are of step version + 1
+    uint64_t floor = 0;               ///< ssp: step that all expected workers have pushed; never falls
+  };
+
+  Member* find(WorkerIndex worker, uint64_t incarnation);
+  void expect(WorkerIndex worker);
+  void stop_expecting(WorkerIndex worker, Actions& actions);
+  uint32_t enough() const;
+  uint64_t slowest_step(uint32_t bucket) const;
+  void hold(Exchange& exchange, const Arrival& arrival);
+  void drop(Exchange& exchange, uint32_t bucket);
+  void drop_all(Member& member);
+
+  void on_initialise(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_pull(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_single_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_summed_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void acknowledge(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void answer_done(const Exchange& exchange, const Arrival& arrival, Actions& actions) const;
+  void settle(uint32_t bucket, Actions& actions);
+  void release(uint32_t bucket, Actions& actions);
+  void answer_waiting(uint32_t bucket, Actions& actions);
+  void refuse(const Arrival& arrival, std::string_view why, Actions& actions);
+  void answer(const Arrival& arrival, Actions& actions) const;
+
+  Mode mode_;
+  std::vector<Bucket> buckets_;
+  Members members_;
+  std::vector<bool> expected_;   ///< not async, per worker
+  uint32_t expected_count_ = 0;  ///< number of true in expected_
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,35 @@
+#include "ps/shard/task_queue.h"
+
+#include <utility>
+
+namespace gradrail::ps {
+
+bool TaskQueue::push(std::function<void()> task) {
+  absl::MutexLock lock(&mutex_);
+  if (stopped_) return false;
+  tasks_.push_back(std::move(task));
+  has_work_.store(true, std::memory_order_release);
+  return true;
+}
+
+void TaskQueue::stop() {
+  absl::MutexLock lock(&mutex_);
+  stopped_ = true;
+  has_work_.store(true, std::memory_order_release);
+}
+
+bool TaskQueue::run() {
+  std::vector<std::function<void()>> tasks;
+  bool stopped = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    tasks.swap(tasks_);
+    stopped = stopped_;
+    has_work_.store(false, std::memory_order_relaxed);
+  }
+  // Without the lock: a task may take as long as an update, and push() must not wait for it.
+  for (const std::function<void()>& task : tasks) task();
+  return !stopped;  // after stop() no task can have come
+}
+
+}  // namespace gradrail::ps

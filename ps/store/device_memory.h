@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/gpu_memory.h"
+#include "base/memory.h"
+#include "ps/store/parameter_store.h"
+
+namespace gradrail::ps {
+
+/// Variables of a worker in the memory of a GPU of this host, mapped for the store's device. [elements of the model]
+/// each, laid out as ps/exchange_layout.h draws them.
+struct DeviceVariables {
+  float* parameters = nullptr;
+  const float* gradients = nullptr;
+  std::byte* check = nullptr;  ///< space for two patterns: out, in
+  PinnedRange mapping;         ///< the pointers are valid until this ends
+};
+
+/// Memory of the store's device into which network devices write gradients. update() and set() read it without a copy.
+struct DeviceSlots {
+  MemorySpan memory;
+  PinnedRange owner;  ///< frees the memory
+};
+
+/// The GPU memory of a ParameterStore, for the processes and network devices that reach it directly. Only a store on a
+/// GPU has one (ParameterStore::device_memory()).
+/// Errors   FAILED_PRECONDITION: the GPU cannot be reached in this way; says why. Else those of gpu::Compute.
+/// Threads  Owner of the store.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+
+  /// Maps the block that a worker offers: parameters and gradients of a model of `model_elements`. `key` is what
+  /// gpu::export_memory() returned there.
+  virtual absl::StatusOr<DeviceVariables> map_variables(const std::string& key, size_t model_elements) = 0;
+
+  /// [parameters][gap][kCheckBytes for a pattern] as transports register it; the pattern is at check_offset() bytes.
+  virtual absl::StatusOr<MemorySpan> parameters_for(NicGpuTransfer way) = 0;
+  virtual size_t check_offset() const = 0;
+  virtual absl::StatusOr<DeviceSlots> allocate_slots(NicGpuTransfer way, size_t bytes) = 0;
+
+  /// Makes writes of network devices visible to the device: those with a notice that arrived before the call.
+  virtual absl::Status flush_nic_writes() = 0;
+  virtual absl::Status write_check(absl::Span<const std::byte> pattern) = 0;
+  /// Copy to and from any memory that the device reaches.
+  virtual absl::Status write(std::byte* to, absl::Span<const std::byte> from) = 0;
+  virtual absl::Status read(const std::byte* from, absl::Span<std::byte> to) = 0;
+  virtual absl::StatusOr<uint32_t> crc32c(const float* values, size_t count) = 0;
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,352 @@
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/compute/compute.h"
+#include "gpu/direct/dma_buf.h"
+#include "gpu/direct/ipc.h"
+#include "ps/optimizer/isa.h"
+#include "ps/optimizer/optimizer.h"
+#include "ps/protocol/exchange_layout.h"
+#include "ps/store/device_memory.h"
+#include "ps/store/parameter_store.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr std::string_view kGpuPrefix = "gpu:";
+constexpr size_t kGpuPage = size_t{64} << 10;
+
+gpu::UpdateRule rule_of(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return gpu::UpdateRule::sgd;
+    case OptimizerKind::momentum:
+      return gpu::UpdateRule::momentum;
+    case OptimizerKind::nesterov:
+      return gpu::UpdateRule::nesterov;
+    case OptimizerKind::adam:
+      return gpu::UpdateRule::adam;
+  }
+  GRADRAIL_CHECK(false);
+}
+
+/// Memory outside the store that the device reads and writes directly: pinned host memory, and memory that workers on
+/// this host export. An object of its own, because the store and its handles end in any order.
+class ReachableMemory {
+ public:
+  void add(const void* data, size_t bytes, std::shared_ptr<void> owner) {
+    ranges_.emplace(static_cast<const std::byte*>(data), Range{bytes, std::move(owner)});
+  }
+  /// Removes one of the ranges that begin there: a second connection of a worker maps the same memory again.
+  void remove(const void* data) {
+    const auto found = ranges_.find(static_cast<const std::byte*>(data));
+    if (found != ranges_.end()) ranges_.erase(found);
+  }
+  bool holds(const void* data, size_t bytes) const {
+    const auto* first = static_cast<const std::byte*>(data);
+    auto next = ranges_.upper_bound(first);
+    if (next == ranges_.begin()) return false;
+    const auto& [start, range] = *--next;
+    return first + bytes <= start + range.bytes;
+  }
+
+ private:
+  struct Range {
+    size_t bytes = 0;
+    std::shared_ptr<void> owner;  // ends the mapping
+  };
+  std::multimap<const std::byte*, Range> ranges_;
+};
+
+/// Parameters and state in GPU memory, a copy of the parameters in host memory. A kernel of the device writes both.
+class DeviceStore final : public ParameterStore, public DeviceMemory {
+ public:
+  DeviceStore(std::unique_ptr<gpu::Compute> device, const OptimizerConfig& optimizer, SharedMemory memory, size_t count)
+      : ParameterStore(optimizer, memory.span(), count),
+        memory_(std::move(memory)),
+        device_(std::move(device)),
+        reachable_(std::make_shared<ReachableMemory>()) {}
+
+  absl::Status allocate() {
+    const size_t bytes = count_ * sizeof(float);
+    GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, whole_pages(check_offset() + kCheckBytes)));
+    for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
+    copy_pin_ = pin(ParameterStore::parameters());
+    const std::vector<float> zeros(count_, 0.0f);
+    for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(set_state(i, 0, zeros));
+    return set(0, zeros);
+  }
+
+  std::string where() const override { return device_->name(); }
+  DeviceMemory* device_memory() override { return this; }
+
+  PinnedRange pin(MemorySpan memory) override {
+    if (memory.bytes == 0) return {};
+    absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_->pin(memory.data, memory.bytes);
+    if (!pinned.ok()) {
+      spdlog::warn("{}: {} bytes of host memory stay unpinned, which costs a copy more: {}", where(), memory.bytes,
+                   message_of(pinned.status()));
+      return {};
+    }
+    reachable_->add(memory.data, memory.bytes, *std::move(pinned));
+    return {memory.data, [ranges = reachable_](const void* data) { ranges->remove(data); }};
+  }
+
+  absl::StatusOr<DeviceVariables> map_variables(const std::string& key, size_t model_elements) override {
+    const size_t gradients_at = device_gradients_at(model_elements);
+    const size_t bytes = device_block_bytes(model_elements);
+    absl::StatusOr<std::unique_ptr<gpu::Memory>> mapped = gpu::map_memory(*device_, key);
+    if (!mapped.ok()) return mapped.status();
+    if ((*mapped)->bytes() < bytes) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} bytes of GPU memory are offered, {} are needed", (*mapped)->bytes(), bytes));
+    }
+    auto* parameters = (*mapped)->as<float>();
+    reachable_->add(parameters, bytes, *std::move(mapped));
+    return DeviceVariables{.parameters = parameters,
+                           .gradients = parameters + gradients_at,
+                           .check = reinterpret_cast<std::byte*>(parameters + device_check_at(model_elements)),
+                           .mapping = {parameters, [ranges = reachable_](const void* data) { ranges->remove(data); }}};
+  }
+
+  size_t check_offset() const override { return device_gradients_at(count_) * sizeof(float); }
+
+  absl::StatusOr<MemorySpan> parameters_for(NicGpuTransfer way) override {
+    const size_t bytes = check_offset() + kCheckBytes;
+    return reachable_by_nics(way, {.data = on_device_->data(), .bytes = bytes, .kind = MemoryKind::cuda});
+  }
+
+  absl::StatusOr<DeviceSlots> allocate_slots(NicGpuTransfer way, size_t bytes) override {
+    std::unique_ptr<gpu::Memory> memory;
+    GRADRAIL_RETURN_IF_ERROR(allocate(memory, whole_pages(bytes)));
+    std::byte* const data = memory->data();
+    const absl::StatusOr<MemorySpan> span =
+        reachable_by_nics(way, {.data = data, .bytes = bytes, .kind = MemoryKind::cuda});
+    if (!span.ok()) return span.status();
+    reachable_->add(data, bytes, std::move(memory));
+    return DeviceSlots{.memory = *span,
+                       .owner = {data, [ranges = reachable_](const void* begin) { ranges->remove(begin); }}};
+  }
+
+  absl::Status flush_nic_writes() override { return gpu::flush_nic_writes(*device_); }
+
+  absl::Status write_check(absl::Span<const std::byte> pattern) override {
+    return write(on_device_->data() + check_offset(), pattern);
+  }
+
+  absl::Status write(std::byte* to, absl::Span<const std::byte> from) override {
+    device_->upload(to, from.data(), from.size());
+    return device_->finish();
+  }
+
+  absl::Status read(const std::byte* from, absl::Span<std::byte> to) override {
+    return device_->wait(device_->download(to.data(), from, to.size()));
+  }
+
+  absl::StatusOr<uint32_t> crc32c(const float* values, size_t count) override {
+    return device_->crc32c(values, count * sizeof(float));
+  }
+
+  absl::Status copy_out(size_t offset, size_t count, float* target) override {
+    if (!reachable_->holds(target, count * sizeof(float))) {
+      std::memcpy(target, parameters_at(offset), count * sizeof(float));
+      return absl::OkStatus();
+    }
+    return copy(on_device_->as<float>() + offset, count, target);
+  }
+
+  absl::Status set(size_t offset, absl::Span<const float> values) override {
+    if (values.empty()) return absl::OkStatus();
+    GRADRAIL_CHECK(offset + values.size() <= count_);
+    const size_t bytes = values.size() * sizeof(float);
+    float* target = on_device_->as<float>() + offset;
+    if (reachable_->holds(values.data(), bytes)) {
+      GRADRAIL_RETURN_IF_ERROR(copy(values.data(), values.size(), target));
+    } else {
+      device_->upload(target, values.data(), bytes);
+      GRADRAIL_RETURN_IF_ERROR(device_->finish());
+    }
+    return device_->wait(device_->download(mutable_parameters() + offset, target, bytes));
+  }
+
+  absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
+                      absl::Span<float* const> targets, uint64_t update_index) override {
+    GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
+    if (count == 0) return absl::OkStatus();
+    absl::InlinedVector<const float*, kMaxGradients> sources(gradients.begin(), gradients.end());
+    GRADRAIL_RETURN_IF_ERROR(fetch(count, absl::MakeSpan(sources)));
+    float scale = 1.0f / static_cast<float>(gradients.size());
+    if (sources.size() > kMaxGradients) {
+      GRADRAIL_RETURN_IF_ERROR(sum_in_order(sources, count, scale));
+      sources.assign(1, sum_->as<float>());
+      scale = 1.0f;
+    }
+    // The kernel stores into memory that the device reaches; the other targets are copied when it has finished.
+    absl::InlinedVector<float*, kMaxTargets> stored_by_kernel;
+    absl::InlinedVector<float*, kMaxTargets> copied_after;
+    float* copy = mutable_parameters() + offset;
+    (copy_pin_ != nullptr ? stored_by_kernel : copied_after).push_back(copy);
+    for (float* target : targets) {
+      const bool by_kernel = copy_pin_ != nullptr && stored_by_kernel.size() < kMaxTargets &&
+                             reachable_->holds(target, count * sizeof(float));
+      (by_kernel ? stored_by_kernel : copied_after).push_back(target);
+    }
+    GRADRAIL_CHECK(sources.size() <= kMaxGradients && stored_by_kernel.size() <= kMaxTargets);
+    launch(offset, count, sources, stored_by_kernel, scale, update_index);
+    if (copy_pin_ == nullptr) {
+      GRADRAIL_RETURN_IF_ERROR(
+          device_->wait(device_->download(copy, on_device_->as<float>() + offset, count * sizeof(float))));
+    }
+    GRADRAIL_RETURN_IF_ERROR(device_->finish());
+    for (float* target : copied_after) {
+      if (target != copy) GRADRAIL_RETURN_IF_ERROR(copy_out(offset, count, target));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) override {
+    if (to.empty()) return absl::OkStatus();
+    return device_->wait(device_->download(to.data(), state_[vector]->as<float>() + offset, to.size() * sizeof(float)));
+  }
+
+  absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) override {
+    if (values.empty()) return absl::OkStatus();
+    device_->upload(state_[vector]->as<float>() + offset, values.data(), values.size() * sizeof(float));
+    return device_->finish();
+  }
+
+ private:
+  /// Other devices take whole pages of the GPU only.
+  static size_t whole_pages(size_t bytes) { return (bytes + kGpuPage - 1) / kGpuPage * kGpuPage; }
+
+  absl::StatusOr<MemorySpan> reachable_by_nics(NicGpuTransfer way, MemorySpan memory) {
+    std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
+    if (source == nullptr) {  // on first use: a driver without this way fails only when a transport asks for it
+      absl::StatusOr<std::unique_ptr<GpuMemorySource>> made = gpu::source_for_nics(*device_, way);
+      if (!made.ok()) return made.status();
+      source = *std::move(made);
+    }
+    GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*device_, memory.data));
+    memory.gpu = source.get();
+    return memory;
+  }
+
+  absl::Status allocate(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
+    absl::StatusOr<std::unique_ptr<gpu::Memory>> allocated = device_->allocate(std::max<size_t>(bytes, 1));
+    if (!allocated.ok()) return allocated.status();
+    memory = *std::move(allocated);
+    return absl::OkStatus();
+  }
+
+  /// A sum of one gradient is a copy between any two places that the device reaches.
+  absl::Status copy(const float* source, size_t count, float* target) {
+    device_->sum(absl::MakeConstSpan(&source, 1), count, 1.0f, target);
+    return device_->finish();
+  }
+
+  absl::Status reserve(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
+    if (memory != nullptr && memory->bytes() >= bytes) return absl::OkStatus();
+    return allocate(memory, bytes);
+  }
+
+  /// Replaces sources that the device cannot read by copies in its memory.
+  absl::Status fetch(size_t count, absl::Span<const float*> sources) {
+    const size_t bytes = count * sizeof(float);
+    if (fetched_.size() < sources.size()) fetched_.resize(sources.size());
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if (reachable_->holds(sources[i], bytes)) continue;
+      GRADRAIL_RETURN_IF_ERROR(reserve(fetched_[i], bytes));
+      device_->upload(fetched_[i]->data(), sources[i], bytes);
+      sources[i] = fetched_[i]->as<float>();
+    }
+    return absl::OkStatus();
+  }
+
+  /// A kernel takes at most kMaxGradients: several sums, one after the other, keep the order and thus the bits.
+  absl::Status sum_in_order(absl::Span<const float* const> sources, size_t count, float scale) {
+    GRADRAIL_RETURN_IF_ERROR(reserve(sum_, count * sizeof(float)));
+    size_t taken = 0;
+    while (taken < sources.size()) {
+      absl::InlinedVector<const float*, kMaxGradients> some;
+      if (taken > 0) some.push_back(sum_->as<float>());
+      while (taken < sources.size() && some.size() < kMaxGradients) some.push_back(sources[taken++]);
+      device_->sum(some, count, taken == sources.size() ? scale : 1.0f, sum_->as<float>());
+    }
+    return absl::OkStatus();
+  }
+
+  void launch(size_t offset, size_t count, absl::Span<const float* const> sources, absl::Span<float* const> targets,
+              float scale, uint64_t update_index) {
+    const KernelArguments values = kernel_arguments(
+        optimizer_, {.count = count, .gradients = sources, .targets = targets, .update_index = update_index});
+    const absl::InlinedVector<const void*, kMaxGradients> gradients(sources.begin(), sources.end());
+    const auto state = [&](int i) { return state_[i] == nullptr ? nullptr : state_[i]->as<float>() + offset; };
+    device_->update({.rule = rule_of(optimizer_.kind),
+                     .count = count,
+                     .parameters = on_device_->as<float>() + offset,
+                     .state = {state(0), state(1)},
+                     .gradients = gradients,
+                     .targets = targets,
+                     .gradient_scale = scale,
+                     .rate = values.rate,
+                     .momentum = values.momentum,
+                     .beta1 = values.beta1,
+                     .one_minus_beta1 = values.one_minus_beta1,
+                     .beta2 = values.beta2,
+                     .one_minus_beta2 = values.one_minus_beta2,
+                     .epsilon = values.epsilon});
+  }
+
+  // Destroyed bottom up: pins and memory end before the device.
+  const SharedMemory memory_;
+  std::unique_ptr<gpu::Compute> device_;
+  std::unique_ptr<GpuMemorySource> sources_[2];  // per NicGpuTransfer, created on first use
+  std::shared_ptr<ReachableMemory> reachable_;   // shared with the handles that pin() returned
+  std::unique_ptr<gpu::Memory> on_device_;
+  std::unique_ptr<gpu::Memory> state_[2];
+  std::vector<std::unique_ptr<gpu::Memory>> fetched_;
+  std::unique_ptr<gpu::Memory> sum_;
+  PinnedRange copy_pin_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ParameterStore>> make_device_store(std::unique_ptr<gpu::Compute> device,
+                                                                  const OptimizerConfig& optimizer, size_t count,
+                                                                  const MemoryBinder& place) {
+  absl::StatusOr<SharedMemory> memory = allocate_parameters(count, place);
+  if (!memory.ok()) return memory.status();
+  auto store = std::make_unique<DeviceStore>(std::move(device), optimizer, *std::move(memory), count);
+  GRADRAIL_RETURN_IF_ERROR(store->allocate());
+  return store;
+}
+
+absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
+  if (device == "host") return StoreMaker(make_host_store);
+  int ordinal = 0;
+  const std::string_view number = std::string_view(device).substr(std::min(device.size(), kGpuPrefix.size()));
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
+  if (!device.starts_with(kGpuPrefix) || error != std::errc{} || end != number.data() + number.size() || ordinal < 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("device '{}' for parameters: must be host or gpu:N, as in gpu:0", device));
+  }
+  if (const absl::Status opened = gpu::open_device(ordinal).status(); !opened.ok()) return opened;
+  return StoreMaker([ordinal](const OptimizerConfig& optimizer, size_t count,
+                              const MemoryBinder& place) -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
+    absl::StatusOr<std::unique_ptr<gpu::Compute>> opened = gpu::open_device(ordinal);
+    if (!opened.ok()) return opened.status();
+    return make_device_store(*std::move(opened), optimizer, count, place);
+  });
+}
+
+}  // namespace gradrail::ps

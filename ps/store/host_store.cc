@@ -1,0 +1,99 @@
+#include "ps/store/parameter_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "ps/optimizer/optimizer.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// Parameters and state in host memory; apply() updates them.
+class HostStore final : public ParameterStore {
+ public:
+  HostStore(const OptimizerConfig& optimizer, SharedMemory memory, size_t count)
+      : ParameterStore(optimizer, memory.span(), count), memory_(std::move(memory)) {
+    for (int i = 0; i < state_vectors(optimizer.kind); ++i) state_[i].assign(count, 0.0f);
+  }
+
+  std::string where() const override { return "host"; }
+  PinnedRange pin(MemorySpan) override { return {}; }
+
+  absl::Status copy_out(size_t offset, size_t count, float* target) override {
+    std::memcpy(target, parameters_at(offset), count * sizeof(float));
+    return absl::OkStatus();
+  }
+
+  absl::Status set(size_t offset, absl::Span<const float> values) override {
+    GRADRAIL_CHECK(offset + values.size() <= count_);
+    std::memcpy(mutable_parameters() + offset, values.data(), values.size() * sizeof(float));
+    return absl::OkStatus();
+  }
+
+  absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
+                      absl::Span<float* const> targets, uint64_t update_index) override {
+    GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
+    const float* sum = nullptr;
+    if (gradients.size() > kMaxGradients) {
+      sum = sum_in_order(gradients, count);
+      gradients = absl::MakeConstSpan(&sum, 1);
+    }
+    apply(optimizer_, {.count = count,
+                       .parameters = mutable_parameters() + offset,
+                       .state = {state_at(0, offset), state_at(1, offset)},
+                       .gradients = gradients,
+                       .targets = targets,
+                       .update_index = update_index,
+                       .pass_count = count_});
+    return absl::OkStatus();
+  }
+
+  absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) override {
+    std::copy_n(state_[vector].begin() + static_cast<ptrdiff_t>(offset), to.size(), to.begin());
+    return absl::OkStatus();
+  }
+  absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) override {
+    std::copy(values.begin(), values.end(), state_[vector].begin() + static_cast<ptrdiff_t>(offset));
+    return absl::OkStatus();
+  }
+
+ private:
+  float* state_at(int vector, size_t offset) {
+    return state_[vector].empty() ? nullptr : state_[vector].data() + offset;
+  }
+
+  /// The kernels take at most kMaxGradients at once. The sum runs in the same order, so that the bits are the same.
+  const float* sum_in_order(absl::Span<const float* const> gradients, size_t count) {
+    sum_.assign(gradients[0], gradients[0] + count);
+    for (const float* gradient : gradients.subspan(1)) {
+      for (size_t i = 0; i < count; ++i) sum_[i] += gradient[i];
+    }
+    const float scale = 1.0f / static_cast<float>(gradients.size());
+    for (size_t i = 0; i < count; ++i) sum_[i] *= scale;
+    return sum_.data();
+  }
+
+  const SharedMemory memory_;
+  std::vector<float> state_[2];
+  std::vector<float> sum_;  // scratch for more gradients than the kernels take at once
+};
+
+}  // namespace
+
+absl::StatusOr<SharedMemory> allocate_parameters(size_t count, const MemoryBinder& place) {
+  absl::StatusOr<SharedMemory> memory = SharedMemory::create("gradrail-parameters", count * sizeof(float));
+  if (memory.ok() && place) place(memory->span());
+  return memory;
+}
+
+absl::StatusOr<std::unique_ptr<ParameterStore>> make_host_store(const OptimizerConfig& optimizer, size_t count,
+                                                                const MemoryBinder& place) {
+  absl::StatusOr<SharedMemory> memory = allocate_parameters(count, place);
+  if (!memory.ok()) return memory.status();
+  return std::make_unique<HostStore>(optimizer, *std::move(memory), count);
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/memory.h"
+#include "ps/protocol/optimizer_settings.h"
+
+namespace gradrail::gpu {
+class Compute;
+}
+
+namespace gradrail::ps {
+
+class DeviceMemory;
+
+/// Keeps a range of memory usable for the device of a store; empty for a store without a device. Ends before the store.
+using PinnedRange = std::shared_ptr<const void>;  // shared_ptr: a deleter of the store's own behind a plain handle
+
+/// The parameters of a shard, the optimizer's state and their update. The update runs in host memory by apply(), or in
+/// the memory of a GPU by its kernels, with the same bits.
+/// Units    Offsets and counts are elements of the shard's range.
+/// Errors   A store in host memory returns none. A device that was lost has lost its parameters: no call succeeds
+/// later. Threads  One owner.
+class ParameterStore {
+ public:
+  virtual ~ParameterStore() = default;
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  /// Place of the parameters for logs: "host" or "GPU 0 (…)".
+  virtual std::string where() const = 0;
+  /// The GPU memory of the store; null when the parameters are in host memory. The same on every call.
+  virtual DeviceMemory* device_memory() { return nullptr; }
+  /// False when answers go out without parameters (ps/store/ablation.h).
+  virtual bool returns_parameters() const { return true; }
+
+  /// Announces memory in which gradients arrive or targets lie: a device then reads and writes it directly. Memory that
+  /// was not announced, or could not be pinned, costs one copy more.
+  virtual PinnedRange pin(MemorySpan memory) = 0;
+
+  /// The parameters in host memory, from which answers are sent: fresh when update() or set() has returned. No other
+  /// code writes there.
+  MemorySpan parameters() const { return parameters_; }
+  const float* parameters_at(size_t offset) const { return mutable_parameters() + offset; }
+
+  /// Copies a run of parameters to a target as update() takes them.
+  virtual absl::Status copy_out(size_t offset, size_t count, float* target) = 0;
+  /// Overwrites a run of parameters; the state stays. `values` may lie where gradients may.
+  virtual absl::Status set(size_t offset, absl::Span<const float> values) = 0;
+  /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients. Adam needs `update_index`,
+  /// which counts the updates of this run from 1.
+  virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
+                              absl::Span<float* const> targets, uint64_t update_index) = 0;
+
+  /// Read and write a run of one state vector, for checkpoints and backups.
+  virtual absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) = 0;
+  virtual absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) = 0;
+
+ protected:
+  /// `parameters` belongs to the derived class and holds `count` elements.
+  ParameterStore(const OptimizerConfig& optimizer, MemorySpan parameters, size_t count)
+      : optimizer_(optimizer), count_(count), parameters_(parameters) {}
+  float* mutable_parameters() const { return reinterpret_cast<float*>(parameters_.data); }
+
+  const OptimizerConfig optimizer_;
+  const size_t count_;
+
+ private:
+  const MemorySpan parameters_;
+};
+
+/// Makes a store of `count` elements in the thread that will own it; all values are zero. The store calls `place`,
+/// which may be empty, with its memory before the first access to it.
+using StoreMaker = std::function<absl::StatusOr<std::unique_ptr<ParameterStore>>(
+    const OptimizerConfig& optimizer, size_t count, const MemoryBinder& place)>;
+
+/// A StoreMaker for host memory.
+/// Errors  RESOURCE_EXHAUSTED: no memory.
+absl::StatusOr<std::unique_ptr<ParameterStore>> make_host_store(const OptimizerConfig& optimizer, size_t count,
+                                                                const MemoryBinder& place);
+
+/// Makes a store with parameters and state in the memory of `device`. A copy of the parameters, from which answers are
+/// sent, is in host memory; the kernel writes it with each update.
+/// Errors  As gpu::Compute, from every call.
+absl::StatusOr<std::unique_ptr<ParameterStore>> make_device_store(std::unique_ptr<gpu::Compute> device,
+                                                                  const OptimizerConfig& optimizer, size_t count,
+                                                                  const MemoryBinder& place);
+
+/// Returns the maker for a device by its name: "host" or "gpu:N", where N is the driver's number. Opens a GPU once to
+/// check that it can be used.
+/// Errors  INVALID_ARGUMENT: not such a name. Else as gpu::open_device.
+absl::StatusOr<StoreMaker> store_maker(const std::string& device);
+
+/// Zeroed shared memory for `count` parameters, for the makers above; `place` is called before the first access.
+absl::StatusOr<SharedMemory> allocate_parameters(size_t count, const MemoryBinder& place);
+
+}  // namespace gradrail::ps

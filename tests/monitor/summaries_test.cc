@@ -1,0 +1,56 @@
+#include "tools/monitor/summaries.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "worker/data/tf_record.h"
+#include "worker/summaries/event.pb.h"
+
+namespace gradrail::tools {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+/// Tags of each event, with its step.
+std::vector<std::pair<int64_t, std::vector<std::string>>> events_in(const std::string& folder) {
+  std::vector<std::pair<int64_t, std::vector<std::string>>> events;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    absl::StatusOr<worker::TfRecordReader> reader = worker::TfRecordReader::open(entry.path().string());
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    std::string record;
+    for (absl::StatusOr<bool> more = reader->next(record); more.ok() && *more; more = reader->next(record)) {
+      worker::proto::Event event;
+      EXPECT_TRUE(event.ParseFromString(record));
+      std::vector<std::string> tags;
+      for (const auto& value : event.summary().value()) {
+        tags.push_back(value.tag());
+        EXPECT_TRUE(value.has_simple_value()) << value.tag();
+      }
+      events.emplace_back(event.step(), tags);
+    }
+  }
+  return events;
+}
+
+TEST(Summaries, AreWrittenEverySoManyBatchesAndAtTheEndOfAnEpoch) {
+  const std::string folder = ::testing::TempDir() + "summaries_test";
+  std::filesystem::remove_all(folder);
+  const auto summaries = Summaries::create(folder, 3);
+  ASSERT_TRUE(summaries.ok()) << summaries.status();
+  for (size_t batch = 1; batch <= 4; ++batch)
+    (*summaries)
+        ->step({.global_step = 10 + batch, .epoch = 1, .epoch_count = 1, .batch = batch, .batch_count = 4}, 5, nullptr);
+  (*summaries)->line("Total Time: 1s");
+  (*summaries)->line("Test-Accuracy: 0.65");
+  EXPECT_THAT(events_in(folder), ElementsAre(Pair(0, ElementsAre()),  // the version
+                                             Pair(13, ElementsAre("cost", "examples/sec")),
+                                             Pair(14, ElementsAre("cost", "examples/sec", "global_step/sec")),
+                                             Pair(14, ElementsAre("accuracy"))));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace gradrail::tools

@@ -1,0 +1,80 @@
+#include "tools/monitor/task_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+namespace gradrail::tools {
+namespace {
+
+const Metric& find(const Metrics& metrics, const std::string& name) {
+  for (const Metric& metric : metrics)
+    if (metric.name == name) return metric;
+  ADD_FAILURE() << "no " << name;
+  return metrics[0];
+}
+
+TEST(WorkerMetrics, CountsLatenciesUpToEachBoundInSeconds) {
+  worker::ClientStats stats;
+  for (const int64_t ns : {5'000, 5'000, 300'000, 2'000'000'000}) stats.exchange.record(ns);
+  const Metrics metrics = worker_metrics(stats, Duration::zero());
+  const Metric::Sample& latency = find(metrics, "gradrail_exchange_latency_seconds").samples[0];
+  EXPECT_EQ(latency.count, 4u);
+  EXPECT_NEAR(latency.sum, 2.00031, 1e-9);
+  for (const auto& [bound, count] : latency.buckets)
+    EXPECT_EQ(count, (bound > 5e-6 ? 2u : 0u) + (bound > 3e-4 ? 1u : 0u) + (bound > 2.0 ? 1u : 0u)) << bound;
+  EXPECT_LT(latency.buckets.front().first, 5e-6);
+  EXPECT_GT(latency.buckets.back().first, 10.0);
+}
+
+TEST(WorkerMetrics, StalenessIsCumulativeAndTheLastCellIsBeyondAllBounds) {
+  worker::ClientStats stats;
+  stats.staleness[0] = 5;
+  stats.staleness[2] = 3;
+  stats.staleness.back() = 2;
+  stats.staleness_sum = 6 + 2 * 50;
+  const Metrics metrics = worker_metrics(stats, Duration::zero());
+  const Metric::Sample& staleness = find(metrics, "gradrail_staleness_steps").samples[0];
+  EXPECT_EQ(staleness.count, 10u);
+  EXPECT_EQ(staleness.sum, 106.0);
+  EXPECT_EQ(staleness.buckets[0], std::make_pair(0.0, uint64_t{5}));
+  EXPECT_EQ(staleness.buckets[1], std::make_pair(1.0, uint64_t{5}));
+  EXPECT_EQ(staleness.buckets[2], std::make_pair(2.0, uint64_t{8}));
+  EXPECT_EQ(staleness.buckets.back(), std::make_pair(32.0, uint64_t{8}));
+}
+
+TEST(WorkerMetrics, BytesHaveTheDirectionsOfTheWorker) {
+  worker::ClientStats stats;
+  stats.path_bytes = {{.path = "tcp", .pushed = 10, .returned = 20}};
+  stats.wait_ns = 1'500'000'000;
+  const Metrics metrics = worker_metrics(stats, std::chrono::milliseconds(250));
+  const Metric& bytes = find(metrics, "gradrail_bytes_total");
+  ASSERT_EQ(bytes.samples.size(), 2u);
+  for (const Metric::Sample& sample : bytes.samples) {
+    EXPECT_EQ(sample.labels[1].second, "tcp");
+    EXPECT_EQ(sample.value, sample.labels[0].second == "out" ? 10 : 20);
+  }
+  EXPECT_EQ(find(metrics, "gradrail_wait_seconds_total").samples[0].value, 1.5);
+  EXPECT_EQ(find(metrics, "gradrail_exchange_under_way_seconds").samples[0].value, 0.25);
+}
+
+TEST(PsMetrics, AnAgeIsShownOnlyWhereThereIsACheckpoint) {
+  ps::proto::StatsReply stats;
+  stats.add_live_workers("a");
+  stats.set_updates(7);
+  const auto has_age = [&] {
+    std::set<std::string> names;
+    for (const Metric& metric : ps_metrics(stats)) names.insert(metric.name);
+    return names.count("gradrail_checkpoint_age_seconds") == 1;
+  };
+  EXPECT_EQ(find(ps_metrics(stats), "gradrail_workers_live").samples[0].value, 1);
+  EXPECT_EQ(find(ps_metrics(stats), "gradrail_updates_total").samples[0].value, 7);
+  EXPECT_FALSE(has_age());
+  stats.set_checkpoint_age_s(0.0);
+  EXPECT_TRUE(has_age());
+}
+
+}  // namespace
+}  // namespace gradrail::tools

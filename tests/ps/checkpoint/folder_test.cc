@@ -1,0 +1,176 @@
+#include "ps/checkpoint/folder.h"
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "base/status.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
+#include "tests/ps/checkpoint/checkpoint_files.h"
+
+namespace gradrail::ps {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string words(const absl::Status& status) { return std::string(message_of(status)); }
+
+/// A set of `shard_count` files of which those in `missing` are not there.
+Checkpoint write_set(const TemporaryFolder& folder, uint64_t step, uint32_t shard_count,
+                     const std::set<uint32_t>& missing = {}) {
+  constexpr uint64_t kElements = 100;
+  const ShardMap map = ShardMap::cut(kElements, shard_count, 256).value();
+  Checkpoint last;
+  for (uint32_t i = 0; i < shard_count; ++i) {
+    last = make_checkpoint(OptimizerKind::sgd, map.shard(i), kElements, i);
+    last.header.global_step = step;
+    last.header.shard_index = i;
+    last.header.shard_count = shard_count;
+    if (missing.contains(i)) continue;
+    const std::string path = folder.file(checkpoint_file_name(step, 0, i, shard_count));
+    EXPECT_TRUE(write_checkpoint(path, view(last)).ok());
+  }
+  return last;
+}
+
+TEST(CheckpointFolder, TasksThatShareItAgreeOnItsIdentity) {
+  for (int repetition = 0; repetition < 20; ++repetition) {
+    const TemporaryFolder folder;
+    std::string identities[8];
+    std::vector<std::thread> tasks;
+    for (std::string& identity : identities) {
+      tasks.emplace_back([&] { identity = prepare_checkpoint_folder(folder.file("below")).value_or("none"); });
+    }
+    for (std::thread& task : tasks) task.join();
+    EXPECT_EQ(identities[0].size(), 32u) << identities[0];
+    EXPECT_EQ(std::set<std::string>(std::begin(identities), std::end(identities)).size(), 1u);
+    size_t files = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.file("below"))) ++files;
+    EXPECT_EQ(files, 1u) << "what the slower ones wrote is gone";
+  }
+}
+
+TEST(CheckpointFolder, TwoFoldersAreNotOne) {
+  const TemporaryFolder folder;
+  EXPECT_NE(prepare_checkpoint_folder(folder.file("a")).value(), prepare_checkpoint_folder(folder.file("b")).value());
+  EXPECT_EQ(prepare_checkpoint_folder(folder.file("a")).value(), prepare_checkpoint_folder(folder.file("a")).value());
+}
+
+TEST(CheckpointFolder, AnEmptyIdentityIsNamed) {
+  const TemporaryFolder folder;
+  write_bytes(folder.file("gradrail-folder"), "");
+  const absl::Status refused = prepare_checkpoint_folder(folder.path()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(words(refused), AllOf(HasSubstr(folder.file("gradrail-folder")), HasSubstr("remove it")));
+}
+
+TEST(CheckpointFolder, WithoutSetsNothingIsRestored) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(prepare_checkpoint_folder(folder.path()).ok());
+  const auto restored = restore_newest(folder.path(), {{"w", {1}}}, OptimizerKind::sgd);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(*restored, nullptr);
+}
+
+TEST(CheckpointFolder, TheNewestWholeSetIsRestored) {
+  const TemporaryFolder folder;
+  const Checkpoint saved = write_set(folder, 100, 2);
+  write_set(folder, 50, 1);
+  write_set(folder, 200, 3, {1});
+  const auto restored = restore_newest(folder.path(), saved.header.schema, OptimizerKind::sgd);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ((*restored)->header.global_step, 100u);
+}
+
+TEST(CheckpointFolder, HalfASetIsAnErrorThatNamesTheOtherHalf) {
+  const TemporaryFolder folder;
+  const Checkpoint saved = write_set(folder, 300, 2, {1});
+  const absl::Status refused = restore_newest(folder.path(), saved.header.schema, OptimizerKind::sgd).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(words(refused), AllOf(HasSubstr(folder.path()), HasSubstr("step 300 is incomplete"),
+                                    HasSubstr("missing 1"), HasSubstr("one shared folder")));
+}
+
+/// Returns the log text of `run`.
+template <typename Run>
+std::string log_of(Run run) {
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  run();
+  spdlog::set_default_logger(before);
+  return text.str();
+}
+
+void damage(const std::string& path) { write_bytes(path, read_bytes(path).substr(0, 200)); }
+
+TEST(CheckpointFolder, ADamagedSetIsNamedAndTheOneBeforeItIsUsed) {
+  const TemporaryFolder folder;
+  write_set(folder, 100, 1);
+  const Checkpoint good = write_set(folder, 200, 1);
+  write_set(folder, 300, 2);
+  write_set(folder, 400, 1);
+  write_set(folder, 500, 2, {0});
+  damage(folder.file(checkpoint_file_name(300, 0, 1, 2)));
+  damage(folder.file(checkpoint_file_name(400, 0, 0, 1)));
+  const std::string log = log_of([&] {
+    const auto restored = restore_newest(folder.path(), good.header.schema, OptimizerKind::sgd);
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    EXPECT_EQ((*restored)->header.global_step, 200u);
+    EXPECT_EQ((*restored)->parameters, good.parameters);
+  });
+  EXPECT_THAT(log,
+              AllOf(HasSubstr("step 500 is incomplete: of 2 shards 1 are there, missing 0: going back to step 200"),
+                    HasSubstr(checkpoint_file_name(400, 0, 0, 1) + ": truncated"),
+                    HasSubstr(checkpoint_file_name(300, 0, 1, 2) + ": truncated")));
+}
+
+TEST(CheckpointFolder, NothingWholeIsAnErrorAboutTheNewest) {
+  const TemporaryFolder folder;
+  const Checkpoint saved = write_set(folder, 300, 1);
+  const auto restore = [&] { return restore_newest(folder.path(), saved.header.schema, OptimizerKind::sgd).status(); };
+  const std::string newest = folder.file(checkpoint_file_name(300, 0, 0, 1));
+  damage(newest);
+  EXPECT_TRUE(absl::IsDataLoss(restore())) << restore();
+  EXPECT_THAT(words(restore()), AllOf(HasSubstr(newest), HasSubstr("no older one; to begin anew, use another folder")));
+  for (const uint64_t step : {100, 200}) {
+    write_set(folder, step, 1);
+    damage(folder.file(checkpoint_file_name(step, 0, 0, 1)));
+  }
+  EXPECT_TRUE(absl::IsDataLoss(restore())) << restore();
+  EXPECT_THAT(words(restore()), AllOf(HasSubstr(newest), HasSubstr("the 2 older ones are damaged too")));
+}
+
+TEST(CheckpointFolder, TheSetThatAnotherTaskNamedIsRestoredAndNoOther) {
+  const TemporaryFolder folder;
+  const Checkpoint saved = write_set(folder, 300, 2);
+  write_set(folder, 400, 1);
+  write_set(folder, 500, 2, {1});
+  const auto restore = [&](const SavedSet& set) {
+    return restore_set(folder.path(), set, saved.header.schema, OptimizerKind::sgd);
+  };
+  ASSERT_TRUE(restore({300, 0}).ok()) << restore({300, 0}).status();
+  EXPECT_EQ((*restore({300, 0}))->header.global_step, 300u);
+  EXPECT_THAT(words(restore({300, 1}).status()), HasSubstr("step 300 is not there"));
+  EXPECT_THAT(words(restore({500, 0}).status()), HasSubstr("step 500 is incomplete"));
+  damage(folder.file(checkpoint_file_name(300, 0, 1, 2)));
+  EXPECT_TRUE(absl::IsDataLoss(restore({300, 0}).status())) << restore({300, 0}).status();
+}
+
+TEST(CheckpointFolder, OtherModelOrOptimizerIsRefused) {
+  const TemporaryFolder folder;
+  const Checkpoint saved = write_set(folder, 300, 1);
+  EXPECT_THAT(words(restore_newest(folder.path(), {{"w", {1}}}, OptimizerKind::sgd).status()),
+              HasSubstr("is of another model"));
+  EXPECT_THAT(words(restore_newest(folder.path(), saved.header.schema, OptimizerKind::adam).status()),
+              HasSubstr("was trained with optimizer sgd, this run asks for adam"));
+}
+
+}  // namespace
+}  // namespace gradrail::ps

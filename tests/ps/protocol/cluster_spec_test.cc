@@ -1,0 +1,228 @@
+#include "ps/protocol/cluster_spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace gradrail::ps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ClusterSpec parsed(std::string_view json) {
+  const absl::StatusOr<ClusterSpec> cluster = parse_cluster(json, "test");
+  EXPECT_TRUE(cluster.ok()) << cluster.status();
+  return cluster.value_or(ClusterSpec{});
+}
+
+TEST(ClusterSpec, ListsOfAddresses) {
+  const ClusterSpec cluster = parsed(R"({"ps": ["a:1", "b"], "worker": ["c:3", "d:4"]})");
+  EXPECT_THAT(cluster.ps, ElementsAre("a:1", "b:2222"));
+  EXPECT_THAT(cluster.workers, ElementsAre("c:3", "d:4"));
+  EXPECT_FALSE(cluster.chief_job);
+}
+
+TEST(ClusterSpec, BelowCluster) {
+  EXPECT_EQ(parsed(R"({"cluster": {"ps": ["a"], "worker": ["b"]}})"), parsed(R"({"ps": ["a"], "worker": ["b"]})"));
+}
+
+TEST(ClusterSpec, ObjectsOfIndexToAddress) {
+  const ClusterSpec cluster = parsed(R"({"ps": {"0": "a"}, "worker": {"1": "c", "0": "b"}})");
+  EXPECT_THAT(cluster.workers, ElementsAre("b:2222", "c:2222"));
+}
+
+TEST(ClusterSpec, ChiefBecomesWorkerZero) {
+  for (const char* name : {"chief", "master"}) {
+    const ClusterSpec cluster = parsed(fmt::format(R"({{"ps": ["a"], "worker": ["b"], "{}": ["c"]}})", name));
+    EXPECT_TRUE(cluster.chief_job);
+    EXPECT_THAT(cluster.workers, ElementsAre("c:2222", "b:2222"));
+  }
+}
+
+TEST(ClusterSpec, ChiefAloneIsEnough) {
+  EXPECT_THAT(parsed(R"({"ps": ["a"], "chief": ["c"]})").workers, ElementsAre("c:2222"));
+}
+
+TEST(ClusterSpec, EvaluatorIsIgnored) {
+  EXPECT_EQ(parsed(R"({"ps": ["a"], "worker": ["b"], "evaluator": ["e"]})").workers.size(), 1u);
+}
+
+TEST(ClusterSpec, Ipv6KeepsItsBrackets) {
+  const ClusterSpec cluster = parsed(R"({"ps": ["[::1]:2223"], "worker": ["[fe80::1]"]})");
+  EXPECT_THAT(cluster.ps, ElementsAre("[::1]:2223"));
+  EXPECT_THAT(cluster.workers, ElementsAre("[fe80::1]:2222"));
+}
+
+struct Bad {
+  const char* name;
+  std::string json;
+  const char* words;
+};
+
+class ClusterSpecBad : public ::testing::TestWithParam<Bad> {};
+
+TEST_P(ClusterSpecBad, IsRefusedWithItsSourceAndAReason) {
+  const absl::Status refused = parse_cluster(GetParam().json, "cluster.json").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(message_of(refused)), HasSubstr("cluster.json: "));
+  EXPECT_THAT(std::string(message_of(refused)), HasSubstr(GetParam().words));
+}
+
+std::string with_worker(const std::string& task) { return fmt::format(R"({{"ps": ["a"], "worker": {}}})", task); }
+
+std::string many_workers() {
+  std::string list;
+  for (uint32_t i = 0; i <= kMaxWorkers; ++i) list += fmt::format("{}\"w{}\"", i == 0 ? "" : ", ", i);
+  return with_worker("[" + list + "]");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Every, ClusterSpecBad,
+    ::testing::Values(
+        Bad{"Empty", "", "not JSON"}, Bad{"Cut", R"({"ps": ["a")", "not JSON"},
+        Bad{"TrailingWords", R"({"ps": ["a"], "worker": ["b"]} x)", "not JSON"},
+        Bad{"InvalidUtf8", "{\"ps\": [\"\xff\"], \"worker\": [\"b\"]}", "not JSON"},
+        Bad{"Deep", std::string(100'000, '['), "not JSON"}, Bad{"List", "[]", "must be a JSON object"},
+        Bad{"Number", "5", "must be a JSON object"}, Bad{"Null", "null", "must be a JSON object"},
+        Bad{"ClusterIsList", R"({"cluster": []})", "\"cluster\" must be an object"},
+        Bad{"ClusterIsNull", R"({"cluster": null})", "\"cluster\" must be an object"},
+        Bad{"NoJobs", "{}", "job 'ps' has no task"}, Bad{"NoPs", R"({"worker": ["b"]})", "job 'ps' has no task"},
+        Bad{"EmptyPs", R"({"ps": [], "worker": ["b"]})", "job 'ps' has no task"},
+        Bad{"NoWorker", R"({"ps": ["a"]})", "job 'worker' has no task"},
+        Bad{"EmptyWorkerObject", with_worker("{}"), "job 'worker' has no task"},
+        Bad{"UnknownJob", R"({"ps": ["a"], "worker": ["b"], "boss": ["c"]})", "unknown job 'boss'"},
+        Bad{"JobIsString", with_worker("\"b\""), "job 'worker' must be a list"},
+        Bad{"JobIsNull", with_worker("null"), "job 'worker' must be a list"},
+        Bad{"TaskIsNumber", with_worker("[1]"), "job 'worker': every task must be a \"host:port\" string"},
+        Bad{"TaskIsList", with_worker("[[\"b\"]]"), "job 'worker': every task must be"},
+        Bad{"SparseObject", with_worker(R"({"0": "b", "2": "c"})"), "job 'worker': task 1 is missing"},
+        Bad{"ObjectFromOne", with_worker(R"({"1": "b"})"), "task 0 is missing"},
+        Bad{"ObjectOfWords", with_worker(R"({"first": "b"})"), "task 0 is missing"},
+        Bad{"ObjectWithNumber", with_worker(R"({"0": 7})"), "task 0 is missing"},
+        Bad{"TwoChiefs", R"({"ps": ["a"], "worker": ["b"], "chief": ["c", "d"]})", "job 'chief' must have one task"},
+        Bad{"SameAddressInTwoJobs", with_worker(R"(["a:2222"])"), "address a:2222 is given to two tasks"},
+        Bad{"SameAddressTwice", with_worker(R"(["b", "b"])"), "address b:2222 is given to two tasks"},
+        Bad{"PortZero", with_worker(R"(["b:0"])"), "a task's port must not be 0"},
+        Bad{"PortTooLarge", with_worker(R"(["b:65536"])"), "the port must be a number up to 65535"},
+        Bad{"PortNegative", with_worker(R"(["b:-1"])"), "the port must be a number"},
+        Bad{"PortIsWord", with_worker(R"(["b:http"])"), "the port must be a number"},
+        Bad{"PortWithTail", with_worker(R"(["b:22 "])"), "the port must be a number"},
+        Bad{"PortMissing", with_worker(R"(["b:"])"), "no port after ':'"},
+        Bad{"HostMissing", with_worker(R"([":22"])"), "no host"},
+        Bad{"EmptyAddress", with_worker(R"([""])"), "no host"},
+        Bad{"Url", with_worker(R"(["http://b"])"), "job 'worker': 'http://b' is not an address"},
+        Bad{"Space", with_worker(R"(["b c"])"), "no such characters"},
+        Bad{"BareIpv6", with_worker(R"(["::1"])"), "IPv6 addresses need brackets"},
+        Bad{"OpenBracket", with_worker(R"(["[::1"])"), "missing ']'"},
+        Bad{"EmptyBrackets", with_worker(R"(["[]:22"])"), "no host"},
+        Bad{"WordAfterBracket", with_worker(R"(["[::1]22"])"), "expected ':' after ']'"},
+        Bad{"NoPortAfterBracket", with_worker(R"(["[::1]:"])"), "no port after ':'"},
+        Bad{"TooManyWorkers", many_workers(), "more than 1024 workers"}),
+    [](const auto& each) { return std::string(each.param.name); });
+
+TEST(ClusterSpec, DuplicateKeysAreNotSilentlyDropped) {
+  // JSON leaves it open; whichever wins must still be a whole job.
+  const absl::StatusOr<ClusterSpec> cluster = parse_cluster(R"({"ps": ["a"], "worker": ["b"], "ps": ["c"]})", "test");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(cluster->ps.size(), 1u);
+}
+
+TEST(ClusterSpec, Files) {
+  const std::string path = ::testing::TempDir() + "gradrail_cluster_spec_test.json";
+  std::ofstream(path) << R"({"ps": ["a"], "worker": ["b"]})";
+  EXPECT_TRUE(read_cluster_file(path).ok());
+  std::ofstream(path) << "";
+  EXPECT_THAT(std::string(message_of(read_cluster_file(path).status())), HasSubstr(path));
+  std::remove(path.c_str());
+  EXPECT_THAT(std::string(message_of(read_cluster_file(path).status())), HasSubstr("cannot be read"));
+}
+
+TEST(ClusterSpec, CommaSeparatedHosts) {
+  const absl::StatusOr<ClusterSpec> cluster = cluster_from_hosts("a:1,b:2", "c:3");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_THAT(cluster->ps, ElementsAre("a:1", "b:2"));
+  EXPECT_TRUE(absl::IsInvalidArgument(cluster_from_hosts("", "c").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(cluster_from_hosts("a", "").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(cluster_from_hosts("a", "c, d").status()));
+  EXPECT_THAT(std::string(message_of(cluster_from_hosts("a", "c:x").status())), HasSubstr("--worker_hosts"));
+}
+
+TEST(HostPortText, RoundTrip) {
+  for (const char* text : {"host:1", "10.0.0.1:2222", "[::1]:65535", "a-b.c:22"}) {
+    const absl::StatusOr<HostPort> address = parse_host_port(text);
+    ASSERT_TRUE(address.ok()) << address.status();
+    EXPECT_EQ(to_string(*address), text);
+  }
+  EXPECT_EQ(parse_host_port("host")->port, kDefaultPort);
+  EXPECT_EQ(parse_host_port("[::1]")->host, "::1");
+  EXPECT_EQ(parse_host_port("host:0")->port, 0);
+}
+
+TEST(TfConfigText, WithAndWithoutTask) {
+  const absl::StatusOr<TfConfig> config = parse_tf_config(
+      R"({"cluster": {"ps": ["a"], "worker": ["b", "c"]}, "task": {"type": "worker", "index": 1}, "rpc_layer": "grpc"})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(config->task.has_value());
+  EXPECT_EQ(config->task->job, "worker");
+  EXPECT_EQ(config->task->index, 1u);
+  EXPECT_FALSE(parse_tf_config(R"({"cluster": {"ps": ["a"], "worker": ["b"]}})")->task.has_value());
+}
+
+TEST(TfConfigText, ChiefMovesWorkersUpByOne) {
+  const auto task = [](std::string_view type) {
+    const absl::StatusOr<TfConfig> config = parse_tf_config(fmt::format(
+        R"({{"cluster": {{"ps": ["a"], "chief": ["b"], "worker": ["c"]}}, "task": {{"type": "{}", "index": 0}}}})",
+        type));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config->task->index;
+  };
+  EXPECT_EQ(task("chief"), 0u);
+  EXPECT_EQ(task("master"), 0u);
+  EXPECT_EQ(task("worker"), 1u);
+}
+
+TEST(TfConfigText, BadTasks) {
+  for (const char* task : {"5", "{}", R"({"type": "worker"})", R"({"index": 0})", R"({"type": 1, "index": 0})",
+                           R"({"type": "worker", "index": "0"})", R"({"type": "worker", "index": 0.5})",
+                           R"({"type": "worker", "index": -1})", R"({"type": "worker", "index": 1024})",
+                           R"({"type": "ps", "index": 1})", R"({"type": "chief", "index": 0})",
+                           R"({"type": "boss", "index": 0})", R"({"type": "worker", "index": 18446744073709551615})"}) {
+    const absl::Status refused =
+        parse_tf_config(fmt::format(R"({{"cluster": {{"ps": ["a"], "worker": ["b"]}}, "task": {}}})", task)).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << task << ": " << refused;
+    EXPECT_THAT(std::string(message_of(refused)), HasSubstr("TF_CONFIG: ")) << task;
+  }
+}
+
+TEST(TfConfigText, NotJson) { EXPECT_TRUE(absl::IsInvalidArgument(parse_tf_config("{").status())); }
+
+TEST(TaskNames, Resolve) {
+  ClusterSpec cluster{.ps = {"a", "b"}, .workers = {"c"}};
+  EXPECT_EQ(resolve_task(cluster, "ps", 1)->index, 1u);
+  EXPECT_FALSE(resolve_task(cluster, "ps", 2).ok());
+  EXPECT_FALSE(resolve_task(cluster, "ps", -1).ok());
+  EXPECT_TRUE(resolve_task(cluster, "worker", 7).ok()) << "workers may join later";
+  EXPECT_TRUE(resolve_task(cluster, "worker", kMaxWorkers - 1).ok());
+  EXPECT_FALSE(resolve_task(cluster, "worker", kMaxWorkers).ok());
+  EXPECT_FALSE(resolve_task(cluster, "worker", INT64_MAX).ok());
+  EXPECT_THAT(
+      std::string(message_of(resolve_task(cluster, "worker", 2'000'000'000).status())),
+      HasSubstr("task_index 2000000000: job 'worker' has tasks 0 to 0 in the cluster specification, and may grow "
+                "to 1023 at most"));
+  EXPECT_FALSE(resolve_task(cluster, "chief", 0).ok());
+  cluster.chief_job = true;
+  EXPECT_EQ(resolve_task(cluster, "chief", 0)->job, "worker");
+  EXPECT_FALSE(resolve_task(cluster, "chief", 1).ok());
+  EXPECT_EQ(resolve_task(cluster, "worker", 0)->index, 1u);
+  EXPECT_FALSE(resolve_task(cluster, "worker", kMaxWorkers - 1).ok());
+  EXPECT_FALSE(resolve_task(cluster, "worker", INT64_MAX).ok()) << "the index moves up by one and must not wrap";
+}
+
+}  // namespace
+}  // namespace gradrail::ps

@@ -1,0 +1,170 @@
+#include "ps/protocol/shard_map.h"
+
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradrail::ps {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kLineElements = 16;  // 64 bytes
+constexpr uint64_t kMostElements = uint64_t{1} << 38;
+
+std::string message(const absl::Status& status) { return std::string(status.message()); }
+
+void expect_covers_exactly(const ShardMap& map) {
+  uint64_t next = 0;
+  for (uint32_t shard = 0; shard < map.shard_count(); ++shard) {
+    const ElementRange range = map.shard(shard);
+    ASSERT_EQ(range.first, next) << "gap or overlap before shard " << shard;
+    uint64_t next_in_shard = range.first;
+    for (uint32_t i = 0; i < map.bucket_count(shard); ++i) {
+      const ElementRange bucket = map.bucket(shard, i);
+      ASSERT_EQ(bucket.first, next_in_shard) << "shard " << shard << " bucket " << i;
+      ASSERT_EQ((bucket.first - range.first) % kLineElements, 0u) << "shard " << shard << " bucket " << i;
+      ASSERT_GT(bucket.count, 0u);
+      ASSERT_LE(bucket.count, map.bucket_elements());
+      ASSERT_TRUE(bucket.count == map.bucket_elements() || i + 1 == map.bucket_count(shard))
+          << "only the last is short";
+      next_in_shard += bucket.count;
+    }
+    next += range.count;
+    ASSERT_EQ(next_in_shard, next) << "buckets of shard " << shard;
+  }
+  EXPECT_EQ(next, map.elements());
+}
+
+TEST(ShardMap, CoversExactlyAndEvenly) {
+  for (const uint64_t elements : {0, 1, 15, 16, 17, 31, 32, 33, 79510, 100'000, 1'000'003}) {
+    for (const uint32_t shard_count : {1, 2, 3, 7, 64}) {
+      for (const uint32_t bucket_bytes : {64, 128, 4096, 1 << 20}) {
+        SCOPED_TRACE(::testing::Message() << elements << " / " << shard_count << " / " << bucket_bytes);
+        const absl::StatusOr<ShardMap> map = ShardMap::cut(elements, shard_count, bucket_bytes);
+        ASSERT_TRUE(map.ok()) << map.status();
+        EXPECT_EQ(map->elements(), elements);
+        EXPECT_EQ(map->shard_count(), shard_count);
+        EXPECT_EQ(map->bucket_elements(), bucket_bytes / sizeof(float));
+        expect_covers_exactly(*map);
+        if (testing::Test::HasFatalFailure()) return;
+        // Even within one line, counted in whole lines: the last one of the model may be short.
+        uint64_t least = UINT64_MAX;
+        uint64_t most = 0;
+        for (uint32_t i = 0; i < shard_count; ++i) {
+          const uint64_t lines = (map->shard(i).count + kLineElements - 1) / kLineElements;
+          least = std::min(least, lines);
+          most = std::max(most, lines);
+        }
+        EXPECT_LE(most - least, 1u);
+      }
+    }
+  }
+}
+
+TEST(ShardMap, ShardsShareNoLine) {
+  const ShardMap map = ShardMap::cut(1003, 5, 64).value();
+  for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(map.shard(i).first % kLineElements, 0u) << i;
+}
+
+TEST(ShardMap, FewElementsLeaveTheLastShardsEmpty) {
+  const ShardMap map = ShardMap::cut(17, 4, 64).value();
+  EXPECT_EQ(map.shard(0), (ElementRange{0, 16}));
+  EXPECT_EQ(map.shard(1), (ElementRange{16, 1}));
+  for (const uint32_t empty : {2, 3}) {
+    EXPECT_EQ(map.shard(empty), (ElementRange{17, 0}));
+    EXPECT_EQ(map.bucket_count(empty), 0u);
+  }
+}
+
+TEST(ShardMap, BucketsOfOneShard) {
+  const ShardMap map = ShardMap::cut(100, 1, 128).value();
+  EXPECT_EQ(map.bucket_count(0), 4u);
+  EXPECT_EQ(map.bucket(0, 0), (ElementRange{0, 32}));
+  EXPECT_EQ(map.bucket(0, 3), (ElementRange{96, 4}));
+}
+
+TEST(ShardMap, RefusesInvalidCuts) {
+  for (const uint32_t bucket_bytes : {0, 1, 32, 63, 65, 100}) {
+    const absl::Status status = ShardMap::cut(100, 1, bucket_bytes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bucket_bytes;
+    EXPECT_THAT(message(status), HasSubstr(std::to_string(bucket_bytes)));
+  }
+  EXPECT_EQ(ShardMap::cut(100, 0, 64).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ShardMap, LargestModelAndBeyond) {
+  const ShardMap largest = ShardMap::cut(kMostElements, 3, 1 << 20).value();
+  EXPECT_EQ(largest.shard(2).first + largest.shard(2).count, kMostElements);
+  EXPECT_EQ(ShardMap::cut(kMostElements, 1, 0xffffffc0).value().bucket_count(0), 257u);
+  // Near 2^64 the number of lines once wrapped to zero and nothing was covered.
+  for (const uint64_t elements : {kMostElements + 1, UINT64_MAX - 14, UINT64_MAX}) {
+    EXPECT_EQ(ShardMap::cut(elements, 2, 64).status().code(), absl::StatusCode::kInvalidArgument) << elements;
+  }
+  // 2^34 buckets were once counted as 0.
+  EXPECT_THAT(message(ShardMap::cut(kMostElements, 1, 64).status()), HasSubstr("more than 1048575 buckets"));
+  EXPECT_TRUE(ShardMap::cut(kMostElements, 1, 2 << 20).ok());
+}
+
+TEST(Schema, ElementsOfATensor) {
+  EXPECT_EQ((Tensor{"scalar", {}}.elements()), 1u);
+  EXPECT_EQ((Tensor{"m", {784, 100}}.elements()), 78400u);
+}
+
+TEST(Schema, AcceptsValidSchemas) {
+  EXPECT_TRUE(validate({{"w", {784, 100}}, {"b", {100}}, {"scale", {}}}).ok());
+  EXPECT_TRUE(validate({{"w", {int64_t{1} << 38}}}).ok());
+}
+
+TEST(Schema, RefusesNamesAndDimensionsAndOverflow) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  const auto refusal = [](const Schema& schema) {
+    const absl::Status status = validate(schema);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return message(status);
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("no tensors"));
+  EXPECT_THAT(refusal({{"", {1}}}), HasSubstr("without a name"));
+  EXPECT_THAT(refusal({{"a", {1}}, {"b", {1}}, {"a", {2}}}), HasSubstr("'a'"));
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{0},
+        {3, -1},
+        {-2, -2},
+        {kLargest},
+        {kLargest, kLargest},
+        {std::numeric_limits<int64_t>::min()},
+        {int64_t{1} << 32, int64_t{1} << 32},        // 2^64 wraps to 0
+        {(int64_t{1} << 32) + 1, int64_t{1} << 32},  // 2^64 + 2^32 wraps to something plausible
+        {(int64_t{1} << 38) + 1}}) {
+    EXPECT_THAT(refusal({{"fine", {2}}, {"odd", shape}}), HasSubstr("'odd'")) << ::testing::PrintToString(shape);
+  }
+  EXPECT_THAT(refusal({{"half", {int64_t{1} << 37}}, {"rest", {int64_t{1} << 37}}, {"more", {1}}}),
+              HasSubstr("'more'"));
+}
+
+TEST(Schema, NamesAreUtf8) {
+  for (const char* name : {"w", "größe", "重み", "\xF0\x9F\x90\xA2", "\xED\x9F\xBF", "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_TRUE(validate({{"fine", {1}}, {name, {1}}}).ok()) << name;
+  }
+  for (const char* name : {"gr\xF6\xDF", "\x80", "cut\xC3", "\xE2\x82", "\xC0\xAF", "\xC1\xBF", "\xE0\x9F\xBF",
+                           "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
+    const absl::Status refused = validate({{"fine", {1}}, {name, {1}}});
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(message(refused), HasSubstr("tensor 1: its name is not UTF-8"));
+  }
+}
+
+TEST(Schema, DifferenceIsForPeople) {
+  const Schema ours = {{"w1", {784, 100}}, {"b1", {100}}};
+  EXPECT_EQ(difference(ours, ours), "");
+  EXPECT_EQ(difference(ours, {{"w1", {784, 100}}, {"b1", {128}}}), "tensor 1: 'b1' [100] here, 'b1' [128] there");
+  EXPECT_EQ(difference(ours, {{"w", {784, 100}}, {"b1", {128}}}), "tensor 0: 'w1' [784×100] here, 'w' [784×100] there");
+  EXPECT_EQ(difference(ours, {{"w1", {784, 100}}}), "2 tensors here, 1 there");
+  EXPECT_EQ(difference({}, ours), "0 tensors here, 2 there");
+  EXPECT_NE(difference({{"w", {100, 784}}}, {{"w", {784, 100}}}), "") << "same elements, other order";
+}
+
+}  // namespace
+}  // namespace gradrail::ps

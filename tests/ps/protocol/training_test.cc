@@ -1,0 +1,116 @@
+#include "ps/protocol/training.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/status.h"
+#include "ps/protocol/control.pb.h"
+
+namespace gradrail::ps {
+namespace {
+
+using ::testing::HasSubstr;
+
+Training odd_training() {
+  return {.mode = {.kind = ModeKind::backup, .worker_count = 3, .bound = 2},
+          .optimizer = {.kind = OptimizerKind::adam,
+                        .learning_rate = 0.25f,
+                        .momentum = 0.5f,
+                        .beta1 = 0.75f,
+                        .beta2 = 0.875f,
+                        .epsilon = 0.125f},
+          .bucket_bytes = 128};
+}
+
+TEST(TrainingOptions, RoundTrip) {
+  const absl::StatusOr<Training> back = from_proto(to_proto(odd_training()));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->mode.kind, ModeKind::backup);
+  EXPECT_EQ(back->mode.worker_count, 3u);
+  EXPECT_EQ(back->mode.bound, 2u);
+  EXPECT_EQ(back->optimizer, odd_training().optimizer);
+  EXPECT_EQ(back->bucket_bytes, 128u);
+  EXPECT_EQ(difference(odd_training(), *back), "");
+}
+
+TEST(TrainingOptions, EveryDifferenceIsNamedWithBothValues) {
+  const auto differs = [](auto change) {
+    Training theirs = odd_training();
+    change(theirs);
+    return difference(odd_training(), theirs);
+  };
+  EXPECT_EQ(differs([](Training& t) { t.mode.kind = ModeKind::async; }), "mode backup:2 here, async there");
+  EXPECT_EQ(differs([](Training& t) { t.mode.bound = 1; }), "mode backup:2 here, backup:1 there");
+  EXPECT_EQ(differs([](Training& t) { t.agreement = "--epochs 3"; }), "options  here, --epochs 3 there");
+  EXPECT_EQ(differs([](Training& t) { t.mode.worker_count = 4; }), "") << "a cluster may grow";
+  EXPECT_EQ(differs([](Training& t) { t.optimizer.kind = OptimizerKind::sgd; }), "optimizer adam here, sgd there");
+  EXPECT_EQ(differs([](Training& t) { t.optimizer.learning_rate = 0.5f; }), "learning_rate 0.25 here, 0.5 there");
+  EXPECT_EQ(differs([](Training& t) { t.optimizer.momentum = 0.25f; }), "momentum 0.5 here, 0.25 there");
+  EXPECT_EQ(differs([](Training& t) { t.optimizer.beta1 = 0.5f; }), "beta1 0.75 here, 0.5 there");
+  EXPECT_EQ(differs([](Training& t) { t.optimizer.beta2 = 0.5f; }), "beta2 0.875 here, 0.5 there");
+  EXPECT_EQ(differs([](Training& t) { t.optimizer.epsilon = 0.5f; }), "epsilon 0.125 here, 0.5 there");
+  EXPECT_EQ(differs([](Training& t) { t.bucket_bytes = 64; }), "bucket_bytes 128 here, 64 there");
+}
+
+TEST(TrainingOptions, UnknownNamesAreRefusedWithAList) {
+  proto::Training message = to_proto(odd_training());
+  message.set_mode("sometimes");
+  EXPECT_THAT(std::string(message_of(from_proto(message).status())), HasSubstr("there are async, sync"));
+  message = to_proto(odd_training());
+  message.set_optimizer("magic");
+  EXPECT_THAT(std::string(message_of(from_proto(message).status())), HasSubstr("adam"));
+  EXPECT_TRUE(absl::IsInvalidArgument(from_proto(proto::Training()).status()));
+}
+
+TEST(TrainingOptions, WaitingNeedsABoundedNumberOfWorkers) {
+  proto::Training message = to_proto(odd_training());
+  message.set_worker_count(0);
+  EXPECT_TRUE(absl::IsInvalidArgument(from_proto(message).status()));
+  message.set_worker_count(UINT32_MAX);
+  EXPECT_TRUE(absl::IsInvalidArgument(from_proto(message).status())) << "a shard counts workers in memory";
+  message.set_worker_count(2);
+  EXPECT_TRUE(absl::IsInvalidArgument(from_proto(message).status())) << "both would be spared";
+  message.set_worker_count(0);
+  message.set_mode("async");
+  EXPECT_TRUE(from_proto(message).ok());
+}
+
+TEST(TrainingOptions, InvalidNumbersAreRefusedByName) {
+  const auto refused = [](auto change) {
+    proto::Training message = to_proto(odd_training());
+    change(message);
+    const absl::Status status = from_proto(message).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(message_of(status));
+  };
+  const float nan = std::nanf("");
+  EXPECT_THAT(refused([&](auto& m) { m.set_learning_rate(nan); }), HasSubstr("learning_rate nan: must be"));
+  EXPECT_THAT(refused([](auto& m) { m.set_learning_rate(-1.0f); }), HasSubstr("learning_rate -1"));
+  EXPECT_THAT(refused([](auto& m) { m.set_learning_rate(INFINITY); }), HasSubstr("learning_rate inf"));
+  EXPECT_THAT(refused([](auto& m) { m.set_momentum(1.0f); }), HasSubstr("momentum 1: must be 0 or more and less"));
+  EXPECT_THAT(refused([&](auto& m) { m.set_beta1(nan); }), HasSubstr("beta1"));
+  EXPECT_THAT(refused([](auto& m) { m.set_beta2(1.5f); }), HasSubstr("beta2"));
+  EXPECT_THAT(refused([](auto& m) { m.set_epsilon(-1e-8f); }), HasSubstr("epsilon"));
+}
+
+TEST(TrainingOptions, SchemaRoundTrip) {
+  const Schema schema = {{"w", {3, 4}}, {"scalar", {}}, {"b", {7}}};
+  proto::JoinRequest request;
+  to_proto(schema, request);
+  EXPECT_EQ(schema_from_proto(request), schema);
+}
+
+TEST(TrainingOptions, ModesByName) {
+  for (const char* text : {"async", "sync", "ssp:0", "ssp:17", "backup:3"}) {
+    const absl::StatusOr<Mode> mode = parse_mode(text);
+    ASSERT_TRUE(mode.ok()) << mode.status();
+    EXPECT_EQ(mode_text(*mode), text);
+  }
+  for (const char* text : {"", "Sync", "ssp", "ssp:", "ssp:x", "ssp:-1", "ssp:1 ", "backup:99999999999", "sync:1"})
+    EXPECT_FALSE(parse_mode(text).ok()) << text;
+}
+
+}  // namespace
+}  // namespace gradrail::ps

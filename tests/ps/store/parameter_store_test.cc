@@ -1,0 +1,172 @@
+// The two stores against each other: a shard in GPU memory gives the bits of one in host memory. The device here is
+// the host twin of one; tests/system/gpu_test.py has the same over the driver.
+#include "ps/store/parameter_store.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "base/memory.h"
+#include "gpu/compute/compute.h"
+#include "ps/store/ablation.h"
+#include "ps/store/device_memory.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kCount = 10'007;  // no multiple of anything
+
+std::vector<float> random_values(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+std::unique_ptr<ParameterStore> host_store(const OptimizerConfig& optimizer) {
+  return std::move(*make_host_store(optimizer, kCount, nullptr));
+}
+
+std::unique_ptr<ParameterStore> device_store(const OptimizerConfig& optimizer) {
+  return std::move(*make_device_store(gpu::host_compute(), optimizer, kCount, nullptr));
+}
+
+std::vector<float> all_parameters(const ParameterStore& store) {
+  return {store.parameters_at(0), store.parameters_at(0) + kCount};
+}
+
+std::vector<float> state_of(ParameterStore& store, int vector) {
+  std::vector<float> values(kCount);
+  EXPECT_TRUE(store.copy_state(vector, 0, absl::MakeSpan(values)).ok());
+  return values;
+}
+
+struct Case {
+  OptimizerKind optimizer;
+  size_t gradient_count;
+};
+
+class StoreAgreement : public ::testing::TestWithParam<Case> {};
+
+TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const OptimizerConfig optimizer = {.kind = GetParam().optimizer, .learning_rate = 0.03f};
+  const auto host = host_store(optimizer);
+  const auto device = device_store(optimizer);
+  const std::vector<float> start = random_values(kCount, seed);
+  ASSERT_TRUE(host->set(0, start).ok());
+  ASSERT_TRUE(device->set(0, start).ok());
+  ASSERT_EQ(all_parameters(*device), start);
+
+  std::vector<std::vector<float>> gradients;
+  std::vector<const float*> sources;
+  for (size_t i = 0; i < GetParam().gradient_count; ++i) gradients.push_back(random_values(kCount, seed + 1 + i));
+  for (const auto& gradient : gradients) sources.push_back(gradient.data());
+  SharedMemory pinned = *SharedMemory::create("pinned", kCount * sizeof(float));
+  auto* pinned_target = reinterpret_cast<float*>(pinned.data());
+  const PinnedRange pin = device->pin(pinned.span());
+  std::vector<float> plain_target(kCount, NAN);
+  for (uint64_t update = 1; update <= 3; ++update) {
+    for (const auto& [offset, count] : {std::pair<size_t, size_t>{0, 4096}, {4096, kCount - 4096}}) {
+      std::vector<const float*> parts;
+      for (const float* source : sources) parts.push_back(source + offset);
+      float* const targets[] = {plain_target.data() + offset, pinned_target + offset};
+      ASSERT_TRUE(host->update(offset, count, parts, {}, update).ok());
+      ASSERT_TRUE(device->update(offset, count, parts, targets, update).ok());
+    }
+    const std::vector<float> wanted = all_parameters(*host);
+    ASSERT_NE(wanted, start);
+    EXPECT_EQ(all_parameters(*device), wanted);
+    EXPECT_EQ(plain_target, wanted);
+    EXPECT_EQ(std::vector<float>(pinned_target, pinned_target + kCount), wanted);
+  }
+  for (int i = 0; i < state_vectors(optimizer.kind); ++i) EXPECT_EQ(state_of(*device, i), state_of(*host, i));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoreAgreement,
+                         ::testing::Values(Case{OptimizerKind::sgd, 1}, Case{OptimizerKind::sgd, 16},
+                                           Case{OptimizerKind::sgd, 40}, Case{OptimizerKind::momentum, 3},
+                                           Case{OptimizerKind::nesterov, 17}, Case{OptimizerKind::adam, 2}),
+                         [](const auto& test) {
+                           return std::string(optimizer_name(test.param.optimizer)) + "_" +
+                                  std::to_string(test.param.gradient_count);
+                         });
+
+TEST(DeviceStore, SetLeavesStateAndStateSurvivesARoundTrip) {
+  const auto store = device_store({.kind = OptimizerKind::adam});
+  const std::vector<float> m = random_values(kCount, 1), v = random_values(kCount, 2), p = random_values(kCount, 3);
+  ASSERT_TRUE(store->set_state(0, 0, m).ok());
+  ASSERT_TRUE(store->set_state(1, 0, v).ok());
+  ASSERT_TRUE(store->set(0, p).ok());
+  EXPECT_EQ(state_of(*store, 0), m);
+  EXPECT_EQ(state_of(*store, 1), v);
+  EXPECT_EQ(all_parameters(*store), p);
+}
+
+TEST(DeviceStore, APinOutlivedByNothingEndsInAnyOrder) {
+  SharedMemory memory = *SharedMemory::create("pinned", 4096);
+  auto store = device_store({});
+  PinnedRange first = store->pin(memory.span());
+  const PinnedRange second = store->pin({});
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(second, nullptr);
+  first.reset();
+  EXPECT_NE(store->pin(memory.span()), nullptr);
+}
+
+TEST(ParameterStore, OnlyAStoreOnADeviceHasDeviceMemory) {
+  EXPECT_EQ(host_store({})->device_memory(), nullptr);
+  const auto store = device_store({});
+  ASSERT_NE(store->device_memory(), nullptr);
+  EXPECT_EQ(store->device_memory(), store->device_memory());
+}
+
+struct AblationCase {
+  const char* name;
+  Ablation left_out;
+  float parameter;  // after one update of a 10 by sgd with rate 1, gradients 1 and 3
+  float target;     // NAN: not written
+};
+
+class StoreAblation : public ::testing::TestWithParam<AblationCase> {};
+
+TEST_P(StoreAblation, LeavesOutItsPartsAlone) {
+  const OptimizerConfig sgd = {.kind = OptimizerKind::sgd, .learning_rate = 1.0f};
+  const auto store = *with_ablation(make_host_store, GetParam().left_out)(sgd, 3, nullptr);
+  ASSERT_TRUE(store->set(0, std::vector<float>(3, 10.0f)).ok());
+  const std::vector<float> one(3, 1.0f), three(3, 3.0f);
+  std::vector<float> updated(3, NAN), copied(3, NAN);
+  const float* const gradients[] = {one.data(), three.data()};
+  float* const targets[] = {updated.data()};
+  ASSERT_TRUE(store->update(0, 3, gradients, targets, 1).ok());
+  ASSERT_TRUE(store->copy_out(0, 3, copied.data()).ok());
+  EXPECT_THAT(std::vector<float>(store->parameters_at(0), store->parameters_at(3)),
+              ::testing::Each(GetParam().parameter));
+  EXPECT_THAT(updated, ::testing::Each(::testing::NanSensitiveFloatEq(GetParam().target)));
+  EXPECT_THAT(copied, ::testing::Each(::testing::NanSensitiveFloatEq(GetParam().target)));
+  EXPECT_EQ(store->returns_parameters(), !GetParam().left_out.no_return);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, StoreAblation,
+    ::testing::Values(AblationCase{"nothing", {}, 8.0f, 8.0f}, AblationCase{"sum", {.no_sum = true}, 9.0f, 9.0f},
+                      AblationCase{"optimizer", {.no_optimizer = true}, 2.0f, 2.0f},
+                      AblationCase{"compute", {.no_sum = true, .no_optimizer = true}, 10.0f, 10.0f},
+                      AblationCase{"way_back", {.no_return = true}, 8.0f, NAN}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST(StoreMaker, NamesOfDevices) {
+  EXPECT_TRUE(store_maker("host").ok());
+  for (const char* wrong : {"", "gpu", "gpu:", "gpu:x", "gpu:-1", "gpu:0x", "cuda:0", "gpu:99999999999"}) {
+    const absl::Status refused = store_maker(wrong).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << wrong;
+    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("host or gpu:N")) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace gradrail::ps

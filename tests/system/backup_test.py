@@ -1,0 +1,336 @@
+"""--backup-ps 1: every ps task has a backup, which goes on for it when it is killed; no step is lost or done twice."""
+import os
+import random
+import re
+import shutil
+import signal
+import time
+import unittest
+import unittest.mock
+
+import certificates
+import cluster
+import digits
+
+NOTICED = 20 * cluster.PATIENCE
+EPOCHS = 2
+BATCHES = 550  # of MNIST, an epoch and worker
+LOG_EVERY = 10
+ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "3"))  # 10 and more when something here has changed
+
+
+class Backup(cluster.ClusterTest):
+    def start(self, *flags, workers=2, ps=2, epochs=EPOCHS):
+        servers, workers = self.start_cluster(workers, "--backup-ps", 1, "--epochs", epochs, "--log_every", LOG_EVERY, *flags,
+                                              ps=ps, model="mlp")
+        return servers, workers
+
+    def wait_until_level(self, primary, after=0):
+        primary.wait_for("the backup at .* has everything", cluster.START, after=after)
+
+    def kill(self, ps, worker, share):
+        """When the backup is level and `worker` has reported that share of the steps of EPOCHS epochs."""
+        self.wait_until_level(ps)
+        due = 1 + share * EPOCHS * BATCHES // LOG_EVERY
+        cluster.wait_until(lambda: len(re.findall(r"Step: \d+", worker.text())) >= due, cluster.START, worker.transcript)
+        ps.signal(signal.SIGKILL)
+        ps.code()
+
+    def assert_went_on(self, worker, times=1):
+        worker.wait_for(r"parameter server 0 .* was lost: .*; its backup .* has taken over at step \d+, no step lost",
+                        NOTICED)
+
+    def assert_all_end(self, *tasks):
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
+
+    def undisturbed(self, *flags, **shape):
+        """Returns the final parameters of such a run without a fault."""
+        servers, workers = self.start(*flags, **shape)
+        self.assert_all_end(*workers, *servers)
+        return cluster.hash_of(workers[0])
+
+    def shares(self, count):
+        """Returns random shares of a run. A kill at a share hits the run on a machine of any speed."""
+        seed = random.randrange(1 << 30)
+        print(f"seed {seed}", flush=True)
+        generator = random.Random(seed)
+        return [generator.random() * 0.5 for _ in range(count)]
+
+    def test_sync_ends_in_the_same_bits_whenever_the_ps_is_killed(self):
+        flags = ("--mode", "sync", "--optimizer", "adam")
+        undisturbed = self.undisturbed(*flags)
+        for number, share in enumerate(self.shares(ROUNDS)):
+            with self.subTest(number=number, share=share):
+                flags_now = (*flags, "--transport", ("shm", "tcp")[number % 2])
+                (ps, backup), workers = self.start(*flags_now)
+                self.kill(ps, workers[0], share)
+                for worker in workers:
+                    self.assert_went_on(worker)
+                self.assert_all_end(*workers, backup)
+                self.assertEqual(cluster.hash_of(workers[0]), undisturbed, workers[0].transcript())
+
+    def test_async_counts_every_gradient_once_whenever_the_ps_is_killed(self):
+        for number, share in enumerate(self.shares(ROUNDS)):
+            with self.subTest(number=number, share=share):
+                (ps, backup), workers = self.start("--transport", ("shm", "tcp")[number % 2])
+                self.kill(ps, workers[0], share)
+                self.assert_went_on(workers[0])
+                self.assert_all_end(*workers, backup)
+                made = int(workers[0].wait_for(r"^Global-Step: (\d+)").group(1))
+                self.assertEqual(made, 2 * EPOCHS * BATCHES, workers[0].transcript())
+
+    def assert_goes_on_alike(self, *flags, share=0.3):
+        """A run with a killed ps ends with the parameters of an undisturbed run."""
+        flags = ("--mode", "sync", "--optimizer", "adam", *flags)
+        undisturbed = self.undisturbed(*flags)
+        (ps, backup), workers = self.start(*flags)
+        self.kill(ps, workers[0], share)
+        for worker in workers:
+            self.assert_went_on(worker)
+        self.assert_all_end(*workers, backup)
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed, workers[0].transcript())
+
+    def assert_goes_on_alike_over(self, transport):
+        info = self.launch("info", [cluster.binary(), "info"])
+        self.assert_ends(info, cluster.GOOD)
+        if not info.has(f"^  {transport} .*; usable"):
+            cluster.skip(f"built without {transport}")
+        self.assert_goes_on_alike("--transport", transport)
+
+    def test_over_ucx(self):
+        self.assert_goes_on_alike_over("ucx")
+
+    def test_over_ofi(self):
+        self.assert_goes_on_alike_over("ofi")
+
+    def test_with_the_parameters_on_a_gpu(self):
+        gpus = {"LD_LIBRARY_PATH": os.environ["GRADRAIL_SIMULATED_GPU_DIR"], "GRADRAIL_SIMULATED_GPU": "devices=2"}
+        (self.folder / "data").mkdir()
+        few_steps = ("--data_dir", digits.write(self.folder / "data"), "--batch_size", 20)  # the simulated GPU is slow
+        with unittest.mock.patch.dict(os.environ, gpus):
+            for transport in ("shm", "tcp"):
+                with self.subTest(transport=transport):
+                    self.assert_goes_on_alike("--ps_device", "gpu:0", "--towers", 1, "--transport", transport, *few_steps,
+                                              share=0)
+
+    def test_with_tls(self):
+        certificates.make_authority(self.folder, "ca")
+        certificates.make_certificate(self.folder, "task", "ca")
+        self.assert_goes_on_alike("--cert-file", self.folder / "task.pem", "--key-file", self.folder / "task.key",
+                                  "--trusted-ca-file", self.folder / "ca.pem", "--client-cert-auth")
+
+    def test_with_a_secret(self):
+        secret = self.folder / "secret"
+        secret.write_text("a secret of this job, long enough\n")
+        secret.chmod(0o600)
+        (ps, backup), workers = self.start("--mode", "sync", "--secret-file", secret, epochs=2 * EPOCHS)
+        self.kill(ps, workers[0], 0)
+        self.assert_went_on(workers[0])
+        self.assert_all_end(*workers, backup)
+
+    def test_several_shards_on_several_tasks(self):
+        flags = ("--mode", "sync", "--shards", 2, "--bucket_kib", 16)
+        undisturbed = self.undisturbed(*flags, ps=4)
+        servers, workers = self.start(*flags, ps=4)
+        for ps in servers[:2]:
+            self.wait_until_level(ps)
+        self.kill(servers[0], workers[0], 0.1)
+        self.assert_went_on(workers[0])
+        servers[1].signal(signal.SIGKILL)
+        workers[1].wait_for("parameter server 1 .* its backup .* has taken over", NOTICED)
+        self.assert_all_end(*workers, *servers[2:])
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
+
+    def test_a_backup_that_is_started_again_is_made_level(self):
+        flags = ("--mode", "sync", "--optimizer", "adam")
+        undisturbed = self.undisturbed(*flags, epochs=2 * EPOCHS)
+        (ps, backup), workers = self.start(*flags, epochs=2 * EPOCHS)
+        self.wait_until_level(ps)
+        backup.signal(signal.SIGKILL)
+        backup.code()
+        ps.wait_for("the backup at .* was lost .*; the run goes on without one", NOTICED)
+        self.assert_goes_on(workers[0])
+        said = len(ps.lines())
+        backup = self.train(*self.common_flags, "--job_name", "ps", "--task_index", 1, name="ps/1 again")
+        self.wait_until_level(ps, after=said)
+        ps.signal(signal.SIGKILL)
+        self.assert_went_on(workers[0])
+        self.assert_all_end(*workers, backup)
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
+
+    def test_what_was_being_saved_is_saved_by_the_backup(self):
+        saved = self.folder / "saved"
+        for number, share in enumerate(self.shares(ROUNDS)):
+            with self.subTest(number=number, share=share):
+                shutil.rmtree(saved, ignore_errors=True)
+                (ps, backup), workers = self.start("--mode", "sync", "--checkpoint_dir", saved, "--save_steps", 5)
+                self.kill(ps, workers[0], share)
+                self.assert_went_on(workers[0])
+                self.assert_all_end(*workers, backup)
+                listed = self.launch("ls", [cluster.binary(), "checkpoint", "ls", str(saved)])
+                self.assert_ends(listed, cluster.GOOD)
+                self.assertRegex(listed.text(), rf"(?m)^ *{EPOCHS * BATCHES} ")
+
+    def test_a_ps_that_was_stopped_is_replaced_and_ends(self):
+        (ps, backup), workers = self.start("--mode", "sync", "--heartbeat-timeout", 2, epochs=4 * EPOCHS)
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        ps.signal(signal.SIGSTOP)
+        for worker in workers:
+            self.assert_went_on(worker)
+        ps.signal(signal.SIGCONT)
+        self.assert_ends(ps, lambda code: code != cluster.GOOD, NOTICED, says=["the backup at .* has taken over"])
+        self.assert_all_end(*workers, backup)
+        made = int(workers[0].wait_for(r"^Global-Step: (\d+)").group(1))
+        self.assertEqual(made, 4 * EPOCHS * BATCHES)
+
+    def test_the_two_change_places_as_often_as_one_is_killed(self):
+        flags = ("--mode", "sync", "--optimizer", "adam")
+        undisturbed = self.undisturbed(*flags, epochs=15 * EPOCHS)
+        (serves, stands_by), workers = self.start(*flags, epochs=15 * EPOCHS)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        for killed in (0, 1, 0):
+            self.wait_until_level(serves)
+            said = len(workers[0].lines())
+            serves.signal(signal.SIGKILL)
+            serves.code()
+            workers[0].wait_for("its backup .* has taken over at step", NOTICED, after=said)
+            back = self.train(*self.common_flags, "--job_name", "ps", "--task_index", killed, name=f"ps/{killed} again")
+            serves, stands_by = stands_by, back
+        self.wait_until_level(serves)
+        self.assert_all_end(*workers, serves, stands_by)
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
+
+    def test_a_worker_in_a_long_step_is_waited_for(self):
+        """Longer than a silent worker is: it has had no reason yet to come to the backup."""
+        flags = ("--mode", "sync", "--optimizer", "adam", "--min_workers", 2)
+        undisturbed = self.undisturbed(*flags)
+        (ps, backup), workers = self.start(*flags)
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        workers[1].signal(signal.SIGSTOP)
+        ps.signal(signal.SIGKILL)
+        self.assert_went_on(workers[0])
+        time.sleep(6)
+        workers[1].signal(signal.SIGCONT)
+        self.assert_all_end(*workers, backup)
+        self.assertEqual(cluster.hash_of(workers[0]), undisturbed, workers[0].transcript())
+
+    def test_a_ps_that_is_back_at_once_takes_nothing_from_its_backup(self):
+        """Workers in a long step are still to come to the backup when another one joins the ps that is back."""
+        (ps, backup), workers = self.start()
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        for worker in workers:
+            worker.signal(signal.SIGSTOP)
+        ps.signal(signal.SIGKILL)
+        ps.code()
+        back = self.train(*self.common_flags, "--job_name", "ps", "--task_index", 0, name="ps/0 again")
+        another = self.start_worker(2)
+        time.sleep(3)
+        for worker in workers:
+            worker.signal(signal.SIGCONT)
+        self.assert_went_on(workers[0])
+        self.assert_all_end(*workers, another, backup, back)
+        made = max(int(worker.wait_for(r"^Global-Step: (\d+)").group(1)) for worker in (*workers, another)
+                   if worker.has("^Global-Step: "))
+        self.assertEqual(made, 3 * EPOCHS * BATCHES, workers[0].transcript())
+
+    def test_a_ps_that_comes_back_too_late_begins_no_run_of_its_own(self):
+        (ps, backup), workers = self.start("--mode", "sync", epochs=1000)
+        self.kill(ps, workers[0], 0)
+        for worker in workers:
+            self.assert_went_on(worker)
+        reached = int(workers[0].wait_for(r"has taken over at step (\d+)").group(1))
+        back = self.train(*self.common_flags, "--job_name", "ps", "--task_index", 0, name="ps/0 again")
+        workers[1].signal(signal.SIGKILL)
+        workers[1].code()
+        again = self.start_worker(1)
+        back.wait_for("the ps task at .* has taken over; this one is its backup", NOTICED)
+        self.assertGreater(int(again.wait_for(r"Step: (\d+)", cluster.START).group(1)), reached)
+        self.assert_goes_on(workers[0])
+        for worker in (workers[0], again):
+            worker.signal(signal.SIGTERM)
+        self.assert_all_end(workers[0], again, backup, back)
+
+    def test_a_backup_that_is_slow_to_answer_is_asked_again(self):
+        (ps, backup), workers = self.start("--mode", "sync")
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        backup.signal(signal.SIGSTOP)
+        ps.signal(signal.SIGKILL)
+        time.sleep(4)
+        backup.signal(signal.SIGCONT)
+        for worker in workers:
+            self.assert_went_on(worker)
+        self.assert_all_end(*workers, backup)
+
+    def test_without_its_backup_too_the_ps_is_waited_for(self):
+        (ps, backup), workers = self.start("--mode", "sync", "--checkpoint_dir", self.folder / "saved", "--save_steps", 200)
+        self.wait_until_level(ps)
+        workers[0].wait_for(r"Step: \d+", cluster.START)
+        for server in (backup, ps):
+            server.signal(signal.SIGKILL)
+            server.code()
+        servers = [self.train(*self.common_flags, "--job_name", "ps", "--task_index", i, name=f"ps/{i} again")
+                   for i in range(2)]
+        workers[0].wait_for("all parameter servers are back", 2 * NOTICED)
+        self.assert_all_end(*workers, *servers)
+
+    def test_a_local_cluster_goes_on_without_its_ps(self):
+        run = self.train("--ps", 2, "--backup-ps", 1, "--workers", 2, "--epochs", EPOCHS, "--mode", "sync",
+                         "--log_every", 10)
+        pid = int(run.wait_for(r"^# ps/0: pid (\d+)").group(1))
+        run.wait_for("has everything", cluster.START)
+        run.wait_for(r"Step: \d+", cluster.START)
+        os.kill(pid, signal.SIGKILL)
+        self.assert_went_on(run)
+        cluster.hash_of(run)
+        run.code()
+
+    def test_a_task_without_the_flag_is_refused(self):
+        pair = ["--backup-ps", 1]
+        for name, ps, backup, worker, says in (
+                ("the backup", pair, [], pair, "the backup at .*: this ps task was started without --backup-ps 1"),
+                ("the ps", [], pair, pair, "was started without --backup-ps 1, and this worker with"),
+                ("the worker", pair, pair, [], "was started with --backup-ps 1, and this worker without")):
+            with self.subTest(without=name):
+                common = [*self.addresses(1, 2), "--model", "linear"]
+                for index, flags in enumerate((ps, backup)):
+                    self.train(*common, *flags, "--job_name", "ps", "--task_index", index, name=f"ps/{index}")
+                refused = self.tasks[-2] if name == "the backup" else self.train(
+                    *common, *worker, "--job_name", "worker", "--task_index", 0, name="worker/0")
+                self.assert_ends(refused, cluster.CONFIGURATION, NOTICED, says=[says])
+
+    def test_a_pair_is_alike(self):
+        folders = [self.folder / "one", self.folder / "other"]
+        for says, ps, backup in (("it has 1 shards, the ps task that it is to stand by for has 2", ["--shards", 2], []),
+                                  ("it has no checkpoint folder", ["--checkpoint_dir", folders[0]], []),
+                                  ("it has another checkpoint folder", ["--checkpoint_dir", folders[0]],
+                                   ["--checkpoint_dir", folders[1]])):
+            with self.subTest(says=says):
+                common = [*self.addresses(1, 2), "--model", "linear", "--backup-ps", 1]
+                tasks = [self.train(*common, *flags, "--job_name", "ps", "--task_index", index, name=f"ps/{index}")
+                         for index, flags in enumerate((ps, backup))]
+                self.assert_ends(tasks[0], cluster.CONFIGURATION, NOTICED, says=[says])
+
+    def test_a_replication_peer_that_comes_back_without_the_flag_is_no_backup(self):
+        (ps, backup), workers = self.start("--mode", "sync", epochs=1000)
+        self.kill(ps, workers[0], 0)
+        self.assert_went_on(workers[0])
+        back = self.train(*[flag for flag in self.common_flags if flag not in ("--backup-ps", 1)], "--job_name", "ps",
+                          "--task_index", 0, name="ps/0 again")
+        backup.wait_for("not replicated: the backup at .* was started without --backup-ps 1", NOTICED)
+        said = len(workers[0].lines())
+        backup.signal(signal.SIGKILL)
+        workers[0].wait_for("its backup did not take over: .* without --backup-ps 1", NOTICED, after=said)
+        self.assertTrue(back.running(), back.transcript())
+
+    def test_halves_that_are_none_are_refused(self):
+        self.refused(cluster.CONFIGURATION, ["--backup-ps 1: .* even number .*--ps 2: one, and its backup"], "--backup-ps", 1)
+        self.refused(cluster.CONFIGURATION, ["--backup-ps 2: must be 0 or 1"], "--backup-ps", 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,246 @@
+"""Signals: none runs a handler in a thread that computes, and none loses the last checkpoint of a local cluster.
+
+$GRADRAIL_STOP_REPEATS: how often the random test starts, trains and stops a run (default 4)."""
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+import cluster
+import digits
+
+ENDLESS = ["--epochs", 100000, "--log_every", 100]
+
+
+def state(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+
+
+def takes_signals(task):
+    """From then on no signal is lost. Before, the program is still being loaded."""
+    found = re.search(r"^SigBlk:\s*(\w+)$", pathlib.Path(f"/proc/{task.pid}/status").read_text(), re.M)
+    return bool(int(found.group(1), 16) >> (signal.SIGTERM - 1) & 1) or task.has("# ps/0: pid")
+
+
+class Flood(cluster.ClusterTest):
+    """oneDNN 2.6.3 keeps the stack pointer in a heap workspace: with an unmapped page below, a signal frame is fatal."""
+
+    def flood(self, model, seconds):
+        guard = os.environ.get("GRADRAIL_GUARDED_WORKSPACES", "")
+        if cluster.instrumented() or not guard:
+            cluster.skip("a sanitizer has an allocator of its own")
+        (self.folder / "data").mkdir()
+        data = digits.write(self.folder / "data")  # dense: sparse images are not multiplied by oneDNN
+        # AVX2: of the kernels with that fault the one that every newer processor can run.
+        task = self.train("--model", model, "--data_dir", data, "--ps", 0, *ENDLESS, "--log_every", 1,
+                          environment={"LD_PRELOAD": guard, "DNNL_MAX_CPU_ISA": "AVX2"})
+        task.wait_for("[Ss]tep:? 2")
+        end = time.monotonic() + seconds * cluster.PATIENCE
+        count = 0
+        while time.monotonic() < end and state(task.pid) not in ("Z", "gone"):
+            task.signal(signal.SIGUSR1)
+            count += 1
+            time.sleep(0.0005)
+        task.signal(signal.SIGTERM)
+        self.assert_ends(task, cluster.GOOD, says=["Stopped after"])
+        self.assertGreater(count, 100)
+
+    def test_cnn_computes_through_a_flood_of_signals(self):
+        self.flood("cnn", 5)
+
+    def test_mlp_computes_through_a_flood_of_signals(self):
+        self.flood("mlp", 5)
+
+
+class StoppedRun(cluster.ClusterTest):
+    """Stops a local cluster with signals to its processes, in several ways."""
+
+    def begin(self, *flags, model="linear", environment=None, within=()):
+        self.saved = self.folder / f"checkpoints-{len(self.tasks)}"
+        command = [*within, cluster.binary(), "train", "--model", model, "--checkpoint_dir", self.saved, *ENDLESS, *flags]
+        return self.launch("train", [str(word) for word in command], {"TMPDIR": str(self.folder), **(environment or {})})
+
+    def assert_stopped(self, task, ps=1, trained=True, within=20 * cluster.PATIENCE):
+        """With exit code 0, no process left, and all of the last step in the checkpoint folder."""
+        self.assert_ends(task, cluster.GOOD, within)
+        self.assertFalse(task.has(r"\blost\b|killed"), task.transcript())
+        for pid in re.findall(r"^# \S+: pid (\d+)$", task.text(), re.M):
+            self.assertIn(state(pid), ("Z", "gone"), task.transcript())
+        found = re.findall(r"^Global-Step: (\d+)$", task.text(), re.M)
+        if trained:
+            self.assertTrue(found, task.transcript())
+        if not found:
+            return
+        steps = [tuple(map(int, re.match(r"gradrail-(\d{12})-\d+-(\d+)-of-(\d+)\.ckpt$", path.name).groups()))
+                 for path in self.saved.glob("*.ckpt")]
+        whole = [step for step, shard, _ in steps if shard == 0 and all((step, i, ps) in steps for i in range(ps))]
+        self.assertTrue(whole, f"{steps}\n{task.transcript()}")
+        self.assertGreaterEqual(max(whole), int(found[-1]), f"{steps}\n{task.transcript()}")
+        self.assertEqual(list(self.saved.glob("*.tmp")), [])
+        self.assertEqual(subprocess.run([cluster.binary(), "checkpoint", "verify", self.saved], timeout=cluster.START,
+                                        capture_output=True, check=False).returncode, cluster.GOOD)
+
+
+def to_group(task):
+    os.killpg(task.pid, signal.SIGTERM)
+
+
+def to_supervisor(task):
+    os.kill(task.pid, signal.SIGTERM)
+
+
+def to_both(task):
+    to_supervisor(task)
+    to_group(task)
+
+
+def to_group_twice(task):
+    to_group(task)
+    time.sleep(0.08)
+    try:
+        to_group(task)
+    except ProcessLookupError:  # it has ended already
+        pass
+
+
+def to_supervisor_twice(task):
+    to_supervisor(task)
+    time.sleep(0.08)
+    if task.running():
+        to_supervisor(task)
+
+
+def ctrl_c(task):
+    os.killpg(task.pid, signal.SIGINT)
+
+
+WAYS = (to_group, to_supervisor, to_both, to_group_twice, to_supervisor_twice, ctrl_c)
+
+
+class Stop(StoppedRun):
+    def test_while_it_trains(self):
+        for way in WAYS:
+            for flags in (["--ps", 1], ["--ps", 2, "--mode", "sync"]):
+                with self.subTest(way=way.__name__, flags=flags):
+                    task = self.begin(*flags)
+                    task.wait_for("Step: [1-9]\\d{2}")
+                    way(task)
+                    self.assert_stopped(task, ps=flags[1])
+
+    def test_while_it_starts(self):
+        for way in (to_group, to_both, to_group_twice):
+            for moment in (None, "# ps/0: pid", "# ps/1: pid", "# worker/0: pid", "# worker/2: pid"):
+                with self.subTest(way=way.__name__, moment=moment):
+                    task = self.begin("--ps", 2)
+                    if moment:
+                        task.wait_for(moment)
+                    cluster.wait_until(lambda: takes_signals(task), cluster.START, task.transcript)
+                    way(task)
+                    self.assert_stopped(task, ps=2, trained=False)
+
+    def test_while_the_chief_waits_for_the_last_worker(self):
+        for way in (to_group, to_supervisor):
+            with self.subTest(way=way.__name__):
+                task = self.begin("--workers", 2, "--epochs", 1, "--log_every", 10, "--heartbeat-timeout", 600)
+                slow = int(task.wait_for(r"# worker/1: pid (\d+)").group(1))
+                os.kill(slow, signal.SIGSTOP)
+                task.wait_for(r"Step: .* Batch: +(\d+) of +\1\b")
+                time.sleep(0.5 * cluster.PATIENCE)  # until the chief is at the barrier
+                way(task)
+                time.sleep(0.5 * cluster.PATIENCE)
+                os.kill(slow, signal.SIGCONT)
+                self.assert_stopped(task)
+
+    def test_while_the_chief_waits_for_a_gradient(self):
+        for way in (to_group, to_supervisor):
+            with self.subTest(way=way.__name__):
+                task = self.begin("--workers", 2, "--mode", "sync", "--heartbeat-timeout", 600)
+                slow = int(task.wait_for(r"# worker/1: pid (\d+)").group(1))
+                task.wait_for(r"Step: \d+")
+                os.kill(slow, signal.SIGSTOP)
+                time.sleep(0.5 * cluster.PATIENCE)  # until the chief's next step is under way
+                way(task)
+                time.sleep(4 * cluster.PATIENCE)  # the chief waits for 2 s
+                os.kill(slow, signal.SIGCONT)
+                self.assert_stopped(task)
+
+    def test_timeout_of_coreutils(self):
+        # It signals its child and then its process group.
+        for _ in range(2):
+            task = self.begin(within=["timeout", "--preserve-status", str(3 * cluster.PATIENCE)])
+            self.assert_stopped(task)
+
+    def test_ctrl_z_stops_all_and_fg_goes_on(self):
+        task = self.begin()
+        task.wait_for(r"Step: \d+")
+        pids = [task.pid, *map(int, cluster.children(task.pid))]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)  # SIGTSTP needs a controlling terminal; the group is what a terminal signals
+        self.assertEqual({os.getpgid(pid) for pid in pids}, {task.pid})
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        self.assert_goes_on(task)
+        to_group(task)
+        self.assert_stopped(task)
+
+    def test_a_second_request_kills(self):
+        task = self.begin("--workers", 2)
+        task.wait_for(r"Step: \d+")
+        pids = cluster.children(task.pid)
+        worker = int(task.wait_for(r"# worker/1: pid (\d+)").group(1))
+        os.kill(worker, signal.SIGSTOP)  # it can neither leave nor handle the signal
+        to_group(task)
+        time.sleep(1.3)
+        self.assertTrue(task.running(), task.transcript())
+        to_group(task)
+        self.assertEqual(task.code(5 * cluster.PATIENCE), -signal.SIGTERM, task.transcript())
+        cluster.wait_until(lambda: all(state(pid) in ("Z", "gone") for pid in pids), 5 * cluster.PATIENCE,
+                           lambda: f"{[(pid, state(pid)) for pid in pids]}")
+
+    def test_a_task_of_its_own_takes_two_within_a_second_for_one(self):
+        (_,), (first, second) = self.start_cluster(2, "--mode", "sync", "--heartbeat-timeout", 600, *ENDLESS)
+        first.wait_for(r"Step: \d+")
+        second.signal(signal.SIGSTOP)
+        time.sleep(0.5)  # until its next step is under way: nothing but patience ends it
+        first.signal(signal.SIGTERM)
+        time.sleep(0.05)
+        first.signal(signal.SIGTERM)
+        time.sleep(0.3)
+        self.assertTrue(first.running(), first.transcript())
+        time.sleep(0.9)
+        first.signal(signal.SIGTERM)
+        self.assertEqual(first.code(5 * cluster.PATIENCE), -signal.SIGTERM, first.transcript())
+
+
+class Stress(StoppedRun):
+    def test_start_train_stop_at_random_moments(self):
+        seed = int(os.environ.get("GRADRAIL_SEED", random.SystemRandom().randrange(2**32)))
+        print(f"GRADRAIL_SEED={seed}", flush=True)
+        dice = random.Random(seed)
+        repeats = int(os.environ.get("GRADRAIL_STOP_REPEATS", "4"))
+        trained = 0
+        for turn in range(repeats):
+            ps, workers = dice.choice((1, 2)), dice.choice((1, 2, 3))
+            flags = ["--ps", ps, "--workers", workers, "--mode", dice.choice(("async", "sync"))]
+            model, way, after = dice.choice(("linear", "mlp")), dice.choice(WAYS), dice.uniform(0, 3) * cluster.PATIENCE
+            with self.subTest(turn=turn, seed=seed, flags=flags, model=model, way=way.__name__, after=after):
+                if turn % 10 == 0:
+                    print(f"{turn} runs stopped, {trained} of them after their first step", flush=True)
+                task = self.begin(*flags, model=model, environment={"MALLOC_PERTURB_": str(dice.randrange(1, 256))})
+                cluster.wait_until(lambda: takes_signals(task), cluster.START, task.transcript)
+                time.sleep(after)
+                way(task)
+                self.assert_stopped(task, ps=ps, trained=False)
+                trained += task.has("^Stopped after")
+        print(f"{repeats} runs stopped, {trained} of them after their first step", flush=True)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,224 @@
+// A ps that is lost and has a backup: workers go on there, every gradient counts once, and nothing seen is lost.
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/control_call.h"
+#include "ps/protocol/training.h"
+#include "tests/worker/client/cluster.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ps::ModeKind;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kSteps = 40;
+
+struct Plan {
+  const char* transport = "tcp";
+  ModeKind mode = ModeKind::sync;
+  uint32_t bound = 0;
+  ps::OptimizerConfig optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
+};
+
+bool is_level(Cluster& cluster, uint32_t index) {
+  const absl::StatusOr<ps::proto::StatsReply> stats = cluster.server(index).stats();
+  return stats.ok() && stats->backup() == "level";
+}
+
+/// Two workers; ps 0 goes when worker 0 is about to push step `lost_at` (0: it stays).
+class BackupRun {
+ public:
+  BackupRun(const Plan& run, uint32_t ps_count, uint64_t lost_at)
+      : cluster_({.ps_count = ps_count, .shards_per_ps = 2, .transports = {run.transport}, .backups = true}) {
+    in_parallel(2, [&](uint32_t task) { work(run, task, lost_at); });
+  }
+
+  std::vector<float> parameters[2];
+  uint64_t global_step[2] = {};
+  uint64_t takeovers[2] = {};
+  std::atomic<uint64_t> dropped = 0;
+
+ private:
+  void work(const Plan& run, uint32_t task, uint64_t lost_at) {
+    ClientOptions options = cluster_.options(task);
+    options.mode = run.mode;
+    options.mode_bound = run.bound;
+    options.optimizer = run.optimizer;
+    const std::unique_ptr<Client> client = join(options, odd_schema());
+    ASSERT_NE(client, nullptr);
+    fill_initial(*client);
+    ASSERT_TRUE(client->start().ok());
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      std::thread loss;
+      if (task == 0 && step == lost_at) {
+        ASSERT_TRUE(eventually([&] { return is_level(cluster_, 0); }));
+        loss = std::thread([this] { cluster_.stop(0); });
+      }
+      fill_gradients(*client, task, step);
+      client->exchange();
+      const absl::Status waited = client->wait();
+      if (loss.joinable()) loss.join();
+      ASSERT_TRUE(waited.ok()) << waited;
+    }
+    ASSERT_TRUE(client->finish_steps().ok());
+    const absl::Status met = client->barrier("the end");
+    ASSERT_TRUE(met.ok()) << met;
+    ASSERT_TRUE(client->pull().ok());
+    parameters[task] = flatten(*client);
+    global_step[task] = client->global_step();
+    takeovers[task] = client->stats().takeovers;
+    dropped += client->stats().dropped;
+    const absl::Status left = client->leave();
+    EXPECT_TRUE(left.ok()) << left;
+  }
+
+  Cluster cluster_;
+};
+
+class ClientBackup : public ::testing::TestWithParam<const char*> {
+ protected:
+  const Watchdog watchdog_;
+};
+
+TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
+  const Plan run{.transport = GetParam(),
+                 .mode = ModeKind::sync,
+                 .optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f}};
+  const BackupRun undisturbed(run, 2, 0), disturbed(run, 2, 17);
+  EXPECT_EQ(disturbed.takeovers[0], 1u);
+  EXPECT_EQ(disturbed.takeovers[1], 1u);
+  EXPECT_EQ(disturbed.global_step[0], kSteps);
+  EXPECT_EQ(disturbed.parameters[0], undisturbed.parameters[0]);
+  EXPECT_EQ(disturbed.parameters[1], undisturbed.parameters[0]);
+}
+
+void expect_each_gradient_once(const BackupRun& run) {
+  EXPECT_EQ(run.takeovers[0], 1u);
+  EXPECT_EQ(run.global_step[0], 2 * kSteps);
+  for (size_t i = 0; i < run.parameters[0].size(); ++i) {
+    float expected = initial_of(i);
+    for (const uint32_t worker : {0, 1}) {
+      for (uint64_t step = 1; step <= kSteps; ++step) expected -= gradient_of(worker, step, i);
+    }
+    ASSERT_EQ(run.parameters[0][i], expected) << i;
+    ASSERT_EQ(run.parameters[1][i], expected) << i;
+  }
+}
+
+TEST_P(ClientBackup, AsyncAppliesEachGradientOnce) {
+  expect_each_gradient_once(BackupRun({.transport = GetParam(), .mode = ModeKind::async}, 1, 11));
+}
+
+TEST_P(ClientBackup, SspAppliesEachGradientOnce) {
+  expect_each_gradient_once(BackupRun({.transport = GetParam(), .mode = ModeKind::ssp, .bound = 2}, 1, 23));
+}
+
+TEST_P(ClientBackup, BackupGoesOnAndEndsAlike) {
+  const BackupRun run({.transport = GetParam(), .mode = ModeKind::backup, .bound = 1}, 1, 13);
+  EXPECT_EQ(run.takeovers[0], 1u);
+  EXPECT_EQ(run.parameters[0], run.parameters[1]);
+  EXPECT_GE(run.global_step[0], kSteps);
+}
+
+INSTANTIATE_TEST_SUITE_P(Built, ClientBackup, ::testing::Values("shm", "tcp"),
+                         [](const auto& test) { return std::string(test.param); });
+
+/// One worker that has made some steps, one ps and its backup.
+class Pair : public ::testing::Test {
+ protected:
+  Pair() : cluster_({.worker_count = 1, .backups = true}), client_(join(cluster_.options(0), odd_schema())) {
+    fill_initial(*client_);
+    EXPECT_TRUE(client_->start().ok());
+    steps(5);
+    EXPECT_TRUE(eventually([&] { return is_level(cluster_, 0); }));
+  }
+  void steps(uint64_t count) {
+    for (uint64_t end = step_ + count; step_ < end;) {
+      fill_gradients(*client_, 0, ++step_);
+      client_->exchange();
+      const absl::Status waited = client_->wait();
+      ASSERT_TRUE(waited.ok()) << waited;
+    }
+  }
+  /// Asks the backup to take over, as a worker that has seen `version` of bucket 0. Returns the answer.
+  absl::Status request_takeover(uint64_t version) {
+    const auto stub = ps::proto::Control::NewStub(
+        grpc::CreateChannel(cluster_.options(0).backups[0], grpc::InsecureChannelCredentials()));
+    ps::proto::JoinRequest request;
+    request.set_protocol_version(ps::kProtocolVersion);
+    request.mutable_take_over()->add_versions(version);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 20s);
+    ps::proto::JoinReply reply;
+    const grpc::Status status = ps::call(*stub, &ps::proto::Control::Stub::Join, context, request, reply);
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  }
+
+  const Watchdog watchdog_;
+  Cluster cluster_;
+  std::unique_ptr<Client> client_;
+  uint64_t step_ = 0;
+};
+
+TEST_F(Pair, TheBackupHasTheSameBits) {
+  steps(20);
+  const MemorySpan here = cluster_.server(0).parameters_memory()[0];
+  const MemorySpan there = cluster_.server(1).parameters_memory()[0];
+  ASSERT_EQ(here.bytes, there.bytes);
+  EXPECT_EQ(std::vector<std::byte>(here.data, here.data + here.bytes),
+            std::vector<std::byte>(there.data, there.data + there.bytes))
+      << "each answer waits for it";
+}
+
+TEST_F(Pair, TheBackupRefusesWhileThePrimaryRuns) {
+  const absl::Status refused = request_takeover(1);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary is alive"));
+  steps(3);
+}
+
+TEST_F(Pair, ABackupThatMissesWhatAWorkerHasSeenRefuses) {
+  cluster_.stop(0);
+  const absl::Status refused = request_takeover(step_ + 1);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary went on without it"));
+  steps(3);  // this worker has seen no more than there is
+  EXPECT_EQ(client_->stats().takeovers, 1u);
+}
+
+TEST_F(Pair, WithoutTheBackupTheRunGoesOn) {
+  cluster_.stop(1);
+  steps(10);
+  EXPECT_TRUE(eventually([&] { return cluster_.server(0).stats()->backup() == "not there"; }));
+  steps(3);
+  EXPECT_EQ(client_->global_step(), 18u);
+}
+
+TEST_F(Pair, AWorkerThatComesLaterFindsTheBackup) {
+  cluster_.stop(0);
+  steps(2);
+  ClientOptions options = cluster_.options(1);
+  options.join_timeout = 60s;
+  const std::unique_ptr<Client> late = join(options, odd_schema());
+  ASSERT_NE(late, nullptr);
+  ASSERT_TRUE(late->start().ok());
+  EXPECT_EQ(late->global_step(), 7u);
+  fill_gradients(*late, 1, 1);
+  late->exchange();
+  ASSERT_TRUE(late->wait().ok());
+  steps(1);
+  EXPECT_EQ(client_->global_step(), 9u);
+}
+
+TEST_F(Pair, TheBackupEndsWithTheRun) {
+  ASSERT_TRUE(client_->leave().ok());
+  EXPECT_TRUE(cluster_.outcome(0).ok());
+  EXPECT_TRUE(cluster_.outcome(1).ok());
+}
+
+}  // namespace
+}  // namespace gradrail::worker

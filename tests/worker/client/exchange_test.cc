@@ -1,0 +1,250 @@
+// Workers and parameter servers in one process: what is exchanged arrives once, in order, and to the last bit.
+#include <numeric>
+#include <random>
+
+#include "base/random.h"
+#include "fmt/format.h"
+#include "tests/worker/client/cluster.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ps::ModeKind;
+
+struct Case {
+  std::string transport;
+  ModeKind mode = ModeKind::async;
+  uint32_t ps_count = 1;
+  uint32_t shards_per_ps = 1;
+};
+
+class ClientExchange : public ::testing::TestWithParam<Case> {
+ protected:
+  explicit ClientExchange(uint32_t worker_count = 2)
+      : cluster_({.ps_count = GetParam().ps_count,
+                  .shards_per_ps = GetParam().shards_per_ps,
+                  .worker_count = worker_count,
+                  .transports = {GetParam().transport}}) {}
+
+  ClientOptions options(uint32_t task_index) const {
+    ClientOptions options = cluster_.options(task_index);
+    options.mode = GetParam().mode;
+    return options;
+  }
+
+  /// After `steps` exchanges of two workers with gradient_of().
+  static std::vector<float> expected(ModeKind mode, size_t elements, uint64_t steps) {
+    std::vector<float> values(elements);
+    const float scale = mode == ModeKind::sync ? 0.5f : 1.0f;
+    for (size_t i = 0; i < elements; ++i) {
+      values[i] = initial_of(i);
+      for (uint64_t step = 1; step <= steps; ++step) {
+        values[i] -= scale * (gradient_of(0, step, i) + gradient_of(1, step, i));
+      }
+    }
+    return values;
+  }
+
+  /// Both workers take `steps` steps; returns what each holds after a last pull.
+  void train(uint64_t steps, const ps::Schema& schema, const std::function<void(ClientOptions&)>& change = {}) {
+    const Watchdog watchdog;
+    in_parallel(2, [&](uint32_t task) {
+      ClientOptions mine = options(task);
+      if (change) change(mine);
+      const std::unique_ptr<Client> client = join(mine, schema);
+      ASSERT_NE(client, nullptr);
+      if (task == 0) fill_initial(*client);
+      ASSERT_TRUE(client->start().ok());
+      for (uint64_t step = 1; step <= steps; ++step) {
+        fill_gradients(*client, task, step);
+        client->exchange();
+        const absl::Status waited = client->wait();
+        ASSERT_TRUE(waited.ok()) << waited;
+        if (GetParam().mode == ModeKind::sync) {
+          ASSERT_EQ(client->global_step(), step);
+          ASSERT_EQ(flatten(*client), expected(ModeKind::sync, flatten(*client).size(), step)) << "step " << step;
+        }
+      }
+      ASSERT_TRUE(client->barrier("done").ok());
+      ASSERT_TRUE(client->pull().ok());
+      const std::vector<float> got = flatten(*client);
+      EXPECT_EQ(got, expected(GetParam().mode, got.size(), steps));
+      EXPECT_EQ(client->global_step(), GetParam().mode == ModeKind::sync ? steps : 2 * steps);
+      EXPECT_EQ(client->stats().exchange_count, steps);
+      EXPECT_TRUE(client->leave().ok());
+    });
+    for (uint32_t i = 0; i < GetParam().ps_count; ++i) EXPECT_TRUE(cluster_.outcome(i).ok());
+  }
+
+  Cluster cluster_;
+};
+
+TEST_P(ClientExchange, EveryGradientCountsOnce) { train(20, odd_schema()); }
+
+TEST_P(ClientExchange, BucketsOf64Bytes) {
+  train(5, odd_schema(), [](ClientOptions& options) { options.bucket_bytes = 64; });
+}
+
+TEST_P(ClientExchange, WithChecksums) {
+  train(5, odd_schema(), [](ClientOptions& options) { options.checksums = true; });
+}
+
+/// Answers that take several turns to be sent, while the other worker's gradients change what they are taken from.
+TEST_P(ClientExchange, WithChecksumsOfLargeBuckets) {
+  const auto change = [](ClientOptions& options) {
+    options.checksums = true;
+    options.bucket_bytes = 8 << 20;
+  };
+  train(10, {{"w", {2048, 1024}}}, change);
+}
+
+TEST_P(ClientExchange, MoreShardsThanElements) { train(5, {{"w", {1}}, {"b", {2}}}); }
+
+TEST_P(ClientExchange, OneElement) { train(5, {{"b", {1}}}); }
+
+TEST_P(ClientExchange, TensorsBecomeReadyInAnyOrder) {
+  const Watchdog watchdog;
+  constexpr uint64_t kSteps = 12;
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  in_parallel(2, [&](uint32_t task) {
+    ClientOptions mine = options(task);
+    mine.bucket_bytes = 64;
+    const std::unique_ptr<Client> client = join(mine, odd_schema());
+    ASSERT_NE(client, nullptr);
+    if (task == 0) fill_initial(*client);
+    ASSERT_TRUE(client->start().ok());
+    Random random(seed, task);
+    std::vector<size_t> order(odd_schema().size());
+    std::iota(order.begin(), order.end(), 0);
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+      // A tensor has its gradient only when it says so: a bucket that left too early would take an old one along.
+      const size_t announced = random.below(order.size() + 1);
+      for (size_t i = 0; i < order.size(); ++i) {
+        fill_gradient(*client, order[i], task, step);
+        if (i < announced) client->ready(order[i]);
+      }
+      // When all were announced the exchange is under way without being asked for.
+      if (announced < order.size() || step % 2 == 0) client->exchange();
+      ASSERT_TRUE(client->wait().ok());
+    }
+    ASSERT_TRUE(client->barrier("done").ok());
+    ASSERT_TRUE(client->pull().ok());
+    const std::vector<float> got = flatten(*client);
+    EXPECT_EQ(got, expected(GetParam().mode, got.size(), kSteps));
+  });
+}
+
+TEST_P(ClientExchange, CompleteBucketsLeaveBeforeTheRest) {
+  const Watchdog watchdog;
+  const std::unique_ptr<Client> client = join(
+      [&] {
+        ClientOptions mine = options(0);
+        mine.mode = ModeKind::async;
+        mine.bucket_bytes = 64;
+        return mine;
+      }(),
+      odd_schema());
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->start().ok());
+  const uint64_t before = client->stats().bytes_pushed;
+  client->ready(4);
+  const uint64_t after_last = client->stats().bytes_pushed;
+  client->exchange();
+  const uint64_t after_all = client->stats().bytes_pushed;
+  EXPECT_GE(after_last - before, 129 * 33 * sizeof(float) - 64);
+  EXPECT_LT(after_last - before, after_all - before);
+  EXPECT_TRUE(client->wait().ok());
+}
+
+TEST_P(ClientExchange, AnotherWorkersUpdatesAreSeenByPull) {
+  if (GetParam().mode == ModeKind::sync) return;  // there a pull between steps has nothing new to show
+  const Watchdog watchdog;
+  const std::unique_ptr<Client> chief = join(options(0), odd_schema());
+  const std::unique_ptr<Client> other = join(options(1), odd_schema());
+  ASSERT_TRUE(chief != nullptr && other != nullptr);
+  fill_initial(*chief);
+  ASSERT_TRUE(chief->start().ok());
+  ASSERT_TRUE(other->start().ok());
+  EXPECT_EQ(flatten(*other), flatten(*chief));
+  fill_gradients(*other, 1, 1);
+  other->exchange();
+  ASSERT_TRUE(other->wait().ok());
+  EXPECT_EQ(chief->global_step(), 0u);
+  ASSERT_TRUE(chief->pull().ok());
+  EXPECT_EQ(chief->global_step(), 1u);
+  EXPECT_EQ(flatten(*other), flatten(*chief));
+}
+
+TEST_P(ClientExchange, PathsNameTheTransport) {
+  const Watchdog watchdog;
+  ClientOptions mine = options(0);
+  mine.mode = ModeKind::async;
+  const std::unique_ptr<Client> client = join(mine, odd_schema());
+  ASSERT_NE(client, nullptr);
+  const std::vector<std::string> paths = client->stats().paths;
+  ASSERT_EQ(paths.size(), GetParam().ps_count * GetParam().shards_per_ps);
+  for (const std::string& path : paths) EXPECT_NE(path.find(GetParam().transport), std::string::npos) << path;
+}
+
+/// Three workers, so that sums depend on their order, and an optimizer that rounds in each operation.
+std::vector<float> rounded_run(const Case& shape, uint64_t seed) {
+  Cluster cluster({.ps_count = shape.ps_count,
+                   .shards_per_ps = shape.shards_per_ps,
+                   .worker_count = 3,
+                   .transports = {shape.transport}});
+  std::vector<float> result;
+  in_parallel(3, [&](uint32_t task) {
+    ClientOptions mine = cluster.options(task);
+    mine.mode = ModeKind::sync;
+    mine.optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f};
+    const std::unique_ptr<Client> client = join(mine, odd_schema());
+    ASSERT_NE(client, nullptr);
+    Random random(seed, task);
+    const auto fill = [&](auto tensor) {
+      for (float& value : tensor) value = static_cast<float>(random.normal());
+    };
+    if (task == 0) {
+      for (size_t i = 0; i < odd_schema().size(); ++i) fill(client->parameters(i));
+    }
+    ASSERT_TRUE(client->start().ok());
+    for (int step = 0; step < 10; ++step) {
+      for (size_t i = 0; i < odd_schema().size(); ++i) fill(client->gradients(i));
+      client->exchange();
+      ASSERT_TRUE(client->wait().ok());
+    }
+    if (task == 1) result = flatten(*client);
+  });
+  return result;
+}
+
+TEST(ClientReproducibility, SyncRunsAgreeBitForBitOverEveryTransportAndCut) {
+  const Watchdog watchdog;
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  const std::vector<float> first = rounded_run({.transport = "shm"}, seed);
+  ASSERT_FALSE(first.empty());
+  EXPECT_EQ(first, rounded_run({.transport = "shm"}, seed));
+  EXPECT_EQ(first, rounded_run({.transport = "tcp"}, seed));
+  EXPECT_EQ(first, rounded_run({.transport = "tcp", .ps_count = 2, .shards_per_ps = 2}, seed));
+  EXPECT_NE(first, rounded_run({.transport = "shm"}, seed + 1));
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* transport : {"shm", "tcp"}) {
+    for (const ModeKind mode : {ModeKind::async, ModeKind::sync}) {
+      for (const uint32_t count : {1, 2}) all.push_back({transport, mode, count, count});
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, ClientExchange, ::testing::ValuesIn(cases()), [](const auto& each) {
+  return fmt::format("{}_{}_{}x{}", each.param.transport, each.param.mode == ModeKind::sync ? "sync" : "async",
+                     each.param.ps_count, each.param.shards_per_ps);
+});
+
+}  // namespace
+}  // namespace gradrail::worker

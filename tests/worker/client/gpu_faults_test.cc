@@ -1,0 +1,132 @@
+// Faults of a GPU and of its network device during a run.
+#include "base/status.h"
+#include "gpu/direct/dma_buf.h"
+#include "ps/protocol/exchange_layout.h"
+#include "tests/gpu/simulation.h"
+#include "tests/worker/client/gpu_worker.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ClientGpuFaults : public ::testing::Test {
+ protected:
+  ClientGpuFaults() { find_simulated_nic(); }
+  const Watchdog watchdog_;
+};
+
+/// The simulated driver fails the first launch that comes between a network device's writing and a flush.
+TEST_F(ClientGpuFaults, WhatANetworkDeviceWroteIsFlushedOnceAnExchange) {
+  gpu::Simulation::configure("ordering=0");
+  Cluster cluster({.shards_per_ps = 2, .worker_count = 1, .transports = {"simnic"}});
+  GpuWorker worker;
+  worker.join(cluster.options(0));
+  ASSERT_TRUE(worker.has_joined());
+  fill_initial(worker.client());
+  ASSERT_TRUE(worker.client().start().ok());
+  const uint64_t before = worker.client().stats().flushes;
+  EXPECT_EQ(before, 3u);  // two paths were checked, and the values offered
+  constexpr uint64_t kSteps = 5;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    ASSERT_TRUE(worker.step(0, step).ok());
+    const float* one = worker.memory().parameters;
+    worker.device().sum(absl::MakeConstSpan(&one, 1), 1, 1.0f, worker.memory().gradients);
+    ASSERT_TRUE(worker.device().finish().ok()) << "step " << step;
+  }
+  EXPECT_EQ(worker.client().stats().flushes, before + kSteps);
+}
+
+TEST_F(ClientGpuFaults, DevicesThatOrderWritesAreNotFlushed) {
+  gpu::Simulation::configure("");
+  Cluster cluster({.worker_count = 1, .transports = {"simnic"}});
+  GpuWorker worker;
+  worker.join(cluster.options(0));
+  ASSERT_TRUE(worker.has_joined());
+  ASSERT_TRUE(worker.client().start().ok());
+  ASSERT_TRUE(worker.step(0, 1).ok());
+  EXPECT_EQ(worker.client().stats().flushes, 0u);
+}
+
+TEST_F(ClientGpuFaults, LostDeviceIsReportedByWait) {
+  for (const char* transport : {"tcp", "simnic"}) {
+    SCOPED_TRACE(transport);
+    gpu::Simulation::configure("ordering=0,lose=0@1");
+    Cluster cluster({.worker_count = 1, .transports = {transport}});
+    GpuWorker worker;
+    worker.join(cluster.options(0));
+    ASSERT_TRUE(worker.has_joined());
+    ASSERT_TRUE(worker.client().start().ok());
+    worker.write_gradients(0, 1);
+    const float* one = worker.memory().parameters;
+    worker.device().sum(absl::MakeConstSpan(&one, 1), 1, 1.0f, worker.memory().gradients);  // lost by this launch
+    worker.device().finish().IgnoreError();
+    worker.client().exchange();
+    const absl::Status waited = worker.client().wait();
+    EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
+    EXPECT_THAT(std::string(message_of(waited)), HasSubstr("GPU 0"));
+    EXPECT_TRUE(worker.client().device_failed());
+    EXPECT_TRUE(worker.client().give_up("its GPU was lost").ok());
+  }
+}
+
+/// A fault of the shard's GPU: slots are in host memory then, and the worker's GPU counts as healthy.
+TEST_F(ClientGpuFaults, ShardWithAnUnreachableGpuTakesGradientsInHostMemory) {
+  gpu::Simulation::configure("devices=2");
+  const NicFault fault("wrong_source");
+  Cluster cluster({.worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
+  GpuWorker worker;
+  ClientOptions options = cluster.options(0);
+  options.gpu_transfers = {GpuTransfer::dma_buf};
+  worker.join(options);
+  ASSERT_TRUE(worker.has_joined());
+  fill_initial(worker.client());
+  ASSERT_TRUE(worker.client().start().ok());
+  ASSERT_TRUE(worker.step(0, 1).ok());
+  EXPECT_EQ(worker.parameters()[7], initial_of(7) - gradient_of(0, 1, 7));
+  EXPECT_THAT(worker.client().gpu_text(), HasSubstr("dmabuf ("));
+  EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr("path tcp gpu-direct(dmabuf):")));
+}
+
+TEST_F(ClientGpuFaults, ChecksumsOfWhatArrivesInAGpu) {
+  gpu::Simulation::configure("devices=2,ordering=0");
+  Cluster cluster({.worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
+  ClientOptions options = cluster.options(0);
+  options.checksums = true;
+  const std::unique_ptr<Client> client = join(options, odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  for (uint64_t step = 1; step <= 3; ++step) {
+    fill_gradients(*client, 0, step);
+    client->exchange();
+    const absl::Status waited = client->wait();
+    ASSERT_TRUE(waited.ok()) << waited;
+  }
+  EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr("into GPU memory")));
+}
+
+/// A bucket leaves as soon as it is on the host, while the rest of its tensor is still on the way there.
+TEST_F(ClientGpuFaults, FirstBucketsLeaveBeforeTheTensorIsOnTheHost) {
+  gpu::Simulation::configure("delay=20000");
+  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
+  GpuWorker worker;
+  worker.join(cluster.options(0));
+  ASSERT_TRUE(worker.has_joined());
+  ASSERT_TRUE(worker.client().start().ok());
+  const uint64_t before = worker.client().stats().bytes_pushed;
+  constexpr size_t kWide = 4;  // 17 kB: four buckets and more
+  worker.write_gradients(0, 1);
+  worker.client().ready(kWide);
+  uint64_t pushed = 0;
+  ASSERT_TRUE(eventually([&] {
+    worker.client().progress();
+    return (pushed = worker.client().stats().bytes_pushed - before) > 0;
+  }));
+  EXPECT_LT(pushed, 3 * 4096u);
+  worker.client().exchange();
+  EXPECT_TRUE(worker.client().wait().ok());
+}
+
+}  // namespace
+}  // namespace gradrail::worker

@@ -1,0 +1,187 @@
+// Variables at home in GPU memory: whichever way they travel, the bits are those of variables in the host's memory.
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tests/gpu/simulation.h"
+#include "tests/worker/client/gpu_worker.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr uint64_t kSteps = 6;
+
+struct Route {
+  const char* name;
+  const char* transport;
+  const char* ps_device;
+  bool on_gpu;
+  std::vector<GpuTransfer> ways;
+  const char* path;  ///< as bytes are counted
+  const char* ps_path = "";
+};
+
+class ClientGpu : public ::testing::Test {
+ protected:
+  ClientGpu() {
+    gpu::Simulation::configure("devices=3");
+    find_simulated_nic();
+  }
+  const Watchdog watchdog_;
+};
+
+ClientOptions options_for(const Cluster& cluster, uint32_t index, const Route& route, ps::OptimizerKind optimizer) {
+  ClientOptions options = cluster.options(index);
+  options.mode = ps::ModeKind::sync;
+  options.optimizer.kind = optimizer;
+  options.optimizer.learning_rate = 0.01f;
+  options.gpu_transfers = route.ways;
+  return options;
+}
+
+/// A sync run of two workers; worker 0's parameters where they are at home, which are both's.
+std::vector<float> run(const Route& route, ps::OptimizerKind optimizer) {
+  Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .transports = {route.transport}, .device = route.ps_device});
+  std::vector<float> result[2];
+  in_parallel(2, [&](uint32_t index) {
+    GpuWorker gpu(static_cast<int>(index));
+    const ClientOptions options = options_for(cluster, index, route, optimizer);
+    std::unique_ptr<Client> on_host;
+    if (route.on_gpu) {
+      gpu.join(options);
+    } else {
+      on_host = join(options, odd_schema());
+    }
+    Client& client = route.on_gpu ? gpu.client() : *on_host;
+    if (index == 0) fill_initial(client);
+    ASSERT_TRUE(client.start().ok());
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      if (!route.on_gpu) fill_gradients(client, index, step);
+      if (!route.on_gpu) client.exchange();
+      const absl::Status waited = route.on_gpu ? gpu.step(index, step) : client.wait();
+      ASSERT_TRUE(waited.ok()) << waited;
+    }
+    result[index] = route.on_gpu ? gpu.parameters() : flatten(client);
+    EXPECT_TRUE(client.fetch().ok());
+    EXPECT_EQ(flatten(client), result[index]);
+    for (const ClientStats::PathBytes& bytes : client.stats().path_bytes) {
+      EXPECT_EQ(bytes.path, route.path);
+      EXPECT_GT(bytes.pushed, kSteps * odd_elements() * sizeof(float));
+    }
+    EXPECT_TRUE(client.barrier("done").ok());
+  });
+  EXPECT_EQ(result[0], result[1]);
+  if (route.ps_path[0] != '\0') {
+    EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr(fmt::format("path {}:", route.ps_path))));
+  }
+  return result[0];
+}
+
+TEST_F(ClientGpu, BitsAreTheSameWhicheverWay) {
+  const Route host{"host", "tcp", "host", false, {}, "tcp"};
+  const std::vector<Route> others = {
+      {"staged over tcp", "tcp", "host", true, {}, "tcp staged"},
+      {"staged over shared memory", "shm", "host", true, {}, "shm staged"},
+      {"staged to a GPU", "shm", "gpu:2", true, {}, "shm staged"},
+      {"from a host into a GPU", "simnic", "gpu:2", false, {}, "tcp", "tcp into GPU memory"},
+      {"staged into a GPU", "simnic", "gpu:2", true, {}, "tcp staged", "tcp into GPU memory"},
+      {"by dma-buf",
+       "simnic",
+       "host",
+       true,
+       {GpuTransfer::dma_buf},
+       "tcp gpu-direct(dmabuf)",
+       "tcp gpu-direct(dmabuf)"},
+      {"by dma-buf into a GPU",
+       "simnic",
+       "gpu:2",
+       true,
+       {GpuTransfer::dma_buf},
+       "tcp gpu-direct(dmabuf)",
+       "tcp gpu-direct(dmabuf) into GPU memory"},
+  };
+  for (const ps::OptimizerKind optimizer : {ps::OptimizerKind::sgd, ps::OptimizerKind::adam}) {
+    const std::vector<float> expected = run(host, optimizer);
+    for (const Route& route : others) {
+      SCOPED_TRACE(route.name);
+      EXPECT_EQ(run(route, optimizer), expected);
+    }
+  }
+}
+
+TEST_F(ClientGpu, SaysWhichWayAndWhyNoOther) {
+  Cluster cluster({.worker_count = 1, .transports = {"simnic"}});
+  GpuWorker worker;
+  worker.join(cluster.options(0));
+  ASSERT_TRUE(worker.has_joined());
+  EXPECT_THAT(worker.client().gpu_text(), AllOf(StartsWith("dmabuf (the network device reads"),
+                                                HasSubstr("ipc: parameter server 0"), HasSubstr("--ps_device")));
+  EXPECT_THAT(worker.client().stats().paths[0], HasSubstr("gpu-direct(dmabuf)"));
+}
+
+/// CUDA maps memory of other processes only: what ipc cannot do here, the network device can.
+TEST_F(ClientGpu, TriesOneWayAfterTheOther) {
+  Cluster cluster({.shards_per_ps = 2, .worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
+  GpuWorker worker;
+  worker.join(cluster.options(0));
+  ASSERT_TRUE(worker.has_joined());
+  EXPECT_THAT(worker.client().gpu_text(), AllOf(StartsWith("dmabuf ("), HasSubstr("ipc: "), HasSubstr("this process")));
+  ASSERT_TRUE(worker.client().start().ok());
+  EXPECT_TRUE(worker.step(0, 1).ok());
+}
+
+struct Refusal {
+  const char* driver;
+  const char* nic;
+  const char* why;
+};
+
+TEST_F(ClientGpu, WhatCannotBeReachedIsStagedWithTheReason) {
+  for (const Refusal& refusal : {Refusal{"dma_buf=0", "", "dmabuf: GPU 0 .*offers no dma-buf.*open kernel module"},
+                                 Refusal{"ordering=0,flush=0", "", "dmabuf: GPU 0 .*does not order what network"},
+                                 Refusal{"", "refuse", "dmabuf: simnic: the card refuses this memory"},
+                                 Refusal{"", "host", "dmabuf: simnic moves host memory only"},
+                                 Refusal{"", "damage", "dmabuf: .*the checked transfer arrived damaged"}}) {
+    SCOPED_TRACE(refusal.why);
+    gpu::Simulation::configure(refusal.driver);
+    const NicFault fault(refusal.nic);
+    Cluster cluster({.worker_count = 1, .transports = {"simnic"}});
+    GpuWorker worker;
+    worker.join(cluster.options(0));
+    ASSERT_TRUE(worker.has_joined());
+    EXPECT_THAT(worker.client().gpu_text(), ::testing::ContainsRegex(refusal.why));
+    EXPECT_THAT(worker.client().gpu_text(), StartsWith("staged through pinned host memory (ipc: "));
+    fill_initial(worker.client());
+    ASSERT_TRUE(worker.client().start().ok());
+    EXPECT_TRUE(worker.step(0, 1).ok());
+    EXPECT_EQ(worker.client().stats().path_bytes[0].path, "tcp staged");
+    EXPECT_EQ(worker.parameters()[7], initial_of(7) - gradient_of(0, 1, 7));
+    worker.leave();
+
+    ClientOptions forced = cluster.options(0);
+    forced.gpu_transfers = {GpuTransfer::dma_buf};
+    forced.require_device = true;
+    forced.device = worker.memory();
+    const absl::Status status = Client::join(forced, odd_schema()).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(message_of(status)), ::testing::ContainsRegex(refusal.why));
+  }
+}
+
+TEST_F(ClientGpu, ChecksumsOfWhatIsStaged) {
+  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
+  GpuWorker worker;
+  ClientOptions options = cluster.options(0);
+  options.checksums = true;
+  options.gpu_transfers = {};
+  worker.join(options);
+  ASSERT_TRUE(worker.has_joined());
+  fill_initial(worker.client());
+  ASSERT_TRUE(worker.client().start().ok());
+  for (uint64_t step = 1; step <= 3; ++step) ASSERT_TRUE(worker.step(0, step).ok());
+}
+
+}  // namespace
+}  // namespace gradrail::worker

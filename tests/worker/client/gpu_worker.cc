@@ -1,0 +1,79 @@
+#include "tests/worker/client/gpu_worker.h"
+
+#include <cstdlib>
+#include <mutex>
+
+#include "base/check.h"
+#include "gpu/direct/ipc.h"
+#include "ps/protocol/exchange_layout.h"
+#include "transport/plugin_loader.h"
+
+namespace gradrail::worker {
+namespace {
+
+constexpr size_t kAllocation = 2 << 20;  // of its own, as a model's
+
+}  // namespace
+
+void find_simulated_nic() {
+  static std::once_flag once;
+  std::call_once(once, [] { GRADRAIL_CHECK(transport::set_plugin_dir(GRADRAIL_SIMULATED_NIC_FOLDER).ok()); });
+}
+
+NicFault::NicFault(const char* words) { setenv("GRADRAIL_SIMULATED_NIC", words, 1); }
+NicFault::~NicFault() { unsetenv("GRADRAIL_SIMULATED_NIC"); }
+
+size_t odd_elements() {
+  size_t elements = 0;
+  for (const ps::Tensor& tensor : odd_schema()) elements += tensor.elements();
+  return elements;
+}
+
+GpuWorker::GpuWorker(int ordinal) {
+  absl::StatusOr<std::unique_ptr<gpu::Compute>> device = gpu::open_device(ordinal);
+  GRADRAIL_CHECK(device.ok());
+  device_ = *std::move(device);
+  absl::StatusOr<std::unique_ptr<gpu::Memory>> block = device_->allocate(kAllocation);
+  GRADRAIL_CHECK(block.ok());
+  block_ = *std::move(block);
+}
+
+DeviceMemory GpuWorker::memory() const {
+  const size_t bytes = ps::device_block_bytes(odd_elements());
+  auto* parameters = block_->as<float>();
+  const absl::StatusOr<std::string> key = gpu::export_memory(*device_, parameters, bytes);
+  GRADRAIL_CHECK(key.ok());
+  return {.device = device_.get(),
+          .parameters = parameters,
+          .gradients = parameters + ps::device_gradients_at(odd_elements()),
+          .bytes = bytes,
+          .key = *key};
+}
+
+void GpuWorker::join(ClientOptions options) {
+  options.device = memory();
+  client_ = worker::join(std::move(options), odd_schema());
+}
+
+void GpuWorker::write_gradients(uint32_t worker, uint64_t step) {
+  std::vector<float> gradients(odd_elements());
+  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = gradient_of(worker, step, i);
+  device_->upload(memory().gradients, gradients.data(), gradients.size() * sizeof(float));
+  EXPECT_TRUE(device_->finish().ok());
+}
+
+absl::Status GpuWorker::step(uint32_t worker, uint64_t step) {
+  write_gradients(worker, step);
+  client_->exchange();
+  return client_->wait();
+}
+
+std::vector<float> GpuWorker::parameters() {
+  std::vector<float> parameters(odd_elements());
+  const gpu::CopyTicket ticket =
+      device_->download(parameters.data(), memory().parameters, parameters.size() * sizeof(float));
+  EXPECT_TRUE(device_->wait(ticket).ok());
+  return parameters;
+}
+
+}  // namespace gradrail::worker

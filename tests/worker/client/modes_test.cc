@@ -1,0 +1,200 @@
+// Bounded staleness, backup workers, clusters that grow, a chief that leaves, and late puts of lost workers.
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tests/worker/client/cluster.h"
+#include "tests/worker/client/raw_worker.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ps::ModeKind;
+
+const ps::Schema kSmall = {{"w", {40}}, {"b", {3}}};
+
+absl::Status step(Client& client, uint32_t worker, uint64_t number) {
+  fill_gradients(client, worker, number);
+  client.exchange();
+  return client.wait();
+}
+
+std::vector<std::unique_ptr<Client>> join_all(const Cluster& cluster, uint32_t count, ModeKind mode, uint32_t bound) {
+  std::vector<std::unique_ptr<Client>> clients;
+  for (uint32_t task = 0; task < count; ++task) {
+    ClientOptions options = cluster.options(task);
+    options.mode = mode;
+    options.mode_bound = bound;
+    clients.push_back(join(options, kSmall));
+    if (clients.back() == nullptr) return {};
+    fill_initial(*clients.back());
+    if (!clients.back()->start().ok()) return {};
+  }
+  return clients;
+}
+
+class ClientModes : public ::testing::TestWithParam<const char*> {
+ protected:
+  const Watchdog watchdog_;
+};
+
+TEST_P(ClientModes, SspLetsAWorkerRunSoFarAndNoFurther) {
+  Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
+  const auto clients = join_all(cluster, 2, ModeKind::ssp, 2);
+  ASSERT_EQ(clients.size(), 2u);
+  ASSERT_TRUE(step(*clients[0], 0, 1).ok());
+  ASSERT_TRUE(step(*clients[0], 0, 2).ok());
+  std::atomic<bool> through = false;
+  std::thread fast([&] {
+    EXPECT_TRUE(step(*clients[0], 0, 3).ok());
+    through = true;
+  });
+  std::this_thread::sleep_for(100ms);
+  EXPECT_FALSE(through) << "three steps ahead";
+  EXPECT_TRUE(step(*clients[1], 1, 1).ok());
+  fast.join();
+  EXPECT_EQ(clients[0]->global_step(), 4u) << "it was answered with what the slower one had brought";
+  EXPECT_GE(clients[0]->stats().wait_ns, 90'000'000u);
+  EXPECT_EQ(clients[1]->stats().wait_ns, 0u);
+  ASSERT_TRUE(clients[1]->pull().ok());
+  EXPECT_EQ(flatten(*clients[0]), flatten(*clients[1]));
+}
+
+TEST_P(ClientModes, BackupDropsTheLateGradientAndLeadsTheStragglerOn) {
+  Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
+  const auto clients = join_all(cluster, 2, ModeKind::backup, 1);
+  ASSERT_EQ(clients.size(), 2u);
+  for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(step(*clients[0], 0, i).ok());
+  EXPECT_EQ(clients[1]->position(), 0u);
+  ASSERT_TRUE(step(*clients[1], 1, 1).ok());
+  EXPECT_EQ(clients[1]->position(), 3u);
+  EXPECT_EQ(clients[1]->stats().dropped, 1u);
+  EXPECT_EQ(flatten(*clients[1]), flatten(*clients[0])) << "nothing of it was added";
+  ASSERT_TRUE(step(*clients[1], 1, 4).ok());
+  EXPECT_EQ(clients[1]->position(), 4u);
+  EXPECT_EQ(clients[1]->stats().dropped, 1u);
+  ASSERT_TRUE(clients[0]->pull().ok());
+  const std::vector<float> got = flatten(*clients[0]);
+  for (size_t i = 0; i < got.size(); ++i) {
+    float expected = initial_of(i) - gradient_of(1, 4, i);
+    for (uint64_t k = 1; k <= 3; ++k) expected -= gradient_of(0, k, i);
+    ASSERT_EQ(got[i], expected) << i;
+  }
+}
+
+TEST_P(ClientModes, SyncTakesAWorkerBeyondTheWorkerCount) {
+  Cluster cluster({.shards_per_ps = 2, .worker_count = 1, .transports = {GetParam()}});
+  const auto clients = join_all(cluster, 1, ModeKind::sync, 0);
+  ASSERT_EQ(clients.size(), 1u);
+  for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(step(*clients[0], 0, i).ok());
+  ClientOptions options = cluster.options(4);
+  options.mode = ModeKind::sync;
+  options.cluster.workers.push_back("127.0.0.1:9");  // its list has more workers than the lists of the others
+  const std::unique_ptr<Client> late = join(options, kSmall);
+  ASSERT_NE(late, nullptr);
+  ASSERT_TRUE(late->start().ok());
+  EXPECT_EQ(late->position(), 2u);
+  std::thread other([&] { EXPECT_TRUE(step(*late, 4, 3).ok()); });
+  EXPECT_TRUE(step(*clients[0], 0, 3).ok());
+  other.join();
+  EXPECT_EQ(flatten(*late), flatten(*clients[0]));
+  ASSERT_TRUE(late->leave().ok());
+  EXPECT_TRUE(step(*clients[0], 0, 4).ok());
+  EXPECT_EQ(clients[0]->position(), 4u);
+}
+
+TEST_P(ClientModes, NoWorkerWaitsForAWorkerThatHasFinished) {
+  for (const ModeKind mode : {ModeKind::sync, ModeKind::ssp, ModeKind::backup}) {
+    Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
+    const auto clients = join_all(cluster, 2, mode, mode == ModeKind::ssp ? 1 : 0);
+    ASSERT_EQ(clients.size(), 2u);
+    std::thread other([&] { EXPECT_TRUE(step(*clients[1], 1, 1).ok()); });
+    EXPECT_TRUE(step(*clients[0], 0, 1).ok());
+    other.join();
+    EXPECT_TRUE(clients[0]->finish_steps().ok());
+    for (uint64_t i = 2; i <= 5; ++i) ASSERT_TRUE(step(*clients[1], 1, i).ok());
+    ASSERT_TRUE(clients[0]->pull().ok());
+    EXPECT_EQ(flatten(*clients[0]), flatten(*clients[1]));
+    const absl::Status again = step(*clients[0], 0, mode == ModeKind::ssp ? 2 : 6);
+    EXPECT_THAT(std::string(again.message()), ::testing::HasSubstr("it has said that its steps are done"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, ClientModes, ::testing::Values("shm", "tcp"),
+                         [](const auto& each) { return std::string(each.param); });
+
+TEST(ClientChief, TheNextOneGivesTheInitialValues) {
+  const Watchdog watchdog;
+  for (const char* transport : {"shm", "tcp"}) {
+    Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {transport}});
+    std::unique_ptr<Client> chief = join(cluster.options(0), kSmall);
+    const std::unique_ptr<Client> next = join(cluster.options(1), kSmall);
+    ASSERT_TRUE(chief != nullptr && next != nullptr);
+    EXPECT_TRUE(chief->is_chief());
+    EXPECT_FALSE(next->is_chief());
+    fill_initial(*next);
+    absl::Status started;
+    std::thread waiting([&] { started = next->start(); });
+    std::this_thread::sleep_for(50ms);  // so that most runs have the pull under way
+    ASSERT_TRUE(chief->give_up("its disk").ok());
+    waiting.join();
+    EXPECT_TRUE(started.ok()) << started;
+    EXPECT_TRUE(next->is_chief());
+    const std::vector<float> values = flatten(*next);
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], initial_of(i));
+    EXPECT_TRUE(step(*next, 1, 1).ok());
+  }
+}
+
+TEST(ClientChief, ComesBackToALowerWorkerThatJoins) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 2});
+  std::unique_ptr<Client> first = join(cluster.options(0), kSmall);
+  const std::unique_ptr<Client> second = join(cluster.options(1), kSmall);
+  ASSERT_TRUE(first != nullptr && second != nullptr);
+  ASSERT_TRUE(first->give_up("its disk").ok());
+  first.reset();
+  const auto wait_until_chief = [&](bool is) {
+    const TimePoint deadline = Clock::now() + 20s;
+    while (second->is_chief() != is && Clock::now() < deadline) std::this_thread::sleep_for(10ms);
+    return second->is_chief() == is;
+  };
+  EXPECT_TRUE(wait_until_chief(true));
+  first = join(cluster.options(0), kSmall);
+  ASSERT_NE(first, nullptr);
+  EXPECT_TRUE(first->is_chief());
+  EXPECT_TRUE(wait_until_chief(false));
+}
+
+/// The connection of a lost worker is still open, and its slots are still mapped: its late puts must be ignored.
+TEST(ClientFence, LatePutsOfALostIncarnationAreNeverApplied) {
+  const Watchdog watchdog;
+  for (const char* transport : {"shm", "tcp"}) {
+    for (const ModeKind mode : {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup}) {
+      Cluster cluster({.worker_count = 2, .transports = {transport}});
+      ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
+      options[0].mode = options[1].mode = mode;
+      const std::unique_ptr<Client> client = join(options[0], kSmall);
+      ASSERT_NE(client, nullptr);
+      fill_initial(*client);
+      ASSERT_TRUE(client->start().ok());
+      RawWorker lost(options[1], kSmall);
+      ASSERT_TRUE(lost.join().ok());
+      ASSERT_TRUE(lost.start_handshake({.transport = transport}).ok());
+      const ps::SlotHeader late = lost.header(0, 43 * sizeof(float));
+      lost.vanish();
+      ASSERT_TRUE(step(*client, 0, 1).ok());  // sync and ssp: only once the loss is known
+      ASSERT_TRUE(client->barrier("until the loss is known").ok());
+      lost.push(late, 0);
+      for (uint64_t i = 2; i <= 4; ++i) ASSERT_TRUE(step(*client, 0, i).ok());
+      EXPECT_EQ(client->global_step(), 4u);
+      const std::vector<float> got = flatten(*client);
+      for (size_t i = 0; i < got.size(); ++i) {
+        float expected = initial_of(i);
+        for (uint64_t k = 1; k <= 4; ++k) expected -= gradient_of(0, k, i);
+        ASSERT_EQ(got[i], expected) << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradrail::worker

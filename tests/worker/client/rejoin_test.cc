@@ -1,0 +1,70 @@
+// A ps with a new address, and the hook that returns the new address.
+#include "absl/status/status.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tests/worker/client/cluster.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
+  Watchdog watchdog;
+  Cluster first({.worker_count = 1}), second({.worker_count = 1});
+  const Cluster* here = &first;  // the hook is asked in our thread
+  int asked = 0;
+  ClientOptions options = first.options(0);
+  options.cluster.ps = {""};
+  options.rejoin_timeout = 60s;
+  options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> {
+    if (++asked % 3 != 0) return absl::NotFoundError("between two addresses");
+    return here->spec().ps[ps_index];
+  };
+  const auto client = join(options, odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  const auto step = [&] {
+    fill_gradients(*client, 0, client->position());
+    client->exchange();
+    return client->wait();
+  };
+  ASSERT_TRUE(step().ok());
+  first.stop(0);
+  here = &second;
+  const absl::Status back = step();
+  ASSERT_TRUE(back.ok()) << back;
+  EXPECT_EQ(client->stats().rejoins, 1u);
+  ASSERT_TRUE(step().ok());
+  EXPECT_TRUE(client->leave().ok());
+  EXPECT_TRUE(second.outcome(0).ok()) << "a worker has joined and left there";
+}
+
+TEST(ClientRejoin, TheReasonOfAMissingAddressIsReported) {
+  Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  ClientOptions options = cluster.options(0);
+  options.join_timeout = 300ms;
+  options.ps_address = [](uint32_t ps_index) -> absl::StatusOr<std::string> {
+    return absl::NotFoundError(fmt::format("ps {} has moved without a word", ps_index));
+  };
+  const auto client = Client::join(options, odd_schema());
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(message_of(client.status())), HasSubstr("ps 0 has moved without a word"));
+}
+
+TEST(ClientRejoin, AnAddressBeyondThisHostIsRefusedAsOneOfTheCluster) {
+  Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  ClientOptions options = cluster.options(0);
+  options.ps_address = [](uint32_t) -> absl::StatusOr<std::string> { return "192.0.2.1:2222"; };
+  const TimePoint begun = Clock::now();
+  const auto client = Client::join(options, odd_schema());
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(message_of(client.status())), HasSubstr("192.0.2.1:2222 is not on this host alone"));
+  EXPECT_LT(Clock::now() - begun, 10s) << "nothing to wait for";
+}
+
+}  // namespace
+}  // namespace gradrail::worker

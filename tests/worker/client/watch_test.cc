@@ -1,0 +1,126 @@
+#include <atomic>
+#include <thread>
+
+#include "ps/protocol/control.pb.h"
+#include "tests/worker/client/cluster.h"
+#include "worker/client/published_stats.h"
+
+namespace gradrail::worker {
+namespace {
+
+void exchange_once(Client& client, uint64_t step) {
+  fill_gradients(client, 0, step);
+  client.exchange();
+  ASSERT_TRUE(client.wait().ok());
+}
+
+TEST(PublishedStats, RecentFiguresForgetWhatWasBefore) {
+  PublishedStats published;
+  TimePoint now = Clock::now();
+  ClientStats stats;
+  const auto pass = [&](int seconds, int64_t latency_ns) {
+    for (int quarter = 0; quarter < seconds * 4; ++quarter) {
+      stats.exchange.record(latency_ns);
+      ++stats.exchange_count;
+      published.publish(stats, now += 250ms);
+    }
+  };
+  pass(10, 1'000'000);
+  EXPECT_NEAR(published.recent().exchanges_per_s, 4.0, 0.5);
+  EXPECT_NEAR(static_cast<double>(published.recent().p99_ns), 1e6, 1e5);
+  pass(10, 50'000);
+  EXPECT_NEAR(static_cast<double>(published.recent().p99_ns), 5e4, 5e3);
+  EXPECT_EQ(published.stats().exchange_count, 80u);
+  EXPECT_FALSE(published.is_due(now + 200ms));
+  EXPECT_TRUE(published.is_due(now + 250ms));
+}
+
+TEST(ClientWatch, OthersSeeFiguresWhileItExchanges) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  const std::unique_ptr<Client> client = join(cluster.options(0), odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  std::atomic<bool> done = false;
+  std::atomic<uint64_t> seen = 0;
+  std::thread watcher([&] {
+    while (!done.load()) {
+      const ClientStats stats = client->published_stats();
+      EXPECT_GE(stats.exchange_count, seen);
+      EXPECT_EQ(stats.exchange.count(), stats.exchange_count);
+      uint64_t staleness = 0;
+      for (const uint64_t count : stats.staleness) staleness += count;
+      EXPECT_EQ(staleness, stats.exchange_count);
+      EXPECT_GE(client->under_way(), Duration::zero());
+      seen = stats.exchange_count;
+    }
+  });
+  // Until a ps has it from a heartbeat.
+  uint64_t step = 0;
+  const auto reported = [&] {
+    exchange_once(*client, ++step);
+    const absl::StatusOr<ps::proto::StatsReply> stats = cluster.server(0).stats();
+    return stats.ok() && stats->workers_size() == 1 && stats->workers(0).report().exchanges() > 0 && seen.load() > 0;
+  };
+  EXPECT_TRUE(eventually(reported));
+  done = true;
+  watcher.join();
+  EXPECT_EQ(client->under_way(), Duration::zero());
+  EXPECT_TRUE(client->leave().ok());
+  EXPECT_EQ(client->published_stats().exchange_count, step);
+  EXPECT_EQ(client->published_stats().paths_in_use, "shm mapped");
+}
+
+TEST(ClientWatch, ADumpIsMadeOnceForEachTimeItIsAskedFor) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  std::atomic<uint32_t> signals = 0;
+  std::vector<size_t> dumps;
+  ClientOptions options = cluster.options(0);
+  options.marks = 64;
+  options.dump_signals = &signals;
+  options.dump = [&](const std::vector<Mark>& marks) { dumps.push_back(marks.size()); };
+  const std::unique_ptr<Client> client = join(options, odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  exchange_once(*client, 1);
+  EXPECT_TRUE(dumps.empty());
+  signals = 1;
+  exchange_once(*client, 2);
+  exchange_once(*client, 3);
+  EXPECT_EQ(dumps.size(), 1u);
+  signals = 3;
+  exchange_once(*client, 4);
+  ASSERT_EQ(dumps.size(), 2u);
+  EXPECT_GT(dumps[1], dumps[0]);
+}
+
+TEST(ClientWatch, TheChiefGathersTheMarksOfAll) {
+  const Watchdog watchdog;
+  Cluster cluster({.ps_count = 2, .worker_count = 2});
+  const auto joined = [&](uint32_t task) {
+    ClientOptions options = cluster.options(task);
+    options.marks = 256;
+    std::unique_ptr<Client> client = join(options, odd_schema());
+    if (task == 0) fill_initial(*client);
+    EXPECT_TRUE(client->start().ok());
+    exchange_once(*client, 1);
+    return client;
+  };
+  const std::unique_ptr<Client> chief = joined(0), other = joined(1);
+  ASSERT_TRUE(other->upload_trace().ok());
+  const absl::StatusOr<std::vector<TaskTrace>> traces = chief->gather_trace();
+  ASSERT_TRUE(traces.ok()) << traces.status();
+  std::vector<std::string> tasks;
+  for (const TaskTrace& trace : *traces) {
+    tasks.push_back(trace.task);
+    EXPECT_EQ(trace.marks.empty(), trace.task.starts_with("ps/")) << trace.task;
+  }
+  // Servers of this test keep no marks.
+  EXPECT_THAT(tasks, ::testing::ElementsAre("ps/0", "worker/1", ::testing::StartsWith("ps/"), "worker/0"));
+}
+
+}  // namespace
+}  // namespace gradrail::worker

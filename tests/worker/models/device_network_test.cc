@@ -1,0 +1,237 @@
+#include "worker/models/device_network.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/models/faulty_compute.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr float kPoison = -12345.0f;
+
+/// $GRADRAIL_TEST_COMPUTE=gpu: the first GPU; else the host.
+absl::StatusOr<std::unique_ptr<gpu::Compute>> compute() {
+  const char* which = std::getenv("GRADRAIL_TEST_COMPUTE");
+  if (which == nullptr || std::string(which) != "gpu") return gpu::host_compute();
+  return gpu::open_device(0);
+}
+
+class DeviceNetworks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const absl::Status opened = compute().status(); !opened.ok()) GTEST_SKIP() << opened;
+  }
+};
+
+uint64_t fresh_seed() {
+  const uint64_t seed = std::random_device{}();
+  ::testing::Test::RecordProperty("seed", std::to_string(seed));
+  return seed;
+}
+
+/// A batch, parameters that keep the magnitude of values through the layers, and poisoned memory for gradients.
+struct Problem {
+  Problem(const NetworkPlan& plan, uint64_t seed) : seed(seed), images(plan.batch * plan.pixels), labels(plan.batch) {
+    Random random(seed);
+    for (float& pixel : images) pixel = static_cast<float>(random.uniform() - 0.5);
+    for (uint8_t& label : labels) label = static_cast<uint8_t>(random.below(plan.classes));
+    for (const ps::Tensor& tensor : plan.schema) {
+      const double outputs = static_cast<double>(tensor.shape.back());
+      const double inputs = static_cast<double>(tensor.elements()) / outputs;
+      std::vector<float>& to = values.emplace_back(tensor.elements());
+      for (float& value : to) value = static_cast<float>(random.normal() * std::sqrt(1.5 / inputs));
+      gradient_values.emplace_back(to.size(), kPoison);
+    }
+    for (size_t t = 0; t < values.size(); ++t) {
+      parameters.push_back(absl::MakeConstSpan(values[t]));
+      gradients.push_back(absl::MakeSpan(gradient_values[t]));
+    }
+  }
+
+  void descend(float rate) {
+    for (size_t t = 0; t < values.size(); ++t) {
+      for (size_t i = 0; i < values[t].size(); ++i) values[t][i] -= rate * gradient_values[t][i];
+    }
+  }
+
+  const uint64_t seed;
+  std::vector<float> images;
+  std::vector<uint8_t> labels;
+  std::vector<std::vector<float>> values, gradient_values;
+  std::vector<absl::Span<const float>> parameters;
+  std::vector<absl::Span<float>> gradients;
+};
+
+/// |a - b| / |b| as vectors. Where the parts of a gradient all but cancel, what is left of them is no measure.
+double distance(absl::Span<const float> a, absl::Span<const float> b) {
+  constexpr double kSmall = 1e-2;
+  double difference = 0.0, length = 0.0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    length += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(difference) / (std::sqrt(length) + kSmall);
+}
+
+std::unique_ptr<DeviceNetwork> make(const NetworkPlan& plan) {
+  absl::StatusOr<std::unique_ptr<DeviceNetwork>> network = DeviceNetwork::create(plan, *compute());
+  EXPECT_TRUE(network.ok()) << network.status();
+  return *std::move(network);
+}
+
+float step(DeviceNetwork& network, const Problem& p, const GradientReady& ready = nullptr) {
+  const absl::StatusOr<float> cost = network.step(p.images, p.labels, p.parameters, p.gradients, ready);
+  EXPECT_TRUE(cost.ok()) << cost.status();
+  return *cost;
+}
+
+constexpr Mlp::Shape kMlp{.batch = 9, .inputs = 16, .hidden = 11, .classes = 4};
+constexpr Cnn::Shape kCnn{
+    .batch = 5, .side = 12, .first_channels = 8, .second_channels = 16, .hidden = 33, .classes = 10};
+
+std::unique_ptr<Mlp> twin(const Mlp::Shape& shape) { return *Mlp::create(shape, 1); }
+std::unique_ptr<Cnn> twin(const Cnn::Shape& shape) { return *Cnn::create(shape, 1); }
+NetworkPlan plan_of(const Mlp::Shape& shape) { return mlp_plan(shape); }
+NetworkPlan plan_of(const Cnn::Shape& shape) { return cnn_plan(shape); }
+
+template <typename Shape>
+void expect_gradients_of_twin(const Shape& shape) {
+  const NetworkPlan plan = plan_of(shape);
+  const Problem ours(plan, fresh_seed()), theirs(plan, ours.seed);
+  SCOPED_TRACE(::testing::Message() << plan.name << ", seed " << ours.seed);
+  const auto network = make(plan);
+  step(*network, Problem(plan, ours.seed + 1));  // a batch before it must leave nothing behind
+  const float cost = step(*network, ours);
+  const float expected = twin(shape)->step(theirs.images, theirs.labels, theirs.parameters, theirs.gradients, nullptr);
+  EXPECT_NEAR(cost, expected, 1e-5 * (1.0 + expected));
+  for (size_t t = 0; t < plan.schema.size(); ++t) {
+    EXPECT_LT(distance(ours.gradients[t], theirs.gradients[t]), 1e-5) << plan.schema[t].name;
+    EXPECT_THAT(ours.gradients[t], ::testing::Not(::testing::Contains(kPoison))) << plan.schema[t].name;
+  }
+}
+
+TEST_F(DeviceNetworks, MlpHasTheGradientsOfItsTwin) {
+  const Mlp::Shape shapes[] = {kMlp, {}, {.batch = 1, .inputs = 1, .hidden = 1, .classes = 2}, {.batch = 33}};
+  for (const Mlp::Shape& shape : shapes) expect_gradients_of_twin(shape);
+}
+
+TEST_F(DeviceNetworks, CnnHasTheGradientsOfItsTwin) {
+  Cnn::Shape linear = kCnn;
+  linear.logits_relu = false;
+  const Cnn::Shape shapes[] = {
+      kCnn,
+      linear,
+      {.batch = 3, .side = 4, .first_channels = 1, .second_channels = 1, .hidden = 2, .classes = 2},
+      {.batch = 2}};
+  for (const Cnn::Shape& shape : shapes) expect_gradients_of_twin(shape);
+}
+
+template <typename Shape>
+void expect_same_training(const Shape& shape) {
+  const NetworkPlan plan = plan_of(shape);
+  Problem ours(plan, fresh_seed()), theirs(plan, ours.seed);
+  SCOPED_TRACE(::testing::Message() << plan.name << ", seed " << ours.seed);
+  const auto network = make(plan);
+  const auto other = twin(shape);
+  for (size_t i = 0; i < 20; ++i) {
+    const Problem batch(plan, ours.seed + 100 + i);
+    ours.images = theirs.images = batch.images;
+    ours.labels = theirs.labels = batch.labels;
+    const float expected = other->step(theirs.images, theirs.labels, theirs.parameters, theirs.gradients, nullptr);
+    EXPECT_NEAR(step(*network, ours), expected, 1e-4 * (1.0 + expected)) << "step " << i;
+    ours.descend(0.02f);
+    theirs.descend(0.02f);
+  }
+  for (size_t t = 0; t < plan.schema.size(); ++t) {
+    EXPECT_LT(distance(ours.values[t], theirs.values[t]), 1e-4) << plan.schema[t].name;
+  }
+}
+
+TEST_F(DeviceNetworks, TwentyStepsLeadWhereTheTwinGoes) {
+  expect_same_training(Mlp::Shape{});
+  expect_same_training(kCnn);
+}
+
+template <typename Shape>
+void expect_each_reported_when_complete(const Shape& shape, const std::vector<size_t>& expected_order) {
+  const NetworkPlan plan = plan_of(shape);
+  const Problem p(plan, 4);
+  std::vector<size_t> order;
+  std::vector<std::vector<float>> when_ready(p.values.size());
+  step(*make(plan), p, [&](size_t tensor) {
+    order.push_back(tensor);
+    when_ready[tensor].assign(p.gradients[tensor].begin(), p.gradients[tensor].end());
+  });
+  EXPECT_EQ(order, expected_order);
+  for (size_t t = 0; t < when_ready.size(); ++t) {
+    EXPECT_EQ(absl::MakeConstSpan(when_ready[t]), p.gradients[t]) << "tensor " << t;
+  }
+}
+
+TEST_F(DeviceNetworks, ReportsEachGradientWhenItIsComplete) {
+  expect_each_reported_when_complete(kMlp, {1, 3, 0, 2});
+  expect_each_reported_when_complete(kCnn, {8, 9, 6, 7, 4, 5, 2, 3, 0, 1});
+}
+
+TEST_F(DeviceNetworks, NeedsNoParametersOfATensorThatItCalledReady) {
+  // Shared memory brings the fresh ones at once, while the rest of the step is still being computed.
+  for (const NetworkPlan& plan : {mlp_plan(kMlp), cnn_plan(kCnn)}) {
+    const Problem p(plan, 5);
+    Problem q(plan, 5);
+    const auto network = make(plan);
+    step(*network, p);
+    step(*network, q, [&](size_t tensor) { std::fill(q.values[tensor].begin(), q.values[tensor].end(), 1e9f); });
+    EXPECT_EQ(p.gradient_values, q.gradient_values) << plan.name;
+  }
+}
+
+TEST_F(DeviceNetworks, AccuracyIsThatOfTheTwinAlsoForARest) {
+  const NetworkPlan plan = cnn_plan(kCnn);
+  const Problem p(plan, 11);
+  Random random(12);
+  std::vector<uint8_t> images(13 * plan.pixels), labels(13);
+  for (uint8_t& pixel : images) pixel = static_cast<uint8_t>(random.below(256));
+  for (uint8_t& label : labels) label = static_cast<uint8_t>(random.below(3));  // so that some are right
+  const absl::StatusOr<float> share = make(plan)->accuracy(images, labels, p.parameters);
+  ASSERT_TRUE(share.ok()) << share.status();
+  EXPECT_EQ(*share, twin(kCnn)->accuracy(images, labels, p.parameters));
+}
+
+TEST_F(DeviceNetworks, TooLittleMemorySaysHowMuchIsNeeded) {
+  const auto made =
+      DeviceNetwork::create(cnn_plan({.batch = 100}), std::make_unique<FaultyCompute>(Fault{.room_bytes = 64 << 20}));
+  EXPECT_TRUE(absl::IsResourceExhausted(made.status()));
+  EXPECT_THAT(made.status().ToString(),
+              AllOf(HasSubstr("model cnn with batches of 100 needs 1"), HasSubstr(" MiB: too much was asked for")));
+}
+
+TEST_F(DeviceNetworks, ALostDeviceIsItsErrorAndNothingIsCalledReadyAfterIt) {
+  const NetworkPlan plan = cnn_plan(kCnn);
+  const Problem p(plan, 13);
+  // The costs are a step's first copy back, then come ten gradients.
+  for (const gpu::CopyTicket at : {1u, 2u, 5u, 11u}) {
+    auto network = DeviceNetwork::create(plan, std::make_unique<FaultyCompute>(Fault{.lost_at = at}));
+    ASSERT_TRUE(network.ok()) << network.status();
+    std::vector<size_t> ready;
+    const absl::StatusOr<float> cost = (*network)->step(p.images, p.labels, p.parameters, p.gradients,
+                                                        [&](size_t tensor) { ready.push_back(tensor); });
+    EXPECT_TRUE(absl::IsUnavailable(cost.status())) << cost.status();
+    EXPECT_EQ(ready.size(), at >= 2 ? at - 2 : 0) << "lost at copy " << at;
+    EXPECT_TRUE(absl::IsUnavailable((*network)->step(p.images, p.labels, p.parameters, p.gradients, nullptr).status()));
+    const std::vector<uint8_t> images(plan.pixels), labels(1);
+    EXPECT_TRUE(absl::IsUnavailable((*network)->accuracy(images, labels, p.parameters).status()));
+  }
+}
+
+}  // namespace
+}  // namespace gradrail::worker

@@ -1,0 +1,71 @@
+"""Parts that all rules of tools/dev/check share: the files of the repository and the report."""
+import argparse
+import os
+import pathlib
+import subprocess
+
+SOURCE_SUFFIXES = (".cc", ".h", ".cu", ".cuh", ".proto")
+CPP_SUFFIXES = (".cc", ".h", ".cu", ".cuh")
+SHOWN_PENDING = 3  # violations of a pending rule that are printed; VERBOSE=1 prints all
+
+
+def parse_root(description):
+    """Parses the command line of a rule: the optional ROOT, by default the repository of the current folder."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("root", nargs="?", type=pathlib.Path, help="repository to check")
+    root = parser.parse_args().root
+    return root.resolve() if root else git_root()
+
+
+def git_root():
+    found = subprocess.run(["git", "rev-parse", "--show-toplevel"], check=True, capture_output=True, text=True)
+    return pathlib.Path(found.stdout.strip())
+
+
+def list_files(root):
+    """Lists tracked files and new files that git does not ignore, as paths from the root."""
+    listing = subprocess.run(["git", "-C", root, "ls-files", "-z", "-co", "--exclude-standard"], check=True,
+                             capture_output=True, text=True).stdout
+    return sorted({name for name in listing.split("\0") if name and (root / name).is_file()})
+
+
+def read_text(path):
+    """Returns the text of a file, or "" for a binary file."""
+    data = path.read_bytes()
+    return "" if b"\0" in data else data.decode(errors="replace")
+
+
+def read_entries(path):
+    """Returns the first word of each line of a list file. Comments start with #; a missing file is an empty list."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+
+
+def folder_of(name):
+    return name.rpartition("/")[0]
+
+
+class Report:
+    """Prints one line for each rule, and its violations. A rule that tools/dev/check_pending lists only warns."""
+
+    def __init__(self, root):
+        self._pending = set(read_entries(root / "tools/dev/check_pending"))
+        self._verbose = os.environ.get("VERBOSE") == "1"
+        self.failed = False
+
+    def rule(self, name, text, violations, measured=""):
+        """Reports a rule. `text` states the rule; `measured` is the value of this tree."""
+        pending = name in self._pending
+        state = "ok" if not violations else f"pending {len(violations)}" if pending else f"FAIL {len(violations)}"
+        print(f"check: {state:<12} {name:<18} {text}" + (f" ({measured})" if measured else ""))
+        shown = violations[:SHOWN_PENDING] if pending and not self._verbose else violations
+        for violation in shown:
+            print(f"    {violation}")
+        if len(shown) < len(violations):
+            print(f"    … {len(violations) - len(shown)} more; VERBOSE=1 prints all")
+        if pending and not violations:
+            print(f"    the rule holds: remove {name} from tools/dev/check_pending")
+        self.failed |= bool(violations) and not pending
+
+    def exit_status(self):
+        return 1 if self.failed else 0

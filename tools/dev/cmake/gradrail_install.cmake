@@ -1,0 +1,41 @@
+# What `cmake --install` puts where: the program, libgradrail.so, the listed headers in the folders that the sources
+# include them by, the MNIST data, and a description of the library for CMake and for pkg-config. Transport plug-ins are
+# installed where they are defined.
+include(CMakePackageConfigHelpers)
+
+set(GRADRAIL_INSTALL_CMAKE ${CMAKE_INSTALL_LIBDIR}/cmake/gradrail)
+
+set(public_headers ${PROJECT_SOURCE_DIR}/tools/dev/public_headers)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers})
+file(STRINGS ${public_headers} headers REGEX "^[^#]")
+foreach(header IN LISTS headers)
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gradrail/${folder})
+endforeach()
+
+install(TARGETS gradrail_shared EXPORT gradrail_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT gradrail_targets NAMESPACE gradrail:: FILE gradrailTargets.cmake DESTINATION ${GRADRAIL_INSTALL_CMAKE})
+configure_package_config_file(tools/dev/cmake/gradrailConfig.cmake.in ${PROJECT_BINARY_DIR}/gradrailConfig.cmake
+                              INSTALL_DESTINATION ${GRADRAIL_INSTALL_CMAKE})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/gradrailConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/gradrailConfig.cmake ${PROJECT_BINARY_DIR}/gradrailConfigVersion.cmake
+        DESTINATION ${GRADRAIL_INSTALL_CMAKE})
+
+# pkg-config derives the prefix from the place of its file, so that the installed tree can be moved.
+file(RELATIVE_PATH GRADRAIL_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" GRADRAIL_PC_PREFIX "${GRADRAIL_PC_PREFIX}")
+configure_file(tools/dev/cmake/gradrail.pc.in ${PROJECT_BINARY_DIR}/gradrail.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/gradrail.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(TARGET gradrail)
+  install(TARGETS gradrail RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+if(EXISTS ${PROJECT_SOURCE_DIR}/worker/data/mnist)
+  install(DIRECTORY worker/data/mnist DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail)
+endif()
+install(DIRECTORY tools/launch/scripts/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail/launch) # examples: scripts, a unit, manifests
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+if(GRADRAIL_TESTS)
+  include(${PROJECT_SOURCE_DIR}/tests/system/install_test.cmake)
+endif()

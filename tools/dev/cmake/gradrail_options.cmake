@@ -1,0 +1,40 @@
+# Compile flags of every target of ours, and gradrail_library().
+include(GNUInstallDirs)
+
+add_library(gradrail_options INTERFACE)
+target_compile_options(gradrail_options INTERFACE -Wall -Wextra -Wshadow=local -Wno-missing-field-initializers)
+if(GRADRAIL_WERROR)
+  target_compile_options(gradrail_options INTERFACE -Werror)
+endif()
+if(GRADRAIL_SANITIZE)
+  add_compile_options(-fsanitize=${GRADRAIL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${GRADRAIL_SANITIZE})
+  if(GRADRAIL_SANITIZE MATCHES undefined)
+    # The vptr check opens a pipe to probe memory: a test that runs out of descriptors makes it report what is not there.
+    add_compile_options(-fno-sanitize=vptr)
+  endif()
+endif()
+# mold links the programs of the tests several times as fast as GNU ld.
+find_program(GRADRAIL_MOLD mold)
+mark_as_advanced(GRADRAIL_MOLD)
+if(GRADRAIL_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
+  add_link_options(-fuse-ld=mold)
+endif()
+target_include_directories(gradrail_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+
+# gradrail_library(<folder> SOURCES … [PUBLIC libs…] [PRIVATE libs…]): the target of one folder, gradrail::<folder>.
+function(gradrail_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(gradrail_${name} STATIC ${ARG_SOURCES})
+  add_library(gradrail::${name} ALIAS gradrail_${name})
+  target_link_libraries(gradrail_${name} PUBLIC ${ARG_PUBLIC} PRIVATE gradrail_options ${ARG_PRIVATE})
+  target_include_directories(gradrail_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+endfunction()
+
+# gradrail_umbrella(<name> <folder targets>…): gradrail::<name> links all of them. Users that need one folder name that folder.
+function(gradrail_umbrella name)
+  add_library(gradrail_${name} INTERFACE)
+  add_library(gradrail::${name} ALIAS gradrail_${name})
+  list(TRANSFORM ARGN PREPEND gradrail::)
+  target_link_libraries(gradrail_${name} INTERFACE ${ARGN})
+endfunction()

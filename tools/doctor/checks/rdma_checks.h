@@ -1,0 +1,23 @@
+#pragma once
+
+#include <vector>
+
+#include "tools/doctor/check.h"
+#include "tools/doctor/facts/rdma_facts.h"
+
+namespace gradrail::tools::doctor {
+
+/// Devices, ports, GIDs, partitions, MTUs, rdma-core's providers, and whether this user may use and pin memory for
+/// them.
+std::vector<Check> check_rdma(System& system, const std::vector<RdmaDevice>& devices);
+
+Check check_rdma_devices(System& system, const std::vector<RdmaDevice>& devices);
+Check check_rdma_ports(const std::vector<RdmaDevice>& devices);
+Check check_rdma_gids(System& system, const std::vector<RdmaDevice>& devices);
+Check check_rdma_pkeys(System& system, const std::vector<RdmaDevice>& devices);
+Check check_rdma_mtu(System& system, const std::vector<RdmaDevice>& devices);
+Check check_rdma_providers(System& system, const std::vector<RdmaDevice>& devices);
+Check check_uverbs_access(System& system, const std::vector<RdmaDevice>& devices);
+Check check_memlock(System& system);
+
+}  // namespace gradrail::tools::doctor

@@ -1,0 +1,168 @@
+#include "tools/doctor/checks/tasks_check.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
+#include "tools/doctor/isolated.h"
+#include "tools/doctor/text.h"
+
+namespace gradrail::tools::doctor {
+namespace {
+
+constexpr const char* kTasksCheck = "tasks";
+
+/// A lost SYN is sent again after 1 s and 3 s: by then a running host has answered.
+constexpr Duration kConnectTime = std::chrono::seconds(4);
+/// A resolver that does not answer takes 10 s for each name.
+constexpr Duration kConnectDeadline = std::chrono::seconds(60);
+/// ARP gives up on a host that is off after 3 s; an answer before that came from another host.
+constexpr Duration kQuick = std::chrono::seconds(2);
+
+struct Attempt {
+  std::string server;
+  int fd = -1;
+  std::optional<int> error;  ///< 0: connected; none: no answer yet
+  std::string unresolved;
+  Duration took{};
+};
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+void begin(Attempt& attempt) {
+  const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(attempt.server);
+  if (!address.ok()) {
+    attempt.unresolved = message_of(address.status());
+    return;
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address->host.c_str(), std::to_string(address->port).c_str(), &hints, &found);
+  if (error != 0) {
+    attempt.unresolved = gai_strerror(error);
+    return;
+  }
+  const Addresses addresses(found, &freeaddrinfo);
+  attempt.fd = socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (attempt.fd < 0 || connect(attempt.fd, addresses->ai_addr, addresses->ai_addrlen) == 0) {
+    attempt.error = attempt.fd < 0 ? errno : 0;
+  } else if (errno != EINPROGRESS) {
+    attempt.error = errno;
+  }
+}
+
+/// Collects answers until all are there or the time is over.
+void collect(std::vector<Attempt>& attempts) {
+  const TimePoint start = Clock::now();
+  while (Clock::now() < start + kConnectTime) {
+    std::vector<pollfd> waiting;
+    for (const Attempt& attempt : attempts)
+      if (attempt.fd >= 0 && !attempt.error) waiting.push_back({.fd = attempt.fd, .events = POLLOUT, .revents = 0});
+    if (waiting.empty()) return;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(start + kConnectTime - Clock::now());
+    if (poll(waiting.data(), waiting.size(), static_cast<int>(left.count()) + 1) <= 0) continue;
+    for (const pollfd& ready : waiting) {
+      if (ready.revents == 0) continue;
+      for (Attempt& attempt : attempts) {
+        if (attempt.fd != ready.fd) continue;
+        int error = 0;
+        socklen_t bytes = sizeof(error);
+        getsockopt(attempt.fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+        attempt.error = error;
+        attempt.took = Clock::now() - start;
+      }
+    }
+  }
+}
+
+/// One line for each server: "errno quick" or "- reason".
+absl::StatusOr<std::string> try_all(const std::vector<std::string>& servers) {
+  std::vector<Attempt> attempts;
+  for (const std::string& server : servers) begin(attempts.emplace_back(Attempt{.server = server}));
+  collect(attempts);
+  std::string text;
+  for (const Attempt& attempt : attempts) {
+    if (attempt.fd >= 0) close(attempt.fd);
+    if (!attempt.unresolved.empty()) {
+      text += fmt::format("- {}\n", attempt.unresolved);
+    } else {
+      text += fmt::format("{} {}\n", attempt.error.value_or(ETIMEDOUT), attempt.took < kQuick ? 1 : 0);
+    }
+  }
+  return text;
+}
+
+Finding parse(const std::string& server, const std::string& line) {
+  const std::vector<std::string> words = words_of(line);
+  if (words.size() == 2 && number_of(words[0]))
+    return judge_connect(server, static_cast<int>(*number_of(words[0])), words[1] == "1");
+  return {State::broken, fmt::format("{}: {}", server, printable(line.substr(std::min<size_t>(2, line.size())))),
+          "the name stands for no address here",
+          fmt::format("getent hosts {}; /etc/hosts or the DNS", server.substr(0, server.rfind(':')))};
+}
+
+}  // namespace
+
+Finding judge_connect(const std::string& server, int error, bool quick) {
+  const std::string port = server.substr(server.rfind(':') + 1);
+  const std::string open_port = fmt::format(
+      "on that host: sudo firewall-cmd --add-port={0}/tcp, or sudo ufw allow {0}/tcp; cloud: its security group", port);
+  const std::string what = fmt::format("{}: {}", server, error == 0 ? "connected" : std::strerror(error));
+  switch (error) {
+    case 0:
+      return {State::ok, what};
+    case ECONNREFUSED:
+      return {State::missing, what + ": the host is there, no process listens at the port",
+              "the task is not running there yet, or listens at another address",
+              fmt::format("start it: gradrail train --job_name ps ...; on that host: ss -ltn | grep {}", port)};
+    case ETIMEDOUT:
+      return {State::broken, what + ": no answer at all, as when a firewall drops packets, or the host is off",
+              "workers wait for this task in vain", "ping it; " + open_port};
+    case EHOSTUNREACH:
+      if (quick) {
+        return {State::broken, what + ": refused at once by a device on the way, as a firewall that rejects does",
+                "workers wait for this task in vain", open_port};
+      }
+      return {State::broken, what + ": no host in this network has the address",
+              "the host is off, or the address is wrong", "ping it; ip neigh; the address in the cluster file"};
+    case ENETUNREACH:
+      return {State::broken, what + ": this host has no route there", "workers on this host cannot reach the task",
+              "ip route get ADDRESS; sudo ip route add NETWORK via ROUTER"};
+    case EACCES:
+    case EPERM:
+      return {State::broken, what + ": a firewall on this host forbids it",
+              "workers on this host cannot reach the task",
+              "sudo nft list ruleset | grep -B 2 -A 2 -E 'drop|reject' here"};
+    default:
+      return {State::broken, what, "workers on this host cannot reach the task", open_port};
+  }
+}
+
+Check check_tasks(const std::vector<std::string>& servers) {
+  if (servers.empty()) return not_applicable(topic::kNetwork, kTasksCheck, "no --cluster and no --ps_hosts");
+  const absl::StatusOr<std::string> text = run_isolated([&] { return try_all(servers); }, kConnectDeadline);
+  if (!text.ok()) {
+    return conclude(
+        topic::kNetwork, kTasksCheck,
+        {{State::unknown, std::string(message_of(text.status())), "whether the tasks can be reached is not known",
+          "getent hosts NAME for each name of the cluster"}});
+  }
+  const std::vector<std::string> lines = lines_of(*text);
+  std::vector<Finding> findings;
+  for (size_t i = 0; i < servers.size() && i < lines.size(); ++i) findings.push_back(parse(servers[i], lines[i]));
+  return conclude(topic::kNetwork, kTasksCheck, std::move(findings));
+}
+
+}  // namespace gradrail::tools::doctor

@@ -1,0 +1,65 @@
+#include "tools/doctor/proofs/library_probe.h"
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+
+#include "fmt/format.h"
+#include "tools/doctor/text.h"
+
+namespace gradrail::tools::doctor {
+namespace {
+
+std::string file_of(void* function) {
+  Dl_info about{};
+  return dladdr(function, &about) != 0 && about.dli_fname != nullptr ? about.dli_fname : "";
+}
+
+absl::StatusOr<void*> find(const char* library, const char* function) {
+  void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return absl::NotFoundError(dlerror());
+  void* const found = dlsym(handle, function);
+  if (found == nullptr) return absl::NotFoundError(fmt::format("{} has no {}", library, function));
+  return found;
+}
+
+/// libfabric has no function for this; a provider that can copy to a GPU names the call.
+bool names_cuda(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return bytes.find("cudaMemcpy") != std::string::npos;
+}
+
+absl::StatusOr<std::string> probe_ucx_live() {
+  const absl::StatusOr<void*> function = find("libucp.so.0", "ucp_get_version_string");
+  if (!function.ok()) return function.status();
+  const char* const version = reinterpret_cast<const char* (*)()>(*function)();
+  return fmt::format("{} {} -\n", file_of(*function), version);
+}
+
+absl::StatusOr<std::string> probe_libfabric_live() {
+  const absl::StatusOr<void*> function = find("libfabric.so.1", "fi_version");
+  if (!function.ok()) return function.status();
+  const uint32_t version = reinterpret_cast<uint32_t (*)()>(*function)();
+  const std::string path = file_of(*function);
+  return fmt::format("{} {}.{} {}\n", path, version >> 16, version & 0xffff, names_cuda(path) ? "cuda" : "-");
+}
+
+absl::StatusOr<LibraryAnswer> parse(const absl::StatusOr<std::string>& text) {
+  if (!text.ok()) return text.status();
+  const std::vector<std::string> words = words_of(*text);
+  if (words.size() < 3) return absl::UnknownError("an answer that is none");
+  return LibraryAnswer{printable(words[0]), printable(words[1]), words[2] == "cuda"};
+}
+
+}  // namespace
+
+absl::StatusOr<LibraryAnswer> probe_ucx(System& system) { return parse(system.observe("ucx", probe_ucx_live)); }
+
+absl::StatusOr<LibraryAnswer> probe_libfabric(System& system) {
+  return parse(system.observe("libfabric", probe_libfabric_live));
+}
+
+}  // namespace gradrail::tools::doctor

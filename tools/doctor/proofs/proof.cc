@@ -1,0 +1,172 @@
+#include "tools/doctor/proofs/proof.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tools/doctor/isolated.h"
+#include "tools/doctor/proofs/proof_gpu.h"
+#include "tools/doctor/proofs/proof_pair.h"
+#include "tools/doctor/text.h"
+
+namespace gradrail::tools::doctor {
+namespace {
+
+/// Above proof_pair's own, with time for CUDA to start.
+constexpr Duration kProofDeadline = std::chrono::seconds(60);
+
+/// Where a transport is tried.
+struct Place {
+  std::string device;
+  transport::OpenOptions open;
+  std::string listen;
+  bool nic = false;     ///< a network device carries the bytes: GPU memory is worth a try
+  std::string why_not;  ///< it cannot even be tried
+};
+
+bool is_version_6(const std::string& address) { return address.find(':') != std::string::npos; }
+
+/// The address to listen at on this interface, IPv4 before IPv6.
+std::string address_on(const std::string& interface, const std::vector<InterfaceAddress>& addresses) {
+  std::string found;
+  for (const InterfaceAddress& each : addresses) {
+    if (each.interface != interface || each.address.compare(0, 4, "fe80") == 0) continue;
+    if (!is_version_6(each.address)) return each.address;
+    if (found.empty()) found = each.address;
+  }
+  return found;
+}
+
+/// The interface beside an RDMA device: the one of its GIDs; InfiniBand's IPoIB interface stands below the same card.
+std::string interface_of(Tree& tree, const RdmaDevice& device, const RdmaPort& port) {
+  if (!port.interface().empty()) return port.interface();
+  const std::vector<std::string> names = tree.names(device.folder + "/device/net");
+  return names.empty() ? "" : names.front();
+}
+
+std::vector<Place> rdma_places(System& system, const std::vector<RdmaDevice>& devices) {
+  const absl::StatusOr<std::vector<InterfaceAddress>> addresses = interface_addresses(system);
+  std::vector<Place> places;
+  for (const RdmaDevice& device : devices) {
+    for (const RdmaPort& port : device.ports) {
+      if (!port.is_active()) continue;
+      const std::string interface = interface_of(system.tree(), device, port);
+      const std::string address =
+          addresses.ok() && !interface.empty() ? address_on(interface, *addresses) : std::string();
+      Place place{.device = port.name, .nic = true};
+      if (address.empty()) {
+        place.why_not =
+            "its interface has no IP address, by which both transports find each other: sudo ip address "
+            "add 10.0.0.1/24 dev " +
+            (interface.empty() ? "INTERFACE (IPoIB: modprobe ib_ipoib)" : interface);
+      } else {
+        place.device += fmt::format(" ({})", address);
+        place.open = {.bind_host = address, .rdma_only = true};
+        place.listen = is_version_6(address) ? fmt::format("[{}]:0", address) : address + ":0";
+      }
+      places.push_back(std::move(place));
+    }
+  }
+  return places;
+}
+
+std::vector<Place> places_of(const transport::Transport& transport, const std::vector<Place>& rdma) {
+  if (transport.same_host_only) return {{.device = "this host"}};
+  Place sockets{.device = "127.0.0.1", .open = {.bind_host = "127.0.0.1"}, .listen = "127.0.0.1:0"};
+  // Else it takes an RDMA device for this, too, where there is one.
+  if (transport.name == "ofi") sockets.open.ofi_provider = "tcp";
+  if (!transport.plugin) return {sockets};
+  std::vector<Place> places;
+  if (!transport.by_name_only) places = rdma;
+  places.push_back(sockets);
+  places.back().nic = transport.by_name_only;  // an external transport: it has its own limits
+  return places;
+}
+
+/// "path", whether RDMA, and the time, tab by tab.
+absl::StatusOr<std::string> run_pair(const PairOptions& options) {
+  const TimePoint start = Clock::now();
+  const absl::StatusOr<PairResult> result = prove_pair(options);
+  if (!result.ok()) return result.status();
+  return fmt::format("{}\t{}\t{:.3f}", result->path, result->rdma ? "rdma" : "-", seconds_since(start) * 1e3);
+}
+
+absl::Status fill_in(const absl::StatusOr<std::string>& text, Proof& proof) {
+  if (!text.ok()) {
+    proof.why_not = message_of(text.status());
+    return text.status();
+  }
+  const size_t first = text->find('\t'), second = text->rfind('\t');
+  proof.moved = true;
+  proof.path = text->substr(0, first);
+  proof.rdma = text->substr(first + 1, second - first - 1) == "rdma";
+  proof.millis = std::atof(text->c_str() + second + 1);
+  return absl::OkStatus();
+}
+
+using Tell = std::function<void(const std::string&)>;
+
+class Prover {
+ public:
+  Prover(const transport::Transport& transport, const Tell& tell, std::vector<Proof>& proofs)
+      : transport_(transport), tell_(tell), proofs_(proofs) {}
+
+  void prove_host(const Place& place) {
+    Proof proof{
+        .transport = transport_.name, .device = place.device, .memory = "host memory", .why_not = place.why_not};
+    if (place.why_not.empty()) attempt(place, host_memory, proof).IgnoreError();
+    host_moved_ = proof.moved;
+    proofs_.push_back(std::move(proof));
+  }
+
+  /// Where host memory was moved. dma-buf first: it needs no module. The other way only where that fails.
+  void prove_gpu(const Place& place, const std::string& gpu) {
+    if (takes_none_ || !host_moved_) return;
+    std::vector<absl::Status> refused;
+    for (const NicGpuTransfer way : {NicGpuTransfer::dma_buf, NicGpuTransfer::peer_memory}) {
+      Proof proof{.transport = transport_.name,
+                  .device = place.device,
+                  .memory = fmt::format("memory of GPU {} by {}", gpu, name_of(way)),
+                  .gpu = true};
+      const absl::Status status = attempt(place, gpu_memory(gpu, way), proof);
+      proofs_.push_back(std::move(proof));
+      if (status.ok()) return;
+      refused.push_back(status);
+    }
+    takes_none_ =
+        std::all_of(refused.begin(), refused.end(), [](const absl::Status& s) { return absl::IsUnimplemented(s); });
+  }
+
+ private:
+  absl::Status attempt(const Place& place, const MakeMemory& memory, Proof& proof) const {
+    tell_(fmt::format("{} over {}: {}", proof.transport, proof.device, proof.memory));
+    const PairOptions options{.transport = &transport_, .open = place.open, .listen = place.listen, .memory = memory};
+    return fill_in(run_isolated([&] { return run_pair(options); }, kProofDeadline), proof);
+  }
+
+  const transport::Transport& transport_;
+  const Tell& tell_;
+  std::vector<Proof>& proofs_;
+  bool host_moved_ = false;  ///< over the last place
+  bool takes_none_ = false;  ///< the same answer for every GPU and device: said once
+};
+
+}  // namespace
+
+std::vector<Proof> prove_all(System& system, const std::vector<RdmaDevice>& devices, const GpuHost& gpus,
+                             const Tell& tell) {
+  const std::vector<Place> rdma = rdma_places(system, devices);
+  std::vector<Proof> proofs;
+  for (const transport::Transport& transport : transport::transports()) {
+    if (transport.in_process_only) continue;
+    Prover prover(transport, tell, proofs);
+    for (const Place& place : places_of(transport, rdma)) {
+      prover.prove_host(place);
+      for (const GpuFacts& gpu : gpus.gpus)
+        if (place.nic && place.why_not.empty()) prover.prove_gpu(place, gpu.name);
+    }
+  }
+  return proofs;
+}
+
+}  // namespace gradrail::tools::doctor

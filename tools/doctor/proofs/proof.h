@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/doctor/facts/gpu_facts.h"
+#include "tools/doctor/facts/rdma_facts.h"
+
+namespace gradrail::tools::doctor {
+
+/// Bytes that were moved and compared, or why not.
+struct Proof {
+  std::string transport;  ///< "ucx"
+  std::string device;     ///< "mlx5_0 port 1 (10.0.0.1)", "this host", "127.0.0.1"
+  std::string memory;     ///< "host memory", "memory of GPU 0000:19:00.0 by dmabuf"
+  bool gpu = false;
+  bool moved = false;
+  bool rdma = false;    ///< an RDMA device carried them
+  std::string path;     ///< of those that moved, as the transport names it
+  double millis = 0;    ///< from opening to comparing
+  std::string why_not;  ///< of those that did not
+};
+
+/// For each transport that is built: a put of a pattern both ways between two contexts, compared. RDMA runs over each
+/// address of a working RDMA port, sockets and memory on this host. Each in a process of its own.
+/// `devices`, `gpus`: those of the live system. `tell` hears what is tried next: eight GPUs and eight cards take
+/// minutes.
+std::vector<Proof> prove_all(System& system, const std::vector<RdmaDevice>& devices, const GpuHost& gpus,
+                             const std::function<void(const std::string&)>& tell);
+
+}  // namespace gradrail::tools::doctor

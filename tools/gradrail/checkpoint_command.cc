@@ -1,0 +1,179 @@
+#include "tools/gradrail/checkpoint_command.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "ps/checkpoint/folder.h"
+#include "ps/checkpoint/set.h"
+#include "tools/gradrail/npz.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr size_t kNamesShown = 4;
+
+std::string time_text(uint64_t saved_us) {
+  const auto seconds = static_cast<std::time_t>(saved_us / 1'000'000);
+  std::tm parts{};
+  localtime_r(&seconds, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &parts);
+  return text;
+}
+
+/// "79510 elements in 4 tensors: hid_w [784, 100], …"
+std::string schema_text(const ps::Schema& schema) {
+  uint64_t elements = 0;
+  std::vector<std::string> names;
+  for (const ps::Tensor& tensor : schema) {
+    elements += tensor.elements();
+    if (names.size() < kNamesShown) names.push_back(fmt::format("{} [{}]", tensor.name, fmt::join(tensor.shape, ", ")));
+  }
+  return fmt::format("{} elements in {} tensors: {}{}", elements, schema.size(), fmt::join(names, ", "),
+                     schema.size() > names.size() ? ", …" : "");
+}
+
+void print_set(const std::string& folder, const ps::CheckpointSet& set) {
+  const std::string common = fmt::format("{:>12}  {:>6}  {:>14}  {:<19}", set.global_step, set.shard_count, set.bytes,
+                                         time_text(set.saved_us));
+  if (!set.complete()) return fmt::print("{}  {}\n", common, set.missing());
+  const absl::StatusOr<std::vector<ps::CheckpointReader>> shards = ps::open_checkpoint_set(folder, set);
+  if (!shards.ok()) return fmt::print("{}  damaged: {}\n", common, message_of(shards.status()));
+  const ps::CheckpointHeader& header = shards->front().header();
+  fmt::print("{}  complete  {:<9}  {}\n", common, ps::optimizer_name(header.optimizer.kind),
+             schema_text(header.schema));
+}
+
+absl::Status list(const std::string& folder) {
+  const absl::StatusOr<std::vector<ps::CheckpointSet>> sets = ps::list_checkpoint_sets(folder);
+  if (!sets.ok()) return sets.status();
+  fmt::print("{}{}\n", folder, sets->empty() ? ": holds no checkpoint" : "");
+  if (sets->empty()) return absl::OkStatus();
+  fmt::print("{:>12}  {:>6}  {:>14}  {:<19}  state     optimizer  schema\n", "step", "shards", "bytes", "saved");
+  for (const ps::CheckpointSet& set : *sets) print_set(folder, set);
+  const absl::StatusOr<std::vector<ps::UnfinishedFile>> unfinished = ps::list_unfinished_files(folder);
+  if (!unfinished.ok()) return unfinished.status();
+  for (const ps::UnfinishedFile& file : *unfinished) fmt::print("unfinished: {}\n", file.path);
+  return absl::OkStatus();
+}
+
+/// Every byte of every file, one file at a time; says what is wrong.
+bool verify_set(const std::string& folder, const ps::CheckpointSet& set) {
+  std::vector<std::string> wrong;
+  for (const uint32_t shard : set.present) {
+    const absl::Status read = ps::read_checkpoint(set.path(folder, shard)).status();
+    if (!read.ok()) wrong.emplace_back(message_of(read));
+  }
+  if (wrong.empty() && set.complete()) {
+    const absl::Status together = ps::open_checkpoint_set(folder, set).status();
+    if (!together.ok()) wrong.emplace_back(message_of(together));
+  }
+  for (const std::string& what : wrong) fmt::print("damaged: {}\n", what);
+  if (wrong.empty() && !set.complete()) fmt::print("{}\n", set.missing());
+  if (wrong.empty() && set.complete()) {
+    fmt::print("step {} is whole: {} bytes in {} files\n", set.global_step, set.bytes, set.shard_count);
+  }
+  return wrong.empty();
+}
+
+absl::StatusOr<bool> verify(const std::string& folder) {
+  const absl::StatusOr<std::vector<ps::CheckpointSet>> sets = ps::list_checkpoint_sets(folder);
+  if (!sets.ok()) return sets.status();
+  bool good = true;
+  size_t whole = 0;
+  for (const ps::CheckpointSet& set : *sets) {
+    const bool undamaged = verify_set(folder, set);
+    good = good && undamaged;
+    whole += undamaged && set.complete() ? 1 : 0;
+  }
+  if (whole == 0) fmt::print("{}: holds no whole checkpoint\n", folder);
+  return good && whole > 0;
+}
+
+/// Names of an optimizer's state vectors, as in ps::apply().
+std::string state_name(ps::OptimizerKind kind, size_t vector) {
+  if (kind == ps::OptimizerKind::adam) return vector == 0 ? "m" : "v";
+  return "velocity";
+}
+
+void add_tensors(const ps::Schema& schema, absl::Span<const float> values, const std::string& suffix,
+                 std::vector<NumpyArray>& arrays) {
+  size_t first = 0;
+  for (const ps::Tensor& tensor : schema) {
+    const absl::Span<const float> part = values.subspan(first, tensor.elements());
+    first += part.size();
+    arrays.push_back({.name = tensor.name + suffix,
+                      .type = "<f4",
+                      .shape = tensor.shape,
+                      .bytes = {reinterpret_cast<const std::byte*>(part.data()), part.size() * sizeof(float)}});
+  }
+}
+
+absl::Status export_npz(const CheckpointFlags& flags) {
+  if (flags.folders.size() != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("checkpoint export takes one folder, not {}: one file holds one model", flags.folders.size()));
+  }
+  GRADRAIL_RETURN_IF_ERROR(check_npz());
+  const std::string& folder = flags.folders.front();
+  const absl::StatusOr<ps::Checkpoint> checkpoint =
+      flags.step.has_value() ? ps::read_checkpoint_set(folder, *flags.step) : ps::read_newest_set(folder);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const ps::CheckpointHeader& header = checkpoint->header;
+  std::vector<NumpyArray> arrays;
+  add_tensors(header.schema, checkpoint->parameters, "", arrays);
+  const auto step = static_cast<int64_t>(header.global_step);
+  if (flags.optimizer_state) {
+    for (size_t i = 0; i < checkpoint->state.size(); ++i) {
+      add_tensors(header.schema, checkpoint->state[i], ":" + state_name(header.optimizer.kind, i), arrays);
+    }
+    arrays.push_back({.name = ":global_step",
+                      .type = "<i8",
+                      .shape = {},
+                      .bytes = {reinterpret_cast<const std::byte*>(&step), sizeof(step)}});
+  }
+  GRADRAIL_RETURN_IF_ERROR(write_npz(flags.out, arrays));
+  fmt::print("{}: {} arrays of step {}\n", flags.out, arrays.size(), header.global_step);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
+  command.require_subcommand(1);
+  const auto add = [&](const char* verb, const char* help) -> CLI::App& {
+    CLI::App& sub = *command.add_subcommand(verb, help);
+    sub.add_option("folders", flags.folders, "checkpoint folders (--checkpoint_dir of a run)")->required();
+    sub.callback([&flags, verb] { flags.verb = verb; });
+    return sub;
+  };
+  add("ls", "what is there: step, shards, bytes, time, optimizer, schema, or what is missing");
+  add("verify", "read every byte of it; exit code 1 when something is damaged or nothing is whole");
+  CLI::App& exported = add("export", "one array per tensor, for numpy.load()");
+  exported.add_option("--out", flags.out, "the .npz file to write")->required();
+  exported.add_option("--step", flags.step, "of this global step; default: the newest that is whole");
+  exported.add_flag("--optimizer-state,--optimizer_state", flags.optimizer_state,
+                    "also <tensor>:velocity, or <tensor>:m and <tensor>:v of adam, and :global_step");
+}
+
+absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags) {
+  start_log("checkpoint");
+  if (flags.verb == "export") {
+    const absl::Status exported = export_npz(flags);
+    return exported.ok() ? absl::StatusOr<bool>(true) : exported;
+  }
+  bool good = true;
+  for (const std::string& folder : flags.folders) {
+    const absl::StatusOr<bool> whole = flags.verb == "ls" ? true : verify(folder);
+    if (!whole.ok()) return whole.status();
+    good = good && *whole;
+    if (flags.verb == "ls") GRADRAIL_RETURN_IF_ERROR(list(folder));
+  }
+  return good;
+}
+
+}  // namespace gradrail::tools

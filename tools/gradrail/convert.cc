@@ -1,0 +1,34 @@
+#include "tools/gradrail/convert.h"
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "worker/data/dataset.h"
+#include "worker/data/records.h"
+
+namespace gradrail::tools {
+
+void add_convert_flags(CLI::App& command, ConvertFlags& flags) {
+  command.add_option("what", flags.what, "mnist")->required();
+  command.add_option("--data_dir,--data-dir", flags.data_dir,
+                     "folder with the four IDX files; default: the built-in MNIST");
+  command.add_option("--out", flags.out, "folder for train.tfrecords, validation.tfrecords, test.tfrecords")
+      ->required();
+}
+
+absl::Status run_convert(const ConvertFlags& flags) {
+  if (flags.what != "mnist") return absl::InvalidArgumentError(fmt::format("convert '{}': there is mnist", flags.what));
+  std::string folder = flags.data_dir;
+  if (folder.empty()) {
+    const absl::StatusOr<std::string> built_in = worker::default_mnist_folder();
+    if (!built_in.ok()) return built_in.status();
+    folder = *built_in;
+  }
+  const absl::StatusOr<worker::MnistData> data = worker::load_mnist(folder);
+  if (!data.ok()) return data.status();
+  GRADRAIL_RETURN_IF_ERROR(worker::write_records(*data, flags.out));
+  fmt::print("{}: {} + {} + {} examples (train, validation, test)\n", flags.out, data->train.count,
+             data->validation.count, data->test.count);
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::tools

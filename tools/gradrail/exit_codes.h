@@ -1,0 +1,37 @@
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace gradrail::tools {
+
+/// The program's exit codes and their meaning for the caller.
+enum ExitCode : int {
+  kGood = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kWrongResults = 3,
+  kConfiguration = 4,
+  kRetry = 200,  ///< 128 and above: worth trying again, as TensorFlow's supervisors understand it
+};
+
+inline ExitCode exit_code(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kGood;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kDeadlineExceeded:
+      return kRetry;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kDataLoss:  // a file that was given is damaged: trying again helps as little
+      return kConfiguration;
+    default:
+      return kFailed;
+  }
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,121 @@
+// The gradrail program: subcommands, and nothing else.
+#include <cstdio>
+#include <cstdlib>
+
+#include "CLI/CLI.hpp"
+#include "base/status.h"
+#include "bench/driver/command.h"
+#include "fmt/format.h"
+#include "tools/doctor/doctor.h"
+#include "tools/gradrail/checkpoint_command.h"
+#include "tools/gradrail/convert.h"
+#include "tools/gradrail/exit_codes.h"
+#include "tools/gradrail/info.h"
+#include "tools/gradrail/topo.h"
+#include "tools/monitor/top.h"
+#include "tools/train/etcd_task.h"
+#include "tools/train/host_plan.h"
+#include "tools/train/launched_task.h"
+#include "tools/train/local_cluster.h"
+#include "tools/train/renamed_flags.h"
+#include "tools/train/signal_thread.h"
+#include "tools/train/task.h"
+#include "tools/train/train_options.h"
+
+namespace gradrail::tools {
+namespace {
+
+int finish(const absl::Status& status) {
+  if (!status.ok()) fmt::print(stderr, "gradrail: {}\n", message_of(status));
+  return exit_code(status);
+}
+
+int examine(const DoctorFlags& flags, const std::string& plugin_dir) {
+  if (absl::Status plugins = use_plugin_dir(plugin_dir); !plugins.ok()) return finish(plugins);
+  const absl::StatusOr<bool> all_hold = run_doctor(flags);
+  if (!all_hold.ok()) return finish(all_hold.status());
+  return *all_hold ? kGood : kFailed;
+}
+
+int inspect(const CheckpointFlags& flags) {
+  const absl::StatusOr<bool> whole = run_checkpoint(flags);
+  if (!whole.ok()) return finish(whole.status());
+  return *whole ? kGood : kFailed;
+}
+
+absl::Status run_task(const TrainOptions& options) {
+  const absl::StatusOr<HostPlan> plan = plan_host(options);  // may fork, which a second thread would hinder
+  if (!plan.ok()) return plan.status();
+  SignalThread signals(SignalThread::Task::kOwn);
+  if (trains_alone(options)) return run_alone(options, *plan, signals);
+  if (options.task.job == "ps") return run_ps(options, *plan, signals, [](uint16_t) {});
+  return run_worker(options, *plan, signals);
+}
+
+int train(const TrainFlags& flags) {
+  block_signals();  // before any library starts a thread
+  absl::StatusOr<TrainOptions> options = check_train_flags(flags);
+  if (!options.ok()) return finish(options.status());
+  if (flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
+  if (is_local_cluster(*options)) return run_local_cluster(*std::move(options));
+  if (!uses_etcd(flags) && !options->launch) return finish(run_task(*options));
+  SignalThread signals(SignalThread::Task::kRendezvous);
+  if (uses_etcd(flags)) return finish(run_with_etcd(*std::move(options), signals));
+  return finish(run_launched(*std::move(options), signals));
+}
+
+int run(int argc, char** argv) {
+  // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
+  setenv("GRPC_VERBOSITY", "NONE", 0);
+  CLI::App app("gradrail: gradient exchange with a sharded parameter server", "gradrail");
+  app.set_version_flag("--version", GRADRAIL_VERSION);
+  app.require_subcommand(1);
+  TrainFlags flags;
+  CLI::App& train_command = *app.add_subcommand("train", "train a model: a local cluster, or one task of a real one");
+  add_train_flags(train_command, flags);
+  CLI::App& info_command = *app.add_subcommand("info", "what was built, what is usable here, and why not");
+  add_plugin_flag(info_command, flags.plugin_dir);
+  DoctorFlags doctor;
+  CLI::App& doctor_command = *app.add_subcommand("doctor", "what decides whether RDMA and GPUDirect work here, proved");
+  add_doctor_flags(doctor_command, doctor);
+  add_plugin_flag(doctor_command, flags.plugin_dir);
+  TopoFlags topo;
+  CLI::App& topo_command = *app.add_subcommand("topo", "this machine, or a saved one, and where tasks would go on it");
+  add_topo_flags(topo_command, topo);
+  TopFlags top;
+  CLI::App& top_command = *app.add_subcommand("top", "the activity of a running cluster's tasks, and slow workers");
+  add_top_flags(top_command, top);
+  ConvertFlags convert;
+  CLI::App& convert_command = *app.add_subcommand("convert", "data sets into TFRecord files");
+  add_convert_flags(convert_command, convert);
+  CheckpointFlags checkpoint;
+  CLI::App& checkpoint_command = *app.add_subcommand("checkpoint", "what is in checkpoint folders, and out of them");
+  add_checkpoint_flags(checkpoint_command, checkpoint);
+  bench::BenchFlags bench;
+  CLI::App& bench_command = *app.add_subcommand("bench", "what gradient exchange costs here: one suite at a time");
+  bench::add_bench_flags(bench_command, bench);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
+    if (app.exit(error) == 0) return kGood;
+    for (const std::string& hint : hints_for_renamed_flags({argv, static_cast<size_t>(argc)}))
+      fmt::print(stderr, "gradrail: {}\n", hint);
+    return kUsage;
+  }
+  if (info_command.parsed()) {
+    const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
+    return plugins.ok() ? run_info() : finish(plugins);
+  }
+  if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
+  if (checkpoint_command.parsed()) return inspect(checkpoint);
+  if (convert_command.parsed()) return finish(run_convert(convert));
+  if (bench_command.parsed()) return bench::run_bench(bench, argc, argv);
+  if (top_command.parsed()) return finish(run_top(top));
+  if (topo_command.parsed()) return finish(run_topo(topo));
+  return train(flags);
+}
+
+}  // namespace
+}  // namespace gradrail::tools
+
+int main(int argc, char** argv) { return gradrail::tools::run(argc, argv); }

@@ -1,0 +1,84 @@
+#include "tools/gradrail/npz.h"
+
+#include <zip.h>
+
+#include <deque>
+#include <memory>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace gradrail::tools {
+namespace {
+
+struct Discard {
+  void operator()(zip_t* archive) const { zip_discard(archive); }
+};
+using Archive = std::unique_ptr<zip_t, Discard>;
+
+/// As Python writes a tuple.
+std::string tuple(const std::vector<int64_t>& shape) {
+  return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+}
+
+/// Everything before the numbers, which then begin on a line of the cache.
+std::string npy_header(const NumpyArray& array) {
+  constexpr size_t kAlignment = 64, kMagicBytes = 10;
+  std::string fields =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", array.type, tuple(array.shape));
+  fields.resize((kMagicBytes + fields.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - kMagicBytes - 1, ' ');
+  fields += '\n';
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += static_cast<char>(fields.size() & 0xff);
+  header += static_cast<char>(fields.size() >> 8);
+  return header + fields;
+}
+
+absl::Status failed(const std::string& path, const std::string& what, const char* why) {
+  return absl::UnknownError(fmt::format("{}: {}: {}", path, what, why));
+}
+
+/// libzip reads header and numbers when the archive is closed: both must live until then.
+absl::Status add(zip_t* archive, const std::string& path, const NumpyArray& array, const std::string& header) {
+  const auto fragment = [](const auto& bytes) {
+    // libzip's type has no const; it only reads.
+    return zip_buffer_fragment_t{
+        reinterpret_cast<zip_uint8_t*>(const_cast<void*>(static_cast<const void*>(bytes.data()))), bytes.size()};
+  };
+  const zip_buffer_fragment_t fragments[] = {fragment(header), fragment(array.bytes)};
+  zip_source_t* source = zip_source_buffer_fragment(archive, fragments, std::size(fragments), 0);
+  if (source == nullptr) return failed(path, array.name, zip_strerror(archive));
+  const zip_int64_t index = zip_file_add(archive, (array.name + ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);
+  if (index < 0) {
+    zip_source_free(source);
+    return failed(path, array.name, zip_strerror(archive));
+  }
+  zip_set_file_compression(archive, static_cast<zip_uint64_t>(index), ZIP_CM_STORE, 0);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status check_npz() { return absl::OkStatus(); }
+
+absl::Status write_npz(const std::string& path, absl::Span<const NumpyArray> arrays) {
+  int code = 0;
+  Archive archive(zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code));
+  if (archive == nullptr) {
+    zip_error_t error;
+    zip_error_init_with_code(&error, code);
+    const absl::Status status = failed(path, "open", zip_error_strerror(&error));
+    zip_error_fini(&error);
+    return status;
+  }
+  std::deque<std::string> headers;
+  for (const NumpyArray& array : arrays) {
+    headers.push_back(npy_header(array));
+    if (absl::Status added = add(archive.get(), path, array, headers.back()); !added.ok()) return added;
+  }
+  if (zip_close(archive.get()) != 0) return failed(path, "write", zip_strerror(archive.get()));
+  archive.release();
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,46 @@
+#include "tools/gradrail/security_flags.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// An empty value, as a shell makes of an unset variable, must not switch the protection off.
+std::string must_name_a_file(const std::string& path) { return path.empty() ? "no file is named" : ""; }
+
+}  // namespace
+
+void add_security_flags(CLI::App& command, SecurityFlags& flags) {
+  ps::Security& security = flags.security;
+  command
+      .add_option("--cert-file,--cert_file", security.cert_file,
+                  "PEM certificate: a ps with one speaks TLS 1.3; a worker shows it to a ps that asks")
+      ->check(must_name_a_file)
+      ->take_last();
+  command.add_option("--key-file,--key_file", security.key_file, "PEM key of --cert-file")
+      ->check(must_name_a_file)
+      ->take_last();
+  command
+      .add_option("--trusted-ca-file,--trusted_ca_file", security.trusted_ca_file,
+                  "PEM certificate of the authority that the other side's certificate must be from")
+      ->check(must_name_a_file)
+      ->take_last();
+  command.add_flag("--client-cert-auth,--client_cert_auth", security.client_cert_auth,
+                   "ps: only workers with a certificate by --trusted-ca-file");
+  command
+      .add_option("--secret-file,--secret_file", flags.secret_file,
+                  "file, mode 0600, with the job's secret: only tasks that know it take part")
+      ->check(must_name_a_file)
+      ->take_last();
+  command.add_flag("--insecure", security.insecure, "without TLS or a secret beyond this host: any process may join");
+}
+
+absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags) {
+  ps::Security security = flags.security;
+  if (const absl::Status fits = ps::check(security); !fits.ok()) return fits;
+  if (flags.secret_file.empty()) return security;
+  absl::StatusOr<std::string> secret = ps::read_secret_file(flags.secret_file);
+  if (!secret.ok()) return secret.status();
+  security.secret = *std::move(secret);
+  return security;
+}
+
+}  // namespace gradrail::tools

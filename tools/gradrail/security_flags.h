@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "ps/protocol/security.h"
+
+namespace gradrail::tools {
+
+struct SecurityFlags {
+  ps::Security security;  ///< but for the secret
+  std::string secret_file;
+};
+
+void add_security_flags(CLI::App& command, SecurityFlags& flags);
+
+/// Reads the secret. Errors  INVALID_ARGUMENT: flags that do not fit together; as of ps::read_secret_file().
+absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags);
+
+}  // namespace gradrail::tools

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+#include "topology/machine.h"
+#include "topology/plan/plan.h"
+
+namespace gradrail::tools {
+
+/// Machine and placement as one JSON object. NUMA nodes and packages by the system's numbers, cpus in list format,
+/// GPUs by index, NICs by name; null for what there is none of.
+std::string topo_json(const topology::Machine& machine, const topology::Placement& placement);
+
+}  // namespace gradrail::tools

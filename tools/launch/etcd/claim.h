@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tools/launch/etcd/etcd.h"
+#include "tools/launch/etcd/membership.h"
+
+namespace gradrail::tools {
+
+/// A place that was found free and taken in one transaction.
+struct Claim {
+  ps::TaskId task;
+  TaskRecord card;
+  std::string lease;
+};
+
+/// As Membership::join().
+absl::StatusOr<Claim> claim_place(Etcd& etcd, const MembershipRequest& request);
+
+}  // namespace gradrail::tools

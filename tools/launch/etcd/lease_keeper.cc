@@ -1,0 +1,105 @@
+#include "tools/launch/etcd/lease_keeper.h"
+
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// One of three may get lost.
+constexpr auto kBetweenBeats = std::chrono::milliseconds(kLeaseSeconds * 1000 / 3);
+constexpr auto kBetweenTries = std::chrono::milliseconds(500);
+
+}  // namespace
+
+LeaseKeeper::LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, std::string lease, TaskRecord card)
+    : etcd_(std::move(etcd)), key_(std::move(key)), lease_(std::move(lease)), card_(std::move(card)) {
+  thread_ = std::thread([this] { run(); });
+}
+
+LeaseKeeper::~LeaseKeeper() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  // Where that fails, the lease ends by itself.
+  if (!lease_.empty()) etcd_->revoke(lease_).IgnoreError();
+}
+
+void LeaseKeeper::publish_address(const std::string& address) {
+  {
+    std::lock_guard lock(mutex_);
+    card_.address = address;
+    is_new_ = true;
+  }
+  changed_.notify_all();
+}
+
+void LeaseKeeper::run() {
+  std::unique_lock lock(mutex_);
+  Duration pause = Duration::zero();  // the lease may be half over
+  while (!ending_) {
+    changed_.wait_for(lock, pause, [&] { return ending_ || is_new_; });
+    if (ending_) return;
+    is_new_ = false;
+    const TaskRecord card = card_;
+    lock.unlock();
+    const absl::Status kept = beat(card);
+    tell(kept);
+    pause = kept.ok() ? kBetweenBeats : kBetweenTries;
+    lock.lock();
+  }
+}
+
+absl::Status LeaseKeeper::keep_lease() {
+  if (!lease_.empty()) {
+    const absl::StatusOr<bool> kept = etcd_->keep_alive(lease_);
+    if (!kept.ok()) return kept.status();
+    if (*kept) return absl::OkStatus();
+    lease_.clear();  // etcd was away for longer, was begun anew, or we stood still
+  }
+  absl::StatusOr<std::string> granted = etcd_->grant(kLeaseSeconds);
+  if (!granted.ok()) return granted.status();
+  lease_ = *std::move(granted);
+  return absl::OkStatus();
+}
+
+/// Looks each time whether the key is there, too: another client may have removed it.
+absl::Status LeaseKeeper::beat(const TaskRecord& card) {
+  GRADRAIL_RETURN_IF_ERROR(keep_lease());
+  const absl::StatusOr<Etcd::Listing> found = etcd_->list({.key = key_});
+  if (!found.ok()) return found.status();
+  const std::string text = to_text(card);
+  if (!found->entries.empty()) {
+    const Etcd::Entry& there = found->entries.front();
+    if (there.value == text && there.lease == lease_) return absl::OkStatus();
+    const std::optional<TaskRecord> other = task_record_from(there.value);
+    if (!other || other->id != card.id)
+      return absl::AlreadyExistsError(fmt::format("another task has taken our place {} (it is at {})", key_,
+                                                  other ? other->address : "an address that cannot be read"));
+  }
+  const absl::StatusOr<Etcd::Put> put = etcd_->put_if_unchanged({.key = key_}, found->revision, {key_, text, lease_});
+  if (!put.ok()) return put.status();
+  return *put == Etcd::Put::done ? absl::OkStatus()
+                                 : absl::UnavailableError(fmt::format("{} changed while we wrote it", key_));
+}
+
+/// Each trouble once: etcd may be away for hours, and the run does not mind.
+void LeaseKeeper::tell(const absl::Status& status) {
+  if (status.ok()) {
+    if (!trouble_.empty()) spdlog::warn("etcd has us again as {}", key_);
+    trouble_.clear();
+    return;
+  }
+  const std::string why(message_of(status));
+  if (why == trouble_ || (!trouble_.empty() && absl::IsUnavailable(status))) return;
+  trouble_ = why;
+  spdlog::warn("{}; the run goes on, but a task that starts now may not find this one", why);
+}
+
+}  // namespace gradrail::tools

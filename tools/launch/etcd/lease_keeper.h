@@ -1,0 +1,52 @@
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "tools/launch/etcd/etcd.h"
+#include "tools/launch/etcd/roster.h"
+
+namespace gradrail::tools {
+
+/// A killed task's place is free after so long; etcd may be away for longer without an effect on the run.
+constexpr int64_t kLeaseSeconds = 5;
+
+/// Keeps what a task says of itself in etcd as long as the task runs, whatever happens to etcd in between. Takes it
+/// away when the task ends.
+/// Threads  Any; keeping is done by a thread of its own.
+class LeaseKeeper {
+ public:
+  /// `lease`: under which `card` is registered at `key`.
+  LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, std::string lease, TaskRecord card);
+  ~LeaseKeeper();
+
+  /// Says something else from now on: at once, or as soon as etcd is back.
+  void publish_address(const std::string& address);
+
+ private:
+  void run();
+  absl::Status beat(const TaskRecord& card);
+  absl::Status keep_lease();
+  void tell(const absl::Status& status);
+
+  // Set once.
+  const std::unique_ptr<Etcd> etcd_;
+  const std::string key_;
+
+  // The thread's.
+  std::string lease_;  ///< "": none
+  std::string trouble_;
+  bool said_taken_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  TaskRecord card_;      ///< under mutex_
+  bool is_new_ = false;  ///< under mutex_: card_ has not been looked at by the thread
+  bool ending_ = false;  ///< under mutex_
+  std::thread thread_;
+};
+
+}  // namespace gradrail::tools

@@ -1,0 +1,85 @@
+#include "tools/launch/etcd/membership.h"
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tools/launch/etcd/claim.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// A task that tries to reach a ps asks before each try.
+constexpr auto kLookupInterval = std::chrono::milliseconds(200);
+
+/// The owner and the keeper's thread have one each.
+absl::StatusOr<std::unique_ptr<Etcd>> open_etcd(const RendezvousUrl& where) {
+  absl::StatusOr<std::unique_ptr<HttpPost>> http = HttpPost::create();
+  if (!http.ok()) return http.status();
+  return std::make_unique<Etcd>(where.endpoints, *std::move(http));
+}
+
+absl::StatusOr<std::string> address_in(const Roster& roster, const RendezvousUrl& where, uint32_t index) {
+  const Roster::Member* const there = roster.find({"ps", index});
+  const std::string address = there != nullptr && there->card ? there->card->address : "";
+  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  if (parsed.ok() && ps::to_string(*parsed) == address) return address;
+  // Without a port it does not listen yet.
+  return absl::NotFoundError(
+      fmt::format("ps/{} is not registered at {}{}", index, where.text, there == nullptr ? "" : " with its port"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const MembershipRequest& request) {
+  absl::StatusOr<std::unique_ptr<Etcd>> ours = open_etcd(request.where), keepers = open_etcd(request.where);
+  if (!ours.ok()) return ours.status();
+  if (!keepers.ok()) return keepers.status();
+  std::unique_ptr<Membership> membership(new Membership(request.where, *std::move(ours)));
+  const absl::StatusOr<Claim> claim = claim_place(*membership->etcd_, request);
+  if (!claim.ok()) return claim.status();
+  membership->task_ = claim->task;
+  membership->sizes_ = claim->card.sizes;
+  membership->host_ = claim->card.address;
+  membership->known_.resize(claim->card.sizes.ps);
+  membership->keeper_ = std::make_unique<LeaseKeeper>(*std::move(keepers), key_of(request.where.job, claim->task),
+                                                      claim->lease, claim->card);
+  return membership;
+}
+
+void Membership::publish(uint16_t port) { keeper_->publish_address(ps::to_string({.host = host_, .port = port})); }
+
+absl::StatusOr<std::string> Membership::look_up(uint32_t index) {
+  const absl::StatusOr<Etcd::Listing> listing = etcd_->list({.key = key_of(where_.job, {"ps", index})});
+  if (!listing.ok()) {
+    if (!known_[index].last.empty()) return known_[index].last;
+    return absl::UnavailableError(listing.status().message());
+  }
+  absl::StatusOr<std::string> address = address_in(Roster(where_.job, *listing), where_, index);
+  if (address.ok()) known_[index].last = *address;
+  return address;
+}
+
+absl::StatusOr<std::string> Membership::ps_address(uint32_t index) {
+  Known& known = known_[index];
+  if (Clock::now() - known.asked < kLookupInterval) return known.answer;
+  known.answer = look_up(index);
+  known.asked = Clock::now();
+  return known.answer;
+}
+
+absl::StatusOr<std::vector<std::string>> find_ps(const RendezvousUrl& where) {
+  const absl::StatusOr<std::unique_ptr<Etcd>> etcd = open_etcd(where);
+  if (!etcd.ok()) return etcd.status();
+  const absl::StatusOr<Etcd::Listing> listing = (*etcd)->list({.key = prefix_of(where.job), .below = true});
+  if (!listing.ok()) return listing.status();
+  const Roster roster(where.job, *listing);
+  const Roster::Member* const first = roster.first_with_sizes();
+  std::vector<std::string> addresses;
+  for (uint32_t i = 0; i < (first == nullptr ? 1 : first->card->sizes.ps); ++i) {
+    absl::StatusOr<std::string> address = address_in(roster, where, i);
+    if (!address.ok()) return address.status();
+    addresses.push_back(*std::move(address));
+  }
+  return addresses;
+}
+
+}  // namespace gradrail::tools

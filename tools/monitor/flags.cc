@@ -1,0 +1,66 @@
+#include "tools/monitor/flags.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "ps/protocol/trace_marks.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr uint32_t kMostRecords = 1 << 24;  // 40 bytes each
+
+}  // namespace
+
+void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
+  command
+      .add_option("--metrics_port,--metrics-port", flags.metrics_port,
+                  "serve Prometheus here, 0: any port; in a local cluster each task takes the next one")
+      ->take_last();
+  command
+      .add_option("--metrics_bind,--metrics-bind", flags.metrics_bind,
+                  "address to serve it on; 0.0.0.0: all of this host's")
+      ->capture_default_str()
+      ->take_last();
+  command
+      .add_option("--logs_path,--logs-path", flags.logs_path,
+                  "folder for TensorBoard summaries, each worker its own below, and for what a flight recorder leaves")
+      ->take_last();
+  command
+      .add_option("--flight_records,--flight-records", flags.flight_records,
+                  "operations that each task remembers, to write them down when the run fails or on SIGUSR1; 0: none")
+      ->capture_default_str()
+      ->take_last();
+  command
+      .add_option("--timeline_filename,--timeline-filename", flags.timeline,
+                  "chief: a picture of the last steps of all tasks, for chrome://tracing; give it to all tasks")
+      ->take_last();
+}
+
+size_t MonitoringFlags::marks() const {
+  return timeline.empty() ? flight_records : std::max<size_t>(flight_records, ps::kMaxTraceMarks);
+}
+
+absl::Status check_monitoring(const MonitoringFlags& flags, bool alone) {
+  if (alone && flags.metrics_port.has_value()) {
+    return absl::InvalidArgumentError(
+        "--metrics_port: with --ps 0 there is no exchange to measure; --logs_path has the run's summaries");
+  }
+  if (alone && !flags.timeline.empty())
+    return absl::InvalidArgumentError("--timeline_filename: with --ps 0 there is no exchange to draw");
+  if (flags.flight_records > kMostRecords) {
+    return absl::InvalidArgumentError(
+        fmt::format("--flight_records {}: must be 0 to {}", flags.flight_records, kMostRecords));
+  }
+  in6_addr address;
+  const char* text = flags.metrics_bind.c_str();
+  if (inet_pton(AF_INET, text, &address) != 1 && inet_pton(AF_INET6, text, &address) != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("--metrics_bind '{}': must be an address of this host, such as 127.0.0.1 or ::1", text));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::tools

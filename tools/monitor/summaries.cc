@@ -1,0 +1,82 @@
+#include "tools/monitor/summaries.h"
+
+#include <cctype>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// A slash in a tag begins a group of its own; other characters some readers refuse.
+std::string tag_of(std::string path) {
+  for (char& c : path) c = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' ? c : '_';
+  return path;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Summaries>> Summaries::create(const std::string& folder, uint32_t every) {
+  absl::StatusOr<worker::EventFile> file = worker::EventFile::create(folder);
+  if (!file.ok()) return absl::Status(file.status().code(), fmt::format("--logs_path: {}", message_of(file.status())));
+  return std::unique_ptr<Summaries>(new Summaries(*std::move(file), every));
+}
+
+void Summaries::write(uint64_t global_step, const worker::Scalars& scalars) {
+  if (broken_) return;
+  const absl::Status written = file_.write(static_cast<int64_t>(global_step), scalars);
+  if (written.ok()) return;
+  broken_ = true;
+  spdlog::warn("the run goes on without summaries: {}", message_of(written));
+}
+
+void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& scalars) {
+  Histogram recent = stats.exchange;
+  recent.subtract(before_.exchange);
+  if (const auto exchanges = static_cast<double>(recent.count()); exchanges > 0) {
+    scalars.emplace_back("exchange/p50_ms", static_cast<double>(recent.quantile_ns(0.5)) * 1e-6);
+    scalars.emplace_back("exchange/p99_ms", static_cast<double>(recent.quantile_ns(0.99)) * 1e-6);
+    scalars.emplace_back("staleness/mean",
+                         static_cast<double>(stats.staleness_sum - before_.staleness_sum) / exchanges);
+  }
+  scalars.emplace_back("staleness/max", static_cast<double>(stats.staleness_max));
+  for (const worker::ClientStats::PathBytes& path : stats.path_bytes) {
+    scalars.emplace_back("bytes_in/" + tag_of(path.path), static_cast<double>(path.returned));
+    scalars.emplace_back("bytes_out/" + tag_of(path.path), static_cast<double>(path.pushed));
+  }
+  scalars.emplace_back("fallbacks", static_cast<double>(stats.moves));
+  scalars.emplace_back("wait_s", static_cast<double>(stats.wait_ns) * 1e-9);
+  scalars.emplace_back("dropped_gradients", static_cast<double>(stats.dropped));
+  before_ = stats;
+}
+
+void Summaries::step(const worker::Progress& progress, size_t batch_size, const worker::Client* client) {
+  ++steps_;
+  if (progress.batch % every_ != 0 && progress.batch != progress.batch_count) return;
+  const TimePoint now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - written_at_).count();
+  worker::Scalars scalars = {{"cost", progress.cost}};
+  if (seconds > 0) {
+    scalars.emplace_back("examples/sec", static_cast<double>(steps_ * batch_size) / seconds);
+    // A run that was restored does not begin with 0, and after the return of a ps it may have gone back.
+    if (global_step_ > 0 && progress.global_step >= global_step_)
+      scalars.emplace_back("global_step/sec", static_cast<double>(progress.global_step - global_step_) / seconds);
+  }
+  if (client != nullptr) add_exchange(client->stats(), scalars);
+  write(progress.global_step, scalars);
+  steps_ = 0;
+  written_at_ = now;
+  global_step_ = progress.global_step;
+}
+
+void Summaries::line(const std::string& text) {
+  constexpr std::string_view kAccuracy = "Test-Accuracy: ";
+  if (!text.starts_with(kAccuracy)) return;
+  write(global_step_, {{"accuracy", std::strtod(text.c_str() + kAccuracy.size(), nullptr)}});
+}
+
+}  // namespace gradrail::tools

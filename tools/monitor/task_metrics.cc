@@ -1,0 +1,109 @@
+#include "tools/monitor/task_metrics.h"
+
+#include <limits>
+
+namespace gradrail::tools {
+namespace {
+
+/// Bounds of latencies are powers of two of a nanosecond, from 4 µs to 17 s. There the recorder's cells end, so that
+/// counts are exact.
+constexpr int kFirstPower = 12, kLastPower = 34;
+
+Metric scalar(Metric::Kind kind, std::string name, std::string help, double value) {
+  return {.name = std::move(name), .help = std::move(help), .kind = kind, .samples = {{.value = value}}};
+}
+
+Metric gauge(std::string name, std::string help, double value) {
+  return scalar(Metric::Kind::gauge, std::move(name), std::move(help), value);
+}
+
+Metric counter(std::string name, std::string help, double value) {
+  return scalar(Metric::Kind::counter, std::move(name), std::move(help), value);
+}
+
+Metric latency(const Histogram& histogram) {
+  Metric::Sample sample{.count = histogram.count(), .sum = histogram.sum_ns() * 1e-9};
+  for (int power = kFirstPower; power <= kLastPower; ++power) {
+    sample.buckets.emplace_back(static_cast<double>(uint64_t{1} << power) * 1e-9, histogram.count_below_power(power));
+  }
+  return {.name = "gradrail_exchange_latency_seconds",
+          .help = "Time of an exchange, from the first push to the last fresh parameter.",
+          .kind = Metric::Kind::histogram,
+          .samples = {std::move(sample)}};
+}
+
+Metric staleness(const worker::ClientStats& stats) {
+  Metric::Sample sample{.sum = static_cast<double>(stats.staleness_sum)};
+  for (size_t steps = 0; steps < stats.staleness.size(); ++steps) {
+    sample.count += stats.staleness[steps];
+    if (steps + 1 < stats.staleness.size()) sample.buckets.emplace_back(static_cast<double>(steps), sample.count);
+  }
+  return {.name = "gradrail_staleness_steps",
+          .help = "Updates applied between the parameters of a gradient and its own application.",
+          .kind = Metric::Kind::histogram,
+          .samples = {std::move(sample)}};
+}
+
+Metric bytes_total() {
+  return {.name = "gradrail_bytes_total",
+          .help = "Bytes of exchanges, as this task sees their direction, by the path they took.",
+          .kind = Metric::Kind::counter,
+          .samples = {}};
+}
+
+void add_path(Metric& bytes, const std::string& path, uint64_t in, uint64_t out) {
+  bytes.samples.push_back({.labels = {{"direction", "in"}, {"path", path}}, .value = static_cast<double>(in)});
+  bytes.samples.push_back({.labels = {{"direction", "out"}, {"path", path}}, .value = static_cast<double>(out)});
+}
+
+Metric global_step(uint64_t step) {
+  return gauge("gradrail_global_step", "Updates applied to the parameters.", static_cast<double>(step));
+}
+
+}  // namespace
+
+Metric build_info(const std::string& task) {
+  return {.name = "gradrail_build_info",
+          .help = "Always 1; the labels say which build this is and which task.",
+          .kind = Metric::Kind::gauge,
+          .samples = {{.labels = {{"task", task}, {"version", GRADRAIL_VERSION}}, .value = 1.0}}};
+}
+
+Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way) {
+  Metric bytes = bytes_total();
+  for (const worker::ClientStats::PathBytes& path : stats.path_bytes)
+    add_path(bytes, path.path, path.returned, path.pushed);
+  return {latency(stats.exchange),
+          gauge("gradrail_exchange_under_way_seconds", "Age of the exchange under way; 0 between exchanges.",
+                std::chrono::duration<double>(under_way).count()),
+          std::move(bytes),
+          staleness(stats),
+          global_step(stats.global_step),
+          counter("gradrail_fallbacks_total", "Paths lost in mid-run and replaced by another.",
+                  static_cast<double>(stats.moves)),
+          counter("gradrail_path_returns_total", "Moves back to a better path.", static_cast<double>(stats.returns)),
+          counter("gradrail_wait_seconds_total", "Time spent waiting for slower workers, as the mode asks for.",
+                  static_cast<double>(stats.wait_ns) * 1e-9),
+          counter("gradrail_dropped_gradients_total", "Gradients that came too late to count.",
+                  static_cast<double>(stats.dropped))};
+}
+
+Metrics ps_metrics(const ps::proto::StatsReply& stats) {
+  Metric bytes = bytes_total();
+  for (const ps::proto::StatsReply::Path& path : stats.paths())
+    add_path(bytes, path.path(), path.bytes_in(), path.bytes_out());
+  Metrics metrics = {
+      gauge("gradrail_workers_live", "Workers that have joined and neither left nor were lost.",
+            stats.live_workers_size()),
+      gauge("gradrail_workers_awaited", "Workers for which a synchronous step waits.", stats.waiting_for_size()),
+      global_step(stats.global_step()),
+      counter("gradrail_updates_total", "Updates of buckets, over all shards.", static_cast<double>(stats.updates())),
+      std::move(bytes)};
+  if (stats.has_checkpoint_age_s()) {
+    metrics.push_back(
+        gauge("gradrail_checkpoint_age_seconds", "Since this task last wrote a checkpoint.", stats.checkpoint_age_s()));
+  }
+  return metrics;
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,113 @@
+#include "tools/monitor/task_monitor.h"
+
+#include <limits>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/control.pb.h"
+#include "spdlog/spdlog.h"
+#include "tools/monitor/task_metrics.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr uint32_t kMostAnswers = 100;  // some 30 MB of files
+
+/// Null where nothing is to be served.
+absl::StatusOr<std::unique_ptr<MetricsServer>> serve(const MonitoringFlags& flags, const MonitoredTask& task,
+                                                     MetricsServer::Collect collect) {
+  if (!flags.metrics_port.has_value()) return nullptr;
+  const uint32_t port = *flags.metrics_port == 0 ? 0 : uint32_t{*flags.metrics_port} + task.place_on_host;
+  if (port > std::numeric_limits<uint16_t>::max()) {
+    return absl::InvalidArgumentError(fmt::format("--metrics_port {}: {} would be given port {}, and 65535 is the last",
+                                                  *flags.metrics_port, task.name, port));
+  }
+  absl::StatusOr<std::unique_ptr<MetricsServer>> server =
+      MetricsServer::start(flags.metrics_bind, static_cast<uint16_t>(port), std::move(collect));
+  if (server.ok()) task.print(fmt::format("Metrics: {}", (*server)->url()));
+  return server;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlags& flags, MonitoredTask task,
+                                                            ps::Server& server) {
+  auto monitor = std::make_unique<PsMonitor>();
+  const auto collect = [&server, name = task.name] {
+    Metrics metrics = {build_info(name)};
+    const absl::StatusOr<ps::proto::StatsReply> stats = server.stats();
+    if (!stats.ok()) {
+      spdlog::warn("metrics: {}", message_of(stats.status()));
+      return metrics;
+    }
+    for (Metric& metric : ps_metrics(*stats)) metrics.push_back(std::move(metric));
+    return metrics;
+  };
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics = serve(flags, task, collect);
+  if (!metrics.ok()) return metrics.status();
+  monitor->metrics_ = *std::move(metrics);
+  return monitor;
+}
+
+absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags& flags, uint32_t worker,
+                                                          uint32_t every) {
+  if (flags.logs_path.empty()) return nullptr;
+  return Summaries::create(fmt::format("{}/worker_{}", flags.logs_path, worker), every);
+}
+
+void FlightLog::write(const std::vector<Mark>& marks, const std::string& why) {
+  if (marks.empty()) return;
+  const absl::StatusOr<std::string> path = dump_.write(marks, why);
+  if (path.ok()) {
+    spdlog::warn("flight recorder: the last {} operations are in {}", marks.size(), *path);
+  } else {
+    spdlog::warn("flight recorder: {}", message_of(path.status()));
+  }
+}
+
+void FlightLog::answer(const std::vector<Mark>& marks) {
+  if (++answers_ <= kMostAnswers) return write(marks, "on request");
+  if (answers_ == kMostAnswers + 1)
+    spdlog::warn("flight recorder: written down {} times; from now on only if this task fails", kMostAnswers);
+}
+
+absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& flags, uint32_t worker) {
+  if (flags.timeline.empty()) return nullptr;
+  return Timeline::create(flags.timeline, worker == 0);
+}
+
+void finish_timeline(Timeline* timeline, worker::Client& client) {
+  if (timeline == nullptr) return;
+  if (const absl::Status written = timeline->finish(client); !written.ok())
+    spdlog::warn("no timeline: {}", message_of(written));
+}
+
+absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const MonitoringFlags& flags, MonitoredTask task) {
+  std::unique_ptr<WorkerMonitor> monitor(new WorkerMonitor(std::move(task)));
+  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics =
+      serve(flags, monitor->task_, [raw = monitor.get()] { return raw->collect(); });
+  if (!metrics.ok()) return metrics.status();
+  monitor->metrics_ = *std::move(metrics);
+  return monitor;
+}
+
+Metrics WorkerMonitor::collect() {
+  Metrics metrics = {build_info(task_.name)};
+  std::lock_guard lock(mutex_);
+  if (client_ == nullptr) return metrics;
+  for (Metric& metric : worker_metrics(client_->published_stats(), client_->under_way()))
+    metrics.push_back(std::move(metric));
+  return metrics;
+}
+
+WorkerMonitor::Watch::Watch(WorkerMonitor& monitor, worker::Client& client) : monitor_(monitor) {
+  std::lock_guard lock(monitor_.mutex_);
+  monitor_.client_ = &client;
+}
+
+WorkerMonitor::Watch::~Watch() {
+  std::lock_guard lock(monitor_.mutex_);
+  monitor_.client_ = nullptr;
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ps/server.h"
+#include "tools/monitor/flags.h"
+#include "tools/monitor/flight_dump.h"
+#include "tools/monitor/metrics_server.h"
+#include "tools/monitor/summaries.h"
+#include "tools/monitor/timeline.h"
+#include "worker/client/client.h"
+
+namespace gradrail::tools {
+
+/// Which task is watched, and how it talks.
+struct MonitoredTask {
+  std::string name;            ///< "worker/1"
+  uint16_t place_on_host = 0;  ///< among the tasks that share the flags and the host; ports are counted up by it
+  std::function<void(const std::string&)> print;
+};
+
+/// The parts that show a running ps task to others.
+/// Threads  Owner thread; what it serves has its own.
+class PsMonitor {
+ public:
+  /// `server` outlives it. Errors  as MetricsServer::start.
+  static absl::StatusOr<std::unique_ptr<PsMonitor>> start(const MonitoringFlags& flags, MonitoredTask task,
+                                                          ps::Server& server);
+
+ private:
+  std::unique_ptr<MetricsServer> metrics_;
+};
+
+/// The summaries of `gradrail train --logs_path`; null without.
+absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags& flags, uint32_t worker,
+                                                          uint32_t every);
+
+/// The task's dumps, which the log names. Outlives what it is given to.
+class FlightLog {
+ public:
+  FlightLog(const MonitoringFlags& flags, const std::string& task) : dump_(flags.logs_path, task) {}
+
+  /// Nothing is written where there is nothing.
+  void write(const std::vector<Mark>& marks, const std::string& why);
+  /// On a request, which any process that reaches a ps may send: limited in number.
+  void answer(const std::vector<Mark>& marks);
+
+ private:
+  FlightDump dump_;
+  uint32_t answers_ = 0;
+};
+
+/// The timeline of `gradrail train --timeline_filename`, kept until the end; null without.
+absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& flags, uint32_t worker);
+/// A picture that cannot be had is no reason for a run to fail: the log says why.
+void finish_timeline(Timeline* timeline, worker::Client& client);
+
+/// The same of a worker: there before the worker has joined, so that a port that is taken is known by then.
+class WorkerMonitor {
+ public:
+  static absl::StatusOr<std::unique_ptr<WorkerMonitor>> start(const MonitoringFlags& flags, MonitoredTask task);
+
+  /// While it exists other threads read the client.
+  class Watch {
+   public:
+    Watch(WorkerMonitor& monitor, worker::Client& client);
+    ~Watch();
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+   private:
+    WorkerMonitor& monitor_;
+  };
+
+ private:
+  explicit WorkerMonitor(MonitoredTask task) : task_(std::move(task)) {}
+  Metrics collect();
+
+  const MonitoredTask task_;
+  std::mutex mutex_;
+  worker::Client* client_ = nullptr;        ///< under mutex_
+  std::unique_ptr<MetricsServer> metrics_;  ///< last: its threads use the rest
+};
+
+}  // namespace gradrail::tools

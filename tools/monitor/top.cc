@@ -1,0 +1,216 @@
+#include "tools/monitor/top.h"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <future>
+#include <thread>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/control.pb.h"
+#include "tools/launch/etcd/membership.h"
+#include "tools/monitor/top_table.h"
+#include "worker/client/session/control_link.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr int kRedrawMs = 1000;
+constexpr auto kBetweenTwo = std::chrono::milliseconds(500);  // for rates, where one table is all
+
+volatile std::sig_atomic_t asked_to_end = 0;
+
+void on_signal(int) { asked_to_end = 1; }
+
+/// The terminal as top wants it, and as it was again when this ends.
+class Screen {
+ public:
+  Screen() {
+    tcgetattr(STDIN_FILENO, &before_);
+    termios raw = before_;
+    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // Ctrl-C stays a signal
+    raw.c_cc[VMIN] = 0;
+    raw.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    say("\033[?1049h\033[?25l");  // another screen, no cursor
+  }
+  ~Screen() {
+    say("\033[?25h\033[?1049l");
+    tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  void draw(const std::vector<std::string>& lines) {
+    winsize size{};
+    const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 1;
+    const size_t columns = known ? size.ws_col : 80, rows = known ? size.ws_row : 24;
+    std::string text = "\033[H";
+    for (size_t i = 0; i < lines.size() && i + 1 < rows; ++i) text += lines[i].substr(0, columns) + "\033[K\r\n";
+    say(text + "\033[J");
+  }
+
+  /// Waits; true when q was typed.
+  bool quits(int timeout_ms) {
+    pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    if (poll(&input, 1, timeout_ms) <= 0) return false;
+    char typed[64];
+    const ssize_t count = read(STDIN_FILENO, typed, sizeof(typed));
+    if (count <= 0) return true;  // no task is there any more
+    return std::any_of(typed, typed + count, [](char c) { return c == 'q' || c == 'Q'; });
+  }
+
+ private:
+  void say(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+  termios before_{};
+};
+
+/// The cluster as top sees it.
+struct Watched {
+  std::vector<std::string> addresses;
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  std::string secret;
+  std::vector<std::unique_ptr<worker::ControlLink>> links;  ///< null: to be made
+};
+
+PsAnswer query_one(Watched& watched, uint32_t index, bool dump) {
+  PsAnswer answer{.address = watched.addresses[index]};
+  std::unique_ptr<worker::ControlLink>& control = watched.links[index];
+  const bool is_new = control == nullptr;
+  if (is_new) {
+    control = std::make_unique<worker::ControlLink>(index, answer.address, watched.credentials, watched.secret, nullptr,
+                                                    nullptr);
+  }
+  absl::StatusOr<ps::proto::StatsReply> stats = is_new ? control->stats_for_a_watcher(dump) : control->stats(dump);
+  answer.at = Clock::now();
+  if (stats.ok()) {
+    answer.stats = *std::move(stats);
+  } else {
+    answer.unreachable = std::string(message_of(stats.status()));
+    answer.is_final = !absl::IsUnavailable(stats.status()) && !absl::IsDeadlineExceeded(stats.status());
+    const std::string known = control->name() + " was lost: ";
+    if (answer.unreachable.starts_with(known)) answer.unreachable.erase(0, known.size());
+    // The last part of gRPC's text is the cause.
+    const size_t cause = answer.unreachable.rfind("Failed to connect to remote host: ");
+    if (cause != std::string::npos) answer.unreachable.erase(0, cause);
+    control.reset();  // a channel that failed once would look again only after seconds
+  }
+  return answer;
+}
+
+/// All at once: one that does not answer delays no other.
+std::vector<PsAnswer> ask(Watched& watched, bool dump) {
+  std::vector<std::future<PsAnswer>> calls;
+  for (uint32_t i = 0; i < watched.addresses.size(); ++i)
+    calls.push_back(std::async(std::launch::async, query_one, std::ref(watched), i, dump));
+  std::vector<PsAnswer> answers;
+  answers.reserve(calls.size());
+  for (std::future<PsAnswer>& call : calls) answers.push_back(call.get());
+  return answers;
+}
+
+bool is_rendezvous(const TopFlags& flags) { return flags.cluster.find("://") != std::string::npos; }
+
+absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
+  if (flags.cluster.empty() == flags.ps_hosts.empty())
+    return absl::InvalidArgumentError(
+        "top: name the cluster: a file, as for train --cluster, or --ps_hosts, or etcd://…");
+  if (is_rendezvous(flags)) {
+    const absl::StatusOr<RendezvousUrl> where = parse_rendezvous(flags.cluster);
+    return where.ok() ? find_ps(*where) : where.status();
+  }
+  const absl::StatusOr<ps::ClusterSpec> cluster =
+      flags.cluster.empty() ? ps::cluster_from_hosts(flags.ps_hosts, "none:1") : ps::read_cluster_file(flags.cluster);
+  if (!cluster.ok()) return cluster.status();
+  return cluster->ps;
+}
+
+absl::StatusOr<Watched> watch(const TopFlags& flags) {
+  absl::StatusOr<std::vector<std::string>> addresses = ps_addresses(flags);
+  if (!addresses.ok()) return addresses.status();
+  const absl::StatusOr<ps::Security> security = read_security(flags.security);
+  if (!security.ok()) return security.status();
+  for (const std::string& address : *addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(*security, address));
+  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = ps::channel_credentials(*security);
+  if (!credentials.ok()) return credentials.status();
+  Watched watched{
+      .addresses = *std::move(addresses), .credentials = *std::move(credentials), .secret = security->secret};
+  watched.links.resize(watched.addresses.size());
+  return watched;
+}
+
+/// A ps may have moved; without a newer address the last one holds.
+void follow(Watched& watched, const TopFlags& flags) {
+  absl::StatusOr<Watched> now = watch(flags);
+  if (now.ok() && now->addresses != watched.addresses) watched = *std::move(now);
+}
+
+absl::Status show_once(Watched& watched, bool dump) {
+  const std::vector<PsAnswer> before = ask(watched, dump);
+  std::this_thread::sleep_for(kBetweenTwo);
+  const std::vector<PsAnswer> answers = ask(watched, false);
+  for (const std::string& line : top_table(answers, before)) fmt::print("{}\n", line);
+  std::fflush(stdout);
+  if (std::any_of(answers.begin(), answers.end(), [](const PsAnswer& a) { return a.unreachable.empty(); }))
+    return absl::OkStatus();
+  const auto final = std::find_if(answers.begin(), answers.end(), [](const PsAnswer& a) { return a.is_final; });
+  if (final != answers.end()) return absl::FailedPreconditionError(fmt::format("top: {}", final->unreachable));
+  return absl::UnavailableError("top: not one parameter server answered");
+}
+
+void show_until_stopped(Watched& watched, const TopFlags& flags) {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  Screen screen;
+  std::vector<PsAnswer> before;
+  bool dump = flags.dump;
+  do {
+    if (is_rendezvous(flags)) follow(watched, flags);
+    std::vector<PsAnswer> answers = ask(watched, std::exchange(dump, false));
+    const std::time_t now = std::time(nullptr);
+    char clock[16];
+    std::tm parts{};
+    std::strftime(clock, sizeof(clock), "%H:%M:%S", localtime_r(&now, &parts));
+    std::vector<std::string> lines = {fmt::format("gradrail top  {}  q: quit", clock), ""};
+    for (std::string& line : top_table(answers, before)) lines.push_back(std::move(line));
+    screen.draw(lines);
+    before = std::move(answers);
+  } while (asked_to_end == 0 && !screen.quits(kRedrawMs) && asked_to_end == 0);
+}
+
+}  // namespace
+
+void add_top_flags(CLI::App& command, TopFlags& flags) {
+  command.add_option("cluster", flags.cluster,
+                     "JSON file of the cluster, as for train --cluster; or train's --rendezvous");
+  command.add_option("--ps_hosts,--ps-hosts", flags.ps_hosts, "comma-separated host:port list, instead of a file");
+  add_security_flags(command, flags.security);
+  command.add_flag("--once", flags.once, "print one table and end");
+  command.add_flag("--dump", flags.dump, "also tell all tasks to write down what their flight recorders have");
+}
+
+absl::Status run_top(const TopFlags& flags) {
+  absl::StatusOr<Watched> watched = watch(flags);
+  if (!watched.ok()) return watched.status();
+  const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+  if (flags.once || (flags.dump && !terminal)) return show_once(*watched, flags.dump);
+  if (!terminal) return absl::FailedPreconditionError("top: this is no terminal: --once prints one table");
+  show_until_stopped(*watched, flags);
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::tools

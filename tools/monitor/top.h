@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "tools/gradrail/security_flags.h"
+
+namespace gradrail::tools {
+
+struct TopFlags {
+  std::string cluster;  ///< file
+  std::string ps_hosts;
+  SecurityFlags security;
+  bool once = false;
+  bool dump = false;
+};
+
+void add_top_flags(CLI::App& command, TopFlags& flags);
+
+/// `gradrail top`: what the tasks of a cluster are doing, once or until q or Ctrl-C.
+/// Errors  INVALID_ARGUMENT: no cluster. UNAVAILABLE: once, and not one ps answered. FAILED_PRECONDITION: no terminal.
+absl::Status run_top(const TopFlags& flags);
+
+}  // namespace gradrail::tools

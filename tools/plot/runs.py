@@ -1,0 +1,226 @@
+"""What `gradrail bench SUITE -J FILE` wrote, as rows that can be drawn. Needs nothing but Python.
+
+Files come from anywhere and from any version: whatever is not as it should be is a Problem that names the file, the row
+and the field.
+"""
+import fnmatch
+import json
+import pathlib
+import re
+from dataclasses import dataclass, field, replace
+
+KNOWN_MAJOR = 0  # of gradrail; a file of a later one may mean something else by the same words
+LARGEST = 1e18  # of bytes, microseconds, whatever: beyond it axes and not only figures go astray
+OURS, BOUND = "gradrail ", "bound"  # how paths of `gradrail bench peers` begin
+
+
+class Problem(Exception):
+    """An error that the caller can correct: reported in a line, without a trace."""
+
+
+@dataclass
+class Row:
+    """One path at one size."""
+    label: str  # the path, and the file where several files have that path
+    path: str
+    what: str  # "", or "latency" or "bandwidth" where a question has both
+    size: int
+    min_us: float
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    max_us: float
+    samples: int
+    samples_a_round: float  # of one worker: as many as a quantile was taken from
+    alg_bw: float
+    bus_bw: float
+    bound_bw: float  # of memory, measured beside it; 0: none
+    stages: list
+    distribution: list  # (share, microseconds), ascending
+    trouble: str  # why it is not drawn
+
+    @property
+    def is_bound(self):
+        return self.path.startswith(BOUND)
+
+
+@dataclass
+class Run:
+    file: str
+    question: str
+    version: str
+    machine: str
+    title: str
+    arguments: str
+    rows: list = field(default_factory=list)
+
+
+def size_text(size):
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << shift:
+            return f"{size / (1 << shift):.4g} {unit}"
+    return f"{size} B"
+
+
+def parse_size(text):
+    """As the flags of the benchmark: 318040, 64K, 1M."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text)
+    if not match:
+        raise Problem(f"--size {text}: must be bytes, such as 318040 or 64K (K, M, G may follow)")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+
+
+def printable(text):
+    """XML has no control characters, and they are invisible."""
+    return "".join(character if character.isprintable() else " " for character in str(text))
+
+
+def read_run(file):
+    try:
+        text = pathlib.Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise Problem(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Problem(f"{file}: not JSON but binary") from None
+    if not text.strip():
+        raise Problem(f"{file}: empty: the run that was to write it did not come to its end")
+    try:
+        run = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Problem(f"{file}: not JSON: {error}") from None
+    parts = {"version": str, "machine": str, "config": dict, "results": list}
+    if not isinstance(run, dict) or any(not isinstance(run.get(name), kind) for name, kind in parts.items()):
+        raise Problem(f"{file}: JSON, but not of `gradrail bench SUITE -J FILE`: "
+                      f"needs {', '.join(parts)}")
+    version = re.match(r"gradrail (\d+)\.", run["version"])
+    if not version or int(version[1]) > KNOWN_MAJOR:
+        raise Problem(f"{file}: written by {run['version']!r}; this tools/plot reads files of gradrail {KNOWN_MAJOR}.x, "
+                      "take the one of that version")
+    config = run["config"]
+    arguments = run.get("arguments")
+    read = Run(file=str(file), question=str(config.get("question", "")), version=printable(run["version"]),
+               machine=printable(run["machine"]), title=printable(run.get("title", "")),
+               arguments=printable(" ".join(map(str, arguments)) if isinstance(arguments, list) else arguments or ""))
+    # incast has a row for each worker; elsewhere a row stands for all of them.
+    workers = 1 if read.question == "incast" else config.get("workers")
+    for index, result in enumerate(run["results"]):
+        read.rows.append(_read_row(Fields(result, f"{file}: results[{index}]"), workers))
+    return read
+
+
+class Fields:
+    """An object of the file, which complains by name."""
+
+    def __init__(self, value, where):
+        if not isinstance(value, dict):
+            raise Problem(f"{where}: damaged: not an object")
+        self.value, self.where = value, where
+
+    def number(self, name):
+        value = self.value.get(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
+            raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, no number from 0 to {LARGEST:g}")
+        return float(value)
+
+    def text(self, name):
+        value = self.value.get(name)
+        if not isinstance(value, str):
+            raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, no text")
+        return printable(value)
+
+    def part(self, name):
+        return Fields(self.value.get(name), f"{self.where}.{name}")
+
+    def pairs(self, name):
+        """An object, or a list of pairs, of names and numbers; none where the field is missing."""
+        value = self.value.get(name, {})
+        entries = list(value.items()) if isinstance(value, dict) else value
+        if not isinstance(entries, list) or any(not isinstance(e, (list, tuple)) or len(e) != 2 for e in entries):
+            raise Problem(f"{self.where}: damaged: {name} is neither an object nor a list of pairs")
+        return [(printable(key), Fields({name: number}, self.where).number(name)) for key, number in entries]
+
+
+def _read_row(result, workers):
+    times = result.part("percentiles")
+    path, failed = result.text("path"), result.text("failed")
+    size = int(result.number("size"))
+    samples, wrong, p50_us = times.number("iterations"), result.number("nwrong"), times.number("p50_us")
+    trouble = failed
+    if not failed and wrong > 0:
+        trouble = f"{wrong:.0f} wrong results"
+    elif not failed and (p50_us == 0 or size == 0):
+        trouble = "a time of 0" if size > 0 else "a size of 0"
+    rounds = result.value.get("rounds_us")
+    sets = max(1, len(rounds) if isinstance(rounds, list) else 1) * max(1, workers if isinstance(workers, int) else 1)
+    try:
+        distribution = sorted((float(share), us) for share, us in result.pairs("distribution_us"))
+    except ValueError as error:
+        raise Problem(f"{result.where}: damaged: distribution_us: {error}") from None
+    return Row(label=path, path=path, what=result.text("what"), size=size,
+               min_us=times.number("min_us"), p50_us=p50_us, p99_us=times.number("p99_us"),
+               p999_us=times.number("p999_us"), max_us=times.number("max_us"), samples=int(samples),
+               samples_a_round=samples / sets, alg_bw=result.number("alg_bw"), bus_bw=result.number("bus_bw"),
+               bound_bw=dict(result.pairs("more")).get("bound_GB/s", 0.0), stages=result.pairs("stages"),
+               distribution=distribution, trouble=trouble)
+
+
+def read_runs(files, globs):
+    """The rows with a path that one of the globs matches; all without any."""
+    runs = [read_run(file) for file in files]
+    for run in runs:
+        for row in run.rows:
+            if sum(any(other.path == row.path for other in each.rows) for each in runs) > 1:
+                row.label = f"{row.path} [{pathlib.Path(run.file).stem}]"
+    labels = {row.label for run in runs for row in run.rows}
+    if globs:
+        for run in runs:
+            run.rows = [row for row in run.rows
+                        if any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in (row.path, row.label))]
+        if labels and not any(run.rows for run in runs):
+            raise Problem(f"--paths {' '.join(globs)}: matches none of: {', '.join(sorted(labels))}")
+    return runs
+
+
+def parts_of(runs):
+    """name -> what belongs into one picture. `gradrail bench peers` measures exchanges and, for each way that libraries go,
+    puts: "ucx-posix: gradrail ucx". Only within such a group contenders took turns."""
+    parts = {}
+    for run in runs:
+        groups = {_group(row) for row in run.rows if row.what} - {""} if run.question == "peers" else set()
+        for name in ["", *sorted(groups)]:
+            rows = [row for row in run.rows if (_group(row) if _group(row) in groups else "") == name]
+            if name:
+                rows = [replace(row, label=row.label.removeprefix(f"{name}: ")) for row in rows]
+            part = replace(run, rows=rows)
+            if name:
+                part = replace(part, question="put", title=f"{run.title} (puts, {name})")
+            if rows or not groups:
+                parts.setdefault(name, []).append(part)
+    return parts
+
+
+def _group(row):
+    return row.path.partition(": ")[0] if ": " in row.path and not row.is_bound else ""
+
+
+def title_of(runs, options):
+    return options.title or " / ".join(dict.fromkeys(run.title for run in runs))
+
+
+def lines_of(rows):
+    """label -> its rows by size, in the order of the file."""
+    lines = {}
+    for row in rows:
+        lines.setdefault(row.label, []).append(row)
+    return {label: sorted(line, key=lambda row: row.size) for label, line in lines.items()}
+
+
+def not_measured(rows):
+    """"tcp at 64 B: why", one for each path and reason; sizes only where others of that path were measured."""
+    reasons = {}
+    for row in rows:
+        if row.trouble:
+            reasons.setdefault((row.label, row.trouble), []).append(row.size)
+    drawn = {row.label for row in rows if not row.trouble}
+    return [f"{label}{' at ' + ', '.join(map(size_text, sorted(set(sizes)))) if label in drawn else ''}: {why}"
+            for (label, why), sizes in reasons.items()]

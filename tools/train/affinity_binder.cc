@@ -1,0 +1,112 @@
+#include "tools/train/affinity_binder.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// Smaller memory has no huge pages anywhere.
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+std::string huge_pages(const std::vector<AffinityBinder::UnitMemory>& memory) {
+  size_t huge = 0, all = 0;
+  for (const AffinityBinder::UnitMemory& spans : memory) {
+    for (const MemorySpan& span : spans) {
+      if (span.bytes < kHugePageBytes) continue;
+      all += span.bytes;
+      huge += std::min(span.bytes, topology::huge_page_bytes(span.data));
+    }
+  }
+  if (all == 0) return "";
+  return fmt::format("Huge pages: {} of {} KiB{}", huge >> 10, all >> 10,
+                     huge > 0 ? "" : " (/sys/kernel/mm/transparent_hugepage/shmem_enabled must say advise)");
+}
+
+}  // namespace
+
+AffinityBinder::AffinityBinder(const HostPlan& plan, const TrainOptions& options)
+    : places_(places_of(plan, options)),
+      task_cpus_(plan.task_cpus.empty() ? plan.machine.allowed : plan.task_cpus),
+      one_node_(plan.machine.numa_nodes.size() == 1),
+      refused_(std::make_unique<std::atomic<bool>[]>(places_.size())) {
+  if (!plan.known || options.flags.no_pin) return;
+  absl::StatusOr<topology::Pinner> pinner = topology::Pinner::open();
+  if (!pinner.ok()) {
+    refused(pinner.status());
+    return;
+  }
+  pinner_ = *std::move(pinner);
+  if (plan.task_cpus.empty()) return;
+  if (const absl::Status bound = pinner_->bind_thread(task_cpus_); !bound.ok()) refused(bound);
+}
+
+void AffinityBinder::refused(const absl::Status& why) {
+  if (warned_.exchange(true)) return;
+  spdlog::warn("not everything is bound as planned: {}", message_of(why));
+}
+
+void AffinityBinder::bind(size_t unit) {
+  const UnitPlace& place = places_[unit];
+  if (!binds() || place.everywhere || !place.why_free.empty()) return;
+  const absl::Status bound = pinner_->bind_thread(place.cpus);
+  if (bound.ok()) return;
+  refused_[unit].store(true);
+  refused(bound);
+}
+
+void AffinityBinder::unbind(size_t unit) {
+  const UnitPlace& place = places_[unit];
+  if (!binds() || place.everywhere || !place.why_free.empty()) return;
+  if (const absl::Status bound = pinner_->bind_thread(task_cpus_); !bound.ok()) refused(bound);
+}
+
+void AffinityBinder::bind_memory(size_t unit, const MemorySpan& memory) {
+  const int node = places_[unit].numa_os_index;
+  if (!binds() || node < 0 || memory.kind != MemoryKind::host) return;
+  const absl::Status bound = pinner_->bind_memory(memory.data, memory.bytes, node);
+  if (!bound.ok() && !one_node_) refused(bound);
+}
+
+std::string AffinityBinder::where_it_runs(size_t unit) const {
+  const UnitPlace& place = places_[unit];
+  if (!place.why_free.empty()) return place.why_free;
+  if (!binds() || refused_[unit].load()) return "not bound (see the warning)";
+  return fmt::format("{} {}", place.shared ? "sharing" : "on", cpus_text(place.cpus));
+}
+
+std::string AffinityBinder::where_memory_lies(const UnitPlace& place, const UnitMemory& memory) const {
+  if (!binds() || place.numa_os_index < 0) return "";
+  int node = -1;
+  for (const MemorySpan& span : memory) {
+    const absl::StatusOr<int> found = pinner_->numa_node_of(span.data, span.bytes);
+    if (!found.ok() || *found < 0 || (node >= 0 && *found != node)) {
+      return fmt::format(" (NUMA node {})", place.numa_os_index);  // untouched, spread, or the query is forbidden
+    }
+    node = *found;
+  }
+  if (node < 0) return fmt::format(" (NUMA node {})", place.numa_os_index);
+  return node == place.numa_os_index ? fmt::format(" (NUMA node {}, memory there)", node)
+                                     : fmt::format(" (NUMA node {}, memory on node {})", place.numa_os_index, node);
+}
+
+std::vector<std::string> AffinityBinder::summary(const std::vector<UnitMemory>& memory, bool verbose) const {
+  GRADRAIL_CHECK(memory.size() == places_.size());
+  std::vector<std::string> units;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const UnitPlace& place = places_[i];
+    units.push_back(fmt::format("{} {}{}{}", place.name, where_it_runs(i), where_memory_lies(place, memory[i]),
+                                place.nic.empty() ? "" : ", planned NIC " + place.nic));
+  }
+  std::vector<std::string> lines = {fmt::format("Placed: {}", fmt::join(units, "; "))};
+  const std::string huge = verbose ? huge_pages(memory) : "";
+  if (!huge.empty()) lines.push_back(huge);
+  return lines;
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,55 @@
+#include "tools/train/backup_ps.h"
+
+#include "fmt/format.h"
+#include "tools/train/etcd_task.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// How many ps tasks serve.
+size_t half(const TrainOptions& options) {
+  return options.flags.backup_ps == 0 ? options.cluster.ps.size() : options.cluster.ps.size() / 2;
+}
+
+}  // namespace
+
+absl::Status check_backup_ps(const TrainOptions& options) {
+  const uint32_t backup_ps = options.flags.backup_ps;
+  if (backup_ps == 0) return absl::OkStatus();
+  if (backup_ps != 1) return absl::InvalidArgumentError(fmt::format("--backup-ps {}: must be 0 or 1", backup_ps));
+  if (uses_etcd(options.flags)) {
+    return absl::InvalidArgumentError(
+        "--backup-ps 1: not with --rendezvous, where a ps is found by its index alone; name the tasks (--cluster, or "
+        "--ps_hosts and --worker_hosts)");
+  }
+  if (options.launch.has_value()) {
+    return absl::InvalidArgumentError(
+        "--backup-ps 1: a launcher's tasks do not know each other's addresses before they have started; name them "
+        "(--cluster, or --ps_hosts and --worker_hosts)");
+  }
+  const size_t tasks = options.local ? options.flags.ps : options.cluster.ps.size();
+  if (tasks >= 2 && tasks % 2 == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("--backup-ps 1: of the ps tasks the second half are backups of the first, so that there must be an "
+                  "even number of them; there {} {}{}",
+                  tasks == 1 ? "is" : "are", tasks, options.local ? " (--ps 2: one, and its backup)" : ""));
+}
+
+std::string replication_peer(const TrainOptions& options) {
+  if (options.flags.backup_ps == 0) return "";
+  return options.cluster.ps[(options.task.index + half(options)) % options.cluster.ps.size()];
+}
+
+bool begins_as_backup(const TrainOptions& options) { return options.task.index >= half(options); }
+
+ps::ClusterSpec without_backups(const TrainOptions& options) {
+  ps::ClusterSpec cluster = options.cluster;
+  cluster.ps.resize(half(options));
+  return cluster;
+}
+
+std::vector<std::string> backups(const TrainOptions& options) {
+  return {options.cluster.ps.begin() + static_cast<ptrdiff_t>(half(options)), options.cluster.ps.end()};
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ps/protocol/cluster_spec.h"
+#include "tools/train/train_options.h"
+
+namespace gradrail::tools {
+
+// --backup-ps 1: of N ps tasks the first N/2 serve, and task i + N/2 is the backup of task i.
+
+/// INVALID_ARGUMENT: another number than 0 and 1, or no two halves.
+absl::Status check_backup_ps(const TrainOptions& options);
+
+/// Address of the ps task that is this one's backup, or that this one begins as the backup of; "": none.
+std::string replication_peer(const TrainOptions& options);
+bool begins_as_backup(const TrainOptions& options);
+
+/// The ps tasks that a worker joins, and the backup of each.
+ps::ClusterSpec without_backups(const TrainOptions& options);
+std::vector<std::string> backups(const TrainOptions& options);
+
+}  // namespace gradrail::tools

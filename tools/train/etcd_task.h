@@ -1,0 +1,18 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "tools/train/signal_thread.h"
+#include "tools/train/train_options.h"
+
+namespace gradrail::tools {
+
+/// Whether --rendezvous names an etcd. With tcp:// it names the host of a launcher's first task (launched_task.h).
+bool uses_etcd(const TrainFlags& flags);
+
+/// Flags that go with --rendezvous. Errors  INVALID_ARGUMENT: those that do not.
+absl::Status check_rendezvous(TrainOptions& options);
+
+/// One task that finds the others by way of etcd: takes a place, then is what that says.
+absl::Status run_with_etcd(TrainOptions options, SignalThread& signals);
+
+}  // namespace gradrail::tools

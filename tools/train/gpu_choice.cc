@@ -1,0 +1,102 @@
+#include "tools/train/gpu_choice.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include "worker/models/workload.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+
+/// Its place stays unknown: -1 everywhere.
+topology::Gpu unknown_place(const ProbedGpu& probed) {
+  topology::Gpu gpu;
+  unsigned domain = 0, bus = 0, device = 0, function = 0;
+  std::sscanf(probed.pci_address.c_str(), "%x:%x:%x.%x", &domain, &bus, &device, &function);
+  gpu.place.address = {domain, static_cast<uint8_t>(bus), static_cast<uint8_t>(device), static_cast<uint8_t>(function)};
+  return gpu;
+}
+
+topology::Gpu as_planned(const topology::Machine& machine, const ProbedGpu& probed) {
+  const auto at = std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](const topology::Gpu& gpu) {
+    return gpu.place.address.to_string() == probed.pci_address;
+  });
+  topology::Gpu gpu = at == machine.gpus.end() ? unknown_place(probed) : *at;
+  gpu.index = probed.ordinal;
+  gpu.name = fmt::format("cuda{}", probed.ordinal);
+  gpu.vendor = topology::Vendor::nvidia;
+  gpu.model = probed.name;
+  return gpu;
+}
+
+absl::StatusOr<GpuChoice> none(const TrainOptions& options, std::string why) {
+  const bool must = options.task.job != "ps" && (options.flags.no_soft_placement || !options.gpus.empty());
+  if (!must) return GpuChoice{.why_none = std::move(why)};
+  const std::string flag = options.flags.no_soft_placement ? "--no-soft-placement" : "--gpu " + options.flags.gpu;
+  return absl::FailedPreconditionError(
+      fmt::format("{}: no GPU can be used: {}; without it towers compute on CPUs", flag, why));
+}
+
+void log_why_on_cpu(const std::string& why, topology::TowerPlace& tower) {
+  for (topology::Decision& decision : tower.decisions) {
+    if (decision.what != "GPU") continue;
+    decision.reason = why;
+    for (topology::Rejected& rejected : decision.rejected) rejected.reason = why;
+  }
+}
+
+void give(const topology::Machine& machine, int gpu, topology::TowerPlace& tower) {
+  tower.gpu = gpu;
+  for (topology::Decision& decision : tower.decisions) {
+    if (decision.what != "GPU") continue;
+    decision = {.what = "GPU",
+                .chosen = machine.gpus[gpu].name,
+                .reason = fmt::format("{} gives it to this task", kVisible),
+                .rejected = {}};
+  }
+}
+
+}  // namespace
+
+ProbedGpus probe_for(const TrainOptions& options) {
+  if (worker::computes_on_devices(options.flags.model)) return probe_gpus();
+  return {.why_none = fmt::format("model {} computes on CPUs only", options.flags.model)};
+}
+
+absl::StatusOr<GpuChoice> choose_gpus(const TrainOptions& options, const ProbedGpus& probed,
+                                      topology::Machine& machine) {
+  if (probed.gpus.empty()) return none(options, probed.why_none);
+  std::vector<topology::Gpu> gpus;
+  for (const ProbedGpu& gpu : probed.gpus) gpus.push_back(as_planned(machine, gpu));
+  machine.gpus = std::move(gpus);
+  GpuChoice choice{.towers = options.flags.no_soft_placement ? topology::Towers::gpu : topology::Towers::automatic};
+  if (!options.local && options.task.job != "ps" && std::getenv(kVisible) != nullptr) {
+    choice.own_count = static_cast<int>(machine.gpus.size());
+    choice.towers = topology::Towers::cpu;
+  }
+  return choice;
+}
+
+absl::Status finish_choice(const GpuChoice& choice, const TrainOptions& options, const topology::Machine& machine,
+                           topology::Placement& placement) {
+  for (topology::TowerPlace& tower : placement.towers) {
+    const bool ours = tower.task_index == static_cast<int>(options.task.index);
+    if (ours && tower.tower < choice.own_count) {
+      give(machine, tower.tower, tower);
+    } else if (ours && choice.own_count > 0 && options.flags.no_soft_placement) {
+      return absl::FailedPreconditionError(fmt::format("--no-soft-placement: no GPU for tower {}: {} shows {}",
+                                                       tower.tower, kVisible, choice.own_count));
+    } else if (!choice.why_none.empty()) {
+      log_why_on_cpu(choice.why_none, tower);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tools/train/gpu_probe.h"
+#include "tools/train/train_options.h"
+#include "topology/machine.h"
+#include "topology/plan/plan.h"
+
+namespace gradrail::tools {
+
+/// Whether towers go on GPUs. Soft placement, which users expect: where there is no GPU that can be used they go on
+/// CPUs.
+struct GpuChoice {
+  topology::Towers towers = topology::Towers::cpu;
+  std::string why_none;  ///< "" when there are GPUs
+  int own_count = 0;     ///< > 0: CUDA_VISIBLE_DEVICES shows those of this task alone, no other task's plan has them
+};
+
+/// The GPUs that the driver shows, unless the model has no use for them. Call before any other use of the driver.
+ProbedGpus probe_for(const TrainOptions& options);
+
+/// Replaces the machine's GPUs by those that the driver shows, in its order, which `index` then counts. A place that
+/// topology/ does not know stays unknown.
+/// Errors  FAILED_PRECONDITION: --no-soft-placement or --gpu, and no GPU can be used; says why.
+absl::StatusOr<GpuChoice> choose_gpus(const TrainOptions& options, const ProbedGpus& probed,
+                                      topology::Machine& machine);
+
+/// The facts that the planner lacks: this task's own GPUs, and why towers are on CPUs.
+/// Errors  FAILED_PRECONDITION: --no-soft-placement, and fewer own GPUs than towers.
+absl::Status finish_choice(const GpuChoice& choice, const TrainOptions& options, const topology::Machine& machine,
+                           topology::Placement& placement);
+
+}  // namespace gradrail::tools

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gradrail::tools {
+
+/// The report of this host's NVIDIA driver.
+struct ProbedGpu {
+  int ordinal = 0;  ///< as the driver counts, CUDA_VISIBLE_DEVICES respected
+  std::string pci_address;
+  std::string name;
+};
+struct ProbedGpus {
+  std::vector<ProbedGpu> gpus;
+  std::string why_none;        ///< "" when there are some
+  bool driver_failed = false;  ///< there is a driver, and it does not work
+};
+
+/// Asks in a process of its own. A user of the driver cannot fork tasks that use it, and a driver that hangs or
+/// crashes ends no other process. Call before the process has any thread.
+ProbedGpus probe_gpus();
+
+}  // namespace gradrail::tools

@@ -1,0 +1,150 @@
+#include "tools/train/launched_task.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/security.h"
+#include "tools/launch/rendezvous.h"
+#include "tools/train/task.h"
+
+namespace gradrail::tools {
+namespace {
+
+absl::Status invalid_launch(const std::string& what) { return absl::InvalidArgumentError(what); }
+
+void print_comment_line(const std::string& line) {
+  fmt::print("# {}\n", line);
+  std::fflush(stdout);
+}
+
+absl::Status check_counts(const TrainFlags& flags, const ps::Launch& launch, uint32_t ps_count) {
+  if (launch.ps_count && flags.ps_given && flags.ps != *launch.ps_count)
+    return invalid_launch(
+        fmt::format("--ps {}: {} has {} (DMLC_NUM_SERVER): leave the flag out, or --local for a cluster of its own",
+                    flags.ps, launch.job, *launch.ps_count));
+  if (ps_count >= launch.size)
+    return invalid_launch(fmt::format("--ps {}: {} has started {} tasks, and one of them has to be a worker", ps_count,
+                                      launch.job, launch.size));
+  const uint32_t workers = launch.size - ps_count;
+  if (workers > ps::kMaxWorkers)
+    return invalid_launch(fmt::format("{} workers by {}: there may be {}", workers, launch.job, ps::kMaxWorkers));
+  if (flags.workers_given && flags.workers != workers)
+    return invalid_launch(
+        fmt::format("--workers {}: {} has started {} tasks, of which --ps {} leaves {} workers: leave the flag out, or "
+                    "--local for a cluster of its own",
+                    flags.workers, launch.job, launch.size, ps_count, workers));
+  return absl::OkStatus();
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+/// "worker/1 of 3, with 1 ps: rank 2 of 4 of Slurm job 17 step 0, node n2".
+std::string explain(const TrainOptions& options) {
+  const ps::Launch& launch = *options.launch;
+  const bool is_ps = options.task.job == "ps";
+  const size_t ps_count = options.cluster.ps.size(), workers = options.cluster.workers.size();
+  const std::string others =
+      is_ps ? fmt::format("{} worker{}", workers, workers == 1 ? "" : "s") : fmt::format("{} ps", ps_count);
+  const std::string from = launch.role == ps::Launch::Role::by_rank
+                               ? fmt::format("rank {} of {} of {}", *launch.rank, launch.size, launch.job)
+                               : launch.job;
+  return fmt::format("{}/{} of {}, with {}: {}, {} {}", options.task.job, options.task.index,
+                     is_ps ? ps_count : workers, others, from, launch.node.empty() ? "host" : "node",
+                     launch.node.empty() ? host_name() : launch.node);
+}
+
+void take_assignment(TrainOptions& options, const RankAssignment& assignment) {
+  options.task = assignment.task;
+  options.own_cpus = assignment.own_cpus;
+  options.place_on_host = assignment.place_on_host;
+  options.cluster.ps.clear();
+  for (const std::string& host : assignment.ps_hosts)
+    options.cluster.ps.push_back(ps::to_string({.host = host, .port = 0}));
+  options.cluster.workers = assignment.worker_hosts;
+}
+
+absl::Status run_launched_ps(const TrainOptions& options, Rendezvous& others, SignalThread& signals) {
+  absl::Status published;
+  const absl::Status ended = run_ps(options, signals, [&](uint16_t port) {
+    published = others.publish(port);
+    if (!published.ok()) signals.request_stop();  // no worker can join any more
+  });
+  return published.ok() ? ended : published;
+}
+
+}  // namespace
+
+absl::Status check_launch(TrainOptions& options) {
+  const TrainFlags& flags = options.flags;
+  if (flags.local || flags.ps == 0) {
+    return flags.rendezvous.empty() ? absl::OkStatus()
+                                    : invalid_launch(fmt::format(
+                                          "--rendezvous {}: --local and --ps 0 have no other tasks", flags.rendezvous));
+  }
+  absl::StatusOr<std::optional<ps::Launch>> launch = ps::read_launcher();
+  if (!launch.ok())
+    return invalid_launch(fmt::format("{}; --local ignores such variables", message_of(launch.status())));
+  if (!launch->has_value()) {
+    if (flags.rendezvous.empty()) return absl::OkStatus();
+    return invalid_launch(fmt::format(
+        "--rendezvous {}: neither srun, mpirun nor torchrun has started this task with others", flags.rendezvous));
+  }
+  const uint32_t ps_count = (*launch)->ps_count.value_or(flags.ps);
+  GRADRAIL_RETURN_IF_ERROR(check_counts(flags, **launch, ps_count));
+  if (!flags.rendezvous.empty()) {
+    absl::StatusOr<std::string> address = ps::parse_tcp_rendezvous(flags.rendezvous);
+    if (!address.ok()) return address.status();
+    (*launch)->rendezvous = *std::move(address);
+  }
+  if ((*launch)->rendezvous.empty())
+    return invalid_launch(fmt::format(
+        "{} does not say where its first task is: name that host with --rendezvous tcp://HOST:PORT", (*launch)->job));
+  const absl::StatusOr<ps::HostPort> meet = ps::parse_host_port((*launch)->rendezvous);
+  if (!meet.ok())
+    return invalid_launch(fmt::format("where the tasks of {} meet: {}", (*launch)->job, message_of(meet.status())));
+  options.local = false;
+  options.flags.ps = ps_count;
+  options.cluster.ps.resize(ps_count);
+  options.cluster.workers.resize((*launch)->size - ps_count);
+  options.launch = *std::move(launch);
+  return absl::OkStatus();
+}
+
+absl::Status run_launched(TrainOptions options, SignalThread& signals) {
+  std::string bind_host;
+  if (!options.flags.bind.empty()) {
+    const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
+    if (!bind.ok()) return invalid_launch(fmt::format("--bind: {}", message_of(bind.status())));
+    bind_host = bind->host;
+  }
+  // Facts from there are not proven: any process that reaches this host can connect to the rendezvous.
+  GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options.security, options.launch->rendezvous));
+  const absl::StatusOr<std::unique_ptr<Rendezvous>> others =
+      Rendezvous::join({.launch = *options.launch,
+                        .ps_count = options.flags.ps,
+                        .bind_host = bind_host,
+                        .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
+                        .say = print_comment_line});
+  if (!others.ok()) return others.status();
+  if (options.launch->role == ps::Launch::Role::scheduler) {
+    print_comment_line(fmt::format("scheduler of {}: {} ps and {} workers have met", options.launch->job,
+                                   options.flags.ps, options.launch->size - options.flags.ps));
+    return (*others)->publish(0);
+  }
+  take_assignment(options, (*others)->assignment());
+  print_comment_line(explain(options));
+  if (options.task.job == "ps") return run_launched_ps(options, **others, signals);
+  absl::StatusOr<std::vector<std::string>> addresses = (*others)->ps_addresses();
+  if (!addresses.ok()) return addresses.status();
+  options.cluster.ps = *std::move(addresses);
+  return run_worker(options, signals);
+}
+
+}  // namespace gradrail::tools

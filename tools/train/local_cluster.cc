@@ -1,0 +1,379 @@
+#include "tools/train/local_cluster.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tools/gradrail/exit_codes.h"
+#include "tools/train/signal_thread.h"
+#include "tools/train/task.h"
+#include "tools/train/worker_bars.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// After a task has failed the others notice within this (a lost ps: 5 s); then they are killed.
+constexpr auto kGrace = std::chrono::seconds(8);
+/// For the workers after a request to stop: the chief ends its step, tests the model and saves the last checkpoint. A
+/// second signal ends this wait.
+constexpr auto kSaveGrace = std::chrono::seconds(60);
+/// The ps end by themselves when the last worker has left; those that still expect one get a signal after this.
+constexpr Duration kOutputGracePeriod = std::chrono::seconds(1);
+/// For the others to find out by themselves that a task has failed, and to say so.
+constexpr Duration kFailureGracePeriod = std::chrono::seconds(3);
+constexpr auto kStartDeadline = std::chrono::seconds(30);
+
+struct Process {
+  std::string name;
+  bool is_chief = false;
+  bool is_worker = false;
+  uint32_t index = 0;
+  pid_t pid = -1;
+  int output = -1;  ///< its stdout
+  std::string partial_line;
+  bool running = true;
+  int exit_code = kGood;
+};
+
+/// The timeout of a poll() that ends at that moment, not before.
+int poll_timeout_ms(TimePoint until) {
+  if (until == TimePoint::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
+}
+
+int report(const std::string& name, const absl::Status& status) {
+  if (status.ok()) return kGood;
+  fmt::print(stderr, "gradrail: {}: {}\n", name, message_of(status));
+  return exit_code(status);
+}
+
+class LocalCluster {
+ public:
+  LocalCluster(TrainOptions options, HostPlan plan);
+  ~LocalCluster() { close(signals_); }
+  LocalCluster(const LocalCluster&) = delete;
+  LocalCluster& operator=(const LocalCluster&) = delete;
+  int run();
+
+ private:
+  template <typename F>
+  Process spawn(const std::string& name, F body);
+  bool start_ps();
+  void start_workers();
+  void supervise();
+  bool wait_for_port(int port_pipe, uint16_t& port);
+  void pump(TimePoint until);
+  void take_signals();
+  void asked_to_stop(int signal_number);
+  void take_output(Process& process);
+  void print(const Process& process, const std::string& line);
+  void reap();
+  void ended(Process& process, int status);
+  void signal_all(int signal_number);
+  void stop_workers();
+  int result() const;
+
+  TrainOptions options_;
+  const HostPlan plan_;
+  std::vector<Process> processes_;
+  int signals_ = -1;  ///< signalfd: a request to stop or to dump, the end of a task
+  TimePoint asked_at_ = TimePoint::max();
+  bool failing_ = false;
+  bool killing_ = false;
+  TimePoint stop_at_ = TimePoint::max();
+  TimePoint kill_at_ = TimePoint::max();
+  WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
+};
+
+LocalCluster::LocalCluster(TrainOptions options, HostPlan plan) : options_(std::move(options)), plan_(std::move(plan)) {
+  const sigset_t taken = signal_set({SIGTERM, SIGINT, SIGUSR1, SIGCHLD});
+  sigprocmask(SIG_BLOCK, &taken, nullptr);
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, no exit code would be kept for waitpid()
+  signals_ = signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC);
+  GRADRAIL_CHECK(signals_ >= 0);
+}
+
+/// Forks a task with its stdout in a pipe. The child ends with the body's result and ends when we end.
+template <typename F>
+Process LocalCluster::spawn(const std::string& name, F body) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    fmt::print(stderr, "gradrail: pipe: {}\n", std::strerror(errno));
+    return {.name = name, .running = false, .exit_code = kFailed};
+  }
+  std::fflush(nullptr);  // else the child prints our buffers again
+  const pid_t parent = getpid();
+  // The child keeps our mask: a signal stays pending until its SignalThread takes it.
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(kFailed);
+    for (const Process& other : processes_) close(other.output);
+    close(signals_);
+    const sigset_t children = signal_set({SIGCHLD});
+    sigprocmask(SIG_UNBLOCK, &children, nullptr);
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    prctl(PR_SET_NAME, name.substr(0, 15).c_str());
+    const int code = body();
+    std::fflush(nullptr);
+    _exit(code);  // no destructors of the parent's objects
+  }
+  close(ends[1]);
+  if (pid < 0) {
+    fmt::print(stderr, "gradrail: fork: {}\n", std::strerror(errno));
+    close(ends[0]);
+    return {.name = name, .running = false, .exit_code = kFailed};
+  }
+  fmt::print("# {}: pid {}\n", name, pid);
+  std::fflush(stdout);  // the reader of a pipe needs it now
+  return {.name = name, .pid = pid, .output = ends[0]};
+}
+
+/// A request to stop does not end the wait: the ps comes up, and is stopped like any other.
+bool LocalCluster::wait_for_port(int port_pipe, uint16_t& port) {
+  const TimePoint deadline = Clock::now() + kStartDeadline;
+  while (Clock::now() < deadline) {
+    pollfd fds[] = {{.fd = port_pipe, .events = POLLIN, .revents = 0},
+                    {.fd = signals_, .events = POLLIN, .revents = 0}};
+    if (poll(fds, 2, poll_timeout_ms(deadline)) < 0 && errno != EINTR) return false;
+    if (fds[1].revents != 0) take_signals();
+    if (fds[0].revents != 0) return read(port_pipe, &port, sizeof(port)) == sizeof(port);
+  }
+  return false;
+}
+
+bool LocalCluster::start_ps() {
+  for (uint32_t i = 0; i < options_.flags.workers; ++i)
+    options_.cluster.workers.push_back(fmt::format("localhost/{}", i));
+  for (uint32_t i = 0; i < options_.flags.ps; ++i) options_.cluster.ps.push_back("127.0.0.1:0");
+  for (uint32_t n = 0; n < options_.flags.ps; ++n) {
+    // Backups first: a task gets the address of its own.
+    const uint32_t i = options_.flags.backup_ps > 0 ? options_.flags.ps - 1 - n : n;
+    int ports[2];
+    if (pipe2(ports, O_CLOEXEC) != 0) return false;
+    TrainOptions options = options_;
+    options.task = {"ps", i};
+    options.flags.bind.clear();
+    Process process = spawn(fmt::format("ps/{}", i), [&] {
+      close(ports[0]);
+      SignalThread signals(SignalThread::Task::kLocalPs);
+      return report(fmt::format("ps/{}", i), run_ps(options, plan_, signals, [&](uint16_t port) {
+                      if (write(ports[1], &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
+                      close(ports[1]);
+                    }));
+    });
+    process.index = i;
+    close(ports[1]);
+    processes_.push_back(std::move(process));
+    uint16_t port = 0;
+    const bool came_up = wait_for_port(ports[0], port);
+    close(ports[0]);
+    if (!came_up) return false;
+    options_.cluster.ps[i] = fmt::format("127.0.0.1:{}", port);
+  }
+  return true;
+}
+
+void LocalCluster::start_workers() {
+  for (uint32_t i = 0; i < options_.flags.workers; ++i) {
+    TrainOptions options = options_;
+    options.task = {"worker", i};
+    Process process = spawn(fmt::format("worker/{}", i), [&] {
+      SignalThread signals(SignalThread::Task::kLocalWorker);
+      return report(fmt::format("worker/{}", i), run_worker(options, plan_, signals));
+    });
+    process.is_chief = i == 0;
+    process.is_worker = true;
+    process.index = i;
+    processes_.push_back(std::move(process));
+  }
+}
+
+void LocalCluster::print(const Process& process, const std::string& line) {
+  const bool is_step = process.is_worker && bars_.take(process.index, line);
+  if (is_step && !process.is_chief) return;
+  bars_.print_above(process.is_chief ? line : fmt::format("[{}] {}", process.name, line));
+}
+
+void LocalCluster::take_output(Process& process) {
+  char buffer[4096];
+  const ssize_t count = read(process.output, buffer, sizeof(buffer));
+  if (count <= 0) {
+    close(process.output);
+    process.output = -1;
+    return;
+  }
+  process.partial_line.append(buffer, static_cast<size_t>(count));
+  for (size_t end = 0; (end = process.partial_line.find('\n')) != std::string::npos;) {
+    print(process, process.partial_line.substr(0, end));
+    process.partial_line.erase(0, end + 1);
+  }
+}
+
+/// Waits for output, a signal or the end of a task.
+void LocalCluster::pump(TimePoint until) {
+  std::vector<pollfd> fds = {{.fd = signals_, .events = POLLIN, .revents = 0}};
+  std::vector<Process*> owners = {nullptr};
+  for (Process& process : processes_) {
+    if (process.output < 0) continue;
+    fds.push_back({.fd = process.output, .events = POLLIN, .revents = 0});
+    owners.push_back(&process);
+  }
+  if (poll(fds.data(), fds.size(), poll_timeout_ms(until)) <= 0) return;
+  if (fds[0].revents != 0) take_signals();
+  for (size_t i = 1; i < fds.size(); ++i) {
+    if (fds[i].revents != 0) take_output(*owners[i]);
+  }
+}
+
+void LocalCluster::take_signals() {
+  signalfd_siginfo info;
+  while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
+    const int number = static_cast<int>(info.ssi_signo);
+    if (number == SIGUSR1) signal_all(SIGUSR1);
+    if (number == SIGTERM || number == SIGINT) asked_to_stop(number);
+  }
+}
+
+/// A second request ends the tasks and this process at once.
+void LocalCluster::asked_to_stop(int signal_number) {
+  const TimePoint now = Clock::now();
+  if (asked_at_ == TimePoint::max()) asked_at_ = now;
+  if (now - asked_at_ < kOneRequest) return;
+  bars_.clear();
+  fmt::print(stderr, "gradrail: a second request to stop kills all tasks\n");
+  signal_all(SIGKILL);
+  end_by(signal_number);
+}
+
+void LocalCluster::ended(Process& process, int status) {
+  process.running = false;
+  if (WIFEXITED(status)) {
+    process.exit_code = WEXITSTATUS(status);
+  } else {
+    process.exit_code = kRetry;
+    const std::string how =
+        killing_ ? "did not end when it was asked to, and was killed"
+                 : fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    fmt::print(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
+  }
+  // A run goes on without a worker that was lost; what is wrong with one worker's flags or data is wrong with the whole
+  // run. Without a ps the others end by themselves, once they run: a task that still waits to join gets a signal.
+  if (process.exit_code != kGood && !failing_) {
+    failing_ = true;
+    const bool may_go = process.is_worker || options_.flags.backup_ps > 0;
+    const bool others_go_on = may_go && process.exit_code >= kRetry;
+    if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
+  }
+}
+
+void LocalCluster::reap() {
+  int status = 0;
+  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    const auto process =
+        std::find_if(processes_.begin(), processes_.end(), [&](const Process& p) { return p.pid == pid; });
+    if (process != processes_.end()) ended(*process, status);
+  }
+}
+
+void LocalCluster::signal_all(int signal_number) {
+  for (const Process& process : processes_) {
+    if (process.running) kill(process.pid, signal_number);
+  }
+}
+
+void LocalCluster::stop_workers() {
+  for (const Process& process : processes_) {
+    if (process.running && process.is_worker) kill(process.pid, kStopOfSupervisor);
+  }
+}
+
+void LocalCluster::supervise() {
+  bool workers_signaled = false;
+  bool all_signaled = false;
+  const auto busy = [](const Process& process) { return process.running || process.output >= 0; };
+  while (std::any_of(processes_.begin(), processes_.end(), busy)) {
+    if (asked_at_ != TimePoint::max() && !workers_signaled) {
+      workers_signaled = true;
+      stop_workers();  // the ps stay until the last of them has left
+      kill_at_ = std::min(kill_at_, Clock::now() + kSaveGrace);
+    }
+    const bool workers_run =
+        std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running && p.is_worker; });
+    // Without workers the ps have no reason to stay.
+    if (!workers_run)
+      stop_at_ = std::min(stop_at_, Clock::now() + (workers_signaled ? Duration::zero() : kOutputGracePeriod));
+    if (Clock::now() >= stop_at_ && !all_signaled) {
+      all_signaled = true;
+      signal_all(kStopOfSupervisor);
+      kill_at_ = std::min(kill_at_, Clock::now() + kGrace);
+    }
+    if (Clock::now() >= kill_at_) {
+      killing_ = true;
+      kill_at_ = TimePoint::max();
+      signal_all(SIGKILL);
+    }
+    pump(all_signaled ? kill_at_ : std::min(stop_at_, kill_at_));
+    reap();
+  }
+}
+
+int LocalCluster::result() const {
+  // The cause of a failed run outranks its consequences: configuration before retry.
+  int worst = kGood;
+  for (const Process& process : processes_) {
+    const auto rank = [](int code) { return code == kGood ? 0 : code >= 128 ? 1 : 2; };
+    if (rank(process.exit_code) > rank(worst)) worst = process.exit_code;
+  }
+  return worst;
+}
+
+int LocalCluster::run() {
+  const bool have_ps = start_ps();
+  if (have_ps && asked_at_ == TimePoint::max()) start_workers();
+  if (!have_ps) {
+    signal_all(kStopOfSupervisor);
+    kill_at_ = Clock::now() + kGrace;
+  }
+  supervise();
+  bars_.clear();
+  return result();
+}
+
+}  // namespace
+
+int run_local_cluster(TrainOptions options) {
+  // hwloc would start GPU libraries to ask for names; forked tasks could not use them any more.
+  constexpr const char* kComponents = "HWLOC_COMPONENTS";
+  const bool chosen = std::getenv(kComponents) != nullptr;
+  if (!chosen) setenv(kComponents, "-cuda,-nvml,-rsmi,-levelzero,-opencl,-gl", 1);
+  absl::StatusOr<HostPlan> plan = plan_host(options);
+  if (!chosen) unsetenv(kComponents);
+  if (!plan.ok()) {
+    fmt::print(stderr, "gradrail: {}\n", message_of(plan.status()));
+    return exit_code(plan.status());
+  }
+  return LocalCluster(std::move(options), *std::move(plan)).run();
+}
+
+}  // namespace gradrail::tools

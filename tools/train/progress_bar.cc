@@ -1,0 +1,50 @@
+#include "tools/train/progress_bar.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "fmt/format.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr int kWidth = 40;
+constexpr auto kDrawEvery = std::chrono::milliseconds(100);
+
+}  // namespace
+
+std::string ProgressBar::draw(double share, const std::string& label) {
+  const double clamped = std::clamp(share, 0.0, 1.0);
+  const auto filled = static_cast<int>(std::lround(clamped * kWidth));
+  return fmt::format("[{}{}] {:3.0f} %  {}", std::string(filled, '#'), std::string(kWidth - filled, '.'), clamped * 100,
+                     label);
+}
+
+void ProgressBar::show(const worker::Progress& progress) {
+  if (!is_terminal_) return;
+  const TimePoint now = Clock::now();
+  if (now < next_draw_) return;
+  next_draw_ = now + kDrawEvery;
+  const double done = static_cast<double>(progress.epoch - 1) +
+                      static_cast<double>(progress.batch) / static_cast<double>(progress.batch_count);
+  fmt::print("\r\033[K{}", draw(done / progress.epoch_count, fmt::format("epoch {} of {}, cost {:.4f}", progress.epoch,
+                                                                         progress.epoch_count, progress.cost)));
+  std::fflush(stdout);
+  shown_ = true;
+}
+
+void ProgressBar::print_above(const std::string& line) {
+  clear();
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void ProgressBar::clear() {
+  if (!shown_) return;
+  fmt::print("\r\033[K");
+  std::fflush(stdout);
+  shown_ = false;
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,105 @@
+#include "tools/train/signal_thread.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr std::initializer_list<int> kTaken = {SIGTERM, SIGINT, SIGUSR1, kStopOfSupervisor};
+
+}  // namespace
+
+sigset_t signal_set(std::initializer_list<int> numbers) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : numbers) sigaddset(&set, number);
+  return set;
+}
+
+void block_signals() {
+  const sigset_t taken = signal_set(kTaken);
+  GRADRAIL_CHECK(pthread_sigmask(SIG_BLOCK, &taken, nullptr) == 0);
+  // A shell without job control starts background jobs with SIGINT ignored, and an ignored signal may never be pending.
+  for (const int number : kTaken) std::signal(number, SIG_DFL);
+}
+
+void end_by(int signal_number) {
+  std::signal(signal_number, SIG_DFL);
+  const sigset_t one = signal_set({signal_number});
+  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  std::raise(signal_number);
+  _exit(128 + signal_number);  // the first process of a container ignores default actions
+}
+
+SignalThread::SignalThread(Task task) : task_(task), accepts_stop_(task != Task::kRendezvous) {
+  std::signal(SIGPIPE, SIG_IGN);  // a write to a closed connection returns an error
+  thread_ = std::thread([this] { run(); });
+}
+
+SignalThread::~SignalThread() {
+  ending_.store(true);
+  pthread_kill(thread_.native_handle(), SIGUSR1);
+  thread_.join();
+}
+
+void SignalThread::run() {
+  pthread_setname_np(pthread_self(), "gradrail-signal");
+  const sigset_t taken = signal_set(kTaken);
+  while (true) {
+    int number = 0;
+    GRADRAIL_CHECK(sigwait(&taken, &number) == 0);
+    if (ending_.load()) return;
+    take(number);
+  }
+}
+
+void SignalThread::take(int signal_number) {
+  if (signal_number == SIGUSR1) {
+    dumps_.fetch_add(1);
+    return wake();
+  }
+  if (task_ == Task::kLocalPs && signal_number != kStopOfSupervisor) return;
+  if (task_ == Task::kOwn || task_ == Task::kRendezvous) {
+    // No supervisor sends kStopOfSupervisor to such a task: its default action applies.
+    if (!accepts_stop_.load() || signal_number == kStopOfSupervisor) end_by(signal_number);
+    const TimePoint now = Clock::now();
+    if (requested_at_ != TimePoint::max() && now - requested_at_ >= kOneRequest) end_by(signal_number);
+    requested_at_ = std::min(requested_at_, now);
+  }
+  request_stop();
+}
+
+void SignalThread::follow_cpus() {
+  cpu_set_t cpus;
+  if (pthread_getaffinity_np(pthread_self(), sizeof(cpus), &cpus) != 0) return;
+  pthread_setaffinity_np(thread_.native_handle(), sizeof(cpus), &cpus);  // where it fails, the thread sleeps elsewhere
+}
+
+void SignalThread::request_stop() {
+  stop_.store(true);
+  wake();
+}
+
+void SignalThread::wake() {
+  const std::lock_guard lock(mutex_);
+  if (wake_) wake_();
+}
+
+SignalThread::Waker::Waker(SignalThread& signals, std::function<void()> wake) : signals_(signals) {
+  const std::lock_guard lock(signals_.mutex_);
+  GRADRAIL_CHECK(!signals_.wake_);
+  signals_.wake_ = std::move(wake);
+}
+
+SignalThread::Waker::~Waker() {
+  const std::lock_guard lock(signals_.mutex_);
+  signals_.wake_ = nullptr;
+}
+
+}  // namespace gradrail::tools

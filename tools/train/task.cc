@@ -1,0 +1,360 @@
+#include "tools/train/task.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/server.h"
+#include "tools/monitor/task_monitor.h"
+#include "tools/train/affinity_binder.h"
+#include "tools/train/backup_ps.h"
+#include "tools/train/progress_bar.h"
+#include "tools/train/tower_devices.h"
+#include "worker/client/client.h"
+#include "worker/trainer/client_variables.h"
+#include "worker/trainer/local_variables.h"
+#include "worker/trainer/tower.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// A ps stays longer than its workers look for another one: the end of the first one reaches the other.
+constexpr auto kAwayLonger = std::chrono::seconds(30);
+/// Behind the stop of a launched run, which signals its ps and workers at once. Slurm kills after 30 s.
+constexpr auto kGracePeriod = std::chrono::seconds(20);
+
+std::string host_of(const std::string& address) {
+  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  return parsed.ok() ? parsed->host : address;
+}
+
+/// The address a ps listens on: --bind (host, or host:port), else the cluster's.
+absl::StatusOr<std::string> listen_address(const TrainOptions& options) {
+  const std::string& ours = options.cluster.ps[options.task.index];
+  if (options.flags.bind.empty()) return ours;
+  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
+  if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
+  if (options.flags.bind == ps::to_string(*bind)) return options.flags.bind;  // it names a port
+  const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(ours);
+  return ps::to_string({bind->host, address.ok() ? address->port : ps::kDefaultPort});
+}
+
+absl::StatusOr<std::string> source_host(const TrainOptions& options) {
+  if (options.flags.bind.empty()) return std::string();
+  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
+  if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
+  return bind->host;
+}
+
+/// Stopping on request is no failure, even where there was nothing yet to finish.
+absl::Status stopped_by_signal(const absl::Status& status, const SignalThread& signals) {
+  if (!absl::IsCancelled(status) || !signals.stop().load()) return status;
+  spdlog::warn("{}", message_of(status));
+  return absl::OkStatus();
+}
+
+void print_line(const std::string& line) {
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+worker::WorkloadOptions workload_options(const TrainOptions& options) {
+  return {.model = options.flags.model,
+          .batch_size = options.flags.batch_size,
+          .data_dir = options.flags.data_dir,
+          .seed = options.flags.seed,
+          .task_index = options.task.index,
+          .cnn_logits_relu = options.flags.cnn_logits_relu,
+          .tower_count = options.towers};
+}
+
+/// A worker's model, on the devices of its towers.
+struct Model {
+  std::unique_ptr<TowerDevices> devices;
+  std::unique_ptr<worker::Workload> workload;
+  std::string averaged_by = "host";  ///< several towers
+};
+
+/// The options of a worker, now that the plan is there: the plan has the number of towers.
+TrainOptions planned(TrainOptions options, const HostPlan& plan) {
+  options.towers = tower_count(plan, options);
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::WorkloadOptions& options, size_t tower,
+                                                             TowerDevices& devices) {
+  absl::StatusOr<std::unique_ptr<gpu::Compute>> device = devices.open(tower);
+  if (!device.ok()) return device.status();
+  const bool on_gpu = *device != nullptr;
+  absl::StatusOr<std::unique_ptr<worker::Workload>> workload = worker::make_workload(options, *std::move(device));
+  if (!on_gpu || !absl::IsFailedPrecondition(workload.status())) return workload;
+  // The GPU opened, and computes nothing: a library of its own is missing.
+  GRADRAIL_RETURN_IF_ERROR(devices.instead_of(tower, workload.status()));
+  return worker::make_workload(options, nullptr);
+}
+
+absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder, Model& model) {
+  worker::WorkloadOptions common = workload_options(options);
+  absl::StatusOr<std::shared_ptr<const worker::MnistData>> data = worker::load_data(common);
+  if (!data.ok()) return data.status();
+  common.data = *std::move(data);
+  absl::StatusOr<std::unique_ptr<worker::Towers>> towers = worker::Towers::create(
+      options.towers,
+      [&](size_t tower) {
+        worker::WorkloadOptions own = common;
+        own.tower = tower;
+        own.threads = compute_threads(plan, options, tower);
+        return make_tower(own, tower, *model.devices);
+      },
+      [&](size_t tower) { binder.bind(tower); }, options.reduce);
+  if (!towers.ok()) return towers.status();
+  model.averaged_by = (*towers)->averaged_by();
+  model.workload = *std::move(towers);
+  return absl::OkStatus();
+}
+
+/// One tower computes in this thread, several each in its own.
+absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder) {
+  Model model{.devices = std::make_unique<TowerDevices>(plan, options), .workload = nullptr};
+  if (options.towers > 1 || options.reduce == gpu::Reduce::nccl) {
+    GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, binder, model));
+    return model;
+  }
+  worker::WorkloadOptions one = workload_options(options);
+  one.threads = compute_threads(plan, options, 0);
+  binder.bind(0);  // what the model's data are read into lies where it is first touched
+  absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_tower(one, 0, *model.devices);
+  binder.unbind(0);  // the control plane's threads are born next, and are to keep off the cores that compute
+  if (!workload.ok()) return workload.status();
+  model.workload = *std::move(workload);
+  return model;
+}
+
+/// The end of the summary: where everything was.
+std::vector<std::string> where_it_was(const AffinityBinder& binder, const Model& model,
+                                      AffinityBinder::UnitMemory variables, const TrainOptions& options) {
+  std::vector<std::string> lines = model.devices->summary(model.averaged_by);
+  // The variables lie where the first tower is; the others have nothing that a summary could show.
+  std::vector<AffinityBinder::UnitMemory> units(options.towers);
+  units[0] = std::move(variables);
+  for (std::string& line : binder.summary(units, options.flags.verbose)) lines.push_back(std::move(line));
+  return lines;
+}
+
+MonitoredTask monitored(const TrainOptions& options) {
+  const bool is_ps = options.task.job == "ps";
+  const uint32_t before = is_ps ? 0 : options.flags.ps;
+  return {.name = fmt::format("{}/{}", options.task.job, options.task.index),
+          .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : options.place_on_host),
+          .print = print_line};
+}
+
+/// The settings that workers of one synchronous run share, beyond those that the ps checks by itself.
+std::string agreement(const TrainOptions& options) {
+  const TrainFlags& flags = options.flags;
+  std::string text = fmt::format("--epochs {} --batch_size {} --seed {}", flags.epochs, flags.batch_size, flags.seed);
+  if (options.towers > 1) text += fmt::format(" --towers {}", options.towers);
+  if (!flags.cnn_logits_relu) text += " --cnn_logits_relu false";
+  return text;
+}
+
+/// As TensorFlow's MonitoredTrainingSession: by the clock unless steps were asked for.
+worker::SaveEvery save_every(const TrainFlags& flags) {
+  const double seconds = flags.save_secs.value_or(flags.save_steps > 0 ? 0.0 : kDefaultSaveSecs);
+  return {.time = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)),
+          .steps = flags.save_steps};
+}
+
+absl::Status train(const TrainOptions& options, const SignalThread& signals, worker::Variables& variables,
+                   worker::Workload& workload, Summaries* summaries, const worker::Client* client,
+                   std::function<std::vector<std::string>()> more) {
+  const bool is_cnn = options.flags.model == "cnn";
+  ProgressBar bar(isatty(STDOUT_FILENO) != 0);
+  return stopped_by_signal(worker::train(variables, workload,
+                                         {.epochs = options.flags.epochs,
+                                          .seed = options.flags.seed,
+                                          .log_every = options.flags.log_every,
+                                          .save_every = save_every(options.flags),
+                                          .verbose = options.flags.verbose,
+                                          .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
+                                          .towers = options.towers},
+                                         {.line =
+                                              [&](const std::string& line) {
+                                                bar.print_above(line);
+                                                if (summaries != nullptr) summaries->line(line);
+                                              },
+                                          .progress =
+                                              [&](const worker::Progress& progress) {
+                                                bar.show(progress);
+                                                if (summaries == nullptr) return;
+                                                summaries->step(progress, workload.batch_size(), client);
+                                              },
+                                          .more = std::move(more)},
+                                         signals.stop()),
+                           signals);
+}
+
+}  // namespace
+
+absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
+                    const std::function<void(uint16_t)>& listening) {
+  start_log(fmt::format("ps/{}", options.task.index));
+  signals.accept_stop();
+  AffinityBinder binder(plan, options);  // before anything else: threads inherit
+  signals.follow_cpus();
+  const std::string& advertised = options.cluster.ps[options.task.index];
+  const absl::StatusOr<std::string> listen = listen_address(options);
+  if (!listen.ok()) return listen.status();
+  FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
+  absl::StatusOr<std::unique_ptr<ps::Server>> server = ps::Server::start(
+      {.task_index = options.task.index,
+       .listen_address = *listen,
+       .advertised_host = host_of(advertised),
+       .shard_count = options.flags.shards,
+       .transports = options.transports,
+       .rdma_only = options.rdma_only,
+       .ofi_provider = options.flags.ofi_provider,
+       .worker_names = options.cluster.workers,
+       .wait = wait_policy(plan, options),
+       .replication_peer = replication_peer(options),
+       .begins_as_backup = begins_as_backup(options),
+       .device = options.flags.ps_device,
+       .checkpoint_dir = options.flags.checkpoint_dir,
+       .keep_checkpoints = options.flags.keep,
+       .heartbeat_timeout = std::chrono::seconds(options.flags.heartbeat_timeout_s),
+       .min_workers = options.flags.min_workers,
+       .away_limit = std::chrono::seconds(options.flags.rejoin_timeout_s) + kAwayLonger,
+       .console = print_line,
+       .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
+       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
+       .marks = options.flags.monitoring.marks(),
+       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
+       .dump_signals = &signals.dumps(),
+       .security = options.security});
+  if (!server.ok()) return server.status();
+  const auto monitor = PsMonitor::start(options.flags.monitoring, monitored(options), **server);
+  if (!monitor.ok()) return monitor.status();
+  const SignalThread::Waker waker(signals, [&] { (*server)->wake(); });
+  listening((*server)->port());
+  if (!options.local)
+    print_line(fmt::format("# ps/{} listens on {}:{}", options.task.index, host_of(*listen), (*server)->port()));
+  absl::Status finished = (*server)->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
+  if (!finished.ok()) flight.write((*server)->marks(), std::string(message_of(finished)));
+  for (const std::string& line : (*server)->summary()) print_line(line);
+  std::vector<AffinityBinder::UnitMemory> memory;
+  for (const MemorySpan& parameters : (*server)->parameters_memory()) memory.push_back({parameters});
+  for (const std::string& line : binder.summary(memory, options.flags.verbose)) print_line(line);
+  return finished;
+}
+
+absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalThread& signals) {
+  const TrainOptions options = planned(given, plan);
+  start_log(fmt::format("worker/{}", options.task.index));
+  signals.accept_stop();
+  AffinityBinder binder(plan, options);
+  signals.follow_cpus();
+  const absl::StatusOr<Model> model = make_model(options, plan, binder);
+  if (!model.ok()) return model.status();
+  absl::StatusOr<worker::DeviceMemory> device = model->devices->exported(*model->workload);
+  if (!device.ok()) return device.status();
+  const absl::StatusOr<std::string> source = source_host(options);
+  if (!source.ok()) return source.status();
+  const auto monitor = WorkerMonitor::start(options.flags.monitoring, monitored(options));
+  if (!monitor.ok()) return monitor.status();
+  const auto summaries = open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every);
+  if (!summaries.ok()) return summaries.status();
+  const auto timeline = open_timeline(options.flags.monitoring, options.task.index);
+  if (!timeline.ok()) return timeline.status();
+  FlightLog flight(options.flags.monitoring, fmt::format("worker/{}", options.task.index));
+  absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
+      {.cluster = without_backups(options),
+       .backups = backups(options),
+       .task_index = options.task.index,
+       .mode = options.mode.kind,
+       .mode_bound = options.mode.bound,
+       .optimizer = options.optimizer,
+       .bucket_bytes = options.flags.bucket_kib * 1024,
+       .agreement = agreement(options),
+       .transports = options.transports,
+       .rdma_only = options.rdma_only,
+       .ofi_provider = options.flags.ofi_provider,
+       .fallback = !options.flags.no_fallback,
+       .require_rdma = options.flags.require == "rdma",
+       .failback = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.flags.failback_secs)),
+       .checksums = options.flags.checksums,
+       .security = options.security,
+       .bind_host = *source,
+       .wait = wait_policy(plan, options),
+       .join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
+       // A local cluster's ps is not started again.
+       .rejoin_timeout = std::chrono::seconds(options.local ? 0 : options.flags.rejoin_timeout_s),
+       .ps_address = options.ps_address,
+       .notice = nullptr,
+       .stop = &signals.stop(),
+       .device = *std::move(device),
+       .gpu_transfers = model->devices->ways(),
+       .require_device = model->devices->forbids_staging(),
+       .place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); },
+       .marks = options.flags.monitoring.marks(),
+       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
+       .dump_signals = &signals.dumps()},
+      model->workload->schema());
+  if (!client.ok()) {
+    absl::Status stopped = stopped_by_signal(client.status(), signals);
+    if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
+    return stopped;
+  }
+  const WorkerMonitor::Watch watch(**monitor, **client);
+  const SignalThread::Waker waker(signals, [&] { (*client)->wake(); });
+  if ((*client)->on_device()) model->workload->stay_on_device();
+  if (options.towers == 1) binder.bind(0);
+  const bool wants_checkpoints = options.flags.save_steps > 0 || options.flags.save_secs.value_or(0.0) > 0.0 ||
+                                 !options.flags.checkpoint_dir.empty();
+  if (wants_checkpoints && !(*client)->saves_checkpoints()) {
+    return absl::FailedPreconditionError(
+        "--save_steps, --save_secs or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
+  }
+  worker::ClientVariables variables(**client);
+  absl::Status trained = train(options, signals, variables, *model->workload, summaries->get(), client->get(), [&] {
+    model->devices->decided(**client);
+    finish_timeline(timeline->get(), **client);
+    return where_it_was(binder, *model, (*client)->memory(), options);
+  });
+  if (!trained.ok()) flight.write((*client)->marks(), std::string(message_of(trained)));
+  return trained;
+}
+
+absl::Status run_alone(const TrainOptions& given, const HostPlan& plan, SignalThread& signals) {
+  const TrainOptions options = planned(given, plan);
+  start_log("worker/0");
+  signals.accept_stop();
+  AffinityBinder binder(plan, options);
+  signals.follow_cpus();
+  const absl::StatusOr<Model> model = make_model(options, plan, binder);
+  if (!model.ok()) return model.status();
+  const absl::StatusOr<std::unique_ptr<worker::LocalVariables>> variables = worker::LocalVariables::create(
+      model->workload->schema(), options.optimizer, [&](const MemorySpan& memory) { binder.bind_memory(0, memory); });
+  if (!variables.ok()) return variables.status();
+  const auto summaries = open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every);
+  if (!summaries.ok()) return summaries.status();
+  if (options.towers == 1) binder.bind(0);
+  return train(options, signals, **variables, *model->workload, summaries->get(), nullptr,
+               [&] { return where_it_was(binder, *model, (*variables)->memory(), options); });
+}
+
+absl::Status run_ps(const TrainOptions& options, SignalThread& signals,
+                    const std::function<void(uint16_t)>& listening) {
+  const absl::StatusOr<HostPlan> plan = plan_host(options);
+  return plan.ok() ? run_ps(options, *plan, signals, listening) : plan.status();
+}
+
+absl::Status run_worker(const TrainOptions& options, SignalThread& signals) {
+  const absl::StatusOr<HostPlan> plan = plan_host(options);
+  return plan.ok() ? run_worker(options, *plan, signals) : plan.status();
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "tools/train/host_plan.h"
+#include "tools/train/signal_thread.h"
+#include "tools/train/train_options.h"
+#include "worker/trainer/trainer.h"
+
+namespace gradrail::tools {
+
+/// One ps task, until the run is over or `signals` has a request to stop.
+/// `listening` receives the port of the control plane once it is open. Lines for people go to stdout.
+absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
+                    const std::function<void(uint16_t)>& listening);
+
+/// One worker task, until it has trained its epochs or gets a signal (it then finishes its step and leaves).
+absl::Status run_worker(const TrainOptions& options, const HostPlan& plan, SignalThread& signals);
+
+/// `--ps 0`: one worker that keeps the variables itself. Otherwise as run_worker.
+absl::Status run_alone(const TrainOptions& options, const HostPlan& plan, SignalThread& signals);
+
+/// The same with a plan of their own.
+absl::Status run_ps(const TrainOptions& options, SignalThread& signals, const std::function<void(uint16_t)>& listening);
+absl::Status run_worker(const TrainOptions& options, SignalThread& signals);
+
+}  // namespace gradrail::tools

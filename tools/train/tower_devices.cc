@@ -1,0 +1,120 @@
+#include "tools/train/tower_devices.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "gpu/direct/ipc.h"
+#include "spdlog/spdlog.h"
+#include "worker/models/workload.h"
+
+namespace gradrail::tools {
+
+TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
+    : soft_(!options.flags.no_soft_placement), direct_(options.flags.gpu_direct), checksums_(options.flags.checksums) {
+  for (const UnitPlace& place : places_of(plan, options)) {
+    towers_.push_back({.ordinal = place.gpu_ordinal, .why_cpu = plan.why_no_gpu});
+    if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU was left for it";
+  }
+  const std::vector<topology::Gpu>& gpus = plan.machine.gpus;
+  const bool idle = std::any_of(gpus.begin(), gpus.end(),
+                                [](const topology::Gpu& gpu) { return gpu.vendor == topology::Vendor::nvidia; });
+  if (!plan.why_no_gpu.empty() && worker::computes_on_devices(options.flags.model)) {
+    if (idle)
+      spdlog::warn("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
+    else if (plan.gpu_driver_failed)
+      spdlog::warn("towers compute on CPUs: {}", plan.why_no_gpu);
+  }
+  const auto on_cpu = std::count_if(towers_.begin(), towers_.end(), [](const Tower& t) { return t.ordinal < 0; });
+  if (on_cpu == 0 || !plan.why_no_gpu.empty()) return;
+  spdlog::warn("there are GPUs for {} of {} towers; the others compute on CPUs, and each step waits for them",
+               towers_.size() - static_cast<size_t>(on_cpu), towers_.size());
+}
+
+absl::StatusOr<std::unique_ptr<gpu::Compute>> TowerDevices::open(size_t tower) {
+  Tower& one = towers_[tower];
+  if (one.ordinal < 0) return nullptr;
+  absl::StatusOr<std::unique_ptr<gpu::Compute>> device = gpu::open_device(one.ordinal);
+  if (!device.ok()) {
+    GRADRAIL_RETURN_IF_ERROR(instead_of(tower, device.status()));
+    return nullptr;
+  }
+  one.label = (*device)->name();
+  return device;
+}
+
+absl::Status TowerDevices::instead_of(size_t index, const absl::Status& why) {
+  Tower& tower = towers_[index];
+  tower.label.clear();
+  if (!soft_) {
+    return absl::Status(why.code(), fmt::format("--no-soft-placement: tower {}: {}", index, message_of(why)));
+  }
+  tower.why_cpu = message_of(why);
+  spdlog::warn("tower {} computes on CPUs: {}", index, tower.why_cpu);
+  return absl::OkStatus();
+}
+
+std::vector<std::string> TowerDevices::summary(const std::string& averaged_by) const {
+  const bool planned = std::any_of(towers_.begin(), towers_.end(), [](const Tower& t) { return t.ordinal >= 0; });
+  if (!planned) return {};
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < towers_.size(); ++i) {
+    const Tower& tower = towers_[i];
+    parts.push_back(tower.label.empty() ? fmt::format("{} on CPUs ({})", i, tower.why_cpu)
+                                        : fmt::format("{} on {}", i, tower.label));
+  }
+  if (towers_.size() > 1) parts.push_back("averaged by " + averaged_by);
+  std::vector<std::string> lines = {fmt::format("Towers: {}", fmt::join(parts, ", "))};
+  const bool on_gpu = std::any_of(towers_.begin(), towers_.end(), [](const Tower& t) { return !t.label.empty(); });
+  if (on_gpu) {
+    lines.push_back("GPU-Direct: " + way_);
+  }
+  return lines;
+}
+
+absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& workload) {
+  const auto none = [&](const std::string& why) -> absl::StatusOr<worker::DeviceMemory> {
+    way_ = fmt::format("staged through pinned host memory ({})", why);
+    if (!forbids_staging()) return worker::DeviceMemory{};
+    return absl::FailedPreconditionError(
+        fmt::format("--gpu-direct {}: {}; auto or staged would take what there is", direct_, why));
+  };
+  const worker::DeviceBlock block = workload.device_block();
+  if (block.device == nullptr) {
+    return none(towers_.size() > 1           ? "several towers, averaged by the host, have their gradient there"
+                : towers_[0].why_cpu.empty() ? "the tower is not on a GPU"
+                                             : "the tower is not on a GPU: " + towers_[0].why_cpu);
+  }
+  if (checksums_ && forbids_staging()) return none("--checksums are of bytes that pass through the host");
+  const absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);
+  return worker::DeviceMemory{.device = block.device,
+                              .parameters = block.parameters,
+                              .gradients = block.gradients,
+                              .bytes = block.bytes,
+                              .key = key.ok() ? *key : "",
+                              .why_no_key = std::string(message_of(key.status()))};
+}
+
+std::vector<worker::GpuTransfer> TowerDevices::ways() const {
+  using worker::GpuTransfer;
+  if (checksums_) return {};
+  if (direct_ == "auto") return {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory};
+  for (const GpuTransfer way : {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory}) {
+    if (direct_ == worker::name_of(way)) return {way};
+  }
+  return {};
+}
+
+void TowerDevices::decided(const worker::Client& client) {
+  if (!client.on_device()) return;
+  way_ = client.gpu_text();
+  if (direct_ == "staged") {
+    way_ += " (--gpu-direct staged)";
+  } else if (checksums_) {
+    way_ += " (--checksums are of bytes that pass through the host)";
+  }
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "gpu/reduce/tower_sum.h"
+#include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/launcher.h"
+#include "ps/protocol/mode.h"
+#include "ps/protocol/optimizer_settings.h"
+#include "tools/gradrail/security_flags.h"
+#include "tools/monitor/flags.h"
+#include "topology/cpu_set.h"
+
+namespace gradrail::tools {
+
+constexpr double kDefaultSaveSecs = 600.0;  // TensorFlow's
+
+/// The flags of `gradrail train` as typed.
+struct TrainFlags {
+  std::string model = "mlp";
+  uint32_t ps = 1;
+  uint32_t workers = 3;
+  bool workers_given = false;
+  bool ps_given = false;
+  uint32_t towers = 0;  ///< 0: one for each GPU that the plan has, one on CPUs
+  bool no_soft_placement = false;
+  std::string gpu;                  ///< these alone
+  std::string reduce = "auto";      ///< of a worker's towers
+  std::string ps_device = "host";   ///< where parameters lie
+  std::string gpu_direct = "auto";  ///< how gradients leave GPU memory
+  bool cnn_logits_relu = true;
+  uint32_t shards = 1;
+  std::string mode = "async";
+  std::string transport = "auto";
+  bool no_fallback = false;
+  std::string require;
+  std::string ofi_provider;
+  double failback_secs = 30.0;
+  std::string plugin_dir;
+  bool verbose = false;
+  uint32_t epochs = 20;
+  uint32_t batch_size = 100;
+  float learning_rate = 0.0f;      ///< 0: the model's default
+  std::string optimizer = "auto";  ///< the model's own
+  float momentum = 0.9f;
+  std::string data_dir;
+  uint64_t seed = 1;
+  uint32_t bucket_kib = 1024;
+  bool checksums = false;
+  std::string checkpoint_dir;
+  uint64_t save_steps = 0;
+  std::optional<double> save_secs;  ///< not given: kDefaultSaveSecs unless save_steps is
+  uint32_t keep = 5;
+  uint32_t log_every = 100;
+  std::string wait = "auto";
+  bool no_pin = false;
+  std::string cores;
+  std::string reserve;
+  std::string nic;
+  bool log_device_placement = false;
+  uint32_t join_timeout_seconds = 1800;
+  uint32_t heartbeat_timeout_s = 4;  ///< a worker that was stopped is noticed within 5 s
+  uint32_t min_workers = 1;
+  uint32_t rejoin_timeout_s = 60;
+  uint32_t backup_ps = 0;
+  MonitoringFlags monitoring;
+  SecurityFlags security;
+
+  std::string cluster;  ///< file
+  std::string ps_hosts;
+  std::string worker_hosts;
+  std::string job_name;
+  int64_t task_index = -1;
+  std::string bind;
+  std::string rendezvous;  ///< tcp:// for the tasks of a launcher, etcd:// for tasks that find each other by etcd
+  bool local = false;      ///< whatever the environment says
+};
+
+/// Everything a task needs, checked.
+struct TrainOptions {
+  TrainFlags flags;
+  ps::Mode mode;
+  ps::OptimizerConfig optimizer;
+  std::vector<std::string> transports;
+  bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: no flag names them
+  ps::Security security;
+  ps::ClusterSpec cluster;
+  ps::TaskId task;
+  std::optional<ps::Launch> launch;  ///< the cluster is known once all tasks have met: launched_task.h
+  bool own_cpus = false;             ///< a launcher has bound us to cpus that are not those of the other tasks here
+  std::string why_unbound;           ///< not to be bound to cpus, and why; "": as the plan says
+  /// Where a ps is now; empty: where the cluster says.
+  std::function<absl::StatusOr<std::string>(uint32_t ps_index)> ps_address;
+  uint16_t place_on_host = 0;  ///< among the tasks here, where a launcher has started them
+  uint32_t towers = 1;         ///< of this worker; the plan may give it more, one for each GPU
+  gpu::Reduce reduce = gpu::Reduce::automatic;
+  bool local = true;                      ///< all tasks as processes of this host, started by us
+  std::optional<topology::CpuSet> cores;  ///< the plan may use these alone
+  topology::CpuSet reserved;              ///< the plan leaves these free
+  std::vector<std::string> gpus;          ///< the plan may use these alone; none: all
+  std::vector<std::string> nics;          ///< the plan may use these alone; none: all
+};
+
+/// Without a parameter server: this process trains, alone.
+inline bool trains_alone(const TrainOptions& options) { return options.local && options.flags.ps == 0; }
+inline bool is_local_cluster(const TrainOptions& options) { return options.local && options.flags.ps > 0; }
+
+/// Adds the flags, each with - and _ spelling.
+void add_train_flags(CLI::App& command, TrainFlags& flags);
+
+/// Where `--plugin-dir` goes, of every subcommand; before the list of transports is first looked at.
+void add_plugin_flag(CLI::App& command, std::string& folder);
+absl::Status use_plugin_dir(const std::string& folder);
+
+/// INVALID_ARGUMENT names the flag, what is wrong with it and what would be right.
+absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags);
+
+}  // namespace gradrail::tools

@@ -1,0 +1,47 @@
+#include "tools/train/worker_bars.h"
+
+#include <cstdio>
+
+#include "fmt/format.h"
+#include "tools/train/progress_bar.h"
+
+namespace gradrail::tools {
+
+bool WorkerBars::take(uint32_t worker_index, const std::string& line) {
+  unsigned long long step = 0;
+  unsigned epoch = 0, batch = 0, batches = 0;
+  float cost = 0.0f;
+  // The multi-GPU tutorial's line says how fast, not how far: it moves no bar.
+  if (std::sscanf(line.c_str(), "%*d-%*d-%*d %*s step %llu, loss = %f", &step, &cost) == 2) return true;
+  if (std::sscanf(line.c_str(), "Step: %llu,  Epoch: %u,  Batch: %u of %u,  Cost: %f", &step, &epoch, &batch, &batches,
+                  &cost) != 5) {
+    return false;
+  }
+  if (!is_terminal_ || batches == 0) return true;
+  bars_[worker_index] = ProgressBar::draw(static_cast<double>(batch) / batches,
+                                          fmt::format("worker {}: epoch {}, cost {:.4f}", worker_index, epoch, cost));
+  clear();
+  draw();
+  return true;
+}
+
+void WorkerBars::print_above(const std::string& line) {
+  clear();
+  fmt::print("{}\n", line);
+  draw();
+  std::fflush(stdout);
+}
+
+void WorkerBars::clear() {
+  if (drawn_ > 0) fmt::print("\033[{}A\r\033[J", drawn_);
+  drawn_ = 0;
+  std::fflush(stdout);
+}
+
+void WorkerBars::draw() {
+  for (const auto& [worker, bar] : bars_) fmt::print("{}\n", bar);
+  drawn_ = bars_.size();
+  std::fflush(stdout);
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "topology/plan/plan.h"
+
+namespace gradrail::topology::planning {
+
+/// The resources of the machine that the flags allow, and why others are excluded.
+struct AvailableResources {
+  CpuSet cpus;                       ///< never empty
+  CpuSet closed, outside, reserved;  ///< by the cpuset; by --cores; kept free
+  std::vector<int> gpus;             ///< in the order in which they are dealt
+  std::vector<std::string> gpu_out;  ///< by index into Machine::gpus: why it is out; empty: it is in
+  std::vector<std::string> nic_out;  ///< likewise
+  std::vector<std::string> notes;
+};
+
+/// Errors  INVALID_ARGUMENT: as plan().
+absl::StatusOr<AvailableResources> read_available_resources(const Machine& machine, const Request& request);
+
+/// Numbers within bounds, no process twice.
+absl::Status check_request(const Request& request);
+
+/// Which devices the words of --gpu and --nic mean, in their order. A GPU may be named again: towers share it then.
+/// Errors  INVALID_ARGUMENT: a word names nothing, or one NIC is named twice.
+absl::StatusOr<std::vector<int>> find_gpus(const Machine& machine, const std::vector<std::string>& words);
+absl::StatusOr<std::vector<int>> find_nics(const Machine& machine, const std::vector<std::string>& words);
+
+}  // namespace gradrail::topology::planning

@@ -1,0 +1,107 @@
+#include "topology/plan/devices.h"
+
+#include <algorithm>
+
+#include "fmt/format.h"
+
+namespace gradrail::topology::planning {
+namespace {
+
+std::vector<ProcessRequest> of_job(const Request& request, Job job) {
+  std::vector<ProcessRequest> processes;
+  for (const ProcessRequest& process : request.processes)
+    if (process.job == job) processes.push_back(process);
+  // By task, so that a host's processes agree even where their lists are ordered differently.
+  std::sort(processes.begin(), processes.end(),
+            [](const ProcessRequest& a, const ProcessRequest& b) { return a.task_index < b.task_index; });
+  return processes;
+}
+
+/// How many GPUs each worker has: those that name a number have theirs first, what is left is dealt evenly.
+std::vector<int> gpu_shares(const std::vector<ProcessRequest>& workers, int gpus) {
+  std::vector<int> shares;
+  int open = 0;
+  for (const ProcessRequest& worker : workers) {
+    shares.push_back(std::min(worker.units, gpus));
+    gpus -= shares.back();
+    open += worker.units == 0;
+  }
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (workers[i].units != 0) continue;
+    shares[i] = (gpus + open - 1) / open;
+    gpus -= shares[i];
+    --open;
+  }
+  return shares;
+}
+
+}  // namespace
+
+absl::Status deal_gpus(const Request& request, const AvailableResources& available, Placement& placement) {
+  const std::vector<ProcessRequest> workers = of_job(request, Job::worker);
+  const std::vector<int> shares = gpu_shares(workers, static_cast<int>(available.gpus.size()));
+  size_t next = 0;
+  int without = 0;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const int towers = workers[i].units > 0 ? workers[i].units : std::max(shares[i], 1);
+    for (int tower = 0; tower < towers; ++tower) {
+      placement.towers.push_back({.task_index = workers[i].task_index, .tower = tower});
+      if (tower < shares[i]) {
+        placement.towers.back().gpu = available.gpus[next++];
+      } else {
+        ++without;
+      }
+    }
+  }
+  if (without > 0 && request.towers == Towers::gpu) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} towers were to be on GPUs, and {} can be used: ask for fewer towers, or allow CPUs",
+                    placement.towers.size(), available.gpus.size()));
+  }
+  if (without > 0 && request.towers == Towers::automatic) {
+    const std::string of = fmt::format("{} of {} towers on the CPU: ", without, placement.towers.size());
+    placement.notes.push_back(of + (available.gpus.empty()
+                                        ? "no GPU that can be used"
+                                        : fmt::format("there is a GPU for {}", available.gpus.size())));
+  }
+  for (const ProcessRequest& ps : of_job(request, Job::ps))
+    for (int shard = 0; shard < ps.units; ++shard)
+      placement.shards.push_back({.task_index = ps.task_index, .shard = shard});
+  return absl::OkStatus();
+}
+
+std::vector<Locality> tower_localities(const Machine& machine, const std::vector<Pool>& pools,
+                                       const Placement& placement) {
+  std::vector<Locality> localities(placement.towers.size());
+  std::vector<int> guests(pools.size());
+  size_t open = 0;
+  for (size_t t = 0; t < localities.size(); ++t) {
+    if (placement.towers[t].gpu >= 0) localities[t] = locality_of(machine, machine.gpus[placement.towers[t].gpu].place);
+    localities[t].feeds_gpu = placement.towers[t].gpu >= 0;
+    if (localities[t].numa_node < 0 && localities[t].package < 0)
+      ++open;
+    else
+      for (size_t p = 0; p < pools.size(); ++p) guests[p] += distance(pools[p], localities[t]) == 0;
+  }
+  // The number for each pool comes first, then the assignment: so neighbours of one worker stay together.
+  std::vector<int> quota(pools.size());
+  const auto share = [&](size_t p) { return static_cast<double>(pools[p].cores.size()) / (guests[p] + 1); };
+  for (; open > 0; --open) {
+    size_t best = 0;
+    for (size_t p = 1; p < pools.size(); ++p)
+      if (share(p) > share(best)) best = p;
+    ++guests[best];
+    ++quota[best];
+  }
+  size_t p = 0;
+  for (Locality& locality : localities) {
+    if (locality.numa_node >= 0 || locality.package >= 0) continue;
+    while (quota[p] == 0) ++p;
+    --quota[p];
+    locality.numa_node = pools[p].numa_node;
+    locality.package = pools[p].package;
+  }
+  return localities;
+}
+
+}  // namespace gradrail::topology::planning

@@ -1,0 +1,143 @@
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "topology/plan/explain.h"
+
+namespace gradrail::topology::planning {
+namespace {
+
+std::string node_name(const Machine& machine, int node) {
+  return fmt::format("NUMA node {}", machine.numa_nodes[node].os_index);
+}
+
+std::string pool_name(const Machine& machine, const Pool& pool) {
+  if (pool.numa_node >= 0) return node_name(machine, pool.numa_node);
+  return pool.package >= 0 ? fmt::format("package {}", machine.packages[pool.package].os_index) : "the machine";
+}
+
+/// Where these cpus lie: "NUMA node 0, NUMA node 1".
+std::string pools_of(const Grounds& grounds, const CpuSet& cpus) {
+  std::string names;
+  for (const Pool& pool : grounds.pools)
+    if (pool.cpus.intersects(cpus)) names += (names.empty() ? "" : ", ") + pool_name(grounds.machine, pool);
+  return names;
+}
+
+/// The distances from `locality` of the nearest and the farthest cores taken.
+std::pair<int, int> distances(const Grounds& grounds, const CpuSet& taken, const Locality& locality) {
+  std::pair<int, int> range{kFarthest, 0};
+  for (const Pool& pool : grounds.pools) {
+    if (!pool.cpus.intersects(taken)) continue;
+    range.first = std::min(range.first, distance(pool, locality));
+    range.second = std::max(range.second, distance(pool, locality));
+  }
+  return range;
+}
+
+/// Cpus that this request cannot use, pools passed over, and siblings that stay idle. `to` names the device near which
+/// the chosen cores should be.
+std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const Locality& locality,
+                             const std::string& to) {
+  std::vector<Rejected> rejected;
+  const auto add = [&](const CpuSet& cpus, const char* why) {
+    if (!cpus.empty()) rejected.push_back({fmt::format("cpus {}", cpus.to_string()), why});
+  };
+  add(grounds.available.closed, "closed to this process (cgroup or taskset)");
+  add(grounds.available.outside, "not among those of --cores");
+  add(grounds.available.reserved, "reserved");
+  const int farthest = distances(grounds, taken, locality).second;
+  CpuSet siblings;
+  for (const Pool& pool : grounds.pools) {
+    if (pool.cpus.intersects(taken)) {
+      siblings = siblings | pool.siblings;
+    } else if (distance(pool, locality) > farthest) {
+      rejected.push_back({pool_name(grounds.machine, pool), fmt::format("farther from {}", to)});
+    } else {
+      rejected.push_back({pool_name(grounds.machine, pool), "for others, or not needed"});
+    }
+  }
+  if (grounds.demand.threads <= grounds.demand.cores) {
+    add(siblings, "hardware siblings: they come last, when every core is busy");
+  }
+  return rejected;
+}
+
+/// The share of a busy thread when there are fewer cores than threads; "" when each thread has a core.
+std::string shortage(const Grounds& grounds, const CpuSet& mine) {
+  if (grounds.demand.oversubscribed()) {
+    return fmt::format("shared by all: {} busy threads, {} cpus", grounds.demand.threads + grounds.demand.others,
+                       grounds.demand.cpus);
+  }
+  CpuSet siblings;
+  for (const Pool& pool : grounds.pools) siblings = siblings | (pool.siblings & mine);
+  if (siblings.empty()) return "";
+  return fmt::format("; {} {} the sibling of a busy core: {} busy threads, {} cores", siblings.to_string(),
+                     siblings.count() == 1 ? "is" : "are", grounds.demand.threads, grounds.demand.cores);
+}
+
+/// How near to `to` they are.
+std::string nearness(const Grounds& grounds, const CpuSet& cpus, const Locality& locality, const std::string& to) {
+  if (locality.numa_node < 0 && locality.package < 0)
+    return to.empty() ? "there is no NIC to be beside" : fmt::format("the position of {} is not recorded", to);
+  const auto [nearest, farthest] = distances(grounds, cpus, locality);
+  if (farthest == 0) return fmt::format("beside {}", to);
+  if (nearest == 0) return fmt::format("all that were left beside {}, the others farther away", to);
+  if (nearest == 1) return fmt::format("in the package of {}; its own node had none left", to);
+  return fmt::format("far from {}; its package had none left", to);
+}
+
+Decision decide(const Grounds& grounds, const CpuSet& cpus, const Locality& locality, const std::string& to) {
+  Decision decision{.what = "cores", .chosen = cpus.to_string(), .reason = shortage(grounds, cpus), .rejected = {}};
+  if (!grounds.demand.oversubscribed()) {
+    decision.reason =
+        fmt::format("{}: {}{}", pools_of(grounds, cpus), nearness(grounds, cpus, locality, to), decision.reason);
+  }
+  decision.rejected = others(grounds, cpus, locality, to);
+  return decision;
+}
+
+}  // namespace
+
+Decision explain_cores(const Grounds& grounds, const TowerPlace& tower, const Locality& locality) {
+  const CpuSet cpus = tower.compute | tower.progress;
+  const std::string to = tower.gpu >= 0 ? grounds.machine.gpus[tower.gpu].name : "its part of the machine";
+  const bool known = tower.gpu < 0 || grounds.machine.gpus[tower.gpu].place.numa_node >= 0 ||
+                     grounds.machine.gpus[tower.gpu].place.package >= 0;
+  Decision decision = decide(grounds, cpus, known ? locality : Locality{}, to);
+  if (!tower.progress.empty() && !grounds.demand.oversubscribed()) {
+    decision.chosen = fmt::format("{}, progress {}", tower.compute.to_string(), tower.progress.to_string());
+  }
+  return decision;
+}
+
+Decision explain_cores(const Grounds& grounds, const ShardPlace& shard) {
+  if (shard.nic < 0) return decide(grounds, shard.cpus, {}, "");
+  const Nic& nic = grounds.machine.nics[shard.nic];
+  return decide(grounds, shard.cpus, locality_of(grounds.machine, nic.place), nic.name);
+}
+
+Decision explain_memory(const Grounds& grounds, const TowerPlace& tower) {
+  const Machine& machine = grounds.machine;
+  Decision decision{.what = "memory", .chosen = "anywhere", .reason = "", .rejected = {}};
+  if (tower.numa_node >= 0) {
+    decision.chosen = node_name(machine, tower.numa_node);
+    const bool at_gpu = tower.gpu >= 0 && machine.gpus[tower.gpu].place.numa_node == tower.numa_node;
+    decision.reason =
+        at_gpu ? fmt::format("the node of {}", machine.gpus[tower.gpu].name) : "the node of most of its cores";
+  } else if (machine.numa_nodes.empty()) {
+    decision.reason = "this machine records no NUMA nodes";
+  } else {
+    decision.reason = "its cores are of several nodes, or memory of their node is closed to this process";
+  }
+  for (size_t n = 0; n < machine.numa_nodes.size(); ++n) {
+    if (static_cast<int>(n) == tower.numa_node) continue;
+    const NumaNode& node = machine.numa_nodes[n];
+    const char* why = !node.allowed       ? "closed to this process"
+                      : node.cpus.empty() ? "has no cpus"
+                                          : "farther from its cores or its GPU";
+    decision.rejected.push_back({node_name(machine, static_cast<int>(n)), why});
+  }
+  return decision;
+}
+
+}  // namespace gradrail::topology::planning

@@ -1,0 +1,92 @@
+#include "topology/plan/plan.h"
+
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "topology/plan/available_resources.h"
+#include "topology/plan/cores.h"
+#include "topology/plan/devices.h"
+#include "topology/plan/explain.h"
+#include "topology/plan/pools.h"
+
+namespace gradrail::topology {
+namespace {
+
+using namespace planning;
+
+/// For each tower (or shard) the node where most of its cores are; of equals the first.
+std::vector<int> majority_nodes(const std::vector<Pool>& pools, const std::vector<Grant>& grants, ThreadRole role,
+                                size_t owners) {
+  std::vector<std::vector<int>> counts(owners, std::vector<int>(pools.size()));
+  for (const Grant& grant : grants)
+    if (grant.role == role) ++counts[grant.owner][grant.pool];
+  std::vector<int> nodes;
+  nodes.reserve(counts.size());
+  for (const std::vector<int>& count : counts)
+    nodes.push_back(pools[std::max_element(count.begin(), count.end()) - count.begin()].numa_node);
+  return nodes;
+}
+
+void place_memory(const Machine& machine, const std::vector<Pool>& pools, const std::vector<Grant>& grants,
+                  Placement& placement) {
+  const auto open = [&](int node) { return node >= 0 && machine.numa_nodes[node].allowed ? node : -1; };
+  const std::vector<int> computes = majority_nodes(pools, grants, ThreadRole::compute, placement.towers.size());
+  const std::vector<int> shards = majority_nodes(pools, grants, ThreadRole::shard, placement.shards.size());
+  for (size_t t = 0; t < placement.towers.size(); ++t) {
+    TowerPlace& tower = placement.towers[t];
+    // Data staged for a GPU passes its PCI root: the memory belongs there even when the tower's cores are elsewhere.
+    if (tower.gpu >= 0) tower.numa_node = open(machine.gpus[tower.gpu].place.numa_node);
+    if (tower.numa_node < 0 && !grants.empty()) tower.numa_node = open(computes[t]);
+    tower.numa_node = open(tower.numa_node);
+  }
+  for (size_t s = 0; s < placement.shards.size(); ++s) {
+    ShardPlace& shard = placement.shards[s];
+    if (!grants.empty()) shard.numa_node = shards[s];
+    shard.numa_node = open(shard.numa_node);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
+  if (const absl::Status sound = check_request(request); !sound.ok()) return sound;
+  absl::StatusOr<AvailableResources> available = read_available_resources(machine, request);
+  if (!available.ok()) return available.status();
+  Placement placement;
+  placement.notes = available->notes;
+  if (const absl::Status dealt = deal_gpus(request, *available, placement); !dealt.ok()) return dealt;
+
+  const std::vector<Pool> pools = make_pools(machine, available->cpus);
+  const std::vector<Locality> localities = tower_localities(machine, pools, placement);
+  choose_tower_nics(machine, *available, localities, placement);
+  const std::vector<Locality> shard_localities =
+      choose_shard_nics(machine, request, *available, pools, localities, placement);
+
+  const ThreadDemand demand = count_threads(pools, request, placement);
+  std::vector<Grant> grants;
+  if (demand.oversubscribed()) {
+    share_all(pools, demand, placement);
+  } else {
+    grants = grant_cores(pools, request, demand, localities, shard_localities);
+    assign_cores(pools, grants, placement);
+  }
+  place_memory(machine, pools, grants, placement);
+  explain({machine, request, *available, pools, localities, demand, {}, {}}, placement);
+  return placement;
+}
+
+std::vector<TowerPlace> towers_of(const Placement& placement, int task_index) {
+  std::vector<TowerPlace> towers;
+  for (const TowerPlace& tower : placement.towers)
+    if (tower.task_index == task_index) towers.push_back(tower);
+  return towers;
+}
+
+std::vector<ShardPlace> shards_of(const Placement& placement, int task_index) {
+  std::vector<ShardPlace> shards;
+  for (const ShardPlace& shard : placement.shards)
+    if (shard.task_index == task_index) shards.push_back(shard);
+  return shards;
+}
+
+}  // namespace gradrail::topology

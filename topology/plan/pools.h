@@ -1,0 +1,40 @@
+#pragma once
+
+#include <vector>
+
+#include "topology/plan/plan.h"
+
+namespace gradrail::topology::planning {
+
+/// Where a thread would like to be. Both -1: anywhere.
+struct Locality {
+  int numa_node = -1;
+  int package = -1;
+  bool feeds_gpu = false;  ///< the work is done there: a further core away from it is of no use
+};
+
+/// The usable cores of one NUMA node of one package: the unit of nearness. Machines without recorded nodes have one for
+/// each package.
+struct Pool {
+  struct UsableCore {
+    int core = -1;          ///< index into Machine::cores
+    std::vector<int> cpus;  ///< usable ones; the first is the core's own cpu, the others are its siblings
+  };
+  int package = -1;
+  int numa_node = -1;
+  std::vector<UsableCore> cores;  ///< fast ones first
+  bool hybrid = false;            ///< of unequal speed
+  CpuSet cpus;                    ///< of all cores
+  CpuSet siblings;                ///< of those, all except the first cpu of each core
+};
+
+std::vector<Pool> make_pools(const Machine& machine, const CpuSet& cpus);
+
+constexpr int kFarthest = 2;
+/// 0: the locality itself, or any place is acceptable; 1: the same package; 2: elsewhere.
+int distance(const Pool& pool, const Locality& locality);
+
+/// Beside a PCI device.
+Locality locality_of(const Machine& machine, const PciPlace& place);
+
+}  // namespace gradrail::topology::planning

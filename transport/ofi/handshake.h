@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "transport/ofi/memory_region.h"
+
+namespace gradrail::transport::ofi {
+
+// Messages of two peers over the side channel, the tcp connection beside their endpoints; one message of tcp each.
+// Little endian; text is a u16 length and its bytes.
+//
+//   type u8
+//   1 hello     magic u64 | version u32 | provider text | immediate bits u8 | message bytes u32 | receives u32 |
+//               token u64 | mailbox key u64 | mailbox base u64 | endpoint address text
+//   2 request   number u32 | region key text                   opens a region: the asker's RemoteRegion
+//   3 grant     number u32 | device key u64 | base u64         the answer; a refusal is a disconnect
+//   4 disconnect  reason text                                  the last, for people
+//
+// The connecting side sends hello first and may send requests at once; the other side answers with its own hello. Magic
+// and version have the same position in every version, and the disconnect message has the same layout.
+
+inline constexpr uint64_t kHelloMagic = 0x6966'6f6c'6961'7267;  // "grailofi"
+inline constexpr uint32_t kProtocolVersion = 1;
+/// libfabric's addresses are at most a few dozen bytes.
+inline constexpr size_t kMaxAddressBytes = 512;
+inline constexpr size_t kMaxReasonBytes = 512;
+
+struct EndpointHello {
+  uint32_t version = kProtocolVersion;
+  std::string provider;
+  uint8_t immediate_bits = 0;
+  uint32_t message_bytes = 0;
+  uint32_t receives = 0;     ///< messages that the other may send before it hears of room
+  uint64_t token = 0;        ///< every message to the sender of this hello carries it
+  uint64_t mailbox_key = 0;  ///< where puts of no bytes go
+  uint64_t mailbox_base = 0;
+  std::string address;
+};
+struct Request {
+  uint32_t number = 0;
+  RegionKey key;
+};
+struct Grant {
+  uint32_t number = 0;
+  uint64_t key = 0;
+  uint64_t base = 0;
+};
+struct Disconnect {
+  std::string reason;
+};
+using ControlMessage = std::variant<EndpointHello, Request, Grant, Disconnect>;
+
+std::string encode(const EndpointHello& hello);
+std::string encode(const Request& request);
+std::string encode(const Grant& grant);
+/// A reason that is too long is cut.
+std::string encode(const Disconnect& disconnect);
+
+/// Errors  DATA_LOSS: nothing that this transport says. FAILED_PRECONDITION: a hello of another version.
+absl::StatusOr<ControlMessage> decode(absl::Span<const std::byte> message);
+
+/// Whether the two ends can talk.
+/// Errors  FAILED_PRECONDITION: what differs, and the remedy.
+absl::Status compare(const EndpointHello& ours, const EndpointHello& theirs);
+
+}  // namespace gradrail::transport::ofi

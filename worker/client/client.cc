@@ -1,0 +1,68 @@
+// The public functions of the library; client_impl.h has the parts behind them.
+#include "worker/client/client.h"
+
+#include <utility>
+
+#include "base/status.h"
+#include "worker/client/client_impl.h"
+
+namespace gradrail::worker {
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+absl::StatusOr<std::unique_ptr<Client>> Client::join(ClientOptions options, ps::Schema schema) {
+  GRADRAIL_RETURN_IF_ERROR(ps::validate(schema));
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(schema));
+  const absl::Status joined = impl->join();
+  if (!joined.ok()) {
+    // Some ps tasks may count it as a member by now. In sync they must not go on without it, as after a normal leave.
+    if (!absl::IsCancelled(joined)) impl->leave(std::string(message_of(joined))).IgnoreError();
+    return joined;
+  }
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
+}
+
+const ps::Schema& Client::schema() const { return impl_->model().schema(); }
+absl::Span<float> Client::parameters(size_t tensor_index) { return impl_->model().parameters(tensor_index); }
+absl::Span<float> Client::gradients(size_t tensor_index) { return impl_->model().gradients(tensor_index); }
+absl::Status Client::start() { return impl_->start(); }
+void Client::ready(size_t tensor_index) { impl_->ready(tensor_index); }
+void Client::exchange() { impl_->exchange(); }
+void Client::progress() { impl_->progress(); }
+absl::Status Client::wait() { return impl_->wait(); }
+void Client::wake() { impl_->wake(); }
+absl::Status Client::pull() { return impl_->pull(); }
+bool Client::on_device() const { return impl_->model().gpu() != nullptr; }
+std::string Client::gpu_text() const { return impl_->paths().gpu_text(); }
+bool Client::device_failed() const { return on_device() && !impl_->model().gpu()->status().ok(); }
+absl::Status Client::fetch() { return impl_->model().fetch_parameters(); }
+uint64_t Client::global_step() const { return impl_->buckets().global_step(); }
+uint64_t Client::position() const { return impl_->position(); }
+bool Client::is_chief() const { return impl_->session().is_chief(); }
+absl::Status Client::barrier(const std::string& name) { return impl_->barrier(name, TimePoint::max()); }
+absl::Status Client::barrier_live(const std::string& name, Duration timeout_for_absent) {
+  return impl_->barrier(name, Clock::now() + timeout_for_absent);
+}
+absl::Status Client::begin_checkpoint() { return impl_->begin_checkpoint(); }
+bool Client::checkpoint_under_way() const { return impl_->session().save().under_way(); }
+absl::StatusOr<std::vector<std::string>> Client::finish_checkpoint() { return impl_->finish_checkpoint(); }
+absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() {
+  GRADRAIL_RETURN_IF_ERROR(begin_checkpoint());
+  return finish_checkpoint();
+}
+bool Client::saves_checkpoints() const { return impl_->session().saves_checkpoints(); }
+absl::Status Client::finish_steps() { return impl_->finish_steps(); }
+absl::Status Client::leave() { return impl_->leave(); }
+absl::Status Client::give_up(const std::string& why) { return impl_->leave(why); }
+ClientStats Client::stats() const { return impl_->stats(); }
+ClientStats Client::published_stats() const { return impl_->telemetry().published_stats(); }
+Duration Client::under_way() const { return impl_->telemetry().under_way(); }
+std::vector<Mark> Client::marks() const { return impl_->telemetry().marks(); }
+absl::Status Client::upload_trace() { return impl_->upload_trace(); }
+absl::StatusOr<std::vector<TaskTrace>> Client::gather_trace() { return impl_->gather_trace(); }
+std::vector<MemorySpan> Client::memory() const {
+  return {impl_->model().parameter_span(), impl_->model().gradient_span()};
+}
+
+}  // namespace gradrail::worker

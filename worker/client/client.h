@@ -1,0 +1,285 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/export.h"
+#include "base/flight_recorder.h"
+#include "base/histogram.h"
+#include "base/memory_span.h"
+#include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/mode.h"
+#include "ps/protocol/optimizer_settings.h"
+#include "ps/protocol/schema.h"
+#include "ps/protocol/security.h"
+#include "transport/registration_budget.h"
+#include "transport/wait_policy.h"
+
+namespace gradrail::gpu {
+class Compute;
+}
+
+namespace gradrail::worker {
+
+/// How gradients leave a GPU and parameters reach it. Names are those of --gpu-direct.
+enum class GpuTransfer : uint8_t {
+  ipc,          ///< the shard's GPU reads and stores them in the worker's GPU memory
+  dma_buf,      ///< a network device reads and writes GPU memory, as a dma-buf
+  peer_memory,  ///< … by a kernel module (nvidia-peermem)
+  staged,       ///< copied through pinned host memory, bucket by bucket
+};
+GRADRAIL_EXPORT const char* name_of(GpuTransfer way);
+
+/// A worker's variables in one block of its GPU's memory, as ps/exchange_layout.h has it, in the order of the schema.
+struct DeviceMemory {
+  gpu::Compute* device = nullptr;  ///< null: variables are in host memory. Outlives the client, which calls it
+  float* parameters = nullptr;
+  float* gradients = nullptr;
+  size_t bytes = 0;  ///< from the first parameter on; no network device reaches a block without the space for checks
+  std::string key;   ///< gpu::export_memory() of the whole block; "": other processes cannot map it
+  std::string why_no_key;
+};
+
+/// Options of one worker. All workers of a run must agree on mode, mode_bound, optimizer, bucket_bytes and agreement.
+struct ClientOptions {
+  // The run.
+  ps::ClusterSpec cluster;
+  std::vector<std::string> backups;  ///< "host:port" of each ps task's backup, in the same order; empty: no backups
+  uint32_t task_index = 0;           ///< worker 0 is the chief
+  ps::ModeKind mode = ps::ModeKind::async;
+  uint32_t mode_bound = 0;  ///< K of ssp:K, B of backup:B
+  ps::OptimizerConfig optimizer;
+  uint32_t bucket_bytes = 1 << 20;  ///< a positive multiple of 64
+  std::string agreement;  ///< not async: further settings that all workers must share, as a text that is compared
+
+  // Data connections.
+  std::vector<std::string> transports = {"shm", "ucx", "ofi", "tcp"};  ///< in order of preference
+  bool rdma_only = true;                                               ///< ucx and ofi: not without an RDMA device
+  std::string ofi_provider;                      ///< libfabric's name of the provider to use; "": the best
+  bool fallback = true;                          ///< false: the first refusal of a transport is an error
+  bool require_rdma = false;                     ///< a path that no RDMA device carries is refused
+  Duration failback = std::chrono::seconds(30);  ///< after a move, how often better paths are tried; zero: never
+  bool checksums = false;                        ///< CRC32C over every payload, both ways
+  ps::Security security;
+  std::string bind_host;       ///< this host's address for network connections; "": the kernel's choice
+  transport::WaitPolicy wait;  ///< how long wait() spins before it blocks
+
+  // Waiting for others.
+  Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to start
+  Duration rejoin_timeout = Duration::zero();        ///< for a lost ps task to be started again; zero: no wait
+  /// The current address of a ps task, asked before each attempt to reach it. It may start on any host. NOT_FOUND and
+  /// UNAVAILABLE mean that the address is not known yet; the client tries again. Empty: the address in `cluster`.
+  std::function<absl::StatusOr<std::string>(uint32_t ps_index)> ps_address = {};
+  /// Receives every 10 s the peers that this worker waits for. Empty: they are logged as warnings.
+  std::function<void(const std::string&)> notice;
+  const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after 2 s, waiting: CANCELLED
+
+  // Memory.
+  DeviceMemory device;  ///< the variables of a model that computes on a GPU
+  /// The ways to try with each shard, in this order, before staging.
+  std::vector<GpuTransfer> gpu_transfers = {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory};
+  bool require_device = false;  ///< staging is an error
+  MemoryBinder place_memory;    ///< called for parameters, gradients and headers before their first use
+
+  // Observation.
+  size_t marks = 0;  ///< capacity of the flight recorder, in marks; 0: off
+
+  /// Called in the owner thread with the recorder's marks, within a second of a request at a ps or of an increase of
+  /// `*dump_signals`, while this worker exchanges or waits. May be empty.
+  std::function<void(const std::vector<Mark>&)> dump;
+  const std::atomic<uint32_t>* dump_signals = nullptr;
+};
+
+/// Counters of one client since it joined; they continue when it joins again.
+struct ClientStats {
+  Histogram exchange;  ///< from the first push of an exchange to the last fresh parameter
+  uint64_t exchange_count = 0;
+  uint64_t staleness_sum = 0;  ///< over exchanges, of bucket 0
+  uint64_t staleness_max = 0;
+  /// Exchanges by staleness, from 0 on; the last cell counts all larger values.
+  std::array<uint64_t, 34> staleness{};
+  uint64_t global_step = 0;  ///< as Client::global_step()
+  uint64_t wait_ns = 0;      ///< of all exchanges: until the gradients of other workers had arrived
+  uint64_t dropped = 0;      ///< exchanges with a gradient, or a bucket of it, that came too late to be summed
+  uint64_t bytes_pushed = 0;
+  uint64_t bytes_returned = 0;
+  std::string paths_in_use;        ///< their names, as in path_bytes
+  std::vector<std::string> paths;  ///< one line per shard: transport, address and the reason of the choice
+  struct PathBytes {
+    std::string path;
+    uint64_t pushed = 0;
+    uint64_t returned = 0;
+  };
+  std::vector<PathBytes> path_bytes;
+  transport::RegistrationBudget registered;
+  uint64_t moves = 0;      ///< paths lost in mid-run and replaced by another
+  uint64_t returns = 0;    ///< moves back to a better path
+  uint64_t takeovers = 0;  ///< lost ps tasks that were replaced by their backups
+  uint64_t rejoins = 0;    ///< joins after a lost ps task was started again
+  uint64_t redone = 0;     ///< steps of this worker that were repeated after that
+  uint64_t flushes = 0;    ///< of network devices' writes into GPU memory, where a device requires them
+};
+
+/// Marks of one task, in the time of ps task 0.
+struct TaskTrace {
+  std::string task;  ///< "worker/1"
+  std::vector<Mark> marks;
+  int64_t bound_ns = 0;  ///< the largest error of the comparison of the two clocks
+};
+
+/// A worker's end of the exchange: the drop-in library for trainers of any kind.
+///
+///   auto client = Client::join(options, {{"W", {784, 10}}, {"b", {10}}});
+///   fill (*client)->parameters(i) with initial values;  (*client)->start();
+///   each step: read parameters(i), write gradients(i), exchange(), wait().
+///   (*client)->leave();
+///
+/// Shapes   Every tensor is fp32, row by row. `tensor_index` counts the tensors of the schema from 0; an index beyond
+///          the last one stops the process. Parameters and gradients lie in memory that is registered once: the spans
+///          stay valid while the client exists.
+/// Order    Between exchange() (or the first ready()) and the return of wait(), the trainer touches neither parameters
+///          nor gradients that it has reported as complete.
+/// Paths    A lost data connection is replaced while the control plane works. The next transport of the order is tried
+///          first, the lost one last. Buckets under way are repeated and count once. The better path is tested later
+///          beside the one in use, and taken back.
+/// Servers  A lost ps that has a backup is replaced by it: no update is lost or applied twice. A lost ps without a
+///          backup that is started again is waited for (rejoin_timeout). All ps tasks then begin from one checkpoint,
+///          or, without one, from the chief's copy of the parameters; position() names the steps to repeat.
+/// Members  Workers join and leave while others continue; a lost worker returns by joining anew. The chief is the
+///          lowest worker that is live, or named in the cluster specification and not yet joined.
+/// Errors   ready(), exchange() and progress() return nothing: an error surfaces in the next wait(). UNAVAILABLE: a ps
+///          was lost (the run may be tried again). ABORTED: the ps has ended the run, or has removed this worker; the
+///          text has the reason. FAILED_PRECONDITION: schema or options differ from other workers', or a call out of
+///          order. DATA_LOSS: a checksum does not match. CANCELLED: `stop`. After an error only leave(), give_up() and
+///          the destructor are useful.
+/// Signals  The client installs no handler and needs none. Its own code never runs oneDNN. A host program with signal
+///          handlers that also computes with the models of worker/models needs oneDNN 3.11.2 or later, or
+///          DNNL_MAX_CPU_ISA=SSE41 in its environment, or must block its signals in the threads that compute: an
+///          earlier oneDNN keeps the stack pointer in a heap workspace, which the frame of a handler overwrites.
+/// Threads  Owner thread, unless stated otherwise. The owner may change between two calls.
+class GRADRAIL_EXPORT Client {
+ public:
+  /// Waits for all ps tasks, joins them and opens a data connection to each shard.
+  /// Shapes  schema: at least one tensor; names are unique, dimensions positive.
+  /// Errors  INVALID_ARGUMENT: the schema. DEADLINE_EXCEEDED: a ps did not start within join_timeout.
+  ///         ALREADY_EXISTS: another process runs with this task index. FAILED_PRECONDITION: schema, options or
+  ///         authentication do not fit the run. CANCELLED: `stop`.
+  static absl::StatusOr<std::unique_ptr<Client>> join(ClientOptions options, ps::Schema schema);
+  /// Leaves, unless leave() or give_up() was called or the run has failed.
+  ~Client();
+
+  const ps::Schema& schema() const;
+  /// The newest parameters that wait(), start() or pull() has brought; initial values are written here before start().
+  /// Shapes  [elements of the tensor], fp32.
+  absl::Span<float> parameters(size_t tensor_index);
+  /// The gradients that the next exchange() sends; written by the trainer, never by the client.
+  /// Shapes  [elements of the tensor], fp32.
+  absl::Span<float> gradients(size_t tensor_index);
+
+  /// The chief of an uninitialised cluster offers the contents of parameters() as initial values. All other workers
+  /// wait for parameters and fetch them. All workers should fill in the same values: when the chief is lost before its
+  /// offer is complete, the next chief offers its own. Called once, before the first exchange.
+  /// Errors  FAILED_PRECONDITION: an exchange is under way.
+  absl::Status start();
+
+  /// Optional: the gradient of this tensor is complete, and its parameters are not read again before wait(). Buckets
+  /// that are complete leave at once. The first call of a step begins the exchange; a second call for the same tensor
+  /// in one step has no effect. Before start() it fails the run, which wait() reports.
+  void ready(size_t tensor_index);
+  /// Declares all gradients as complete and sends the buckets that have not left. A second call before wait() has no
+  /// effect. Before start() it fails the run, which wait() reports.
+  void exchange();
+  /// Optional, while the trainer computes the rest: sends gradients that have come out of a device. Never blocks.
+  void progress();
+  /// Blocks until all fresh parameters have arrived. Without an exchange under way it returns at once. It requires
+  /// exchange() where not all tensors were reported by ready(): else it blocks until `stop`.
+  /// Errors  every error of the exchange and of the run; see Errors above.
+  absl::Status wait();
+  /// A wait() in progress, or the next one, looks at ClientOptions::stop and dump_signals now. Threads  Any thread.
+  void wake();
+
+  /// Whether gradients are read from, and parameters stored into, the memory of ClientOptions::device. Then ready()
+  /// means that the device has finished the gradient, and parameters() shows the state of the last fetch().
+  bool on_device() const;
+  /// For people: "dmabuf (ipc: …)", the way in use and the reasons against better ones; per shard where they differ.
+  std::string gpu_text() const;
+  /// Whether this worker's own device has failed: give_up() informs the other workers.
+  bool device_failed() const;
+  /// Copies the parameters from the device to parameters(); has no effect without a device.
+  /// Errors  UNAVAILABLE: the device was lost.
+  absl::Status fetch();
+
+  /// Fetches the current parameters without pushing gradients.
+  /// Errors  as wait(). FAILED_PRECONDITION: an exchange is under way.
+  absl::Status pull();
+
+  /// Updates applied to the parameters that this worker holds (bucket 0).
+  uint64_t global_step() const;
+  /// Steps of this run that lie behind this worker. async: its own. Else the common steps of all workers: a worker
+  /// that joins late begins at the position of the others. A gradient that was dropped for being late leads there, too.
+  uint64_t position() const;
+  /// Whether this worker is the chief now. Threads  Any thread.
+  bool is_chief() const;
+
+  /// Waits until every worker of the cluster specification has called it with this name; workers that left or were lost
+  /// are not waited for. A name can be used again: each call waits for the same number of calls of the others.
+  /// Errors  as wait().
+  absl::Status barrier(const std::string& name);
+  /// Waits until every other live worker has called it or left: for the chief's last step. Workers of the cluster
+  /// specification that have not joined yet are waited for as long as `timeout_for_absent`.
+  /// Errors  as wait().
+  absl::Status barrier_live(const std::string& name, Duration timeout_for_absent = Duration::zero());
+
+  /// Declares that this worker pushes no further gradients: other workers no longer wait for them while this one waits,
+  /// reads and saves. Errors  as wait(). FAILED_PRECONDITION: an exchange is under way.
+  absl::Status finish_steps();
+
+  /// Whether every ps task has a checkpoint folder.
+  bool saves_checkpoints() const;
+  /// Saves parameters, optimizer state and step at every ps task; returns the files. For the chief.
+  /// Errors  as begin_checkpoint() and finish_checkpoint().
+  absl::StatusOr<std::vector<std::string>> save_checkpoint();
+  /// The same beside further steps: returns when every shard has copied its state (in sync mode all of one step).
+  /// Errors  FAILED_PRECONDITION: one is being written, or a ps has no checkpoint folder.
+  absl::Status begin_checkpoint();
+  bool checkpoint_under_way() const;
+  /// Waits until the last begin_checkpoint() is written; returns its files once, and none when nothing was begun.
+  /// Errors  name task, file and cause.
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint();
+
+  /// Ends this worker's part of the run; the other workers continue. A second call has no effect.
+  absl::Status leave();
+  /// Ends the run of this worker with a reason: the ps tasks count it as lost at once, without a timeout.
+  absl::Status give_up(const std::string& why);
+
+  ClientStats stats() const;
+  /// The statistics as the owner published them last: when joining, every 250 ms while exchanges end, and when leaving.
+  /// Threads  Any thread.
+  ClientStats published_stats() const;
+  /// The duration of the exchange under way so far; zero: there is none. Threads  Any thread.
+  Duration under_way() const;
+  /// The contents of the flight recorder, oldest first.
+  std::vector<Mark> marks() const;
+  /// Sends the marks to ps task 0, for the chief's gather_trace(), which returns those of all tasks. Not during an
+  /// exchange.
+  absl::Status upload_trace();
+  absl::StatusOr<std::vector<TaskTrace>> gather_trace();
+
+  /// The memory of parameters and gradients, for reports of its placement.
+  std::vector<MemorySpan> memory() const;
+
+ private:
+  class GRADRAIL_HIDDEN Impl;
+  GRADRAIL_HIDDEN explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gradrail::worker

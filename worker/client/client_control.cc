@@ -1,0 +1,95 @@
+// Calls to all ps tasks outside an exchange: barriers, checkpoints and the end of the membership. A call that fails
+// because its ps was lost is repeated once a backup has taken over.
+#include <thread>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "ps/protocol/control.pb.h"
+#include "worker/client/client_impl.h"
+
+namespace gradrail::worker {
+namespace {
+
+/// A call at a barrier returns after this time, so that this side can look for failures, signals and a stop.
+constexpr uint32_t kBarrierTimeoutMs = 1000;
+constexpr auto kBarrierReportEvery = std::chrono::seconds(10);
+/// The time that a call which begins a save may take.
+constexpr auto kSaveEnds = std::chrono::seconds(30);
+constexpr auto kBetweenCalls = std::chrono::milliseconds(50);
+
+}  // namespace
+
+absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_until) {
+  ps::proto::BarrierRequest request;
+  *request.mutable_member() = identity_.member();
+  request.set_name(name);
+  request.set_timeout_ms(kBarrierTimeoutMs);
+  request.set_generation(session_.next_barrier(name));
+  TimePoint notice_at = Clock::now() + kBarrierReportEvery;
+  while (true) {
+    failover_.recover();
+    GRADRAIL_RETURN_IF_ERROR(failure_.status());
+    telemetry_.answer_dump();
+    if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
+    // Later rounds no longer wait for workers that have not joined: they may never do.
+    request.set_live_only(Clock::now() >= absent_until);
+    const absl::StatusOr<ps::proto::BarrierReply> reply = session_.control(0).barrier(request);
+    if (failover_.survives(reply.status())) continue;
+    if (!reply.ok()) return failure_.status().ok() ? reply.status() : failure_.status();
+    if (reply->complete()) return absl::OkStatus();
+    if (Clock::now() < notice_at) continue;
+    notice_at += kBarrierReportEvery;
+    options_.notice(fmt::format("barrier '{}': waiting for {}", name, fmt::join(reply->missing(), ", ")));
+  }
+}
+
+absl::Status Client::Impl::finish_steps() {
+  GRADRAIL_RETURN_IF_ERROR(check_idle("finish_steps"));
+  session_.set_steps_finished();  // a backup that takes over later receives it in the join request
+  for (const auto& control : session_.controls()) {
+    const absl::Status sent = control->finish_steps(identity_.member());
+    if (failover_.survives(sent)) continue;
+    if (!sent.ok()) return failure_.status().ok() ? sent : failure_.status();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::begin_checkpoint() {
+  absl::Status begun = session_.save().begin(identity_.member());
+  if (!failover_.survives(begun)) return begun;
+  // The ps tasks that had begun the save still write it: they refuse the next one until then.
+  const TimePoint deadline = Clock::now() + kSaveEnds;
+  do {
+    begun = session_.save().begin(identity_.member());
+    if (absl::IsAlreadyExists(begun)) std::this_thread::sleep_for(kBetweenCalls);
+  } while (absl::IsAlreadyExists(begun) && Clock::now() < deadline);
+  return begun;
+}
+
+absl::StatusOr<std::vector<std::string>> Client::Impl::finish_checkpoint() {
+  absl::StatusOr<std::vector<std::string>> files = session_.save().finish();
+  while (failover_.survives(files.status())) {  // the backup has the state that was to be saved, or a later one
+    GRADRAIL_RETURN_IF_ERROR(begin_checkpoint());
+    files = session_.save().finish();
+  }
+  return files;
+}
+
+absl::Status Client::Impl::leave(const std::string& failed) {
+  if (left_) return absl::OkStatus();
+  left_ = true;
+  telemetry_.publish(stats(), Clock::now());
+  absl::Status first_error;
+  // The heartbeats stop after Leave: without it, their end would mean that this worker is lost.
+  for (uint32_t i = 0; i < session_.joined_count(); ++i) {
+    absl::Status sent = session_.control(i).leave(identity_.member(), failed);
+    if (failed.empty() && failover_.survives(sent)) sent = session_.control(i).leave(identity_.member(), failed);
+    first_error.Update(sent);
+  }
+  session_.stop_heartbeats();
+  return first_error;
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,212 @@
+#include "worker/client/client_impl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "gpu/compute/stream_marks.h"
+#include "ps/protocol/control.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::worker {
+namespace {
+
+constexpr auto kExchangeReportEvery = std::chrono::seconds(10);
+/// An exchange under way ends long before, unless it waits for a worker that may never join.
+constexpr auto kStopGrace = std::chrono::seconds(2);
+/// A dump is answered within a second of its signal, so that a wait looks for signals twice as often.
+constexpr auto kLookRound = std::chrono::milliseconds(500);
+/// A full queue of the transport has no event to announce room: the wait looks again after this time.
+constexpr auto kRetryRound = std::chrono::milliseconds(1);
+
+}  // namespace
+
+Client::Impl::Impl(ClientOptions options, ps::Schema schema)
+    : options_(std::move(options)),
+      identity_(options_.task_index),
+      memory_(std::move(schema)),
+      telemetry_(options_),
+      failure_(!options_.backups.empty(), [this] { paths_.wake(); }),
+      exchange_(options_, identity_, memory_, failure_, telemetry_, paths_),
+      paths_(options_, identity_, memory_, failure_, telemetry_, exchange_,
+             [this](uint32_t ps_index) { return session_.control(ps_index).why_removed(identity_.member()); }),
+      session_(options_, identity_, memory_, failure_, telemetry_, paths_),
+      failover_(options_, failure_, telemetry_, exchange_, paths_, session_),
+      rejoin_(options_, failure_, telemetry_, exchange_, paths_, session_,
+              {.join_cluster = [this](TimePoint deadline) { return join_cluster(deadline); },
+               .start = [this] { return start(); }}) {
+  if (!options_.notice) options_.notice = [](const std::string& text) { spdlog::warn("{}", text); };
+}
+
+Client::Impl::~Impl() {
+  if (failure_.status().ok() && !left_) leave().IgnoreError();
+  session_.stop_heartbeats();
+}
+
+absl::Status Client::Impl::join() {
+  const TimePoint now = Clock::now();
+  const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
+  GRADRAIL_RETURN_IF_ERROR(session_.open());
+  GRADRAIL_RETURN_IF_ERROR(memory_.allocate(options_.place_memory, options_.device));
+  return join_cluster(deadline);
+}
+
+absl::Status Client::Impl::join_cluster(TimePoint deadline) {
+  GRADRAIL_RETURN_IF_ERROR(session_.describe(deadline));
+  GRADRAIL_RETURN_IF_ERROR(exchange_.cut_model());
+  const absl::StatusOr<uint64_t> first_step = session_.join(deadline, rejoin_.is_under_way());
+  if (!first_step.ok()) return first_step.status();
+  exchange_.set_step(*first_step - 1);
+  GRADRAIL_RETURN_IF_ERROR(paths_.connect_all(deadline));
+  telemetry_.publish(stats(), Clock::now());
+  return failure_.status();
+}
+
+absl::Status Client::Impl::check_idle(std::string_view call) {
+  if (started_) failover_.recover();
+  GRADRAIL_RETURN_IF_ERROR(failure_.status());
+  if (!exchange_.is_under_way()) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format("{}: an exchange is under way, wait() for it first", call));
+}
+
+absl::Status Client::Impl::start() {
+  GRADRAIL_RETURN_IF_ERROR(check_idle("start"));
+  if (session_.is_initialised() || !session_.is_chief()) return pull();
+  GRADRAIL_RETURN_IF_ERROR(prepare_offer());
+  begin(ps::ArrivalKind::initialise);
+  exchange();
+  GRADRAIL_RETURN_IF_ERROR(wait());
+  set_started();
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::pull() {
+  GRADRAIL_RETURN_IF_ERROR(check_idle("pull"));
+  // This worker may become the chief while it waits for initial values: it then offers its own.
+  if (!session_.is_initialised()) GRADRAIL_RETURN_IF_ERROR(prepare_offer());
+  begin(ps::ArrivalKind::pull);
+  exchange();
+  GRADRAIL_RETURN_IF_ERROR(wait());
+  set_started();
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::prepare_offer() {
+  // After the start, the newest parameters may be in GPU memory only.
+  if (started_) GRADRAIL_RETURN_IF_ERROR(memory_.fetch_parameters());
+  return memory_.copy_parameters_to_gradients();
+}
+
+void Client::Impl::set_started() {
+  // After a rejoin these are repeated without effect: the run has started once.
+  rejoin_.begin_history();
+  paths_.set_started();
+  session_.set_initialised();
+  started_ = true;
+}
+
+bool Client::Impl::begin_push() {
+  if (!started_) {
+    failure_.fail(absl::FailedPreconditionError("exchange before start(): there are no parameters yet"));
+    return false;
+  }
+  begin(ps::ArrivalKind::push);
+  return true;
+}
+
+void Client::Impl::begin(ps::ArrivalKind kind) {
+  GRADRAIL_CHECK(!exchange_.is_under_way());
+  const TimePoint now = Clock::now();
+  paths_.maybe_failback(now);  // nothing is under way: the moment to change paths
+  telemetry_.answer_dump();
+  session_.follow_run_base();
+  exchange_.begin(kind, now);
+}
+
+void Client::Impl::ready(size_t tensor_index) {
+  if (exchange_.is_under_way() || begin_push()) exchange_.ready(tensor_index);
+}
+
+void Client::Impl::exchange() {
+  if (exchange_.is_under_way() || begin_push()) exchange_.push_all();
+}
+
+absl::Status Client::Impl::wait() {
+  if (must_rejoin()) return rejoin_.run();
+  if (!exchange_.is_under_way()) return failure_.status();
+  next_notice_ = exchange_.begun_at() + kExchangeReportEvery;
+  gpu::WaitInTurns staging_wait;
+  while (exchange_.outstanding() > 0) {
+    telemetry_.answer_dump();
+    GRADRAIL_RETURN_IF_ERROR(recover());
+    if (!exchange_.is_under_way()) return absl::OkStatus();  // rejoined: the trainer goes on at position()
+    if (exchange_.is_pull() && !session_.is_initialised() && session_.is_chief()) exchange_.offer_instead_of_pull();
+    const bool is_staging = exchange_.send_waiting();
+    const bool must_retry = paths_.advance_probes() || exchange_.has_backlog();
+    const Duration timeout = is_staging ? Duration::zero() : must_retry ? Duration(kRetryRound) : Duration(kLookRound);
+    if (paths_.wait_events(Clock::now() + timeout) > 0) continue;
+    if (is_staging) staging_wait.turn();
+    GRADRAIL_RETURN_IF_ERROR(on_idle());
+  }
+  return finish();
+}
+
+/// Applies the remedy for a lost ps or path, if there is one; else returns the error that ends the run.
+absl::Status Client::Impl::recover() {
+  if (must_rejoin()) return rejoin_.run();
+  GRADRAIL_RETURN_IF_ERROR(failure_.status());
+  if (!paths_.has_lost_path()) return absl::OkStatus();
+  const absl::Status replaced = paths_.replace_lost_paths();
+  // A path that could not be replaced may have been the first sign of a lost ps. After a takeover the next round
+  // replaces what is still lost.
+  const uint64_t takeovers = telemetry_.counters().takeovers;
+  if (must_rejoin()) return rejoin_.run();
+  return telemetry_.counters().takeovers == takeovers ? replaced : absl::OkStatus();
+}
+
+/// Nothing has arrived for half a second: the rare checks are free now.
+absl::Status Client::Impl::on_idle() {
+  const TimePoint now = Clock::now();
+  if (asked_to_stop() && now >= exchange_.begun_at() + kStopGrace) {
+    return absl::CancelledError(fmt::format("stopped while waiting for the answer to step {}", exchange_.step()));
+  }
+  if (now >= next_notice_) {
+    log_missing_peers();
+    next_notice_ = Clock::now() + kExchangeReportEvery;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::finish() {
+  GRADRAIL_RETURN_IF_ERROR(exchange_.finish());
+  if (!exchange_.is_push()) return absl::OkStatus();
+  rejoin_.record_position();
+  if (telemetry_.publish_is_due(exchange_.ended_at())) telemetry_.publish(stats(), exchange_.ended_at());
+  return absl::OkStatus();
+}
+
+void Client::Impl::log_missing_peers() {
+  const absl::StatusOr<ps::proto::StatsReply> stats = session_.control(0).stats();
+  if (!stats.ok()) return;  // the heartbeat reports a lost ps
+  if (exchange_.is_pull() && !session_.is_initialised()) {
+    return options_.notice(
+        fmt::format("waiting for the chief (worker {}) to initialise the parameters", session_.chief()));
+  }
+  if (!stats->waiting_for().empty()) {
+    return options_.notice(
+        fmt::format("step {}: waiting for {}", exchange_.step(), fmt::join(stats->waiting_for(), ", ")));
+  }
+  options_.notice(fmt::format("step {}: waiting for {}", exchange_.step(), session_.control(0).name()));
+}
+
+ClientStats Client::Impl::stats() const {
+  ClientStats stats = telemetry_.counters();
+  stats.global_step = exchange_.global_step();
+  paths_.describe(stats);
+  return stats;
+}
+
+}  // namespace gradrail::worker

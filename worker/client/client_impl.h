@@ -1,0 +1,106 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/client/client.h"
+#include "worker/client/exchange.h"
+#include "worker/client/model_memory.h"
+#include "worker/client/paths/path_manager.h"
+#include "worker/client/run_failure.h"
+#include "worker/client/session/failover.h"
+#include "worker/client/session/identity.h"
+#include "worker/client/session/rejoin.h"
+#include "worker/client/session/session.h"
+#include "worker/client/telemetry.h"
+
+namespace gradrail::worker {
+
+/// The implementation of Client: owns the parts, and decides which of them acts next.
+///
+///   ModelMemory   parameters and gradients               (no other part allocates them)
+///   Identity      task index and incarnation
+///   Telemetry     counters, marks, dumps                 <- events from all parts
+///   RunFailure    the first error, the lost ps tasks     <- heartbeats, all parts
+///   Exchange      step, buckets, backlog, staging        -> PathManager, <- on_answer, on_path_lost
+///   PathManager   contexts, candidates, probes           -> ShardPath -> transport
+///   Session       membership: describe, join, heartbeat  -> ControlLink -> gRPC
+///   Failover      a lost ps that has a backup            -> Session, PathManager
+///   Rejoin        a lost ps that is started again        -> Session, PathManager, Exchange
+///
+/// Each fault has one remedy. A lost path: PathManager replaces it. A lost ps with a backup: Failover. A lost ps
+/// without one: Rejoin, where the options allow it. All else ends the run: RunFailure.
+/// Threads  As stated for Client.
+class Client::Impl {
+ public:
+  Impl(ClientOptions options, ps::Schema schema);
+  ~Impl();
+
+  absl::Status join();
+
+  // client_impl.cc: the exchange.
+  absl::Status start();
+  void ready(size_t tensor_index);
+  void exchange();
+  void progress() { exchange_.progress(); }
+  absl::Status wait();
+  void wake() { paths_.wake(); }  ///< any thread
+  absl::Status pull();
+
+  // client_control.cc: calls to the ps tasks that a failover may interrupt.
+  /// Workers that have not joined yet are waited for until `absent_until`.
+  absl::Status barrier(const std::string& name, TimePoint absent_until);
+  absl::Status finish_steps();
+  absl::Status begin_checkpoint();
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint();
+  absl::Status leave(const std::string& failed = "");
+
+  /// Position of this worker in the run; Client::position().
+  uint64_t position() const { return rejoin_.position(); }
+  ClientStats stats() const;
+  absl::Status upload_trace() { return telemetry_.upload_trace(session_.controls(), identity_.member()); }
+  absl::StatusOr<std::vector<TaskTrace>> gather_trace() {
+    return telemetry_.gather_trace(session_.controls(), identity_.member());
+  }
+
+  // The parts, for Client's functions that concern one of them only.
+  ModelMemory& model() { return memory_; }
+  const Exchange& buckets() const { return exchange_; }
+  const PathManager& paths() const { return paths_; }
+  Session& session() { return session_; }
+  const Telemetry& telemetry() const { return telemetry_; }
+
+ private:
+  // client_impl.cc
+  absl::Status join_cluster(TimePoint deadline);
+  absl::Status check_idle(std::string_view call);
+  bool begin_push();
+  void begin(ps::ArrivalKind kind);
+  absl::Status recover();
+  bool must_rejoin() { return !failover_.recover() && rejoin_.is_due(); }
+  absl::Status on_idle();
+  absl::Status finish();
+  absl::Status prepare_offer();
+  void set_started();
+  void log_missing_peers();
+  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
+
+  ClientOptions options_;
+  Identity identity_;
+  ModelMemory memory_;
+  Telemetry telemetry_;
+  RunFailure failure_;
+  Exchange exchange_;
+  PathManager paths_;
+  Session session_;  ///< behind all parts that its heartbeats call
+  Failover failover_;
+  Rejoin rejoin_;
+
+  bool started_ = false;  ///< there are parameters to compute gradients on
+  bool left_ = false;
+  TimePoint next_notice_;  ///< when to report the peers that this exchange waits for
+};
+
+}  // namespace gradrail::worker

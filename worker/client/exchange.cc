@@ -1,0 +1,309 @@
+#include "worker/client/exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace gradrail::worker {
+
+using Sent = ShardPath::Sent;
+
+Exchange::Exchange(const ClientOptions& options, const Identity& identity, ModelMemory& memory, RunFailure& failure,
+                   Telemetry& telemetry, PathManager& paths)
+    : options_(options),
+      identity_(identity),
+      memory_(memory),
+      failure_(failure),
+      telemetry_(telemetry),
+      paths_(paths) {}
+
+absl::Status Exchange::cut_model() {
+  GRADRAIL_CHECK(shards_.empty());
+  const auto shard_count = static_cast<uint32_t>(paths_.links().size());
+  const absl::StatusOr<ps::ShardMap> map = ps::ShardMap::cut(memory_.elements(), shard_count, options_.bucket_bytes);
+  if (!map.ok()) return map.status();
+  touched_.resize(memory_.schema().size());
+  shards_.resize(shard_count);
+  for (uint32_t index = 0; index < shard_count; ++index) {
+    ShardLink& link = *paths_.links()[index];
+    GRADRAIL_CHECK(link.shard_index == index);  // answers find their shard by this index
+    link.range = map->shard(index);
+    link.bucket_count = map->bucket_count(index);
+    shards_[index].link = &link;
+    for (uint32_t i = 0; i < link.bucket_count; ++i) shards_[index].buckets.push_back({.range = map->bucket(index, i)});
+    count_tensors(shards_[index]);
+  }
+  return absl::OkStatus();
+}
+
+/// Tensors are not aligned to buckets: a bucket is complete when the last tensor that overlaps it is.
+void Exchange::count_tensors(Shard& shard) {
+  for (size_t tensor = 0; tensor < memory_.schema().size(); ++tensor) {
+    const ps::ElementRange range = memory_.range(tensor);
+    bool touches = false;
+    for (Bucket& bucket : shard.buckets) {
+      if (bucket.range.first >= range.first + range.count) continue;
+      if (bucket.range.first + bucket.range.count <= range.first) continue;
+      ++bucket.tensors;
+      touches = true;
+    }
+    if (touches) touched_[tensor].push_back(shard.link->shard_index);
+  }
+}
+
+void Exchange::clear() {
+  staged_.clear();
+  backlog_.clear();
+  touched_.clear();
+  shards_.clear();
+  under_way_ = false;
+  outstanding_ = 0;
+}
+
+void Exchange::begin(ps::ArrivalKind kind, TimePoint now) {
+  GRADRAIL_CHECK(!under_way_);
+  backlog_.clear();  // a bucket can be answered twice, as a pull and as an offer, and leave one of them behind
+  staged_.clear();
+  begun_at_ = now;
+  under_way_ = true;
+  telemetry_.begin_exchange(now);
+  kind_ = kind;
+  if (kind == ps::ArrivalKind::push) ++step_;
+  telemetry_.mark(Mark::Kind::begun, step_);
+  waited_ns_ = 0;
+  dropped_ = false;
+  outstanding_ = 0;
+  // All buckets are outstanding from the start: wait() before exchange() must not end before the gradients have left.
+  ready_.assign(memory_.schema().size(), false);
+  for (Shard& shard : shards_) {
+    for (Bucket& bucket : shard.buckets) {
+      bucket.tensors_missing = bucket.tensors;
+      bucket.pushed = false;
+      bucket.sent = Sent::nothing;
+      bucket.outstanding = true;
+    }
+    outstanding_ += shard.buckets.size();
+  }
+}
+
+void Exchange::ready(size_t tensor_index) {
+  GRADRAIL_CHECK(under_way_);
+  if (ready_[tensor_index]) return;  // a second count of the same tensor would push its buckets too early
+  ready_[tensor_index] = true;
+  const ps::ElementRange tensor = memory_.range(tensor_index);
+  for (const uint32_t index : touched_[tensor_index]) {
+    Shard& shard = shards_[index];
+    // Last bucket first: the backward pass completes them in this order.
+    for (size_t i = shard.buckets.size(); i-- > 0;) {
+      Bucket& bucket = shard.buckets[i];
+      if (bucket.range.first >= tensor.first + tensor.count) continue;
+      if (bucket.range.first + bucket.range.count <= tensor.first) break;
+      if (bucket.tensors_missing > 0 && --bucket.tensors_missing == 0) push_bucket(shard, static_cast<uint32_t>(i));
+    }
+  }
+}
+
+void Exchange::push_all() {
+  GRADRAIL_CHECK(under_way_);
+  for (Shard& shard : shards_) {
+    for (size_t i = shard.buckets.size(); i-- > 0;) push_bucket(shard, static_cast<uint32_t>(i));
+  }
+}
+
+void Exchange::push_bucket(Shard& shard, uint32_t bucket_index) {
+  Bucket& bucket = shard.buckets[bucket_index];
+  if (bucket.pushed) return;
+  bucket.pushed = true;
+  telemetry_.mark(Mark::Kind::pushed, step_, shard.link->shard_index, bucket_index);
+  if (!shard.link->is_up()) return;  // on_path_lost() repeats it
+  if (!is_staged(*shard.link)) return submit(shard, bucket_index);
+  staged_.push_back({&shard, bucket_index, memory_.gpu()->download_gradients(bucket.range)});
+  submit_staged();
+}
+
+bool Exchange::is_staged(const ShardLink& link) const {
+  // Initial values are in the host's memory already, and a pull has no payload.
+  return memory_.gpu() != nullptr && is_push() && link.path->way() == GpuTransfer::staged;
+}
+
+/// Submits in order what has come to the host; true while something is on its way there.
+bool Exchange::submit_staged() {
+  while (!staged_.empty() && memory_.gpu()->is_done(staged_.front().copy)) {
+    const Pending next = staged_.front();
+    staged_.pop_front();
+    if (const absl::Status copied = memory_.gpu()->status(); !copied.ok()) {
+      // After the first error no copy does anything: the gradients on the host are those of an earlier step.
+      staged_.clear();
+      failure_.fail(copied);
+    } else if (next.shard->link->is_up()) {
+      telemetry_.mark(Mark::Kind::copied, step_, next.shard->link->shard_index, next.bucket_index);
+      submit(*next.shard, next.bucket_index);
+    }
+  }
+  return !staged_.empty();
+}
+
+void Exchange::submit(Shard& shard, uint32_t bucket_index) {
+  Bucket& bucket = shard.buckets[bucket_index];
+  ShardPath& path = *shard.link->path;
+  const uint64_t payload_elements = kind_ == ps::ArrivalKind::pull ? 0 : bucket.range.count;
+  const auto payload_bytes = static_cast<uint32_t>(payload_elements * sizeof(float));
+  // Only staged payloads pass through host memory, where the checksum can be computed.
+  const bool checksums = options_.checksums && path.way() == GpuTransfer::staged;
+  ps::SlotHeader& header = path.slot_headers()[bucket_index];
+  header = {.kind = kind_,
+            .has_crc = checksums,
+            .bucket = bucket_index,
+            .payload_bytes = payload_bytes,
+            .step = step_,
+            .incarnation = identity_.incarnation(),
+            .base_version = bucket.version};
+  if (checksums) header.crc32c = memory_.gradient_crc32c({bucket.range.first, payload_elements});
+  bucket.sent = payload_elements == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing;
+  shard.link->bytes->pushed += payload_bytes + sizeof(header);
+  // Behind a backlog it waits, too: invariant 3.
+  if (!backlog_.empty() || !transmit(shard, bucket_index)) backlog_.push_back({&shard, bucket_index});
+}
+
+/// False: the path has no room now.
+bool Exchange::transmit(Shard& shard, uint32_t bucket_index) {
+  if (!shard.link->is_up()) return true;  // on_path_lost() repeats it
+  Bucket& bucket = shard.buckets[bucket_index];
+  bucket.sent = shard.link->path->send_bucket(bucket_index, bucket.range, bucket.sent);
+  if (bucket.sent != Sent::all) return false;
+  telemetry_.mark(Mark::Kind::posted, step_, shard.link->shard_index, bucket_index);
+  return true;
+}
+
+bool Exchange::send_waiting() {
+  while (!backlog_.empty() && transmit(*backlog_.front().shard, backlog_.front().bucket_index)) backlog_.pop_front();
+  return submit_staged();
+}
+
+void Exchange::progress() {
+  if (!under_way_) return;
+  // Gradients that a network device or the shard's GPU fetches from GPU memory need no help from here.
+  const bool may_stage = std::any_of(shards_.begin(), shards_.end(),
+                                     [&](const Shard& shard) { return shard.link->is_up() && is_staged(*shard.link); });
+  if (!may_stage) return;
+  send_waiting();
+  paths_.poll_events();
+}
+
+void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
+  GRADRAIL_CHECK(link.shard_index < shards_.size());
+  Shard& shard = shards_[link.shard_index];
+  // The immediate and the header come from another process. Neither can make this side leave its memory or count a
+  // bucket twice; what does not fit is ignored.
+  if (immediate >= shard.buckets.size()) return;
+  const auto bucket_index = static_cast<uint32_t>(immediate);
+  Bucket& bucket = shard.buckets[bucket_index];
+  const ps::ReturnHeader header = link.path->return_headers()[bucket_index];
+  const bool expected = header.magic == ps::ReturnHeader::kMagic && header.incarnation == identity_.incarnation() &&
+                        header.step == step_ && bucket.outstanding;
+  if (!expected) return;  // a repeated answer to an exchange that is over
+  telemetry_.mark(Mark::Kind::answered, step_, link.shard_index, bucket_index);
+  if (header.has_crc != 0 && memory_.parameter_crc32c(bucket.range) != header.crc32c) {
+    failure_.fail(absl::DataLossError(
+        fmt::format("parameters of shard {}, bucket {} do not match their CRC32C", link.shard_index, bucket_index)));
+  }
+  if (GpuVariables* gpu = memory_.gpu(); gpu != nullptr) {
+    if (link.path->way() == GpuTransfer::staged) gpu->upload_parameters(bucket.range);
+    if (link.path->writes_by_nic()) gpu->nic_wrote();
+  }
+  waited_ns_ = std::max(waited_ns_, header.waited_ns);
+  dropped_ = dropped_ || header.dropped != 0;
+  // The shard's parameters are as old as its version says, also where our gradient was dropped.
+  bucket.version = header.version;
+  bucket.outstanding = false;
+  GRADRAIL_CHECK(outstanding_ > 0);
+  --outstanding_;
+  link.bytes->returned += bucket.range.count * sizeof(float) + sizeof(header);
+  // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
+  if (bucket_index == 0 && link.shard_index == 0 && is_push()) telemetry_.count_staleness(header.staleness);
+}
+
+void Exchange::on_path_lost(ShardLink& link) {
+  GRADRAIL_CHECK(link.is_up() && link.shard_index < shards_.size());
+  Shard& shard = shards_[link.shard_index];
+  const auto is_its = [&](const Pending& pending) { return pending.shard == &shard; };
+  // A push that waits for the lost path is pushed again below, with a header in the new path's memory.
+  std::erase_if(backlog_, is_its);
+  std::erase_if(staged_, is_its);
+  if (!under_way_) return;
+  // A bucket that was applied already is answered again and counts once: the shard compares (incarnation, step,
+  // bucket).
+  for (auto i = static_cast<uint32_t>(shard.buckets.size()); i-- > 0;) {
+    Bucket& bucket = shard.buckets[i];
+    if (!bucket.pushed || !bucket.outstanding) continue;
+    bucket.pushed = false;
+    push_bucket(shard, i);
+  }
+}
+
+void Exchange::offer_instead_of_pull() {
+  GRADRAIL_CHECK(under_way_ && is_pull());
+  kind_ = ps::ArrivalKind::initialise;
+  backlog_.clear();
+  for (Shard& shard : shards_) {
+    for (auto i = static_cast<uint32_t>(shard.buckets.size()); i-- > 0;) {
+      shard.buckets[i].pushed = false;
+      // Buckets with an answer hold the values of the former chief: these are initialised.
+      if (shard.buckets[i].outstanding) push_bucket(shard, i);
+    }
+  }
+}
+
+absl::Status Exchange::finish() {
+  under_way_ = false;
+  telemetry_.end_exchange();
+  GRADRAIL_RETURN_IF_ERROR(failure_.status());
+  GRADRAIL_CHECK(outstanding_ == 0);
+  if (memory_.gpu() != nullptr) {
+    // Kernels of the next step must see all parameters, on whichever way they came.
+    if (const absl::Status settled = memory_.gpu()->settle(); !settled.ok()) failure_.fail(settled);
+    GRADRAIL_RETURN_IF_ERROR(failure_.status());
+  }
+  telemetry_.mark(Mark::Kind::done, step_);
+  if (!is_push()) return absl::OkStatus();
+  ended_at_ = Clock::now();
+  telemetry_.count_exchange(ended_at_ - begun_at_, waited_ns_);
+  if (dropped_) catch_up();
+  return absl::OkStatus();
+}
+
+/// Part of this gradient came too late: the other workers are further on (ps/protocol.h, "Joining").
+void Exchange::catch_up() {
+  telemetry_.count_dropped();
+  uint64_t lowest = UINT64_MAX;
+  for (const Shard& shard : shards_) {
+    for (const Bucket& bucket : shard.buckets) lowest = std::min(lowest, bucket.version);
+  }
+  step_ = std::max(step_, lowest);
+}
+
+bool Exchange::is_unanswered_push() const {
+  if (!under_way_ || !is_push()) return false;
+  return std::all_of(shards_.begin(), shards_.end(), [](const Shard& shard) {
+    return std::all_of(shard.buckets.begin(), shard.buckets.end(), [](const Bucket& b) { return b.outstanding; });
+  });
+}
+
+uint64_t Exchange::global_step() const {
+  for (const Shard& shard : shards_) {
+    if (!shard.buckets.empty()) return shard.buckets[0].version;
+  }
+  return 0;
+}
+
+std::vector<uint64_t> Exchange::versions(uint32_t shard_index) const {
+  GRADRAIL_CHECK(shard_index < shards_.size());
+  std::vector<uint64_t> versions;
+  for (const Bucket& bucket : shards_[shard_index].buckets) versions.push_back(bucket.version);
+  return versions;
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,114 @@
+#include "worker/client/gpu_variables.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/direct/dma_buf.h"
+#include "ps/protocol/exchange_layout.h"
+#include "ps/protocol/path_check.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::worker {
+
+GpuVariables::GpuVariables(DeviceMemory device, size_t elements, MemorySpan parameters, MemorySpan gradients)
+    : device_(std::move(device)), elements_(elements), host_parameters_(parameters), host_gradients_(gradients) {}
+
+absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceMemory device, size_t elements,
+                                                                   MemorySpan parameters, MemorySpan gradients) {
+  std::unique_ptr<GpuVariables> variables(new GpuVariables(std::move(device), elements, parameters, gradients));
+  absl::StatusOr<std::unique_ptr<gpu::StagedCopies>> copies = gpu::staged_copies(*variables->device_.device);
+  if (!copies.ok()) return copies.status();
+  variables->copies_ = *std::move(copies);
+  variables->pins_[0] = variables->pin(parameters);
+  variables->pins_[1] = variables->pin(gradients);
+  return variables;
+}
+
+GpuVariables::~GpuVariables() = default;
+
+/// A failure costs speed only: copies from pageable memory work as well.
+std::unique_ptr<gpu::Pin> GpuVariables::pin(const MemorySpan& memory) const {
+  absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_.device->pin(memory.data, memory.bytes);
+  if (pinned.ok()) return *std::move(pinned);
+  spdlog::info("host memory is not pinned, so that copies of {} are slower: {}", device_.device->name(),
+               message_of(pinned.status()));
+  return nullptr;
+}
+
+absl::StatusOr<MemorySpan> GpuVariables::block(NicGpuTransfer way) {
+  const size_t bytes = ps::device_block_bytes(elements_);
+  if (device_.bytes < bytes) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} bytes of GPU memory hold no space for a check of the path: {} would", device_.bytes, bytes));
+  }
+  std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
+  if (source == nullptr) {
+    absl::StatusOr<std::unique_ptr<GpuMemorySource>> made = gpu::source_for_nics(*device_.device, way);
+    if (!made.ok()) return made.status();
+    GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*device_.device, device_.parameters));
+    source = *std::move(made);
+  }
+  return MemorySpan{.data = reinterpret_cast<std::byte*>(device_.parameters),
+                    .bytes = bytes,
+                    .kind = MemoryKind::cuda,
+                    .gpu = source.get()};
+}
+
+uint64_t GpuVariables::gradient_offset(uint64_t element) const {
+  return (ps::device_gradients_at(elements_) + element) * sizeof(float);
+}
+
+uint64_t GpuVariables::check_out_offset() const { return ps::device_check_at(elements_) * sizeof(float); }
+
+absl::Status GpuVariables::write_check(uint64_t seed) {
+  // Both halves: the remains of an earlier check must not pass for the answer to this one.
+  std::vector<std::byte> both(2 * ps::kCheckBytes);
+  ps::fill_check(absl::MakeSpan(both).first(ps::kCheckBytes), seed);
+  copies_->upload(reinterpret_cast<std::byte*>(device_.parameters) + check_out_offset(), both.data(), both.size());
+  return copies_->finish();
+}
+
+std::string GpuVariables::compare_check(uint64_t seed) {
+  nic_wrote();
+  std::vector<std::byte> arrived(ps::kCheckBytes);
+  absl::Status read = settle();
+  copies_->download(arrived.data(), reinterpret_cast<std::byte*>(device_.parameters) + check_in_offset(),
+                    arrived.size());
+  read.Update(copies_->finish());
+  return read.ok() ? ps::compare_check(arrived, seed) : std::string(message_of(read));
+}
+
+gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range) {
+  const size_t bytes = range.count * sizeof(float);
+  return copies_->download(host_gradients_.data + range.first * sizeof(float), device_.gradients + range.first, bytes);
+}
+
+void GpuVariables::upload_parameters(ps::ElementRange range) {
+  const size_t bytes = range.count * sizeof(float);
+  copies_->upload(device_.parameters + range.first, host_parameters_.data + range.first * sizeof(float), bytes);
+}
+
+absl::Status GpuVariables::settle() {
+  // The put's event says that the bytes are ordered on the bus; some GPUs show them to kernels only after a flush.
+  if (std::exchange(unflushed_, false) && gpu::needs_flush(*device_.device)) {
+    flushed_.Update(gpu::flush_nic_writes(*device_.device));
+    GRADRAIL_RETURN_IF_ERROR(flushed_);
+    ++flushes_;
+  }
+  return copies_->finish();
+}
+
+absl::Status GpuVariables::upload_initial() {
+  copies_->upload(device_.gradients, host_gradients_.data, host_gradients_.bytes);
+  return copies_->finish();
+}
+
+absl::Status GpuVariables::fetch_parameters() {
+  copies_->download(host_parameters_.data, device_.parameters, host_parameters_.bytes);
+  return copies_->finish();
+}
+
+}  // namespace gradrail::worker

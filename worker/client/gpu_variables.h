@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/gpu_memory.h"
+#include "base/memory.h"
+#include "gpu/compute/compute.h"
+#include "gpu/direct/staged_copies.h"
+#include "ps/protocol/exchange_layout.h"
+#include "ps/protocol/shard_map.h"
+#include "worker/client/client.h"
+
+namespace gradrail::worker {
+
+/// A worker's variables in its GPU's memory. Network devices reach them directly; where none does, they are copied from
+/// and to the host's memory, bucket by bucket.
+/// Threads  Owner thread of the client. The owner of the device does not use it while the client does.
+class GpuVariables {
+ public:
+  /// `parameters` and `gradients`: the host's copies, which outlive this. UNAVAILABLE: the device was lost.
+  static absl::StatusOr<std::unique_ptr<GpuVariables>> create(DeviceMemory device, size_t elements,
+                                                              MemorySpan parameters, MemorySpan gradients);
+  ~GpuVariables();
+
+  /// All of it, for transports to register in this way.
+  /// Errors  FAILED_PRECONDITION: the device, its driver or a missing kernel module forbid it; says which.
+  absl::StatusOr<MemorySpan> block(NicGpuTransfer way);
+  uint64_t gradient_offset(uint64_t element) const;  ///< bytes into the block; that of a parameter is its own
+
+  // Patterns, in the space behind the variables.
+  uint64_t check_out_offset() const;
+  uint64_t check_in_offset() const { return check_out_offset() + ps::kCheckBytes; }
+  absl::Status write_check(uint64_t seed);
+  /// "" when the pattern of this seed arrived, else what is wrong; the space is cleared.
+  std::string compare_check(uint64_t seed);
+
+  // Staging.
+  gpu::CopyTicket download_gradients(ps::ElementRange range);
+  bool is_done(gpu::CopyTicket ticket) { return copies_->is_done(ticket); }
+  void upload_parameters(ps::ElementRange range);
+  /// The device's first error.
+  absl::Status status() const { return flushed_.ok() ? copies_->status() : flushed_; }
+
+  /// A network device has written parameters.
+  void nic_wrote() { unflushed_ = true; }
+  /// Until kernels see all parameters that have come, whichever way.
+  absl::Status settle();
+
+  absl::Status upload_initial();  ///< the host's gradients: the chief's values leave from there
+  absl::Status fetch_parameters();
+  uint64_t flushes() const { return flushes_; }
+
+ private:
+  GpuVariables(DeviceMemory device, size_t elements, MemorySpan parameters, MemorySpan gradients);
+  std::unique_ptr<gpu::Pin> pin(const MemorySpan& memory) const;
+
+  // Set once.
+  const DeviceMemory device_;
+  const size_t elements_;
+  const MemorySpan host_parameters_;
+  const MemorySpan host_gradients_;
+  std::unique_ptr<GpuMemorySource> sources_[2];  ///< by way; made when first asked for
+  std::unique_ptr<gpu::Pin> pins_[2];
+
+  bool unflushed_ = false;
+  uint64_t flushes_ = 0;
+  absl::Status flushed_;                       ///< the first error
+  std::unique_ptr<gpu::StagedCopies> copies_;  ///< last: ends before what it copies from and to is unpinned
+};
+
+}  // namespace gradrail::worker

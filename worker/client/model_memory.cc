@@ -1,0 +1,59 @@
+#include "worker/client/model_memory.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/status.h"
+
+namespace gradrail::worker {
+
+ModelMemory::ModelMemory(ps::Schema schema) : schema_(std::move(schema)) {
+  tensor_first_.push_back(0);
+  for (const ps::Tensor& tensor : schema_) tensor_first_.push_back(tensor_first_.back() + tensor.elements());
+}
+
+absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory& device) {
+  const size_t bytes = elements() * sizeof(float);
+  absl::StatusOr<SharedMemory> parameters = SharedMemory::create("gradrail-parameters", bytes);
+  if (!parameters.ok()) return parameters.status();
+  absl::StatusOr<SharedMemory> gradients = SharedMemory::create("gradrail-gradients", bytes);
+  if (!gradients.ok()) return gradients.status();
+  // Before the first write: pages of memory that was touched keep their NUMA node.
+  if (place) {
+    place(parameters->span());
+    place(gradients->span());
+  }
+  parameters_ = *std::move(parameters);
+  gradients_ = *std::move(gradients);
+  if (device.device == nullptr) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<GpuVariables>> gpu =
+      GpuVariables::create(device, elements(), parameters_.span(), gradients_.span());
+  if (!gpu.ok()) return gpu.status();
+  gpu_ = *std::move(gpu);
+  return absl::OkStatus();
+}
+
+ps::ElementRange ModelMemory::range(size_t tensor_index) const {
+  GRADRAIL_CHECK(tensor_index < schema_.size());
+  return {.first = tensor_first_[tensor_index], .count = tensor_first_[tensor_index + 1] - tensor_first_[tensor_index]};
+}
+
+absl::Span<float> ModelMemory::view(const SharedMemory& memory, size_t tensor_index) const {
+  const ps::ElementRange tensor = range(tensor_index);
+  return {reinterpret_cast<float*>(memory.data()) + tensor.first, tensor.count};
+}
+
+uint32_t ModelMemory::crc_of(const SharedMemory& memory, ps::ElementRange range) {
+  return crc32c(memory.data() + range.first * sizeof(float), range.count * sizeof(float));
+}
+
+absl::Status ModelMemory::fetch_parameters() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->fetch_parameters(); }
+
+absl::Status ModelMemory::copy_parameters_to_gradients() {
+  std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());
+  return gpu_ == nullptr ? absl::OkStatus() : gpu_->upload_initial();
+}
+
+}  // namespace gradrail::worker

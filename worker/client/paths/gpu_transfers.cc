@@ -1,0 +1,99 @@
+#include "worker/client/paths/gpu_transfers.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "worker/client/paths/shard_link.h"
+
+namespace gradrail::worker {
+namespace {
+
+const char* meaning_of(GpuTransfer way) {
+  switch (way) {
+    case GpuTransfer::ipc:
+      return "the parameter server's GPU reads gradients and stores parameters in this GPU's memory";
+    case GpuTransfer::dma_buf:
+    case GpuTransfer::peer_memory:
+      return "the network device reads gradients and writes parameters in this GPU's memory";
+    case GpuTransfer::staged:
+      break;
+  }
+  return "";
+}
+
+std::string reasons_of(const ShardLink& link, const std::vector<GpuTransfer>& wanted) {
+  std::vector<std::string> reasons;
+  const bool ipc = std::find(wanted.begin(), wanted.end(), GpuTransfer::ipc) != wanted.end();
+  if (ipc && !link.ipc_refused.empty()) reasons.push_back(fmt::format("ipc: {}", link.ipc_refused));
+  for (const auto& [way, why] : link.transfers_refused) reasons.push_back(fmt::format("{}: {}", name_of(way), why));
+  return fmt::format("{}", fmt::join(reasons, "; "));
+}
+
+std::string text_of(const ShardLink& link, const std::vector<GpuTransfer>& wanted) {
+  const GpuTransfer way = link.path->way();
+  const std::string reasons = reasons_of(link, wanted);
+  if (way == GpuTransfer::staged) {
+    const std::string why = wanted.empty() ? "" : fmt::format(" ({})", reasons);
+    return fmt::format("staged through pinned host memory{}", why);
+  }
+  return fmt::format("{} ({}{}{})", name_of(way), meaning_of(way), reasons.empty() ? "" : "; ", reasons);
+}
+
+}  // namespace
+
+const char* name_of(GpuTransfer way) {
+  switch (way) {
+    case GpuTransfer::ipc:
+      return "ipc";
+    case GpuTransfer::dma_buf:
+      return gradrail::name_of(NicGpuTransfer::dma_buf);
+    case GpuTransfer::peer_memory:
+      return gradrail::name_of(NicGpuTransfer::peer_memory);
+    case GpuTransfer::staged:
+      break;
+  }
+  return "staged";
+}
+
+std::vector<GpuTransfer> ways_to_try(const ClientOptions& options, const ShardLink& link) {
+  if (options.device.device == nullptr) return {GpuTransfer::staged};
+  std::vector<GpuTransfer> ways;
+  for (const GpuTransfer way : options.gpu_transfers) {
+    if (way != GpuTransfer::ipc || link.ipc_refused.empty()) ways.push_back(way);
+  }
+  if (!options.require_device) ways.push_back(GpuTransfer::staged);
+  return ways;
+}
+
+std::string why_not_ipc(const ClientOptions& options, const ps::proto::DescribeReply& reply, bool same_host,
+                        const std::string& server) {
+  if (!same_host) return fmt::format("{} is on another host", server);
+  if (!reply.on_gpu()) return fmt::format("{} keeps its parameters in host memory (--ps_device)", server);
+  return options.device.key.empty() ? options.device.why_no_key : "";
+}
+
+absl::Status no_way_left(const ClientOptions& options, const ShardLink& link) {
+  return absl::FailedPreconditionError(
+      fmt::format("gradients cannot leave the GPU as --gpu-direct says: {}", reasons_of(link, options.gpu_transfers)));
+}
+
+std::string describe_ways(const ClientOptions& options, const std::vector<std::unique_ptr<ShardLink>>& links) {
+  if (options.device.device == nullptr) return "";
+  std::map<GpuTransfer, std::vector<const ShardLink*>> by_way;
+  for (const auto& link : links) {
+    if (link->path != nullptr) by_way[link->path->way()].push_back(link.get());
+  }
+  std::vector<std::string> texts;
+  for (const auto& [way, on_way] : by_way) {
+    std::vector<uint32_t> shards;
+    for (const ShardLink* link : on_way) shards.push_back(link->shard_index);
+    const std::string which = by_way.size() > 1 ? fmt::format("shards {}: ", fmt::join(shards, ", ")) : "";
+    texts.push_back(which + text_of(*on_way.front(), options.gpu_transfers));
+  }
+  return fmt::format("{}", fmt::join(texts, "; "));
+}
+
+}  // namespace gradrail::worker

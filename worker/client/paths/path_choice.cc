@@ -1,0 +1,151 @@
+// The choice of a path: each candidate transport in the order of preference, and over it each way to GPU memory.
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/call_proof.h"
+#include "spdlog/spdlog.h"
+#include "worker/client/paths/gpu_transfers.h"
+#include "worker/client/paths/path_manager.h"
+
+namespace gradrail::worker {
+namespace {
+
+using Phase = ShardPath::Phase;
+
+/// One attempt over one transport: connecting, handshake and mapping take milliseconds where they work at all.
+constexpr auto kConnectDeadline = std::chrono::seconds(10);
+
+}  // namespace
+
+absl::Status PathManager::connect(ShardLink& link, TimePoint deadline) {
+  GRADRAIL_CHECK(link.path == nullptr && link.bucket_count > 0);
+  bool may_change = false;  // whether another start of this worker could succeed
+  for (size_t i = 0; i < link.candidates.size(); ++i) {
+    transport::Candidate& candidate = link.candidates[i];
+    if (candidate.refused.empty()) {
+      const absl::Status connected = try_candidate(link, i, std::min(deadline, Clock::now() + kConnectDeadline));
+      if (connected.ok()) return absl::OkStatus();
+      GRADRAIL_RETURN_IF_ERROR(failure_.status());
+      // Kept for the texts about the choice, and for probes: a candidate with a reason may be tried again later.
+      candidate.refused = message_of(connected);
+      may_change = may_change || !absl::IsFailedPrecondition(connected);
+    }
+    if (!options_.fallback) {
+      return absl::FailedPreconditionError(
+          fmt::format("shard {} at {}: transport {} refused: {} (and fallback is forbidden)", link.shard_index,
+                      link.address, candidate.name, candidate.refused));
+    }
+  }
+  const std::string why = fmt::format("shard {} at {}: no transport can be used: {}", link.shard_index, link.address,
+                                      transport::explain_none(link.candidates));
+  // Two lists without a common transport, or a missing device: another start would end in the same way.
+  return may_change ? absl::UnavailableError(why) : absl::FailedPreconditionError(why);
+}
+
+absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& link, size_t candidate, GpuTransfer way,
+                                                                  TimePoint deadline) {
+  const std::string& name = link.candidates[candidate].name;
+  const auto endpoint =
+      std::find_if(link.endpoints.begin(), link.endpoints.end(), [&](const auto& e) { return e.transport() == name; });
+  if (endpoint == link.endpoints.end()) return absl::UnavailableError("the shard does not listen on it");
+  const absl::StatusOr<OpenContext*> context = open_context(name);
+  if (!context.ok()) return context.status();
+  // The shard admits this connection by a proof with the token that the member has received when it joined.
+  ps::proto::JoinPath join_path;
+  *join_path.mutable_member() = identity_.member();
+  join_path.set_host_slots(link.host_slots);
+  return ShardPath::open(link, **context, endpoint->address(), std::move(join_path),
+                         ps::data_key(options_.security.secret, link.token), registered_, options_.place_memory,
+                         {memory_.gpu(), way, options_.device.key}, deadline);
+}
+
+/// Drives the handshake of one path. Events of all other paths are delivered meanwhile: the exchange goes on.
+absl::Status PathManager::establish(ShardPath& path, Phase until, TimePoint deadline) {
+  while (path.phase() != until) {
+    const bool in_need = path.advance();
+    if (path.phase() == Phase::failed) return absl::UnavailableError(path.why());
+    GRADRAIL_RETURN_IF_ERROR(failure_.status());
+    if (Clock::now() >= deadline) {
+      return absl::DeadlineExceededError(path.phase() == Phase::checking
+                                             ? "a transfer to the shard and back did not arrive in time"
+                                             : "the shard did not answer in time");
+    }
+    // A path without room for its message has no event to announce room: it is asked again every millisecond.
+    const auto timeout = std::chrono::milliseconds(in_need ? 1 : 100);
+    wait_events(std::min(deadline, Clock::now() + timeout));
+  }
+  return absl::OkStatus();
+}
+
+/// Known only now: some transports choose the device after the first transfer.
+absl::Status PathManager::check_rdma(const ShardPath& path) const {
+  if (!options_.require_rdma || path.connection().uses_rdma()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{} is carried by no RDMA device, and RDMA is required", path.connection().path()));
+}
+
+/// Tests each way to GPU memory over one candidate, the best first. A fault of the candidate itself ends the test.
+absl::Status PathManager::try_candidate(ShardLink& link, size_t candidate, TimePoint deadline) {
+  link.transfers_refused.clear();
+  link.host_slots = false;
+  for (const GpuTransfer way : ways_to_try(options_, link)) {
+    absl::Status tried = try_gpu_transfer(link, candidate, way, deadline);
+    if (started_ && link.transfers_refused.erase(way) > 0) {
+      // The way has worked before, so that the fault may be the connection's. Without a second attempt the link would
+      // keep staging: failback does not leave the best candidate for a better way.
+      tried = try_gpu_transfer(link, candidate, way, deadline);
+    }
+    if (!link.transfers_refused.contains(way)) return tried;
+    GRADRAIL_RETURN_IF_ERROR(failure_.status());
+  }
+  return no_way_left(options_, link);
+}
+
+absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, GpuTransfer way, TimePoint deadline) {
+  const auto refuse = [&](std::string_view why) {
+    return absl::FailedPreconditionError(link.transfers_refused[way] = why);
+  };
+  const absl::StatusOr<OpenContext*> context = open_context(link.candidates[candidate].name);
+  if (!context.ok()) return context.status();
+  if (const absl::Status reached = reach_gpu(**context, way); !reached.ok()) return refuse(message_of(reached));
+  if (memory_.gpu() != nullptr) drop_probes();  // invariant 2
+  absl::StatusOr<std::unique_ptr<ShardPath>> path = open_path(link, candidate, way, deadline);
+  if (!path.ok()) return path.status();
+  const absl::Status checked = establish(**path, Phase::ready, deadline);
+  GRADRAIL_RETURN_IF_ERROR(failure_.status());
+  if (!checked.ok() && (*path)->slots_on_gpu()) {
+    // Either GPU may be the cause. A second test without the shard's GPU decides.
+    spdlog::warn("shard {}: the way into its GPU's memory is no good: {}", link.shard_index, message_of(checked));
+    link.host_slots = true;
+    path->reset();
+    return try_gpu_transfer(link, candidate, way, deadline);
+  }
+  // The shard has answered, so that the connection works and the way does not: the next way is tried over it.
+  if (!checked.ok() && (*path)->was_welcome() && way != GpuTransfer::staged) return refuse(message_of(checked));
+  GRADRAIL_RETURN_IF_ERROR(checked);
+  if ((*path)->way() != way) return refuse((*path)->device_refused());
+  GRADRAIL_RETURN_IF_ERROR(check_rdma(**path));
+  (*path)->activate();
+  GRADRAIL_RETURN_IF_ERROR(establish(**path, Phase::active, deadline));
+  use(link, *std::move(path), candidate);
+  return absl::OkStatus();
+}
+
+void PathManager::use(ShardLink& link, std::unique_ptr<ShardPath> path, size_t candidate) {
+  GRADRAIL_CHECK(path->phase() == Phase::active);  // invariant 1
+  link.path = std::move(path);
+  link.candidate = candidate;
+  link.candidates[candidate].refused.clear();
+  link.bytes = &path_bytes_[link.path->name()];
+  // A better candidate that this host or the peer can never use is no reason to probe again.
+  const auto better_lost = [&](const transport::Candidate& other) { return !other.never && !other.refused.empty(); };
+  const auto end = link.candidates.begin() + static_cast<ptrdiff_t>(candidate);
+  const bool is_best = std::none_of(link.candidates.begin(), end, better_lost);
+  const bool stays = options_.failback == Duration::zero() || !options_.fallback;
+  link.next_probe = is_best || stays ? TimePoint::max() : Clock::now() + options_.failback;
+  next_failback_ = std::min(next_failback_, link.next_probe);
+}
+
+}  // namespace gradrail::worker

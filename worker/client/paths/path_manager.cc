@@ -1,0 +1,168 @@
+#include "worker/client/paths/path_manager.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "transport/registry.h"
+#include "worker/client/paths/gpu_transfers.h"
+
+namespace gradrail::worker {
+PathManager::PathManager(const ClientOptions& options, const Identity& identity, ModelMemory& memory,
+                         RunFailure& failure, Telemetry& telemetry, PathEvents& events, WhyRemoved why_removed)
+    : options_(options),
+      identity_(identity),
+      memory_(memory),
+      failure_(failure),
+      telemetry_(telemetry),
+      events_(events),
+      why_removed_(std::move(why_removed)),
+      wait_set_(options.wait) {}
+
+void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& described) {
+  const std::string host_id = transport::host_id();
+  std::vector<transport::PeerTransport> theirs;
+  for (const auto& transport : described.transports()) theirs.push_back({transport.name(), transport.refused()});
+  link.ipc_refused = why_not_ipc(options_, described, host_id == described.host_id(), link.server);
+  link.candidates = transport::rank_candidates(options_.transports, theirs, host_id, described.host_id());
+  shard_on_gpu_ = shard_on_gpu_ || described.on_gpu();
+}
+
+absl::Status PathManager::connect_all(TimePoint deadline) {
+  for (const auto& link : links_) {
+    if (link->bucket_count == 0) continue;  // more shards than elements: nothing to exchange with this one
+    GRADRAIL_RETURN_IF_ERROR(connect(*link, deadline));
+  }
+  return absl::OkStatus();
+}
+
+void PathManager::clear() {
+  links_.clear();
+  close_unused_contexts();
+  GRADRAIL_CHECK(contexts_.empty());
+  shard_on_gpu_ = path_lost_ = false;
+}
+
+absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name) {
+  // One context serves the paths to all shards: memory is registered, and pinned, once per transport.
+  for (const auto& context : contexts_) {
+    if (context->transport == name) return context.get();
+  }
+  const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+  if (!found.ok()) return found.status();
+  absl::StatusOr<std::unique_ptr<transport::Context>> context =
+      (*found)->open({.bind_host = options_.bind_host,
+                      .rdma_only = options_.rdma_only || options_.require_rdma,
+                      .ofi_provider = options_.ofi_provider});
+  if (!context.ok()) return context.status();
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> parameters =
+      transport::register_on(registered_, **context, memory_.parameter_span(), transport::Access::remote_write);
+  if (!parameters.ok()) return parameters.status();
+  // Shards read gradients only over a transport that maps memory; elsewhere workers push them. A shard's GPU reads them
+  // by itself, and its driver pins nothing that cannot be written.
+  const auto mapped = shard_on_gpu_ ? transport::Access::remote_read_write : transport::Access::remote_read;
+  const auto access = (*context)->capabilities().direct_map ? mapped : transport::Access::local;
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> gradients =
+      transport::register_on(registered_, **context, memory_.gradient_span(), access);
+  if (!gradients.ok()) return gradients.status();
+  contexts_.push_back(std::make_unique<OpenContext>(
+      OpenContext{name, *std::move(context), *std::move(parameters), *std::move(gradients)}));
+  // Only now: a context without registered memory must not be polled.
+  wait_set_.add(contexts_.back()->context.get());
+  return contexts_.back().get();
+}
+
+void PathManager::close_unused_contexts() {
+  // Invariant 3. A context with a probe only is in use as well: the probe may become the path.
+  std::erase_if(contexts_, [&](const std::unique_ptr<OpenContext>& open) {
+    const auto uses = [&](const std::unique_ptr<ShardPath>& path) {
+      return path != nullptr && &path->context() == open.get();
+    };
+    for (const auto& link : links_) {
+      if (uses(link->path) || uses(link->probe.path)) return false;
+    }
+    wait_set_.remove(open->context.get());
+    return true;
+  });
+}
+
+/// Registers the GPU memory with a network device, once per context and way.
+absl::Status PathManager::reach_gpu(OpenContext& open, GpuTransfer way) {
+  if (way != GpuTransfer::dma_buf && way != GpuTransfer::peer_memory) return absl::OkStatus();
+  GRADRAIL_CHECK(memory_.gpu() != nullptr);
+  const NicGpuTransfer direct = way == GpuTransfer::dma_buf ? NicGpuTransfer::dma_buf : NicGpuTransfer::peer_memory;
+  std::unique_ptr<transport::MemoryRegion>& region = open.gpu[static_cast<size_t>(direct)];
+  if (region != nullptr) return absl::OkStatus();
+  const std::string why_not = open.context->capabilities().gpu.why_not(direct);
+  if (!why_not.empty()) return absl::FailedPreconditionError(fmt::format("{} {}", open.transport, why_not));
+  const absl::StatusOr<MemorySpan> block = memory_.gpu()->block(direct);
+  if (!block.ok()) return block.status();
+  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> registered =
+      transport::register_on(registered_, *open.context, *block, transport::Access::remote_write);
+  if (!registered.ok()) return registered.status();
+  region = *std::move(registered);
+  return absl::OkStatus();
+}
+
+void PathManager::poll_events() {
+  const size_t count = wait_set_.poll(absl::MakeSpan(arrived_));
+  for (size_t i = 0; i < count; ++i) deliver(arrived_[i]);
+}
+
+size_t PathManager::wait_events(TimePoint deadline) {
+  const size_t count = wait_set_.wait(absl::MakeSpan(arrived_), deadline);
+  for (size_t i = 0; i < count; ++i) deliver(arrived_[i]);
+  return count;
+}
+
+void PathManager::deliver(const transport::Completion& completion) {
+  using Kind = transport::Completion::Kind;
+  auto& path = *reinterpret_cast<ShardPath*>(completion.connection->user_data());
+  const bool in_use = path.phase() == ShardPath::Phase::active;
+  switch (completion.kind) {
+    case Kind::put_arrived:
+      in_use ? events_.on_answer(path.link(), completion.immediate) : path.on_check(completion.immediate);
+      break;
+    case Kind::message:
+      path.on_message(completion.message);
+      // An active path carries no messages but a refusal: the shard ends the run of this worker.
+      if (in_use) {
+        failure_.fail(absl::FailedPreconditionError(fmt::format(
+            "shard {} at {} refused this worker: {}", path.link().shard_index, path.link().address, path.why())));
+      }
+      break;
+    case Kind::peer_lost:
+      path.on_lost(message_of(completion.cause));
+      // A probe that is lost costs nothing: only the path in use has to be replaced.
+      path_lost_ = path_lost_ || in_use;
+      break;
+    default:
+      break;  // no put_done or get_done is asked for
+  }
+}
+
+void PathManager::describe(ClientStats& stats) const {
+  stats.registered = registered_;
+  if (memory_.gpu() != nullptr) stats.flushes = memory_.gpu()->flushes();
+  for (const auto& link : links_) {
+    if (link->path == nullptr) continue;
+    if (const std::string name = link->path->name(); stats.paths_in_use.find(name) == std::string::npos)
+      stats.paths_in_use += (stats.paths_in_use.empty() ? "" : ", ") + name;
+    stats.paths.push_back(fmt::format(
+        "shard {} at {}: {}{}", link->shard_index, link->address,
+        transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->shown_path()),
+        link->path->mapped_text()));
+  }
+  // Bytes are counted by path, and not by shard: after a move, the former path keeps what it has carried.
+  for (const auto& [path, bytes] : path_bytes_) {
+    stats.path_bytes.push_back({path, bytes.pushed, bytes.returned});
+    stats.bytes_pushed += bytes.pushed;
+    stats.bytes_returned += bytes.returned;
+  }
+}
+
+std::string PathManager::gpu_text() const { return describe_ways(options_, links_); }
+
+}  // namespace gradrail::worker

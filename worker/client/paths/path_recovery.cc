@@ -1,0 +1,96 @@
+// A path was lost in mid-run: another one takes its place, and the exchange repeats what has no answer.
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+#include "worker/client/paths/path_manager.h"
+
+namespace gradrail::worker {
+namespace {
+
+/// Other workers wait in mid-run: a path that takes longer is skipped, and tested again in the next round.
+constexpr auto kReplaceAttempt = std::chrono::seconds(2);
+/// After this time the worker gives up. It is shorter than the time for which the shard keeps the worker's place.
+constexpr auto kReplaceDeadline = std::chrono::seconds(20);
+constexpr auto kBetweenRounds = std::chrono::milliseconds(100);
+
+/// The order of attempts: the lost candidate last, because it may take its whole time to fail again.
+std::vector<size_t> order_of_attempts(const ShardLink& link, size_t lost, bool fallback) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < link.candidates.size(); ++i) {
+    if (i != lost && !link.candidates[i].never && fallback) order.push_back(i);
+  }
+  order.push_back(lost);
+  return order;
+}
+
+}  // namespace
+
+absl::Status PathManager::replace_lost_paths() {
+  path_lost_ = false;  // a loss from here on sets it again
+  for (const auto& link : links_) {
+    // A link has no path when its replacement was interrupted, because a ps was lost at the same time.
+    const bool lost = link->path == nullptr ? link->bucket_count > 0 : link->path->phase() == ShardPath::Phase::failed;
+    if (!lost) continue;
+    absl::Status replaced = replace(*link);
+    path_lost_ = path_lost_ || !replaced.ok();
+    if (!replaced.ok()) return replaced;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PathManager::replace(ShardLink& link) {
+  const TimePoint start = Clock::now();
+  const std::string where = fmt::format("shard {} at {}", link.shard_index, link.address);
+  const std::string lost = link.path == nullptr ? "its path" : link.path->describe();
+  const std::string cause = link.path == nullptr ? "it was not replaced yet" : link.path->why();
+  const size_t former = link.candidate;
+  // Both are closed first: an open path would keep its context open (invariant 3).
+  link.path.reset();
+  link.probe.path.reset();
+  close_unused_contexts();
+  link.probe.candidate = SIZE_MAX;  // the next probe begins with the best candidate
+  link.candidates[former].refused = fmt::format("lost in mid-run: {}", cause);
+  const std::vector<size_t> order = order_of_attempts(link, former, options_.fallback);
+  std::string last_error;
+  // All candidates, round after round: the network as a whole may be interrupted for a moment.
+  while (Clock::now() < start + kReplaceDeadline) {
+    for (const size_t candidate : order) {
+      const absl::Status replaced = try_candidate(link, candidate, Clock::now() + kReplaceAttempt);
+      GRADRAIL_RETURN_IF_ERROR(failure_.status());
+      if (replaced.ok()) {
+        telemetry_.count_move();
+        spdlog::warn("{}: {} was lost ({}); goes on over {} after {:.2f} s", where, lost, cause, link.path->describe(),
+                     seconds_since(start));
+        events_.on_path_lost(link);
+        return absl::OkStatus();
+      }
+      close_unused_contexts();
+      last_error = fmt::format("{}: {}", link.candidates[candidate].name, message_of(replaced));
+      if (candidate != former) link.candidates[candidate].refused = message_of(replaced);
+    }
+    // A ps that has removed this worker says why, and no path changes its decision.
+    if (const absl::Status removed = why_removed_(link.ps_index); !removed.ok()) failure_.fail(removed);
+    GRADRAIL_RETURN_IF_ERROR(failure_.status());
+    if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while {} was lost", where));
+    wait_events(Clock::now() + kBetweenRounds);
+  }
+  failure_.fail(absl::UnavailableError(fmt::format("{} was lost: {}: {} ({}), and no other path works ({})",
+                                                   link.server, where, lost, cause, last_error)));
+  return failure_.status();
+}
+
+/// The server that takes over has other addresses and keys: nothing of the former path can be used.
+absl::Status PathManager::connect_again(ShardLink& link, TimePoint deadline) {
+  link.path.reset();
+  link.probe.path.reset();
+  link.probe.candidate = SIZE_MAX;
+  close_unused_contexts();
+  if (link.bucket_count == 0) return absl::OkStatus();
+  GRADRAIL_RETURN_IF_ERROR(connect(link, deadline));
+  GRADRAIL_CHECK(link.is_up());
+  events_.on_path_lost(link);
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::worker

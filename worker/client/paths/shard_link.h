@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/shard_map.h"
+#include "transport/negotiate.h"
+#include "worker/client/paths/shard_path.h"
+
+namespace gradrail::worker {
+
+/// A worker's end of one shard: the shard's place in the cluster, the possible paths to it, and the one in use.
+/// Threads  Owner thread of the client.
+struct ShardLink {
+  // The shard, set when joining and when another server takes over.
+  uint32_t ps_index = 0;
+  uint32_t shard_index = 0;  ///< counted over all ps tasks
+  uint32_t bucket_count = 0;
+  ps::ElementRange range;  ///< in the whole model
+  std::string server;      ///< for people: "parameter server 0 (10.0.0.1:2222)"
+  std::string address;     ///< of its control plane, "10.0.0.1:2222"
+  std::string token;       ///< from the ps: the key of a data connection derives from it
+  std::vector<ps::proto::JoinReply::Endpoint> endpoints;
+
+  // The choice of a path.
+  std::vector<transport::Candidate> candidates;          ///< in order of preference
+  std::map<GpuTransfer, std::string> transfers_refused;  ///< why the path in use does not take them
+  bool host_slots = false;                               ///< the check of a path into the shard's GPU memory has failed
+  std::string ipc_refused;                               ///< for reasons that no choice of path changes
+
+  // The path in use.
+  std::unique_ptr<ShardPath> path;  ///< active, or just lost; null while none is open
+  size_t candidate = 0;             ///< index of its candidate
+  struct Bytes {
+    uint64_t pushed = 0;
+    uint64_t returned = 0;
+  };
+  Bytes* bytes = nullptr;  ///< of all paths with the name of the path in use; PathManager owns them
+
+  /// A better path that is tested beside the one in use.
+  struct Probe {
+    std::unique_ptr<ShardPath> path;  ///< null: none is being tested
+    size_t candidate = SIZE_MAX;      ///< the one that is tested, or was tested last
+    GpuTransfer way = GpuTransfer::staged;
+    std::map<GpuTransfer, std::string> refused;         ///< becomes transfers_refused when the path is taken
+    std::set<std::pair<size_t, GpuTransfer>> rejected;  ///< candidates, with the ways over them that failed their check
+    TimePoint deadline;
+  };
+  Probe probe;
+  TimePoint next_probe = TimePoint::max();  ///< max: `path` is the best there is
+
+  bool is_up() const { return path != nullptr && path->phase() == ShardPath::Phase::active; }
+};
+
+}  // namespace gradrail::worker

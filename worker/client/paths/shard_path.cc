@@ -1,0 +1,242 @@
+#include "worker/client/paths/shard_path.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/random_bits.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/call_proof.h"
+#include "ps/protocol/data_message.h"
+#include "ps/protocol/path_check.h"
+#include "worker/client/paths/shard_link.h"
+
+namespace gradrail::worker {
+
+absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
+                                                           const std::string& address, ps::proto::JoinPath join_path,
+                                                           const std::string& key,
+                                                           transport::RegistrationBudget& budget,
+                                                           const MemoryBinder& place, const GpuOffer& offer,
+                                                           TimePoint deadline) {
+  std::unique_ptr<ShardPath> path(new ShardPath(link, context));
+  const size_t header_bytes = std::max(link.bucket_count * sizeof(ps::SlotHeader), ps::kCheckBytes);
+  absl::StatusOr<transport::RegisteredMemory> headers = transport::make_registered(
+      budget, *context.context, "gradrail-headers", header_bytes, transport::Access::local, place);
+  if (!headers.ok()) return headers.status();
+  const size_t return_bytes = std::max(link.bucket_count * sizeof(ps::ReturnHeader), ps::kCheckBytes);
+  absl::StatusOr<transport::RegisteredMemory> returns = transport::make_registered(
+      budget, *context.context, "gradrail-returns", return_bytes, transport::Access::remote_write, place);
+  if (!returns.ok()) return returns.status();
+  absl::StatusOr<transport::Connection*> connection = context.context->connect(address, deadline);
+  if (!connection.ok()) return connection.status();
+  path->headers_ = *std::move(headers);
+  path->returns_ = *std::move(returns);
+  path->connection_ = *connection;
+  path->connection_->set_user_data(reinterpret_cast<uint64_t>(path.get()));
+  join_path.set_returns_key(path->returns_.region->key());
+  join_path.set_check_seed(random_bits());
+  path->join_path_ = std::move(join_path);
+  path->key_ = key;
+  path->offer(offer);
+  return path;
+}
+
+/// Adds to JoinPath the keys of the memory that the shard may read and write.
+void ShardPath::offer(const GpuOffer& offer) {
+  gpu_ = offer.variables;
+  way_ = offer.way;
+  if (const transport::MemoryRegion* region = nic_region(); region != nullptr) {
+    join_path_.set_parameters_key(region->key());
+    join_path_.set_gpu_memory(name_of(way_));
+    join_path_.set_check_at(gpu_->check_in_offset());
+    return;
+  }
+  join_path_.set_parameters_key(context_.parameters->key());
+  if (context_.context->capabilities().direct_map) join_path_.set_gradients_key(context_.gradients->key());
+  if (way_ != GpuTransfer::ipc) return;
+  // A shard that maps the memory looks for the pattern before it answers Welcome: the key may name other memory.
+  if (gpu_->write_check(join_path_.check_seed()).ok()) join_path_.set_device_key(offer.ipc_key);
+}
+
+/// The GPU memory's registration with the network device of this path; null: the device does not reach it.
+const transport::MemoryRegion* ShardPath::nic_region() const {
+  if (way_ == GpuTransfer::dma_buf) return context_.gpu[static_cast<size_t>(NicGpuTransfer::dma_buf)].get();
+  if (way_ == GpuTransfer::peer_memory) return context_.gpu[static_cast<size_t>(NicGpuTransfer::peer_memory)].get();
+  return nullptr;
+}
+
+ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, ps::ElementRange range, Sent so_far) {
+  GRADRAIL_CHECK(phase_ == Phase::active && so_far != Sent::all);
+  if (so_far == Sent::nothing) {
+    const absl::Status taken = connection_->put(gradients(range), payload(range), {});
+    if (absl::IsResourceExhausted(taken)) return Sent::nothing;
+  }
+  // One connection delivers puts in order: the shard sees the header only behind the payload.
+  const size_t offset = bucket_index * sizeof(ps::SlotHeader);
+  const absl::Status taken =
+      connection_->put({.region = headers_.region.get(), .offset = offset, .bytes = sizeof(ps::SlotHeader)},
+                       {.region = slots_, .offset = offset}, {.immediate = bucket_index});
+  return absl::IsResourceExhausted(taken) ? Sent::payload : Sent::all;
+}
+
+/// The source of gradients: the host's memory, or the GPU's where the network device reads it.
+transport::LocalSlice ShardPath::gradients(ps::ElementRange range) const {
+  const size_t bytes = range.count * sizeof(float);
+  const transport::MemoryRegion* region = nic_region();
+  if (region == nullptr) return {context_.gradients.get(), range.first * sizeof(float), bytes};
+  return {region, gpu_->gradient_offset(range.first), bytes};
+}
+
+ShardPath::~ShardPath() {
+  // Before the memory that the shard may still write is unregistered: members are destroyed after this body.
+  if (connection_ != nullptr) context_.context->close(connection_);
+}
+
+bool ShardPath::advance() {
+  if (!to_post_) return false;
+  GRADRAIL_CHECK(phase_ != Phase::failed && connection_ != nullptr);
+  ps::proto::ToShard message;
+  switch (phase_) {
+    case Phase::handshake:
+      *message.mutable_join_path() = join_path_;
+      note_sent(ps::send_message(*connection_, message), "JoinPath");
+      break;
+    case Phase::checking:
+      note_sent(connection_->put(check_source(), {payload_on_gpu_ ? payload_ : slots_, 0},
+                                 {.immediate = ps::kCheckImmediate}),
+                "the checked transfer");
+      break;
+    case Phase::activating:
+      message.mutable_ready();
+      note_sent(ps::send_message(*connection_, message), "Ready");
+      break;
+    default:
+      to_post_ = false;
+  }
+  return to_post_ && phase_ != Phase::failed;
+}
+
+void ShardPath::note_sent(const absl::Status& taken, std::string_view what) {
+  if (absl::IsResourceExhausted(taken)) return;  // invariant 2: advance() tries again
+  to_post_ = false;
+  if (!taken.ok()) fail(fmt::format("{}: {}", what, message_of(taken)));
+}
+
+void ShardPath::activate() {
+  GRADRAIL_CHECK(phase_ == Phase::ready);
+  phase_ = Phase::activating;
+  to_post_ = true;
+}
+
+void ShardPath::on_message(absl::Span<const std::byte> bytes) {
+  ps::proto::ToWorker message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return fail("the shard said something that is no message of this protocol");
+  }
+  if (message.has_challenge() && phase_ == Phase::handshake && join_path_.proof().empty()) {
+    join_path_.set_proof(ps::mac_of(key_, {message.challenge()}));
+    to_post_ = true;
+    return;
+  }
+  if (message.has_welcome() && phase_ == Phase::handshake) return take_welcome(message.welcome());
+  if (message.has_active() && phase_ == Phase::activating) {
+    phase_ = Phase::active;
+    return;
+  }
+  fail(message.has_refused() ? message.refused() : "the shard sent a message out of turn");
+}
+
+void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
+  // The keys come from another process: the transport checks their form, the patterns check what they name.
+  const absl::StatusOr<transport::RemoteRegion> slots = connection_->import(welcome.slots_key());
+  if (!slots.ok()) return fail(fmt::format("the shard's region key: {}", message_of(slots.status())));
+  slots_ = *slots;
+  // A shard with its slots on a GPU has written its pattern there once, with a seed of its own.
+  answer_seed_ = welcome.answer_seed() != 0 ? welcome.answer_seed() : ps::check_answer_seed(join_path_.check_seed());
+  payload_on_gpu_ = !welcome.payload_key().empty();
+  if (payload_on_gpu_) {
+    const absl::StatusOr<transport::RemoteRegion> payload = connection_->import(welcome.payload_key());
+    if (!payload.ok()) return fail(fmt::format("the shard's region key: {}", message_of(payload.status())));
+    payload_ = *payload;
+  }
+  gradients_mapped_ = welcome.gradients_mapped();
+  if (way_ == GpuTransfer::ipc && !welcome.device_mapped()) way_ = GpuTransfer::staged;
+  device_refused_ = welcome.device_refused();
+  was_welcome_ = true;
+  if (const absl::Status written = write_check(); !written.ok()) return fail(std::string(message_of(written)));
+  phase_ = Phase::checking;
+  to_post_ = true;
+}
+
+/// Writes the pattern into the memory that gradients leave from: a pattern elsewhere would prove nothing about it.
+absl::Status ShardPath::write_check() {
+  if (nic_region() != nullptr) return gpu_->write_check(join_path_.check_seed());
+  ps::fill_check({headers_.memory.data(), ps::kCheckBytes}, join_path_.check_seed());
+  return absl::OkStatus();
+}
+
+transport::LocalSlice ShardPath::check_source() const {
+  if (nic_region() != nullptr) return {nic_region(), gpu_->check_out_offset(), ps::kCheckBytes};
+  return {headers_.region.get(), 0, ps::kCheckBytes};
+}
+
+std::string ShardPath::compare_check() {
+  std::string wrong = ps::compare_check({returns_.memory.data(), ps::kCheckBytes}, answer_seed_);
+  if (!wrong.empty() || way_ == GpuTransfer::staged) return wrong;
+  wrong = gpu_->compare_check(answer_seed_);
+  return wrong.empty() ? wrong : fmt::format("in GPU memory: {}", wrong);
+}
+
+transport::RemoteSlice ShardPath::payload(ps::ElementRange range) const {
+  const uint64_t offset = (range.first - link_.range.first) * sizeof(float);
+  if (payload_on_gpu_) return {payload_, offset};
+  return {slots_, link_.bucket_count * sizeof(ps::SlotHeader) + offset};
+}
+
+void ShardPath::on_check(uint64_t immediate) {
+  if (immediate != ps::kCheckImmediate || phase_ != Phase::checking) return fail("the shard put something out of turn");
+  // The space holds the headers of answers later: no remains of the pattern may look like one.
+  const absl::Span<std::byte> arrived(returns_.memory.data(), ps::kCheckBytes);
+  if (const std::string wrong = compare_check(); !wrong.empty()) return fail(wrong);
+  std::fill(arrived.begin(), arrived.end(), std::byte{});
+  phase_ = Phase::ready;
+}
+
+void ShardPath::on_lost(std::string_view cause) {
+  GRADRAIL_CHECK(connection_ != nullptr);  // a context reports the loss of a connection once
+  described_ = describe();
+  context_.context->close(connection_);
+  connection_ = nullptr;
+  fail(std::string(cause));
+}
+
+void ShardPath::fail(std::string why) {
+  if (phase_ == Phase::failed) return;  // invariant 1: a refusal comes before the loss that follows it
+  phase_ = Phase::failed;
+  to_post_ = false;
+  why_ = std::move(why);
+}
+
+std::string ShardPath::describe() const { return connection_ != nullptr ? connection_->describe() : described_; }
+
+std::string ShardPath::connection_path() const {
+  return connection_ != nullptr ? connection_->path() : context_.transport;
+}
+
+std::string ShardPath::mapped_text() const {
+  return gradients_mapped_ && way_ == GpuTransfer::staged ? ", memory mapped both ways" : "";
+}
+
+std::string ShardPath::shown_path() const {
+  if (way_ == GpuTransfer::staged) return connection_path();
+  return fmt::format("{} gpu-direct({})", connection_path(), name_of(way_));
+}
+
+std::string ShardPath::name() const {
+  if (gpu_ != nullptr) return way_ == GpuTransfer::staged ? connection_path() + " staged" : shown_path();
+  return fmt::format("{}{}", connection_path(), gradients_mapped_ ? " mapped" : "");
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/exchange_layout.h"
+#include "transport/context.h"
+#include "transport/registration.h"
+#include "worker/client/gpu_variables.h"
+
+namespace gradrail::worker {
+
+struct ShardLink;
+
+/// A transport in use by a client, with the client's memory registered.
+struct OpenContext {
+  std::string transport;
+  std::unique_ptr<transport::Context> context;
+  std::unique_ptr<transport::MemoryRegion> parameters;
+  std::unique_ptr<transport::MemoryRegion> gradients;
+  std::unique_ptr<transport::MemoryRegion> gpu[2];  ///< by NicGpuTransfer: the block of GPU memory; null: not reached
+};
+
+/// The GPU memory that a path offers to its shard, and the way on which the shard may reach it.
+struct GpuOffer {
+  GpuVariables* variables = nullptr;  ///< null: they are in host memory
+  GpuTransfer way = GpuTransfer::staged;
+  std::string ipc_key;
+};
+
+/// One data connection of a worker to a shard, from connecting to closing. Only open() blocks: PathManager delivers the
+/// events of the transport and calls advance(), so that a path can be tested beside the one in use.
+///
+///   worker                              shard
+///     <--------------------- challenge
+///     JoinPath, with a proof ----------->       keys of memory, seed of a pattern
+///     <--------------------- Welcome         keys of the slots
+///     pattern ----------------------->
+///     <--------------------- pattern
+///     Ready ------------------------->       from here on the shard answers on this path only
+///     <--------------------- Active
+///
+/// Invariants
+///   1. why() is empty exactly while phase() is not `failed`; the first cause counts.
+///   2. A handshake message is sent once: what waits for room in the transport is retried by advance().
+/// Threads  Owner thread of the client.
+class ShardPath {
+ public:
+  enum class Phase : uint8_t {
+    handshake,   ///< the shard's challenge, or our JoinPath, is on its way
+    checking,    ///< Welcome has arrived; patterns are on their way
+    ready,       ///< both patterns have arrived intact; the shard still uses another path
+    activating,  ///< Ready is on its way
+    active,      ///< in use by the exchange
+    failed,      ///< why() has the cause
+  };
+
+  /// Connects, and registers the memory that belongs to this path alone. `join_path` has the member; `key` proves it.
+  /// Errors  UNAVAILABLE, DEADLINE_EXCEEDED: the shard cannot be reached. RESOURCE_EXHAUSTED: registration was refused.
+  static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
+                                                         const std::string& address, ps::proto::JoinPath join_path,
+                                                         const std::string& key, transport::RegistrationBudget& budget,
+                                                         const MemoryBinder& place, const GpuOffer& offer,
+                                                         TimePoint deadline);
+  ~ShardPath();
+
+  /// Sends the next message of the handshake. True while it waits for room in the transport: call again soon.
+  bool advance();
+  /// phase() must be ready.
+  void activate();
+
+  // Events of the transport for this path.
+  void on_message(absl::Span<const std::byte> bytes);
+  void on_check(uint64_t immediate);
+  void on_lost(std::string_view cause);
+
+  Phase phase() const { return phase_; }
+  const std::string& why() const { return why_; }
+  ShardLink& link() const { return link_; }
+  OpenContext& context() const { return context_; }
+  transport::Connection& connection() const { return *connection_; }
+  std::string describe() const;         ///< for people, also after the connection has gone
+  std::string connection_path() const;  ///< transport::Connection::path(), also after it has gone
+  std::string shown_path() const;       ///< that, and the way out of GPU memory if it is a direct one
+  std::string name() const;             ///< that, and whether memory is mapped: under which bytes are counted
+  bool was_welcome() const { return was_welcome_; }
+  bool slots_on_gpu() const { return payload_on_gpu_; }  ///< the shard's
+
+  // For the exchange, once active.
+  /// How much of a bucket the transport has taken.
+  enum class Sent : uint8_t { nothing, payload, all };
+  /// Puts the gradients of a range into the shard's memory, then the bucket's header, which announces them. Continues
+  /// after `so_far`, and returns less than `all` when the transport has no room: call again after the next events. A
+  /// lost connection counts as sent: its peer_lost event is under way, and the exchange repeats the bucket.
+  Sent send_bucket(uint32_t bucket_index, ps::ElementRange range, Sent so_far);
+  bool gradients_mapped() const { return gradients_mapped_; }
+  /// How its bytes leave and reach GPU memory; staged as well where there is none.
+  GpuTransfer way() const { return way_; }
+  bool writes_by_nic() const { return nic_region() != nullptr; }
+  std::string mapped_text() const;  ///< for people, behind describe(); may be empty
+  const std::string& device_refused() const { return device_refused_; }
+  ps::SlotHeader* slot_headers() const { return reinterpret_cast<ps::SlotHeader*>(headers_.memory.data()); }
+  const ps::ReturnHeader* return_headers() const {
+    return reinterpret_cast<const ps::ReturnHeader*>(returns_.memory.data());
+  }
+
+ private:
+  ShardPath(ShardLink& link, OpenContext& context) : link_(link), context_(context) {}
+  void offer(const GpuOffer& offer);
+  transport::LocalSlice gradients(ps::ElementRange range) const;
+  transport::RemoteSlice payload(ps::ElementRange range) const;
+  const transport::MemoryRegion* nic_region() const;
+  absl::Status write_check();
+  transport::LocalSlice check_source() const;
+  std::string compare_check();
+  void take_welcome(const ps::proto::Welcome& welcome);
+  void note_sent(const absl::Status& taken, std::string_view what);
+  void fail(std::string why);
+
+  ShardLink& link_;
+  OpenContext& context_;
+  ps::proto::JoinPath join_path_;
+  Phase phase_ = Phase::handshake;
+  std::string key_;
+  bool to_post_ = false;  ///< what this phase begins with has not been posted yet
+  std::string why_;
+  std::string described_;
+  transport::Connection* connection_ = nullptr;  ///< null once lost
+  transport::RemoteRegion slots_{};
+  bool gradients_mapped_ = false;
+  bool was_welcome_ = false;
+  uint64_t answer_seed_ = 0;  ///< of the pattern that the shard puts
+  transport::RemoteRegion payload_{};
+  bool payload_on_gpu_ = false;
+  GpuVariables* gpu_ = nullptr;
+  GpuTransfer way_ = GpuTransfer::staged;
+  std::string device_refused_;
+  transport::RegisteredMemory headers_;  ///< [SlotHeader × buckets], at least kCheckBytes; source of the headers
+  transport::RegisteredMemory returns_;  ///< [ReturnHeader × buckets], at least kCheckBytes; written by the shard
+};
+
+}  // namespace gradrail::worker

@@ -1,0 +1,59 @@
+#include "worker/client/run_failure.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace gradrail::worker {
+
+void RunFailure::fail(absl::Status cause) {
+  GRADRAIL_CHECK(!cause.ok());
+  {
+    MutexLock lock(mutex_);
+    if (first_.ok()) first_ = std::move(cause);
+    failed_.store(true, std::memory_order_release);
+  }
+  wake_();
+}
+
+void RunFailure::lose_server(uint32_t ps_index, absl::Status cause) {
+  if (!has_backups_ || !absl::IsUnavailable(cause)) return fail(std::move(cause));
+  {
+    MutexLock lock(mutex_);
+    lost_servers_.emplace(ps_index, cause);
+    if (failing_over_) return;  // the failover under way finds it in its next round
+    if (first_.ok()) first_ = std::move(cause);
+    failed_.store(true, std::memory_order_release);
+  }
+  wake_();
+}
+
+absl::Status RunFailure::status() const {
+  if (!failed()) return absl::OkStatus();  // without the lock: every round of a wait asks
+  MutexLock lock(mutex_);
+  return first_;
+}
+
+RunFailure::LostServers RunFailure::take_lost_servers() {
+  MutexLock lock(mutex_);
+  LostServers lost = std::exchange(lost_servers_, {});
+  failing_over_ = !lost.empty();
+  if (!lost.empty()) first_ = absl::OkStatus();
+  failed_.store(lost.empty() && !first_.ok(), std::memory_order_release);
+  return lost;
+}
+
+void RunFailure::abandon_failover() {
+  MutexLock lock(mutex_);
+  GRADRAIL_CHECK(failing_over_);
+  failing_over_ = false;
+}
+
+void RunFailure::clear() {
+  MutexLock lock(mutex_);
+  first_ = absl::OkStatus();
+  lost_servers_.clear();
+  failed_.store(false, std::memory_order_release);
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,365 @@
+#include "worker/client/session/control_link.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/call_proof.h"
+#include "ps/protocol/control_call.h"
+#include "ps/protocol/control_status.h"
+
+namespace gradrail::worker {
+namespace {
+
+constexpr auto kLeaveDeadline = std::chrono::seconds(12);    // a ps informs its backup first, for 10 s
+constexpr auto kCallDeadline = std::chrono::seconds(30);     // a copy of a large model takes a while
+constexpr auto kRetryEvery = std::chrono::milliseconds(50);  // ps tasks come up within tens of milliseconds
+constexpr auto kTryDeadline = std::chrono::seconds(2);
+constexpr int kConnectMs = 1500;                        // less than kTryDeadline, else the cause does not get here
+constexpr auto kFirstNotice = std::chrono::seconds(1);  // a ps that is up has answered by then
+constexpr auto kWaitReportEvery = std::chrono::seconds(10);
+/// Three times the default after which a ps expires a lost worker. A member that answers for longer is another process
+/// with our task index.
+constexpr auto kPredecessorEnds = std::chrono::seconds(30);
+constexpr auto kPingEvery = std::chrono::milliseconds(500);
+constexpr int kKeepaliveMs = 3000;  // a stopped or disconnected ps is detected within twice this
+
+std::shared_ptr<grpc::Channel> open_channel(const std::string& address,
+                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);  // gRPC's name for the time a connect may take
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster addresses are never behind $http_proxy
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+std::string name_at(uint32_t ps_index, const std::string& address) {
+  return fmt::format("parameter server {} ({})", ps_index, address.empty() ? "its address is not known yet" : address);
+}
+
+/// Why an attempt failed. An attempt that reached its deadline reports internals of gRPC only: the cause that the one
+/// before has found may help.
+std::string explain_try(const grpc::Status& status, std::string& found_before) {
+  const bool cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+                         status.error_message().find("handshaker shutdown") != std::string::npos;
+  if (!cut_short) {
+    // A ps that expects TLS or a certificate closes the connection without a message.
+    const bool hung_up = status.error_message().find("Socket closed") != std::string::npos;
+    return found_before = status.error_message() + (hung_up ? " (does it want TLS, or a certificate? see --cert-file "
+                                                              "and --trusted-ca-file)"
+                                                            : "");
+  }
+  return found_before.empty() ? "no answer" : fmt::format("no answer (before: {})", found_before);
+}
+
+/// TLS errors are final: another attempt would find the same certificates.
+bool is_of_tls(const std::string& message) {
+  return message.find("Ssl handshake failed") != std::string::npos ||
+         message.find("is not in peer certificate") != std::string::npos;
+}
+
+}  // namespace
+
+struct ControlLink::Rpc {
+  using Stub = ps::proto::Control::Stub;
+
+  explicit Rpc(std::string secret) : prover(std::move(secret)) {}
+
+  template <typename Reply>
+  grpc::Status call(ps::Method<Reply> method, const char* name, Duration timeout,
+                    const google::protobuf::MessageLite& request, Reply& reply) {
+    GRADRAIL_CHECK(stub != nullptr);  // describe() has succeeded
+    return ps::call(*stub, prover, method, name, timeout, request, reply);
+  }
+
+  std::unique_ptr<Stub> stub;  ///< null until an address is known
+  ps::CallProver prover;
+  std::unique_ptr<grpc::ClientContext> heartbeat;  ///< set before the thread starts
+};
+
+using Stub = ps::proto::Control::Stub;
+
+ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+                         std::string secret, LogSink log, const std::atomic<bool>* stop, AddressResolver resolver)
+    : ps_index_(ps_index),
+      credentials_(std::move(credentials)),
+      log_(std::move(log)),
+      stop_(stop),
+      resolver_(std::move(resolver)),
+      address_(std::move(address)),
+      name_(name_at(ps_index, address_)),
+      rpc_(std::make_unique<Rpc>(std::move(secret))) {
+  reopen();
+}
+
+// The heartbeat's thread uses all other fields.
+ControlLink::~ControlLink() { stop_heartbeat(); }
+
+absl::Status ControlLink::explain(const grpc::Status& status) const {
+  // This side reads the status of no call that it has cancelled: CANCELLED is a ps that shuts down during the call.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::CANCELLED ||
+      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    const bool shut_down = status.error_code() == grpc::StatusCode::CANCELLED;
+    return absl::UnavailableError(
+        fmt::format("{} was lost: {}", name_, shut_down ? "it ended with a call under way" : status.error_message()));
+  }
+  const absl::Status cause = ps::from_grpc(status);
+  return absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
+}
+
+absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
+  absl::Status cause = explain(status);
+  if (!absl::IsNotFound(cause)) return cause;
+  // The ps has removed this worker. The configuration is right and the run goes on, so that a restart helps.
+  return absl::AbortedError(fmt::format("{}; start this worker again", message_of(cause)));
+}
+
+void ControlLink::reopen() {
+  if (!address_.empty()) rpc_->stub = ps::proto::Control::NewStub(open_channel(address_, credentials_));
+}
+
+grpc::Status ControlLink::look_up() {
+  if (!resolver_) return grpc::Status::OK;
+  const absl::StatusOr<std::string> found = resolver_();
+  if (!found.ok()) {
+    // An address that is not known yet may be known soon; an address that cannot be used stays unusable.
+    const bool final = !absl::IsNotFound(found.status()) && !absl::IsUnavailable(found.status());
+    return {final ? grpc::StatusCode::FAILED_PRECONDITION : grpc::StatusCode::UNAVAILABLE,
+            std::string(message_of(found.status()))};
+  }
+  if (*found == address_) return grpc::Status::OK;
+  address_ = *found;
+  name_ = name_at(ps_index_, address_);
+  reopen();
+  return grpc::Status::OK;
+}
+
+absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadline) {
+  TimePoint notice_at = Clock::now() + kFirstNotice;
+  std::string found_before;
+  while (true) {
+    ps::proto::DescribeReply reply;
+    grpc::Status status = look_up();
+    if (status.ok()) status = ps::introduce(*rpc_->stub, rpc_->prover, kTryDeadline, reply);
+    if (status.ok()) {
+      checkpoint_folder_ = reply.checkpoint_folder();
+      return reply;
+    }
+    const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                             status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    if (!unreachable) return explain(status);
+    const std::string why = explain_try(status, found_before);
+    if (is_of_tls(status.error_message())) {
+      return absl::FailedPreconditionError(
+          fmt::format("{}: no TLS with it: {} (is --trusted-ca-file that of its certificate, is its host in there, and "
+                      "does it speak TLS at all?)",
+                      name_, why));
+    }
+    if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
+    if (Clock::now() >= deadline) {
+      return absl::DeadlineExceededError(
+          fmt::format("{} did not come up in time (is it started, and is the address right?): {}", name_, why));
+    }
+    if (Clock::now() >= notice_at) {
+      notice_at = Clock::now() + kWaitReportEvery;
+      log_(fmt::format("waiting for {}: {}", name_, why));
+    }
+    std::this_thread::sleep_for(kRetryEvery);
+    // A channel that failed once connects again only after 5 s, whatever its backoff arguments say.
+    reopen();
+  }
+}
+
+absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequest& request, TimePoint deadline) {
+  // Waits for two states that pass: a former incarnation of this worker, and a ps that still belongs to another group.
+  deadline = std::min(deadline, Clock::now() + kPredecessorEnds);
+  std::string in_our_way;
+  while (true) {
+    ps::proto::JoinReply reply;
+    const grpc::Status status = rpc_->call(&Stub::Join, "Join", kCallDeadline, request, reply);
+    if (status.ok()) return reply;
+    const bool other_group = status.error_code() == grpc::StatusCode::OUT_OF_RANGE;
+    const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
+    if (!in_the_way || Clock::now() >= deadline || asked_to_stop()) {
+      const absl::Status why = explain(status);
+      if (other_group) return absl::FailedPreconditionError(why.message());
+      if (in_the_way || in_our_way.empty()) return why;
+      return absl::Status(why.code(), fmt::format("{}; until then it said: {}", message_of(why), in_our_way));
+    }
+    if (in_our_way.empty()) log_(fmt::format("waiting to join {}: {}", name_, status.error_message()));
+    in_our_way = status.error_message();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
+absl::StatusOr<ps::proto::BarrierReply> ControlLink::barrier(const ps::proto::BarrierRequest& request) {
+  ps::proto::BarrierReply reply;
+  const grpc::Status status = rpc_->call(&Stub::Barrier, "Barrier", kCallDeadline, request, reply);
+  if (!status.ok()) return explain_membership(status);
+  return reply;
+}
+
+absl::StatusOr<ps::proto::StatsReply> ControlLink::stats_for_a_watcher(bool dump) {
+  ps::proto::DescribeReply reply;
+  if (const grpc::Status known = ps::introduce(*rpc_->stub, rpc_->prover, kTryDeadline, reply); !known.ok())
+    return explain(known);
+  return stats(dump);
+}
+
+absl::StatusOr<ps::proto::StatsReply> ControlLink::stats(bool dump) {
+  ps::proto::StatsRequest request;
+  request.set_dump(dump);
+  ps::proto::StatsReply reply;
+  const grpc::Status status = rpc_->call(&Stub::Stats, "Stats", std::chrono::seconds(2), request, reply);
+  if (!status.ok()) return explain(status);
+  return reply;
+}
+
+absl::StatusOr<ps::proto::TraceReply> ControlLink::trace(const ps::proto::TraceRequest& request) {
+  ps::proto::TraceReply reply;
+  const grpc::Status status = rpc_->call(&Stub::Trace, "Trace", kCallDeadline, request, reply);
+  if (!status.ok()) return explain(status);
+  return reply;
+}
+
+ClockOffset ControlLink::clock_offset() const {
+  MutexLock lock(mutex_);
+  return clocks_.best();
+}
+
+absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::proto::CheckpointRequest& request) {
+  ps::proto::CheckpointReply reply;
+  const grpc::Status status = rpc_->call(&Stub::Checkpoint, "Checkpoint", kCallDeadline, request, reply);
+  if (!status.ok()) return explain(status);
+  return reply;
+}
+
+absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcome(
+    const ps::proto::CheckpointOutcomeRequest& request) {
+  ps::proto::CheckpointOutcomeReply reply;
+  const grpc::Status status = rpc_->call(&Stub::CheckpointOutcome, "CheckpointOutcome", kCallDeadline, request, reply);
+  if (!status.ok()) return explain(status);
+  return reply;
+}
+
+/// One RPC for three ends of work: of the membership, of the steps, and for a moment.
+absl::Status ControlLink::send_leave(const ps::proto::LeaveRequest& request, Duration timeout) {
+  ps::proto::LeaveReply reply;
+  const grpc::Status status = rpc_->call(&Stub::Leave, "Leave", timeout, request, reply);
+  return status.ok() ? absl::OkStatus() : explain(status);
+}
+
+absl::Status ControlLink::leave(const ps::proto::Member& member, const std::string& failed) {
+  ps::proto::LeaveRequest request;
+  *request.mutable_member() = member;
+  request.set_failed(failed);
+  return send_leave(request, kLeaveDeadline);
+}
+
+absl::Status ControlLink::finish_steps(const ps::proto::Member& member) {
+  ps::proto::LeaveRequest request;
+  *request.mutable_member() = member;
+  request.set_stays(true);
+  return send_leave(request, kCallDeadline);
+}
+
+void ControlLink::leave_to_return(const ps::proto::Member& member) {
+  ps::proto::LeaveRequest request;
+  *request.mutable_member() = member;
+  request.set_returns(true);
+  send_leave(request, std::chrono::seconds(1)).IgnoreError();
+}
+
+absl::Status ControlLink::why_removed(const ps::proto::Member& member) {
+  ps::proto::BarrierRequest request;  // with no timeout: only members get an answer
+  *request.mutable_member() = member;
+  request.set_name("still a member");
+  request.set_live_only(true);
+  ps::proto::BarrierReply reply;
+  const absl::Status status =
+      explain_membership(rpc_->call(&Stub::Barrier, "Barrier", std::chrono::seconds(1), request, reply));
+  return absl::IsAborted(status) ? status : absl::OkStatus();
+}
+
+absl::Status ControlLink::beat(const ps::proto::Member& member,
+                               const std::function<void(const ps::proto::HeartbeatReply&)>& heard) {
+  grpc::ClientContext& context = *rpc_->heartbeat;
+  ps::add_proof(context, rpc_->prover, "Heartbeat");
+  const auto stream = rpc_->stub->Heartbeat(&context);
+  ps::proto::Ping ping;
+  *ping.mutable_member() = member;
+  ps::proto::HeartbeatReply notice;
+  for (bool stopping = false; !stopping;) {
+    if (fill_) fill_(ping);
+    const TimePoint asked = Clock::now();
+    if (!stream->Write(ping) || !stream->Read(&notice)) break;
+    const TimePoint answered = Clock::now();
+    if (!notice.aborted().empty()) return absl::AbortedError(notice.aborted());
+    heard(notice);
+    MutexLock lock(mutex_);
+    // Every heartbeat is also a comparison of the two clocks.
+    clocks_.add(asked, notice.clock_ns(), answered);
+    while (!stopping_ && changed_.wait_until(lock, answered + kPingEvery)) {
+    }
+    stopping = stopping_;
+  }
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) context.TryCancel();
+  }
+  return explain_membership(stream->Finish());
+}
+
+void ControlLink::start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed,
+                                  std::function<void(const ps::proto::HeartbeatReply&)> heard) {
+  GRADRAIL_CHECK(!thread_.joinable());
+  rpc_->heartbeat = std::make_unique<grpc::ClientContext>();
+  thread_ = std::thread([this, member, failed = std::move(failed), heard = std::move(heard)] {
+    const absl::Status ended = beat(member, heard);
+    // The end that stop_heartbeat() has asked for is no loss of the ps.
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+    }
+    failed(ended.ok() ? absl::UnavailableError(fmt::format("{} was lost: it ended the heartbeat", name_)) : ended);
+  });
+}
+
+void ControlLink::stop_heartbeat() {
+  if (!thread_.joinable()) return;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  rpc_->heartbeat->TryCancel();  // ends a Read() that waits for a ps without an answer
+  thread_.join();
+}
+
+absl::Status check_one_checkpoint_folder(absl::Span<const std::unique_ptr<ControlLink>> controls) {
+  for (const auto& control : controls) {
+    const ControlLink& first = *controls[0];
+    if (control->checkpoint_folder() == first.checkpoint_folder()) continue;
+    if (control->checkpoint_folder().empty() || first.checkpoint_folder().empty()) {
+      const ControlLink& without = first.checkpoint_folder().empty() ? first : *control;
+      const ControlLink& with = first.checkpoint_folder().empty() ? *control : first;
+      return absl::FailedPreconditionError(
+          fmt::format("{} has a checkpoint folder, {} has none: give all ps tasks one shared --checkpoint_dir, or none",
+                      with.name(), without.name()));
+    }
+    return absl::FailedPreconditionError(
+        fmt::format("{} and {} have different checkpoint folders: what is saved in two halves can never be restored; "
+                    "give all ps tasks one shared folder (--checkpoint_dir on a file system that all their hosts see)",
+                    first.name(), control->name()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::worker

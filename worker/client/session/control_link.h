@@ -1,0 +1,136 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "worker/client/session/clock_comparison.h"
+
+namespace grpc {
+class ChannelCredentials;
+class Status;
+}  // namespace grpc
+
+namespace gradrail::ps::proto {
+class BarrierReply;
+class BarrierRequest;
+class CheckpointOutcomeReply;
+class CheckpointOutcomeRequest;
+class CheckpointReply;
+class CheckpointRequest;
+class DescribeReply;
+class JoinReply;
+class JoinRequest;
+class LeaveRequest;
+class Member;
+class HeartbeatReply;
+class Ping;
+class StatsReply;
+class TraceReply;
+class TraceRequest;
+}  // namespace gradrail::ps::proto
+
+namespace gradrail::worker {
+
+/// Receives texts for people: the missing peers of a wait, first after a second, then every 10 s.
+using LogSink = std::function<void(const std::string&)>;
+/// The current address of a ps task. Errors  NOT_FOUND, UNAVAILABLE: not known yet, and why. Others are final.
+using AddressResolver = std::function<absl::StatusOr<std::string>()>;
+
+/// A worker's side of the control plane towards one ps task. This header shows no gRPC: tools include it.
+/// Threads  Owner thread, unless stated otherwise; the heartbeat has its own thread.
+class ControlLink {
+ public:
+  /// `stop` may be null; becoming true it ends describe() (CANCELLED) and the attempts of join().
+  /// `secret` of the job; "": it has none. `resolver`, unless empty, is asked before each attempt of describe(): the
+  /// task may have started on another host.
+  ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+              std::string secret, LogSink log, const std::atomic<bool>* stop, AddressResolver resolver = nullptr);
+  ~ControlLink();
+
+  /// "parameter server 0 (10.0.0.1:2222)"
+  const std::string& name() const { return name_; }
+  const std::string& address() const { return address_; }
+
+  /// Waits for the task to start, and reports the wait. DEADLINE_EXCEEDED.
+  absl::StatusOr<ps::proto::DescribeReply> describe(TimePoint deadline);
+  /// Identity of the task's checkpoint folder, known after describe(); "" when the task has none.
+  const std::string& checkpoint_folder() const { return checkpoint_folder_; }
+  /// Tries again while the task still counts an earlier incarnation of this worker as a member, or is part of another
+  /// group of parameter servers.
+  absl::StatusOr<ps::proto::JoinReply> join(const ps::proto::JoinRequest& request, TimePoint deadline);
+  /// One round; complete or not.
+  absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
+  /// `dump`: also requests the contents of all flight recorders.
+  absl::StatusOr<ps::proto::StatsReply> stats(bool dump = false);
+  /// The same without describe() before, for a monitor that does not join.
+  absl::StatusOr<ps::proto::StatsReply> stats_for_a_watcher(bool dump);
+  absl::StatusOr<ps::proto::TraceReply> trace(const ps::proto::TraceRequest& request);
+  absl::StatusOr<ps::proto::CheckpointReply> checkpoint(const ps::proto::CheckpointRequest& request);
+  /// Threads  Any thread.
+  absl::StatusOr<ps::proto::CheckpointOutcomeReply> checkpoint_outcome(
+      const ps::proto::CheckpointOutcomeRequest& request);
+  /// Ends the membership. `failed`: the reason why this worker cannot go on, so that sync does not go on without it;
+  /// "": its work is complete.
+  absl::Status leave(const ps::proto::Member& member, const std::string& failed);
+  /// Reports that this worker pushes no further gradients; it stays a member.
+  absl::Status finish_steps(const ps::proto::Member& member);
+  /// Leaves for a moment, to join again with a lost ps. Waits a second at most: this task may be lost itself.
+  void leave_to_return(const ps::proto::Member& member);
+  /// After a data connection ended: whether the ps has removed this worker, and why (ABORTED). OK: it did not say.
+  absl::Status why_removed(const ps::proto::Member& member);
+
+  /// Sets the function that adds this worker's report to each ping; the heartbeat's thread calls it. Before
+  /// start_heartbeat().
+  void fill_pings(std::function<void(ps::proto::Ping&)> fill) { fill_ = std::move(fill); }
+  /// How the task's clock compares to ours. Threads  Any thread.
+  ClockOffset clock_offset() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  /// Pings until stop_heartbeat(). `failed` is called once, when the ps is lost (UNAVAILABLE) or reports that the run
+  /// is over (ABORTED); `heard` is called for each reply. Both are called from the heartbeat's thread.
+  void start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed,
+                       std::function<void(const ps::proto::HeartbeatReply&)> heard);
+  void stop_heartbeat() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Rpc;  ///< the gRPC stub and what each call carries
+
+  absl::Status send_leave(const ps::proto::LeaveRequest& request, Duration timeout);
+  absl::Status beat(const ps::proto::Member& member, const std::function<void(const ps::proto::HeartbeatReply&)>& heard)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void reopen();
+  grpc::Status look_up();
+  absl::Status explain(const grpc::Status& status) const;
+  absl::Status explain_membership(const grpc::Status& status) const;
+  bool asked_to_stop() const { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); }
+
+  const uint32_t ps_index_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  const LogSink log_;
+  const std::atomic<bool>* const stop_;
+  const AddressResolver resolver_;
+  std::string address_;  ///< set for good when describe() has succeeded, as is name_
+  std::string name_;
+  std::unique_ptr<Rpc> rpc_;
+  std::string checkpoint_folder_;
+
+  std::function<void(ps::proto::Ping&)> fill_;  ///< set before the thread starts
+
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  ClockComparison clocks_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+/// A set of checkpoint files is whole in one folder only. Errors  FAILED_PRECONDITION names two tasks that differ.
+absl::Status check_one_checkpoint_folder(absl::Span<const std::unique_ptr<ControlLink>> controls);
+
+}  // namespace gradrail::worker

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "worker/client/client.h"
+#include "worker/client/exchange.h"
+#include "worker/client/paths/path_manager.h"
+#include "worker/client/run_failure.h"
+#include "worker/client/session/identity.h"
+#include "worker/client/session/session.h"
+#include "worker/client/telemetry.h"
+
+namespace gradrail::worker {
+
+/// The remedy for a lost ps that has a backup: this worker continues there as the same member, from the step that it is
+/// at. Nothing is lost and no update is applied twice: the backup has all updates that any worker has an answer to.
+/// Threads  Owner thread.
+class Failover {
+ public:
+  /// All references outlive this.
+  Failover(const ClientOptions& options, RunFailure& failure, Telemetry& telemetry, Exchange& exchange,
+           PathManager& paths, Session& session);
+
+  /// Replaces all lost ps tasks by their backups. True: there were some, and the run has no other failure.
+  bool recover();
+  /// Whether a call to a ps can be repeated: the ps was lost, and its backup has taken over.
+  bool survives(const absl::Status& call);
+
+ private:
+  absl::Status switch_to_backup(uint32_t ps_index, const absl::Status& cause);
+  absl::StatusOr<ps::proto::DescribeReply> describe_backup(uint32_t ps_index, ControlLink& backup);
+  absl::StatusOr<ps::proto::JoinReply> request_takeover(uint32_t ps_index, ControlLink& backup,
+                                                        Duration heartbeat_timeout);
+  absl::Status connect_shards(uint32_t ps_index, const ps::proto::DescribeReply& described,
+                              const ps::proto::JoinReply& joined);
+  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
+
+  const ClientOptions& options_;
+  RunFailure& failure_;
+  Telemetry& telemetry_;
+  Exchange& exchange_;
+  PathManager& paths_;
+  Session& session_;
+};
+
+}  // namespace gradrail::worker

@@ -1,0 +1,148 @@
+#include "worker/client/session/rejoin.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::worker {
+namespace {
+
+/// A restarted ps needs hundreds of milliseconds to serve: a shorter pause would not find it earlier.
+constexpr auto kBetweenRejoins = std::chrono::milliseconds(200);
+/// 16 KiB; with the stride doubled each time, 2^20 steps need ten reductions.
+constexpr size_t kMaxHistory = 1024;
+
+}  // namespace
+
+Rejoin::Rejoin(const ClientOptions& options, RunFailure& failure, Telemetry& telemetry, Exchange& exchange,
+               PathManager& paths, Session& session, Steps steps)
+    : options_(options),
+      failure_(failure),
+      telemetry_(telemetry),
+      exchange_(exchange),
+      paths_(paths),
+      session_(session),
+      steps_(std::move(steps)) {}
+
+bool Rejoin::is_due() const {
+  return failure_.failed() && options_.rejoin_timeout > Duration::zero() && started_ &&
+         !session_.steps_finished() &&  // a worker that has finished its steps would not repeat them
+         !under_way_ && absl::IsUnavailable(failure_.status());
+}
+
+absl::Status Rejoin::run() {
+  GRADRAIL_CHECK(is_due());
+  const absl::Status cause = failure_.status();
+  const TimePoint deadline = Clock::now() + options_.rejoin_timeout;
+  const uint64_t former_version = exchange_.global_step();
+  options_.notice(fmt::format("{}; waiting up to {} s for it to come back", message_of(cause),
+                              std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
+  under_way_ = true;
+  const uint64_t former_group = session_.group();
+  const bool saved_before = session_.saves_checkpoints();
+  left_position_ = position();
+  unanswered_steps_ = exchange_.is_unanswered_push() ? 1 : 0;
+  session_.set_origin_position(left_position_ - std::min(left_position_, unanswered_steps_));
+  absl::Status joined;
+  // A ps needs time to start, and the others to drop the former group: attempts fail in several ways until then.
+  do {
+    release();
+    joined = join_once(deadline, former_group);
+    // ALREADY_EXISTS: another ps may still count our former incarnation as a member, until its heartbeat expires.
+    const bool may_pass =
+        absl::IsUnavailable(joined) || absl::IsFailedPrecondition(joined) || absl::IsAlreadyExists(joined);
+    if (joined.ok() || asked_to_stop() || !may_pass) break;
+    std::this_thread::sleep_for(kBetweenRejoins);
+  } while (Clock::now() < deadline);
+  under_way_ = false;
+  if (!joined.ok()) {
+    failure_.fail(asked_to_stop() ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause)))
+                                  : absl::UnavailableError(fmt::format("{}, and did not come back ({})",
+                                                                       message_of(cause), message_of(joined))));
+    return failure_.status();
+  }
+  if (saved_before && !session_.saves_checkpoints())
+    options_.notice("no checkpoints are saved any more: a parameter server was started again without --checkpoint_dir");
+  const uint64_t repeated = left_position_ - std::min(left_position_, position());
+  telemetry_.count_rejoin(repeated);
+  options_.notice(
+      fmt::format("all parameter servers are back: global step {} where it was {}; {} steps of this worker "
+                  "are done once more",
+                  exchange_.global_step(), former_version, repeated));
+  return absl::OkStatus();
+}
+
+/// Returns to the state before the first join; only the model's memory and the history stay.
+void Rejoin::release() {
+  session_.release();
+  exchange_.clear();
+  paths_.clear();
+  failure_.clear();  // after the heartbeats have stopped: they would record their ps tasks as lost
+}
+
+absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
+  const int64_t former_base = session_.run_base();
+  absl::Status joined = steps_.join_cluster(deadline);
+  if (!joined.ok()) {
+    session_.forget_group();  // the origin stays the group before
+    session_.set_run_base(former_base);
+    return joined;
+  }
+  const bool same_servers = session_.group() == former_group;
+  if (!same_servers && session_.began_without_checkpoint()) {
+    spdlog::warn(
+        "the parameter servers have restored no checkpoint (if they have one, they say why): the chief's copy of the "
+        "parameters is taken, and the optimizer begins anew");
+  }
+  GRADRAIL_RETURN_IF_ERROR(steps_.start());
+  restore_position(same_servers);
+  return absl::OkStatus();
+}
+
+/// Moves the position back by the steps of this worker that the parameters do not contain any more.
+void Rejoin::restore_position(bool same_servers) {
+  if (session_.sums()) return;  // the ps counts the steps there
+  uint64_t position = position_at(exchange_.global_step());
+  if (same_servers) {
+    position = left_position_;  // a step without an answer may have been applied: repeating it would apply it twice
+  } else if (session_.began_without_checkpoint()) {
+    // The chief's copy of the parameters is from before the step without an answer, and versions count anew.
+    position = left_position_ - std::min(left_position_, unanswered_steps_);
+    history_.clear();
+  }
+  session_.set_run_base(static_cast<int64_t>(exchange_.step() - position));
+  // Versions above the restored one will be given again, to other updates.
+  std::erase_if(history_,
+                [&](const Seen& seen) { return seen.position > position || seen.version > exchange_.global_step(); });
+  if (history_.empty()) history_.push_back({exchange_.global_step(), position});
+}
+
+void Rejoin::begin_history() {
+  if (started_) return;
+  started_ = true;
+  if (!session_.sums()) history_.push_back({exchange_.global_step(), position()});
+}
+
+void Rejoin::record_position() {
+  if (session_.sums() || options_.rejoin_timeout == Duration::zero() || position() % history_stride_ != 0) return;
+  history_.push_back({exchange_.global_step(), position()});
+  if (history_.size() < kMaxHistory) return;
+  // Every other entry goes: the longer ago, the less the exact step matters.
+  for (size_t i = 0; i < kMaxHistory / 2; ++i) history_[i] = history_[2 * i];
+  history_.resize(kMaxHistory / 2);
+  history_stride_ *= 2;
+}
+
+uint64_t Rejoin::position_at(uint64_t version) const {
+  const auto later = std::upper_bound(history_.begin(), history_.end(), version,
+                                      [](uint64_t wanted, const Seen& seen) { return wanted < seen.version; });
+  if (history_.empty()) return 0;
+  return later == history_.begin() ? later->position : std::prev(later)->position;  // no entry is older than the join
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "worker/client/client.h"
+#include "worker/client/exchange.h"
+#include "worker/client/paths/path_manager.h"
+#include "worker/client/run_failure.h"
+#include "worker/client/session/session.h"
+#include "worker/client/telemetry.h"
+
+namespace gradrail::worker {
+
+/// The remedy for a lost ps without a backup that is started again (ClientOptions::rejoin_timeout). This worker leaves
+/// all ps tasks and joins them anew. It repeats the steps that are missing in the checkpoint of the restarted ps.
+/// Threads  Owner thread.
+class Rejoin {
+ public:
+  /// The steps of joining, which the client does in the same way the first time.
+  struct Steps {
+    std::function<absl::Status(TimePoint deadline)> join_cluster;
+    std::function<absl::Status()> start;  ///< offers or fetches parameters
+  };
+
+  /// All references outlive this.
+  Rejoin(const ClientOptions& options, RunFailure& failure, Telemetry& telemetry, Exchange& exchange,
+         PathManager& paths, Session& session, Steps steps);
+
+  /// Whether the run has failed by the loss of a ps, and this worker is to wait for it.
+  bool is_due() const;
+  /// Waits for the ps and joins again. The exchange under way is over then, and position() may be smaller.
+  absl::Status run();
+  bool is_under_way() const { return under_way_; }
+
+  /// Steps of this run behind this worker; Client::position().
+  uint64_t position() const { return exchange_.step() - static_cast<uint64_t>(session_.run_base()); }
+  /// From here on there is a run to return to: the parameters are there for the first time.
+  void begin_history();
+  /// After each step: remembers which position belongs to the version that this worker sees.
+  void record_position();
+
+ private:
+  /// async, ssp: the position of this worker when it saw a version. A restored checkpoint has some version: the entry
+  /// for it yields the steps of this worker that are lost.
+  struct Seen {
+    uint64_t version = 0;
+    uint64_t position = 0;
+  };
+
+  void release();
+  absl::Status join_once(TimePoint deadline, uint64_t former_group);
+  void restore_position(bool same_servers);
+  uint64_t position_at(uint64_t version) const;
+  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
+
+  const ClientOptions& options_;
+  RunFailure& failure_;
+  Telemetry& telemetry_;
+  Exchange& exchange_;
+  PathManager& paths_;
+  Session& session_;
+  const Steps steps_;
+
+  bool started_ = false;
+  bool under_way_ = false;
+  uint64_t left_position_ = 0;     ///< of this worker when the ps was lost
+  uint64_t unanswered_steps_ = 0;  ///< 1: the last of these steps had been sent, and nothing of it was answered
+  std::vector<Seen> history_;      ///< ascending in version and position
+  uint64_t history_stride_ = 1;    ///< steps between two entries
+};
+
+}  // namespace gradrail::worker

@@ -1,0 +1,238 @@
+#include "worker/client/session/session.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/training.h"
+
+namespace gradrail::worker {
+namespace {
+
+/// One of several ps tasks may be restarted between describe() and join(): the attempt ends soon, and the next one
+/// begins with another description.
+constexpr auto kJoinAgainDeadline = std::chrono::seconds(5);
+/// A backup that runs answers at once; a longer wait would delay the attempt at the other address.
+constexpr auto kDescribeDeadline = std::chrono::seconds(2);
+constexpr auto kBetweenJoins = std::chrono::milliseconds(50);
+constexpr auto kBetweenNotices = std::chrono::seconds(10);
+
+/// Limits the texts of many short attempts, each of which would begin with a text of its own.
+LogSink rate_limited(const LogSink& log) {
+  auto next = std::make_shared<TimePoint>();  // shared: a LogSink is copied
+  return [log, next](const std::string& text) {
+    if (Clock::now() < *next) return;
+    *next = Clock::now() + kBetweenNotices;
+    log(text);
+  };
+}
+
+}  // namespace
+
+Session::Session(const ClientOptions& options, Identity& identity, const ModelMemory& memory, RunFailure& failure,
+                 Telemetry& telemetry, PathManager& paths)
+    : options_(options), identity_(identity), memory_(memory), failure_(failure), telemetry_(telemetry), paths_(paths) {
+  for (size_t i = 0; i < options.cluster.ps.size(); ++i) {
+    servers_.push_back({.serving = options.cluster.ps[i], .backup = has_backups() ? options.backups[i] : ""});
+  }
+}
+
+absl::Status Session::open() {
+  for (const auto* addresses : {&options_.cluster.ps, &options_.backups}) {
+    for (const std::string& address : *addresses)
+      GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
+  }
+  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = ps::channel_credentials(options_.security);
+  if (!credentials.ok()) return credentials.status();
+  credentials_ = *std::move(credentials);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Session::resolve(uint32_t ps_index) const {
+  absl::StatusOr<std::string> address = options_.ps_address(ps_index);
+  if (address.ok()) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, *address));
+  return address;
+}
+
+std::unique_ptr<ControlLink> Session::open_control(uint32_t ps_index, const std::string& address, const LogSink& log) {
+  AddressResolver resolver;
+  if (options_.ps_address) resolver = [this, ps_index] { return resolve(ps_index); };
+  return std::make_unique<ControlLink>(ps_index, address, credentials_, options_.security.secret, log, options_.stop,
+                                       resolver);
+}
+
+absl::Status Session::describe(TimePoint deadline) {
+  GRADRAIL_CHECK(controls_.empty() && paths_.links().empty());
+  uint32_t shard_count = 0;
+  processes_.clear();
+  for (uint32_t i = 0; i < servers_.size(); ++i) {
+    controls_.push_back(nullptr);
+    const absl::StatusOr<ps::proto::DescribeReply> reply = describe_one(i, deadline);
+    if (!reply.ok()) return reply.status();
+    // All workers of a run must have joined the same processes: the hash is compared by each ps.
+    group_ = ps::with_process(group_, reply->process());
+    processes_.push_back(reply->process());
+    for (uint32_t k = 0; k < reply->shard_count(); ++k) {
+      auto link = std::make_unique<ShardLink>();
+      link->ps_index = i;
+      link->shard_index = shard_count++;
+      link->server = controls_[i]->name();
+      link->address = controls_[i]->address();
+      paths_.set_server(*link, *reply);
+      paths_.add(std::move(link));
+    }
+  }
+  return check_one_checkpoint_folder(controls_);
+}
+
+/// Asks both addresses of a ps task in turn until one of them serves; they change places when it is the backup.
+absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index, TimePoint deadline) {
+  Server& server = servers_[ps_index];
+  const LogSink log = has_backups() ? rate_limited(options_.notice) : options_.notice;
+  while (true) {
+    controls_[ps_index] = open_control(ps_index, server.serving, log);
+    const TimePoint soon = has_backups() ? std::min(deadline, Clock::now() + kDescribeDeadline) : deadline;
+    absl::StatusOr<ps::proto::DescribeReply> reply = controls_[ps_index]->describe(soon);
+    if (reply.ok() && reply->replicated() != has_backups()) {
+      return absl::FailedPreconditionError(fmt::format(
+          "{} was started {} --backup-ps 1, and this worker {}: give it to all tasks of a run, or to none",
+          controls_[ps_index]->name(), has_backups() ? "without" : "with", has_backups() ? "with" : "without"));
+    }
+    // A backup that waits for its primary answers, too, but does not serve.
+    const bool serves = reply.ok() && !reply->backup();
+    if (serves || (!reply.ok() && (!has_backups() || !absl::IsDeadlineExceeded(reply.status())))) return reply;
+    if (Clock::now() >= deadline) {
+      return reply.ok() ? absl::DeadlineExceededError(fmt::format(
+                              "{} is a backup, and the ps task that it stands by for did not come up in time",
+                              controls_[ps_index]->name()))
+                        : reply;
+    }
+    if (reply.ok()) std::this_thread::sleep_for(kBetweenJoins);
+    if (has_backups()) std::swap(server.serving, server.backup);
+  }
+}
+
+ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
+  ps::proto::JoinRequest request;
+  request.set_protocol_version(ps::kProtocolVersion);
+  *request.mutable_member() = identity_.member();
+  const auto& names = options_.cluster.workers;
+  request.set_worker_name(options_.task_index < names.size() ? names[options_.task_index]
+                                                             : "not in the cluster specification");
+  ps::to_proto(memory_.schema(), request);
+  *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode,
+                                                       .worker_count = static_cast<uint32_t>(names.size()),
+                                                       .bound = options_.mode_bound},
+                                              .optimizer = options_.optimizer,
+                                              .bucket_bytes = options_.bucket_bytes,
+                                              .agreement = options_.agreement});
+  request.set_first_shard(first_shard);
+  request.set_total_shards(static_cast<uint32_t>(paths_.links().size()));
+  request.set_group(group_);
+  if (origin_group_.has_value()) {
+    request.set_left_group(*origin_group_);
+    request.set_run_base(run_base_);
+    request.set_position(origin_position_);
+  }
+  return request;
+}
+
+absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
+  GRADRAIL_CHECK(joined_count_ == 0);
+  if (again) deadline = std::min(deadline, Clock::now() + kJoinAgainDeadline);
+  size_t next_link = 0;
+  uint64_t first_step = UINT64_MAX;  // the smallest: no bucket waits for a step that this worker has skipped
+  std::optional<ps::proto::BeganFrom> began_from;  // the first task decides for all
+  for (uint32_t i = 0; i < controls_.size(); ++i) {
+    ps::proto::JoinRequest request = join_request(static_cast<uint32_t>(next_link));
+    if (again) request.set_process(processes_[i]);  // the ps refuses a request to another process
+    if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
+    const absl::StatusOr<ps::proto::JoinReply> reply = controls_[i]->join(request, deadline);
+    if (!reply.ok()) return reply.status();
+    if (!began_from.has_value()) began_from = reply->began_from();
+    began_without_checkpoint_ = !began_from->has_global_step();
+    if (i == 0) {
+      chief_ = reply->chief();
+      run_base_heard_ = run_base_followed_ = run_base_ = reply->base_step();
+    }
+    start_heartbeat(i);
+    // One uninitialised ps is enough: the chief then offers values to all of them.
+    initialised_ = initialised_ && reply->initialised();
+    first_step = std::min(first_step, reply->first_step());
+    ++joined_count_;
+    saves_checkpoints_ = saves_checkpoints_ && reply->saves_checkpoints();
+    GRADRAIL_RETURN_IF_ERROR(take_shards(i, *reply, next_link));
+  }
+  return first_step;
+}
+
+absl::Status Session::take_shards(uint32_t ps_index, const ps::proto::JoinReply& reply, size_t& next_link) {
+  for (const auto& shard : reply.shards()) {
+    // The number of shards was described by the process before the restart.
+    if (next_link == paths_.links().size())
+      return absl::UnavailableError(
+          fmt::format("{} has more shards than it said: it was just started again", controls_[ps_index]->name()));
+    ShardLink& link = *paths_.links()[next_link++];
+    link.token = reply.token();
+    link.endpoints = {shard.endpoints().begin(), shard.endpoints().end()};
+  }
+  return absl::OkStatus();
+}
+
+void Session::start_heartbeat(uint32_t ps_index) {
+  ControlLink& control = *controls_[ps_index];
+  control.fill_pings([this](ps::proto::Ping& ping) { telemetry_.report(ping); });
+  control.start_heartbeat(
+      identity_.member(), [this, ps_index](absl::Status cause) { failure_.lose_server(ps_index, std::move(cause)); },
+      [this, ps_index](const ps::proto::HeartbeatReply& news) {
+        // ps task 0 names the chief. A request for dumps goes to every ps task: one of them is enough.
+        if (ps_index != 0) return;
+        if (chief_.exchange(news.chief()) != news.chief()) paths_.wake();
+        run_base_heard_ = news.run_base();
+        if (telemetry_.on_dump_count(news.dumps())) paths_.wake();
+      });
+}
+
+void Session::follow_run_base() {
+  // Only a changed value counts: Rejoin may have set another base since it was heard.
+  if (const int64_t heard = run_base_heard_; sums() && heard != run_base_followed_) {
+    run_base_ = run_base_followed_ = heard;
+  }
+}
+
+void Session::switch_to_backup(uint32_t ps_index, std::unique_ptr<ControlLink> control) {
+  GRADRAIL_CHECK(has_backups() && ps_index < controls_.size());
+  save_.emplace(controls_);  // waits for its thread, which uses the link that goes; the save under way is given up
+  controls_[ps_index] = std::move(control);
+  std::swap(servers_[ps_index].serving, servers_[ps_index].backup);
+  if (ps_index == 0) telemetry_.restart_dump_count();  // another process counts from 0
+  start_heartbeat(ps_index);
+}
+
+void Session::release() {
+  // A ps that is not lost learns by this that the worker returns: sync does not end the run.
+  for (size_t i = 0; i < joined_count_; ++i) controls_[i]->leave_to_return(identity_.member());
+  stop_heartbeats();
+  save_.emplace(controls_);  // waits for its thread, which uses them
+  controls_.clear();
+  joined_count_ = 0;
+  barrier_generations_.clear();
+  // The origin is the last group that has accepted this worker; after an attempt that failed there is none to leave.
+  if (group_ != 0) origin_group_ = group_;
+  group_ = 0;
+  identity_.renew();
+  initialised_ = saves_checkpoints_ = true;
+  telemetry_.restart_dump_count();  // a restarted ps counts from 0
+}
+
+void Session::stop_heartbeats() {
+  for (const auto& control : controls_) {
+    if (control != nullptr) control->stop_heartbeat();
+  }
+}
+
+}  // namespace gradrail::worker

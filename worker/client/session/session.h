@@ -1,0 +1,135 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "worker/client/client.h"
+#include "worker/client/model_memory.h"
+#include "worker/client/paths/path_manager.h"
+#include "worker/client/run_failure.h"
+#include "worker/client/session/checkpoint_save.h"
+#include "worker/client/session/control_link.h"
+#include "worker/client/session/identity.h"
+#include "worker/client/telemetry.h"
+
+namespace gradrail::worker {
+
+/// This worker's membership in the run: a control link to each ps task, its answer to the join, and its replies to the
+/// heartbeats. Failover and Rejoin change it after a ps was lost.
+///
+/// Order    open(), describe(), join() for the first time; release(), describe(), join() for each further time.
+/// Threads  chief(), is_chief(): any thread. The rest: owner thread.
+class Session {
+ public:
+  /// All references outlive this.
+  Session(const ClientOptions& options, Identity& identity, const ModelMemory& memory, RunFailure& failure,
+          Telemetry& telemetry, PathManager& paths);
+
+  // Joining.
+  /// Reads the certificates. Errors  FAILED_PRECONDITION: an address beyond this host, and no authentication.
+  absl::Status open();
+  /// Waits for every ps task and adds a link for each of its shards to the path manager.
+  absl::Status describe(TimePoint deadline);
+  /// Joins every ps task and starts the heartbeats; returns the first step of this worker. `again`: after the loss of a
+  /// ps, when a task that was restarted since describe() is an error, and not another chance to wait.
+  absl::StatusOr<uint64_t> join(TimePoint deadline, bool again);
+  /// Gives up the membership, all links and the incarnation, before this worker joins once more.
+  void release();
+  /// Stops the heartbeats: no thread but the owner's uses this or what it refers to.
+  void stop_heartbeats();
+
+  // The ps tasks.
+  absl::Span<const std::unique_ptr<ControlLink>> controls() const { return controls_; }
+  ControlLink& control(uint32_t ps_index) { return *controls_[ps_index]; }
+  /// ps tasks that count this worker as a member; after a join() that failed these may be fewer than all.
+  size_t joined_count() const { return joined_count_; }
+  CheckpointSave& save() { return *save_; }
+
+  // Backups: each ps task has one, or none has.
+  bool has_backups() const { return !options_.backups.empty(); }
+  const std::string& backup_address(uint32_t ps_index) const { return servers_[ps_index].backup; }
+  const std::string& serving_address(uint32_t ps_index) const { return servers_[ps_index].serving; }
+  std::unique_ptr<ControlLink> open_control(uint32_t ps_index, const std::string& address, const LogSink& log);
+  ps::proto::JoinRequest join_request(uint32_t first_shard) const;
+  /// Makes the backup, which this worker has joined over `control`, the ps task; the former one becomes its backup.
+  void switch_to_backup(uint32_t ps_index, std::unique_ptr<ControlLink> control);
+
+  // The run.
+  /// sync, backup: a step is applied once, for all workers, and the ps counts it.
+  bool sums() const { return ps::Mode{.kind = options_.mode}.sums(); }
+  uint32_t chief() const { return chief_.load(std::memory_order_relaxed); }
+  bool is_chief() const { return chief() == identity_.task_index(); }
+  /// False: the chief must offer initial values.
+  bool is_initialised() const { return initialised_; }
+  void set_initialised() { initialised_ = true; }
+  bool saves_checkpoints() const { return saves_checkpoints_; }
+  /// The step after which this run's positions are counted; a ps may correct it while other workers join again.
+  int64_t run_base() const { return run_base_; }
+  void set_run_base(int64_t base) { run_base_ = base; }
+  void follow_run_base();
+  uint64_t group() const { return group_; }
+  /// Forgets the group after an attempt to join it that failed: it is none that this worker comes from.
+  void forget_group() { group_ = 0; }
+  /// Sets the number of steps of this worker that were answered before it joins again.
+  void set_origin_position(uint64_t position) { origin_position_ = position; }
+  bool began_without_checkpoint() const { return began_without_checkpoint_; }
+
+  // State that a backup which takes over receives from this worker.
+  bool steps_finished() const { return steps_finished_; }
+  void set_steps_finished() { steps_finished_ = true; }
+  uint64_t next_barrier(const std::string& name) { return ++barrier_generations_[name]; }
+  const std::map<std::string, uint64_t>& barrier_generations() const { return barrier_generations_; }
+
+ private:
+  struct Server {
+    std::string serving;  ///< "host:port" of the process that serves, or may come up to
+    std::string backup;   ///< of the other one; "": there is none
+  };
+
+  absl::StatusOr<std::string> resolve(uint32_t ps_index) const;
+  absl::StatusOr<ps::proto::DescribeReply> describe_one(uint32_t ps_index, TimePoint deadline);
+  absl::Status take_shards(uint32_t ps_index, const ps::proto::JoinReply& reply, size_t& next_link);
+  void start_heartbeat(uint32_t ps_index);
+  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
+
+  // Set once.
+  const ClientOptions& options_;
+  Identity& identity_;
+  const ModelMemory& memory_;
+  RunFailure& failure_;
+  Telemetry& telemetry_;
+  PathManager& paths_;
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
+
+  // Owner thread.
+  std::vector<Server> servers_;           ///< per ps task
+  std::vector<uint64_t> processes_;       ///< per ps task, from its description
+  uint64_t group_ = 0;                    ///< a hash of them: the ps processes that this worker has joined
+  std::optional<uint64_t> origin_group_;  ///< the last group that this worker has left
+  uint64_t origin_position_ = 0;
+  bool began_without_checkpoint_ = false;
+  bool initialised_ = true;
+  bool saves_checkpoints_ = true;
+  bool steps_finished_ = false;
+  int64_t run_base_ = 0;
+  int64_t run_base_followed_ = 0;  ///< the last value of run_base_heard_ that run_base_ was set from
+  std::map<std::string, uint64_t> barrier_generations_;
+  size_t joined_count_ = 0;
+
+  // Any thread: written by the heartbeat of ps task 0.
+  std::atomic<uint32_t> chief_ = 0;
+  std::atomic<int64_t> run_base_heard_ = 0;
+
+  std::vector<std::unique_ptr<ControlLink>> controls_;  ///< behind all fields that their heartbeats use
+  std::optional<CheckpointSave> save_{controls_};       ///< last: its thread uses controls_
+};
+
+}  // namespace gradrail::worker

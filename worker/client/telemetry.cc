@@ -1,0 +1,110 @@
+#include "worker/client/telemetry.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/trace_marks.h"
+#include "worker/client/session/control_link.h"
+
+namespace gradrail::worker {
+
+void Telemetry::count_exchange(Duration took, uint64_t waited_ns) {
+  counters_.exchange.record(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
+  ++counters_.exchange_count;
+  counters_.wait_ns += waited_ns;
+}
+
+void Telemetry::count_staleness(uint64_t updates) {
+  counters_.staleness_sum += updates;
+  counters_.staleness_max = std::max(counters_.staleness_max, updates);
+  // The last cell collects all larger values, so that the table keeps its size.
+  ++counters_.staleness[std::min<uint64_t>(updates, counters_.staleness.size() - 1)];
+}
+
+void Telemetry::count_rejoin(uint64_t repeated_steps) {
+  ++counters_.rejoins;
+  counters_.redone += repeated_steps;
+}
+
+void Telemetry::report(ps::proto::Ping& ping) const {
+  ps::proto::WorkerReport& report = *ping.mutable_report();
+  const ClientStats stats = published_.stats();
+  const PublishedStats::Recent recent = published_.recent();
+  report.set_exchanges(stats.exchange_count);
+  report.set_global_step(stats.global_step);
+  report.set_exchanges_per_s(recent.exchanges_per_s);
+  report.set_p50_s(static_cast<double>(recent.p50_ns) * 1e-9);
+  report.set_p99_s(static_cast<double>(recent.p99_ns) * 1e-9);
+  report.set_staleness_mean(recent.staleness_mean);
+  report.set_under_way_s(std::chrono::duration<double>(under_way()).count());
+  // The published copy, and not the counters: this is the heartbeat's thread.
+  report.set_path(stats.paths_in_use);
+  report.set_fallbacks(stats.moves);
+}
+
+bool Telemetry::on_dump_count(uint64_t requested) {
+  const uint64_t before = dump_count_seen_.exchange(requested);
+  // The first count covers requests from before this worker joined: other workers have answered them.
+  if (before == kNoDumpCount || before == requested) return false;
+  dumps_requested_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void Telemetry::answer_dump() {
+  const uint32_t signals =
+      options_.dump_signals == nullptr ? 0 : options_.dump_signals->load(std::memory_order_relaxed);
+  const uint64_t requested = dumps_requested_.load(std::memory_order_relaxed) + signals;
+  if (requested == dumps_answered_) return;
+  dumps_answered_ = requested;
+  if (options_.dump) options_.dump(recorder_.marks());
+}
+
+absl::Status Telemetry::upload_trace(Controls controls, const ps::proto::Member& member) {
+  GRADRAIL_CHECK(!controls.empty());
+  ps::proto::TraceRequest request;
+  *request.mutable_member() = member;
+  *request.mutable_marks() = ps::to_proto(fmt::format("worker/{}", options_.task_index), recorder_.marks());
+  const ClockOffset clock = controls[0]->clock_offset();
+  request.mutable_marks()->set_offset_ns(clock.offset_ns);
+  request.mutable_marks()->set_bound_ns(clock.bound_ns);
+  return controls[0]->trace(request).status();
+}
+
+absl::StatusOr<std::vector<TaskTrace>> Telemetry::gather_trace(Controls controls, const ps::proto::Member& member) {
+  GRADRAIL_CHECK(!controls.empty());
+  std::vector<TaskTrace> all;
+  const ClockOffset first = controls[0]->clock_offset();
+  const auto add = [&all](const std::string& task, std::vector<Mark> marks, ClockOffset clock) {
+    for (Mark& mark : marks) mark.at_ns += clock.offset_ns;
+    all.push_back({.task = task, .marks = std::move(marks), .bound_ns = clock.bound_ns});
+  };
+  for (size_t ps = 0; ps < controls.size(); ++ps) {
+    const ClockOffset clock = controls[ps]->clock_offset();
+    ps::proto::TraceRequest request;
+    *request.mutable_member() = member;
+    // Index 0 is the ps task itself. Workers send their marks to ps task 0 only, under the further indices.
+    for (uint32_t index = 0, count = 1; index < count; ++index) {
+      request.set_index(index);
+      const absl::StatusOr<ps::proto::TraceReply> reply = controls[ps]->trace(request);
+      if (!reply.ok()) return reply.status();
+      count = ps == 0 ? reply->count() : 1;
+      absl::StatusOr<std::vector<Mark>> marks = ps::marks_from(reply->marks());
+      if (!marks.ok()) return marks.status();
+      ClockOffset to_first = {0, 0};
+      if (index > 0) {
+        to_first = {reply->marks().offset_ns(), reply->marks().bound_ns()};
+      } else if (ps > 0) {
+        // No ps task compares its clock with ps task 0: from that task's clock to ours, and from ours to task 0's.
+        to_first = {first.offset_ns - clock.offset_ns, first.bound_ns + clock.bound_ns};
+      }
+      add(reply->marks().task(), *std::move(marks), to_first);
+    }
+  }
+  add(fmt::format("worker/{}", options_.task_index), recorder_.marks(), first);
+  return all;
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,75 @@
+#include "worker/trainer/checkpoint_schedule.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "fmt/ranges.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail::worker {
+
+namespace {
+
+constexpr auto kWriteDeadline = std::chrono::minutes(10);
+constexpr Duration kBetweenAttempts = std::chrono::milliseconds(50);
+constexpr Duration kLongestBetweenAttempts = std::chrono::seconds(5);
+
+}  // namespace
+
+CheckpointSchedule::CheckpointSchedule(Variables& variables, SaveEvery every)
+    : variables_(variables), every_(every), next_step_(every.steps), next_time_(Clock::now() + every.time) {}
+
+bool CheckpointSchedule::due(uint64_t steps) const {
+  return (every_.steps > 0 && steps >= next_step_) || (every_.time > Duration::zero() && Clock::now() >= next_time_);
+}
+
+void CheckpointSchedule::after_step(uint64_t steps) {
+  if (pending_ && !variables_.checkpoint_under_way()) take_outcome();
+  if (!pending_ && variables_.saves_checkpoints() && due(steps)) begin(steps);
+}
+
+void CheckpointSchedule::begin(uint64_t steps) {
+  // Counted from multiples: one that was put off does not put off those behind it.
+  if (every_.steps > 0) next_step_ = (steps / every_.steps + 1) * every_.steps;
+  next_time_ = Clock::now() + every_.time;
+  const absl::Status begun = variables_.begin_checkpoint();
+  pending_ = begun.ok();
+  if (!begun.ok()) failed(begun);
+}
+
+void CheckpointSchedule::take_outcome() {
+  pending_ = false;
+  const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();
+  if (!files.ok()) return failed(files.status());
+  if (files->empty()) {
+    spdlog::warn("a checkpoint was given up: a parameter server was lost while it was being written");
+    return;
+  }
+  spdlog::info("saved {}", fmt::join(*files, ", "));
+}
+
+void CheckpointSchedule::failed(const absl::Status& why) {
+  spdlog::warn("a checkpoint failed, training goes on: {}", message_of(why));
+}
+
+absl::Status CheckpointSchedule::at_end() {
+  if (pending_) take_outcome();
+  if (!variables_.saves_checkpoints()) return absl::OkStatus();
+  absl::Status begun = variables_.begin_checkpoint();
+  // Another chief's may still be being written, by some of the ps tasks: the others write in vain at each attempt.
+  Duration wait = kBetweenAttempts;
+  for (const TimePoint deadline = Clock::now() + kWriteDeadline;
+       absl::IsAlreadyExists(begun) && Clock::now() < deadline; begun = variables_.begin_checkpoint()) {
+    std::this_thread::sleep_for(wait);
+    wait = std::min(2 * wait, kLongestBetweenAttempts);
+  }
+  GRADRAIL_RETURN_IF_ERROR(begun);
+  const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();
+  if (files.ok()) spdlog::info("saved {}", fmt::join(*files, ", "));
+  return files.status();
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "worker/trainer/variables.h"
+
+namespace gradrail::worker {
+
+/// How often the chief saves; both count. Zero: not for that reason.
+struct SaveEvery {
+  Duration time = Duration::zero();
+  uint64_t steps = 0;  ///< of the chief
+};
+
+/// When the chief saves. Nothing is waited for but the copies that shards take. A save that comes due while the last
+/// one is still being written is put off until that is done. A save that fails in mid-run is a warning: the earlier
+/// save is there, and training may yet reach the next one. The last save's failure is the run's.
+/// Threads  Owner thread of the variables.
+class CheckpointSchedule {
+ public:
+  CheckpointSchedule(Variables& variables, SaveEvery every);
+
+  /// `steps` of this worker are done.
+  void after_step(uint64_t steps);
+
+  /// Saves what the run ends with and waits until it is written, and whatever was before it.
+  absl::Status at_end();
+
+ private:
+  bool due(uint64_t steps) const;
+  void begin(uint64_t steps);
+  void take_outcome();
+  void failed(const absl::Status& why);
+
+  Variables& variables_;
+  const SaveEvery every_;
+  uint64_t next_step_;
+  TimePoint next_time_;
+  bool pending_ = false;  ///< one was begun, and what became of it not yet asked
+};
+
+}  // namespace gradrail::worker

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "worker/client/client.h"
+#include "worker/trainer/variables.h"
+
+namespace gradrail::worker {
+
+/// Variables at the parameter servers.
+class ClientVariables final : public Variables {
+ public:
+  explicit ClientVariables(Client& client) : client_(client) {}
+
+  const ps::Schema& schema() const override { return client_.schema(); }
+  absl::Span<float> parameters(size_t tensor_index) override { return client_.parameters(tensor_index); }
+  absl::Span<float> gradients(size_t tensor_index) override { return client_.gradients(tensor_index); }
+  absl::Status start() override { return client_.start(); }
+  void ready(size_t tensor_index) override { client_.ready(tensor_index); }
+  void exchange() override { client_.exchange(); }
+  void progress() override { client_.progress(); }
+  absl::Status wait() override { return client_.wait(); }
+  uint64_t global_step() const override { return client_.global_step(); }
+  uint64_t position() const override { return client_.position(); }
+  bool is_chief() const override { return client_.is_chief(); }
+  absl::Status settle() override;
+  absl::Status fetch() override { return client_.fetch(); }
+  bool device_failed() const override { return client_.device_failed(); }
+  bool saves_checkpoints() const override { return client_.saves_checkpoints(); }
+  absl::Status begin_checkpoint() override { return client_.begin_checkpoint(); }
+  bool checkpoint_under_way() const override { return client_.checkpoint_under_way(); }
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return client_.finish_checkpoint(); }
+  std::vector<std::string> summary(bool verbose) const override;
+  absl::Status leave() override { return client_.leave(); }
+  absl::Status give_up(const std::string& why) override { return client_.give_up(why); }
+
+ private:
+  Client& client_;
+};
+
+}  // namespace gradrail::worker

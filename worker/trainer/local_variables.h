@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "ps/protocol/optimizer_settings.h"
+#include "worker/trainer/variables.h"
+
+namespace gradrail::worker {
+
+/// Variables in this process: no parameter server, no transport; the same optimizer, hence the same bits as one worker
+/// gets from a server.
+class LocalVariables final : public Variables {
+ public:
+  /// `place` receives all memory before any thread touches it; may be empty.
+  /// Errors  RESOURCE_EXHAUSTED: no memory.
+  static absl::StatusOr<std::unique_ptr<LocalVariables>> create(ps::Schema schema, const ps::OptimizerConfig& optimizer,
+                                                                const MemoryBinder& place);
+
+  const ps::Schema& schema() const override { return schema_; }
+  absl::Span<float> parameters(size_t tensor_index) override { return part(parameters_, tensor_index); }
+  absl::Span<float> gradients(size_t tensor_index) override { return part(gradients_, tensor_index); }
+  absl::Status start() override { return absl::OkStatus(); }
+  /// Applies at once, while the rest of the step is being computed.
+  void ready(size_t tensor_index) override;
+  /// Applies what is left.
+  void exchange() override;
+  absl::Status wait() override { return absl::OkStatus(); }
+  uint64_t global_step() const override { return step_; }
+  uint64_t position() const override { return step_; }
+  absl::Status settle() override { return absl::OkStatus(); }
+  bool saves_checkpoints() const override { return false; }
+  absl::Status begin_checkpoint() override;
+  bool checkpoint_under_way() const override { return false; }
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return std::vector<std::string>{}; }
+  std::vector<std::string> summary(bool verbose) const override;
+  absl::Status leave() override { return absl::OkStatus(); }
+  absl::Status give_up(const std::string&) override { return absl::OkStatus(); }
+
+  std::vector<MemorySpan> memory() const { return {parameters_.span(), gradients_.span()}; }
+
+ private:
+  LocalVariables(ps::Schema schema, const ps::OptimizerConfig& optimizer);
+  absl::Span<float> part(SharedMemory& memory, size_t tensor_index);
+
+  const ps::Schema schema_;
+  const ps::OptimizerConfig optimizer_;
+  std::vector<size_t> offsets_;  // of each tensor, in elements, and behind the last
+  SharedMemory parameters_, gradients_;
+  std::vector<SharedMemory> state_;
+  std::vector<bool> applied_;  // by tensor, in this step
+  uint64_t step_ = 0;
+  Duration applying_ = Duration::zero();
+};
+
+}  // namespace gradrail::worker

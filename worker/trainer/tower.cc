@@ -1,0 +1,266 @@
+#include "worker/trainer/tower.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+#include "worker/models/elementwise.h"
+
+namespace gradrail::worker {
+
+namespace {
+
+/// Interval of the owner's work while the towers compute: a bucket takes about as long from a device to the host.
+constexpr auto kBetweenTurns = std::chrono::microseconds(50);
+
+}  // namespace
+
+/// One thread with its copy of the model; it runs its jobs in order.
+class Towers::Tower {
+ public:
+  Tower() : thread_([this] { run(); }) {}
+  ~Tower() {
+    tell({});
+    thread_.join();
+  }
+
+  /// After all former jobs; no job: the end.
+  void tell(std::function<void()> job) {
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    posted_.notify_one();
+  }
+
+  void adopt(std::unique_ptr<Workload> workload) {
+    workload_ = std::move(workload);
+    size_t elements = 0;
+    for (const ps::Tensor& tensor : workload_->schema()) elements += tensor.elements();
+    // Not touched here but by the first gradient: so it lies where this thread computes.
+    gradients_.reset(new float[elements]);
+    float* next = gradients_.get();
+    for (const ps::Tensor& tensor : workload_->schema()) {
+      spans_.emplace_back(next, tensor.elements());
+      next += tensor.elements();
+    }
+  }
+
+  Workload& workload() { return *workload_; }
+  const Workload& workload() const { return *workload_; }
+  Gradients gradients() const { return spans_; }
+  absl::StatusOr<float> cost = 0.0f;
+  absl::Status started;
+
+ private:
+  void run() {
+    while (true) {
+      std::function<void()> job;
+      {
+        std::unique_lock lock(mutex_);
+        posted_.wait(lock, [this] { return !jobs_.empty(); });
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      if (!job) break;
+      job();
+    }
+    workload_.reset();  // in the thread that made it
+  }
+
+  std::unique_ptr<Workload> workload_;
+  std::unique_ptr<float[]> gradients_;
+  std::vector<absl::Span<float>> spans_;  // one per tensor, into gradients_
+
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::deque<std::function<void()>> jobs_;  // under mutex_: at most one, and the end
+  std::thread thread_;                      // last: it uses all of the above
+};
+
+absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make& make,
+                                                       const std::function<void(size_t tower)>& on_thread,
+                                                       gpu::Reduce reduce) {
+  GRADRAIL_CHECK(count > 0);
+  std::unique_ptr<Towers> towers(new Towers);
+  for (size_t i = 0; i < count; ++i) {
+    Tower& tower = *towers->towers_.emplace_back(std::make_unique<Tower>());
+    tower.tell([&, i] {
+      if (on_thread) on_thread(i);
+      absl::StatusOr<std::unique_ptr<Workload>> workload = make(i);
+      tower.started = workload.status();
+      if (workload.ok()) tower.adopt(*std::move(workload));
+      towers->finished();
+    });
+  }
+  towers->wait_finished(count);
+  for (const std::unique_ptr<Tower>& tower : towers->towers_) {
+    if (!tower->started.ok()) return tower->started;
+  }
+  towers->arrived_.resize(towers->schema().size());
+  GRADRAIL_RETURN_IF_ERROR(towers->choose_sum(reduce));
+  return towers;
+}
+
+Towers::~Towers() {
+  sum_.reset();     // while what it sums for is there
+  towers_.clear();  // their threads, before what they use here
+}
+
+const ps::Schema& Towers::schema() const { return towers_[0]->workload().schema(); }
+
+void Towers::initialise(uint64_t seed, Gradients parameters) const {
+  towers_[0]->workload().initialise(seed, parameters);
+}
+
+size_t Towers::batches_per_epoch() const { return towers_[0]->workload().batches_per_epoch(); }
+
+size_t Towers::batch_size() const { return towers_.size() * towers_[0]->workload().batch_size(); }
+
+void Towers::finished() {
+  const std::lock_guard lock(mutex_);
+  ++done_;
+  changed_.notify_one();
+}
+
+void Towers::wait_finished(size_t count) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ == count; });
+  done_ = 0;
+}
+
+/// Devices that all towers have average without the host; what else there is meets in the owner's memory.
+absl::Status Towers::choose_sum(gpu::Reduce reduce) {
+  if (reduce == gpu::Reduce::host) return absl::OkStatus();
+  std::vector<gpu::Compute*> devices;
+  for (const std::unique_ptr<Tower>& tower : towers_) devices.push_back(tower->workload().device());
+  const auto on_cpus = std::find(devices.begin(), devices.end(), nullptr);
+  if (on_cpus != devices.end()) {
+    if (reduce != gpu::Reduce::nccl) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        fmt::format("gradients cannot be averaged by NCCL: tower {} computes on CPUs", on_cpus - devices.begin()));
+  }
+  absl::StatusOr<std::unique_ptr<gpu::TowerSum>> sum = gpu::tower_sum(devices, {.reduce = gpu::Reduce::nccl});
+  if (!sum.ok()) {
+    if (reduce == gpu::Reduce::nccl) return sum.status();
+    spdlog::info("the towers' gradients are averaged by the host: {}", message_of(sum.status()));
+    return absl::OkStatus();
+  }
+  sum_ = *std::move(sum);
+  for (size_t i = 0; i < towers_.size(); ++i) towers_[i]->workload().average_by(sum_.get(), i);
+  return absl::OkStatus();
+}
+
+void Towers::gradient_ready(size_t tensor) {
+  const std::lock_guard lock(mutex_);
+  // Between devices it is the mean of all already.
+  if (++arrived_[tensor] < towers_.size() && sum_ == nullptr) return;
+  complete_.push_back(tensor);
+  changed_.notify_one();
+}
+
+/// In the tower's thread.
+void Towers::compute(size_t index, uint64_t step, Parameters parameters, Gradients gradients) {
+  Tower& tower = *towers_[index];
+  tower.workload().seek(step);
+  tower.cost = tower.workload().step(parameters, sum_ == nullptr ? tower.gradients() : gradients,
+                                     [this](size_t tensor) { gradient_ready(tensor); });
+  if (!tower.cost.ok()) {
+    const absl::Status why(tower.cost.status().code(),
+                           fmt::format("tower {}: {}", index, message_of(tower.cost.status())));
+    if (sum_ != nullptr) sum_->abort(why);
+    const std::lock_guard lock(mutex_);
+    failure_.Update(why);
+    changed_.notify_one();
+  }
+  finished();
+  tower.workload().prefetch();  // the next batch is prepared while this one's gradient is under way
+}
+
+void Towers::average_tensor(size_t tensor, absl::Span<float> target) const {
+  std::vector<const float*> sources;
+  for (const std::unique_ptr<Tower>& tower : towers_) sources.push_back(tower->gradients()[tensor].data());
+  average(sources, target.size(), target.data());
+}
+
+/// A tensor that all towers have, to be averaged; none: a tower failed, and no more will come.
+std::optional<size_t> Towers::next_complete() {
+  std::unique_lock lock(mutex_);
+  const auto has_come = [this] { return !failure_.ok() || !complete_.empty(); };
+  while (meanwhile_ != nullptr && !changed_.wait_for(lock, kBetweenTurns, has_come)) {
+    lock.unlock();
+    meanwhile_();
+    lock.lock();
+  }
+  changed_.wait(lock, has_come);
+  if (!failure_.ok()) return std::nullopt;
+  const size_t tensor = complete_.front();
+  complete_.pop_front();
+  return tensor;
+}
+
+absl::StatusOr<float> Towers::mean_cost() {
+  {
+    // The first failure: those of the others may only follow from it.
+    const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return std::exchange(failure_, absl::OkStatus());
+  }
+  double cost = 0.0;
+  for (const std::unique_ptr<Tower>& tower : towers_) cost += *tower->cost;
+  return static_cast<float>(cost / static_cast<double>(towers_.size()));
+}
+
+absl::StatusOr<float> Towers::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
+  std::fill(arrived_.begin(), arrived_.end(), size_t{0});
+  complete_.clear();
+  for (size_t i = 0; i < towers_.size(); ++i) {
+    towers_[i]->tell([this, i, step = step_, parameters, gradients] { compute(i, step, parameters, gradients); });
+  }
+  ++step_;
+  for (size_t averaged = 0; averaged < gradients.size(); ++averaged) {
+    const std::optional<size_t> tensor = next_complete();
+    if (!tensor.has_value()) break;
+    if (sum_ == nullptr) average_tensor(*tensor, gradients[*tensor]);
+    if (ready) ready(*tensor);
+  }
+  wait_finished(towers_.size());
+  return mean_cost();
+}
+
+absl::StatusOr<std::vector<std::string>> Towers::verdict(Parameters parameters) {
+  absl::StatusOr<std::vector<std::string>> lines = std::vector<std::string>();
+  towers_[0]->tell([&] {  // in its own thread: a copy of the model has one owner
+    lines = towers_[0]->workload().verdict(parameters);
+    finished();
+  });
+  wait_finished(1);
+  return lines;
+}
+
+DeviceBlock Towers::device_block() { return sum_ == nullptr ? DeviceBlock{} : towers_[0]->workload().device_block(); }
+
+void Towers::stay_on_device() {
+  const DeviceBlock block = device_block();
+  if (block.device == nullptr) return;
+  for (size_t i = 0; i < towers_.size(); ++i) {
+    towers_[i]->workload().stay_on_device();
+    if (i > 0) towers_[i]->workload().copy_parameters_from(block.parameters);
+  }
+}
+
+void Towers::release_memory() {
+  for (const std::unique_ptr<Tower>& tower : towers_) {
+    tower->tell([this, &tower = *tower] {
+      tower.workload().release_memory();
+      finished();
+    });
+  }
+  wait_finished(towers_.size());
+}
+
+}  // namespace gradrail::worker

@@ -1,0 +1,262 @@
+#include "worker/trainer/trainer.h"
+
+#include <openssl/evp.h>
+
+#include <chrono>
+#include <ctime>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "worker/trainer/client_variables.h"
+
+namespace gradrail::worker {
+namespace {
+
+/// The spans of variables as a workload wants them.
+struct Views {
+  explicit Views(Variables& variables) {
+    for (size_t i = 0; i < variables.schema().size(); ++i) {
+      writable.push_back(variables.parameters(i));
+      parameters.push_back(variables.parameters(i));
+      gradients.push_back(variables.gradients(i));
+    }
+  }
+  std::vector<absl::Span<float>> writable;
+  std::vector<absl::Span<const float>> parameters;
+  std::vector<absl::Span<float>> gradients;
+};
+
+/// A device may hold on to the variables' memory: not beyond the run, since their owner may end before the model.
+class MemoryLender {
+ public:
+  MemoryLender(Workload& workload, Variables& variables) : workload_(workload) {
+    workload_.meanwhile([&variables] { variables.progress(); });
+  }
+  ~MemoryLender() {
+    workload_.meanwhile(nullptr);
+    workload_.release_memory();
+  }
+  MemoryLender(const MemoryLender&) = delete;
+  MemoryLender& operator=(const MemoryLender&) = delete;
+
+ private:
+  Workload& workload_;
+};
+
+/// As Python prints datetime.now().
+std::string now_text() {
+  const auto now = std::chrono::system_clock::now();
+  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1'000'000;
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  std::tm parts{};
+  localtime_r(&seconds, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &parts);
+  return fmt::format("{}.{:06}", text, micros);
+}
+
+/// One worker's run.
+class Run {
+ public:
+  Run(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
+      const std::atomic<bool>& stop)
+      : variables_(variables),
+        workload_(workload),
+        options_(options),
+        output_(output),
+        stop_(stop),
+        views_(variables),
+        checkpoints_(variables, options.save_every) {}
+
+  absl::Status all_epochs();
+  absl::Status finish_run();
+  absl::Status outcome(absl::Status finished) const;
+
+ private:
+  absl::Status step();
+  absl::Status model_failed(const absl::Status& why);
+  absl::Status settle();
+  bool stopped_waiting(const absl::Status& status) const { return absl::IsCancelled(status) && stop_.load(); }
+  std::string step_line(uint32_t epoch, size_t batch, double average_ms) const;
+  void report(uint32_t epoch, size_t batch);
+  void summary(double seconds);
+
+  Variables& variables_;
+  Workload& workload_;
+  const TrainerOptions& options_;
+  const TrainerOutput& output_;
+  const std::atomic<bool>& stop_;
+  Views views_;
+  CheckpointSchedule checkpoints_;
+  float cost_ = 0.0f;
+  uint64_t steps_ = 0;
+  uint64_t steps_since_line_ = 0;
+  TimePoint start_ = Clock::now();
+  TimePoint line_start_ = start_;
+  absl::Status interruption_;  ///< of a wait, by a request to stop
+};
+
+/// A GPU was lost, or the like: the others need not wait until we are missed.
+absl::Status Run::model_failed(const absl::Status& why) {
+  variables_.give_up(std::string(message_of(why))).IgnoreError();
+  return absl::Status(why.code(),
+                      fmt::format("the model failed after {} steps of this worker: {}", steps_, message_of(why)));
+}
+
+absl::Status Run::step() {
+  const absl::StatusOr<float> cost =
+      workload_.step(views_.parameters, views_.gradients, [this](size_t tensor) { variables_.ready(tensor); });
+  if (!cost.ok()) return model_failed(cost.status());
+  cost_ = *cost;
+  variables_.exchange();
+  workload_.prefetch();  // most likely the next batch: prepared while the exchange is under way
+  if (const absl::Status waited = variables_.wait(); !waited.ok()) {
+    return variables_.device_failed() ? model_failed(waited) : waited;
+  }
+  ++steps_;
+  if (variables_.is_chief()) checkpoints_.after_step(steps_);
+  return absl::OkStatus();
+}
+
+std::string Run::step_line(uint32_t epoch, size_t batch, double average_ms) const {
+  if (options_.step_line == StepLine::kEpochs) {
+    return fmt::format("Step: {},  Epoch: {:2},  Batch: {:3} of {:3},  Cost: {:.4f},  AvgTime: {:3.2f}ms",
+                       variables_.global_step() + 1, epoch, batch, workload_.batches_per_epoch(), cost_, average_ms);
+  }
+  const double seconds = average_ms * 1e-3;
+  return fmt::format("{}: step {}, loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch)", now_text(),
+                     variables_.global_step(), cost_, static_cast<double>(workload_.batch_size()) / seconds,
+                     seconds / static_cast<double>(options_.towers));
+}
+
+void Run::report(uint32_t epoch, size_t batch) {
+  const size_t batches = workload_.batches_per_epoch();
+  if (output_.progress) output_.progress({variables_.global_step(), epoch, options_.epochs, batch, batches, cost_});
+  ++steps_since_line_;
+  // A worker that skipped steps may never see a round number.
+  if (batch % options_.log_every != 0 && batch != batches && steps_since_line_ < options_.log_every) return;
+  const double average_ms = seconds_since(line_start_) * 1e3 / static_cast<double>(steps_since_line_);
+  if (output_.line) output_.line(step_line(epoch, batch, average_ms));
+  steps_since_line_ = 0;
+  line_start_ = Clock::now();
+}
+
+/// As far as the run goes: a worker that comes late, or is led further on, does not make up for what others have done.
+absl::Status Run::all_epochs() {
+  start_ = line_start_ = Clock::now();
+  const size_t batches = workload_.batches_per_epoch();
+  while (variables_.position() < options_.epochs * batches) {
+    if (stop_.load(std::memory_order_relaxed)) return absl::OkStatus();
+    workload_.seek(variables_.position());
+    const absl::Status done = step();
+    // The other workers kept this step open for too long: what the run has is saved all the same.
+    if (stopped_waiting(done)) {
+      interruption_ = done;
+      return absl::OkStatus();
+    }
+    GRADRAIL_RETURN_IF_ERROR(done);
+    // Not simply the next one: where a ps was lost, or the others went on without us, we are elsewhere by now.
+    const uint64_t made = variables_.position();
+    if (made > 0) report(static_cast<uint32_t>((made - 1) / batches) + 1, (made - 1) % batches + 1);
+  }
+  return absl::OkStatus();
+}
+
+void Run::summary(double seconds) {
+  const auto line = [&](const std::string& text) {
+    if (output_.line) output_.line(text);
+  };
+  const double examples = static_cast<double>(steps_ * workload_.batch_size());
+  line(fmt::format("Examples/s: {:.0f}", seconds > 0 ? examples / seconds : 0.0));
+  line(fmt::format("Global-Step: {}", variables_.global_step()));
+  for (const std::string& text : variables_.summary(options_.verbose)) line(text);
+  if (!output_.more) return;
+  for (const std::string& text : output_.more()) line(text);
+}
+
+/// A request to stop ends the wait for other workers, and the last checkpoint is still to be saved.
+absl::Status Run::settle() {
+  const absl::Status settled = variables_.settle();
+  if (!stopped_waiting(settled)) return settled;
+  interruption_ = settled;
+  return absl::OkStatus();
+}
+
+/// A stop that interrupts the wait for a lost parameter server leaves no server that could save: not a second failure.
+absl::Status Run::outcome(absl::Status finished) const {
+  return absl::IsUnavailable(finished) && !interruption_.ok() ? interruption_ : finished;
+}
+
+absl::Status Run::finish_run() {
+  const double seconds = seconds_since(start_);
+  const bool stopped = stop_.load();
+  if (stopped && output_.line) {
+    output_.line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
+                             : fmt::format("Stopped after {} steps of this worker", steps_));
+  }
+  bool is_chief = variables_.is_chief();
+  if (is_chief && !stopped) GRADRAIL_RETURN_IF_ERROR(settle());
+  GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
+  const absl::StatusOr<std::vector<std::string>> verdict = workload_.verdict(views_.parameters);
+  if (!verdict.ok()) return model_failed(verdict.status());
+  for (const std::string& text : *verdict) {
+    if (output_.line) output_.line(text);
+  }
+  // The chief waits for all of us to leave: where it is another one by now, it was lost, and the last word is ours.
+  if (!is_chief && !stopped && variables_.is_chief()) {
+    is_chief = true;
+    GRADRAIL_RETURN_IF_ERROR(settle());
+    GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
+  }
+  if (output_.line) {
+    output_.line(fmt::format("Total Time: {:3.2f}s", seconds));
+    output_.line(fmt::format("Final Cost: {:.4f}", cost_));
+  }
+  summary(seconds);
+  if (is_chief && output_.line) output_.line("Parameter-Hash: " + parameter_hash(variables_));
+  return is_chief ? checkpoints_.at_end() : absl::OkStatus();
+}
+
+}  // namespace
+
+std::string parameter_hash(Client& client) {
+  ClientVariables variables(client);
+  return parameter_hash(variables);
+}
+
+std::string parameter_hash(Variables& variables) {
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  GRADRAIL_CHECK(context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1);
+  for (size_t i = 0; i < variables.schema().size(); ++i) {
+    const absl::Span<const float> values = variables.parameters(i);
+    GRADRAIL_CHECK(EVP_DigestUpdate(context, values.data(), values.size() * sizeof(float)) == 1);
+  }
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int length = 0;
+  GRADRAIL_CHECK(EVP_DigestFinal_ex(context, digest, &length) == 1);
+  EVP_MD_CTX_free(context);
+  return fmt::format("{:02x}", fmt::join(digest, digest + length, ""));
+}
+
+absl::Status train(Client& client, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
+                   const std::atomic<bool>& stop) {
+  ClientVariables variables(client);
+  return train(variables, workload, options, output, stop);
+}
+
+absl::Status train(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
+                   const std::atomic<bool>& stop) {
+  // All have the same values ready: the chief at the time of the request gives them.
+  workload.initialise(options.seed, Views(variables).writable);
+  GRADRAIL_RETURN_IF_ERROR(variables.start());
+  const MemoryLender lender(workload, variables);
+  Run run(variables, workload, options, output, stop);
+  GRADRAIL_RETURN_IF_ERROR(run.all_epochs());
+  absl::Status finished = run.finish_run();
+  if (finished.ok()) finished = variables.leave();
+  return run.outcome(std::move(finished));
+}
+
+}  // namespace gradrail::worker

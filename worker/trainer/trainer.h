@@ -1,0 +1,66 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/client/client.h"
+#include "worker/models/workload.h"
+#include "worker/trainer/checkpoint_schedule.h"
+#include "worker/trainer/variables.h"
+
+namespace gradrail::worker {
+
+/// The format of a step's report.
+enum class StepLine {
+  kEpochs,  ///< Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
+  kRate,    ///< 2026-11-21 04:05:06.789012: step 100, loss = 0.12 (12345.6 examples/sec; 0.004 sec/batch)
+};
+
+struct TrainerOptions {
+  uint32_t epochs = 20;
+  uint64_t seed = 1;
+  uint32_t log_every = 100;  ///< batches between two lines, as in the tutorials
+  SaveEvery save_every;      ///< chief, beside the end
+  bool verbose = false;      ///< more lines in the summary
+  StepLine step_line = StepLine::kEpochs;
+  size_t towers = 1;  ///< kRate counts a step as so many batches, as the multi-GPU tutorial does
+};
+
+/// One step of training as a console wants to show it.
+struct Progress {
+  uint64_t global_step = 0;
+  uint32_t epoch = 0;  ///< from 1
+  uint32_t epoch_count = 0;
+  size_t batch = 0;  ///< from 1
+  size_t batch_count = 0;
+  float cost = 0.0f;
+};
+
+/// Where a trainer writes. Each may be empty.
+struct TrainerOutput {
+  std::function<void(const std::string&)> line;
+  std::function<void(const Progress&)> progress;   ///< after every step
+  std::function<std::vector<std::string>()> more;  ///< lines for the end of the summary
+};
+
+/// Trains one worker's share to the end: the loop of the tutorials. Lines, in their words:
+///   Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
+///   Test-Accuracy: 0.65 / Total Time: 12.34s / Final Cost: 0.9876, and from the chief Parameter-Hash: <hex>
+/// (StepLine has the other form of the first).
+/// `stop` becoming true ends the run after the step under way; the worker says so and leaves the ps.
+/// Errors   as Client::wait; as Workload::step, which the ps receives: for the others this worker is lost.
+/// Threads  Owner thread of the variables.
+absl::Status train(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
+                   const std::atomic<bool>& stop);
+absl::Status train(Client& client, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
+                   const std::atomic<bool>& stop);
+
+/// SHA-256 over all parameters in schema order, little-endian fp32, in hex.
+std::string parameter_hash(Variables& variables);
+std::string parameter_hash(Client& client);
+
+}  // namespace gradrail::worker

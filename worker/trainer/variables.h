@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "ps/protocol/shard_map.h"
+
+namespace gradrail::worker {
+
+/// Where the variables of a run live and how a step's gradients change them: at parameter servers (ClientVariables), or
+/// in this process (LocalVariables). The part of either that a trainer needs; worker/client/client.h has the longer comments.
+/// Threads  One owner.
+class Variables {
+ public:
+  virtual ~Variables() = default;
+
+  virtual const ps::Schema& schema() const = 0;
+  virtual absl::Span<float> parameters(size_t tensor_index) = 0;
+  virtual absl::Span<float> gradients(size_t tensor_index) = 0;
+
+  /// Once, when the chief has written the initial values.
+  virtual absl::Status start() = 0;
+
+  /// A step: ready() for each gradient that is complete (optional), exchange(), wait() for the fresh parameters.
+  virtual void ready(size_t tensor_index) = 0;
+  virtual void exchange() = 0;
+  virtual absl::Status wait() = 0;
+  /// Between two ready(), while a device computes: what is on its way goes on.
+  virtual void progress() {}
+  virtual uint64_t global_step() const = 0;
+  /// Steps of the run that lie behind this worker, and so which batch comes next; Client::position().
+  virtual uint64_t position() const = 0;
+  /// Whether this worker saves and has the last word; may become true in mid-run.
+  virtual bool is_chief() const { return true; }
+
+  /// For the chief's last report: until parameters() are those after the last update of all workers.
+  virtual absl::Status settle() = 0;
+
+  /// For readers on this host: until parameters() are what a device holds, where they are on one.
+  virtual absl::Status fetch() { return absl::OkStatus(); }
+
+  /// After an error of the above: whether it was the device's that the model is on.
+  virtual bool device_failed() const { return false; }
+
+  virtual bool saves_checkpoints() const = 0;
+  virtual absl::Status begin_checkpoint() = 0;
+  virtual bool checkpoint_under_way() const = 0;
+  virtual absl::StatusOr<std::vector<std::string>> finish_checkpoint() = 0;
+
+  /// Lines about how the gradients travelled.
+  virtual std::vector<std::string> summary(bool verbose) const = 0;
+  virtual absl::Status leave() = 0;
+  /// Instead, when this worker cannot go on.
+  virtual absl::Status give_up(const std::string& why) = 0;
+};
+
+}  // namespace gradrail::worker
