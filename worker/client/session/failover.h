@@ -30,10 +30,13 @@ class Failover {
   bool survives(const absl::Status& call);
 
  private:
-  absl::Status switch_to_backup(uint32_t ps_index, const absl::Status& cause);
-  absl::StatusOr<ps::proto::DescribeReply> describe_backup(uint32_t ps_index, ControlLink& backup);
-  absl::StatusOr<ps::proto::JoinReply> request_takeover(uint32_t ps_index, ControlLink& backup,
-                                                        Duration heartbeat_timeout);
+  struct Successor;
+
+  absl::Status switch_to_successor(uint32_t ps_index, const absl::Status& cause);
+  absl::StatusOr<Successor> find_successor(uint32_t ps_index);
+  absl::Status request_takeover(uint32_t ps_index, Successor& task, TimePoint describe_deadline,
+                                TimePoint join_deadline);
+  ps::proto::JoinRequest takeover_request(uint32_t ps_index) const;
   absl::Status connect_shards(uint32_t ps_index, const ps::proto::DescribeReply& described,
                               const ps::proto::JoinReply& joined);
   bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
