@@ -83,8 +83,8 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   return absl::OkStatus();
 }
 
-/// Asks the backup, and the task at the address of the lost one: that one serves when the backup was lost as well and
-/// it has taken over, all while this worker was in a long step.
+/// Asks the backup, and the task at the address of the lost one. A worker in a long step may miss two takeovers: the
+/// second one makes the task at the former address serve again.
 absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) {
   TimePoint deadline = Clock::now() + kTakeOverDeadline;
   bool was_refused = false;  // by the backup, finally, in the round before

@@ -23,8 +23,8 @@ class Failover {
   Failover(const ClientOptions& options, RunFailure& failure, Telemetry& telemetry, Exchange& exchange,
            PathManager& paths, Session& session);
 
-  /// Replaces all lost ps tasks by their backups. Returns the failure that this does not remedy. A loss that a heartbeat
-  /// records after this call has looked is left to the next call: a second look at the failure would end the run by it.
+  /// Replaces all lost ps tasks by their backups, and returns the failure that this does not remedy. A heartbeat may
+  /// record a loss after this call has looked: the caller must not look again, and the next call remedies it.
   absl::Status recover();
   /// Whether a call to a ps can be repeated: the ps was lost, and its backup has taken over.
   bool survives(const absl::Status& call);
