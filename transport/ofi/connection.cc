@@ -156,7 +156,8 @@ absl::Status OfiConnection::answer(const Request& request) {
 }
 
 absl::Status OfiConnection::handle_grant(const Grant& grant) {
-  if (grant.number == 0 || grant.number > imports_.size() || imports_[grant.number - 1].granted) {
+  Import* const import = imports_.find(static_cast<RemoteRegion>(grant.number));
+  if (import == nullptr || import->granted) {
     return absl::DataLossError("ofi: answer to a question that was not asked");
   }
   // Transfers will follow: what is registered now does not delay the first of them.
@@ -164,10 +165,9 @@ absl::Status OfiConnection::handle_grant(const Grant& grant) {
     if (absl::Status status = context_.regions().prepare(link_->domain()); !status.ok()) return status;
   }
   prepared_ = true;
-  Import& import = imports_[grant.number - 1];
-  import.granted = true;
-  import.device_key = grant.key;
-  import.base = grant.base;
+  import->granted = true;
+  import->device_key = grant.key;
+  import->base = grant.base;
   return absl::OkStatus();
 }
 
@@ -176,13 +176,9 @@ absl::StatusOr<RemoteRegion> OfiConnection::import(std::string_view key) {
   if (!parsed.ok()) return parsed.status();
   if (lost()) return absl::UnavailableError(fmt::format("{}: the peer is lost", name_));
   if (imports_.size() >= kMaxImports) return absl::ResourceExhaustedError("ofi: too many imported regions");
-  imports_.push_back({.key = *parsed});
-  const auto number = static_cast<uint32_t>(imports_.size());
-  if (absl::Status status = say(encode(Request{number, *parsed})); !status.ok()) {
-    imports_.pop_back();
-    return status;
-  }
-  return static_cast<RemoteRegion>(number);
+  const auto number = static_cast<uint32_t>(imports_.size() + 1);
+  if (absl::Status status = say(encode(Request{number, *parsed})); !status.ok()) return status;
+  return imports_.add({.key = *parsed});
 }
 
 void OfiConnection::side_channel_lost(const absl::Status& cause) {

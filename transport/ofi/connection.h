@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/clock.h"
+#include "transport/common/imported_regions.h"
 #include "transport/connection.h"
 #include "transport/ofi/handshake.h"
 #include "transport/ofi/link.h"
@@ -92,7 +92,6 @@ class OfiConnection final : public Connection {
 
   // connection_datapath.cc
   absl::StatusOr<const Import*> remote(RemoteSlice slice, uint64_t bytes, Access wanted) const;
-  absl::Status check_local(const LocalSlice& slice) const;
   absl::Status check_post(const TransferQueue& queue) const;
   absl::StatusOr<Transfer> local_part(const LocalSlice& slice) const;
   Transfer notice(uint64_t immediate, uint64_t tag) const;
@@ -127,7 +126,7 @@ class OfiConnection final : public Connection {
   bool prepared_ = false;
   uint64_t finished_before_ = 0;  ///< at the last look
   TimePoint silent_since_{};
-  std::vector<Import> imports_;  ///< RemoteRegion n is imports_[n - 1]; 0 is no region
+  common::ImportedRegions<Import> imports_;
 };
 
 }  // namespace gradrail::transport::ofi

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "transport/common/slice.h"
 #include "transport/ofi/connection.h"
 #include "transport/ofi/context.h"
 #include "transport/ofi/native_error.h"
@@ -45,33 +46,20 @@ absl::Status OfiConnection::check_post(const TransferQueue& queue) const {
   return absl::OkStatus();
 }
 
-absl::Status OfiConnection::check_local(const LocalSlice& slice) const {
-  if (slice.region == nullptr) {
-    return slice.bytes == 0 ? absl::OkStatus() : absl::InvalidArgumentError("ofi: slice of no region");
-  }
-  const size_t size = slice.region->span().bytes;
-  if (slice.offset <= size && slice.bytes <= size - slice.offset) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format(
-      "ofi: local slice outside region (offset {}, length {}, region {} bytes)", slice.offset, slice.bytes, size));
-}
-
 absl::StatusOr<const OfiConnection::Import*> OfiConnection::remote(RemoteSlice slice, uint64_t bytes,
                                                                    Access wanted) const {
-  const auto number = static_cast<uint32_t>(slice.region);
-  if (number == 0 && bytes == 0 && slice.offset == 0 && wanted == Access::remote_write) return nullptr;
-  if (number == 0 || number > imports_.size()) return absl::InvalidArgumentError("ofi: not an imported region");
-  const Import& import = imports_[number - 1];
-  if (!allows(import.key.access, wanted)) {
+  if (slice.region == RemoteRegion{} && bytes == 0 && slice.offset == 0 && wanted == Access::remote_write) {
+    return nullptr;
+  }
+  const Import* const import = imports_.find(slice.region);
+  if (import == nullptr) return absl::InvalidArgumentError("ofi: not an imported region");
+  if (!allows(import->key.access, wanted)) {
     return absl::InvalidArgumentError(wanted == Access::remote_write ? "ofi: put to a region not remotely writable"
                                                                      : "ofi: get from a region not remotely readable");
   }
-  if (slice.offset > import.key.bytes || bytes > import.key.bytes - slice.offset) {
-    return absl::InvalidArgumentError(
-        fmt::format("ofi: remote slice outside region (offset {}, length {}, region {} bytes)", slice.offset, bytes,
-                    import.key.bytes));
-  }
-  if (!import.granted) return absl::ResourceExhaustedError("ofi: the peer has not opened its region yet, poll first");
-  return &import;
+  if (absl::Status status = common::check_remote("ofi", slice, bytes, import->key.bytes); !status.ok()) return status;
+  if (!import->granted) return absl::ResourceExhaustedError("ofi: the peer has not opened its region yet, poll first");
+  return import;
 }
 
 absl::StatusOr<Transfer> OfiConnection::local_part(const LocalSlice& slice) const {
@@ -80,14 +68,14 @@ absl::StatusOr<Transfer> OfiConnection::local_part(const LocalSlice& slice) cons
   const auto* region = static_cast<const Region*>(slice.region);
   const absl::StatusOr<void*> descriptor = region->descriptor_in(link_->domain());
   if (!descriptor.ok()) return descriptor.status();
-  transfer.local = region->span().data + slice.offset;
+  transfer.local = common::address_of(slice);
   transfer.descriptor = *descriptor;
   return transfer;
 }
 
 absl::Status OfiConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   if (absl::Status status = check_post(puts_); !status.ok()) return status;
-  if (absl::Status status = check_local(source); !status.ok()) return status;
+  if (absl::Status status = common::check_local("ofi", source); !status.ok()) return status;
   const absl::StatusOr<const Import*> import = remote(target, source.bytes, Access::remote_write);
   if (!import.ok()) return import.status();
   if (state_ != State::open) return absl::ResourceExhaustedError("ofi: the peer has not greeted yet, poll first");
@@ -123,7 +111,7 @@ Transfer OfiConnection::notice(uint64_t immediate, uint64_t tag) const {
 
 absl::Status OfiConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
   if (absl::Status status = check_post(gets_); !status.ok()) return status;
-  if (absl::Status status = check_local(target); !status.ok()) return status;
+  if (absl::Status status = common::check_local("ofi", target); !status.ok()) return status;
   const absl::StatusOr<const Import*> import = remote(source, target.bytes, Access::remote_read);
   if (!import.ok()) return import.status();
   if (target.bytes == 0) {

@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Domain>> OfiContext::open_domain() { return Domai
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> OfiContext::register_memory(MemorySpan memory, Access access) {
   GRADRAIL_RETURN_IF_ERROR(check_memory("ofi", memory, provider_->gpu));
-  std::unique_ptr<Region> region = regions_.add(memory, access);
+  auto region = std::make_unique<Region>(regions_, memory, access);
   // Here and not at the first use: that the limit on locked memory is too low should be known before peers come.
   if (!provider_->binds_regions) {
     absl::Status status = access == Access::local ? region->descriptor_in(*default_domain_).status()

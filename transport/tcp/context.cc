@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "fmt/format.h"
 #include "transport/tcp/connection.h"
+#include "transport/tcp/memory_region.h"
 #include "transport/tcp/native_error.h"
 
 namespace gradrail::transport::tcp {
@@ -58,7 +59,7 @@ Capabilities TcpContext::capabilities() const {
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> TcpContext::register_memory(MemorySpan memory, Access access) {
-  return regions_.add(memory, access);
+  return register_region(regions_, memory, access);
 }
 
 absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {

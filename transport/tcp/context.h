@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "transport/common/region_table.h"
 #include "transport/context.h"
 #include "transport/registry.h"
 #include "transport/tcp/event_source.h"
 #include "transport/tcp/lingering_close.h"
-#include "transport/tcp/memory_region.h"
 #include "transport/tcp/rate_limited_log.h"
 #include "transport/tcp/socket.h"
 
@@ -56,7 +56,7 @@ class TcpContext final : public Context {
 
   // For connections.
   using MessageBuffer = std::unique_ptr<std::byte[]>;
-  RegionTable& regions() { return regions_; }
+  common::RegionTable& regions() { return regions_; }
   /// `body` is what completion.message points into.
   void report(Completion completion, MessageBuffer body = nullptr);
   bool has_room() const { return ready_.size() < room_; }
@@ -115,7 +115,7 @@ class TcpContext final : public Context {
   // Owner thread.
   Fd listener_;
   std::string listen_text_;
-  RegionTable regions_;
+  common::RegionTable regions_;
   std::vector<std::unique_ptr<TcpConnection>> connections_;
   std::deque<std::unique_ptr<TcpConnection>> pending_connections_;  ///< oldest first
   std::vector<std::unique_ptr<TcpConnection>> to_reap_;

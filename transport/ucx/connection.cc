@@ -45,8 +45,7 @@ UcxConnection::~UcxConnection() = default;
 absl::StatusOr<RemoteRegion> UcxConnection::import(std::string_view key) {
   absl::StatusOr<RegionKey> parsed = RegionKey::parse(key);
   if (!parsed.ok()) return parsed.status();
-  imported_.push_back(*parsed);
-  return static_cast<RemoteRegion>(imported_.size());
+  return imported_.add(*parsed);
 }
 
 absl::StatusOr<std::byte*> UcxConnection::map(RemoteRegion) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "transport/common/imported_regions.h"
 #include "transport/connection.h"
 #include "transport/ucx/arrivals.h"
 #include "transport/ucx/handshake.h"
@@ -107,7 +108,6 @@ class UcxConnection final : public Connection {
 
   // connection_datapath.cc
   absl::Status check_post() const;
-  absl::Status check_local(const LocalSlice& slice) const;
   absl::StatusOr<const RegionKey*> remote(RemoteSlice slice, uint64_t bytes, Access wanted) const;
   bool put_window_full() const { return next_put_ - oldest_put_ == kPutWindow; }
   void put_sent(uint32_t sequence);
@@ -167,7 +167,7 @@ class UcxConnection final : public Connection {
   ucp_ep_h endpoint_ = nullptr;
   Lanes lanes_{.text = "(not connected yet)", .rdma = false};  ///< as they were chosen, and again once wired up
   void* close_request_ = nullptr;
-  std::vector<RegionKey> imported_;  ///< RemoteRegion n is imported_[n - 1]; 0 is no region
+  common::ImportedRegions<RegionKey> imported_;
 
   OperationPool operations_;
   OperationPool answers_;

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "transport/common/slice.h"
 #include "transport/ucx/connection.h"
 #include "transport/ucx/context.h"
 #include "transport/ucx/native_error.h"
@@ -22,36 +23,21 @@ absl::Status UcxConnection::full() const {
   return absl::ResourceExhaustedError("ucx: the queue to this peer is full: poll, then try again");
 }
 
-absl::Status UcxConnection::check_local(const LocalSlice& slice) const {
-  if (slice.region == nullptr && slice.bytes == 0) return absl::OkStatus();
-  if (slice.region == nullptr) return absl::InvalidArgumentError("ucx: a slice of no region");
-  const size_t size = slice.region->span().bytes;
-  if (slice.offset > size || slice.bytes > size - slice.offset) {
-    return absl::InvalidArgumentError(
-        fmt::format("ucx: {} bytes at {} are outside the local region of {} bytes", slice.bytes, slice.offset, size));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<const RegionKey*> UcxConnection::remote(RemoteSlice slice, uint64_t bytes, Access wanted) const {
-  const auto number = static_cast<uint32_t>(slice.region);
-  if (number == 0 || number > imported_.size()) {
+  const RegionKey* const key = imported_.find(slice.region);
+  if (key == nullptr) {
     return absl::InvalidArgumentError("ucx: a remote region that was never imported on this connection");
   }
-  const RegionKey& key = imported_[number - 1];
-  if (key.context != peer_.context) {
+  if (key->context != peer_.context) {
     return absl::InvalidArgumentError("ucx: the key of a region of another context than this peer's");
   }
-  if (bytes == 0 && wanted == Access::remote_write) return &key;  // only notifies
-  if (!allows(key.access, wanted)) {
+  if (bytes == 0 && wanted == Access::remote_write) return key;  // only notifies
+  if (!allows(key->access, wanted)) {
     return absl::PermissionDeniedError(fmt::format("ucx: the peer's region is not remotely {}",
                                                    wanted == Access::remote_write ? "writable" : "readable"));
   }
-  if (slice.offset > key.bytes || bytes > key.bytes - slice.offset) {
-    return absl::InvalidArgumentError(
-        fmt::format("ucx: {} bytes at {} are outside the peer's region of {} bytes", bytes, slice.offset, key.bytes));
-  }
-  return &key;
+  if (absl::Status status = common::check_remote("ucx", slice, bytes, key->bytes); !status.ok()) return status;
+  return key;
 }
 
 Header UcxConnection::header_of(MessageKind kind) const {
@@ -60,7 +46,7 @@ Header UcxConnection::header_of(MessageKind kind) const {
 
 absl::Status UcxConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   if (absl::Status status = check_post(); !status.ok()) return status;
-  if (absl::Status status = check_local(source); !status.ok()) return status;
+  if (absl::Status status = common::check_local("ucx", source); !status.ok()) return status;
   const absl::StatusOr<const RegionKey*> key = remote(target, source.bytes, Access::remote_write);
   if (!key.ok()) return key.status();
   if (operations_.empty() || put_window_full()) return full();
@@ -76,7 +62,7 @@ absl::Status UcxConnection::put(LocalSlice source, RemoteSlice target, PutOption
   header.offset = target.offset;
   header.value = options.immediate.value_or(0);
   const auto* const region = static_cast<const Region*>(source.region);
-  const std::byte* const data = source.bytes == 0 ? nullptr : region->span().data + source.offset;
+  const std::byte* const data = common::address_of(source);
   put_done_[next_put_ % kPutWindow] = false;
   ++next_put_;
   const bool on_gpu = source.bytes > 0 && (region->on_gpu() || (*key)->kind == MemoryKind::cuda);
@@ -136,7 +122,7 @@ PendingGet* UcxConnection::free_get() {
 absl::Status UcxConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
   if (absl::Status status = check_post(); !status.ok()) return status;
   if (target.region == nullptr) return absl::InvalidArgumentError("ucx: a get into no region");
-  if (absl::Status status = check_local(target); !status.ok()) return status;
+  if (absl::Status status = common::check_local("ucx", target); !status.ok()) return status;
   const absl::StatusOr<const RegionKey*> key = remote(source, target.bytes, Access::remote_read);
   if (!key.ok()) return key.status();
   PendingGet* const get = free_get();
