@@ -126,7 +126,7 @@ class TcpConnection final : public Connection, public EventSource {
   bool in_payload_ = false;
   std::byte* target_ = nullptr;  ///< where the rest of the payload goes
   uint64_t target_bytes_ = 0;
-  TcpContext::MessageBuffer body_;  ///< of a message or refusal being received
+  common::MessageBuffer body_;  ///< of a message or refusal being received
 };
 
 }  // namespace gradrail::transport::tcp

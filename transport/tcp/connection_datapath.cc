@@ -269,7 +269,7 @@ absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
       break;
     case FrameType::message:
     case FrameType::refusal:
-      if (body_ == nullptr) body_ = context_.take_buffer();
+      if (body_ == nullptr) body_ = context_.buffers().take();
       target_ = body_.get();
       break;
   }
