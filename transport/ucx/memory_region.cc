@@ -66,6 +66,18 @@ Region::Region(RegionTable& table, MemorySpan memory, Access access, ucp_mem_h h
 
 Region::~Region() { table_.remove(*this); }
 
+ucs_status_ptr_t Region::receive(ucp_worker_h worker, void* message, std::byte* target, size_t bytes,
+                                 ucp_am_recv_data_nbx_callback_t done, void* user) const {
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH;
+  param.memory_type = memory_type();
+  param.memh = handle_;
+  param.cb.recv_am = done;
+  param.user_data = user;
+  return ucp_am_recv_data_nbx(worker, message, target, bytes, &param);
+}
+
 absl::StatusOr<ucp_mem_h> RegionTable::map(MemorySpan memory, Access access) const {
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_PROT |

@@ -43,6 +43,10 @@ class Region final : public MemoryRegion {
   bool on_gpu() const { return span().kind == MemoryKind::cuda; }
   /// Passed with every operation, so that UCX does not have to detect the kind of an address.
   ucs_memory_type_t memory_type() const { return on_gpu() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST; }
+  /// Starts to receive the data of an active message to `target`, which is in this region. UCX calls `done` with `user`
+  /// if it returns a request.
+  ucs_status_ptr_t receive(ucp_worker_h worker, void* message, std::byte* target, size_t bytes,
+                           ucp_am_recv_data_nbx_callback_t done, void* user) const;
 
  private:
   friend class RegionTable;
