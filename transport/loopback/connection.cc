@@ -16,12 +16,12 @@ LoopbackConnection::LoopbackConnection(std::shared_ptr<Link> link, int end, cons
 
 absl::StatusOr<RemoteRegion> LoopbackConnection::import(std::string_view key) {
   if (!is_key(key)) return absl::InvalidArgumentError(fmt::format("{}: not a key of loopback", describe()));
-  imported_.emplace_back(key);
-  return static_cast<RemoteRegion>(imported_.size() - 1);
+  return imported_.add(std::string(key));
 }
 
 absl::StatusOr<std::byte*> LoopbackConnection::map(RemoteRegion region) {
-  if (!is_imported(region)) return absl::InvalidArgumentError(fmt::format("{}: map: unknown region", describe()));
+  const std::string* const key = imported_.find(region);
+  if (key == nullptr) return absl::InvalidArgumentError(fmt::format("{}: map: unknown region", describe()));
   {
     const std::lock_guard lock(link_->mutex);
     if (!link_->lost.ok()) return absl::UnavailableError(link_->lost.message());
@@ -29,12 +29,8 @@ absl::StatusOr<std::byte*> LoopbackConnection::map(RemoteRegion region) {
   if (random_.uniform() < faults_.delay_probability) {
     return absl::ResourceExhaustedError(fmt::format("{}: map: injected delay, try again", describe()));
   }
-  const auto entry = peer().regions->find(imported_[static_cast<size_t>(region)]);
-  if (!entry) return absl::NotFoundError(fmt::format("{}: map: the peer has no region with this key", describe()));
-  if (entry->access == Access::local) {
-    return absl::PermissionDeniedError(fmt::format("{}: map: the region is local to the peer", describe()));
-  }
-  return entry->span.data;
+  absl::StatusOr<std::byte*> mapped = peer().regions->find("map", *key);
+  return mapped.ok() ? mapped : refused(mapped.status());
 }
 
 std::string LoopbackConnection::describe() const { return fmt::format("loopback {} > {}", us().name, peer().name); }

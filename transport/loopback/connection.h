@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "transport/common/imported_regions.h"
 #include "transport/completion.h"
 #include "transport/connection.h"
 #include "transport/loopback/context.h"
@@ -55,7 +56,6 @@ class LoopbackConnection final : public Connection {
   Direction& ours() const { return link_->directions[end_]; }
   Direction& theirs() const { return link_->directions[1 - end_]; }
 
-  bool is_imported(RemoteRegion region) const { return static_cast<size_t>(region) < imported_.size(); }
   absl::Status post(Lane lane, Operation operation);
   void draw_faults(Operation& operation);
 
@@ -64,12 +64,13 @@ class LoopbackConnection final : public Connection {
   bool run_lane(Lane lane, Report& report);
   absl::Status carry_out(Lane lane, Operation& operation, Report& report);
   absl::Status move_bytes(Lane lane, const Operation& operation);
+  absl::Status refused(const absl::Status& why) const;
 
   const std::shared_ptr<Link> link_;
   const int end_;
   const Faults faults_;
   Random random_;
-  std::vector<std::string> imported_;  ///< keys, by RemoteRegion
+  common::ImportedRegions<std::string> imported_;  ///< keys
   bool loss_reported_ = false;
 };
 

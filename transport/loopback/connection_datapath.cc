@@ -1,26 +1,21 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/status.h"
 #include "fmt/format.h"
+#include "transport/common/slice.h"
 #include "transport/loopback/connection.h"
 
 namespace gradrail::transport::loopback {
 namespace {
 
-bool inside(uint64_t offset, uint64_t bytes, uint64_t size) { return offset <= size && bytes <= size - offset; }
-
-/// Where a local slice begins; the null pointer of an empty slice is fine.
-absl::StatusOr<std::byte*> address_of(LocalSlice slice, std::string_view operation) {
-  if (slice.bytes == 0) return nullptr;
-  if (dynamic_cast<const LoopbackRegion*>(slice.region) == nullptr) {
-    return absl::InvalidArgumentError(fmt::format("loopback {}: slice of no region of this transport", operation));
+/// The begin of a local slice; null for a slice of no bytes.
+absl::StatusOr<std::byte*> check_slice(const LocalSlice& slice) {
+  if (slice.region != nullptr && dynamic_cast<const LoopbackRegion*>(slice.region) == nullptr) {
+    return absl::InvalidArgumentError("loopback: a local slice of a region of another transport");
   }
-  const MemorySpan span = slice.region->span();
-  if (!inside(slice.offset, slice.bytes, span.bytes)) {
-    return absl::InvalidArgumentError(fmt::format("loopback {}: {} bytes at {} are outside the region of {}", operation,
-                                                  slice.bytes, slice.offset, span.bytes));
-  }
-  return span.data + slice.offset;
+  if (absl::Status status = common::check_local("loopback", slice); !status.ok()) return status;
+  return common::address_of(slice);
 }
 
 absl::Status unknown_region(std::string_view operation) {
@@ -30,22 +25,24 @@ absl::Status unknown_region(std::string_view operation) {
 }  // namespace
 
 absl::Status LoopbackConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
-  const absl::StatusOr<std::byte*> memory = address_of(source, "put");
+  const absl::StatusOr<std::byte*> memory = check_slice(source);
   if (!memory.ok()) return memory.status();
-  if (source.bytes > 0 && !is_imported(target.region)) return unknown_region("put");
+  const std::string* const key = imported_.find(target.region);
+  if (source.bytes > 0 && key == nullptr) return unknown_region("put");
   Operation operation{.memory = *memory, .bytes = source.bytes, .offset = target.offset};
-  if (source.bytes > 0) operation.key = imported_[static_cast<size_t>(target.region)];
+  if (source.bytes > 0) operation.key = *key;
   operation.immediate = options.immediate;
   operation.tag = options.tag;
   return post(Lane::put, std::move(operation));
 }
 
 absl::Status LoopbackConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
-  const absl::StatusOr<std::byte*> memory = address_of(target, "get");
+  const absl::StatusOr<std::byte*> memory = check_slice(target);
   if (!memory.ok()) return memory.status();
-  if (target.bytes > 0 && !is_imported(source.region)) return unknown_region("get");
+  const std::string* const key = imported_.find(source.region);
+  if (target.bytes > 0 && key == nullptr) return unknown_region("get");
   Operation operation{.memory = *memory, .bytes = target.bytes, .offset = source.offset, .tag = tag};
-  if (target.bytes > 0) operation.key = imported_[static_cast<size_t>(source.region)];
+  if (target.bytes > 0) operation.key = *key;
   return post(Lane::get, std::move(operation));
 }
 
@@ -134,22 +131,21 @@ absl::Status LoopbackConnection::carry_out(Lane lane, Operation& operation, Repo
   return absl::OkStatus();
 }
 
+absl::Status LoopbackConnection::refused(const absl::Status& why) const {
+  return {why.code(), fmt::format("{}: refused: {}", describe(), message_of(why))};
+}
+
 absl::Status LoopbackConnection::move_bytes(Lane lane, const Operation& operation) {
   if (operation.bytes == 0) return absl::OkStatus();
-  const auto region = us().regions->find(operation.key);
-  const Access wanted = lane == Lane::put ? Access::remote_write : Access::remote_read;
-  const std::string_view verb = lane == Lane::put ? "put" : "get";
-  if (!region) return absl::PermissionDeniedError(fmt::format("{}: {} refused: wrong key", describe(), verb));
-  if (!allows(region->access, wanted)) {
-    return absl::PermissionDeniedError(fmt::format("{}: {} refused: no such right", describe(), verb));
-  }
-  if (!inside(operation.offset, operation.bytes, region->span.bytes)) {
-    return absl::OutOfRangeError(fmt::format("{}: {} refused: {} bytes at {} are outside the region of {}", describe(),
-                                             verb, operation.bytes, operation.offset, region->span.bytes));
-  }
+  const absl::StatusOr<std::byte*> found =
+      us().regions->resolve(lane == Lane::put ? "put" : "get", operation.key,
+                            {.offset = operation.offset,
+                             .bytes = operation.bytes,
+                             .wanted = lane == Lane::put ? Access::remote_write : Access::remote_read});
+  if (!found.ok()) return refused(found.status());
   const double share = operation.breaks_link.value_or(1.0);
   const size_t bytes = std::min(operation.bytes, static_cast<size_t>(static_cast<double>(operation.bytes) * share));
-  std::byte* remote = region->span.data + operation.offset;
+  std::byte* remote = *found;
   std::memcpy(lane == Lane::put ? remote : operation.memory, lane == Lane::put ? operation.memory : remote, bytes);
   return absl::OkStatus();
 }

@@ -37,7 +37,7 @@ class LoopbackContext final : public Context {
   const Faults faults_;
   // shared_ptr: peers ring it as long as their end of a link exists.
   const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
-  const std::shared_ptr<RegionTable> regions_ = std::make_shared<RegionTable>();
+  const std::shared_ptr<SharedRegionTable> regions_ = std::make_shared<SharedRegionTable>();
   std::shared_ptr<Port> port_;  // shared_ptr: a connecting thread may hold it while we leave
   std::vector<std::unique_ptr<LoopbackConnection>> connections_;
   std::vector<std::vector<std::byte>> messages_;  // of the last poll

@@ -48,7 +48,7 @@ struct End {
   std::string name;
   /// shared_ptr: either context may be gone while the other still rings or looks up.
   std::shared_ptr<Doorbell> doorbell;
-  std::shared_ptr<RegionTable> regions;
+  std::shared_ptr<SharedRegionTable> regions;
 };
 
 /// State that both ends of a connection share. Ends are numbered: 0 connected, 1 accepted.

@@ -1,50 +1,56 @@
 #include "transport/loopback/memory_region.h"
 
 #include <atomic>
-#include <cstring>
 
 #include "base/random.h"
+#include "transport/common/byte_codec.h"
 
 namespace gradrail::transport::loopback {
 namespace {
 
-// Key: 8 bytes magic | 8 bytes number of the region, mixed so that no two neighbouring keys look alike.
+// Key: 8 bytes magic | number u32 | epoch u32 | token u64
 constexpr std::string_view kMagic = "gr-loop:";
+constexpr size_t kKeyBytes = kMagic.size() + 16;
 
-std::string next_key() {
+/// The same tokens in every run, because simulations repeat exactly. No two of a process are equal.
+uint64_t next_token() {
   static std::atomic<uint64_t> count = 0;
-  const uint64_t mixed = Random(count.fetch_add(1)).next();
-  std::string key(kMagic);
-  key.append(reinterpret_cast<const char*>(&mixed), sizeof(mixed));
-  return key;
+  return Random(count.fetch_add(1)).next();
+}
+
+common::RegionId id_of(std::string_view key) {
+  common::ByteReader in(key.substr(kMagic.size()));
+  return {in.number<uint32_t>(), in.number<uint32_t>(), in.number<uint64_t>()};
 }
 
 }  // namespace
 
-bool is_key(std::string_view key) { return key.size() == kMagic.size() + sizeof(uint64_t) && key.starts_with(kMagic); }
+bool is_key(std::string_view key) { return key.size() == kKeyBytes && key.starts_with(kMagic); }
 
-std::string RegionTable::add(Entry entry) {
+std::string SharedRegionTable::add(const MemoryRegion* region) {
   const std::lock_guard lock(mutex_);
-  std::string key = next_key();
-  entries_.emplace(key, entry);
-  return key;
+  const common::RegionId id = table_.add(region, next_token());
+  return common::ByteWriter(kMagic).number(id.number).number(id.epoch).number(id.token).take();
 }
 
-void RegionTable::remove(const std::string& key) {
+void SharedRegionTable::remove(const std::string& key) {
   const std::lock_guard lock(mutex_);
-  entries_.erase(key);
+  table_.remove(id_of(key).number);
 }
 
-std::optional<RegionTable::Entry> RegionTable::find(const std::string& key) const {
+absl::StatusOr<std::byte*> SharedRegionTable::find(std::string_view request, std::string_view key) const {
   const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(key);
-  if (found == entries_.end()) return std::nullopt;
-  return found->second;
+  const absl::StatusOr<const MemoryRegion*> region = table_.find(request, id_of(key));
+  if (!region.ok()) return region.status();
+  return (*region)->span().data;
 }
 
-LoopbackRegion::LoopbackRegion(MemorySpan span, Access access, std::shared_ptr<RegionTable> table)
-    : MemoryRegion(span, access, table->add({span, access})), table_(std::move(table)) {}
-
-LoopbackRegion::~LoopbackRegion() { table_->remove(key()); }
+absl::StatusOr<std::byte*> SharedRegionTable::resolve(std::string_view request, std::string_view key,
+                                                      const common::RemoteAccess& access) const {
+  const std::lock_guard lock(mutex_);
+  const absl::StatusOr<const MemoryRegion*> region = table_.resolve(request, id_of(key), access);
+  if (!region.ok()) return region.status();
+  return (*region)->span().data + access.offset;
+}
 
 }  // namespace gradrail::transport::loopback

@@ -1,47 +1,49 @@
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "transport/common/region_table.h"
 #include "transport/memory_region.h"
 
 namespace gradrail::transport::loopback {
 
-/// The registered regions of one context, by key.
+/// The regions of one context.
 /// Threads  Any: a peer looks regions up when it maps them.
-class RegionTable {
+class SharedRegionTable {
  public:
-  struct Entry {
-    MemorySpan span;
-    Access access = Access::local;
-  };
-  /// Returns the new region's key.
-  std::string add(Entry entry);
+  /// Returns the key of the new region.
+  std::string add(const MemoryRegion* region);
   void remove(const std::string& key);
-  std::optional<Entry> find(const std::string& key) const;
+  /// The begin of the region, and of a part of it, for a peer that shows this key. `request` begins the reason of a
+  /// refusal.
+  /// Errors  PERMISSION_DENIED: the reason.
+  absl::StatusOr<std::byte*> find(std::string_view request, std::string_view key) const;
+  absl::StatusOr<std::byte*> resolve(std::string_view request, std::string_view key,
+                                     const common::RemoteAccess& access) const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::string, Entry> entries_;
+  common::RegionTable table_;
 };
 
-/// Memory of this process, reachable through its table until destruction.
+/// Memory of this process that peers reach through the table until the region ends.
 class LoopbackRegion final : public MemoryRegion {
  public:
   /// shared_ptr: peers hold the table as long as their link exists, which may be longer than this context.
-  LoopbackRegion(MemorySpan span, Access access, std::shared_ptr<RegionTable> table);
-  ~LoopbackRegion() override;
+  LoopbackRegion(MemorySpan span, Access access, std::shared_ptr<SharedRegionTable> table)
+      : MemoryRegion(span, access, table->add(this)), table_(std::move(table)) {}
+  ~LoopbackRegion() override { table_->remove(key()); }
 
  private:
-  std::shared_ptr<RegionTable> table_;
+  std::shared_ptr<SharedRegionTable> table_;
 };
 
-/// Whether `key` has the form of a key of this transport; whether it opens anything only the peer can say.
+/// Whether `key` has the form of a key of this transport. Only the peer knows which region it opens.
 bool is_key(std::string_view key);
 
 }  // namespace gradrail::transport::loopback

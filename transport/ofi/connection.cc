@@ -6,45 +6,29 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
+#include "transport/common/byte_codec.h"
 #include "transport/ofi/context.h"
 
 namespace gradrail::transport::ofi {
 namespace {
-
-/// Two step's worth of 1 MiB buckets for a 500 MB shard, as with tcp; an entry is 100 B.
-constexpr size_t kMaxPuts = 1024;
-constexpr size_t kMaxGets = 256;
-/// RDMA devices take 16 reads of one connection at a time, more would only wait in the device.
-constexpr size_t kGetPieces = 16;
-/// A peer that keeps asking is broken: a task opens a handful of regions.
-constexpr size_t kMaxImports = 65536;
 
 std::string path_of(const Provider& provider) {
   return provider.device.empty() ? fmt::format("ofi {}", provider.name)
                                  : fmt::format("ofi {} {}", provider.name, provider.device);
 }
 
-std::string name_of(const Provider& provider, const Connection& side_channel) {
-  const std::string ends = side_channel.describe();  // "tcp a > b"
-  return fmt::format("{} {}", path_of(provider), ends.substr(ends.find(' ') + 1));
-}
-
 }  // namespace
 
-OfiConnection::OfiConnection(OfiContext& context, Connection* side_channel, bool accepted, TimePoint deadline)
+OfiConnection::OfiConnection(OfiContext& context, Connection* side_channel, Side side, TimePoint deadline)
     : context_(context),
-      accepted_(accepted),
-      deadline_(deadline),
-      name_(name_of(context.provider(), *side_channel)),
-      side_channel_(side_channel),
-      state_(accepted ? State::pending : State::handshake),
-      puts_(Operation::Kind::put, kMaxPuts, context.provider().ordered ? context.provider().pieces_in_flight : 1,
-            context.provider().piece_bytes, context.provider().confirms_writes),
-      gets_(Operation::Kind::get, kMaxGets, kGetPieces, context.provider().piece_bytes) {}
+      side_channel_(context.side_channels(), side_channel, side, *this, deadline),
+      name_(fmt::format("{} {}", path_of(context.provider()), side_channel_.ends())),
+      state_(side == Side::accepted ? State::pending : State::handshake),
+      transfers_(context.provider()) {}
 
 OfiConnection::~OfiConnection() {
   // The peer should hear of it now: ending what is under way can take a device a while.
-  if (side_channel_ != nullptr) context_.side_channel().close(side_channel_);
+  side_channel_.close();
   release_link();
 }
 
@@ -55,13 +39,13 @@ bool OfiConnection::uses_rdma() const { return context_.provider().rdma; }
 absl::Status OfiConnection::open_link() {
   const Provider& provider = context_.provider();
   std::unique_ptr<Domain> own;
-  if (provider.binds_regions || (provider.chooses_keys && accepted_)) {
+  if (provider.binds_regions || (provider.chooses_keys && side_channel_.accepted())) {
     absl::StatusOr<std::unique_ptr<Domain>> opened = context_.open_domain();
     if (!opened.ok()) return opened.status();
     own = *std::move(opened);
   }
   absl::StatusOr<std::unique_ptr<Link>> link =
-      Link::open(context_.fabric(), context_.default_domain(), std::move(own), accepted_);
+      Link::open(context_.fabric(), context_.default_domain(), std::move(own), side_channel_.accepted());
   if (!link.ok()) return link.status();
   link_ = *std::move(link);
   context_.watch(link_->endpoint().wait_fd());
@@ -92,18 +76,14 @@ EndpointHello OfiConnection::own_hello() const {
   return hello;
 }
 
-absl::Status OfiConnection::say(const std::string& words) {
-  return side_channel_->send({reinterpret_cast<const std::byte*>(words.data()), words.size()});
-}
-
 absl::Status OfiConnection::start_handshake() {
   if (absl::Status status = open_link(); !status.ok()) return status;
-  return say(encode(own_hello()));
+  return side_channel_.send(encode(own_hello()));
 }
 
-void OfiConnection::hear(absl::Span<const std::byte> message) {
+void OfiConnection::on_side_channel_message(std::string_view message) {
   if (lost()) return;
-  const absl::StatusOr<ControlMessage> word = decode(message);
+  const absl::StatusOr<ControlMessage> word = decode(common::as_bytes(message));
   absl::Status status = word.status();
   if (status.ok()) status = handle_control_message(*word);
   if (!status.ok()) lose(std::move(status));
@@ -111,7 +91,7 @@ void OfiConnection::hear(absl::Span<const std::byte> message) {
 
 absl::Status OfiConnection::handle_control_message(const ControlMessage& word) {
   if (const auto* disconnect = std::get_if<Disconnect>(&word)) {
-    context_.side_channel().close(std::exchange(side_channel_, nullptr));  // the reason is known
+    side_channel_.close();  // the reason is known
     lose(absl::UnavailableError(fmt::format("{}: the peer gave up: {}", name_, disconnect->reason)));
     return absl::OkStatus();
   }
@@ -125,25 +105,18 @@ absl::Status OfiConnection::handle_hello(const EndpointHello& hello) {
   if (!waits_for_hello()) return absl::DataLossError("ofi: second hello");
   // This check comes before any resource is opened: a peer that does not match costs nothing.
   if (absl::Status status = compare(own_hello(), hello); !status.ok()) return status;
-  if (accepted_) {
+  if (side_channel_.accepted()) {
     if (absl::Status status = open_link(); !status.ok()) return status;
   }
   if (absl::Status status = link_->set_peer(hello.address, hello.token); !status.ok()) return status;
   link_->messages().set_peer(hello.receives, hello.token);
-  mailbox_key_ = hello.mailbox_key;
-  mailbox_base_ = hello.mailbox_base;
-  if (accepted_) {
-    if (absl::Status status = say(encode(own_hello())); !status.ok()) return status;
+  transfers_.set_mailbox(hello.mailbox_key, hello.mailbox_base);
+  if (side_channel_.accepted()) {
+    if (absl::Status status = side_channel_.send(encode(own_hello())); !status.ok()) return status;
   }
   state_ = State::open;
-  if (accepted_) {
-    Completion connected;
-    connected.kind = Completion::Kind::connected;
-    connected.connection = this;
-    reported_ = true;
-    context_.report(std::move(connected));
-  }
-  if (!accepted_) link_->messages().send_probe();
+  if (side_channel_.introduce()) context_.report({.kind = Completion::Kind::connected, .connection = this});
+  if (!side_channel_.accepted()) link_->messages().send_probe();
   return pump();
 }
 
@@ -152,41 +125,34 @@ absl::Status OfiConnection::answer(const Request& request) {
   if (!region.ok()) return region.status();
   const absl::StatusOr<const Registration*> open = (*region)->open_in(link_->domain());
   if (!open.ok()) return open.status();
-  return say(encode(Grant{request.number, (*open)->key, (*open)->base}));
+  return side_channel_.send(encode(Grant{request.number, (*open)->key, (*open)->base}));
 }
 
 absl::Status OfiConnection::handle_grant(const Grant& grant) {
-  if (grant.number == 0 || grant.number > imports_.size() || imports_[grant.number - 1].granted) {
-    return absl::DataLossError("ofi: answer to a question that was not asked");
-  }
+  if (absl::Status status = imports_.grant(grant); !status.ok()) return status;
   // Transfers will follow: what is registered now does not delay the first of them.
   if (link_->has_own_domain() && !prepared_) {
     if (absl::Status status = context_.regions().prepare(link_->domain()); !status.ok()) return status;
   }
   prepared_ = true;
-  Import& import = imports_[grant.number - 1];
-  import.granted = true;
-  import.device_key = grant.key;
-  import.base = grant.base;
   return absl::OkStatus();
 }
 
 absl::StatusOr<RemoteRegion> OfiConnection::import(std::string_view key) {
   const absl::StatusOr<RegionKey> parsed = RegionKey::parse(key);
   if (!parsed.ok()) return parsed.status();
-  if (lost()) return absl::UnavailableError(fmt::format("{}: the peer is lost", name_));
-  if (imports_.size() >= kMaxImports) return absl::ResourceExhaustedError("ofi: too many imported regions");
-  imports_.push_back({.key = *parsed});
-  const auto number = static_cast<uint32_t>(imports_.size());
-  if (absl::Status status = say(encode(Request{number, *parsed})); !status.ok()) {
-    imports_.pop_back();
-    return status;
-  }
-  return static_cast<RemoteRegion>(number);
+  if (lost()) return lost_error();
+  const absl::StatusOr<Request> request = imports_.request(*parsed);
+  if (!request.ok()) return request.status();
+  if (absl::Status status = side_channel_.send(encode(*request)); !status.ok()) return status;
+  return imports_.add(*parsed);
 }
 
-void OfiConnection::side_channel_lost(const absl::Status& cause) {
-  context_.side_channel().close(std::exchange(side_channel_, nullptr));
+void OfiConnection::on_side_channel_misused() {
+  lose(absl::DataLossError("ofi: the peer speaks tcp: use the same transport on both sides"));
+}
+
+void OfiConnection::on_side_channel_lost(const absl::Status& cause) {
   if (lost()) return;
   while (link_ != nullptr && read_queue()) {  // what had arrived before
   }
@@ -194,32 +160,27 @@ void OfiConnection::side_channel_lost(const absl::Status& cause) {
 }
 
 void OfiConnection::check_deadline(TimePoint now) {
-  if (!waits_for_hello() || now < deadline_) return;
+  if (!waits_for_hello() || now < side_channel_.deadline()) return;
   lose(absl::DeadlineExceededError(
       fmt::format("{}: no handshake in time (is the peer's transport ofi, and does it poll?)", name_)));
 }
 
 void OfiConnection::lose(absl::Status cause) {
   if (lost()) return;
-  const bool reports = !never_reported();
   state_ = State::lost;
   if (cause.message().find(name_) == absl::string_view::npos) {
     cause = absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
   }
   // An end that the peer chose is for our owner to judge, and was logged there if it was an error.
-  spdlog::log(side_channel_ == nullptr ? spdlog::level::info : spdlog::level::warn, "{}", message_of(cause));
+  spdlog::log(!side_channel_.is_open() ? spdlog::level::info : spdlog::level::warn, "{}", message_of(cause));
   cause_ = cause;
-  if (side_channel_ != nullptr) {
-    say(encode(Disconnect{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well
-    context_.side_channel().close(std::exchange(side_channel_, nullptr));
+  if (side_channel_.is_open()) {
+    side_channel_.send(encode(Disconnect{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well
+    side_channel_.close();
   }
   release_link();
-  if (!reports) return;
-  Completion lost;
-  lost.kind = Completion::Kind::peer_lost;
-  lost.connection = this;
-  lost.cause = std::move(cause);
-  context_.report(std::move(lost));
+  if (!side_channel_.introduced()) return;
+  context_.report({.kind = Completion::Kind::peer_lost, .connection = this, .cause = std::move(cause)});
 }
 
 }  // namespace gradrail::transport::ofi

@@ -3,14 +3,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/clock.h"
+#include "transport/common/side_channel.h"
 #include "transport/connection.h"
 #include "transport/ofi/handshake.h"
+#include "transport/ofi/imports.h"
 #include "transport/ofi/link.h"
-#include "transport/ofi/memory_region.h"
-#include "transport/ofi/transfer_queue.h"
+#include "transport/ofi/transfers.h"
 
 namespace gradrail::transport::ofi {
 
@@ -21,10 +21,11 @@ class OfiContext;
 /// Invariants  1. link_ exists from the first hello of either side until the connection is lost.
 ///             2. peer_lost is reported once, after all earlier arrivals; a pending connection (accepted, no hello yet)
 ///                reports nothing.
-class OfiConnection final : public Connection {
+class OfiConnection final : public Connection, private common::SideChannelUser {
  public:
-  /// `side_channel` stays the side channel context's. `deadline` is for the peer's hello.
-  OfiConnection(OfiContext& context, Connection* side_channel, bool accepted, TimePoint deadline);
+  using Side = common::SideChannel::Side;
+  /// `deadline` is for the peer's hello.
+  OfiConnection(OfiContext& context, Connection* side_channel, Side side, TimePoint deadline);
   ~OfiConnection() override;
 
   // Connection.
@@ -40,20 +41,17 @@ class OfiConnection final : public Connection {
   // For the context: setting up.
   /// Opens the endpoint and says hello.
   absl::Status start_handshake();
-  void hear(absl::Span<const std::byte> message);
-  void side_channel_lost(const absl::Status& cause);
   void check_deadline(TimePoint now);
   /// Closes a connection with a device that acknowledges nothing any more. The device repeats its transfers itself, and
   /// some settings repeat for ever (rdma_rxe interprets libfabric's count so).
   void check_silence(TimePoint now);
-  bool awaits_acknowledgement() const { return uses_rdma() && (puts_.under_way() || gets_.under_way()); }
+  bool awaits_acknowledgement() const { return uses_rdma() && transfers_.under_way(); }
   /// Says why, ends everything under way and reports peer_lost.
   void lose(absl::Status cause);
   /// Greeted, and libfabric has its own connection: what is posted leaves without waiting for another poll.
   bool ready() const { return state_ == State::open && link_->messages().idle(); }
   bool lost() const { return state_ == State::lost; }
-  /// The owner has never heard of it: it goes by itself.
-  bool never_reported() const { return accepted_ && !reported_; }
+  const common::SideChannel& side_channel() const { return side_channel_; }
   bool waits_for_hello() const { return state_ == State::pending || state_ == State::handshake; }
   const absl::Status& cause() const { return cause_; }  ///< when lost
 
@@ -73,16 +71,14 @@ class OfiConnection final : public Connection {
     open,
     lost
   };
-  struct Import {
-    RegionKey key;
-    bool granted = false;
-    uint64_t device_key = 0;
-    uint64_t base = 0;
-  };
+
+  // common::SideChannelUser.
+  void on_side_channel_message(std::string_view message) override;
+  void on_side_channel_lost(const absl::Status& cause) override;
+  void on_side_channel_misused() override;
 
   // connection.cc
   absl::Status open_link();
-  absl::Status say(const std::string& words);
   absl::Status handle_control_message(const ControlMessage& word);
   absl::Status handle_hello(const EndpointHello& hello);
   absl::Status answer(const Request& request);
@@ -91,11 +87,7 @@ class OfiConnection final : public Connection {
   void release_link();
 
   // connection_datapath.cc
-  absl::StatusOr<const Import*> remote(RemoteSlice slice, uint64_t bytes, Access wanted) const;
-  absl::Status check_local(const LocalSlice& slice) const;
-  absl::Status check_post(const TransferQueue& queue) const;
-  absl::StatusOr<Transfer> local_part(const LocalSlice& slice) const;
-  Transfer notice(uint64_t immediate, uint64_t tag) const;
+  absl::Status lost_error() const;
   absl::Status pump();
   absl::Status pump_or_lose();
   void progress_connecting();
@@ -107,27 +99,18 @@ class OfiConnection final : public Connection {
 
   // Set once.
   OfiContext& context_;
-  const bool accepted_;
-  const TimePoint deadline_;  ///< for the hello
-  const std::string name_;
-
   // Owner thread.
-  Connection* side_channel_;
+  common::SideChannel side_channel_;
+  const std::string name_;
   State state_;
-  bool reported_ = false;  ///< accepted: as connected
   std::unique_ptr<Link> link_;
   /// The former link_ after the connection was lost: holds messages to be delivered. Shared with the context, where it
   /// may outlive the connection.
   std::shared_ptr<Link> retired_;
-  TransferQueue puts_;
-  TransferQueue gets_;
-  uint64_t mailbox_key_ = 0;
-  uint64_t mailbox_base_ = 0;
+  Imports imports_;
+  Transfers transfers_;
   absl::Status cause_;
   bool prepared_ = false;
-  uint64_t finished_before_ = 0;  ///< at the last look
-  TimePoint silent_since_{};
-  std::vector<Import> imports_;  ///< RemoteRegion n is imports_[n - 1]; 0 is no region
 };
 
 }  // namespace gradrail::transport::ofi

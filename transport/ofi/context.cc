@@ -49,13 +49,13 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   if (!default_domain.ok()) return default_domain.status();
   context->default_domain_ = *std::move(default_domain);
   GRADRAIL_RETURN_IF_ERROR(context->check_peer_to_peer());
-  absl::StatusOr<std::unique_ptr<Context>> side_channel = tcp::open({.bind_host = options.bind_host});
-  if (!side_channel.ok()) return side_channel.status();
-  context->side_channel_ = *std::move(side_channel);
+  absl::StatusOr<std::unique_ptr<Context>> tcp_context = tcp::open({.bind_host = options.bind_host});
+  if (!tcp_context.ok()) return tcp_context.status();
+  context->side_channels_ = std::make_unique<common::SideChannels>(*std::move(tcp_context));
   context->epoll_ = tcp::Fd(epoll_create1(EPOLL_CLOEXEC));
   context->timer_ = tcp::Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!context->epoll_.open() || !context->timer_.open()) return tcp::native_error("open epoll and timer", errno);
-  context->watch(context->side_channel_->wait_fd());
+  context->watch(context->side_channels_->wait_fd());
   context->watch(context->timer_.get());
   return context;
 }
@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Domain>> OfiContext::open_domain() { return Domai
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> OfiContext::register_memory(MemorySpan memory, Access access) {
   GRADRAIL_RETURN_IF_ERROR(check_memory("ofi", memory, provider_->gpu));
-  std::unique_ptr<Region> region = regions_.add(memory, access);
+  auto region = std::make_unique<Region>(regions_, memory, access);
   // Here and not at the first use: that the limit on locked memory is too low should be known before peers come.
   if (!provider_->binds_regions) {
     absl::Status status = access == Access::local ? region->descriptor_in(*default_domain_).status()
@@ -104,13 +104,12 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> OfiContext::register_memory(Memory
   return region;
 }
 
-absl::StatusOr<std::string> OfiContext::listen(const std::string& address) { return side_channel_->listen(address); }
+absl::StatusOr<std::string> OfiContext::listen(const std::string& address) { return side_channels_->listen(address); }
 
 absl::StatusOr<Connection*> OfiContext::connect(const std::string& address, TimePoint deadline) {
-  const absl::StatusOr<Connection*> side_channel = side_channel_->connect(address, deadline);
+  const absl::StatusOr<Connection*> side_channel = side_channels_->connect(address, deadline);
   if (!side_channel.ok()) return side_channel.status();
-  auto connection = std::make_unique<OfiConnection>(*this, *side_channel, /*accepted=*/false, deadline);
-  (*side_channel)->set_user_data(reinterpret_cast<uint64_t>(connection.get()));
+  auto connection = std::make_unique<OfiConnection>(*this, *side_channel, OfiConnection::Side::connected, deadline);
   if (absl::Status status = connection->start_handshake(); !status.ok()) return status;
   connections_.push_back(std::move(connection));
   return settle(connections_.back().get(), deadline);
@@ -135,12 +134,10 @@ void OfiContext::close(Connection* connection) {
   const auto place = std::find_if(connections_.begin(), connections_.end(),
                                   [&](const auto& each) { return each.get() == connection; });
   GRADRAIL_CHECK(place != connections_.end());
-  std::erase_if(ready_, [&](const Ready& each) { return each.completion.connection == connection; });
-  std::erase_if(delivered_, [&](const Delivered& each) { return each.connection == connection; });
+  ready_.forget(connection);
+  std::erase_if(ready_.delivered(), [&](const MessageSlot& each) { return each.connection == connection; });
   connections_.erase(place);
 }
-
-void OfiContext::report(Completion completion, uint32_t slot) { ready_.push_back({std::move(completion), slot}); }
 
 void OfiContext::defer_close(std::shared_ptr<Link> link) {
   if (!provider_->lingers) return link->shut();

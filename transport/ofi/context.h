@@ -4,10 +4,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "transport/common/completion_queue.h"
+#include "transport/common/side_channel.h"
 #include "transport/context.h"
 #include "transport/ofi/domain.h"
 #include "transport/ofi/handle.h"
@@ -20,6 +23,13 @@
 namespace gradrail::transport::ofi {
 
 class OfiConnection;
+
+/// A message in a receive buffer of a connection. The buffer receives again when the owner has read the message.
+struct MessageSlot {
+  OfiConnection* connection = nullptr;  ///< null: no message
+  uint32_t slot = 0;
+  explicit operator bool() const { return connection != nullptr; }
+};
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 
@@ -43,15 +53,14 @@ class OfiContext final : public Context {
   bool arm() override;
 
   // For connections.
-  static constexpr uint32_t kNoSlot = UINT32_MAX;
   const Provider& provider() const { return *provider_; }
   RegionTable& regions() { return regions_; }
   fid_fabric* fabric() { return fabric_.get(); }
   Domain& default_domain() { return *default_domain_; }
-  Context& side_channel() { return *side_channel_; }
+  common::SideChannels& side_channels() { return *side_channels_; }
   absl::StatusOr<std::unique_ptr<Domain>> open_domain();
-  /// `slot`: of the message, to be released when the owner has seen it.
-  void report(Completion completion, uint32_t slot = kNoSlot);
+  /// `slot` holds completion.message.
+  void report(Completion completion, MessageSlot slot = {}) { ready_.push(std::move(completion), slot); }
   size_t room() const { return ready_.size() < room_ ? room_ - ready_.size() : 0; }
   bool has_ready() const { return !ready_.empty(); }
   /// Closes the link, now or where the provider needs it a little later.
@@ -60,17 +69,9 @@ class OfiContext final : public Context {
   void unwatch(int fd);
 
  private:
-  struct Ready {
-    Completion completion;
-    uint32_t slot = kNoSlot;
-  };
   struct DeferredClose {
     std::shared_ptr<Link> link;
     TimePoint until{};
-  };
-  struct Delivered {
-    OfiConnection* connection = nullptr;
-    uint32_t slot = 0;
   };
 
   OfiContext() = default;
@@ -79,13 +80,9 @@ class OfiContext final : public Context {
 
   // context_progress.cc
   void progress();
-  bool side_channel_due();
   void poll_side_channels();
-  void handle_side_channel(const Completion& completion);
   void drop_lost_pending();
   void reap_deferred_closes(TimePoint now);
-  size_t take(absl::Span<Completion> out);
-  void release_messages();
   bool queues_are_dry();
   void set_timer();
   Duration time_to_look() const;
@@ -98,18 +95,16 @@ class OfiContext final : public Context {
   tcp::Fd timer_;
 
   // Owner thread.
-  std::unique_ptr<Context> side_channel_;
+  std::unique_ptr<common::SideChannels> side_channels_;
   RegionTable regions_;
   std::vector<std::unique_ptr<OfiConnection>> connections_;
   std::deque<DeferredClose> deferred_closes_;
-  std::deque<Ready> ready_;
+  common::CompletionQueue<MessageSlot> ready_;
   size_t room_ = 0;
-  std::vector<Delivered> delivered_;
   std::vector<fid*> queues_;  ///< for fi_trywait
   uint32_t turn_ = 0;
   bool armed_ = false;
   bool timer_set_ = false;
-  TimePoint next_look_{};
   TimePoint busy_until_{};  ///< kept where a provider has no wait objects
 };
 

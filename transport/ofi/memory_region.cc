@@ -1,18 +1,11 @@
 #include "transport/ofi/memory_region.h"
 
-#include <algorithm>
-#include <array>
-#include <cstring>
+#include <vector>
 
-#include "base/crc32c.h"
-#include "base/random_bits.h"
-#include "transport/tcp/little_endian.h"
+#include "transport/common/byte_codec.h"
 
 namespace gradrail::transport::ofi {
 namespace {
-
-using tcp::load_le;
-using tcp::store_le;
 
 // Key:  "ofi1" | region u32 | epoch u32 | token u64 | bytes u64 | access u8 | crc32c of all before
 constexpr std::string_view kKeyMagic = "ofi1";
@@ -21,36 +14,36 @@ constexpr size_t kKeyBytes = 33;
 }  // namespace
 
 std::string RegionKey::encode() const {
-  std::array<std::byte, kKeyBytes> out;
-  std::memcpy(out.data(), kKeyMagic.data(), kKeyMagic.size());
-  store_le(&out[4], region);
-  store_le(&out[8], epoch);
-  store_le(&out[12], token);
-  store_le(&out[20], bytes);
-  store_le(&out[28], static_cast<uint8_t>(access));
-  store_le(&out[29], crc32c(out.data(), 29));
-  return std::string(reinterpret_cast<const char*>(out.data()), out.size());
+  return common::ByteWriter(kKeyMagic)
+      .number(region)
+      .number(epoch)
+      .number(token)
+      .number(bytes)
+      .number(static_cast<uint8_t>(access))
+      .seal()
+      .take();
 }
 
 absl::StatusOr<RegionKey> RegionKey::parse(std::string_view key) {
-  const auto* from = reinterpret_cast<const std::byte*>(key.data());
-  if (key.size() != kKeyBytes || key.substr(0, 4) != kKeyMagic) {
-    return absl::InvalidArgumentError("ofi: not a region key of ofi");
-  }
-  const auto access = load_le<uint8_t>(from + 28);
-  if (load_le<uint32_t>(from + 29) != crc32c(from, 29) || access > static_cast<uint8_t>(Access::remote_read_write)) {
-    return absl::InvalidArgumentError("ofi: damaged region key");
-  }
-  return RegionKey{load_le<uint32_t>(from + 4), load_le<uint32_t>(from + 8), load_le<uint64_t>(from + 12),
-                   load_le<uint64_t>(from + 20), static_cast<Access>(access)};
+  absl::StatusOr<common::ByteReader> in = common::open_key("ofi", kKeyMagic, kKeyBytes, key);
+  if (!in.ok()) return in.status();
+  const RegionKey parsed = {in->number<uint32_t>(), in->number<uint32_t>(), in->number<uint64_t>(),
+                            in->number<uint64_t>(), static_cast<Access>(in->number<uint8_t>())};
+  if (parsed.access > Access::remote_read_write) return absl::InvalidArgumentError("ofi: damaged region key");
+  return parsed;
 }
 
-Region::Region(RegionTable& table, const RegionKey& key, MemorySpan memory)
-    : MemoryRegion(memory, key.access, key.encode()), table_(table), region_key_(key) {}
+Region::Region(RegionTable& table, MemorySpan memory, Access access)
+    : Region(table, memory, access, table.table_.add(this)) {}
+
+Region::Region(RegionTable& table, MemorySpan memory, Access access, const common::RegionId& id)
+    : MemoryRegion(memory, access, RegionKey{id.number, id.epoch, id.token, memory.bytes, access}.encode()),
+      table_(table),
+      number_(id.number) {}
 
 Region::~Region() {
   entries_.clear();
-  table_.remove(region_key_.region);
+  table_.table_.remove(number_);
 }
 
 absl::StatusOr<const Registration*> Region::registration_in(Domain& domain, bool remote) const {
@@ -71,50 +64,27 @@ absl::StatusOr<void*> Region::descriptor_in(Domain& domain) const {
 
 absl::StatusOr<const Registration*> Region::open_in(Domain& domain) const { return registration_in(domain, true); }
 
-std::unique_ptr<Region> RegionTable::add(MemorySpan memory, Access access) {
-  if (free_.empty()) {
-    free_.push_back(static_cast<uint32_t>(slots_.size()));
-    slots_.emplace_back();
-  }
-  const uint32_t number = free_.back();
-  free_.pop_back();
-  Slot& slot = slots_[number];
-  ++slot.epoch;
-  auto region =
-      std::make_unique<Region>(*this, RegionKey{number, slot.epoch, random_bits(), memory.bytes, access}, memory);
-  slot.region = region.get();
-  return region;
-}
-
-void RegionTable::remove(uint32_t region) {
-  slots_[region].region = nullptr;
-  free_.push_back(region);
-}
-
 absl::StatusOr<const Region*> RegionTable::find(const RegionKey& key) const {
-  if (key.region >= slots_.size()) return absl::PermissionDeniedError("key of a region that does not exist");
-  const Slot& slot = slots_[key.region];
-  if (slot.region == nullptr || slot.epoch != key.epoch) {
-    return absl::PermissionDeniedError("key of a region that is no longer registered");
-  }
-  if (slot.region->region_key() != key) return absl::PermissionDeniedError("wrong key");
-  if (key.access == Access::local) return absl::PermissionDeniedError("key of a region that is not open to peers");
-  return slot.region;
+  const absl::StatusOr<const MemoryRegion*> region = table_.find("request", {key.region, key.epoch, key.token});
+  if (!region.ok()) return region.status();
+  if ((*region)->key() != key.encode()) return absl::PermissionDeniedError("request with a wrong key");
+  return static_cast<const Region*>(*region);
 }
 
 absl::Status RegionTable::prepare(Domain& domain) const {
-  for (const Slot& slot : slots_) {
-    if (slot.region == nullptr || slot.region->access() != Access::local) continue;
-    if (const auto made = slot.region->descriptor_in(domain); !made.ok()) return made.status();
-  }
-  return absl::OkStatus();
+  absl::Status status;
+  table_.for_each([&](const MemoryRegion& region) {
+    if (region.access() != Access::local || !status.ok()) return;
+    status = static_cast<const Region&>(region).descriptor_in(domain).status();
+  });
+  return status;
 }
 
-void RegionTable::forget(const Domain& domain) {
-  for (const Slot& slot : slots_) {
-    if (slot.region == nullptr) continue;
-    std::erase_if(slot.region->entries_, [&](const Region::Entry& entry) { return entry.domain == &domain; });
-  }
+void RegionTable::forget(const Domain& domain) const {
+  table_.for_each([&](const MemoryRegion& region) {
+    std::erase_if(static_cast<const Region&>(region).entries_,
+                  [&](const Region::Entry& entry) { return entry.domain == &domain; });
+  });
 }
 
 }  // namespace gradrail::transport::ofi

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "transport/common/region_table.h"
 #include "transport/memory_region.h"
 #include "transport/ofi/domain.h"
 
@@ -34,10 +35,9 @@ class RegionTable;
 ///             2. No registration outlives the region or the domain (RegionTable::forget).
 class Region final : public MemoryRegion {
  public:
-  Region(RegionTable& table, const RegionKey& key, MemorySpan memory);
+  Region(RegionTable& table, MemorySpan memory, Access access);
   ~Region() override;
 
-  const RegionKey& region_key() const { return region_key_; }
   /// Descriptor for transfers from and to this memory over endpoints of `domain`. Null: the provider needs none. For
   /// GPU memory every provider needs one, because the descriptor states the kind of the address.
   /// Errors  RESOURCE_EXHAUSTED: locked memory.
@@ -52,35 +52,27 @@ class Region final : public MemoryRegion {
     bool remote = false;
     Registration registration;
   };
+  Region(RegionTable& table, MemorySpan memory, Access access, const common::RegionId& id);
   absl::StatusOr<const Registration*> registration_in(Domain& domain, bool remote) const;
 
   RegionTable& table_;
-  const RegionKey region_key_;
+  const uint32_t number_;
   mutable std::vector<Entry> entries_;  ///< one for most; two a domain at most
 };
 
-/// The regions of one Context by number, and the one place that decides what a peer may use.
+/// The regions of one Context and their registrations.
 class RegionTable {
  public:
-  /// Registers memory that the provider takes (check_memory()).
-  std::unique_ptr<Region> add(MemorySpan memory, Access access);
   /// The region that this key opens.
-  /// Errors  PERMISSION_DENIED: the reason, as the peer may read it.
+  /// Errors  PERMISSION_DENIED: the reason, which the peer may read.
   absl::StatusOr<const Region*> find(const RegionKey& key) const;
   /// Registers what only transfers from here can mean, before the first of them.
   absl::Status prepare(Domain& domain) const;
-  void forget(const Domain& domain);
+  void forget(const Domain& domain) const;
 
  private:
   friend class Region;
-  void remove(uint32_t region);
-
-  struct Slot {
-    Region* region = nullptr;
-    uint32_t epoch = 0;  ///< counts the regions that this slot has held: an old key does not open a new region
-  };
-  std::vector<Slot> slots_;
-  std::vector<uint32_t> free_;
+  common::RegionTable table_;
 };
 
 }  // namespace gradrail::transport::ofi

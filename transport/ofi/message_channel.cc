@@ -8,13 +8,13 @@
 
 #include "base/random_bits.h"
 #include "fmt/format.h"
+#include "transport/common/little_endian.h"
 #include "transport/ofi/native_error.h"
-#include "transport/tcp/little_endian.h"
 
 namespace gradrail::transport::ofi {
 
-using tcp::load_le;
-using tcp::store_le;
+using common::load_le;
+using common::store_le;
 
 MessageChannel::MessageChannel()
     : token_(random_bits()),

@@ -1,20 +1,17 @@
 #include "transport/ofi/native_error.h"
 
 #include <rdma/fi_errno.h>
-#include <sys/resource.h>
+
+#include <string>
 
 #include "base/gpu_memory.h"
 #include "fmt/format.h"
+#include "transport/common/native_error.h"
 
 namespace gradrail::transport::ofi {
 namespace {
 
-struct Meaning {
-  absl::StatusCode code;
-  std::string_view hint;
-};
-
-Meaning meaning(int error) {
+common::ErrorMeaning meaning(int error) {
   switch (error) {
     case FI_ENODATA:
       return {absl::StatusCode::kUnavailable, "no such provider or device here; see `fi_info`"};
@@ -48,30 +45,19 @@ Meaning meaning(int error) {
   }
 }
 
-std::string limit_text() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
-  return fmt::format("{} KiB", limit.rlim_cur / 1024);
-}
-
 }  // namespace
 
 absl::Status native_error(std::string_view doing, int error, std::string_view detail) {
-  const Meaning what = meaning(error);
-  std::string text = fmt::format("ofi: {}: {}", doing, fi_strerror(error));
-  if (!detail.empty() && detail != fi_strerror(error)) text += fmt::format(": {}", detail);
-  return {what.code, fmt::format("{} ({})", text, what.hint)};
+  std::string text = fi_strerror(error);
+  if (!detail.empty() && detail != text) text += fmt::format(": {}", detail);
+  return common::native_error("ofi", doing, text, meaning(error));
 }
 
 absl::Status registration_error(size_t bytes, int error) {
   if (error != FI_ENOMEM && error != FI_EAGAIN && error != FI_EPERM) {
     return native_error(fmt::format("register {} bytes", bytes), error);
   }
-  return absl::ResourceExhaustedError(fmt::format(
-      "ofi: cannot register {} bytes: {}; the limit on locked memory is {} and counts each registration (raise it: "
-      "`ulimit -l unlimited` in the shell, or LimitMEMLOCK=infinity in the systemd unit, or memlock in "
-      "/etc/security/limits.conf)",
-      bytes, fi_strerror(error), limit_text()));
+  return common::locked_memory_error("ofi", bytes, fi_strerror(error));
 }
 
 absl::Status gpu_registration_error(const MemorySpan& memory, std::string_view device, int error) {

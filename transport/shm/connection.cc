@@ -107,7 +107,7 @@ absl::Status ShmConnection::handle_welcome(Packet& packet) {
 }
 
 absl::Status ShmConnection::handle_fetch(const RegionKey& key) {
-  absl::StatusOr<int> fd = regions_->find(key);
+  absl::StatusOr<int> fd = find_descriptor(*regions_, key);
   if (!fd.ok()) return fd.status();
   if (allows(static_cast<Access>(key.access), Access::remote_write)) return answer_fetch(key, *fd);
   absl::StatusOr<Descriptor> read_only = reopen_read_only(*fd);

@@ -41,7 +41,7 @@ struct ConnectionParts {
   ControlChannel channel;
   Mapping rings;
   Descriptor peer_bell;  ///< a connector learns it with the welcome
-  RegionTable* regions = nullptr;
+  const common::RegionTable* regions = nullptr;
   pid_t peer_pid = 0;
   std::string address;
 };
@@ -103,7 +103,7 @@ class ShmConnection final : public transport::Connection {
   // Set once.
   const ConnectionParts::Side side_;
   const Mapping rings_;
-  RegionTable* const regions_;
+  const common::RegionTable* const regions_;
   const pid_t peer_pid_;
   const std::string address_;
 

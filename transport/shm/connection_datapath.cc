@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "transport/common/slice.h"
 #include "transport/shm/connection.h"
 
 namespace gradrail::transport::shm {
@@ -10,27 +11,13 @@ namespace {
 /// Completions of puts and gets that may wait for the next poll.
 constexpr size_t kMaxLocalCompletions = kRingEntries;
 
-absl::Status check_local(const LocalSlice& slice) {
-  if (slice.bytes == 0) return absl::OkStatus();
-  if (slice.region == nullptr) return absl::InvalidArgumentError("shm: slice without a region");
-  const size_t size = slice.region->span().bytes;
-  if (slice.offset > size || slice.bytes > size - slice.offset) {
-    return absl::InvalidArgumentError("shm: local slice outside its region");
-  }
-  return absl::OkStatus();
-}
-
-std::byte* address_of(const LocalSlice& slice) { return slice.region->span().data + slice.offset; }
-
 }  // namespace
 
 absl::StatusOr<std::byte*> ShmConnection::locate(RemoteSlice slice, size_t bytes, Access wanted) {
   const auto index = static_cast<size_t>(slice.region);
   if (index >= imported_.size()) return absl::InvalidArgumentError("shm: not an imported region");
   const ImportedRegion& region = imported_[index];
-  if (slice.offset > region.key.bytes || bytes > region.key.bytes - slice.offset) {
-    return absl::InvalidArgumentError("shm: remote slice outside its region");
-  }
+  GRADRAIL_RETURN_IF_ERROR(common::check_remote("shm", slice, bytes, region.key.bytes));
   if (!allows(region.access(), wanted)) return absl::PermissionDeniedError("shm: the region's key does not allow this");
   if (region.data() == nullptr) {
     return absl::ResourceExhaustedError("shm: region is being mapped: poll and try again");
@@ -63,7 +50,7 @@ absl::Status ShmConnection::put(LocalSlice source, RemoteSlice target, PutOption
     return lost_error();
   }
   // Everything is checked before a byte is written: a refused put has no effect.
-  GRADRAIL_RETURN_IF_ERROR(check_local(source));
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("shm", source));
   GRADRAIL_RETURN_IF_ERROR(check_local_room(options.tag));
   std::byte* destination = nullptr;
   if (source.bytes > 0) {
@@ -73,8 +60,8 @@ absl::Status ShmConnection::put(LocalSlice source, RemoteSlice target, PutOption
   }
   if (options.immediate) GRADRAIL_RETURN_IF_ERROR(check_room(1));
   // Written through map() already: the notice is all that is missing.
-  if (source.bytes > 0 && destination != address_of(source)) {
-    std::memmove(destination, address_of(source), source.bytes);
+  if (source.bytes > 0 && destination != common::address_of(source)) {
+    std::memmove(destination, common::address_of(source), source.bytes);
   }
   if (options.immediate) {
     producer_.publish_immediate(*options.immediate);
@@ -86,11 +73,11 @@ absl::Status ShmConnection::put(LocalSlice source, RemoteSlice target, PutOption
 
 absl::Status ShmConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
   if (!cause_.ok()) return lost_error();
-  GRADRAIL_RETURN_IF_ERROR(check_local(target));
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("shm", target));
   GRADRAIL_RETURN_IF_ERROR(check_local_room(1));  // a get always completes, whatever its tag
   absl::StatusOr<std::byte*> located = locate(source, target.bytes, Access::remote_read);
   if (!located.ok()) return located.status();
-  if (target.bytes > 0) std::memmove(address_of(target), *located, target.bytes);
+  if (target.bytes > 0) std::memmove(common::address_of(target), *located, target.bytes);
   local_.push_back({.kind = Completion::Kind::get_done, .tag = tag});
   return absl::OkStatus();
 }

@@ -58,7 +58,7 @@ Capabilities ShmContext::capabilities() const {
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> ShmContext::register_memory(MemorySpan memory, Access access) {
-  return ShmRegion::create(&regions_, memory, access);
+  return ShmRegion::create(regions_, memory, access);
 }
 
 absl::Status ShmContext::watch(int fd) {

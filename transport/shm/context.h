@@ -60,7 +60,7 @@ class ShmContext final : public Context {
   std::string address_;
 
   // Owner thread.
-  RegionTable regions_;
+  common::RegionTable regions_;
   std::vector<std::unique_ptr<ShmConnection>> connections_;
   std::unordered_map<int, PendingConnection> pending_connections_;  ///< by socket
   MessageArena arena_;

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <string>
 
-#include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/capabilities.h"
@@ -48,35 +47,36 @@ absl::Status check_shareable(MemorySpan span) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<RegionKey> RegionTable::add(MemorySpan span, Access access) {
+RegionKey key_of(const MemorySpan& span, Access access, const common::RegionId& id) {
   RegionKey key;
   key.access = static_cast<uint8_t>(access);
-  key.id = next_id_++;
+  key.id = id.number | (uint64_t{id.epoch} << 32);
   key.bytes = span.bytes;
-  key.token = random_bits();
-  descriptors_[key.id] = {.key = key, .fd = span.fd};
+  key.token = id.token;
   return key;
 }
 
-absl::StatusOr<int> RegionTable::find(const RegionKey& shown) const {
-  const auto found = descriptors_.find(shown.id);
-  const bool known = found != descriptors_.end() && found->second.key == shown;
+}  // namespace
+
+absl::StatusOr<int> find_descriptor(const common::RegionTable& table, const RegionKey& shown) {
+  const absl::StatusOr<const MemoryRegion*> region =
+      table.find("fetch", {static_cast<uint32_t>(shown.id), static_cast<uint32_t>(shown.id >> 32), shown.token});
   // One answer for every reason: a guesser learns nothing.
-  if (!known || found->second.key.access == static_cast<uint8_t>(Access::local)) {
+  if (!region.ok() || (*region)->key() != encode(shown)) {
     return absl::PermissionDeniedError(fmt::format("shm: wrong or withdrawn key of region {}", shown.id));
   }
-  return found->second.fd;
+  return (*region)->span().fd;
 }
 
-absl::StatusOr<std::unique_ptr<MemoryRegion>> ShmRegion::create(RegionTable* table, MemorySpan span, Access access) {
+ShmRegion::ShmRegion(common::RegionTable& table, MemorySpan span, Access access, const common::RegionId& id)
+    : MemoryRegion(span, access, encode(key_of(span, access, id))), table_(table), number_(id.number) {}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> ShmRegion::create(common::RegionTable& table, MemorySpan span,
+                                                                Access access) {
   // Memory without remote access may be any host memory, such as a peer's region that map() put into this process.
   const bool private_memory = access == Access::local && span.kind == MemoryKind::host && span.fd < 0;
   if (!private_memory) GRADRAIL_RETURN_IF_ERROR(check_shareable(span));
-  absl::StatusOr<RegionKey> key = table->add(span, access);
-  if (!key.ok()) return key.status();
-  return std::unique_ptr<MemoryRegion>(new ShmRegion(table, *key, span, access));
+  return std::make_unique<ShmRegion>(table, span, access);
 }
 
 }  // namespace gradrail::transport::shm

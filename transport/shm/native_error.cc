@@ -3,56 +3,46 @@
 #include <cerrno>
 #include <cstring>
 
-#include "fmt/format.h"
+#include "transport/common/native_error.h"
 
 namespace gradrail::transport::shm {
 namespace {
 
-absl::StatusCode code_of(int error) {
+using absl::StatusCode;
+
+common::ErrorMeaning errno_meaning(int error) {
   switch (error) {
     case EADDRINUSE:
-      return absl::StatusCode::kAlreadyExists;
+      return {StatusCode::kAlreadyExists, "another task listens under this name"};
     case EMFILE:
     case ENFILE:
-    case ENOMEM:
-    case ENOBUFS:
     case ETOOMANYREFS:
-      return absl::StatusCode::kResourceExhausted;
+      return {StatusCode::kResourceExhausted, "raise `ulimit -n`"};
+    case ENOMEM:
+      return {StatusCode::kResourceExhausted, "check free memory and the limit of the cgroup"};
+    case ENOBUFS:
+      return {StatusCode::kResourceExhausted, ""};
     case EACCES:
     case EPERM:
-      return absl::StatusCode::kPermissionDenied;
+      return {StatusCode::kPermissionDenied, ""};
     case EAGAIN:
     case ETIMEDOUT:
-      return absl::StatusCode::kDeadlineExceeded;
+      return {StatusCode::kDeadlineExceeded, ""};
     case EINVAL:
     case EBADF:
-      return absl::StatusCode::kInvalidArgument;
-    default:
-      return absl::StatusCode::kUnavailable;
-  }
-}
-
-std::string_view hint_of(int error) {
-  switch (error) {
-    case EADDRINUSE:
-      return " (another task listens under this name)";
-    case EMFILE:
-    case ENFILE:
-    case ETOOMANYREFS:
-      return " (raise `ulimit -n`)";
-    case ENOMEM:
-      return " (check free memory and the cgroup's limit)";
+      return {StatusCode::kInvalidArgument, ""};
     case ECONNREFUSED:
-      return " (no process listens there: other host, other network namespace, or not started yet)";
+      return {StatusCode::kUnavailable,
+              "no process listens there: other host, other network namespace, or not started yet"};
     default:
-      return "";
+      return {StatusCode::kUnavailable, ""};
   }
 }
 
 }  // namespace
 
 absl::Status from_errno(int error, std::string_view operation) {
-  return {code_of(error), fmt::format("shm: {}: {}{}", operation, std::strerror(error), hint_of(error))};
+  return common::native_error("shm", operation, std::strerror(error), errno_meaning(error));
 }
 
 }  // namespace gradrail::transport::shm

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "fmt/format.h"
+#include "transport/common/byte_codec.h"
 #include "transport/shm/ring.h"
 
 namespace gradrail::transport::shm {
@@ -36,9 +37,7 @@ ControlMessage make_disconnect(const absl::Status& why) {
 }
 
 absl::Status reason_of(const ControlMessage& disconnect) {
-  std::string text(disconnect.text, strnlen(disconnect.text, sizeof(disconnect.text)));
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  const std::string text = common::printable({disconnect.text, strnlen(disconnect.text, sizeof(disconnect.text))});
   const bool known = disconnect.code > 0 && disconnect.code <= static_cast<uint8_t>(absl::StatusCode::kUnauthenticated);
   return {known ? static_cast<absl::StatusCode>(disconnect.code) : absl::StatusCode::kUnavailable, text};
 }

@@ -47,8 +47,7 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
 absl::StatusOr<RemoteRegion> TcpConnection::import(std::string_view key) {
   absl::StatusOr<RegionKey> parsed = RegionKey::parse(key);
   if (!parsed.ok()) return parsed.status();
-  imported_.push_back(*parsed);
-  return static_cast<RemoteRegion>(imported_.size());
+  return imported_.add(*parsed);
 }
 
 absl::StatusOr<std::byte*> TcpConnection::map(RemoteRegion) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/common/imported_regions.h"
 #include "transport/connection.h"
 #include "transport/tcp/context.h"
 #include "transport/tcp/event_source.h"
@@ -72,7 +73,6 @@ class TcpConnection final : public Connection, public EventSource {
   };
 
   absl::StatusOr<const RegionKey*> remote(RemoteSlice slice, uint64_t bytes) const;
-  absl::Status check_local(const LocalSlice& slice) const;
   absl::Status check_post() const;
 
   // Receiving.
@@ -110,7 +110,7 @@ class TcpConnection final : public Connection, public EventSource {
   Fd fd_;
   State state_;
   bool handshake_done_ = false;
-  std::vector<RegionKey> imported_;  ///< RemoteRegion n is imported_[n - 1]; 0 is no region
+  common::ImportedRegions<RegionKey> imported_;
 
   SendQueue queue_;
   std::deque<PendingGet> gets_;  ///< in the order asked, which is the order answered
@@ -126,7 +126,7 @@ class TcpConnection final : public Connection, public EventSource {
   bool in_payload_ = false;
   std::byte* target_ = nullptr;  ///< where the rest of the payload goes
   uint64_t target_bytes_ = 0;
-  TcpContext::MessageBuffer body_;  ///< of a message or refusal being received
+  common::MessageBuffer body_;  ///< of a message or refusal being received
 };
 
 }  // namespace gradrail::transport::tcp

@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "transport/common/byte_codec.h"
+#include "transport/common/slice.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/native_error.h"
 
@@ -30,33 +32,20 @@ absl::Status TcpConnection::check_post() const {
   return absl::OkStatus();
 }
 
-absl::Status TcpConnection::check_local(const LocalSlice& slice) const {
-  if (slice.region == nullptr) {
-    return slice.bytes == 0 ? absl::OkStatus() : absl::InvalidArgumentError("tcp: slice of no region");
-  }
-  const size_t size = slice.region->span().bytes;
-  if (slice.offset <= size && slice.bytes <= size - slice.offset) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format(
-      "tcp: local slice outside region (offset {}, length {}, region {} bytes)", slice.offset, slice.bytes, size));
-}
-
 absl::StatusOr<const RegionKey*> TcpConnection::remote(RemoteSlice slice, uint64_t bytes) const {
   static constexpr RegionKey kNowhere = {.region = kNoRegion};
-  const auto number = static_cast<uint32_t>(slice.region);
-  if (number == 0 && bytes == 0 && slice.offset == 0) return &kNowhere;
-  if (number == 0 || number > imported_.size()) return absl::InvalidArgumentError("tcp: not an imported region");
-  const RegionKey& key = imported_[number - 1];
-  if (slice.offset <= key.bytes && bytes <= key.bytes - slice.offset) return &key;
-  return absl::InvalidArgumentError(fmt::format(
-      "tcp: remote slice outside region (offset {}, length {}, region {} bytes)", slice.offset, bytes, key.bytes));
+  if (slice.region == RemoteRegion{} && bytes == 0 && slice.offset == 0) return &kNowhere;
+  const RegionKey* const key = imported_.find(slice.region);
+  if (key == nullptr) return absl::InvalidArgumentError("tcp: not an imported region");
+  if (absl::Status status = common::check_remote("tcp", slice, bytes, key->bytes); !status.ok()) return status;
+  return key;
 }
 
 absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   if (absl::Status status = check_post(); !status.ok()) return status;
-  if (absl::Status status = check_local(source); !status.ok()) return status;
+  if (absl::Status status = common::check_local("tcp", source); !status.ok()) return status;
   const absl::StatusOr<const RegionKey*> key = remote(target, source.bytes);
   if (!key.ok()) return key.status();
-  const std::byte* from = source.region == nullptr ? nullptr : source.region->span().data + source.offset;
   post({.header = {.type = FrameType::put,
                    .notify = options.immediate.has_value(),
                    .region = (*key)->region,
@@ -65,7 +54,7 @@ absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOption
                    .offset = target.offset,
                    .length = source.bytes,
                    .value = options.immediate.value_or(0)},
-        .source = from,
+        .source = common::address_of(source),
         .tag = options.tag},
        options.immediate.has_value());
   return absl::OkStatus();
@@ -74,12 +63,11 @@ absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOption
 absl::Status TcpConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
   if (absl::Status status = check_post(); !status.ok()) return status;
   if (gets_.size() >= kMaxGets) return absl::ResourceExhaustedError("tcp: too many gets outstanding, poll first");
-  if (absl::Status status = check_local(target); !status.ok()) return status;
+  if (absl::Status status = common::check_local("tcp", target); !status.ok()) return status;
   const absl::StatusOr<const RegionKey*> key = remote(source, target.bytes);
   if (!key.ok()) return key.status();
   if ((*key)->region == kNoRegion) return absl::InvalidArgumentError("tcp: get from no region");
-  std::byte* to = target.region == nullptr ? nullptr : target.region->span().data + target.offset;
-  gets_.push_back({.number = next_get_, .target = to, .bytes = target.bytes, .tag = tag});
+  gets_.push_back({.number = next_get_, .target = common::address_of(target), .bytes = target.bytes, .tag = tag});
   post({.header = {.type = FrameType::get_request,
                    .region = (*key)->region,
                    .epoch = (*key)->epoch,
@@ -281,7 +269,7 @@ absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
       break;
     case FrameType::message:
     case FrameType::refusal:
-      if (body_ == nullptr) body_ = context_.take_buffer();
+      if (body_ == nullptr) body_ = context_.buffers().take();
       target_ = body_.get();
       break;
   }
@@ -293,7 +281,7 @@ absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
 
 absl::Status TcpConnection::begin_put(const FrameHeader& frame) {
   if (frame.region == kNoRegion && frame.length == 0) return absl::OkStatus();
-  const absl::StatusOr<std::byte*> place = context_.regions().resolve(frame, Access::remote_write);
+  const absl::StatusOr<std::byte*> place = find_target(context_.regions(), frame, Access::remote_write);
   if (!place.ok()) return place.status();
   target_ = *place;
   return absl::OkStatus();
@@ -313,7 +301,7 @@ absl::Status TcpConnection::begin_get_data(const FrameHeader& frame) {
 }
 
 absl::Status TcpConnection::answer_get(const FrameHeader& frame) {
-  const absl::StatusOr<std::byte*> place = context_.regions().resolve(frame, Access::remote_read);
+  const absl::StatusOr<std::byte*> place = find_target(context_.regions(), frame, Access::remote_read);
   if (!place.ok()) return place.status();
   if (queue_.answer_count() >= kMaxGets)
     return absl::ResourceExhaustedError("get beyond the limit of outstanding gets");
@@ -340,9 +328,7 @@ void TcpConnection::finish_frame() {
     case FrameType::get_data:
       return finish_get_data();
     case FrameType::refusal: {
-      std::string why(reinterpret_cast<const char*>(body_.get()), frame_.length);
-      std::replace_if(
-          why.begin(), why.end(), [](char c) { return c < ' ' || c > '~'; }, '?');  // it goes to terminals
+      const std::string why = common::printable(common::as_text({body_.get(), frame_.length}));
       return lose(absl::PermissionDeniedError(fmt::format("{}: peer refused: {}", name_, why)));
     }
     case FrameType::put:

@@ -10,6 +10,8 @@
 #include "base/check.h"
 #include "fmt/format.h"
 #include "transport/tcp/connection.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/memory_region.h"
 #include "transport/tcp/native_error.h"
 
 namespace gradrail::transport::tcp {
@@ -19,6 +21,9 @@ namespace {
 constexpr Duration kLingerTime = std::chrono::seconds(2);
 /// Enough for every connection to be refused at once by a restarted peer, without keeping descriptors for long.
 constexpr size_t kMaxLingeringCloses = 64;
+/// Kept for reuse: what one poll of a usual caller can deliver.
+constexpr size_t kSpareBuffers = 64;
+static_assert(kMaxRefusalBytes <= kMaxMessageBytes);  // one size of buffers for both
 
 }  // namespace
 
@@ -43,7 +48,8 @@ TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, Fd ep
       tuning_(tuning),
       epoll_(std::move(epoll)),
       timer_(std::move(timer)),
-      rate_limited_log_(tuning.rate_limited_log_interval) {
+      rate_limited_log_(tuning.rate_limited_log_interval),
+      buffers_(kMaxMessageBytes, kSpareBuffers) {
   watch(timer_.get(), &timer_source_, false);
 }
 
@@ -58,7 +64,7 @@ Capabilities TcpContext::capabilities() const {
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> TcpContext::register_memory(MemorySpan memory, Access access) {
-  return regions_.add(memory, access);
+  return register_region(regions_, memory, access);
 }
 
 absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {
@@ -129,7 +135,7 @@ void TcpContext::close(Connection* connection) {
       std::find_if(connections_.begin(), connections_.end(), [&](const auto& each) { return each.get() == peer; });
   GRADRAIL_CHECK(place != connections_.end());
   peer->close_silently();
-  std::erase_if(ready_, [&](const Ready& each) { return each.completion.connection == connection; });
+  ready_.forget(connection);
   std::erase(to_flush_, peer);
   std::erase(to_read_, peer);
   connections_.erase(place);

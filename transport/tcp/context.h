@@ -4,14 +4,17 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "transport/common/completion_queue.h"
+#include "transport/common/message_buffers.h"
+#include "transport/common/region_table.h"
 #include "transport/context.h"
 #include "transport/registry.h"
 #include "transport/tcp/event_source.h"
 #include "transport/tcp/lingering_close.h"
-#include "transport/tcp/memory_region.h"
 #include "transport/tcp/rate_limited_log.h"
 #include "transport/tcp/socket.h"
 
@@ -55,12 +58,13 @@ class TcpContext final : public Context {
   bool arm() override;
 
   // For connections.
-  using MessageBuffer = std::unique_ptr<std::byte[]>;
-  RegionTable& regions() { return regions_; }
-  /// `body` is what completion.message points into.
-  void report(Completion completion, MessageBuffer body = nullptr);
+  common::RegionTable& regions() { return regions_; }
+  common::MessageBuffers& buffers() { return buffers_; }
+  /// `body` is the memory of completion.message.
+  void report(Completion completion, common::MessageBuffer body = nullptr) {
+    ready_.push(std::move(completion), std::move(body));
+  }
   bool has_room() const { return ready_.size() < room_; }
-  MessageBuffer take_buffer();
   /// There is something to send that the next poll should send.
   void flush_later(TcpConnection* connection);
   /// Frames are received and wait for room.
@@ -74,11 +78,6 @@ class TcpContext final : public Context {
   void close_pending(TcpConnection* pending, std::string_view why);
 
  private:
-  struct Ready {
-    Completion completion;
-    MessageBuffer body;
-  };
-
   // context.cc
   absl::StatusOr<Fd> connect_any(const std::vector<Address>& targets, TimePoint deadline);
   const Address* source_for(int family) const;
@@ -90,8 +89,6 @@ class TcpContext final : public Context {
   void poll_directly();
   void poll_events();
   void handle(const epoll_event& event);
-  size_t take(absl::Span<Completion> out);
-  void recycle_messages();
 
   // context_accept.cc
   void accept_some();
@@ -115,7 +112,7 @@ class TcpContext final : public Context {
   // Owner thread.
   Fd listener_;
   std::string listen_text_;
-  RegionTable regions_;
+  common::RegionTable regions_;
   std::vector<std::unique_ptr<TcpConnection>> connections_;
   std::deque<std::unique_ptr<TcpConnection>> pending_connections_;  ///< oldest first
   std::vector<std::unique_ptr<TcpConnection>> to_reap_;
@@ -123,10 +120,9 @@ class TcpContext final : public Context {
   std::vector<std::unique_ptr<LingeringClose>> lingering_closes_to_reap_;
   RateLimitedLog rate_limited_log_;
 
-  std::deque<Ready> ready_;
+  common::CompletionQueue<common::MessageBuffer> ready_;
   size_t room_ = 0;  ///< reading stops at so many entries of ready_: the caller's span
-  std::vector<MessageBuffer> delivered_;
-  std::vector<MessageBuffer> free_buffers_;
+  common::MessageBuffers buffers_;
 
   std::vector<TcpConnection*> to_flush_;
   std::vector<TcpConnection*> to_read_;

@@ -2,10 +2,10 @@
 #include <sys/epoll.h>
 
 #include <array>
+#include <utility>
 
 #include "transport/tcp/connection.h"
 #include "transport/tcp/context.h"
-#include "transport/tcp/frame.h"
 
 namespace gradrail::transport::tcp {
 namespace {
@@ -15,18 +15,16 @@ constexpr size_t kFewConnections = 4;
 /// While sockets are asked directly, epoll (listener, timer) is asked every so many polls.
 constexpr uint32_t kEpollEvery = 32;
 constexpr int kEventsPerPoll = 64;
-/// Kept for reuse: what one poll of a usual caller can deliver.
-constexpr size_t kSpareBuffers = 64;
 
 }  // namespace
 
 size_t TcpContext::poll(absl::Span<Completion> out) {
-  recycle_messages();
+  ready_.release_delivered([this](common::MessageBuffer buffer) { buffers_.give_back(std::move(buffer)); });
   if (ready_.size() < out.size()) {
     room_ = out.size();
     progress();
   }
-  return take(out);
+  return ready_.take(out);
 }
 
 void TcpContext::progress() {
@@ -107,35 +105,6 @@ void TcpContext::handle(const epoll_event& event) {
   auto* const connection = static_cast<TcpConnection*>(source);
   if ((event.events & EPOLLOUT) != 0) connection->writable();
   if ((event.events & ~EPOLLOUT) != 0) connection->read();
-}
-
-void TcpContext::report(Completion completion, MessageBuffer body) {
-  ready_.push_back({std::move(completion), std::move(body)});
-}
-
-size_t TcpContext::take(absl::Span<Completion> out) {
-  size_t count = 0;
-  for (; count < out.size() && !ready_.empty(); ++count) {
-    out[count] = std::move(ready_.front().completion);
-    if (ready_.front().body != nullptr) delivered_.push_back(std::move(ready_.front().body));
-    ready_.pop_front();
-  }
-  return count;
-}
-
-void TcpContext::recycle_messages() {
-  for (MessageBuffer& buffer : delivered_) {
-    if (free_buffers_.size() < kSpareBuffers) free_buffers_.push_back(std::move(buffer));
-  }
-  delivered_.clear();
-}
-
-TcpContext::MessageBuffer TcpContext::take_buffer() {
-  static_assert(kMaxRefusalBytes <= kMaxMessageBytes);
-  if (free_buffers_.empty()) return std::make_unique_for_overwrite<std::byte[]>(kMaxMessageBytes);
-  MessageBuffer buffer = std::move(free_buffers_.back());
-  free_buffers_.pop_back();
-  return buffer;
 }
 
 bool TcpContext::arm() {

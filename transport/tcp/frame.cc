@@ -2,10 +2,13 @@
 
 #include "base/crc32c.h"
 #include "fmt/format.h"
-#include "transport/tcp/little_endian.h"
+#include "transport/common/little_endian.h"
 
 namespace gradrail::transport::tcp {
 namespace {
+
+using common::load_le;
+using common::store_le;
 
 constexpr uint16_t kMagic = 0x5267;  // "gR"
 constexpr uint8_t kNotifyFlag = 1;

@@ -3,17 +3,12 @@
 #include <cerrno>
 #include <cstring>
 
-#include "fmt/format.h"
+#include "transport/common/native_error.h"
 
 namespace gradrail::transport::tcp {
 namespace {
 
-struct Meaning {
-  absl::StatusCode code;
-  std::string_view hint;
-};
-
-Meaning meaning(int error) {
+common::ErrorMeaning meaning(int error) {
   switch (error) {
     case ECONNREFUSED:
       return {absl::StatusCode::kUnavailable, "is the peer running, and listening on this port?"};
@@ -49,10 +44,7 @@ Meaning meaning(int error) {
 }  // namespace
 
 absl::Status native_error(std::string_view doing, int error) {
-  const Meaning what = meaning(error);
-  std::string text = fmt::format("tcp: {}: {}", doing, strerror(error));
-  if (!what.hint.empty()) text += fmt::format(" ({})", what.hint);
-  return {what.code, text};
+  return common::native_error("tcp", doing, strerror(error), meaning(error));
 }
 
 }  // namespace gradrail::transport::tcp

@@ -9,8 +9,8 @@
 
 namespace gradrail::transport::ucx {
 
+class PutReceiver;
 class Region;
-class UcxConnection;
 
 /// A put on its way into its region.
 struct Arrival {
@@ -20,7 +20,7 @@ struct Arrival {
     moved,    ///< all bytes are there; a check that the sender was still connected is pending
     done
   };
-  UcxConnection* connection = nullptr;
+  PutReceiver* receiver = nullptr;
   const Region* region = nullptr;
   std::byte* target = nullptr;
   size_t bytes = 0;

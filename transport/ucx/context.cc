@@ -3,7 +3,6 @@
 
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -17,6 +16,12 @@
 #include "transport/ucx/native_error.h"
 
 namespace gradrail::transport::ucx {
+namespace {
+
+/// Kept for reuse: what one poll of a usual caller can deliver.
+constexpr size_t kSpareBuffers = 256;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
   absl::StatusOr<std::unique_ptr<Context>> side_channels = tcp::open(options);
@@ -39,7 +44,8 @@ UcxContext::UcxContext(Worker worker, std::unique_ptr<Context> side_channels, tc
       epoll_(std::move(epoll)),
       worker_address_(std::move(worker_address)),
       id_(random_bits()),
-      regions_(worker_, id_, [this](const Region& region) { region_ends(region); }) {}
+      regions_(worker_, id_, [this](const Region& region) { region_ends(region); }),
+      buffers_(kMaxMessageBytes, kSpareBuffers) {}
 
 UcxContext::~UcxContext() {
   for (const auto& connection : connections_) {
@@ -61,7 +67,7 @@ void UcxContext::leak_abandoned() {
 }
 
 absl::Status UcxContext::start() {
-  for (const int fd : {side_channels_->wait_fd(), worker_.event_fd()}) {
+  for (const int fd : {side_channels_.wait_fd(), worker_.event_fd()}) {
     epoll_event event{};
     event.events = EPOLLIN;
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return tcp::native_error("watch a descriptor", errno);
@@ -86,7 +92,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> UcxContext::register_memory(Memory
   return regions_.add(memory, access);
 }
 
-absl::StatusOr<std::string> UcxContext::listen(const std::string& address) { return side_channels_->listen(address); }
+absl::StatusOr<std::string> UcxContext::listen(const std::string& address) { return side_channels_.listen(address); }
 
 void UcxContext::close(Connection* connection) {
   auto* const peer = static_cast<UcxConnection*>(connection);
@@ -96,8 +102,7 @@ void UcxContext::close(Connection* connection) {
 }
 
 void UcxContext::remove(UcxConnection* connection) {
-  const auto of_it = [&](const Ready& each) { return each.completion.connection == connection; };
-  ready_.erase(std::remove_if(ready_.begin() + static_cast<ptrdiff_t>(next_ready_), ready_.end(), of_it), ready_.end());
+  ready_.forget(connection);
   std::erase(failing_, connection);
   std::erase(ending_, connection);
   std::erase(to_confirm_alive_, connection);

@@ -3,15 +3,18 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "transport/common/completion_queue.h"
+#include "transport/common/message_buffers.h"
+#include "transport/common/side_channel.h"
 #include "transport/context.h"
 #include "transport/registry.h"
 #include "transport/tcp/socket.h"
 #include "transport/ucx/connection.h"
 #include "transport/ucx/memory_region.h"
-#include "transport/ucx/operation.h"
 #include "transport/ucx/worker.h"
 
 namespace gradrail::transport::ucx {
@@ -48,27 +51,24 @@ class UcxContext final : public Context {
   // For connections.
   ucp_worker_h worker() const { return worker_.get(); }
   RegionTable& regions() { return regions_; }
+  common::SideChannels& side_channels() { return side_channels_; }
+  common::MessageBuffers& buffers() { return buffers_; }
   Handshake handshake_for(const UcxConnection& connection) const;
-  size_t max_frame_bytes() const { return side_channels_->capabilities().max_message_bytes; }
   void introduce(UcxConnection* pending);
-  void report(Completion completion, MessageBuffer body = nullptr);
-  MessageBuffer take_buffer();
-  void recycle(MessageBuffer buffer);
+  /// `body` is the memory of completion.message.
+  void report(Completion completion, common::MessageBuffer body = nullptr) {
+    ready_.push(std::move(completion), std::move(body));
+  }
   void end_soon(UcxConnection* connection) { failing_.push_back(connection); }
   void confirm_alive_soon(UcxConnection* connection);
-  void close_side_channel(Connection* side_channel) { side_channels_->close(side_channel); }
+  void take_last_messages();
 
  private:
-  struct Ready {
-    Completion completion;
-    MessageBuffer body;
-  };
-
   // context_handshake.cc
   absl::StatusOr<UcxConnection*> adopt(Connection* side_channel, UcxConnection::Side side);
   void await_path(const UcxConnection& connection, TimePoint deadline);
   void poll_side_channels();
-  void on_side_channel(const Completion& event);
+  void accept(Connection* side_channel);
   void close_silent_pending(TimePoint now);
   void remove(UcxConnection* connection);
 
@@ -77,12 +77,9 @@ class UcxContext final : public Context {
   // context_progress.cc
   void progress();
   void progress_worker();
-  void take_last_messages();
   void confirm_alive();
   void end_failed();
   void reap_ended();
-  bool side_channels_due();
-  size_t take(absl::Span<Completion> out);
   void finish(UcxConnection* connection);
   void region_ends(const Region& region);
   static ucs_status_t on_message(void* context, const void* header, size_t header_bytes, void* data, size_t bytes,
@@ -90,7 +87,7 @@ class UcxContext final : public Context {
   UcxConnection* find(const Header& header) const;
 
   // Set once. Order of destruction: connections, regions' table, UCX, side channels.
-  const std::unique_ptr<Context> side_channels_;
+  common::SideChannels side_channels_;
   Worker worker_;
   const tcp::Fd epoll_;
   const std::string worker_address_;
@@ -100,20 +97,13 @@ class UcxContext final : public Context {
   RegionTable regions_;
   std::vector<std::unique_ptr<UcxConnection>> connections_;  ///< by number; null where free
   size_t pending_connections_ = 0;                           ///< accepted connections that have not greeted
-  std::vector<Connection*> unwanted_;                        ///< side channels to close
   std::vector<UcxConnection*> failing_;
   std::vector<UcxConnection*> ending_;
   std::vector<UcxConnection*> to_confirm_alive_;
   std::vector<std::unique_ptr<UcxConnection>> abandoned_;  ///< closed by their owners, not by UCX
 
-  std::vector<Ready> ready_;  ///< from next_ready_ on
-  size_t next_ready_ = 0;
-  std::vector<MessageBuffer> delivered_;
-  std::vector<MessageBuffer> free_buffers_;
-
-  bool armed_ = true;  ///< the first poll looks everywhere
-  uint32_t turn_ = 0;
-  TimePoint side_channels_polled_at_{};
+  common::CompletionQueue<common::MessageBuffer> ready_;
+  common::MessageBuffers buffers_;
 };
 
 }  // namespace gradrail::transport::ucx

@@ -2,7 +2,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/status.h"
@@ -13,8 +12,6 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-/// An accepted connection that has not greeted by then is closed, as over tcp.
-constexpr Duration kHandshakeTime = std::chrono::seconds(5);
 /// Time that connect() waits for the peer's handshake and then for the path. The handshake comes at once when the peer
 /// polls. Both take milliseconds, and a second in an emulated machine. A peer that does not poll afterwards still
 /// receives the data that was sent.
@@ -39,10 +36,12 @@ absl::StatusOr<UcxConnection*> UcxContext::adopt(Connection* side_channel, UcxCo
   const auto number = static_cast<uint32_t>(free - connections_.begin());
   const bool pending = side == UcxConnection::Side::accepted;
   if (number >= kMaxConnections || (pending && pending_connections_ >= kMaxPendingConnections)) {
+    side_channels_.close(side_channel);
     return absl::ResourceExhaustedError(fmt::format("ucx: more than {} connections, or {} that have not greeted",
                                                     kMaxConnections, kMaxPendingConnections));
   }
-  auto connection = std::make_unique<UcxConnection>(*this, side, number, side_channel, Clock::now() + kHandshakeTime);
+  auto connection =
+      std::make_unique<UcxConnection>(*this, side, number, side_channel, Clock::now() + common::kHandshakeTime);
   UcxConnection* const adopted = connection.get();
   if (free == connections_.end()) {
     connections_.push_back(std::move(connection));
@@ -54,13 +53,10 @@ absl::StatusOr<UcxConnection*> UcxContext::adopt(Connection* side_channel, UcxCo
 }
 
 absl::StatusOr<Connection*> UcxContext::connect(const std::string& address, TimePoint deadline) {
-  const absl::StatusOr<Connection*> side_channel = side_channels_->connect(address, deadline);
+  const absl::StatusOr<Connection*> side_channel = side_channels_.connect(address, deadline);
   if (!side_channel.ok()) return side_channel.status();
   const absl::StatusOr<UcxConnection*> adopted = adopt(*side_channel, UcxConnection::Side::connected);
-  if (!adopted.ok()) {
-    side_channels_->close(*side_channel);
-    return adopted.status();
-  }
+  if (!adopted.ok()) return adopted.status();
   if (absl::Status status = (*adopted)->start_handshake(); !status.ok()) {
     close(*adopted);
     return status;
@@ -87,7 +83,7 @@ void UcxContext::await_path(const UcxConnection& connection, TimePoint deadline)
     poll_side_channels();
     if (!waiting()) return;
     pollfd waiting_for{.fd = wait_fd(), .events = POLLIN, .revents = 0};
-    if (side_channels_->arm() && ucp_worker_arm(worker_.get()) == UCS_OK) ::poll(&waiting_for, 1, 10);
+    if (side_channels_.arm() && ucp_worker_arm(worker_.get()) == UCS_OK) ::poll(&waiting_for, 1, 10);
   }
 }
 
@@ -97,42 +93,23 @@ void UcxContext::introduce(UcxConnection* pending) {
 }
 
 void UcxContext::poll_side_channels() {
-  std::array<Completion, 16> events;
-  side_channels_polled_at_ = Clock::now();
-  while (const size_t count = side_channels_->poll(absl::MakeSpan(events))) {
-    for (size_t i = 0; i < count; ++i) on_side_channel(events[i]);
-    for (Connection* side_channel : std::exchange(unwanted_, {})) side_channels_->close(side_channel);
-  }
-  close_silent_pending(side_channels_polled_at_);
+  side_channels_.poll([this](Connection* side_channel) { accept(side_channel); });
+  close_silent_pending(side_channels_.polled_at());
 }
 
-void UcxContext::on_side_channel(const Completion& event) {
-  if (event.kind == Completion::Kind::connected) {
-    const auto adopted = adopt(event.connection, UcxConnection::Side::accepted);
-    if (adopted.ok()) return;
-    spdlog::warn("{}", message_of(adopted.status()));
-    unwanted_.push_back(event.connection);  // closed when no event of this batch speaks of it any more
-    return;
-  }
-  auto* const connection = reinterpret_cast<UcxConnection*>(event.connection->user_data());
-  if (connection == nullptr) return;
-  if (event.kind == Completion::Kind::message) {
-    connection->on_side_channel_message({reinterpret_cast<const char*>(event.message.data()), event.message.size()});
-  } else if (event.kind == Completion::Kind::peer_lost) {
-    take_last_messages();
-    connection->side_channel_lost(event.cause);
-  } else {
-    connection->fail(absl::DataLossError("ucx: the peer puts over the side channel, which is for handshakes only"));
-  }
+void UcxContext::accept(Connection* side_channel) {
+  const auto adopted = adopt(side_channel, UcxConnection::Side::accepted);
+  if (!adopted.ok()) spdlog::warn("{}", message_of(adopted.status()));
 }
 
 void UcxContext::close_silent_pending(TimePoint now) {
   if (pending_connections_ == 0) return;
   for (const auto& each : connections_) {
-    if (each == nullptr || each->known_to_owner() || now < each->handshake_deadline()) continue;
+    if (each == nullptr || each->side_channel().introduced() || now < each->side_channel().deadline()) continue;
     // A peer may take long after its handshake: registration of much memory stops its thread for seconds.
-    if (each->state() == UcxConnection::State::handshake)
-      each->fail(absl::DeadlineExceededError("ucx: no handshake came"));
+    if (each->state() == UcxConnection::State::handshake) {
+      each->fail(absl::DeadlineExceededError(fmt::format("{}: no handshake came", each->describe())));
+    }
   }
 }
 

@@ -9,31 +9,24 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-/// A look at the side channels is a system call, or several: not in every turn of a busy loop, not even the clock.
-constexpr uint32_t kLookEvery = 64;
-constexpr Duration kLookInterval = std::chrono::milliseconds(1);
 /// Turns of UCX's progress in one poll: enough to drain what came, few enough for the other contexts of the thread.
 constexpr int kTurnsPerPoll = 16;
 /// After the loss of a peer its last messages are taken out of the queues, as long as this many turns find some.
 constexpr int kLastTurns = 1000;
 /// UCX lets go of a closed endpoint's memory within milliseconds; a device that does not answer may take this long.
 constexpr Duration kReleaseTime = std::chrono::seconds(5);
-/// Kept for reuse: what one poll of a usual caller can deliver.
-constexpr size_t kSpareBuffers = 256;
 
 }  // namespace
 
 size_t UcxContext::poll(absl::Span<Completion> out) {
-  for (MessageBuffer& buffer : delivered_) recycle(std::move(buffer));
-  delivered_.clear();
-  if (ready_.size() - next_ready_ < out.size()) progress();
-  return take(out);
+  ready_.release_delivered([this](common::MessageBuffer buffer) { buffers_.give_back(std::move(buffer)); });
+  if (ready_.size() < out.size()) progress();
+  return ready_.take(out);
 }
 
 void UcxContext::progress() {
   progress_worker();
-  if (armed_ || side_channels_due()) poll_side_channels();
-  armed_ = false;
+  if (side_channels_.due()) poll_side_channels();
   if (!to_confirm_alive_.empty()) confirm_alive();
   if (!failing_.empty()) end_failed();
   if (!ending_.empty()) reap_ended();
@@ -44,12 +37,8 @@ void UcxContext::progress_worker() {
   for (int turn = 0; turn < kTurnsPerPoll && to_confirm_alive_.empty(); ++turn) {
     if (ucp_worker_progress(worker_.get()) == 0) return;
     // Arrivals are reported at once: another turn that finds nothing may cost as much; over tcp it costs a system call.
-    if (next_ready_ < ready_.size()) return;
+    if (!ready_.empty()) return;
   }
-}
-
-bool UcxContext::side_channels_due() {
-  return ++turn_ % kLookEvery == 0 && Clock::now() - side_channels_polled_at_ >= kLookInterval;
 }
 
 void UcxContext::confirm_alive_soon(UcxConnection* connection) {
@@ -84,7 +73,7 @@ void UcxContext::reap_ended() {
       continue;
     }
     connection->reap();
-    if (!connection->known_to_owner()) {
+    if (!connection->side_channel().introduced()) {
       spdlog::warn("{}", message_of(connection->cause()));
       --pending_connections_;
       remove(connection);
@@ -135,40 +124,9 @@ UcxConnection* UcxContext::find(const Header& header) const {
   return connection != nullptr && connection->token() == header.token ? connection : nullptr;
 }
 
-void UcxContext::report(Completion completion, MessageBuffer body) {
-  ready_.push_back({std::move(completion), std::move(body)});
-}
-
-size_t UcxContext::take(absl::Span<Completion> out) {
-  size_t count = 0;
-  for (; count < out.size() && next_ready_ < ready_.size(); ++next_ready_) {
-    Ready& ready = ready_[next_ready_];
-    out[count++] = std::move(ready.completion);
-    if (ready.body != nullptr) delivered_.push_back(std::move(ready.body));
-  }
-  // A caller that never empties it must not make it grow.
-  if (next_ready_ == ready_.size() || next_ready_ >= kSpareBuffers) {
-    ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(next_ready_));
-    next_ready_ = 0;
-  }
-  return count;
-}
-
-MessageBuffer UcxContext::take_buffer() {
-  if (free_buffers_.empty()) return std::make_unique_for_overwrite<std::byte[]>(kMaxMessageBytes);
-  MessageBuffer buffer = std::move(free_buffers_.back());
-  free_buffers_.pop_back();
-  return buffer;
-}
-
-void UcxContext::recycle(MessageBuffer buffer) {
-  if (free_buffers_.size() < kSpareBuffers) free_buffers_.push_back(std::move(buffer));
-}
-
 bool UcxContext::arm() {
-  armed_ = true;
-  if (next_ready_ < ready_.size() || !failing_.empty() || !ending_.empty() || !to_confirm_alive_.empty()) return false;
-  return side_channels_->arm() && ucp_worker_arm(worker_.get()) == UCS_OK;
+  if (!ready_.empty() || !failing_.empty() || !ending_.empty() || !to_confirm_alive_.empty()) return false;
+  return side_channels_.arm() && ucp_worker_arm(worker_.get()) == UCS_OK;
 }
 
 }  // namespace gradrail::transport::ucx

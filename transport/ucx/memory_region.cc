@@ -1,29 +1,22 @@
 #include "transport/ucx/memory_region.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 
-#include "base/crc32c.h"
-#include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/capabilities.h"
-#include "transport/tcp/little_endian.h"
+#include "transport/common/byte_codec.h"
 #include "transport/ucx/native_error.h"
 
 namespace gradrail::transport::ucx {
 namespace {
 
-using tcp::load_le;
-using tcp::store_le;
-
 // Key:  "ucx1" | region u32 | context u64 | token u64 | bytes u64 | access u32 | crc32c of all before
 //       access: bits 0 and 1 as in Access, bit 2: the memory of a GPU
 constexpr std::string_view kKeyMagic = "ucx1";
 constexpr size_t kKeyBytes = 40;
-constexpr size_t kCrcOffset = kKeyBytes - 4;
 constexpr uint32_t kOnGpu = 4;
 
 unsigned protection(Access access) {
@@ -37,38 +30,53 @@ unsigned protection(Access access) {
 }  // namespace
 
 std::string RegionKey::encode() const {
-  std::array<std::byte, kKeyBytes> out;
-  std::memcpy(out.data(), kKeyMagic.data(), kKeyMagic.size());
-  store_le(&out[4], region);
-  store_le(&out[8], context);
-  store_le(&out[16], token);
-  store_le(&out[24], bytes);
-  store_le(&out[32], static_cast<uint32_t>(access) | (kind == MemoryKind::cuda ? kOnGpu : 0));
-  store_le(&out[kCrcOffset], crc32c(out.data(), kCrcOffset));
-  return std::string(reinterpret_cast<const char*>(out.data()), out.size());
+  return common::ByteWriter(kKeyMagic)
+      .number(region)
+      .number(context)
+      .number(token)
+      .number(bytes)
+      .number(static_cast<uint32_t>(access) | (kind == MemoryKind::cuda ? kOnGpu : 0))
+      .seal()
+      .take();
 }
 
 absl::StatusOr<RegionKey> RegionKey::parse(std::string_view key) {
-  const auto* from = reinterpret_cast<const std::byte*>(key.data());
-  if (key.size() != kKeyBytes || key.substr(0, 4) != kKeyMagic) {
-    return absl::InvalidArgumentError("ucx: not a region key of ucx");
-  }
-  if (load_le<uint32_t>(from + kCrcOffset) != crc32c(from, kCrcOffset)) {
-    return absl::InvalidArgumentError("ucx: damaged region key");
-  }
-  const auto access = load_le<uint32_t>(from + 32);
-  return RegionKey{.context = load_le<uint64_t>(from + 8),
-                   .region = load_le<uint32_t>(from + 4),
-                   .token = load_le<uint64_t>(from + 16),
-                   .bytes = load_le<uint64_t>(from + 24),
-                   .access = static_cast<Access>(access & 3),
-                   .kind = (access & kOnGpu) != 0 ? MemoryKind::cuda : MemoryKind::host};
+  absl::StatusOr<common::ByteReader> in = common::open_key("ucx", kKeyMagic, kKeyBytes, key);
+  if (!in.ok()) return in.status();
+  RegionKey parsed;
+  parsed.region = in->number<uint32_t>();
+  parsed.context = in->number<uint64_t>();
+  parsed.token = in->number<uint64_t>();
+  parsed.bytes = in->number<uint64_t>();
+  const auto access = in->number<uint32_t>();
+  parsed.access = static_cast<Access>(access & 3);
+  parsed.kind = (access & kOnGpu) != 0 ? MemoryKind::cuda : MemoryKind::host;
+  return parsed;
 }
 
-Region::Region(RegionTable& table, uint32_t number, MemorySpan memory, Access access, std::string key, ucp_mem_h handle)
-    : MemoryRegion(memory, access, std::move(key)), table_(table), number_(number), handle_(handle) {}
+Region::Region(RegionTable& table, MemorySpan memory, Access access, ucp_mem_h handle)
+    : Region(table, memory, access, handle, table.table_.add(this)) {}
 
-Region::~Region() { table_.remove(*this, number_, handle_); }
+Region::Region(RegionTable& table, MemorySpan memory, Access access, ucp_mem_h handle, const common::RegionId& id)
+    : MemoryRegion(memory, access,
+                   RegionKey{table.context_id_, id.number, id.token, memory.bytes, access, memory.kind}.encode()),
+      table_(table),
+      number_(id.number),
+      handle_(handle) {}
+
+Region::~Region() { table_.remove(*this); }
+
+ucs_status_ptr_t Region::receive(ucp_worker_h worker, void* message, std::byte* target, size_t bytes,
+                                 ucp_am_recv_data_nbx_callback_t done, void* user) const {
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH;
+  param.memory_type = memory_type();
+  param.memh = handle_;
+  param.cb.recv_am = done;
+  param.user_data = user;
+  return ucp_am_recv_data_nbx(worker, message, target, bytes, &param);
+}
 
 absl::StatusOr<ucp_mem_h> RegionTable::map(MemorySpan memory, Access access) const {
   ucp_mem_map_params_t params{};
@@ -118,42 +126,21 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory
     if (!mapped.ok()) return mapped.status();
     handle = *mapped;
   }
-  if (free_.empty()) {
-    free_.push_back(static_cast<uint32_t>(slots_.size()));
-    slots_.emplace_back();
-  }
-  const uint32_t number = free_.back();
-  free_.pop_back();
-  const RegionKey key = {context_id_, number, random_bits(), memory.bytes, access, memory.kind};
-  auto region = std::make_unique<Region>(*this, number, memory, access, key.encode(), handle);
-  slots_[number] = {region.get(), key.token};
-  return region;
+  return std::make_unique<Region>(*this, memory, access, handle);
 }
 
-void RegionTable::remove(const Region& region, uint32_t number, ucp_mem_h handle) {
-  slots_[number] = {};
+void RegionTable::remove(const Region& region) {
+  table_.remove(region.number_);
   before_end_(region);
-  free_.push_back(number);
-  if (handle != nullptr) ucp_mem_unmap(worker_.context(), handle);
+  if (region.handle_ != nullptr) ucp_mem_unmap(worker_.context(), region.handle_);
 }
 
 absl::StatusOr<const Region*> RegionTable::resolve(const Header& header, uint64_t bytes, Access wanted) const {
-  const auto refuse = [&](std::string_view why) {
-    return absl::PermissionDeniedError(fmt::format("{} {}", kind_name(header.kind), why));
-  };
-  if (header.region >= slots_.size()) return refuse("to a region that does not exist");
-  const Slot& slot = slots_[header.region];
-  if (slot.region == nullptr) return refuse("to a region that is no longer registered");
-  if (slot.token != header.region_token) return refuse("with a wrong key");
-  if (!allows(slot.region->access(), wanted)) {
-    return refuse(wanted == Access::remote_write ? "to a region not remotely writable"
-                                                 : "from a region not remotely readable");
-  }
-  const size_t size = slot.region->span().bytes;
-  if (header.offset > size || bytes > size - header.offset) {
-    return refuse(fmt::format("outside region (offset {}, length {}, region {} bytes)", header.offset, bytes, size));
-  }
-  return slot.region;
+  const absl::StatusOr<const MemoryRegion*> region =
+      table_.resolve(kind_name(header.kind), {header.region, table_.epoch_of(header.region), header.region_token},
+                     {.offset = header.offset, .bytes = bytes, .wanted = wanted});
+  if (!region.ok()) return region.status();
+  return static_cast<const Region*>(*region);
 }
 
 }  // namespace gradrail::transport::ucx

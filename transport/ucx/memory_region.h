@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "transport/common/region_table.h"
 #include "transport/memory_region.h"
 #include "transport/ucx/wire.h"
 #include "transport/ucx/worker.h"
@@ -35,7 +35,7 @@ class RegionTable;
 
 class Region final : public MemoryRegion {
  public:
-  Region(RegionTable& table, uint32_t number, MemorySpan memory, Access access, std::string key, ucp_mem_h handle);
+  Region(RegionTable& table, MemorySpan memory, Access access, ucp_mem_h handle);
   ~Region() override;
 
   /// UCX's registration; null for a region of no bytes.
@@ -43,14 +43,21 @@ class Region final : public MemoryRegion {
   bool on_gpu() const { return span().kind == MemoryKind::cuda; }
   /// Passed with every operation, so that UCX does not have to detect the kind of an address.
   ucs_memory_type_t memory_type() const { return on_gpu() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST; }
+  /// Starts to receive the data of an active message to `target`, which is in this region. UCX calls `done` with `user`
+  /// if it returns a request.
+  ucs_status_ptr_t receive(ucp_worker_h worker, void* message, std::byte* target, size_t bytes,
+                           ucp_am_recv_data_nbx_callback_t done, void* user) const;
 
  private:
+  friend class RegionTable;
+  Region(RegionTable& table, MemorySpan memory, Access access, ucp_mem_h handle, const common::RegionId& id);
+
   RegionTable& table_;
   const uint32_t number_;
   const ucp_mem_h handle_;
 };
 
-/// The regions of one Context by number, and the one place that decides what a peer may touch.
+/// The regions of one Context and their registrations.
 class RegionTable {
  public:
   /// `before_end` is called with each region that ends, while it can still be used: nothing may use it afterwards.
@@ -62,25 +69,20 @@ class RegionTable {
   absl::StatusOr<std::unique_ptr<MemoryRegion>> add(MemorySpan memory, Access access);
 
   /// The region that a header names, if its sender may reach `bytes` bytes there in this way.
-  /// Errors  PERMISSION_DENIED: the reason, as the peer may read it.
+  /// Errors  PERMISSION_DENIED: the reason, which the peer may read.
   absl::StatusOr<const Region*> resolve(const Header& header, uint64_t bytes, Access wanted) const;
 
  private:
   friend class Region;
-  struct Slot {
-    const Region* region = nullptr;
-    uint64_t token = 0;
-  };
   absl::StatusOr<ucp_mem_h> map(MemorySpan memory, Access access) const;
   bool is_taken_by_a_device(ucp_mem_h handle) const;
   absl::Status check_device(const MemorySpan& memory, ucp_mem_h handle) const;
-  void remove(const Region& region, uint32_t number, ucp_mem_h handle);
+  void remove(const Region& region);
 
   const Worker& worker_;
   const uint64_t context_id_;
   const std::function<void(const Region&)> before_end_;
-  std::vector<Slot> slots_;
-  std::vector<uint32_t> free_;
+  common::RegionTable table_;
 };
 
 }  // namespace gradrail::transport::ucx

@@ -1,18 +1,11 @@
 #include "transport/ucx/native_error.h"
 
-#include <sys/resource.h>
-
-#include "fmt/format.h"
+#include "transport/common/native_error.h"
 
 namespace gradrail::transport::ucx {
 namespace {
 
-struct Meaning {
-  absl::StatusCode code;
-  std::string_view hint;
-};
-
-Meaning meaning(ucs_status_t status) {
+common::ErrorMeaning meaning(ucs_status_t status) {
   switch (status) {
     case UCS_ERR_NO_MEMORY:
     case UCS_ERR_NO_RESOURCE:
@@ -48,27 +41,14 @@ Meaning meaning(ucs_status_t status) {
   }
 }
 
-std::string locked_memory_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
-  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::format("{} KiB", limit.rlim_cur / 1024);
-}
-
 }  // namespace
 
 absl::Status native_error(std::string_view doing, ucs_status_t status) {
-  const Meaning what = meaning(status);
-  std::string text = fmt::format("ucx: {}: {}", doing, ucs_status_string(status));
-  if (!what.hint.empty()) text += fmt::format(" ({})", what.hint);
-  return {what.code, text};
+  return common::native_error("ucx", doing, ucs_status_string(status), meaning(status));
 }
 
 absl::Status registration_error(size_t bytes, ucs_status_t status) {
-  return absl::ResourceExhaustedError(fmt::format(
-      "ucx: register {} bytes: {}; the limit on locked memory is {} (raise it by `ulimit -l unlimited`, for services "
-      "by "
-      "LimitMEMLOCK=infinity in the systemd unit, for logins by a memlock line in /etc/security/limits.conf)",
-      bytes, ucs_status_string(status), locked_memory_limit()));
+  return common::locked_memory_error("ucx", bytes, ucs_status_string(status));
 }
 
 }  // namespace gradrail::transport::ucx

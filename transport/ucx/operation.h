@@ -2,27 +2,25 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "transport/common/message_buffers.h"
 #include "transport/ucx/wire.h"
 
 namespace gradrail::transport::ucx {
 
 class Region;
-class UcxConnection;
-
-using MessageBuffer = std::unique_ptr<std::byte[]>;  ///< of kMaxMessageBytes
+class Sender;
 
 /// Something handed to UCX to send. UCX reads header and body where they are until it reports the end.
 struct Operation {
-  UcxConnection* connection = nullptr;
+  Sender* sender = nullptr;
   MessageKind kind = MessageKind::put;
   uint32_t sequence = 0;
   uint64_t tag = 0;
   const Region* region = nullptr;  ///< of get_data: what it reads
   HeaderBytes header{};
-  MessageBuffer body;  ///< of a message
+  common::MessageBuffer body;  ///< of a message
   Operation* next_free = nullptr;
 };
 
@@ -60,17 +58,6 @@ class OperationPool {
   std::vector<Operation> slots_;
   Operation* free_ = nullptr;
   size_t in_use_ = 0;
-};
-
-/// A get of ours until its bytes are here.
-struct PendingGet {
-  UcxConnection* connection = nullptr;
-  std::byte* target = nullptr;
-  uint64_t bytes = 0;
-  uint64_t tag = 0;
-  const Region* region = nullptr;  ///< null: the slot is free
-  uint64_t number = 0;
-  bool moved = false;  ///< all bytes are here; the check of the side channel is pending
 };
 
 }  // namespace gradrail::transport::ucx

@@ -1,12 +1,12 @@
 #include "transport/ucx/wire.h"
 
 #include "fmt/format.h"
-#include "transport/tcp/little_endian.h"
+#include "transport/common/little_endian.h"
 
 namespace gradrail::transport::ucx {
 
-using tcp::load_le;
-using tcp::store_le;
+using common::load_le;
+using common::store_le;
 
 namespace {
 constexpr uint8_t kNotify = 1;

@@ -113,15 +113,15 @@ class TcpRegionTable : public ::testing::Test {
     return {FrameType::put, false, key.region, key.epoch, key.token, offset, length, 0};
   }
   absl::StatusCode resolve(const FrameHeader& frame) {
-    return table_.resolve(frame, Access::remote_write).status().code();
+    return find_target(table_, frame, Access::remote_write).status().code();
   }
   std::vector<std::byte> memory_ = std::vector<std::byte>(64);
-  RegionTable table_;
+  common::RegionTable table_;
 };
 
 TEST_F(TcpRegionTable, BoundsDoNotWrap) {
-  const auto region = *table_.add({memory_.data(), memory_.size()}, Access::remote_write);
-  EXPECT_EQ(*table_.resolve(frame(*region, 12, 52), Access::remote_write), memory_.data() + 12);
+  const auto region = *register_region(table_, {memory_.data(), memory_.size()}, Access::remote_write);
+  EXPECT_EQ(*find_target(table_, frame(*region, 12, 52), Access::remote_write), memory_.data() + 12);
   EXPECT_EQ(resolve(frame(*region, 64, 0)), absl::StatusCode::kOk);
   for (const auto& [offset, length] : std::vector<std::pair<uint64_t, uint64_t>>{
            {12, 53}, {65, 0}, {UINT64_MAX, 2}, {UINT64_MAX - 1, 1}, {2, UINT64_MAX}, {1ULL << 63, 1ULL << 63}}) {
@@ -130,11 +130,11 @@ TEST_F(TcpRegionTable, BoundsDoNotWrap) {
 }
 
 TEST_F(TcpRegionTable, OldKeyDoesNotOpenNewRegion) {
-  auto region = *table_.add({memory_.data(), memory_.size()}, Access::remote_write);
+  auto region = *register_region(table_, {memory_.data(), memory_.size()}, Access::remote_write);
   FrameHeader old = frame(*region, 0, 1);
   region.reset();
   EXPECT_EQ(resolve(old), absl::StatusCode::kPermissionDenied);
-  const auto next = *table_.add({memory_.data(), memory_.size()}, Access::remote_write);
+  const auto next = *register_region(table_, {memory_.data(), memory_.size()}, Access::remote_write);
   ASSERT_EQ(RegionKey::parse(next->key())->region, old.region) << "the slot is reused";
   EXPECT_EQ(resolve(old), absl::StatusCode::kPermissionDenied);
   old.token = RegionKey::parse(next->key())->token;
@@ -142,18 +142,18 @@ TEST_F(TcpRegionTable, OldKeyDoesNotOpenNewRegion) {
 }
 
 TEST_F(TcpRegionTable, AccessAndTokenAreAsked) {
-  const auto readable = *table_.add({memory_.data(), memory_.size()}, Access::remote_read);
+  const auto readable = *register_region(table_, {memory_.data(), memory_.size()}, Access::remote_read);
   EXPECT_EQ(resolve(frame(*readable, 0, 1)), absl::StatusCode::kPermissionDenied);
-  EXPECT_TRUE(table_.resolve(frame(*readable, 0, 1), Access::remote_read).ok());
+  EXPECT_TRUE(find_target(table_, frame(*readable, 0, 1), Access::remote_read).ok());
   FrameHeader wrong = frame(*readable, 0, 1);
   wrong.token ^= 1;
-  EXPECT_FALSE(table_.resolve(wrong, Access::remote_read).ok());
+  EXPECT_FALSE(find_target(table_, wrong, Access::remote_read).ok());
   wrong.region = 1000;
-  EXPECT_FALSE(table_.resolve(wrong, Access::remote_read).ok());
+  EXPECT_FALSE(find_target(table_, wrong, Access::remote_read).ok());
 }
 
 TEST_F(TcpRegionTable, GpuMemoryIsRefused) {
-  const auto refused = table_.add({memory_.data(), 64, MemoryKind::cuda}, Access::local);
+  const auto refused = register_region(table_, {memory_.data(), 64, MemoryKind::cuda}, Access::local);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace gradrail::transport::tcp {
+namespace gradrail::transport::common {
 
 /// The wire and the keys are little endian on every machine; compilers turn these loops into one move where they can.
 template <typename T>
@@ -21,4 +21,4 @@ T load_le(const std::byte* from) {
   return value;
 }
 
-}  // namespace gradrail::transport::tcp
+}  // namespace gradrail::transport::common

@@ -1,0 +1,104 @@
+#include "transport/ofi/transfers.h"
+
+#include <utility>
+
+#include "transport/common/slice.h"
+
+namespace gradrail::transport::ofi {
+namespace {
+
+/// Two step's worth of 1 MiB buckets for a 500 MB shard, as with tcp; an entry is 100 B.
+constexpr size_t kMaxPuts = 1024;
+constexpr size_t kMaxGets = 256;
+/// RDMA devices take 16 reads of one connection at a time, more would only wait in the device.
+constexpr size_t kGetPieces = 16;
+/// A device acknowledges within milliseconds, on a busy emulated host within some hundred; bulk takes its time besides.
+constexpr Duration kSilence = std::chrono::seconds(3);
+constexpr double kSlowestDevice = 4e6;  // bytes a second
+
+absl::StatusOr<Transfer> local_part(const Link& link, const LocalSlice& slice) {
+  const auto* region = static_cast<const Region*>(slice.region);
+  const absl::StatusOr<void*> descriptor = region->descriptor_in(link.domain());
+  if (!descriptor.ok()) return descriptor.status();
+  return Transfer{.local = common::address_of(slice), .descriptor = *descriptor, .bytes = slice.bytes};
+}
+
+}  // namespace
+
+Transfers::Transfers(const Provider& provider)
+    : provider_(provider),
+      puts_(Operation::Kind::put, kMaxPuts, provider.ordered ? provider.pieces_in_flight : 1, provider.piece_bytes,
+            provider.confirms_writes),
+      gets_(Operation::Kind::get, kMaxGets, kGetPieces, provider.piece_bytes) {}
+
+void Transfers::set_mailbox(uint64_t key, uint64_t base) {
+  mailbox_key_ = key;
+  mailbox_base_ = base;
+}
+
+absl::Status Transfers::check_room(const TransferQueue& queue) {
+  constexpr size_t kMost = 2;  // a put and its notice
+  if (queue.room() < kMost) return absl::ResourceExhaustedError("ofi: queue full, poll first");
+  return absl::OkStatus();
+}
+
+absl::Status Transfers::put(Link& link, const LocalSlice& source, const Import* target, uint64_t offset,
+                            const PutOptions& options) {
+  if (source.bytes == 0) {
+    puts_.push(notice(link, *options.immediate, options.tag));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Transfer> transfer = local_part(link, source);
+  if (!transfer.ok()) return transfer.status();
+  transfer->remote = target->base + offset;
+  transfer->key = target->device_key;
+  transfer->tag = options.tag;
+  const bool separate = options.immediate && provider_.separate_notices;
+  if (!separate) transfer->immediate = options.immediate;
+  puts_.push(*transfer);
+  if (separate) puts_.push(notice(link, *options.immediate, 0));
+  return absl::OkStatus();
+}
+
+Transfer Transfers::notice(Link& link, uint64_t immediate, uint64_t tag) const {
+  // Providers differ on whether a write of no bytes needs a key: with the mailbox's it is right for all.
+  return {.local = link.mailbox(),
+          .descriptor = link.mailbox_memory().descriptor,
+          .remote = mailbox_base_,
+          .key = mailbox_key_,
+          .immediate = immediate,
+          .tag = tag};
+}
+
+absl::Status Transfers::get(const Link& link, const LocalSlice& target, const Import& source, uint64_t offset,
+                            uint64_t tag) {
+  absl::StatusOr<Transfer> transfer = local_part(link, target);
+  if (!transfer.ok()) return transfer.status();
+  transfer->remote = source.base + offset;
+  transfer->key = source.device_key;
+  transfer->tag = tag;
+  gets_.push(*transfer);
+  return absl::OkStatus();
+}
+
+absl::Status Transfers::pump(const Endpoint& endpoint) {
+  if (absl::Status status = puts_.pump(endpoint); !status.ok()) return status;
+  return gets_.pump(endpoint);
+}
+
+std::optional<Duration> Transfers::silence(TimePoint now, bool waits_for_device) {
+  const uint64_t finished = puts_.finished_count() + gets_.finished_count();
+  if (!waits_for_device || std::exchange(finished_before_, finished) != finished) {
+    silent_since_ = now;
+    return std::nullopt;
+  }
+  const Duration silence = now - silent_since_;
+  if (silence < kSilence) return std::nullopt;
+  const double at_slowest = static_cast<double>(puts_.bytes_under_way() + gets_.bytes_under_way()) / kSlowestDevice;
+  if (silence < kSilence + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(at_slowest))) {
+    return std::nullopt;
+  }
+  return silence;
+}
+
+}  // namespace gradrail::transport::ofi
