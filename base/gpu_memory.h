@@ -2,9 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/file_descriptor.h"
 
 namespace gradrail {
 
@@ -17,27 +17,11 @@ enum class NicGpuTransfer : uint8_t {
 /// "dmabuf" or "peermem": what --gpu-direct calls it.
 const char* name_of(NicGpuTransfer way);
 
-/// An open file descriptor, closed with the object.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 /// Device memory as the kernel hands it to other devices' drivers. The descriptor covers whole pages: the run begins
 /// `offset` bytes behind its start. To be closed, by ending this, as soon as a registration has returned: the
 /// registration holds the memory itself.
 struct DmaBuf {
-  Descriptor fd;
+  FileDescriptor fd;
   size_t offset = 0;
   size_t bytes = 0;  ///< of the whole pages
 };

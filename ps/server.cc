@@ -1,9 +1,7 @@
 #include "ps/server.h"
 
 #include <grpcpp/grpcpp.h>
-#include <netdb.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +9,8 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/file_descriptor.h"
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -30,14 +30,11 @@ constexpr auto kHousekeepEvery = std::chrono::milliseconds(200);
 
 /// gRPC does not report the reason: a bind of our own finds it.
 std::string why_not_bound(const HostPort& address) {
-  const addrinfo hints{.ai_flags = AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-  addrinfo* found = nullptr;
-  const int failure = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (failure != 0) return fmt::format("{}: is the host name right?", gai_strerror(failure));
-  const int probe = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int error = bind(probe, found->ai_addr, found->ai_addrlen) == 0 ? EADDRINUSE : errno;
-  close(probe);
-  freeaddrinfo(found);
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(address.host, address.port);
+  if (!found.ok()) return fmt::format("{}: is the host name right?", message_of(found.status()));
+  const NetAddress& first = found->front();
+  const FileDescriptor probe(socket(first.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int error = bind(probe.get(), first.get(), first.bytes) == 0 ? EADDRINUSE : errno;
   if (error == EADDRINUSE) return "the port is in use (choose another one in the cluster, or with --bind)";
   if (error != EADDRNOTAVAIL) return std::strerror(error);
   return "the address is not one of this host (is --task_index right? if so, name a local address with --bind)";

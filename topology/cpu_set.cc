@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 
 #include "base/check.h"
+#include "base/parse_number.h"
 #include "fmt/format.h"
 
 namespace gradrail::topology {
@@ -17,9 +17,8 @@ uint64_t bit_of(int cpu) { return uint64_t{1} << (static_cast<size_t>(cpu) % kWo
 
 /// A number that makes up the whole of `text`; -1 when it is none or too large for a cpu.
 int parse_cpu(std::string_view text) {
-  int cpu = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), cpu);
-  return error == std::errc() && end == text.data() + text.size() && cpu <= CpuSet::kMaxCpu ? cpu : -1;
+  const int cpu = parse_number<int>(text).value_or(-1);
+  return cpu <= CpuSet::kMaxCpu ? cpu : -1;
 }
 
 }  // namespace

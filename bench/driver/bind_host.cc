@@ -2,12 +2,13 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <netdb.h>
 #include <netinet/in.h>
-#include <unistd.h>
 
 #include <memory>
 
+#include "base/file_descriptor.h"
+#include "base/net_address.h"
+#include "base/status.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
@@ -29,27 +30,20 @@ std::string addresses_of_this_host() {
 }
 
 /// Asks the kernel, which has more than the interfaces: all of 127.0.0.0/8 is this host.
-bool can_listen_at(const addrinfo& address) {
-  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  const bool bound = bind(fd, address.ai_addr, address.ai_addrlen) == 0;
-  close(fd);
-  return bound;
+bool can_listen_at(const NetAddress& address) {
+  const FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return fd && bind(fd.get(), address.get(), address.bytes) == 0;
 }
 
 }  // namespace
 
 absl::Status check_bind_host(const std::string& host) {
   if (host.empty()) return absl::OkStatus();
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  if (error == 0 && can_listen_at(*found)) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format("--bind-host {}: {}; this host has {}", host,
-                                                   error != 0 ? gai_strerror(error) : "not an address of this host",
-                                                   addresses_of_this_host()));
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
+  if (found.ok() && can_listen_at(found->front())) return absl::OkStatus();
+  const std::string_view why = found.ok() ? "not an address of this host" : message_of(found.status());
+  return absl::FailedPreconditionError(
+      fmt::format("--bind-host {}: {}; this host has {}", host, why, addresses_of_this_host()));
 }
 
 }  // namespace gradrail::bench

@@ -10,8 +10,6 @@
 #include <cerrno>
 #include <csignal>
 
-#include "fmt/format.h"
-
 namespace gradrail::bench {
 namespace {
 
@@ -142,11 +140,6 @@ int wait_child(pid_t child) {
   }
   forget_child(child);
   return status;
-}
-
-std::string how_it_ended(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("killed by signal {}", WTERMSIG(status));
-  return fmt::format("exit code {}", WEXITSTATUS(status));
 }
 
 void end_children() {

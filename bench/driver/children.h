@@ -2,8 +2,6 @@
 
 #include <sys/types.h>
 
-#include <string>
-
 namespace gradrail::bench {
 
 /// fork() for processes that must not outlive us. A signal ends them when we end, however that happens, and when we
@@ -17,9 +15,6 @@ void end_child(pid_t child);
 
 /// Until it has ended by itself; what waitpid says of it.
 int wait_child(pid_t child);
-
-/// Its meaning, for people: "killed by signal 9", "exit code 1".
-std::string how_it_ended(int status);
 
 /// Those that have not ended by themselves within a moment.
 void end_children();

@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 
+#include "base/file_descriptor.h"
+#include "base/subprocess.h"
 #include "bench/driver/children.h"
 #include "fmt/format.h"
 
@@ -16,29 +18,13 @@ namespace {
 
 constexpr int kNotFound = 127;  // as shells say it
 
-/// A program's output, read when it has ended: a pipe could fill.
-class Written {
- public:
-  explicit Written(const char* name) : fd_(memfd_create(name, MFD_CLOEXEC)) {}
-  ~Written() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Written(const Written&) = delete;
-  Written& operator=(const Written&) = delete;
+/// The output goes to a file and is read at the end, because a pipe could fill.
+FileDescriptor open_output(const char* name) { return FileDescriptor(memfd_create(name, MFD_CLOEXEC)); }
 
-  int fd() const { return fd_; }
-
-  std::string text() const {
-    std::string all;
-    char buffer[4096];
-    for (ssize_t count = 0; (count = pread(fd_, buffer, sizeof(buffer), static_cast<off_t>(all.size()))) > 0;)
-      all.append(buffer, static_cast<size_t>(count));
-    return all;
-  }
-
- private:
-  const int fd_;
-};
+std::string text_of(const FileDescriptor& output) {
+  lseek(output.get(), 0, SEEK_SET);
+  return read_up_to(output.get(), SIZE_MAX).value_or("");
+}
 
 [[noreturn]] void become(const std::vector<std::string>& words, int output, int complaints) {
   std::vector<char*> arguments;
@@ -56,17 +42,16 @@ class Written {
 }  // namespace
 
 absl::StatusOr<std::string> run_program(const std::vector<std::string>& words) {
-  const Written output("output"), complaints("complaints");
-  if (output.fd() < 0 || complaints.fd() < 0)
-    return absl::ResourceExhaustedError("no files for its output (ulimit -n)");
+  const FileDescriptor output = open_output("output"), complaints = open_output("complaints");
+  if (!output || !complaints) return absl::ResourceExhaustedError("no files for its output (ulimit -n)");
   const pid_t child = fork_child();
   if (child < 0) return absl::ResourceExhaustedError("no process could be started (ulimit -u)");
-  if (child == 0) become(words, output.fd(), complaints.fd());
+  if (child == 0) become(words, output.get(), complaints.get());
   const int status = wait_child(child);
-  if (status == 0) return output.text();
-  const std::string said = last_line(complaints.text());
-  return absl::InternalError(fmt::format("{} failed ({}){}{}", words.front(), how_it_ended(status),
-                                         said.empty() ? "" : ": ", said.empty() ? last_line(output.text()) : said));
+  if (status == 0) return text_of(output);
+  const std::string said = last_line(text_of(complaints));
+  return absl::InternalError(fmt::format("{} failed ({}){}{}", words.front(), describe_exit(status),
+                                         said.empty() ? "" : ": ", said.empty() ? last_line(text_of(output)) : said));
 }
 
 std::string find_program(const std::string& name) {

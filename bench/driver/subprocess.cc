@@ -1,28 +1,23 @@
 #include "bench/driver/subprocess.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <utility>
 
+#include "base/subprocess.h"
 #include "bench/driver/children.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
 namespace {
 
+constexpr size_t kMaxResultBytes = size_t{64} << 20;  // figures and latencies take a few MB at most
+
 [[noreturn]] void run_child(int fd, const std::function<nlohmann::json()>& body) {
   const std::string text = body().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t count = write(fd, text.data() + written, text.size() - written);
-    if (count <= 0) _exit(1);
-    written += static_cast<size_t>(count);
-  }
+  if (!write_all(fd, text)) _exit(1);
   end_children();
   _exit(0);
 }
@@ -30,50 +25,39 @@ namespace {
 }  // namespace
 
 Subprocess::Subprocess(const std::function<nlohmann::json()>& body) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return;
+  absl::StatusOr<Pipe> pipe = open_pipe();
+  if (!pipe.ok()) return;
   std::fflush(nullptr);  // else the child prints our buffers again
   process_ = fork_child();
   if (process_ == 0) {
-    close(ends[0]);
-    run_child(ends[1], body);
+    pipe->reader.reset();
+    run_child(pipe->writer.get(), body);
   }
-  close(ends[1]);
-  fd_ = ends[0];
+  output_ = std::move(pipe->reader);
 }
 
 Subprocess::Subprocess(Subprocess&& other) noexcept
-    : process_(std::exchange(other.process_, -1)), fd_(std::exchange(other.fd_, -1)) {}
+    : process_(std::exchange(other.process_, -1)), output_(std::move(other.output_)) {}
 
 Subprocess::~Subprocess() {
-  if (fd_ >= 0) close(fd_);
+  output_.reset();  // a child that writes a result ends
   if (process_ > 0) end_child(process_);
 }
 
 bool Subprocess::is_done(Duration timeout) const {
-  pollfd wait{.fd = fd_, .events = POLLIN, .revents = 0};
+  pollfd wait{.fd = output_.get(), .events = POLLIN, .revents = 0};
   const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
   return process_ < 0 || poll(&wait, 1, static_cast<int>(millis)) > 0;
 }
 
 absl::StatusOr<nlohmann::json> Subprocess::result(TimePoint deadline) {
   if (process_ < 0) return absl::ResourceExhaustedError("no process could be started (ulimit -u)");
-  std::string text;
-  char buffer[4096];
-  while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd wait{.fd = fd_, .events = POLLIN, .revents = 0};
-    const int ready = left <= 0 ? 0 : poll(&wait, 1, static_cast<int>(left));
-    if (ready < 0 && errno == EINTR) continue;  // stopped and continued
-    if (ready <= 0) return absl::DeadlineExceededError("took too long");
-    const ssize_t count = read(fd_, buffer, sizeof(buffer));
-    if (count <= 0) break;
-    text.append(buffer, static_cast<size_t>(count));
-  }
-  nlohmann::json parsed = nlohmann::json::parse(text, nullptr, false);
+  const absl::StatusOr<std::string> text = read_until_closed(output_.get(), deadline, kMaxResultBytes);
+  if (!text.ok()) return text.status();
+  nlohmann::json parsed = nlohmann::json::parse(*text, nullptr, false);
   if (!parsed.is_discarded()) return parsed;
   const int status = wait_child(std::exchange(process_, -1));
-  return absl::InternalError(fmt::format("ended without a result ({})", how_it_ended(status)));
+  return absl::InternalError(fmt::format("ended without a result ({})", describe_exit(status)));
 }
 
 }  // namespace gradrail::bench

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
@@ -25,7 +26,7 @@ class Subprocess {
 
  private:
   int process_ = -1;
-  int fd_ = -1;
+  FileDescriptor output_;
 };
 
 }  // namespace gradrail::bench

@@ -1,6 +1,5 @@
 #include "bench/put/link.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -10,10 +9,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/net_address.h"
+#include "base/parse_number.h"
+#include "base/status.h"
 #include "bench/driver/children.h"
 #include "fmt/format.h"
 
@@ -28,28 +30,17 @@ absl::Status failed(std::string_view what) {
   return absl::UnavailableError(fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-absl::StatusOr<Addresses> resolve(const std::string& where) {
+absl::StatusOr<NetAddress> address_of(const std::string& where) {
   const size_t colon = where.rfind(':');
-  if (colon == std::string::npos) return absl::InvalidArgumentError(fmt::format("'{}' is not host:port", where));
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const std::string host = where.substr(0, colon);
-  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), where.c_str() + colon + 1, &hints, &found);
-  if (error != 0) return absl::InvalidArgumentError(fmt::format("{}: {}", where, gai_strerror(error)));
-  return Addresses(found, &freeaddrinfo);
+  const std::optional<uint16_t> port =
+      colon == std::string::npos ? std::nullopt : parse_number<uint16_t>(std::string_view(where).substr(colon + 1));
+  if (!port) return absl::InvalidArgumentError(fmt::format("'{}' is not host:port", where));
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(where.substr(0, colon), *port);
+  if (!found.ok()) return absl::InvalidArgumentError(fmt::format("{}: {}", where, message_of(found.status())));
+  return found->front();
 }
 
 }  // namespace
-
-PairLink::PairLink(PairLink&& other) noexcept : fd_(std::exchange(other.fd_, -1)), leads_(other.leads_) {}
-
-PairLink::~PairLink() {
-  if (fd_ >= 0) close(fd_);
-}
 
 absl::StatusOr<PairLink> PairLink::fork_two() {
   int ends[2];
@@ -58,42 +49,40 @@ absl::StatusOr<PairLink> PairLink::fork_two() {
   const pid_t child = fork_child();
   if (child < 0) return failed("fork");
   const bool leads = child > 0;
-  close(ends[leads ? 1 : 0]);
-  return PairLink(ends[leads ? 0 : 1], leads);
+  FileDescriptor first(ends[0]), second(ends[1]);
+  return PairLink(leads ? std::move(first) : std::move(second), leads);
 }
 
 absl::StatusOr<PairLink> PairLink::listen(const std::string& where) {
-  const absl::StatusOr<Addresses> address = resolve(where);
+  const absl::StatusOr<NetAddress> address = address_of(where);
   if (!address.ok()) return address.status();
-  const int listener = socket((*address)->ai_family, SOCK_STREAM, 0);
+  const FileDescriptor listener(socket(address->family(), SOCK_STREAM, 0));
   const int yes = 1;
-  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (bind(listener, (*address)->ai_addr, (*address)->ai_addrlen) != 0 || ::listen(listener, 1) != 0) {
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (bind(listener.get(), address->get(), address->bytes) != 0 || ::listen(listener.get(), 1) != 0) {
     return failed("listen at " + where);
   }
-  pollfd waiting{.fd = listener, .events = POLLIN, .revents = 0};
+  pollfd waiting{.fd = listener.get(), .events = POLLIN, .revents = 0};
   if (::poll(&waiting, 1, kSilenceDeadline / std::chrono::milliseconds(1)) <= 0) {
     return absl::DeadlineExceededError(fmt::format("no process connected to {}", where));
   }
-  const int fd = accept(listener, nullptr, nullptr);
-  close(listener);
-  if (fd < 0) return failed("accept");
-  return PairLink(fd, /*leads=*/false);
+  FileDescriptor fd(accept(listener.get(), nullptr, nullptr));
+  if (!fd) return failed("accept");
+  return PairLink(std::move(fd), /*leads=*/false);
 }
 
 absl::StatusOr<PairLink> PairLink::connect(const std::string& where) {
-  const absl::StatusOr<Addresses> address = resolve(where);
+  const absl::StatusOr<NetAddress> address = address_of(where);
   if (!address.ok()) return address.status();
   const TimePoint deadline = Clock::now() + kLinkConnectDeadline;
   while (true) {
-    const int fd = socket((*address)->ai_family, SOCK_STREAM, 0);
-    if (::connect(fd, (*address)->ai_addr, (*address)->ai_addrlen) == 0) {
+    FileDescriptor fd(socket(address->family(), SOCK_STREAM, 0));
+    if (::connect(fd.get(), address->get(), address->bytes) == 0) {
       const int yes = 1;
-      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-      return PairLink(fd, /*leads=*/true);
+      setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+      return PairLink(std::move(fd), /*leads=*/true);
     }
     const absl::Status why = failed("connect to " + where);
-    close(fd);
     if (Clock::now() > deadline) return why;
     usleep(100'000);
   }
@@ -104,7 +93,7 @@ absl::Status PairLink::say(const std::string& text) {
   std::string framed(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
   framed += text;
   // Short: the socket's buffer holds it.
-  const ssize_t sent = send(fd_, framed.data(), framed.size(), MSG_NOSIGNAL);
+  const ssize_t sent = send(fd_.get(), framed.data(), framed.size(), MSG_NOSIGNAL);
   return sent == static_cast<ssize_t>(framed.size()) ? absl::OkStatus() : failed("the other process");
 }
 
@@ -115,13 +104,13 @@ absl::StatusOr<std::string> PairLink::hear(const std::function<void()>& meanwhil
     meanwhile();
     const Duration waited = Clock::now() - start;
     if (waited > kSilenceDeadline) return absl::DeadlineExceededError("the other process says nothing");
-    pollfd waiting{.fd = fd_, .events = POLLIN, .revents = 0};
+    pollfd waiting{.fd = fd_.get(), .events = POLLIN, .revents = 0};
     if (::poll(&waiting, 1, waited < kEager ? 0 : 1) > 0) break;
   }
   const absl::Status gone = absl::UnavailableError("the other process is gone");
-  if (recv(fd_, &bytes, sizeof(bytes), MSG_WAITALL) != sizeof(bytes)) return gone;
+  if (recv(fd_.get(), &bytes, sizeof(bytes), MSG_WAITALL) != sizeof(bytes)) return gone;
   std::string text(bytes, '\0');
-  if (recv(fd_, text.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) return gone;
+  if (recv(fd_.get(), text.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) return gone;
   return text;
 }
 

@@ -2,8 +2,10 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/file_descriptor.h"
 
 namespace gradrail::bench {
 
@@ -17,10 +19,6 @@ class PairLink {
   static absl::StatusOr<PairLink> listen(const std::string& where);
   static absl::StatusOr<PairLink> connect(const std::string& where);
 
-  PairLink(PairLink&& other) noexcept;
-  PairLink& operator=(PairLink&& other) = delete;
-  ~PairLink();
-
   /// The one that measures and prints; the other answers.
   bool leads() const { return leads_; }
 
@@ -30,9 +28,9 @@ class PairLink {
   absl::StatusOr<std::string> hear(const std::function<void()>& meanwhile);
 
  private:
-  PairLink(int fd, bool leads) : fd_(fd), leads_(leads) {}
+  PairLink(FileDescriptor fd, bool leads) : fd_(std::move(fd)), leads_(leads) {}
 
-  int fd_ = -1;
+  FileDescriptor fd_;
   bool leads_ = false;
 };
 

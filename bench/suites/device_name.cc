@@ -1,7 +1,9 @@
 #include "bench/suites/device_name.h"
 
-#include <charconv>
+#include <optional>
+#include <string_view>
 
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "bench/driver/subprocess.h"
 #include "fmt/format.h"
@@ -9,12 +11,10 @@
 namespace gradrail::bench {
 
 absl::StatusOr<int> gpu_ordinal(const std::string& on) {
-  constexpr size_t kPrefix = 4;  // "gpu:"
-  int ordinal = 0;
-  const char* const end = on.data() + on.size();
-  if (on.starts_with("gpu:")) {
-    const auto parsed = std::from_chars(on.data() + kPrefix, end, ordinal);
-    if (parsed.ec == std::errc() && parsed.ptr == end && ordinal >= 0) return ordinal;
+  constexpr std::string_view kPrefix = "gpu:";
+  if (on.starts_with(kPrefix)) {
+    const std::optional<int> ordinal = parse_number<int>(std::string_view(on).substr(kPrefix.size()));
+    if (ordinal && *ordinal >= 0) return *ordinal;
   }
   return absl::InvalidArgumentError(fmt::format("--on {}: must be host or gpu:N, as in gpu:0", on));
 }

@@ -54,7 +54,7 @@ absl::StatusOr<DmaBuf> export_dma_buf(Compute& compute, const void* data, size_t
   int fd = -1;
   const cuda::Result result =
       context.api().cuMemGetHandleForAddressRange(&fd, begin, whole, cuda::kRangeHandleDmaBufFd, 0);
-  if (result == cuda::kSuccess) return DmaBuf{Descriptor(fd), address - begin, whole};
+  if (result == cuda::kSuccess) return DmaBuf{FileDescriptor(fd), address - begin, whole};
   absl::Status status = context.status(result, fmt::format("a dma-buf of {} bytes", bytes));
   if (result == cuda::kInvalidValue) return absl::InvalidArgumentError(status.message());
   return absl::IsUnavailable(status) ? status : absl::FailedPreconditionError(status.message());

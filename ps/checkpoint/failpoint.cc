@@ -5,12 +5,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/parse_number.h"
 
 namespace gradrail::ps {
 
@@ -20,11 +21,11 @@ void failpoint(std::string_view place) {
   const auto& places = kCheckpointFailpoints;
   GRADRAIL_CHECK(std::find(places.begin(), places.end(), place) != places.end());
   const std::vector<std::string> parts = absl::StrSplit(setting, ':');
-  int number = 0;
-  if (parts.size() != 3 || parts[1] != place || !absl::SimpleAtoi(parts[2], &number)) return;
+  const std::optional<int> number = parts.size() == 3 ? parse_number<int>(parts[2]) : std::nullopt;
+  if (!number || parts[1] != place) return;
   static std::atomic<int> times_here = 0;  // of the one place in the setting
-  if (parts[0] == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(number));
-  if (parts[0] == "kill" && ++times_here == number) raise(SIGKILL);
+  if (parts[0] == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(*number));
+  if (parts[0] == "kill" && ++times_here == *number) raise(SIGKILL);
 }
 
 }  // namespace gradrail::ps

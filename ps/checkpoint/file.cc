@@ -25,41 +25,30 @@ absl::Status failed(std::string_view call, const std::string& path, int error) {
 absl::Status sync_folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return failed("open its folder", path, errno);
-  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
-  ::close(descriptor);
-  return error == 0 ? absl::OkStatus() : failed("fsync of its folder", path, error);
+  const FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!descriptor) return failed("open its folder", path, errno);
+  return ::fsync(descriptor.get()) == 0 ? absl::OkStatus() : failed("fsync of its folder", path, errno);
 }
 
 }  // namespace
 
 absl::StatusOr<InputFile> InputFile::open(const std::string& path) {
   // Non-blocking: a FIFO of that name must not block the restore. The flag has no effect on regular files.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) return failed("open", path, errno);
+  FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!descriptor) return failed("open", path, errno);
   struct stat info = {};
-  const int error = ::fstat(descriptor, &info) == 0 ? 0 : errno;
-  InputFile file(path, descriptor, static_cast<uint64_t>(info.st_size));
-  if (error != 0) return failed("fstat", path, error);
+  if (::fstat(descriptor.get(), &info) != 0) return failed("fstat", path, errno);
   if (!S_ISREG(info.st_mode)) return absl::DataLossError(fmt::format("checkpoint {}: not a regular file", path));
-  return file;
+  return InputFile(path, std::move(descriptor), static_cast<uint64_t>(info.st_size));
 }
 
-InputFile::InputFile(std::string path, int descriptor, uint64_t bytes)
-    : path_(std::move(path)), descriptor_(descriptor), bytes_(bytes) {}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
-
-InputFile::~InputFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
+InputFile::InputFile(std::string path, FileDescriptor descriptor, uint64_t bytes)
+    : path_(std::move(path)), descriptor_(std::move(descriptor)), bytes_(bytes) {}
 
 absl::Status InputFile::read(void* data, size_t bytes) {
   auto* position = static_cast<char*>(data);
   while (bytes > 0) {
-    const ssize_t got = ::read(descriptor_, position, bytes);
+    const ssize_t got = ::read(descriptor_.get(), position, bytes);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EIO) return absl::DataLossError(fmt::format("checkpoint {}: read: the disk failed", path_));
     if (got < 0) return failed("read", path_, errno);
@@ -74,44 +63,36 @@ absl::StatusOr<ReplacementFile> ReplacementFile::create(const std::string& path)
   // Truncates the file that an earlier crash may have left.
   const std::string temporary_path = path + ".tmp";
   failpoint("create");
-  const int descriptor = ::open(temporary_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor < 0) return failed("create", temporary_path, errno);
+  FileDescriptor descriptor(::open(temporary_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!descriptor) return failed("create", temporary_path, errno);
   failpoint("created");
-  return ReplacementFile(path, descriptor);
+  return ReplacementFile(path, std::move(descriptor));
 }
 
-ReplacementFile::ReplacementFile(std::string path, int descriptor)
-    : path_(std::move(path)), temporary_path_(path_ + ".tmp"), descriptor_(descriptor) {}
+ReplacementFile::ReplacementFile(std::string path, FileDescriptor descriptor)
+    : path_(std::move(path)), temporary_path_(path_ + ".tmp"), descriptor_(std::move(descriptor)) {}
 
 ReplacementFile::ReplacementFile(ReplacementFile&& other) noexcept
     : path_(std::move(other.path_)),
       temporary_path_(std::exchange(other.temporary_path_, {})),
-      descriptor_(std::exchange(other.descriptor_, -1)) {}
+      descriptor_(std::move(other.descriptor_)) {}
 
 ReplacementFile::~ReplacementFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_path_.empty()) ::unlink(temporary_path_.c_str());
 }
 
 absl::Status ReplacementFile::write(const void* data, size_t bytes) {
   failpoint("write");
-  const auto* position = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::write(descriptor_, position, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed("write", temporary_path_, errno);
-    position += written;
-    bytes -= static_cast<size_t>(written);
-  }
-  return absl::OkStatus();
+  const bool written = write_all(descriptor_.get(), {static_cast<const char*>(data), bytes});
+  return written ? absl::OkStatus() : failed("write", temporary_path_, errno);
 }
 
 absl::Status ReplacementFile::commit() {
   failpoint("written");
-  if (::fsync(descriptor_) != 0) return failed("fsync", temporary_path_, errno);
+  if (::fsync(descriptor_.get()) != 0) return failed("fsync", temporary_path_, errno);
   failpoint("synced");
   // NFS and quotas may report a failed write only here.
-  if (::close(std::exchange(descriptor_, -1)) != 0) return failed("close", temporary_path_, errno);
+  if (::close(descriptor_.release()) != 0) return failed("close", temporary_path_, errno);
   failpoint("closed");
   if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) return failed("rename to it", path_, errno);
   failpoint("renamed");

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/file_descriptor.h"
 
 namespace gradrail::ps {
 
@@ -14,9 +15,6 @@ namespace gradrail::ps {
 class InputFile {
  public:
   static absl::StatusOr<InputFile> open(const std::string& path);
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&& other) = delete;
-  ~InputFile();
 
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return bytes_; }  ///< size at open()
@@ -24,9 +22,9 @@ class InputFile {
   absl::Status read(void* data, size_t bytes);
 
  private:
-  InputFile(std::string path, int descriptor, uint64_t bytes);
+  InputFile(std::string path, FileDescriptor descriptor, uint64_t bytes);
   std::string path_;
-  int descriptor_;
+  FileDescriptor descriptor_;
   uint64_t bytes_;
 };
 
@@ -45,10 +43,10 @@ class ReplacementFile {
   absl::Status commit();
 
  private:
-  ReplacementFile(std::string path, int descriptor);
+  ReplacementFile(std::string path, FileDescriptor descriptor);
   std::string path_;
   std::string temporary_path_;
-  int descriptor_;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace gradrail::ps

@@ -2,7 +2,9 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
+#include "base/little_endian.h"
 #include "base/status.h"
 #include "fmt/format.h"
 
@@ -13,8 +15,7 @@ class Encoder {
  public:
   template <typename Integer>
   void integer(Integer value) {
-    const auto bits = static_cast<uint64_t>(value);
-    for (size_t i = 0; i < sizeof(Integer); ++i) bytes_.push_back(static_cast<char>(bits >> (8 * i)));
+    append_le(bytes_, static_cast<std::make_unsigned_t<Integer>>(value));
   }
   void real(float value) { integer(std::bit_cast<uint32_t>(value)); }
   void text(std::string_view value) {
@@ -34,12 +35,10 @@ class Decoder {
 
   template <typename Integer>
   Integer integer() {
-    uint64_t bits = 0;
     if (!has(sizeof(Integer))) return 0;
-    for (size_t i = 0; i < sizeof(Integer); ++i) {
-      bits |= static_cast<uint64_t>(static_cast<unsigned char>(bytes_[position_++])) << (8 * i);
-    }
-    return static_cast<Integer>(bits);
+    const auto value = load_le<std::make_unsigned_t<Integer>>(bytes_.data() + position_);
+    position_ += sizeof(Integer);
+    return static_cast<Integer>(value);
   }
   float real() { return std::bit_cast<float>(integer<uint32_t>()); }
   std::string text() {

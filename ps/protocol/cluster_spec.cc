@@ -1,11 +1,11 @@
 #include "ps/protocol/cluster_spec.h"
 
-#include <charconv>
-#include <fstream>
+#include <optional>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/str_split.h"
+#include "base/parse_number.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -14,6 +14,8 @@ namespace gradrail::ps {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr size_t kMaxClusterFileBytes = size_t{16} << 20;  // 1100 tasks take 0.1 MB
 
 absl::Status invalid(std::string_view source, std::string_view what) {
   return absl::InvalidArgumentError(fmt::format("{}: {}", source, what));
@@ -132,10 +134,9 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
   if (address.host.empty()) return bad("no host");
   if (address.host.find_first_of(" \t\n/\\\"'") != std::string::npos) return bad("a host name has no such characters");
   if (!port.empty()) {
-    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
-    if (error != std::errc{} || end != port.data() + port.size()) {
-      return bad("the port must be a number up to 65535");
-    }
+    const std::optional<uint16_t> number = parse_number<uint16_t>(port);
+    if (!number) return bad("the port must be a number up to 65535");
+    address.port = *number;
   }
   return address;
 }
@@ -152,12 +153,11 @@ absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_vie
 }
 
 absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::InvalidArgumentError(fmt::format("{}: cannot be read, or is empty (cluster specification)", path));
-  }
-  return parse_cluster(text.str(), path);
+  const absl::StatusOr<std::string> text = read_file(path, kMaxClusterFileBytes, FileKind::any);
+  if (!text.ok())
+    return absl::InvalidArgumentError(fmt::format("{} (cluster specification)", message_of(text.status())));
+  if (text->empty()) return invalid(path, "is empty (cluster specification)");
+  return parse_cluster(*text, path);
 }
 
 absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::string_view worker_hosts,

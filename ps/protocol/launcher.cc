@@ -1,8 +1,9 @@
 #include "ps/protocol/launcher.h"
 
-#include <charconv>
 #include <cstdlib>
+#include <optional>
 
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
@@ -29,11 +30,9 @@ class Reader {
   absl::StatusOr<uint32_t> number(const char* name, uint32_t most) const {
     const std::string value = text(name);
     if (value.empty()) return invalid(fmt::format("{} is not set", name));
-    uint32_t found = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), found);
-    if (error != std::errc() || end != value.data() + value.size() || found > most)
-      return invalid(fmt::format("{}={} is not a number from 0 to {}", name, value, most));
-    return found;
+    const std::optional<uint32_t> found = parse_number<uint32_t>(value);
+    if (!found || *found > most) return invalid(fmt::format("{}={} is not a number from 0 to {}", name, value, most));
+    return *found;
   }
 
  private:

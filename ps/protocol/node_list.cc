@@ -1,5 +1,6 @@
-#include <charconv>
+#include <optional>
 
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/launcher.h"
@@ -17,13 +18,6 @@ absl::Status bad(std::string_view nodes, std::string_view why) {
   return absl::InvalidArgumentError(fmt::format("'{}' is no list of nodes such as n[1-4],x7: {}", nodes, why));
 }
 
-std::optional<uint64_t> number(std::string_view text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 /// "03-05,9": 03 04 05 9.
 absl::StatusOr<Names> expand_ranges(std::string_view ranges, std::string_view nodes) {
   Names numbers;
@@ -32,8 +26,9 @@ absl::StatusOr<Names> expand_ranges(std::string_view ranges, std::string_view no
     const std::string_view range = ranges.substr(0, comma);
     const size_t dash = range.find('-');
     const std::string_view low = range.substr(0, dash);
-    const std::optional<uint64_t> from = number(low);
-    const std::optional<uint64_t> to = dash == std::string_view::npos ? from : number(range.substr(dash + 1));
+    const std::optional<uint64_t> from = parse_number<uint64_t>(low);
+    const std::optional<uint64_t> to =
+        dash == std::string_view::npos ? from : parse_number<uint64_t>(range.substr(dash + 1));
     if (!from || !to || *to < *from) return bad(nodes, fmt::format("'{}' is no range of numbers", range));
     if (low.size() > kMostDigits) return bad(nodes, fmt::format("'{}' has too many digits", low));
     if (*to - *from >= kMostNodes - numbers.size()) return bad(nodes, "too many");

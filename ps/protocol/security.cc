@@ -1,23 +1,25 @@
 #include "ps/protocol/security.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
-#include <netdb.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <vector>
 
 #include "absl/strings/strip.h"
+#include "base/file_descriptor.h"
+#include "base/net_address.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
@@ -25,22 +27,15 @@
 namespace gradrail::ps {
 namespace {
 
-constexpr size_t kLeastSecretBytes = 16;   // 128 bits, if each character is random
-constexpr size_t kMostSecretBytes = 4096;  // a larger file is a mistake, such as a certificate
+constexpr size_t kLeastSecretBytes = 16;           // 128 bits, if each character is random
+constexpr size_t kMaxPemBytes = size_t{16} << 20;  // the certificate authorities of an operating system take 0.2 MB
+constexpr size_t kMostSecretBytes = 4096;          // a larger file is a mistake, such as a certificate
 
 /// gRPC 1.51 has no option for the lowest TLS version. It reads the ciphers of versions up to 1.2 from this variable.
 /// The cipher below needs a pre-shared key, so that no 1.2 handshake succeeds. TLS 1.3 has its own ciphers.
 void allow_only_tls_1_3() {
   static std::once_flag once;
   std::call_once(once, [] { setenv("GRPC_SSL_CIPHER_SUITES", "PSK-AES256-GCM-SHA384", 1); });
-}
-
-absl::StatusOr<std::string> read_file(const std::string& path, std::string_view what) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.good() && text.empty())
-    return absl::NotFoundError(fmt::format("{} {}: cannot be read or is empty", what, path));
-  return text;
 }
 
 struct Pem {
@@ -89,8 +84,9 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
        {Part{security.cert_file, "--cert-file", pem.certificate}, Part{security.key_file, "--key-file", pem.key},
         Part{security.trusted_ca_file, "--trusted-ca-file", pem.authority}}) {
     if (part.path.empty()) continue;
-    absl::StatusOr<std::string> text = read_file(part.path, part.flag);
-    if (!text.ok()) return text.status();
+    absl::StatusOr<std::string> text = read_file(part.path, kMaxPemBytes, FileKind::any);
+    if (!text.ok())
+      return absl::Status(text.status().code(), fmt::format("{} {}", part.flag, message_of(text.status())));
     if (text->find("-----BEGIN ") == std::string::npos)
       return absl::InvalidArgumentError(fmt::format("{} {}: is no PEM file", part.flag, part.path));
     part.text = *std::move(text);
@@ -101,23 +97,11 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
   return pem;
 }
 
-bool is_loopback(const sockaddr& address) {
-  if (address.sa_family == AF_INET)
-    return (ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24) == 127;
-  return address.sa_family == AF_INET6 &&
-         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-}
-
 /// Every address of the name is local: a name may resolve to a local and to a public address.
 bool is_loopback(const std::string& host) {
-  const addrinfo hints = {.ai_flags = 0, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
-  bool all = found != nullptr;
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next)
-    all = all && is_loopback(*entry->ai_addr);
-  freeaddrinfo(found);
-  return all;
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
+  return found.ok() &&
+         std::all_of(found->begin(), found->end(), [](const NetAddress& address) { return address.is_loopback(); });
 }
 
 }  // namespace
@@ -134,22 +118,18 @@ absl::Status check(const Security& security) {
 }
 
 absl::StatusOr<std::string> read_secret_file(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
-  std::string text(kMostSecretBytes + 1, '\0');
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat about {};
-  const bool known = fstat(file, &about) == 0;
-  const ssize_t bytes = read(file, text.data(), text.size());
-  close(file);
-  if (!known || bytes < 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
+  std::optional<std::string> text;
+  if (file && fstat(file.get(), &about) == 0) text = read_up_to(file.get(), kMostSecretBytes + 1);
+  if (!text) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
   // systemd and Kubernetes give a group of their own access to a file that root owns.
   const mode_t others = about.st_uid == 0 && geteuid() != 0 ? 037 : 077;
   if ((about.st_mode & others) != 0) {
     return absl::FailedPreconditionError(fmt::format(
         "--secret-file {}: others than its owner may use it (mode {:04o}): chmod 600 it", path, about.st_mode & 07777));
   }
-  text.resize(static_cast<size_t>(bytes));
-  const std::string secret(absl::StripTrailingAsciiWhitespace(text));
+  const std::string secret(absl::StripTrailingAsciiWhitespace(*text));
   if (secret.size() < kLeastSecretBytes || secret.size() > kMostSecretBytes) {
     return absl::FailedPreconditionError(
         fmt::format("--secret-file {}: has {} characters, must have {} to {} (openssl rand -hex 32 makes good ones)",

@@ -1,9 +1,9 @@
 #include "ps/protocol/training.h"
 
-#include <charconv>
 #include <limits>
 
 #include "base/check.h"
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
@@ -26,15 +26,14 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
     return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, backup:B", text));
   }
   const std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
-  uint32_t bound = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), bound);
-  if (error != std::errc() || end != number.data() + number.size() || bound > kMaxModeBound) {
+  const std::optional<uint32_t> bound = parse_number<uint32_t>(number);
+  if (!bound || *bound > kMaxModeBound) {
     return absl::InvalidArgumentError(
         fmt::format("mode '{}': {} wants a number from 0 to {}, {}", text, name, kMaxModeBound,
                     name == "ssp" ? "of steps that a worker may be ahead of the slowest: ssp:4"
                                   : "of gradients of a step that are not waited for: backup:1"));
   }
-  return Mode{.kind = name == "ssp" ? ModeKind::ssp : ModeKind::backup, .bound = bound};
+  return Mode{.kind = name == "ssp" ? ModeKind::ssp : ModeKind::backup, .bound = *bound};
 }
 
 std::string mode_text(const Mode& mode) {

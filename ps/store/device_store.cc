@@ -1,7 +1,8 @@
 #include <algorithm>
-#include <charconv>
+#include <climits>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/container/inlined_vector.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/compute.h"
@@ -333,13 +335,14 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> make_device_store(std::unique_pt
 
 absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
   if (device == "host") return StoreMaker(make_host_store);
-  int ordinal = 0;
-  const std::string_view number = std::string_view(device).substr(std::min(device.size(), kGpuPrefix.size()));
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
-  if (!device.starts_with(kGpuPrefix) || error != std::errc{} || end != number.data() + number.size() || ordinal < 0) {
+  const std::optional<uint32_t> number =
+      device.starts_with(kGpuPrefix) ? parse_number<uint32_t>(std::string_view(device).substr(kGpuPrefix.size()))
+                                     : std::nullopt;
+  if (!number || *number > INT_MAX) {
     return absl::InvalidArgumentError(
         fmt::format("device '{}' for parameters: must be host or gpu:N, as in gpu:0", device));
   }
+  const int ordinal = static_cast<int>(*number);
   if (const absl::Status opened = gpu::open_device(ordinal).status(); !opened.ok()) return opened;
   return StoreMaker([ordinal](const OptimizerConfig& optimizer, size_t count,
                               const MemoryBinder& place) -> absl::StatusOr<std::unique_ptr<ParameterStore>> {

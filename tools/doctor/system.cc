@@ -1,8 +1,8 @@
 #include "tools/doctor/system.h"
 
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "fmt/format.h"
-#include "tools/doctor/isolated.h"
 #include "tools/doctor/text.h"
 
 namespace gradrail::tools::doctor {
@@ -26,7 +26,8 @@ absl::StatusOr<std::string> System::recorded(const std::string& path) {
 absl::StatusOr<std::string> System::observe(const std::string& name, const Ask& ask) {
   if (const auto known = answers_.find(name); known != answers_.end()) return known->second;
   const std::string path = "/observed/" + name;
-  absl::StatusOr<std::string> answer = is_live() ? run_isolated(ask, kObserveDeadline) : recorded(path);
+  absl::StatusOr<std::string> answer =
+      is_live() ? run_in_subprocess(ask, {.timeout = kObserveDeadline}) : recorded(path);
   if (is_live()) {
     // One kind of error for all, so that a recording gives the same answer.
     if (!answer.ok()) answer = absl::UnknownError(printable(trimmed(message_of(answer.status()))));

@@ -22,7 +22,7 @@ class System {
 
   /// Live: what `ask` says, in a process of its own, with a deadline. Else what was recorded under this name.
   /// Asked once; later calls return the same answer.
-  /// Errors  as `ask` and run_isolated(); NOT_FOUND: not recorded.
+  /// Errors  as `ask` and run_in_subprocess(); NOT_FOUND: not recorded.
   absl::StatusOr<std::string> observe(const std::string& name, const Ask& ask);
 
  private:

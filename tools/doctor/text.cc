@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "absl/strings/str_split.h"
+#include "base/parse_number.h"
 #include "fmt/format.h"
 
 namespace gradrail::tools::doctor {
@@ -46,10 +47,7 @@ std::vector<std::string> words_of(std::string_view text) {
 std::optional<uint64_t> number_of(std::string_view text, int base) {
   text = trimmed(text);
   if (base == 16 && text.substr(0, 2) == "0x") text.remove_prefix(2);
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  return parse_number<uint64_t>(text, base);
 }
 
 std::optional<Version> version_of(std::string_view text) {

@@ -14,9 +14,11 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/file_descriptor.h"
 #include "fmt/format.h"
 #include "tools/doctor/text.h"
 
@@ -46,24 +48,14 @@ FileText read_descriptor(int fd) {
   if (S_ISDIR(about.st_mode)) return {.error = EISDIR};
   // A pipe would wait for a writer, a device may do anything.
   if (!S_ISREG(about.st_mode)) return {.error = EINVAL};
-  FileText file;
-  std::array<char, 16384> piece;
-  while (file.text.size() < kMostBytes) {
-    const ssize_t bytes = ::read(fd, piece.data(), std::min(piece.size(), kMostBytes - file.text.size()));
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0) return {.error = errno};
-    if (bytes == 0) break;
-    file.text.append(piece.data(), static_cast<size_t>(bytes));
-  }
-  return file;
+  std::optional<std::string> text = read_up_to(fd, kMostBytes);
+  if (!text) return {.error = errno};
+  return {.text = *std::move(text)};
 }
 
 FileText read_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
-  if (fd < 0) return {.error = errno};
-  FileText file = read_descriptor(fd);
-  close(fd);
-  return file;
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW));
+  return file ? read_descriptor(file.get()) : FileText{.error = errno};
 }
 
 /// Devices are separated from files before they are opened: opening some does something.

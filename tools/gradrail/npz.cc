@@ -2,9 +2,11 @@
 
 #include <zip.h>
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 
+#include "base/little_endian.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -29,8 +31,7 @@ std::string npy_header(const NumpyArray& array) {
   fields.resize((kMagicBytes + fields.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - kMagicBytes - 1, ' ');
   fields += '\n';
   std::string header("\x93NUMPY\x01\x00", 8);
-  header += static_cast<char>(fields.size() & 0xff);
-  header += static_cast<char>(fields.size() >> 8);
+  append_le(header, static_cast<uint16_t>(fields.size()));
   return header + fields;
 }
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iterator>
 
+#include "base/file_descriptor.h"
 #include "fmt/format.h"
 
 namespace gradrail::tools {
@@ -88,19 +89,9 @@ absl::StatusOr<std::string> FlightDump::write(const std::vector<Mark>& marks, co
   std::string path = fmt::format("{}/gradrail-flight-{}-{}-{}.txt", folder.string(), name, getpid(), ++count_);
   const std::string text = flight_text(marks, task_, why, Clock::now());
   // Never an existing file: all users write to a folder for temporary files. No fsync: an exchange may be waiting.
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (descriptor < 0) return failed(path, "open");
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t count = ::write(descriptor, text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const absl::Status status = failed(path, "write");
-      close(descriptor);
-      return status;
-    }
-    done += static_cast<size_t>(count);
-  }
-  close(descriptor);
+  const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!file) return failed(path, "open");
+  if (!write_all(file.get(), text)) return failed(path, "write");
   return path;
 }
 

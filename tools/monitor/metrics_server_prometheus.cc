@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/file_descriptor.h"
 #include "fmt/format.h"
 #include "prometheus/collectable.h"
 #include "prometheus/exposer.h"
@@ -88,9 +89,9 @@ class PrometheusServer final : public MetricsServer {
 void send_probe(const std::string& host, int port) {
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {}};
   if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) return;
-  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  [[maybe_unused]] const int result = connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  close(probe);
+  const FileDescriptor probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  [[maybe_unused]] const int result =
+      connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }
 
 PrometheusServer::~PrometheusServer() {

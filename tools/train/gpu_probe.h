@@ -17,8 +17,9 @@ struct ProbedGpus {
   bool driver_failed = false;  ///< there is a driver, and it does not work
 };
 
-/// Asks in a process of its own. A user of the driver cannot fork tasks that use it, and a driver that hangs or
-/// crashes ends no other process. Call before the process has any thread.
+/// Asks the driver in a child process. A process that has used the driver cannot fork tasks that use it, and a driver may
+/// hang or crash.
+/// Threads  Only the thread of the caller may run.
 ProbedGpus probe_gpus();
 
 }  // namespace gradrail::tools

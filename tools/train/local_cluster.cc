@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "fmt/format.h"
 #include "tools/gradrail/exit_codes.h"
 #include "tools/train/signal_thread.h"
@@ -272,9 +273,8 @@ void LocalCluster::ended(Process& process, int status) {
     process.exit_code = WEXITSTATUS(status);
   } else {
     process.exit_code = kRetry;
-    const std::string how =
-        killing_ ? "did not end when it was asked to, and was killed"
-                 : fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    const std::string how = killing_ ? "did not end when it was asked to, and was killed"
+                                     : fmt::format("was killed by {}", describe_exit(status));
     fmt::print(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
   // A run goes on without a worker that was lost; what is wrong with one worker's flags or data is wrong with the whole

@@ -1,11 +1,11 @@
 #include "tools/train/train_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <type_traits>
 
 #include "absl/strings/str_split.h"
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/training.h"
@@ -38,9 +38,7 @@ std::string both(const std::string& name) {
 
 /// CLI11 goes by strtoull(), which takes -1 for the largest number there is, and what is larger for it too.
 std::string check_whole_number(const std::string& text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size()) return "";
+  if (parse_number<uint64_t>(text)) return "";
   return fmt::format("'{}' is not a whole number from 0 to {}", text, UINT64_MAX);
 }
 

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string_view>
 
+#include "base/parse_number.h"
 #include "fmt/format.h"
 #include "topology/discover/hwloc.h"
 
@@ -29,11 +29,8 @@ constexpr size_t kCuda = 0;
 /// The number behind a prefix: "cuda3" is 3.
 std::optional<int> number_after(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
-  const std::string_view digits = name.substr(prefix.size());
-  int number = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size() || number < 0) return std::nullopt;
-  return number;
+  const std::optional<int> number = parse_number<int>(name.substr(prefix.size()));
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 /// Which library made a device of the system; nullopt: none of a GPU. Files of hwloc 1 have no Backend in it.

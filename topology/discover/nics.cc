@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <string_view>
 
+#include "base/parse_number.h"
 #include "topology/discover/hwloc.h"
 
 namespace gradrail::topology {
@@ -20,10 +20,8 @@ int port_number(std::string_view name) {
   if (!name.starts_with("Port") || !name.ends_with("State")) return 0;
   name.remove_prefix(4);
   name.remove_suffix(std::min<size_t>(name.size(), 5));
-  int number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (error != std::errc() || end != name.data() + name.size() || number < 1 || number > kMaxPort) return 0;
-  return number;
+  const int number = parse_number<int>(name).value_or(0);
+  return number >= 1 && number <= kMaxPort ? number : 0;
 }
 
 /// The numbers of the InfiniBand specification, as the kernel and hwloc have them.

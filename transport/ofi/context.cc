@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   context->side_channels_ = std::make_unique<common::SideChannels>(*std::move(tcp_context));
   context->epoll_ = tcp::Fd(epoll_create1(EPOLL_CLOEXEC));
   context->timer_ = tcp::Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!context->epoll_.open() || !context->timer_.open()) return tcp::native_error("open epoll and timer", errno);
+  if (!context->epoll_ || !context->timer_) return tcp::native_error("open epoll and timer", errno);
   context->watch(context->side_channels_->wait_fd());
   context->watch(context->timer_.get());
   return context;

@@ -1,7 +1,6 @@
 #include "transport/ofi/provider.h"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_rma.h>
 #include <sys/socket.h>
@@ -16,6 +15,7 @@
 #include <set>
 #include <vector>
 
+#include "base/net_address.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "transport/ofi/gpu/support.h"
@@ -73,20 +73,14 @@ std::string source_text(const fi_info& info) {
 /// The addresses that a host name stands for; empty where any device will do.
 std::set<std::string> wanted_addresses(const std::string& host) {
   std::set<std::string> wanted;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (host.empty() || getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return wanted;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    std::array<char, NI_MAXHOST> text{};
-    if (getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
-      continue;
-    }
-    const std::string address = text.data();
-    const bool any = address.rfind("127.", 0) == 0 || address == "::1" || address == "0.0.0.0" || address == "::";
-    if (!any) wanted.insert(address);
+  if (host.empty()) return wanted;
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
+  if (!found.ok()) return wanted;
+  for (const NetAddress& address : *found) {
+    const std::string text = address.host();
+    const bool any = address.is_loopback() || text == "0.0.0.0" || text == "::";
+    if (!any) wanted.insert(text);
   }
-  freeaddrinfo(found);
   return wanted;
 }
 

@@ -23,11 +23,6 @@ std::string link_of(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 
 }  // namespace
 
-void Descriptor::reset() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-}
-
 absl::Status check_sealed(int fd, size_t bytes) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0) return absl::InvalidArgumentError("not a memfd");

@@ -65,7 +65,7 @@ void TcpConnection::refuse(const absl::Status& why) {
 
 void TcpConnection::hand_over(std::string final_bytes) {
   set_blocked(false);
-  if (!fd_.open()) return;
+  if (!fd_) return;
   context_.unwatch(fd_.get());
   context_.close_lingering(std::move(fd_), std::move(final_bytes));
 }
@@ -84,7 +84,7 @@ void TcpConnection::lose(absl::Status cause) {
   const bool pending = state_ == State::pending;
   state_ = State::lost;
   set_blocked(false);
-  if (fd_.open()) context_.unwatch(fd_.get());
+  if (fd_) context_.unwatch(fd_.get());
   fd_.reset();
   queue_.clear();
   gets_.clear();

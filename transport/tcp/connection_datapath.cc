@@ -151,7 +151,7 @@ void TcpConnection::set_blocked(bool blocked) {
   if (blocked == blocked_) return;
   blocked_ = blocked;
   context_.count_blocked(blocked ? 1 : -1);
-  if (fd_.open()) context_.watch(fd_.get(), this, blocked);
+  if (fd_) context_.watch(fd_.get(), this, blocked);
 }
 
 // Receiving.

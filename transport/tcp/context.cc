@@ -32,14 +32,14 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) { retu
 absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, const Tuning& tuning) {
   std::vector<Address> sources;
   if (!options.bind_host.empty()) {
-    absl::StatusOr<std::vector<Address>> found = resolve({options.bind_host, "0"});
+    absl::StatusOr<std::vector<Address>> found = resolve({options.bind_host, 0});
     if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
     sources = *std::move(found);
   }
   Fd epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.open()) return native_error("open epoll", errno);
+  if (!epoll) return native_error("open epoll", errno);
   Fd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer.open()) return native_error("open timer", errno);
+  if (!timer) return native_error("open timer", errno);
   return std::make_unique<TcpContext>(std::move(sources), tuning, std::move(epoll), std::move(timer));
 }
 
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> TcpContext::register_memory(Memory
 }
 
 absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {
-  if (listener_.open()) {
+  if (listener_) {
     return absl::FailedPreconditionError(fmt::format("tcp: this context already listens at {}", listen_text_));
   }
   const absl::StatusOr<HostPort> where = parse_host_port(address);
@@ -113,7 +113,7 @@ absl::StatusOr<Fd> TcpContext::connect_any(const std::vector<Address>& targets, 
 absl::StatusOr<Connection*> TcpContext::connect(const std::string& address, TimePoint deadline) {
   const absl::StatusOr<HostPort> where = parse_host_port(address);
   if (!where.ok()) return where.status();
-  if (where->host.empty() || where->port == "0") {
+  if (where->host.empty() || where->port == 0) {
     return absl::InvalidArgumentError(fmt::format("tcp: cannot connect to '{}': host and port are needed", address));
   }
   if (connections_.size() + pending_connections_.size() >= tuning_.max_connections) {

@@ -25,7 +25,7 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 void TcpContext::accept_some() {
   for (int i = 0; i < kAcceptsPerPoll; ++i) {
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (fd.open()) {
+    if (fd) {
       adopt(std::move(fd));
       continue;
     }

@@ -1,16 +1,15 @@
 #include "transport/tcp/socket.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <optional>
 
+#include "base/parse_number.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "transport/tcp/native_error.h"
 
@@ -51,23 +50,6 @@ bool connected_to_itself(int fd) { return local_address(fd).text() == peer_addre
 
 }  // namespace
 
-void Fd::reset() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-}
-
-std::string Address::text() const {
-  char host[INET6_ADDRSTRLEN] = "?";
-  if (family() == AF_INET6) {
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage);
-    inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof(host));
-    return fmt::format("[{}]:{}", host, ntohs(v6->sin6_port));
-  }
-  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage);
-  if (family() == AF_INET) inet_ntop(AF_INET, &v4->sin_addr, host, sizeof(host));
-  return fmt::format("{}:{}", host, ntohs(v4->sin_port));
-}
-
 absl::StatusOr<HostPort> parse_host_port(std::string_view text) {
   const auto bad = [&](std::string_view why) {
     return absl::InvalidArgumentError(fmt::format("tcp: '{}' is not host:port or [v6]:port ({})", text, why));
@@ -82,32 +64,15 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view text) {
   } else if (host.find(':') != std::string_view::npos) {
     return bad("an IPv6 address needs brackets");
   }
-  const bool digits = std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (port.empty() || port.size() > 5 || !digits || std::stoi(std::string(port)) > 65535) {
-    return bad("port must be 0 to 65535");
-  }
-  return HostPort{std::string(host), std::string(port)};
+  const std::optional<uint16_t> number = parse_number<uint16_t>(port);
+  if (!number) return bad("port must be 0 to 65535");
+  return HostPort{std::string(host), *number};
 }
 
 absl::StatusOr<std::vector<Address>> resolve(const HostPort& where) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_NUMERICSERV | (where.host.empty() ? AI_PASSIVE : 0);
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(where.host.empty() ? nullptr : where.host.c_str(), where.port.c_str(), &wanted, &found);
-  if (error != 0) {
-    const char* words = error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error);
-    return absl::UnavailableError(fmt::format("tcp: cannot find host '{}': {}", where.host, words));
-  }
-  std::vector<Address> addresses;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    Address address;
-    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
-    address.bytes = each->ai_addrlen;
-    addresses.push_back(address);
-  }
-  freeaddrinfo(found);
-  return addresses;
+  absl::StatusOr<std::vector<Address>> found = gradrail::resolve(where.host, where.port);
+  if (found.ok()) return found;
+  return absl::Status(found.status().code(), fmt::format("tcp: {}", message_of(found.status())));
 }
 
 Address local_address(int fd) {
@@ -152,7 +117,7 @@ bool unanswered(int fd) {
 absl::StatusOr<Fd> listen_at(const Address& address) {
   Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const std::string doing = fmt::format("listen at {}", address.text());
-  if (!fd.open()) return native_error(doing, errno);
+  if (!fd) return native_error(doing, errno);
   set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);  // a restarted task must not wait for TIME_WAIT
   if (bind(fd.get(), address.get(), address.bytes) != 0) return native_error(doing, errno);
   if (listen(fd.get(), kListenBacklog) != 0) return native_error(doing, errno);
@@ -163,7 +128,7 @@ absl::StatusOr<Fd> connect_to(const Address& address, const Address* source, con
                               TimePoint deadline) {
   std::string doing = fmt::format("connect to {}", address.text());
   Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.open()) return native_error(doing, errno);
+  if (!fd) return native_error(doing, errno);
   tune(fd.get(), options);
   if (source != nullptr) {
     doing += fmt::format(" from {}", source->text());

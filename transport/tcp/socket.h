@@ -1,60 +1,30 @@
 #pragma once
 
-#include <sys/socket.h>
-
+#include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
+#include "base/net_address.h"
 
 namespace gradrail::transport::tcp {
 
-/// An owned file descriptor.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    reset();
-    fd_ = std::exchange(other.fd_, -1);
-    return *this;
-  }
-  ~Fd() { reset(); }
-  int get() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
-
-/// An IPv4 or IPv6 address with its port.
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t bytes = 0;
-
-  int family() const { return storage.ss_family; }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  /// "10.0.0.1:2223" or "[fd00::1]:2223".
-  std::string text() const;
-};
+using Address = NetAddress;
+using Fd = FileDescriptor;
 
 struct HostPort {
   std::string host;  ///< "" is any address
-  std::string port;
+  uint16_t port = 0;
 };
 
 /// Errors  INVALID_ARGUMENT: neither "host:port" nor "[v6]:port".
 absl::StatusOr<HostPort> parse_host_port(std::string_view text);
 
-/// All addresses of a host, in the resolver's order. Blocks as long as the resolver does.
-/// Errors  UNAVAILABLE: the resolver's words.
+/// As gradrail::resolve(); the error names tcp.
 absl::StatusOr<std::vector<Address>> resolve(const HostPort& where);
 
 Address local_address(int fd);

@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
   absl::StatusOr<std::string> address = worker->address();
   if (!address.ok()) return address.status();
   tcp::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.open()) return tcp::native_error("open epoll", errno);
+  if (!epoll) return tcp::native_error("open epoll", errno);
   auto context = std::make_unique<UcxContext>(*std::move(worker), *std::move(side_channels), std::move(epoll),
                                               *std::move(address));
   if (absl::Status status = context->start(); !status.ok()) return status;

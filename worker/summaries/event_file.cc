@@ -42,21 +42,14 @@ absl::StatusOr<EventFile> EventFile::create(const std::string& folder) {
   if (error) return absl::FailedPreconditionError(fmt::format("{}: mkdir: {}", folder, error.message()));
   const auto seconds = static_cast<int64_t>(seconds_since_1970());
   const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor < 0) return failed(path, "open");
-  EventFile file(path, descriptor);
+  FileDescriptor descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!descriptor) return failed(path, "open");
+  EventFile file(path, std::move(descriptor));
   proto::Event first;
   first.set_wall_time(seconds_since_1970());
   first.set_file_version(kVersion);
   GRADRAIL_RETURN_IF_ERROR(file.append(first.SerializeAsString()));
   return file;
-}
-
-EventFile::EventFile(EventFile&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-EventFile::~EventFile() {
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 absl::Status EventFile::write(int64_t step, const Scalars& scalars) {
@@ -74,13 +67,7 @@ absl::Status EventFile::write(int64_t step, const Scalars& scalars) {
 absl::Status EventFile::append(const std::string& event) {
   std::string record;
   append_tf_record(record, event);
-  for (size_t done = 0; done < record.size();) {
-    const ssize_t count = ::write(descriptor_, record.data() + done, record.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return failed(path_, "write");
-    done += static_cast<size_t>(count);
-  }
-  return absl::OkStatus();
+  return write_all(descriptor_.get(), record) ? absl::OkStatus() : failed(path_, "write");
 }
 
 }  // namespace gradrail::worker

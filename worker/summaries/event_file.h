@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/file_descriptor.h"
 
 namespace gradrail::worker {
 
@@ -21,9 +22,6 @@ class EventFile {
   /// Makes the folder where it is missing, and in it a file with a unique name:
   /// events.out.tfevents.<seconds since 1970>.<host>.<pid>
   static absl::StatusOr<EventFile> create(const std::string& folder);
-  EventFile(EventFile&& other) noexcept;
-  EventFile& operator=(EventFile&& other) = delete;
-  ~EventFile();
 
   const std::string& path() const { return path_; }
   /// One event, of now; it is in the file when this returns. After an error the file may end within a record, and
@@ -31,11 +29,11 @@ class EventFile {
   absl::Status write(int64_t step, const Scalars& scalars);
 
  private:
-  EventFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  EventFile(std::string path, FileDescriptor descriptor) : path_(std::move(path)), descriptor_(std::move(descriptor)) {}
   absl::Status append(const std::string& event);
 
   std::string path_;
-  int descriptor_;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace gradrail::worker

@@ -1,21 +1,19 @@
 #include "tools/doctor/checks/tasks_check.h"
 
-#include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 #include "base/clock.h"
+#include "base/file_descriptor.h"
+#include "base/net_address.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
-#include "tools/doctor/isolated.h"
 #include "tools/doctor/text.h"
 
 namespace gradrail::tools::doctor {
@@ -32,13 +30,11 @@ constexpr Duration kQuick = std::chrono::seconds(2);
 
 struct Attempt {
   std::string server;
-  int fd = -1;
+  FileDescriptor socket;
   std::optional<int> error;  ///< 0: connected; none: no answer yet
   std::string unresolved;
   Duration took{};
 };
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 void begin(Attempt& attempt) {
   const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(attempt.server);
@@ -46,18 +42,15 @@ void begin(Attempt& attempt) {
     attempt.unresolved = message_of(address.status());
     return;
   }
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address->host.c_str(), std::to_string(address->port).c_str(), &hints, &found);
-  if (error != 0) {
-    attempt.unresolved = gai_strerror(error);
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(address->host, address->port);
+  if (!found.ok()) {
+    attempt.unresolved = message_of(found.status());
     return;
   }
-  const Addresses addresses(found, &freeaddrinfo);
-  attempt.fd = socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (attempt.fd < 0 || connect(attempt.fd, addresses->ai_addr, addresses->ai_addrlen) == 0) {
-    attempt.error = attempt.fd < 0 ? errno : 0;
+  const NetAddress& first = found->front();
+  attempt.socket = FileDescriptor(socket(first.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!attempt.socket || connect(attempt.socket.get(), first.get(), first.bytes) == 0) {
+    attempt.error = attempt.socket ? 0 : errno;
   } else if (errno != EINPROGRESS) {
     attempt.error = errno;
   }
@@ -69,17 +62,18 @@ void collect(std::vector<Attempt>& attempts) {
   while (Clock::now() < start + kConnectTime) {
     std::vector<pollfd> waiting;
     for (const Attempt& attempt : attempts)
-      if (attempt.fd >= 0 && !attempt.error) waiting.push_back({.fd = attempt.fd, .events = POLLOUT, .revents = 0});
+      if (attempt.socket && !attempt.error)
+        waiting.push_back({.fd = attempt.socket.get(), .events = POLLOUT, .revents = 0});
     if (waiting.empty()) return;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(start + kConnectTime - Clock::now());
     if (poll(waiting.data(), waiting.size(), static_cast<int>(left.count()) + 1) <= 0) continue;
     for (const pollfd& ready : waiting) {
       if (ready.revents == 0) continue;
       for (Attempt& attempt : attempts) {
-        if (attempt.fd != ready.fd) continue;
+        if (attempt.socket.get() != ready.fd) continue;
         int error = 0;
         socklen_t bytes = sizeof(error);
-        getsockopt(attempt.fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+        getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
         attempt.error = error;
         attempt.took = Clock::now() - start;
       }
@@ -94,7 +88,6 @@ absl::StatusOr<std::string> try_all(const std::vector<std::string>& servers) {
   collect(attempts);
   std::string text;
   for (const Attempt& attempt : attempts) {
-    if (attempt.fd >= 0) close(attempt.fd);
     if (!attempt.unresolved.empty()) {
       text += fmt::format("- {}\n", attempt.unresolved);
     } else {
@@ -152,7 +145,8 @@ Finding judge_connect(const std::string& server, int error, bool quick) {
 
 Check check_tasks(const std::vector<std::string>& servers) {
   if (servers.empty()) return not_applicable(topic::kNetwork, kTasksCheck, "no --cluster and no --ps_hosts");
-  const absl::StatusOr<std::string> text = run_isolated([&] { return try_all(servers); }, kConnectDeadline);
+  const absl::StatusOr<std::string> text =
+      run_in_subprocess([&] { return try_all(servers); }, {.timeout = kConnectDeadline});
   if (!text.ok()) {
     return conclude(
         topic::kNetwork, kTasksCheck,

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "fmt/format.h"
-#include "tools/doctor/isolated.h"
 #include "tools/doctor/proofs/proof_gpu.h"
 #include "tools/doctor/proofs/proof_pair.h"
 #include "tools/doctor/text.h"
@@ -141,7 +141,7 @@ class Prover {
   absl::Status attempt(const Place& place, const MakeMemory& memory, Proof& proof) const {
     tell_(fmt::format("{} over {}: {}", proof.transport, proof.device, proof.memory));
     const PairOptions options{.transport = &transport_, .open = place.open, .listen = place.listen, .memory = memory};
-    return fill_in(run_isolated([&] { return run_pair(options); }, kProofDeadline), proof);
+    return fill_in(run_in_subprocess([&] { return run_pair(options); }, {.timeout = kProofDeadline}), proof);
   }
 
   const transport::Transport& transport_;

@@ -1,0 +1,59 @@
+#include "base/net_address.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "fmt/format.h"
+
+namespace gradrail {
+namespace {
+
+const sockaddr_in& as_v4(const NetAddress& address) { return reinterpret_cast<const sockaddr_in&>(address.storage); }
+const sockaddr_in6& as_v6(const NetAddress& address) { return reinterpret_cast<const sockaddr_in6&>(address.storage); }
+
+}  // namespace
+
+std::string NetAddress::host() const {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (family() == AF_INET6) inet_ntop(AF_INET6, &as_v6(*this).sin6_addr, text, sizeof(text));
+  if (family() == AF_INET) inet_ntop(AF_INET, &as_v4(*this).sin_addr, text, sizeof(text));
+  return text;
+}
+
+std::string NetAddress::text() const {
+  if (family() == AF_INET6) return fmt::format("[{}]:{}", host(), ntohs(as_v6(*this).sin6_port));
+  return fmt::format("{}:{}", host(), ntohs(as_v4(*this).sin_port));
+}
+
+bool NetAddress::is_loopback() const {
+  constexpr uint32_t kLoopbackNet = 127;
+  if (family() == AF_INET) return ntohl(as_v4(*this).sin_addr.s_addr) >> 24 == kLoopbackNet;
+  return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&as_v6(*this).sin6_addr);
+}
+
+absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_t port) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_NUMERICSERV | (host.empty() ? AI_PASSIVE : 0);
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  if (error != 0) {
+    const char* words = error == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(error);
+    return absl::UnavailableError(fmt::format("cannot find host '{}': {}", host, words));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  std::vector<NetAddress> addresses;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    NetAddress& address = addresses.emplace_back();
+    address.bytes = each->ai_addrlen;
+    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
+  }
+  return addresses;
+}
+
+}  // namespace gradrail

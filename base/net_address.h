@@ -1,0 +1,33 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gradrail {
+
+/// An IPv4 or IPv6 address with its port.
+struct NetAddress {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+
+  int family() const { return storage.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  /// "10.0.0.1" or "fd00::1".
+  std::string host() const;
+  /// "10.0.0.1:2223" or "[fd00::1]:2223".
+  std::string text() const;
+  bool is_loopback() const;
+};
+
+/// All addresses of a host for TCP, at least one, in the order of the resolver. "" is the address to listen at on all
+/// interfaces. Blocks as long as the resolver does.
+/// Errors  UNAVAILABLE: the message of the resolver.
+absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_t port);
+
+}  // namespace gradrail

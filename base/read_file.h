@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace gradrail {
+
+enum class FileKind {
+  regular,  ///< nothing else: a pipe waits for its writer, and a device may do anything
+  any,      ///< also a pipe, such as the shell's <(command)
+};
+
+/// The content of a file.
+/// Errors  as open() and read(): NOT_FOUND, PERMISSION_DENIED, …; INVALID_ARGUMENT: not a regular file, or longer than
+///         `max_bytes`. Each message begins with the path.
+absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes, FileKind kind = FileKind::regular);
+
+}  // namespace gradrail

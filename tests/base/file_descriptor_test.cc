@@ -1,0 +1,59 @@
+#include "base/file_descriptor.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+namespace gradrail {
+namespace {
+
+bool is_descriptor_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+TEST(FileDescriptor, ClosesOnceAndKeepsErrno) {
+  absl::StatusOr<Pipe> pipe = open_pipe();
+  ASSERT_TRUE(pipe.ok());
+  const int reader = pipe->reader.get(), writer = pipe->writer.get();
+  {
+    FileDescriptor first = std::move(pipe->reader);
+    EXPECT_FALSE(pipe->reader);
+    EXPECT_EQ(first.get(), reader);
+    first = std::move(pipe->writer);
+    EXPECT_FALSE(is_descriptor_open(reader));
+    EXPECT_TRUE(is_descriptor_open(writer));
+    errno = ENOENT;
+  }
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_FALSE(is_descriptor_open(writer));
+}
+
+TEST(FileDescriptor, AReleasedDescriptorStaysOpen) {
+  absl::StatusOr<Pipe> pipe = open_pipe();
+  ASSERT_TRUE(pipe.ok());
+  const int fd = pipe->reader.release();
+  pipe->reader.reset();
+  EXPECT_TRUE(is_descriptor_open(fd));
+  close(fd);
+}
+
+TEST(FileDescriptor, ReadsUpToTheLimit) {
+  const FileDescriptor file(memfd_create("text", MFD_CLOEXEC));
+  const std::string text(40'000, 'x');
+  ASSERT_TRUE(write_all(file.get(), text));
+  const auto read_again = [&](size_t max_bytes) {
+    lseek(file.get(), 0, SEEK_SET);
+    return read_up_to(file.get(), max_bytes);
+  };
+  EXPECT_EQ(read_again(100'000), text);
+  EXPECT_EQ(read_again(20'000), text.substr(0, 20'000));
+  EXPECT_EQ(read_up_to(-1, 1), std::nullopt);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_FALSE(write_all(-1, "x"));
+}
+
+}  // namespace
+}  // namespace gradrail

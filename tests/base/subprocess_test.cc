@@ -1,0 +1,102 @@
+#include "base/subprocess.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "base/file_descriptor.h"
+#include "base/status.h"
+#include "gmock/gmock.h"
+
+namespace gradrail {
+namespace {
+
+using testing::HasSubstr;
+
+using Text = absl::StatusOr<std::string>;
+
+constexpr Duration kTimeout = std::chrono::seconds(20);
+
+Text run(const std::function<Text()>& work) { return run_in_subprocess(work, {.timeout = kTimeout}); }
+
+std::string words(const Text& answer) { return std::string(message_of(answer.status())); }
+
+TEST(Subprocess, ReturnsTheResultOrTheError) {
+  const Text good = run([] { return Text("two\nlines"); });
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_EQ(*good, "two\nlines");
+  EXPECT_EQ(run([] { return Text(""); }).value_or("none"), "");
+  EXPECT_EQ(run([]() -> Text { return absl::NotFoundError("none"); }).status(), absl::NotFoundError("none"));
+}
+
+TEST(Subprocess, ACrashEndsTheChildOnly) {
+  const Text answer = run([]() -> Text {
+    signal(SIGSEGV, SIG_DFL);  // a sanitizer's handler would make an exit code of it
+    raise(SIGSEGV);
+    return std::string();
+  });
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(words(answer), HasSubstr("signal 11"));
+}
+
+TEST(Subprocess, AnExitWithoutAResultIsReported) {
+  EXPECT_THAT(words(run([]() -> Text { _exit(7); })), HasSubstr("exit code 7"));
+  EXPECT_EQ(run([]() -> Text { _exit(0); }).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(Subprocess, AHangIsKilledAtTheDeadline) {
+  const TimePoint start = Clock::now();
+  const absl::StatusOr<Pipe> pipe = open_pipe();
+  ASSERT_TRUE(pipe.ok());
+  const Text answer = run_in_subprocess(
+      [&]() -> Text {
+        const pid_t self = getpid();
+        EXPECT_EQ(write(pipe->writer.get(), &self, sizeof(self)), ssize_t{sizeof(self)});
+        while (true) pause();
+      },
+      {.timeout = std::chrono::seconds(1)});
+  pid_t child = 0;
+  ASSERT_EQ(read(pipe->reader.get(), &child, sizeof(child)), ssize_t{sizeof(child)});
+  EXPECT_NE(kill(child, 0), 0) << "it goes on";
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(seconds_since(start), 10);
+}
+
+TEST(Subprocess, ALongResultIsRefused) {
+  constexpr size_t kMax = 100'000;  // more than a pipe holds
+  const auto write_bytes = [](size_t bytes) {
+    return run_in_subprocess([&] { return Text(std::string(bytes, 'x')); },
+                             {.timeout = kTimeout, .max_output_bytes = kMax});
+  };
+  EXPECT_EQ(write_bytes(kMax).value_or("").size(), kMax);
+  EXPECT_EQ(write_bytes(kMax + 10).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(Subprocess, OutputOfLibrariesIsDiscarded) {
+  testing::internal::CaptureStdout();
+  const Text answer = run([] {
+    std::puts("noise");
+    std::fflush(stdout);
+    return Text("said");
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(answer.value_or(""), "said");
+}
+
+TEST(Subprocess, ReadUntilClosedReportsEachLimit) {
+  absl::StatusOr<Pipe> pipe = open_pipe();
+  ASSERT_TRUE(pipe.ok());
+  ASSERT_TRUE(write_all(pipe->writer.get(), "12345"));
+  const auto soon = [] { return Clock::now() + std::chrono::milliseconds(50); };
+  EXPECT_EQ(read_until_closed(pipe->reader.get(), soon(), 100).status().code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(write_all(pipe->writer.get(), "12345"));
+  EXPECT_EQ(read_until_closed(pipe->reader.get(), soon(), 4).status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(write_all(pipe->writer.get(), "1234"));
+  pipe->writer.reset();
+  EXPECT_EQ(read_until_closed(pipe->reader.get(), Clock::now() + kTimeout, 4).value_or(""), "1234");
+}
+
+}  // namespace
+}  // namespace gradrail
