@@ -63,6 +63,7 @@ absl::StatusOr<Certificate> read_certificate(const std::string& pem, std::string
 absl::Status check_pair(const Security& security, const Pem& pem) {
   const absl::StatusOr<Certificate> certificate = read_certificate(pem.certificate, "--cert-file", security.cert_file);
   if (!certificate.ok()) return certificate.status();
+  // The callback gives no password. Without it OpenSSL asks on the terminal, and the task hangs.
   const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
       PEM_read_bio_PrivateKey(
           memory(pem.key).get(), nullptr, [](char*, int, int, void*) { return 0; }, nullptr),
@@ -91,6 +92,7 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
     if (part.path.empty()) continue;
     absl::StatusOr<std::string> text = read_file(part.path, part.flag);
     if (!text.ok()) return text.status();
+    // gRPC takes any text and fails only at the first handshake, without a reason.
     if (text->find("-----BEGIN ") == std::string::npos)
       return absl::InvalidArgumentError(fmt::format("{} {}: is no PEM file", part.flag, part.path));
     part.text = *std::move(text);
@@ -103,6 +105,7 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
 
 bool is_loopback(const sockaddr& address) {
   if (address.sa_family == AF_INET)
+    // The whole network 127.0.0.0/8 is local.
     return (ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24) == 127;
   return address.sa_family == AF_INET6 &&
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
@@ -136,8 +139,10 @@ absl::Status check(const Security& security) {
 absl::StatusOr<std::string> read_secret_file(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
+  // One byte more than the limit shows a longer file.
   std::string text(kMostSecretBytes + 1, '\0');
   struct stat about {};
+  // fstat() and not stat(): the path may name another file by now.
   const bool known = fstat(file, &about) == 0;
   const ssize_t bytes = read(file, text.data(), text.size());
   close(file);
