@@ -83,6 +83,8 @@ class Server::Impl {
 };
 
 Server::Impl::~Impl() {
+  // Callers of the shards end before the shards: first the handlers of gRPC, then the thread of the link.
+  // Barriers and heartbeats wait in their handlers: this deadline cancels them.
   if (grpc_server != nullptr) grpc_server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
   grpc_server.reset();
   if (control != nullptr) control->replication.stop();
@@ -102,6 +104,7 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   impl->dump_signals = options.dump_signals;
   impl->control = std::make_unique<ControlPlane>(options, *std::move(checkpoint_folder), impl->shards);
   GRADRAIL_RETURN_IF_ERROR(impl->start_shards(options));
+  // A call may arrive as soon as listen() runs: shards and link exist before it.
   impl->guard = make_control_guard(*impl->control, options.security.secret);
   GRADRAIL_RETURN_IF_ERROR(impl->control->replication.start());
   GRADRAIL_RETURN_IF_ERROR(impl->listen(options, *credentials));
@@ -123,6 +126,7 @@ absl::Status Server::Impl::start_shards(const Options& options) {
 }
 
 Shard::Options Server::Impl::shard_options(const Options& options, uint32_t index, StoreMaker make_store) {
+  // The data plane listens where the control plane does, so that --bind limits both.
   const absl::StatusOr<HostPort> bind = parse_host_port(options.listen_address);
   const std::string bind_host = bind.ok() ? bind->host : options.advertised_host;
   ControlPlane* const plane = control.get();  // outlives the shards
@@ -180,6 +184,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
   uint64_t dumped = 0;
   while (!heartbeat.finished()) {
     if (stop.load()) {
+      // min(): the grace period counts from the first round that has seen the stop.
       ends_at = std::min(ends_at, Clock::now() + grace_period);
       if (Clock::now() >= ends_at || !heartbeat.has_workers()) {
         for (const auto& shard : impl_->shards) shard->stop_serving();  // a step applied now would be lost
@@ -196,8 +201,10 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
     const std::vector<std::string> missing = heartbeat.never_joined();
     if (!missing.empty()) spdlog::warn("waiting for {}", fmt::join(missing, ", "));
   }
+  // A stopped task is no finished run: its backup must find it lost and take over.
   if (heartbeat.finished()) impl_->control->replication.end();
   const std::string aborted = impl_->control->context.state.aborted();
+  // A restart with the same options would fail in the same way.
   if (impl_->control->replication.is_misconfigured()) return absl::FailedPreconditionError(aborted);
   return aborted.empty() ? absl::OkStatus() : absl::AbortedError(aborted);
 }

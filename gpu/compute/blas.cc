@@ -71,6 +71,7 @@ absl::StatusOr<std::unique_ptr<Blas>> Blas::create(SharedContext context, const 
   context->make_current();
   cublas::Handle handle = nullptr;
   const cublas::Status created = api.cublasCreate_v2(&handle);
+  // The object owns the handle before the first check, so that each return below destroys it.
   std::unique_ptr<Blas> blas(new Blas(std::move(context), api, handle));
   GRADRAIL_RETURN_IF_ERROR(blas->status(created, "starting cuBLAS"));
   GRADRAIL_RETURN_IF_ERROR(blas->status(api.cublasSetStream_v2(handle, stream.handle()), "cublasSetStream"));
@@ -91,9 +92,11 @@ absl::Status Blas::product(const ProductShape& shape, const float* a, const floa
                                            shape.m, shape.k, shape.n, INT_MAX));
   }
   const float alpha = 1.0f;
+  // With 0 cuBLAS does not read c, which may hold NaN from an earlier use of the memory.
   const float beta = accumulate ? 1.0f : 0.0f;
   const int m = static_cast<int>(shape.m), k = static_cast<int>(shape.k), n = static_cast<int>(shape.n);
   // Row-major C read column-major is its transpose, and Cᵀ = Bᵀ · Aᵀ: the operands change places, nothing moves.
+  // max(1, …): cuBLAS refuses a leading dimension of 0, also for k = 0.
   const cublas::Status result = api_.cublasSgemm_v2(handle_, shape.transposed_b ? cublas::kTransposed : cublas::kNormal,
                                                     shape.transposed_a ? cublas::kTransposed : cublas::kNormal, n, m, k,
                                                     &alpha, b, std::max(1, shape.transposed_b ? k : n), a,
@@ -109,6 +112,7 @@ absl::Status Blas::column_sums(size_t rows, size_t columns, const float* x, cons
   }
   const float alpha = 1.0f;
   const float beta = 0.0f;
+  // A product with a vector of ones needs no atomic operation: equal runs give equal bits.
   const int m = static_cast<int>(columns), n = static_cast<int>(rows);
   const cublas::Status result =
       api_.cublasSgemv_v2(handle_, cublas::kNormal, m, n, &alpha, x, m, ones, 1, &beta, sums, 1);

@@ -75,6 +75,7 @@ void DeviceCompute::launch_kernel(const char* kernel, size_t work_items, void** 
   if (work_items == 0 || !begin()) return;
   const absl::StatusOr<cuda::Function> function = module_.find(kernel);
   if (!function.ok()) return fail(function.status());
+  // A driver that does not know the attribute reports 0 multiprocessors.
   const size_t most = kBlocksPerMultiprocessor * static_cast<size_t>(std::max(1, context_->device().multiprocessors));
   const size_t blocks = std::min((work_items + kThreadsPerBlock - 1) / kThreadsPerBlock, most);
   check(context_->api().cuLaunchKernel(*function, static_cast<unsigned>(blocks), 1, 1, kThreadsPerBlock, 1, 1, 0,
@@ -111,6 +112,7 @@ std::byte* DeviceCompute::grow(std::unique_ptr<Memory>& kept, size_t bytes) {
     fail(grown.status());
     return nullptr;
   }
+  // Operations in flight may still use the former memory.
   if (kept != nullptr) retired_.push_back(std::move(kept));
   kept = *std::move(grown);
   return kept->data();

@@ -9,7 +9,9 @@ namespace gradrail::gpu {
 CopyTicket DeviceCompute::download(void* to, const void* from, size_t bytes) {
   if (begin()) wait_if_pageable(to, bytes);
   const CopyTicket ticket = ++last_ticket_;
+  // Asked again, because that wait may have found the device lost. A ticket without a mark counts as done.
   if (!begin()) return ticket;
+  // One event for all downloads: a later record() does not change a wait that is already enqueued.
   const bool behind = check(compute_.record(behind_), "marking the work so far") &&
                       check(copies_.wait_for(behind_), "waiting for the work so far");
   if (!behind) return ticket;

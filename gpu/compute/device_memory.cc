@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<HostPin>> HostPin::pin(SharedContext context, voi
   }
   context->make_current();
   const cuda::Result result =
+      // Portable: several devices of the process read it. DeviceMap: kernels use its host addresses.
       context->api().cuMemHostRegister_v2(data, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
   if (result == cuda::kSuccess) return std::unique_ptr<HostPin>(new HostPin(std::move(context), data));
   absl::Status status = context->status(result, fmt::format("pinning {} bytes of host memory", bytes));
@@ -54,6 +55,7 @@ HostPin::~HostPin() {
 }
 
 bool is_pageable(const PrimaryContext& context, const void* data, size_t bytes) {
+  // The driver has attributes for pinned and for device memory only. Both ends: a range may leave pinned memory.
   const auto is_known = [&](const std::byte* byte) {
     unsigned type = 0;
     return context.api().cuPointerGetAttribute(&type, cuda::kPointerAttributeMemoryType, address_of(byte)) ==

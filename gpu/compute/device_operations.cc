@@ -31,6 +31,7 @@ Bits32 narrow(size_t length) {
   return static_cast<Bits32>(length);
 }
 
+// A thread moves 16 bytes by one instruction where each row begins at a multiple of 16.
 bool can_go_by_quads(size_t length, std::initializer_list<const void*> buffers) {
   return length % 4 == 0 && std::all_of(buffers.begin(), buffers.end(),
                                         [](const void* data) { return kernels::is_aligned(data, 4 * sizeof(float)); });
@@ -78,6 +79,7 @@ void DeviceCompute::softmax_cross_entropy(size_t rows, size_t columns, const uin
                                                .labels = labels,
                                                .logits = logits,
                                                .costs = costs};
+  // One thread for each row: its sums then have one order, without atomic operations.
   launch("gradrail_softmax_cross_entropy", rows, arguments);
 }
 

@@ -18,6 +18,7 @@ bool all_aligned(absl::Span<const Buffer> buffers, size_t head) {
 }  // namespace
 
 Run run_of(size_t count, absl::Span<const Buffer> buffers) {
+  // All buffers advance by the same number of elements: a common boundary is within four elements, or nowhere.
   for (size_t head = 0; head < std::min(count, kQuad); ++head) {
     if (all_aligned(buffers, head)) return {.count = count, .head = head, .quads = (count - head) / kQuad};
   }

@@ -15,6 +15,7 @@ using kernels::Buffer;
 
 constexpr size_t kQuadsPerThread = 2;  // kQuadsInFlight of kernels/update.cuh
 
+// In the order of UpdateRule.
 constexpr std::array<std::array<const char*, 2>, 4> kUpdateKernels = {{
     {"gradrail_update_sgd_f32", "gradrail_update_sgd_bf16"},
     {"gradrail_update_momentum_f32", "gradrail_update_momentum_bf16"},

@@ -37,6 +37,7 @@ class HostCompute final : public Compute {
     void* data = nullptr;
     if (bytes < host_bytes(_SC_PHYS_PAGES)) {
       data =
+          // aligned_alloc() takes multiples of the alignment only.
           std::aligned_alloc(kAlignBytes, std::max(kAlignBytes, (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes));
     }
     if (data == nullptr) {

@@ -54,6 +54,7 @@ void column_sums(size_t rows, size_t columns, const float* x, float* sums) {
 void softmax_cross_entropy(size_t rows, size_t columns, const uint8_t* labels, float* logits, float* costs) {
   const float share = 1.0f / static_cast<float>(rows);
   for (size_t i = 0; i < rows; ++i, logits += columns) {
+    // Subtracted before exp(), which overflows fp32 above 88. The quotient stays the same.
     const float largest = *std::max_element(logits, logits + columns);
     const float wanted = logits[labels[i]] - largest;
     const float total = exponentials(logits, columns, largest);

@@ -11,6 +11,7 @@ namespace {
 
 // Stays in the first cache from one gradient to the next, and to the update.
 constexpr size_t kStripElements = 1024;
+// As kernels::kMaxBuffers: host and device accept the same calls.
 constexpr size_t kMaxBuffers = 16;
 
 float widen(float value) { return value; }
@@ -32,6 +33,7 @@ void sum_strip(absl::Span<const void* const> sources, size_t first, size_t count
     const T* added = source(s);
     for (size_t i = 0; i < count; ++i) target[i] += widen(added[i]);
   }
+  // After the sum, as in the kernels: a scale for each gradient would round differently.
   for (size_t i = 0; i < count; ++i) target[i] *= scale;
 }
 

@@ -27,6 +27,7 @@ cuda::Result StreamMarks::mark(const Stream& stream, CopyTicket ticket) {
     spare_.pop_back();
   }
   if (const cuda::Result result = stream.record(event); result != cuda::kSuccess) return result;
+  // A device without work was not silent: the timeout counts from this mark.
   if (under_way_.empty()) last_answer_ = Clock::now();
   under_way_.push_back({ticket, std::move(event)});
   return cuda::kSuccess;

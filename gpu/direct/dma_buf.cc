@@ -48,6 +48,7 @@ absl::StatusOr<DmaBuf> export_dma_buf(Compute& compute, const void* data, size_t
   const PrimaryContext& context = *(*device)->context();
   GRADRAIL_RETURN_IF_ERROR(check_support(context));
   context.make_current();
+  // CUDA exports whole pages of the host's size: the offset in the result leads to the run.
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const cuda::DevicePointer address = address_of(data), begin = address / page * page;
   const size_t whole = (address + bytes - begin + page - 1) / page * page;
@@ -65,6 +66,7 @@ absl::Status prepare_for_peers(Compute& compute, const void* data) {
   if (!device.ok()) return device.status();
   const PrimaryContext& context = *(*device)->context();
   context.make_current();
+  // GPUDirect RDMA requires it: a copy of this memory has ended when its call returns.
   const unsigned on = 1;
   return context.status(context.api().cuPointerSetAttribute(&on, cuda::kPointerAttributeSyncMemops, address_of(data)),
                         "preparing memory for NICs");

@@ -114,6 +114,7 @@ absl::StatusOr<std::string> export_memory(Compute& compute, const void* data, si
     return absl::InvalidArgumentError(
         fmt::format("{}: {} bytes to be exported are not its memory", compute.name(), bytes));
   }
+  // CUDA exports whole allocations: the offset leads to the run.
   Exported exported{
       .magic = kMagic, .process = static_cast<uint64_t>(getpid()), .offset = address - base, .bytes = bytes};
   context.device().pci_address.copy(exported.pci_address.data(), exported.pci_address.size() - 1);
@@ -137,6 +138,7 @@ absl::StatusOr<std::unique_ptr<Memory>> map_memory(Compute& compute, std::string
   const cuda::Result result =
       context->api().cuIpcOpenMemHandle_v2(&base, exported->handle, cuda::kIpcLazyEnablePeerAccess);
   if (result != cuda::kSuccess) return open_refusal(*context, result, *exported);
+  // Owned before the check, so that a refusal unmaps it.
   auto mapped = std::make_unique<MappedMemory>(context, base, reinterpret_cast<std::byte*>(base + exported->offset),
                                                exported->bytes);
   GRADRAIL_RETURN_IF_ERROR(check_run(*context, base, *exported));

@@ -107,6 +107,7 @@ class HostCopies final : public StagedCopies {
 absl::StatusOr<std::unique_ptr<StagedCopies>> staged_copies(Compute& compute) {
   auto* device = dynamic_cast<DeviceCompute*>(&compute);
   if (device == nullptr) return std::make_unique<HostCopies>();
+  // A stream for each direction: a GPU has a copy engine for each of them.
   absl::StatusOr<Stream> down = Stream::create(device->context());
   if (!down.ok()) return down.status();
   absl::StatusOr<Stream> up = Stream::create(device->context());

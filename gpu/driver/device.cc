@@ -11,6 +11,7 @@
 namespace gradrail::gpu {
 namespace {
 
+// sysfs writes PCI addresses in lower case, CUDA may write them in upper case.
 std::string lower_case(std::string_view text) {
   std::string result(text);
   std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -24,6 +25,7 @@ int attribute(const Driver& driver, cuda::Device device, int which) {
 }
 
 WritesFlush writes_flush(const Driver& driver, cuda::Device device) {
+  // Ordered for the owner: a kernel that starts after the notice sees the bytes.
   if (attribute(driver, device, cuda::kGpuDirectRdmaWritesOrdering) >= cuda::kWritesOrderingOwner)
     return WritesFlush::none;
   const int options = attribute(driver, device, cuda::kGpuDirectRdmaFlushWritesOptions);
@@ -96,6 +98,7 @@ absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal) {
 
 std::optional<int> ordinal_at(absl::Span<const DeviceInfo> devices, std::string_view pci_address) {
   std::string wanted = lower_case(pci_address);
+  // lspci leaves out domain 0000.
   if (std::count(wanted.begin(), wanted.end(), ':') == 1) wanted = "0000:" + wanted;
   // NVML and nvidia-smi write the domain with eight digits.
   if (wanted.size() == 16 && wanted.starts_with("0000")) wanted.erase(0, 4);
@@ -109,11 +112,13 @@ PrimaryContext::PrimaryContext(const Driver& driver, DeviceInfo device, cuda::Co
     : driver_(driver), device_(std::move(device)), label_(device_.label()), context_(context) {}
 
 PrimaryContext::~PrimaryContext() {
+  // On a device that does not answer this call could block forever.
   if (!abandoned_) api().cuDevicePrimaryCtxRelease_v2(device_.handle);
 }
 
 absl::StatusOr<SharedContext> PrimaryContext::retain(const Driver& driver, const DeviceInfo& device) {
   cuda::Context context = nullptr;
+  // The primary context, because cuBLAS, NCCL and UCX use it too: memory of one is then valid in all.
   const cuda::Result result = driver.api().cuDevicePrimaryCtxRetain(&context, device.handle);
   if (result != cuda::kSuccess) return to_status(driver, result, device.label(), "opening it");
   return SharedContext(new PrimaryContext(driver, device, context));

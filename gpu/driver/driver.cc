@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<const Driver>> Driver::load(const char* library) 
 }
 
 absl::Status Driver::find_functions(const char* name) {
+  // At run time and not at link time: one program runs on hosts with and without a driver.
   const absl::StatusOr<Library> library = Library::open({name});
   if (!library.ok()) {
     return absl::FailedPreconditionError(fmt::format(
@@ -65,6 +66,7 @@ absl::Status Driver::start() {
                     version_text(), version_words(kOldestVersion)));
   }
   const cuda::Result result = api_.cuInit(0);
+  // A host without a GPU is no fault of the driver: find_device() reports it.
   if (result == cuda::kSuccess || result == cuda::kNoDevice) return absl::OkStatus();
   return start_error(*this, result);
 }

@@ -10,6 +10,7 @@
 namespace gradrail::gpu {
 
 absl::StatusOr<Library> Library::open(absl::Span<const char* const> names) {
+  // The handle is never closed: static tables hold functions of the library until the process ends.
   std::vector<std::string> reasons;
   for (const char* name : names) {
     // Local: a program that links another version of the same library keeps its own.

@@ -24,6 +24,7 @@ std::string remedy(const PrimaryContext& context, cuda::Result result) {
     return fmt::format("the device is sm_{}{}, older than gradrail supports (sm_{}0): use another, or the CPUs",
                        device.compute_major, device.compute_minor, kOldestComputeMajor);
   }
+  // A build without nvcc holds a text in place of an image.
   if (image.starts_with(kNoKernels)) return std::string(image);
   if (result == cuda::kJitCompilerNotFound) {
     return "the driver lacks its compiler: install libnvidia-ptxjitcompiler, or let the container have it "

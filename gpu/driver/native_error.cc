@@ -84,6 +84,7 @@ std::string_view start_remedy(cuda::Result result) {
 }
 
 absl::StatusCode code_of(cuda::Result result) {
+  // UNAVAILABLE makes a worker exit with the code for a restart; INTERNAL is an error of this program.
   if (result == cuda::kOutOfMemory) return absl::StatusCode::kResourceExhausted;
   return is_lost(result) ? absl::StatusCode::kUnavailable : absl::StatusCode::kInternal;
 }

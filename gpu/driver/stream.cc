@@ -14,6 +14,7 @@ absl::StatusOr<Event> Event::create(const SharedContext& context) {
 
 cuda::Result Event::make(SharedContext context) {
   context->make_current();
+  // Without timing an event costs less, and only its order is needed.
   const cuda::Result result = context->api().cuEventCreate(&handle_, cuda::kEventDisableTiming);
   if (result == cuda::kSuccess) context_ = std::move(context);
   return result;
@@ -41,6 +42,7 @@ cuda::Result Event::query() const {
 absl::StatusOr<Stream> Stream::create(SharedContext context) {
   context->make_current();
   Stream stream;
+  // Non-blocking: without an implicit order with stream 0, which other libraries of the process use.
   const cuda::Result result = context->api().cuStreamCreate(&stream.handle_, cuda::kStreamNonBlocking);
   if (result != cuda::kSuccess) return context->status(result, "making a stream");
   stream.context_ = std::move(context);

@@ -21,6 +21,7 @@ absl::StatusOr<std::vector<DeviceCompute*>> one_gpu_each(absl::Span<Compute* con
     if (device == nullptr) {
       return absl::FailedPreconditionError(fmt::format("tower {} computes on the host", i));
     }
+    // NCCL refuses a communicator with two ranks on one device.
     if (!addresses.insert(device->context()->device().pci_address).second) {
       return absl::FailedPreconditionError(fmt::format("two towers share {}", device->name()));
     }

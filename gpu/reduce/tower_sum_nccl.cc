@@ -129,6 +129,7 @@ absl::StatusOr<CopyTicket> NcclTowerSum::start(size_t index, float* gradient, si
 
 absl::Status NcclTowerSum::enqueue(Tower& tower, float* gradient, size_t count, float* host) {
   const SharedContext& context = tower.compute.context();
+  // The reduction has a stream of its own: without the event it could read a gradient that is still computed.
   GRADRAIL_RETURN_IF_ERROR(context->status(tower.compute.stream().record(tower.behind), "marking a gradient"));
   GRADRAIL_RETURN_IF_ERROR(context->status(tower.stream.wait_for(tower.behind), "waiting for a gradient"));
   GRADRAIL_RETURN_IF_ERROR(reduce(tower, gradient, count));

@@ -24,6 +24,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/crc32c.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -151,6 +152,7 @@ absl::Status write_checkpoint(const std::string& path, const CheckpointView& che
   for (const absl::Span<const float> state : checkpoint.state) {
     GRADRAIL_RETURN_IF_ERROR(write_vector(*file, state, header_crc, chunk_index));
   }
+  GRADRAIL_CHECK(chunk_index == chunk_count(checkpoint.header->range.count) * (1 + checkpoint.state.size()));
   return file->commit();
 }
 
@@ -169,6 +171,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::open(const std::string& path)
     return damaged(path, fmt::format("header (bytes 0 to {}): CRC32C is {:08x}, must be {:08x}",
                                      sizeof(*prologue) + fields.size(), crc, stored_crc));
   }
+  // After the CRC32C: a wrong field from here on is an error of the writer, not of the disk.
   absl::StatusOr<CheckpointHeader> header = decode_header(fields);
   if (!header.ok()) {
     return damaged(path, fmt::format("header: {}", std::string(header.status().message())));
@@ -188,6 +191,7 @@ absl::Status CheckpointReader::read_vector(absl::Span<float> values, uint64_t& c
     GRADRAIL_RETURN_IF_ERROR(file_.read(&stored_crc, sizeof(stored_crc)));
     const uint32_t crc = chunk_crc(header_crc_, chunk_index, chunk);
     if (crc != stored_crc) {
+      // The damaged values are in the target already: the caller discards it.
       const uint64_t chunks_per_vector = chunk_count(header_.range.count);
       const uint64_t vector = chunk_index / chunks_per_vector;
       return damaged(path(), fmt::format("chunk {} of {} ({}, elements {} to {}): CRC32C is {:08x}, must be {:08x}",
@@ -201,6 +205,8 @@ absl::Status CheckpointReader::read_vector(absl::Span<float> values, uint64_t& c
 }
 
 absl::Status CheckpointReader::read(const CheckpointTarget& target) {
+  GRADRAIL_CHECK(target.parameters.size() == header_.range.count);
+  GRADRAIL_CHECK(target.state.size() == static_cast<size_t>(state_vectors(header_.optimizer.kind)));
   uint64_t chunk_index = 0;
   GRADRAIL_RETURN_IF_ERROR(read_vector(target.parameters, chunk_index));
   for (const absl::Span<float> state : target.state) GRADRAIL_RETURN_IF_ERROR(read_vector(state, chunk_index));

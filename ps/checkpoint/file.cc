@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/failpoint.h"
@@ -82,13 +83,16 @@ ReplacementFile::~ReplacementFile() {
 }
 
 absl::Status ReplacementFile::write(const void* data, size_t bytes) {
+  GRADRAIL_CHECK(descriptor_.get() >= 0);
   failpoint("write");
   const bool written = write_all(descriptor_.get(), {static_cast<const char*>(data), bytes});
   return written ? absl::OkStatus() : failed("write", temporary_path_, errno);
 }
 
 absl::Status ReplacementFile::commit() {
+  GRADRAIL_CHECK(descriptor_.get() >= 0);
   failpoint("written");
+  // Before the rename: a file system may write the name to disk before the bytes.
   if (::fsync(descriptor_.get()) != 0) return failed("fsync", temporary_path_, errno);
   failpoint("synced");
   // NFS and quotas may report a failed write only here.
@@ -96,6 +100,7 @@ absl::Status ReplacementFile::commit() {
   failpoint("closed");
   if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) return failed("rename to it", path_, errno);
   failpoint("renamed");
+  // The destructor must not remove the file any more.
   temporary_path_.clear();
   GRADRAIL_RETURN_IF_ERROR(sync_folder_of(path_));
   failpoint("committed");

@@ -110,6 +110,7 @@ absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder) {
     }
     absl::StatusOr<Checkpoint> checkpoint = read_checkpoint_set(folder, set);
     if (checkpoint.ok()) log_passed_over(folder, passed_over, set.global_step);
+    // Only damage leads to an older set. Another error, such as a lack of memory, would discard later steps.
     if (!absl::IsDataLoss(checkpoint.status())) return checkpoint;
     passed_over.emplace_back(message_of(checkpoint.status()));
     newest_damage.Update(checkpoint.status());
@@ -139,6 +140,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::stri
                                                                  OptimizerKind optimizer) {
   const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
   if (!sets.ok()) return sets.status();
+  // An empty folder is a new run. Damage is an error below: a new run would hide the loss of all steps.
   if (sets->empty()) return nullptr;
   absl::StatusOr<Checkpoint> checkpoint = read_newest_set(folder);
   if (!checkpoint.ok()) return checkpoint.status();

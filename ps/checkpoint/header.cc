@@ -161,6 +161,7 @@ absl::Status check_header(const CheckpointHeader& header) {
   GRADRAIL_RETURN_IF_ERROR(validate(header.schema));
   uint64_t elements = 0;
   for (const Tensor& tensor : header.schema) elements += tensor.elements();
+  // As a subtraction, because first + count of a damaged file may overflow.
   if (header.range.first > elements || header.range.count > elements - header.range.first) {
     return absl::InvalidArgumentError(fmt::format("range of {} elements from {} in a schema of {}", header.range.count,
                                                   header.range.first, elements));

@@ -35,6 +35,7 @@ std::vector<CheckpointSet> superfluous(const std::vector<CheckpointSet>& newest_
   uint32_t kept = 0;
   uint64_t last_kept = UINT64_MAX;
   for (const CheckpointSet& set : newest_first) {
+    // A later save may still be written, and a later step may be better than the run that returned to an earlier one.
     const bool later = set.saved_us > completed.saved_us || (set.complete() && set.global_step > completed.global_step);
     if (later) continue;
     if (set.complete() && kept < keep && set.global_step != last_kept) {
@@ -55,6 +56,7 @@ absl::StatusOr<size_t> remove_older_sets(const std::string& folder, const SavedS
   const bool is_there = std::any_of(sets->begin(), sets->end(), [&](const CheckpointSet& set) {
     return set.global_step == completed.global_step && set.saved_us == completed.saved_us && set.complete();
   });
+  // Without the new set, the older ones may be all that a restore can use.
   if (!is_there || keep == 0) return 0;
   const absl::StatusOr<std::vector<UnfinishedFile>> unfinished = list_unfinished_files(folder);
   if (!unfinished.ok()) return unfinished.status();

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -115,6 +116,7 @@ std::string CheckpointSet::path(const std::string& folder, uint32_t shard_index)
 }
 
 absl::StatusOr<std::vector<CheckpointSet>> list_checkpoint_sets(const std::string& folder) {
+  // The order of the key, reversed at the end, is the newest first.
   std::map<std::tuple<uint64_t, uint64_t, uint32_t>, CheckpointSet> found;
   GRADRAIL_RETURN_IF_ERROR(for_each_file(folder, [&](const std::filesystem::directory_entry& entry) {
     const std::optional<ShardFile> file = parse_name(entry.path().filename().string());
@@ -145,6 +147,7 @@ absl::StatusOr<std::vector<UnfinishedFile>> list_unfinished_files(const std::str
 }
 
 absl::StatusOr<std::vector<CheckpointReader>> open_checkpoint_set(const std::string& folder, const CheckpointSet& set) {
+  GRADRAIL_CHECK(set.shard_count > 0);  // parse_name() accepts no other
   std::vector<CheckpointReader> shards;
   uint64_t covered = 0;
   for (uint32_t i = 0; i < set.shard_count; ++i) {
@@ -177,6 +180,7 @@ absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, const 
   whole.parameters.resize(whole.header.range.count);
   whole.state.assign(static_cast<size_t>(state_vectors(whole.header.optimizer.kind)),
                      std::vector<float>(whole.header.range.count));
+  // Allocated above as a whole: open_checkpoint_set() has compared the sizes with those of the files.
   for (CheckpointReader& shard : *shards) {
     const ElementRange range = shard.header().range;
     CheckpointTarget target = {.parameters = absl::MakeSpan(whole.parameters).subspan(range.first, range.count)};

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 
@@ -31,6 +32,8 @@ std::vector<std::string> CheckpointWriter::write(const SavedSet& set, std::vecto
   std::vector<std::string> files;
   for (const Checkpoint& snapshot : snapshots) files.push_back(path(snapshot));
   absl::MutexLock lock(&mutex_);
+  // After take_memory() no save is under way. The assignment would wait for its thread, which needs this lock.
+  GRADRAIL_CHECK(!writing_.valid() || is_ready(writing_, Duration::zero()));
   last_ = set;
   writing_ = std::async(std::launch::async, [this, snapshots = std::move(snapshots)]() mutable {
                setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread, on Linux
@@ -52,6 +55,7 @@ std::optional<absl::Status> CheckpointWriter::outcome(const SavedSet& set, Durat
     }
     writing = writing_;
   }
+  // Without the lock, which the writing thread takes at its end.
   if (!writing.valid() || !is_ready(writing, timeout)) return std::nullopt;
   return writing.get();
 }

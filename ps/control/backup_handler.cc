@@ -30,6 +30,7 @@ absl::Status BackupHandler::mirror(const proto::ReplicateRequest& request, proto
   if (!replication_.has_peer()) return Replication::no_peer_error();
   MutexLock setup_lock(setup_.mutex);
   reply.set_process(replication_.process());
+  // The lower term belongs to the former primary, which this task has replaced.
   if (!replication_.is_backup() && request.term() < replication_.term()) {
     reply.set_taken_over(true);
     return absl::OkStatus();
@@ -60,6 +61,7 @@ absl::Status BackupHandler::check_options(const proto::ReplicateRequest& request
 
 /// The primary was restarted without its parameters. Its workers may be about to come here, where the parameters are.
 bool BackupHandler::waits_for_workers(const proto::ReplicateRequest& request) {
+  GRADRAIL_CHECK(setup_.primary.message != nullptr);
   const proto::ReplicateRequest& last = *setup_.primary.message;
   if (request.process() == last.process() || last.generation() == 0) return false;
   setup_.primary.has_restarted = true;
@@ -80,6 +82,7 @@ absl::Status BackupHandler::accept(const proto::ReplicateRequest& request, proto
     reply.set_keeps(true);
     return absl::OkStatus();
   }
+  // A call that timed out at the primary may still run here and overtake a later one.
   if (request.process() == setup_.primary.message->process() && request.number() < setup_.primary.message->number())
     return absl::UnavailableError("a later message was here before this one");
   GRADRAIL_RETURN_IF_ERROR(follow_agreement(request));
@@ -153,6 +156,7 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
     context_.state.membership.restore(known, Clock::now());
     if (have_values) context_.state.membership.mark_initialised(Clock::now());
   }
+  // The role changes last: after a failure above this is still a backup, which the next worker can ask.
   replication_.take_over(last.process(), last.term() + 1);
   return absl::OkStatus();
 }

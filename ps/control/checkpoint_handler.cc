@@ -94,6 +94,7 @@ absl::Status CheckpointHandler::outcome(const proto::CheckpointOutcomeRequest& r
   if (!written.has_value()) return absl::OkStatus();
   if (!written->ok()) return *written;
   saved_at_.store(Clock::now().time_since_epoch().count());
+  // Only the chief has the outcome of all tasks. An incomplete set must not remove the last complete one.
   if (request.all_written()) {
     const ServerOptions& options = context_.options;
     const absl::StatusOr<size_t> removed = remove_older_sets(options.checkpoint_dir, set, options.keep_checkpoints);

@@ -78,6 +78,7 @@ class ControlGuard final : public proto::Control::Service {
       proto::HeartbeatReply notice;
       // The member receives the reason by this status. It is no loss that the others have to hear of.
       if (const absl::Status live = plane_.heartbeat.on_ping(ping, notice); !live.ok()) return to_grpc(live);
+      // The link has ended: on_stream_end() decides whether that is a loss.
       if (!stream->Write(notice)) break;
     }
     if (member.has_value()) plane_.heartbeat.on_stream_end(*member);

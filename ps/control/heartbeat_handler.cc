@@ -35,6 +35,7 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), Clock::now());
   }
   notice.set_dumps(stats_.dumps_asked());
+  // Last: time between this reading and the reply would look like a difference of the clocks.
   notice.set_clock_ns(Clock::now().time_since_epoch().count());
   return absl::OkStatus();
 }
@@ -94,6 +95,7 @@ void HeartbeatHandler::housekeep(Duration timeout) {
   }
   if (silent.empty()) return;
   MutexLock lock(state.mutex);
+  // After declare_lost(), which sets the shorter limit of a process that has ended.
   state.membership.extend_return_limit(now);
 }
 

@@ -40,6 +40,7 @@ absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto:
   reply.set_process(replication_.process());
   reply.set_replicated(replication_.has_peer());
   reply.set_heartbeat_timeout_ms(static_cast<uint32_t>(options.heartbeat_timeout / std::chrono::milliseconds(1)));
+  // A task that was replaced counts as a backup, too: the worker then asks the other address.
   reply.set_backup(replication_.is_backup() || !replication_.check_serving().ok());
   GRADRAIL_CHECK(context_.shards.size() > 0);
   for (const Shard::Endpoint& endpoint : context_.shards[0].endpoints()) {
@@ -99,6 +100,7 @@ absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agre
     reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats->version));
   }
   reply.set_initialised(initialised);
+  // In async each incarnation counts its own steps.
   reply.set_first_step(agreement.mode().waits() ? next_step : 1);
   reply.set_base_step(agreement.run_base());
   *reply.mutable_began_from() = to_proto(agreement.began_from());
@@ -121,6 +123,7 @@ absl::StatusOr<std::string> JoinHandler::admit(const proto::JoinRequest& request
         state.membership.join(member.worker, member.incarnation, request.worker_name(), Clock::now() + kLongestJoin));
   }
   context_.state.changed.notify_all();
+  // The membership comes first: a shard that loses the new connection at once reports a member that exists.
   std::string token = new_token();
   const std::string key = data_key(context_.options.security.secret, token);
   for (const auto& shard : context_.shards) {
@@ -164,6 +167,7 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
   if (replication_.is_backup()) return replication_.still_backup_error();
   {
     MutexLock lock(state.mutex);
+    // Before the shards close its connections: their reports then find no live member, and are no loss.
     state.membership.leave(member.worker, member.incarnation);
     state.reports.ended(member.worker, member.incarnation, "left");
   }

@@ -60,6 +60,7 @@ void Membership::leave(WorkerIndex worker, uint64_t incarnation) {
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return;
   member->phase = Phase::left;
+  // finished() requires that the last departure was no loss.
   last_loss_.clear();
   ++epoch_;
 }
@@ -74,6 +75,7 @@ bool Membership::mark_lost(WorkerIndex worker, uint64_t incarnation, const std::
 
 void Membership::abort_if_too_few() {
   const size_t left = count(Phase::live) + count(Phase::away) + never_joined().size();
+  // A limit of 1 is the task of abort_if_deserted(), which gives the last worker time to return.
   if (left < options_.min_workers && options_.min_workers > 1)
     abort_run(fmt::format("{}; {} of the {} workers that --min_workers asks for are left", last_loss_, left,
                           options_.min_workers));
@@ -115,6 +117,7 @@ bool Membership::abort_run(const std::string& cause) {
 void Membership::on_servers_back(TimePoint now) {
   for (auto& [index, worker] : workers_) {
     if (worker.phase == Phase::away)
+      // expire_absent() adds away_limit to `heard`: the absence then ends return_limit from now.
       worker.heard = std::min(worker.heard, now + options_.return_limit - options_.away_limit);
   }
 }
@@ -131,6 +134,7 @@ bool Membership::has_left(WorkerIndex worker, uint64_t incarnation) const {
 std::vector<Membership::Member> Membership::silent_members(TimePoint now) const {
   std::vector<Member> found;
   for (const auto& [index, worker] : workers_) {
+    // `heard` may be in the future, during a join or after a takeover: the difference is then negative.
     if (worker.phase == Phase::live && now - worker.heard > options_.heartbeat_timeout) {
       found.push_back({index, worker.incarnation});
     }
@@ -193,6 +197,7 @@ bool Membership::enter_barrier(const std::string& name, uint64_t generation, boo
                                uint64_t incarnation) {
   if (Worker* member = find_live(worker, incarnation); member != nullptr) {
     uint64_t& highest = member->barrier_generation[name];
+    // A late repetition of an older call must not open a barrier again that is complete (invariant 3).
     highest = std::max(highest, generation);
   }
   return missing_at(name, generation, live_only).empty();
@@ -222,7 +227,8 @@ std::string Membership::name_of(WorkerIndex worker) const {
 }
 
 WorkerIndex Membership::chief() const {
-  WorkerIndex first_absent = 0;  // of the specification; it may join at any moment, and is the chief then
+  WorkerIndex first_absent = 0;  // of the specification; it may join at any moment, and is the chief then.
+  // Without chief_expected_ no absent worker is a candidate: the loop then runs to the end.
   while (first_absent < options_.worker_names.size() && (workers_.contains(first_absent) || !chief_expected_))
     ++first_absent;
   for (const auto& [index, worker] : workers_) {
@@ -274,6 +280,7 @@ void Membership::abort_if_deserted(TimePoint now) {
 
 bool Membership::finished() const {
   if (live_count() > 0) return false;
+  // After a loss the worker may return. abort_if_deserted() ends the run if it does not.
   return !aborted_.empty() || (!workers_.empty() && never_joined().empty() && last_loss_.empty());
 }
 

@@ -34,6 +34,7 @@ absl::Status Replication::start() {
                                .refused = [this](const absl::Status& why) { on_refused(why); },
                                .console = options.console},
       context_.shards);
+  // The link of a backup waits for a takeover, because only the task that serves has state to send.
   if (!is_backup_) link_->start();
   return absl::OkStatus();
 }
@@ -42,12 +43,13 @@ void Replication::on_replaced() {
   {
     MutexLock lock(context_.state.mutex);
     if (is_backup_) return;
+    // A task without a run has nothing to lose. A begun run has answered workers: this process cannot follow another.
     is_backup_ = context_.state.run.generation == 0;
     context_.state.primary.heard = Clock::now();
   }
   if (!is_backup_) {
-    was_replaced_ =
-        true;  // before the abort is visible: workers then go to the replication peer, where the run goes on
+    // Before the abort is visible: workers then go to the replication peer, where the run continues.
+    was_replaced_ = true;
     return context_.losses.report_failure(
         fmt::format("the backup at {} has taken over for this ps task, which was cut off from its workers; started "
                     "again, this one stands by",
@@ -71,6 +73,7 @@ void Replication::on_refused(const absl::Status& why) {
 
 void Replication::take_over(uint64_t process, uint64_t term) {
   GRADRAIL_CHECK(is_backup_ && link_ != nullptr);
+  // The role changes last: a thread that finds this task serving also finds process and term of the run.
   process_ = process;
   term_ = term;
   is_backup_ = false;
@@ -145,7 +148,8 @@ void Replication::fill_message(proto::ReplicateRequest& message) {
     message.set_over(state.membership.finished());
     message.set_aborted(state.membership.aborted());
   }
-  if (agreed != nullptr) *message.mutable_agreed() = *agreed;  // a schema may be large: copied without the lock
+  GRADRAIL_CHECK(message.generation() == 0 || agreed != nullptr);  // publish() sets both
+  if (agreed != nullptr) *message.mutable_agreed() = *agreed;      // a schema may be large: copied without the lock
 }
 
 }  // namespace gradrail::ps

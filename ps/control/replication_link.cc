@@ -30,12 +30,15 @@ constexpr auto kSettleDeadline = std::chrono::seconds(10);
 std::unique_ptr<proto::Control::Stub> open_stub(const std::string& address,
                                                 const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
+  // The proxy variables of the environment are for the internet, not for tasks of a cluster.
+  // A local pool: channels would otherwise share the failed connection and its back-off (see ask()).
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return proto::Control::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
 }
 
 bool was_refused(const absl::Status& why) {
+  // gRPC reports ECONNREFUSED in the text of its error only.
   return absl::IsUnavailable(why) && message_of(why).find("refused") != std::string_view::npos;
 }
 
@@ -114,6 +117,7 @@ void ReplicationLink::settle() {
   changed_.notify_all();
   const TimePoint deadline = Clock::now() + kSettleDeadline;
   while (done_ < target && present_ && !stopping_) {
+    // No error: the caller asks check_serving() whether it may answer.
     if (!changed_.wait_until(lock, deadline)) return;
   }
 }
@@ -124,6 +128,7 @@ void ReplicationLink::on_shard_report(const std::string& cause) {
     ++level_shards_;
   } else {
     level_shards_ = 0;
+    // A backup takes over with all shards or with none: one loss makes the whole copy begin again.
     lost_ = cause;
     anew_ = true;
   }
@@ -202,6 +207,7 @@ void ReplicationLink::heard(const proto::ReplicateRequest& request, const proto:
       MutexLock lock(mutex_);
       serves_ = present_ = false;
     }
+    // Before has_asked_: check_serving() must not find a task that has asked and still serves.
     options_.replaced();
     has_asked_ = true;
     return;
@@ -243,6 +249,7 @@ std::string ReplicationLink::connect_shards(const proto::ReplicateReply& reply) 
   GRADRAIL_CHECK(generation_ > 0);  // the shards are set up
   std::string refused;
   for (size_t i = 0; i < shards_.size(); ++i) {
+    // The sender of before may hold answers. The backup has discarded its state, so they can leave.
     shards_[i].detach_backup();
     if (static_cast<int>(i) >= reply.shards_size())
       return fmt::format("it has {} shards, {} are needed", reply.shards_size(), shards_.size());
@@ -263,6 +270,7 @@ void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
   const bool is_sure = was_refused(why) || is_none_of_ours;
   if (is_sure) has_asked_ = true;
   if (Clock::now() - failing_since_ < (is_sure ? Duration(kRefusedLimit) : options_.heartbeat_timeout)) return;
+  // A single timeout may come from a busy host. The next round confirms it.
   if (is_first && !is_sure) return;
   has_asked_ = true;
   bool was_present = false, say_it = false;

@@ -49,6 +49,7 @@ Mode RunAgreement::mode() const { return agreed().training.mode; }
 int64_t RunAgreement::run_base() const { return agreed().run_base; }
 
 uint32_t RunAgreement::bucket_count(size_t shard) const {
+  GRADRAIL_CHECK(shard < context_.shards.size());
   return agreed().map.bucket_count(agreed().first_shard + static_cast<uint32_t>(shard));
 }
 
@@ -111,6 +112,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
   absl::StatusOr<std::shared_ptr<const Checkpoint>> restored = std::shared_ptr<const Checkpoint>();
   if (may_restore) restored = restore(request, schema, training);
   if (!restored.ok()) return restored.status();
+  // A failure leaves no agreement, so that the next join sets all shards up again (invariant 1).
   for (uint32_t i = 0; i < context_.shards.size(); ++i) {
     GRADRAIL_RETURN_IF_ERROR(context_.shards[i].set_up({.shard_index = request.first_shard() + i,
                                                         .map = *map,
@@ -132,6 +134,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
   std::vector<WorkerIndex> departed;
   {
     MutexLock lock(context_.state.mutex);
+    // Restored parameters need no chief that initialises them: an absent worker is awaited for a limited time.
     if (*restored != nullptr) context_.state.membership.mark_initialised(Clock::now());
     departed = context_.state.membership.departed();
   }
@@ -197,6 +200,7 @@ absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
 /// A newcomer has set up this task before the workers that know the position of the run. Workers that began with the
 /// wrong base receive the right one with their next heartbeat.
 void RunAgreement::correct_base(const proto::JoinRequest& request) {
+  GRADRAIL_CHECK(agreed().newcomer.has_value());
   // Without a checkpoint the chief's values are taken. If the newcomer is the chief, the run does begin at its start.
   const bool newcomer_decides = !began_from_.global_step.has_value() &&
                                 (*agreed().newcomer < request.member().task_index() || context_.shards.have_values());
@@ -219,6 +223,7 @@ void RunAgreement::begin_again() {
   }
   context_.state.changed.notify_all();
   spdlog::warn("{}", kCause);
+  // Fenced and not removed: a removal would apply steps without these members before they return.
   for (const Membership::Member& member : members) context_.shards.fence(member);
   past_groups_.insert(agreed().group);
   reset();

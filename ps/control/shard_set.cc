@@ -36,6 +36,7 @@ void ShardSet::stop_expecting(const std::vector<WorkerIndex>& workers) const {
 
 bool ShardSet::have_values() const {
   return std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) {
+    // A shard that stops or does not answer has no values to continue with.
     const absl::StatusOr<Shard::Stats> stats = shard->stats();
     return stats.ok() && stats->initialised;
   });

@@ -83,6 +83,7 @@ absl::Status StatsHandler::trace(const proto::TraceRequest& request, proto::Trac
       traces_[member.worker] = std::make_unique<proto::TaskMarks>(request.marks());
     }
     reply.set_count(static_cast<uint32_t>(1 + traces_.size()));
+    // Index 0 is this task. Workers follow in the order of their indexes.
     if (request.index() > traces_.size()) return absl::NotFoundError("no such marks");
     if (request.index() > 0) *reply.mutable_marks() = *std::next(traces_.begin(), request.index() - 1)->second;
   }

@@ -23,6 +23,7 @@ WorkerReports::~WorkerReports() = default;
 
 void WorkerReports::heard(WorkerIndex worker, uint64_t incarnation, const proto::WorkerReport& report, TimePoint now) {
   auto entry = std::make_unique<Entry>(Entry{.incarnation = incarnation, .at = now, .ended = "", .report = report});
+  // Workers choose the text, and it stays in memory until the next incarnation reports.
   if (report.path().size() > kLongestText) entry->report.mutable_path()->resize(kLongestText);
   entries_[worker] = std::move(entry);
 }

@@ -80,6 +80,7 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
       .rate = config.kind == OptimizerKind::adam ? adam_rate(config, a.update_index) : config.learning_rate,
       .momentum = config.momentum,
       .beta1 = config.beta1,
+      // Rounded once, here: kernels of the CPU and of a GPU must use the same bits.
       .one_minus_beta1 = 1.0f - config.beta1,
       .beta2 = config.beta2,
       .one_minus_beta2 = 1.0f - config.beta2,

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kClientChallengeBytes = 16;
 constexpr size_t kRandomBytes = 16;
 constexpr size_t kTokenBytes = 16;
+// 128 bits: a challenge is valid for a minute, and a guess needs one call.
 constexpr size_t kOwnMacBytes = 16;
 constexpr size_t kMacBytes = 32;
 constexpr size_t kChallengeBytes = sizeof(int64_t) + kRandomBytes + kOwnMacBytes;
@@ -73,12 +74,14 @@ absl::Status CallProver::set_up(const std::string& challenge, const std::string&
   if (!same_bytes(answer, mac_of(secret_, {"ps", client_challenge_, challenge})))
     return refused("does not know this job's secret: is its --secret-file another one?");
   challenge_ = challenge;
+  // Numbers belong to one challenge: the ps has seen none of the new one.
   number_ = 0;
   return absl::OkStatus();
 }
 
 std::string CallProver::proof_of(std::string_view method) {
   if (challenge_.empty()) return "";
+  // The MAC covers the method: a recorded proof does not pass for another call.
   const std::string number = bytes_of(number_.fetch_add(1) + 1);
   return challenge_ + number + mac_of(secret_, {"call", challenge_, number, method});
 }
@@ -87,6 +90,7 @@ CallChecker::CallChecker(std::string secret) : secret_(std::move(secret)), own_k
 
 std::string CallChecker::new_challenge() const {
   if (!has_secret()) return "";
+  // The challenge carries its own time and MAC, so that the ps keeps nothing for it before its first use.
   const std::string fresh = bytes_of<int64_t>(Clock::now().time_since_epoch().count()) + random_bytes(kRandomBytes);
   return fresh + mac_of(own_key_, {fresh}).substr(0, kOwnMacBytes);
 }
@@ -126,6 +130,7 @@ absl::Status CallChecker::take(const std::string& challenge, uint64_t number, Ti
   auto place = used_.find(challenge);
   if (place == used_.end()) {
     if (now - issued > kFirstUse) return refused("the challenge is too old");
+    // Only proven calls come here: an attacker without the secret cannot displace a link.
     if (used_.size() >= kMostLinks) {
       used_.erase(std::min_element(used_.begin(), used_.end(),
                                    [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
@@ -138,6 +143,7 @@ absl::Status CallChecker::take(const std::string& challenge, uint64_t number, Ti
     return refused("this call was made before");
   if (number > numbers.highest) {
     const uint64_t ahead = number - numbers.highest;
+    // A shift by 64 or more is undefined.
     numbers.seen = ahead >= kWindow ? 0 : numbers.seen << ahead;
     numbers.highest = number;
   }

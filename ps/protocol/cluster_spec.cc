@@ -49,8 +49,10 @@ absl::Status normalise(std::vector<std::string>& tasks, std::string_view job, st
   for (std::string& task : tasks) {
     const absl::StatusOr<HostPort> address = parse_host_port(task);
     if (!address.ok()) return invalid(source, fmt::format("job '{}': {}", job, message_of(address.status())));
+    // The kernel would choose the port, and the other tasks could not find this one.
     if (address->port == 0)
       return invalid(source, fmt::format("job '{}': '{}': a task's port must not be 0", job, task));
+    // One spelling for each address, so that duplicates are found.
     task = to_string(*address);
     if (!seen.insert(task).second) return invalid(source, fmt::format("address {} is given to two tasks", task));
   }
@@ -60,6 +62,7 @@ absl::Status normalise(std::vector<std::string>& tasks, std::string_view job, st
 absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source) {
   if (cluster.ps.empty()) return invalid(source, "job 'ps' has no task (at least one parameter server is needed)");
   if (cluster.workers.empty()) return invalid(source, "job 'worker' has no task (at least one worker is needed)");
+  // Each shard keeps an entry for every worker index.
   if (cluster.workers.size() > kMaxWorkers) return invalid(source, fmt::format("more than {} workers", kMaxWorkers));
   std::set<std::string> seen;
   GRADRAIL_RETURN_IF_ERROR(normalise(cluster.ps, "ps", source, seen));
@@ -69,6 +72,7 @@ absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source
 
 absl::StatusOr<ClusterSpec> from_json(const Json& document, std::string_view source) {
   if (!document.is_object()) return invalid(source, "must be a JSON object with the jobs \"ps\" and \"worker\"");
+  // TF_CONFIG has the jobs inside "cluster", a cluster file at the top.
   const Json& jobs = document.contains("cluster") ? document["cluster"] : document;
   if (!jobs.is_object()) return invalid(source, "\"cluster\" must be an object of jobs");
   ClusterSpec cluster;
@@ -83,11 +87,13 @@ absl::StatusOr<ClusterSpec> from_json(const Json& document, std::string_view sou
     } else if (name == "chief" || name == "master") {
       chief = *std::move(tasks);
     } else if (name != "evaluator") {
+      // TensorFlow's evaluator takes no part in training and is ignored; any other name is a mistake.
       return invalid(source, fmt::format("unknown job '{}' (there are: ps, worker, chief)", name));
     }
   }
   if (chief.size() > 1) return invalid(source, "job 'chief' must have one task");
   if (!chief.empty()) {
+    // The chief becomes worker 0, and the others move up by one (resolve_task).
     cluster.workers.insert(cluster.workers.begin(), chief[0]);
     cluster.chief_job = true;
   }
@@ -132,6 +138,7 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
     }
   }
   if (address.host.empty()) return bad("no host");
+  // Such characters come from a URL or from wrong quotes in a script.
   if (address.host.find_first_of(" \t\n/\\\"'") != std::string::npos) return bad("a host name has no such characters");
   if (!port.empty()) {
     const std::optional<uint16_t> number = parse_number<uint16_t>(port);
@@ -202,12 +209,14 @@ absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view
       return bad(static_cast<int64_t>(cluster.ps.size()));
     return TaskId{"ps", static_cast<uint32_t>(index)};
   }
+  // TensorFlow 1 has the name master for the chief.
   if ((job == "chief" || job == "master") && cluster.chief_job) {
     if (index != 0) return bad(1);
     return TaskId{"worker", 0};
   }
   if (job == "worker") {
     const int64_t moved_up = cluster.chief_job ? 1 : 0;
+    // An index beyond the list is a late worker: a cluster may grow during the run.
     if (index < 0 || index >= kMaxWorkers - moved_up) {
       return absl::InvalidArgumentError(fmt::format(
           "task_index {}: job 'worker' has tasks 0 to {} in the cluster specification, and may grow to {} at most",

@@ -20,6 +20,7 @@ constexpr size_t kMaxWholeBytes = 64 << 20;
 }  // namespace
 
 void set_deadline(grpc::ClientContext& context, Duration timeout) {
+  // gRPC takes deadlines of the system clock.
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
 }
@@ -37,6 +38,7 @@ grpc::Status introduce(proto::Control::Stub& stub, CallProver& prover, Duration 
   reply.Clear();
   grpc::Status status = call(stub, &proto::Control::Stub::Describe, context, request, reply);
   if (!status.ok()) return status;
+  // The ps proves itself first: a process without the secret receives no proof of this side.
   if (const absl::Status known = prover.set_up(reply.challenge(), reply.answer()); !known.ok()) return to_grpc(known);
   if (reply.challenge().empty()) return status;  // the job has no secret: this reply is complete
   reply.Clear();

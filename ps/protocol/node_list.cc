@@ -31,7 +31,9 @@ absl::StatusOr<Names> expand_ranges(std::string_view ranges, std::string_view no
         dash == std::string_view::npos ? from : parse_number<uint64_t>(range.substr(dash + 1));
     if (!from || !to || *to < *from) return bad(nodes, fmt::format("'{}' is no range of numbers", range));
     if (low.size() > kMostDigits) return bad(nodes, fmt::format("'{}' has too many digits", low));
+    // As a difference, because the number of names may overflow.
     if (*to - *from >= kMostNodes - numbers.size()) return bad(nodes, "too many");
+    // Leading zeros are part of the names: n[08-10] is n08, n09, n10.
     for (uint64_t i = 0; i <= *to - *from; ++i) numbers.push_back(fmt::format("{:0{}}", *from + i, low.size()));
     if (comma == std::string_view::npos) return numbers;
     ranges.remove_prefix(comma + 1);

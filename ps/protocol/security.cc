@@ -58,6 +58,7 @@ absl::StatusOr<Certificate> read_certificate(const std::string& pem, std::string
 absl::Status check_pair(const Security& security, const Pem& pem) {
   const absl::StatusOr<Certificate> certificate = read_certificate(pem.certificate, "--cert-file", security.cert_file);
   if (!certificate.ok()) return certificate.status();
+  // The callback gives no password. Without it OpenSSL asks on the terminal, and the task hangs.
   const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
       PEM_read_bio_PrivateKey(
           memory(pem.key).get(), nullptr, [](char*, int, int, void*) { return 0; }, nullptr),
@@ -87,6 +88,7 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
     absl::StatusOr<std::string> text = read_file(part.path, kMaxPemBytes, FileKind::any);
     if (!text.ok())
       return absl::Status(text.status().code(), fmt::format("{} {}", part.flag, message_of(text.status())));
+    // gRPC takes any text and fails only at the first handshake, without a reason.
     if (text->find("-----BEGIN ") == std::string::npos)
       return absl::InvalidArgumentError(fmt::format("{} {}: is no PEM file", part.flag, part.path));
     part.text = *std::move(text);
@@ -118,6 +120,7 @@ absl::Status check(const Security& security) {
 }
 
 absl::StatusOr<std::string> read_secret_file(const std::string& path) {
+  // fstat() and not stat(): the path may name another file by now.
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat about {};
   std::optional<std::string> text;

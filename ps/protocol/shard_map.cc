@@ -117,6 +117,7 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
 }
 
 uint32_t ShardMap::bucket_count(uint32_t shard_index) const {
+  GRADRAIL_CHECK(shard_index < shards_.size());
   return static_cast<uint32_t>((shards_[shard_index].count + bucket_elements_ - 1) / bucket_elements_);
 }
 

@@ -11,7 +11,8 @@ namespace gradrail::ps {
 proto::TaskMarks to_proto(const std::string& task, const std::vector<Mark>& marks) {
   proto::TaskMarks message;
   message.set_task(task);
-  int64_t before = 0;  // differences are small, and protobuf stores small numbers in few bytes
+  int64_t before = 0;  // differences are small, and protobuf stores small numbers in few bytes.
+  // The newest ones: the marks of all tasks must overlap in time to form one timeline.
   for (size_t i = marks.size() - std::min(marks.size(), kMaxTraceMarks); i < marks.size(); ++i) {
     const Mark& mark = marks[i];
     message.add_at_ns(mark.at_ns - before);

@@ -59,6 +59,7 @@ absl::Status validate(const OptimizerConfig& optimizer) {
   constexpr std::string_view kFinite = "a finite number, 0 or more";
   constexpr std::string_view kShare = "0 or more and less than 1";
   GRADRAIL_RETURN_IF_ERROR(check("learning_rate", optimizer.learning_rate, kInfinity, kFinite));
+  // With a factor of 1 or more the state would grow without a bound.
   GRADRAIL_RETURN_IF_ERROR(check("momentum", optimizer.momentum, 1.0f, kShare));
   GRADRAIL_RETURN_IF_ERROR(check("beta1", optimizer.beta1, 1.0f, kShare));
   GRADRAIL_RETURN_IF_ERROR(check("beta2", optimizer.beta2, 1.0f, kShare));
@@ -90,6 +91,7 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                                   message.mode(), kMaxWorkers, message.worker_count()));
   }
   mode->worker_count = message.worker_count();
+  // A step needs one gradient at least.
   if (mode->kind == ModeKind::backup && mode->bound >= mode->worker_count) {
     return absl::InvalidArgumentError(fmt::format("mode {}: of {} workers at most {} can be spared", message.mode(),
                                                   mode->worker_count, mode->worker_count - 1));
@@ -115,11 +117,13 @@ std::string difference(const Training& ours, const Training& theirs) {
   const OptimizerConfig& a = ours.optimizer;
   const OptimizerConfig& b = theirs.optimizer;
   if (a.kind != b.kind) return say("optimizer", optimizer_name(a.kind), optimizer_name(b.kind));
+  // Exact comparisons: equal texts parse to equal floats, and equal runs must end with equal bits.
   if (a.learning_rate != b.learning_rate) return say("learning_rate", a.learning_rate, b.learning_rate);
   if (a.momentum != b.momentum) return say("momentum", a.momentum, b.momentum);
   if (a.beta1 != b.beta1) return say("beta1", a.beta1, b.beta1);
   if (a.beta2 != b.beta2) return say("beta2", a.beta2, b.beta2);
   if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
+  // In async each worker chooses its own number of steps. A mode that waits would wait for the missing ones.
   if (ours.mode.waits() && ours.agreement != theirs.agreement) {
     return say("options", ours.agreement, theirs.agreement);
   }

@@ -1,5 +1,7 @@
 #include "ps/replication/backup_layout.h"
 
+#include <cassert>
+
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "fmt/format.h"
@@ -15,6 +17,7 @@ size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 BackupLayout::BackupLayout(const ShardMap& map, uint32_t shard_index, int state_vectors, uint32_t capacity)
     : state_vectors_(state_vectors), capacity_(capacity), offsets_{0} {
+  GRADRAIL_CHECK(shard_index < map.shard_count() && state_vectors >= 0);
   const ElementRange shard = map.shard(shard_index);
   for (uint32_t i = 0; i < map.bucket_count(shard_index); ++i) {
     const ElementRange range = map.bucket(shard_index, i);
@@ -26,6 +29,7 @@ BackupLayout::BackupLayout(const ShardMap& map, uint32_t shard_index, int state_
 }
 
 float* BackupLayout::values(std::byte* slot, uint32_t bucket, int vector) const {
+  assert(bucket < counts_.size() && vector >= -1 && vector < state_vectors_);
   auto* first = reinterpret_cast<float*>(slot + sizeof(BackupHeader) + capacity_ * sizeof(BackupDone));
   return first + static_cast<size_t>(vector + 1) * counts_[bucket];
 }
@@ -46,6 +50,7 @@ absl::Status BackupLayout::seal(std::byte* slot, uint32_t bucket, const BucketSt
                .dropped = from.dropped,
                .fresh = from.fresh};
   }
+  // Last: the checksum covers the values, the table, and the unused rows of it as they are.
   *reinterpret_cast<BackupHeader*>(slot) = {
       .bucket = bucket,
       .version = state.version,
@@ -57,6 +62,7 @@ absl::Status BackupLayout::seal(std::byte* slot, uint32_t bucket, const BucketSt
 }
 
 absl::StatusOr<BucketState> BackupLayout::open(std::byte* slot, uint32_t bucket) const {
+  // A copy: puts of another process write here, and the header must not change between check and use.
   const BackupHeader header = *reinterpret_cast<const BackupHeader*>(slot);
   if (header.magic != BackupHeader::kMagic || header.bucket != bucket || header.done_count > capacity_) {
     return absl::InvalidArgumentError(fmt::format("bucket {}: not a header of a backup slot", bucket));

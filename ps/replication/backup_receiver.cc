@@ -42,6 +42,7 @@ absl::StatusOr<BucketState> BackupReceiver::receive(uint64_t immediate, Paramete
 }
 
 bool BackupReceiver::acknowledge(uint32_t bucket) {
+  // Only the notice matters: its immediate names the bucket.
   const absl::Status posted = connection_.put({.region = slots_.region.get(), .offset = 0, .bytes = 0},
                                               {.region = notices_, .offset = 0}, {.immediate = bucket});
   return !absl::IsResourceExhausted(posted);  // any other failure: peer_lost is on its way

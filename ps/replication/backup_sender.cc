@@ -1,6 +1,7 @@
 #include "ps/replication/backup_sender.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -48,6 +49,7 @@ void BackupSender::start_handshake(const std::string& challenge) {
   join.set_shard_index(options_.shard_index);
   join.set_capacity(options_.layout.capacity());
   join.set_notices_key(notices_.region->key());
+  // advance() sends it, because the transport may have no room at this moment.
   unsent_ = message.SerializeAsString();
 }
 
@@ -62,8 +64,10 @@ void BackupSender::fail(std::string_view why) {
 }
 
 void BackupSender::record_change(uint32_t bucket_index) {
+  assert(bucket_index < buckets_.size());
   Bucket& bucket = buckets_[bucket_index];
   ++bucket.changes;
+  // In the handshake nothing is queued: accept_welcome() queues every bucket.
   // A bucket in flight is queued by its acknowledgement: its slot must not change before (invariant 1).
   if (bucket.queued || bucket.in_flight || phase_ == Phase::handshake) return;
   bucket.queued = true;
@@ -87,6 +91,7 @@ void BackupSender::accept_welcome(const std::string& slots_key) {
   phase_ = Phase::filling;
   missing_ = buckets_.size();
   for (uint32_t i = 0; i < buckets_.size(); ++i) record_change(i);
+  // A shard without buckets is level at once: no acknowledgement will arrive.
   if (missing_ == 0) begin_to_hold();
 }
 
@@ -126,6 +131,7 @@ bool BackupSender::advance() {
     if (!is_front_filled_) {
       // The slot is filled as late as possible: one transfer then carries all updates until now.
       if (const absl::Status filled = fill_slot(index); !filled.ok()) fail(message_of(filled));
+      // Counted here and not at the put: changes while the slot waits for room are not in it.
       bucket.sent = bucket.changes;
       is_front_filled_ = true;
     }
@@ -158,9 +164,11 @@ std::optional<uint32_t> BackupSender::on_acknowledged(uint64_t immediate) {
     bucket.queued = true;
     dirty_.push_back(index);
   }
+  GRADRAIL_CHECK(phase_ != Phase::filling || !first || missing_ > 0);  // the first of each bucket counts once
   if (phase_ == Phase::filling && first && --missing_ == 0) {
     begin_to_hold();
   } else if (phase_ == Phase::leveling && was_short && bucket.acknowledged >= bucket.level_at) {
+    GRADRAIL_CHECK(missing_ > 0);
     --missing_;
     settle_level();
   }
@@ -170,6 +178,7 @@ std::optional<uint32_t> BackupSender::on_acknowledged(uint64_t immediate) {
 void BackupSender::begin_to_hold() {
   phase_ = Phase::leveling;
   GRADRAIL_CHECK(missing_ == 0);
+  // Answers up to this moment left without the backup's state: it is level when it has the changes of now.
   for (Bucket& bucket : buckets_) {
     bucket.level_at = bucket.changes;
     if (bucket.acknowledged < bucket.level_at) ++missing_;

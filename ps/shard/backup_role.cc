@@ -15,6 +15,7 @@
 namespace gradrail::ps {
 
 void BackupRole::expect_primary(const std::string& key) {
+  // A task runs between two turns of the event loop, so that no completion of the peer is in its hands.
   if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.close(*former);
   primary_key_ = key;
   is_level_ = is_outdated_ = false;
@@ -39,6 +40,7 @@ absl::Status BackupRole::open_receiver(ShardPeer& peer, const proto::JoinReplica
   if (join_path.capacity() > 2 * kMaxWorkers) {
     return absl::InvalidArgumentError(fmt::format("{} places for workers are too many", join_path.capacity()));
   }
+  // Not close(): a completion of the former connection may follow in the same turn (invariant 3 of PeerTable).
   if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.remove_member(*former, Clock::now());
   // The primary begins with empty slots: until it declares level again, this shard may be behind an answer.
   is_level_ = false;
@@ -62,6 +64,7 @@ void BackupRole::on_bucket(ShardPeer& peer, uint64_t immediate) {
   const absl::StatusOr<BucketState> state = peer.receiver->receive(immediate, partition_.store());
   if (!state.ok()) return peers_.refuse(peer, std::string(message_of(state.status())));
   const auto bucket = static_cast<uint32_t>(immediate);
+  // Store and protocol change together, before the acknowledgement: the primary releases answers by it.
   partition_.protocol().import_bucket(bucket, *state);
   ++updates_;
   peer.backlog.push_back(bucket);
@@ -85,6 +88,7 @@ absl::Status BackupRole::check_takeover(const std::vector<uint64_t>& versions, b
   const ShardProtocol& protocol = partition_.protocol();
   for (uint32_t i = 0; i < std::min<size_t>(versions.size(), partition_.bucket_count()); ++i) {
     if (versions[i] <= protocol.version(i)) continue;
+    // Kept for all workers: another one that has seen less would be accepted, and a newer result be lost.
     is_outdated_ = true;
     return absl::FailedPreconditionError(
         fmt::format("it has version {} of bucket {}, and a worker has seen {}: its primary went on without it",
@@ -99,6 +103,7 @@ void BackupRole::take_over(const std::vector<ShardSuccessor>& members) {
   primary_key_.clear();  // the former primary may still run: it must not write here again
   Actions dropped;       // a worker that would be answered now repeats its question
   for (const ShardSuccessor& member : members) {
+    // Departed members are added too: the protocol keeps the steps of one that returns.
     partition_.protocol().add_worker(member.worker, member.incarnation);
     if (!member.live) partition_.protocol().remove_worker(member.worker, member.incarnation, dropped);
   }

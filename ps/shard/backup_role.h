@@ -45,9 +45,9 @@ class BackupRole {
   uint64_t updates() const { return updates_; }
 
   /// OK when this shard can continue in place of its primary. `versions` of its buckets have been seen by a worker;
-  /// empty: the control plane does not know them. `is_fenced`: the primary serves no more, though its connection may
-  /// exist. Errors  FAILED_PRECONDITION: the shard never was level, or a worker has seen a state that the shard does
-  /// not have.
+  /// empty: the control plane does not have them. `is_fenced`: the primary serves no more, though its connection may
+  /// exist.
+  /// Errors  FAILED_PRECONDITION: the shard never was level, or a worker has seen a state that the shard does not have.
   ///         UNAVAILABLE: the primary is connected.
   absl::Status check_takeover(const std::vector<uint64_t>& versions, bool is_fenced);
   void take_over(const std::vector<ShardSuccessor>& members);

@@ -38,6 +38,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   // A copy: the worker could change its slot between check and use.
   const SlotHeader header = peer.slot_headers()[immediate];
   mark_arrival(peer.worker, static_cast<uint32_t>(immediate), header.step);
+  // The notice arrives in host memory: it does not order the writes of the NIC into GPU memory.
   if (peer.uses_gpu()) fail_shard_on_error(partition_.device_memory()->flush_nic_writes());
   if (has_failed_) return;
   if (const absl::Status checked = check(peer, header, immediate); !checked.ok()) {
@@ -45,6 +46,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   }
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
   peer.return_headers()[immediate].has_crc = header.has_crc;
+  // Only in modes that wait: their answers report the waiting time.
   if (!peer.arrived_at.empty()) peer.arrived_at[immediate] = decided_at_ = Clock::now();
   actions_.clear();
   partition_.protocol().on_arrival({.worker = peer.worker,
@@ -86,6 +88,7 @@ absl::StatusOr<uint32_t> ShardExchange::payload_crc(const ShardPeer& peer, uint3
 
 /// The payload of a bucket: in the worker's memory where that is mapped, else in its slot.
 const float* ShardExchange::gradient(const ShardPeer& peer, uint32_t bucket) const {
+  assert(bucket < partition_.bucket_count());
   if (peer.gradients_mapped != nullptr) return peer.gradients_mapped + partition_.bucket_range(bucket).first;
   const std::byte* const payload = peer.uses_gpu()
                                        ? peer.payload.slots.memory.data
@@ -102,7 +105,9 @@ void ShardExchange::change_membership(const std::function<void(ShardProtocol&, A
 }
 
 void ShardExchange::run_actions() {
+  // actions_ stays as it is during the loop: refuse() drops pushes in the protocol and decides nothing.
   for (const Action& action : actions_) {
+    // The answers behind a failed apply would show parameters that do not exist.
     if (has_failed_) return;
     switch (action.kind) {
       case Action::Kind::initialise:
@@ -122,6 +127,7 @@ void ShardExchange::run_actions() {
 }
 
 void ShardExchange::initialise(const Action& action) {
+  GRADRAIL_CHECK(action.contributors.size() == 1);
   const ShardPeer* const chief = peers_.active(action.contributors[0]);
   GRADRAIL_CHECK(chief != nullptr);
   fail_shard_on_error(
@@ -141,6 +147,7 @@ void ShardExchange::apply(const Action& action) {
     GRADRAIL_CHECK(peer != nullptr);  // the protocol forgets a worker's gradients with its connection
     gradients.push_back(gradient(*peer, action.bucket));
     // A state that the backup lacks must not reach a worker's memory: with a backup, answer() stores it there.
+    // A target beyond the store's limit keeps its stored_version, and answer() copies.
     if (peer->parameters_mapped == nullptr || targets.size() == kMaxTargets || primary_.is_replicating()) continue;
     targets.push_back(peer->parameters_mapped + range.first);
     peer->stored_version[action.bucket] = action.version;
@@ -159,6 +166,7 @@ void ShardExchange::answer(const Action& action) {
   write_header(*peer, action);
   const ElementRange range = partition_.bucket_range(action.bucket);
   const bool is_mapped = peer->parameters_mapped != nullptr;
+  // apply() has stored this version into the memory of contributors; others are answered with a copy.
   if (is_mapped && peer->stored_version[action.bucket] != action.version) {
     fail_shard_on_error(partition_.store().copy_out(partition_.offset(action.bucket), range.count,
                                                     peer->parameters_mapped + range.first));
@@ -214,6 +222,7 @@ transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, ui
 
 /// False: the transport has no room. Any other failure is followed by peer_lost.
 bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
+  assert(bucket < peer.parameters_sent.size());
   if (!peer.parameters_sent[bucket]) {
     const uint64_t offset = partition_.bucket_range(bucket).first * sizeof(float);
     const absl::Status posted =

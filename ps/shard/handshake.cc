@@ -35,6 +35,7 @@ void Handshake::send_challenge(ShardPeer& peer) {
 
 void Handshake::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
   using Phase = ShardPeer::Phase;
+  // A refused peer stays for the grace period, and its messages of before may still arrive.
   if (peer.phase == Phase::closing) return;
   proto::ToShard message;
   const bool parsed = message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
@@ -90,6 +91,7 @@ absl::Status Handshake::import_offer(ShardPeer& peer, const proto::JoinPath& joi
 }
 
 void Handshake::map_memory(ShardPeer& peer) {
+  // GPU memory first: with it mapped, the exchange needs no host memory of the worker.
   if (!peer.offer.device_key.empty()) map_device_memory(peer);
   const absl::Status mapped = map_host_memory(peer);
   if (absl::IsResourceExhausted(mapped)) return;  // under way: advance() asks again
@@ -99,6 +101,7 @@ void Handshake::map_memory(ShardPeer& peer) {
 
 absl::Status Handshake::send_welcome(ShardPeer& peer) {
   GRADRAIL_RETURN_IF_ERROR(allocate_slots(peer));
+  // After the allocation: the probe reads into the return region.
   GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
   if (const absl::Status made = allocate_gpu_slots(peer); !made.ok()) {
     spdlog::info("{}: worker {} puts gradients into host memory: {}", environment_.options.name, peer.worker,
@@ -106,6 +109,7 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   }
   if (!peer.is_on_device()) pin(peer);
   const uint32_t bucket_count = partition_.bucket_count();
+  // No version: the memory behind this connection holds nothing, so that the first answer copies.
   peer.stored_version.assign(bucket_count, UINT64_MAX);
   peer.parameters_sent.assign(bucket_count, false);
   if (partition_.mode().waits()) peer.arrived_at.assign(bucket_count, TimePoint());
@@ -145,6 +149,7 @@ void Handshake::answer_pattern(ShardPeer& peer) {
     const absl::Status posted = peer.connection->put(pattern, {peer.offer.parameters, peer.offer.check_offset}, {});
     if (absl::IsResourceExhausted(posted)) return;
     if (!posted.ok()) return refuse(posted);
+    // The second put may find no room; the first one is then not repeated.
     peer.is_check_put = true;
   }
   const absl::Status posted = peer.connection->put(pattern, {peer.offer.returns, 0}, {.immediate = kCheckImmediate});
@@ -156,6 +161,7 @@ void Handshake::answer_pattern(ShardPeer& peer) {
 
 void Handshake::activate(ShardPeer& peer) {
   proto::ToWorker message;
+  // Sent before the change: when it cannot leave, the former connection stays in use.
   message.mutable_active();
   if (const absl::Status sent = send_message(*peer.connection, message); !sent.ok()) {
     return peers_.refuse(peer, std::string(message_of(sent)));

@@ -30,9 +30,10 @@ class JoinPath;
 ///                                   ←       Ready, when the worker changes to this connection
 ///   Active                          →
 ///
-/// A worker may have several connections up to Ready; Active makes one of them its active peer. A JoinReplication in place
-/// of JoinPath comes from the primary of this shard: BackupRole continues. Errors   Each failure refuses the peer, which
-/// then reads the reason. Threads  Owner thread of the shard.
+/// A worker may have several connections up to Ready; Active makes one of them its active peer. A JoinReplication in
+/// place of JoinPath comes from the primary of this shard: BackupRole continues.
+/// Errors   Each failure refuses the peer, which then reads the reason.
+/// Threads  Owner thread of the shard.
 class Handshake {
  public:
   Handshake(ShardEnvironment& environment, Partition& partition, const RegisteredParameters& parameters,

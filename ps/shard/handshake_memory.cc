@@ -69,6 +69,7 @@ absl::Status Handshake::allocate_slots(ShardPeer& peer) {
 
 absl::Status Handshake::allocate_gpu_slots(ShardPeer& peer) {
   const bool is_mapped = peer.is_on_device() || peer.gradients_mapped != nullptr;
+  // Mapped gradients need no payload: the store reads them where the worker wrote them.
   if (parameters_.gpu(peer.context_index) == nullptr || is_mapped || peer.offer.host_slots) return absl::OkStatus();
   absl::StatusOr<DeviceSlots> slots = partition_.device_memory()->allocate_slots(
       parameters_.gpu_transfer(peer.context_index),
@@ -133,6 +134,7 @@ std::string Handshake::check_arrived_pattern(ShardPeer& peer) {
     GRADRAIL_CHECK(peer.slots.memory.bytes() >= kCheckBytes);
     const absl::Span<std::byte> arrived(peer.slots.memory.data(), kCheckBytes);
     std::string wrong = compare_check(arrived, peer.offer.check_seed);
+    // The pattern covers slot headers: a notice without a header must not read its bytes.
     std::fill(arrived.begin(), arrived.end(), std::byte{});
     return wrong;
   }

@@ -19,10 +19,12 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
 }
 
 absl::Status Partition::start() {
+  GRADRAIL_CHECK(store_ != nullptr && !is_set_up_);
   uint64_t version = 0;
   if (setup_.restored != nullptr) {
     const Checkpoint& saved = *setup_.restored;
     GRADRAIL_CHECK(saved.parameters.size() == setup_.map.elements());
+    // One version for all buckets: the bucket versions in the files belong to the cut of that save.
     version = saved.header.global_step;
     const auto part = [&](const std::vector<float>& whole) {
       return absl::MakeConstSpan(whole).subspan(range().first, range().count);
@@ -48,6 +50,7 @@ absl::Status Partition::copy_to(Checkpoint& copy) const {
     copy.state[i].resize(range().count);
     GRADRAIL_RETURN_IF_ERROR(store_->copy_state(static_cast<int>(i), 0, absl::MakeSpan(copy.state[i])));
   }
+  // CheckpointHandler adds schema, step and time, which a shard does not have.
   copy.header = {.optimizer = setup_.optimizer,
                  .range = range(),
                  .shard_index = setup_.shard_index,

@@ -26,7 +26,8 @@ struct ShardSetup {
 };
 
 /// The partition of the model that a shard holds: its ranges, the store of its values and the protocol of its
-/// exchanges. Units    Ranges are elements of the whole model; offset() is counted from the shard's first element.
+/// exchanges.
+/// Units    Ranges are elements of the whole model; offset() is counted from the shard's first element.
 /// Threads  Owner thread of the shard.
 class Partition {
  public:

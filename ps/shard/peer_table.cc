@@ -28,7 +28,7 @@ PeerTable::PeerTable(ShardEnvironment& environment, std::function<void(const Sha
 
 PeerTable::~PeerTable() {
   for (auto& [connection, peer] : peers_) {
-    peer->pinned.clear();
+    peer->pinned.clear();  // the order of close()
     peer->device = {};
     environment_.contexts[peer->context_index]->close(peer->connection);
   }
@@ -49,6 +49,7 @@ void PeerTable::remove_member(WorkerIndex worker, uint64_t incarnation) {
   }
   std::erase_if(absent_,
                 [&](const Absent& absent) { return absent.worker == worker && absent.incarnation == incarnation; });
+  // Collected first: close() erases from peers_.
   std::vector<ShardPeer*> theirs;
   for (const auto& [connection, peer] : peers_) {
     if (peer->worker == worker && peer->incarnation == incarnation) theirs.push_back(peer.get());
@@ -57,6 +58,7 @@ void PeerTable::remove_member(WorkerIndex worker, uint64_t incarnation) {
 }
 
 ShardPeer& PeerTable::accept(transport::Connection& connection, size_t context_index) {
+  GRADRAIL_CHECK(context_index < environment_.contexts.size());
   auto peer = std::make_unique<ShardPeer>();
   peer->connection = &connection;
   peer->context_index = context_index;
@@ -82,7 +84,9 @@ ShardPeer* PeerTable::primary() const {
 
 void PeerTable::activate(ShardPeer& peer) {
   GRADRAIL_CHECK(peer.phase == ShardPeer::Phase::validated);
+  // The former connection serves until this moment: a worker that verifies a better path still pushes over it.
   if (ShardPeer* former = active(peer.worker); former != nullptr) remove_member(*former, Clock::now());
+  // Else expire() would report the worker as lost although it has returned.
   std::erase_if(absent_, [&](const Absent& absent) { return absent.worker == peer.worker; });
   if (active_.size() <= peer.worker) active_.resize(peer.worker + 1, nullptr);
   active_[peer.worker] = &peer;
@@ -133,6 +137,7 @@ void PeerTable::on_lost(ShardPeer& peer, const std::string& cause) {
 
 void PeerTable::close(ShardPeer& peer) {
   add_traffic(peer, past_traffic_);
+  GRADRAIL_CHECK(!peer.is_counted_unsettled || unsettled_ > 0);  // invariant 2
   if (peer.is_counted_unsettled) --unsettled_;
   if (active(peer.worker) == &peer) deactivate(peer);
   transport::Connection* const connection = peer.connection;
@@ -157,6 +162,7 @@ void PeerTable::expire(TimePoint now) {
   std::vector<ShardPeer*> expired;
   for (const auto& [connection, peer] : peers_) {
     const bool serves = peer->phase == ShardPeer::Phase::active || peer->phase == ShardPeer::Phase::primary;
+    // A peer that serves has no deadline: the transport and the heartbeat detect its loss.
     if (!serves && now >= peer->phase_deadline) expired.push_back(peer.get());
   }
   for (ShardPeer* peer : expired) {

@@ -24,6 +24,7 @@ constexpr uint64_t kNever = UINT64_MAX;
 
 absl::Status PrimaryRole::attach_backup(const std::vector<ShardEndpoint>& endpoints, const std::string& key) {
   if (!partition_.is_set_up()) return absl::FailedPreconditionError("the shard is not set up yet");
+  // A level backup may have taken over already. A new connection alone does not disprove that (invariant 3).
   is_unsure_ = is_unsure_ || (sender_ != nullptr && sender_->is_holding());
   sender_.reset();
   was_reported_level_ = false;
@@ -58,6 +59,7 @@ absl::Status PrimaryRole::open_sender(const ShardEndpoint& endpoint, const std::
                                BucketState& exported) { partition_.protocol().export_bucket(bucket, exported); },
        .deadline = Clock::now() + kConnectDeadline});
   if (!sender.ok()) return sender.status();
+  // held_ keeps its answers: only an acknowledgement or detach_backup() releases them.
   sender_ = *std::move(sender);
   held_.resize(partition_.bucket_count());
   spdlog::info("{}: backup over {}", environment_.options.name, sender_->describe());
@@ -118,6 +120,7 @@ void PrimaryRole::on_completion(transport::Completion& completion) {
   using Kind = transport::Completion::Kind;
   GRADRAIL_CHECK(owns(completion.connection));
   if (completion.kind == Kind::put_arrived) {
+    // While unsure, an acknowledgement may come from a backup that serves workers by now.
     const std::optional<uint32_t> bucket = sender_->on_acknowledged(completion.immediate);
     if (bucket.has_value() && !is_unsure_) release(*bucket);
   } else if (completion.kind == Kind::message) {
@@ -143,6 +146,7 @@ void PrimaryRole::advance() {
 }
 
 void PrimaryRole::on_sender_lost() {
+  // advance() reports level in the call that announces it. An unreported backup cannot have taken over.
   is_unsure_ = is_unsure_ || was_reported_level_;
   const std::string cause = fmt::format("{}: {}", sender_->describe(), sender_->why());
   sender_.reset();

@@ -15,6 +15,7 @@ namespace gradrail::ps {
 absl::Status RegisteredParameters::open(const Partition& partition) {
   close();
   for (const auto& context : environment_.contexts) {
+    // local: no key of these regions exists, so that no peer can write parameters.
     absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region = transport::register_on(
         environment_.registered, *context, partition.store().parameters(), transport::Access::local);
     if (!region.ok()) return region.status();
@@ -33,10 +34,12 @@ void RegisteredParameters::close() {
 
 void RegisteredParameters::open_gpu(const Partition& partition) {
   DeviceMemory* const memory = partition.device_memory();
+  // Not 0: in Welcome, 0 stands for the complement of the worker's seed.
   gpu_check_seed_ = random_bits() | 1;
   if (memory == nullptr || partition.range().count == 0) return;
   std::vector<std::byte> pattern(kCheckBytes);
   fill_check(absl::MakeSpan(pattern), gpu_check_seed_);
+  // Without the pattern no path into the GPU could be verified: slots are then in host memory.
   if (!memory->write_check(pattern).ok()) return;
   for (size_t i = 0; i < gpu_.size(); ++i) {
     // The first way that works: dma-buf needs no kernel module, so it comes first.

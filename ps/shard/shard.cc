@@ -38,6 +38,7 @@ Shard::Shard(Options options)
       parameters_(environment_),
       peers_(environment_,
              [this](const ShardPeer& peer) {
+               // Held answers and waiting pushes refer to the memory of this connection, which ends now.
                primary_.forget_held(peer.worker);
                partition_.protocol().reconnect_worker(peer.worker, peer.incarnation);
              }),
@@ -79,6 +80,7 @@ absl::Status Shard::listen() {
 
 Shard::~Shard() {
   tasks_.stop();
+  // Else the loop notices the stop only after kLongWait.
   wait_set_.wake();
   if (thread_.joinable()) thread_.join();
 }
@@ -93,6 +95,7 @@ void Shard::run() {
     if (count > 0) exchange_.on_completions();
     for (size_t i = 0; i < count; ++i) dispatch(completions[i]);
     if (tasks_.has_work()) is_stopped = !tasks_.run();
+    // After all completions of the turn: one transfer of a bucket carries the updates of all of them.
     primary_.advance();
     if (peers_.needs_visit()) continue_peers();
   }
@@ -109,6 +112,7 @@ void Shard::dispatch(transport::Completion& completion) {
   if (completion.kind == Kind::connected) {
     return handshake_.send_challenge(peers_.accept(*completion.connection, wait_set_.source_index()));
   }
+  // Before peer_of(): the connection to the backup is no peer.
   if (primary_.owns(completion.connection)) return primary_.on_completion(completion);
   ShardPeer& peer = PeerTable::peer_of(*completion.connection);
   switch (completion.kind) {
@@ -119,7 +123,7 @@ void Shard::dispatch(transport::Completion& completion) {
         handshake_.on_pattern(peer, completion.immediate);
       } else if (peer.phase == Phase::primary) {
         backup_.on_bucket(peer, completion.immediate);
-      }
+      }  // other phases: the peer is closing, and its late puts change nothing
       break;
     case Kind::message:
       handshake_.on_message(peer, completion.message);
@@ -134,6 +138,7 @@ void Shard::dispatch(transport::Completion& completion) {
 
 /// Continues what waits for room in a transport, for a mapping, or for a deadline.
 void Shard::continue_peers() {
+  // These calls refuse peers, but never free one: the iteration stays valid (invariant 3 of PeerTable).
   peers_.for_each([this](ShardPeer& peer) {
     handshake_.advance(peer);
     if (peer.backlog.empty()) return;
@@ -178,6 +183,7 @@ absl::Status Shard::set_up(Setup setup) {
 /// Also a second time: when the set-up of another shard failed, or when the run begins again. The control plane is
 /// about to remove the former members.
 absl::Status Shard::begin(const Setup& setup) {
+  // Connections refer to regions, and regions to the store: they end in this order.
   peers_.withdraw_admissions();
   peers_.forget_absent();
   peers_.close_greeted();
@@ -201,6 +207,7 @@ absl::Status Shard::admit(WorkerIndex worker, uint64_t incarnation, const std::s
 }
 
 void Shard::remove_member(WorkerIndex worker, uint64_t incarnation) {
+  // The connections close first: a step that the removal completes then finds no push of this worker.
   run_void_in_thread([this, worker, incarnation] {
     peers_.remove_member(worker, incarnation);
     exchange_.change_membership(
@@ -276,6 +283,7 @@ Shard::Stats Shard::collect_stats() const {
   stats.dropped = exchange_.dropped();
   stats.initialised = protocol.initialised();
   if (partition_.bucket_count() > 0) {
+    // Bucket 0 stands for all: buckets differ by the updates in flight only.
     stats.version = protocol.version(0);
     stats.next_step = protocol.next_step();
     stats.waiting_for = protocol.waiting_for(0);

@@ -1,6 +1,7 @@
 #include "ps/shard/shard_protocol.h"
 
 #include <algorithm>
+#include <cassert>
 #include <string_view>
 #include <utility>
 
@@ -37,6 +38,7 @@ void ShardProtocol::expect(WorkerIndex worker) {
 void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
   const auto [place, is_new] = members_.try_emplace(worker);
   Member& member = place->second;
+  // A late join of a replaced incarnation must not displace its successor (invariant 2).
   if (std::find(member.replaced.begin(), member.replaced.end(), incarnation) != member.replaced.end()) return;
   if (is_new || member.incarnation != incarnation) {
     if (!is_new) {
@@ -47,6 +49,7 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
     member.finished = false;
     member.exchanges.assign(buckets_.size(), Exchange{});
     for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      // ssp: from step 0 the newcomer would stop all others until it has caught up. It begins at the slowest step.
       if (mode_.kind == ModeKind::ssp) member.exchanges[bucket].done_step = buckets_[bucket].floor;
     }
   }
@@ -57,8 +60,10 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
 void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
   Member* member = find(worker, incarnation);
   if (member == nullptr) return;
+  // Before stop_expecting(), which may apply a step: the payloads of this worker end with its connection.
   drop_all(*member);
   member->live = false;
+  // done_step stays: the incarnation may return and repeat that push.
   for (Exchange& exchange : member->exchanges) exchange.held = false;
   stop_expecting(worker, actions);
 }
@@ -77,8 +82,10 @@ void ShardProtocol::mark_worker_finished(WorkerIndex worker, uint64_t incarnatio
 
 void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
   if (!mode_.waits() || worker >= expected_.size() || !expected_[worker]) return;
+  GRADRAIL_CHECK(expected_count_ > 0);
   expected_[worker] = false;
   --expected_count_;
+  // With one worker less the next step of a bucket may be complete.
   for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     mode_.kind == ModeKind::ssp ? release(bucket, actions) : settle(bucket, actions);
   }
@@ -94,7 +101,9 @@ void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
   if (arrival.bucket >= buckets_.size()) {
     return refuse(arrival, fmt::format("this shard has {} buckets", buckets_.size()), actions);
   }
+  assert(member->exchanges.size() == buckets_.size());
   Exchange& exchange = member->exchanges[arrival.bucket];
+  // A repeated push is legal after the end of the steps: its answer may have been lost.
   if (member->finished && arrival.kind == ArrivalKind::push && arrival.step > exchange.done_step) {
     return refuse(arrival, "it has said that its steps are done", actions);
   }
@@ -155,6 +164,7 @@ uint64_t ShardProtocol::slowest_step(uint32_t bucket) const {
   for (WorkerIndex worker = 0; worker < expected_.size(); ++worker) {
     if (!expected_[worker]) continue;
     const auto place = members_.find(worker);
+    // An expected worker that has not joined has pushed nothing: the others wait for its step 0 + `bound`.
     slowest = std::min(slowest, place == members_.end() ? 0 : place->second.exchanges[bucket].done_step);
   }
   return slowest;
@@ -179,7 +189,9 @@ void ShardProtocol::hold(Exchange& exchange, const Arrival& arrival) {
 void ShardProtocol::drop(Exchange& exchange, uint32_t bucket) {
   if (!exchange.waiting) return;
   exchange.waiting = false;
-  if (exchange.kind == ArrivalKind::push) --buckets_[bucket].waiting_push_count;
+  if (exchange.kind != ArrivalKind::push) return;
+  GRADRAIL_CHECK(buckets_[bucket].waiting_push_count > 0);
+  --buckets_[bucket].waiting_push_count;
 }
 
 void ShardProtocol::drop_all(Member& member) {
@@ -188,7 +200,9 @@ void ShardProtocol::drop_all(Member& member) {
 
 void ShardProtocol::on_initialise(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   Bucket& bucket = buckets_[arrival.bucket];
+  // The first values count. A second chief repeats what the first one has sent before its loss.
   if (bucket.initialised) return answer(arrival, actions);
+  // The slot now holds initial values: an earlier push of this worker has lost its payload.
   drop(exchange, arrival.bucket);
   bucket.initialised = true;
   Action& action = actions.emplace_back();
@@ -211,6 +225,7 @@ void ShardProtocol::on_pull(Exchange& exchange, const Arrival& arrival, Actions&
 
 void ShardProtocol::on_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   if (arrival.step == 0) return refuse(arrival, "steps are counted from 1", actions);
+  // A late incarnation begins at the smallest step of all shards, which may be earlier than its place in this bucket.
   if (mode_.kind == ModeKind::ssp && exchange.fresh)
     exchange.done_step = std::min(exchange.done_step, arrival.step - 1);
   // A late copy of an older step is ignored: its answer would overwrite the one for which the worker waits.
@@ -229,6 +244,7 @@ void ShardProtocol::on_single_push(Exchange& exchange, const Arrival& arrival, A
 
 void ShardProtocol::on_summed_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   const uint64_t version = buckets_[arrival.bucket].version;
+  // The answer to a step permits the next one, so that no correct worker is further ahead.
   if (arrival.step > version + 1) return refuse(arrival, fmt::format("expected step {}", version + 1), actions);
   if (arrival.step <= version) {  // applied without this gradient: see "Joining"
     exchange.done_step = arrival.step;
@@ -267,6 +283,7 @@ void ShardProtocol::acknowledge(Exchange& exchange, const Arrival& arrival, Acti
 
 void ShardProtocol::settle(uint32_t bucket_index, Actions& actions) {
   Bucket& bucket = buckets_[bucket_index];
+  // Without an expected worker enough() is 0: a step without contributors would be applied.
   if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_push_count < enough()) return;
   // Before any answer: all answers of the step show the same version.
   const uint64_t version_before = bucket.version++;
@@ -274,11 +291,14 @@ void ShardProtocol::settle(uint32_t bucket_index, Actions& actions) {
   for (const auto& [worker, member] : members_) {
     const Exchange& exchange = member.exchanges[bucket_index];
     if (!exchange.waiting || exchange.kind != ArrivalKind::push) continue;
+    assert(exchange.step == bucket.version);  // invariant 3; a gradient of another step would enter the sum
     apply.contributors.push_back(worker);
     apply.staleness = std::max(apply.staleness, staleness_of(version_before, exchange.base_version));
   }
+  GRADRAIL_CHECK(!apply.contributors.empty());
   GRADRAIL_CHECK(apply.contributors.size() == bucket.waiting_push_count);
   apply.worker = apply.contributors.front();
+  // An index, because answer_done() appends to `actions` and invalidates references.
   const size_t apply_index = actions.size();
   actions.push_back(std::move(apply));
   for (size_t i = 0; i < actions[apply_index].contributors.size(); ++i) {
@@ -297,9 +317,11 @@ void ShardProtocol::settle(uint32_t bucket_index, Actions& actions) {
 void ShardProtocol::release(uint32_t bucket_index, Actions& actions) {
   Bucket& bucket = buckets_[bucket_index];
   const uint64_t slowest = slowest_step(bucket_index);
+  // The floor never falls, because a late worker begins there. Without an expected worker it stays.
   if (slowest != UINT64_MAX) bucket.floor = std::max(bucket.floor, slowest);
   for (auto& [worker, member] : members_) {
     Exchange& exchange = member.exchanges[bucket_index];
+    // min(): a worker that is not expected any more may be behind the slowest one, and the difference would wrap.
     if (!exchange.held || exchange.done_step - std::min(exchange.done_step, slowest) > mode_.bound) continue;
     exchange.held = false;
     answer_done(exchange, {worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.done_step}, actions);
@@ -319,6 +341,7 @@ void ShardProtocol::answer_waiting(uint32_t bucket, Actions& actions) {
       apply_one(exchange, arrival, actions);
     }
   }
+  // Summed pushes stay until now: one step applies all of them.
   if (mode_.sums()) settle(bucket, actions);
 }
 

@@ -56,9 +56,8 @@ using Actions = std::vector<Action>;
 ///      but `bound` of them have. Contributors ascend. A later gradient of the step is answered and not applied.
 ///   5. Before a bucket is initialised nothing is applied to it. Pulls and pushes wait and are answered after.
 ///   6. Only members are answered, for the latest step that they sent on that bucket.
-///   7. ssp: a worker that has pushed step s of a bucket is answered when all expected workers have pushed step s -
-///   bound
-///      of it. The answer is the permission to begin the next step: no worker gets further ahead.
+///   7. ssp: a worker that has pushed step s of a bucket is answered when all expected workers have pushed its step
+///      s - bound. The answer is the permission to begin the next step: no worker gets further ahead.
 ///
 /// Steps     async: each incarnation counts from 1. ssp: the same, but a late incarnation begins at the slowest step.
 ///           sync, backup: the steps of the bucket; the next one is its version + 1. Only pushes are counted. The step

@@ -5,10 +5,12 @@
 namespace gradrail::ps {
 
 void ShardProtocol::export_bucket(uint32_t bucket, BucketState& state) const {
+  GRADRAIL_CHECK(bucket < buckets_.size());
   state.version = buckets_[bucket].version;
   state.floor = buckets_[bucket].floor;
   state.initialised = buckets_[bucket].initialised;
   state.done.clear();
+  // Removed members too: one of them may return to the backup and repeat its last push.
   for (const auto& [worker, member] : members_) {
     const Exchange& exchange = member.exchanges[bucket];
     state.done.push_back({.worker = worker,
@@ -21,11 +23,13 @@ void ShardProtocol::export_bucket(uint32_t bucket, BucketState& state) const {
 }
 
 void ShardProtocol::import_bucket(uint32_t bucket, const BucketState& state) {
-  GRADRAIL_CHECK(buckets_[bucket].waiting_push_count == 0);
+  GRADRAIL_CHECK(bucket < buckets_.size());
+  GRADRAIL_CHECK(buckets_[bucket].waiting_push_count == 0);  // the assignment below would lose the count
   buckets_[bucket] = {.version = state.version, .initialised = state.initialised, .floor = state.floor};
   for (const BucketState::Done& done : state.done) {
     Member& member = members_[done.worker];
     if (member.exchanges.empty() || member.incarnation != done.incarnation) {
+      // 0: the row was created by this function, and has no predecessor.
       if (member.incarnation != 0) member.replaced.push_back(member.incarnation);
       member.incarnation = done.incarnation;
       // Each bucket brings its own state. Until then it holds only the step at which the member begins.

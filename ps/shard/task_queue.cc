@@ -2,12 +2,16 @@
 
 #include <utility>
 
+#include "base/check.h"
+
 namespace gradrail::ps {
 
 bool TaskQueue::push(std::function<void()> task) {
+  GRADRAIL_CHECK(task != nullptr);  // an empty function throws in the shard's thread
   absl::MutexLock lock(&mutex_);
   if (stopped_) return false;
   tasks_.push_back(std::move(task));
+  // Under the lock: run() clears the flag under it, so that no task stays behind a clear flag.
   has_work_.store(true, std::memory_order_release);
   return true;
 }

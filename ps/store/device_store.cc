@@ -26,6 +26,7 @@ namespace gradrail::ps {
 namespace {
 
 constexpr std::string_view kGpuPrefix = "gpu:";
+// NVIDIA's driver maps GPU memory for other devices in pages of 64 KiB.
 constexpr size_t kGpuPage = size_t{64} << 10;
 
 gpu::UpdateRule rule_of(OptimizerKind kind) {
@@ -58,6 +59,7 @@ class ReachableMemory {
     const auto* first = static_cast<const std::byte*>(data);
     auto next = ranges_.upper_bound(first);
     if (next == ranges_.begin()) return false;
+    // Ranges do not overlap, except for equal ones: only the nearest start can hold the address.
     const auto& [start, range] = *--next;
     return first + bytes <= start + range.bytes;
   }
@@ -109,6 +111,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     const size_t bytes = device_block_bytes(model_elements);
     absl::StatusOr<std::unique_ptr<gpu::Memory>> mapped = gpu::map_memory(*device_, key);
     if (!mapped.ok()) return mapped.status();
+    // The key comes from another process: kernels would write behind memory that is too small.
     if ((*mapped)->bytes() < bytes) {
       return absl::InvalidArgumentError(
           fmt::format("{} bytes of GPU memory are offered, {} are needed", (*mapped)->bytes(), bytes));
@@ -160,6 +163,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   absl::Status copy_out(size_t offset, size_t count, float* target) override {
+    // Memory that was not pinned: the processor copies out of the host copy, which is fresh after each update.
     if (!reachable_->holds(target, count * sizeof(float))) {
       std::memcpy(target, parameters_at(offset), count * sizeof(float));
       return absl::OkStatus();
@@ -178,6 +182,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
       device_->upload(target, values.data(), bytes);
       GRADRAIL_RETURN_IF_ERROR(device_->finish());
     }
+    // Answers leave from the host copy, which no kernel has written here.
     return device_->wait(device_->download(mutable_parameters() + offset, target, bytes));
   }
 
@@ -205,10 +210,12 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     }
     GRADRAIL_CHECK(sources.size() <= kMaxGradients && stored_by_kernel.size() <= kMaxTargets);
     launch(offset, count, sources, stored_by_kernel, scale, update_index);
+    // No kernel reaches the host copy, which answers need.
     if (copy_pin_ == nullptr) {
       GRADRAIL_RETURN_IF_ERROR(
           device_->wait(device_->download(copy, on_device_->as<float>() + offset, count * sizeof(float))));
     }
+    // Answers follow at once: workers may read the targets when this function has returned.
     GRADRAIL_RETURN_IF_ERROR(device_->finish());
     for (float* target : copied_after) {
       if (target != copy) GRADRAIL_RETURN_IF_ERROR(copy_out(offset, count, target));
@@ -217,11 +224,13 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) override {
+    GRADRAIL_CHECK(offset + to.size() <= count_);
     if (to.empty()) return absl::OkStatus();
     return device_->wait(device_->download(to.data(), state_[vector]->as<float>() + offset, to.size() * sizeof(float)));
   }
 
   absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) override {
+    GRADRAIL_CHECK(offset + values.size() <= count_);
     if (values.empty()) return absl::OkStatus();
     device_->upload(state_[vector]->as<float>() + offset, values.data(), values.size() * sizeof(float));
     return device_->finish();

@@ -1,6 +1,7 @@
 #include "ps/store/parameter_store.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@ class HostStore final : public ParameterStore {
  public:
   HostStore(const OptimizerConfig& optimizer, SharedMemory memory, size_t count)
       : ParameterStore(optimizer, memory.span(), count), memory_(std::move(memory)) {
+    // Written in the owner's thread: the first access decides the NUMA node of a page.
     for (int i = 0; i < state_vectors(optimizer.kind); ++i) state_[i].assign(count, 0.0f);
   }
 
@@ -23,6 +25,7 @@ class HostStore final : public ParameterStore {
   PinnedRange pin(MemorySpan) override { return {}; }
 
   absl::Status copy_out(size_t offset, size_t count, float* target) override {
+    assert(offset + count <= count_);
     std::memcpy(target, parameters_at(offset), count * sizeof(float));
     return absl::OkStatus();
   }
@@ -52,10 +55,12 @@ class HostStore final : public ParameterStore {
   }
 
   absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) override {
+    GRADRAIL_CHECK(offset + to.size() <= state_[vector].size());
     std::copy_n(state_[vector].begin() + static_cast<ptrdiff_t>(offset), to.size(), to.begin());
     return absl::OkStatus();
   }
   absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) override {
+    GRADRAIL_CHECK(offset + values.size() <= state_[vector].size());
     std::copy(values.begin(), values.end(), state_[vector].begin() + static_cast<ptrdiff_t>(offset));
     return absl::OkStatus();
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/check.h"
 #include "topology/plan/cores.h"
 
 namespace gradrail::topology::planning {
@@ -31,6 +32,7 @@ void take(Placement& placement, const CoreAssignment& thread, int cpu) {
 std::vector<CoreAssignment> in_turns(const std::vector<Grant>& grants) {
   std::vector<CoreAssignment> line;
   for (const ThreadRole role : {ThreadRole::compute, ThreadRole::shard, ThreadRole::compute, ThreadRole::progress}) {
+    // The role occurs twice: for the first core of each tower, and for the others.
     const bool rest = !line.empty() && role == ThreadRole::compute;
     std::set<size_t> seen;
     for (const Grant& grant : grants) {
@@ -65,6 +67,7 @@ class Table {
   Table(const Pool& pool, Placement& placement) : pool_(pool), placement_(placement), assignments_(pool.cores.size()) {}
 
   void assign(size_t core, const CoreAssignment& thread) {
+    GRADRAIL_CHECK(core < assignments_.size() && assignments_[core].size() < pool_.cores[core].cpus.size());
     take(placement_, thread, pool_.cores[core].cpus[assignments_[core].size()]);
     assignments_[core].push_back(thread);
   }
@@ -95,6 +98,7 @@ class Table {
 void assign_pool(const Pool& pool, std::vector<Grant> grants, Placement& placement) {
   Table table(pool, placement);
   const std::vector<CoreAssignment> line = pool.hybrid ? in_turns(grants) : side_by_side(grants);
+  GRADRAIL_CHECK(line.size() <= pool.cores.size());  // grant_cores() grants free cpus only
   const size_t gap = pool.cores.size() - line.size();
   size_t core = 0;
   bool shards_begun = false;

@@ -25,6 +25,7 @@ absl::Status read_cpus(const Machine& machine, const Request& request, Available
     all = all | to_set(core.cpus);
     open = open | to_set(core.allowed);
   }
+  // Kept only for the text of the plan: a reader must see why a cpu was left out.
   available.closed = all - open;
   if (request.cores) {
     const CpuSet missing = *request.cores - all;
@@ -109,6 +110,7 @@ absl::Status read_nics(const Machine& machine, const Request& request, Available
   for (size_t i = 0; i < machine.nics.size(); ++i) {
     all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", machine.nics[i].name, available.nic_out[i]);
   }
+  // A note and no error: tasks of one host exchange through shared memory.
   available.notes.push_back(fmt::format("no NIC can be used ({})", all));
   return absl::OkStatus();
 }

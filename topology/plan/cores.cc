@@ -22,6 +22,7 @@ class FreeCores {
   explicit FreeCores(const std::vector<Pool>& pools) : pools_(pools) {
     for (size_t p = 0; p < pools.size(); ++p) {
       for (const Pool::UsableCore& core : pools[p].cores) {
+        // Cores differ in their number of siblings, on hybrid processors and in cgroups.
         if (core.cpus.size() > free_.size()) free_.resize(core.cpus.size(), std::vector<int>(pools.size()));
         for (size_t level = 0; level < core.cpus.size(); ++level) ++free_[level][p];
       }
@@ -99,6 +100,7 @@ std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& re
       if (grants[from].role == ThreadRole::compute) stay[grants[from].owner] = static_cast<int>(grants[from].pool);
   };
   remember(0);
+  // An upper bound of the rounds: the loop ends when no core is left.
   const int left = demand.cores - demand.threads;
   const int wanted = request.cores_per_tower == 0 ? left : request.cores_per_tower - 1;
   for (int round = 0; round < wanted; ++round) {

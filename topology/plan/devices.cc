@@ -28,6 +28,7 @@ std::vector<int> gpu_shares(const std::vector<ProcessRequest>& workers, int gpus
   }
   for (size_t i = 0; i < workers.size(); ++i) {
     if (workers[i].units != 0) continue;
+    // Rounded up: the first workers have the remainder, in every process's plan.
     shares[i] = (gpus + open - 1) / open;
     gpus -= shares[i];
     --open;
@@ -86,6 +87,7 @@ std::vector<Locality> tower_localities(const Machine& machine, const std::vector
   // The number for each pool comes first, then the assignment: so neighbours of one worker stay together.
   std::vector<int> quota(pools.size());
   const auto share = [&](size_t p) { return static_cast<double>(pools[p].cores.size()) / (guests[p] + 1); };
+  // Each goes where a tower has the most cores with it. Towers beside their GPU count as guests already.
   for (; open > 0; --open) {
     size_t best = 0;
     for (size_t p = 1; p < pools.size(); ++p)
@@ -96,6 +98,7 @@ std::vector<Locality> tower_localities(const Machine& machine, const std::vector
   size_t p = 0;
   for (Locality& locality : localities) {
     if (locality.numa_node >= 0 || locality.package >= 0) continue;
+    // The quotas add up to the number of these towers, so that p stays in range.
     while (quota[p] == 0) ++p;
     --quota[p];
     locality.numa_node = pools[p].numa_node;

@@ -56,6 +56,7 @@ std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const 
       rejected.push_back({pool_name(grounds.machine, pool), "for others, or not needed"});
     }
   }
+  // With more threads than cores the siblings are in use, and are no rejected choice.
   if (grounds.demand.threads <= grounds.demand.cores) {
     add(siblings, "hardware siblings: they come last, when every core is busy");
   }
@@ -101,6 +102,7 @@ Decision decide(const Grounds& grounds, const CpuSet& cpus, const Locality& loca
 Decision explain_cores(const Grounds& grounds, const TowerPlace& tower, const Locality& locality) {
   const CpuSet cpus = tower.compute | tower.progress;
   const std::string to = tower.gpu >= 0 ? grounds.machine.gpus[tower.gpu].name : "its part of the machine";
+  // Firmware may not record the GPU's place. No nearness is claimed then.
   const bool known = tower.gpu < 0 || grounds.machine.gpus[tower.gpu].place.numa_node >= 0 ||
                      grounds.machine.gpus[tower.gpu].place.package >= 0;
   Decision decision = decide(grounds, cpus, known ? locality : Locality{}, to);

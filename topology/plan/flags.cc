@@ -68,6 +68,7 @@ absl::StatusOr<std::vector<int>> find_gpus(const Machine& machine, const std::ve
 absl::StatusOr<std::vector<int>> find_nics(const Machine& machine, const std::vector<std::string>& words) {
   absl::StatusOr<std::vector<int>> found =
       find(machine.nics, words, "--nic", names_nic, [&] { return nics_there_are(machine); });
+  // A GPU may be named twice, which shares it. All tasks share a NIC, so that a repetition is a mistake.
   std::set<int> seen;
   for (size_t i = 0; found.ok() && i < found->size(); ++i) {
     if (seen.insert((*found)[i]).second) continue;

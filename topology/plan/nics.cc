@@ -35,6 +35,7 @@ int least_loaded(const NicLoad& load, const std::vector<int>& nics) {
 
 /// Would a tower on `from` find less company on `to`?
 bool lighter(const NicLoad& load, int to, int from) {
+  // + 1: the move adds this tower to the target. Without it two NICs would exchange a tower forever.
   if (load.one_card(to, from)) return load.nic(to) + 1 < load.nic(from);
   return load.card(to) + 1 < load.card(from);
 }
@@ -42,6 +43,7 @@ bool lighter(const NicLoad& load, int to, int from) {
 }  // namespace
 
 NicRank rank(const Machine& machine, const Nic& nic, const PciPlace& place) {
+  // Compared field by field: RDMA counts more than nearness (rule 1 in plan.h).
   return {.no_rdma = !nic.rdma, .path = path_class(machine, place, nic.place), .not_active = !active(nic)};
 }
 
@@ -67,6 +69,7 @@ NicLoad::NicLoad(const Machine& machine) : nics_(machine.nics.size()) {
   std::map<PciAddress, size_t> cards;
   for (const Nic& nic : machine.nics) {
     PciAddress address = nic.place.address;
+    // Ports of one card are functions of one PCI device.
     address.function = 0;
     card_of_.push_back(cards.emplace(address, cards.size()).first->second);
   }

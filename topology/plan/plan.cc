@@ -29,6 +29,7 @@ std::vector<int> majority_nodes(const std::vector<Pool>& pools, const std::vecto
 
 void place_memory(const Machine& machine, const std::vector<Pool>& pools, const std::vector<Grant>& grants,
                   Placement& placement) {
+  // A policy for a node outside the process's cpuset would fail.
   const auto open = [&](int node) { return node >= 0 && machine.numa_nodes[node].allowed ? node : -1; };
   const std::vector<int> computes = majority_nodes(pools, grants, ThreadRole::compute, placement.towers.size());
   const std::vector<int> shards = majority_nodes(pools, grants, ThreadRole::shard, placement.shards.size());
@@ -57,6 +58,7 @@ absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
   if (const absl::Status dealt = deal_gpus(request, *available, placement); !dealt.ok()) return dealt;
 
   const std::vector<Pool> pools = make_pools(machine, available->cpus);
+  // Devices before cores: towers have cores beside their GPU, and shards beside their NIC.
   const std::vector<Locality> localities = tower_localities(machine, pools, placement);
   choose_tower_nics(machine, *available, localities, placement);
   const std::vector<Locality> shard_localities =

@@ -6,6 +6,7 @@
 namespace gradrail::topology::planning {
 
 std::vector<Pool> make_pools(const Machine& machine, const CpuSet& cpus) {
+  // Ordered by package and node: the order of the pools decides between equals, in every process alike.
   std::map<std::pair<int, int>, Pool> by_place;
   for (size_t i = 0; i < machine.cores.size(); ++i) {
     const Core& core = machine.cores[i];
@@ -25,6 +26,7 @@ std::vector<Pool> make_pools(const Machine& machine, const CpuSet& cpus) {
   std::vector<Pool> pools;
   for (auto& [place, pool] : by_place) {
     const auto speed = [&](const Pool::UsableCore& usable) { return machine.cores[usable.core].efficiency; };
+    // Stable: cores of equal speed keep hwloc's order, in which neighbours share caches.
     std::stable_sort(pool.cores.begin(), pool.cores.end(),
                      [&](const Pool::UsableCore& a, const Pool::UsableCore& b) { return speed(a) > speed(b); });
     pool.hybrid = speed(pool.cores.front()) != speed(pool.cores.back());

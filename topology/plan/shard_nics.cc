@@ -47,6 +47,7 @@ class Room {
 /// Criteria for a NIC, in this order; smaller is better.
 struct Merit {
   bool no_rdma, not_active, no_room;
+  // The card before the NIC: ports of one card share its PCI link.
   int card_shards, nic_shards, package_shards, card_towers, minus_room, index;
   auto operator<=>(const Merit&) const = default;
 };
@@ -112,6 +113,7 @@ std::vector<Locality> choose_shard_nics(const Machine& machine, const Request& r
   for (ShardPlace& shard : placement.shards) {
     std::vector<Merit> merits;
     for (const int nic : nics) {
+      // Without a place: the shard goes to its NIC, so that no NIC is near or far yet.
       const NicRank seen = rank(machine, machine.nics[nic], {});
       const Locality locality = locality_of(machine, machine.nics[nic].place);
       const int left = room.at(locality);
