@@ -21,8 +21,7 @@ class Server {
   using Options = ServerOptions;
 
   /// Errors  FAILED_PRECONDITION: the address cannot be used, or no transport can (names it and why), or the address
-  /// can
-  ///         be reached from other hosts and no authentication is configured. As store_maker() for the device.
+  ///         can be reached from other hosts and no authentication is configured. As store_maker() for the device.
   static absl::StatusOr<std::unique_ptr<Server>> start(const Options& options);
   ~Server();
 
@@ -30,7 +29,8 @@ class Server {
 
   /// Waits until the run is over: every worker of the cluster specification has joined and left. When `stop` becomes
   /// true it waits up to `grace_period` longer while there are workers, because workers that were stopped at the same
-  /// moment still save. Logs every 10 s the workers that have not joined yet. Errors  ABORTED: why the run was aborted.
+  /// moment still save. Logs every 10 s the workers that have not joined yet.
+  /// Errors  ABORTED: why the run was aborted.
   absl::Status wait_finished(const std::atomic<bool>& stop, Duration grace_period = Duration::zero());
 
   /// wait_finished() reads `stop` and Options::dump_signals now instead of at its next interval.

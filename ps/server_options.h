@@ -16,7 +16,8 @@
 namespace gradrail::ps {
 
 /// Settings of one ps task. They have a header of their own because the control plane, which the server owns, reads
-/// them as well. Threads  Functions are called from any thread unless noted, and may be empty.
+/// them as well.
+/// Threads  Functions are called from any thread unless noted, and may be empty.
 struct ServerOptions {
   uint32_t task_index = 0;
   std::string listen_address;   ///< "host:port" of the control plane; port 0: any

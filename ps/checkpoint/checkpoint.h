@@ -17,8 +17,8 @@ struct CheckpointHeader {
   OptimizerConfig optimizer;
   ElementRange range;  ///< elements of the whole model
   uint64_t global_step = 0;
-  uint64_t saved_us =
-      0;  ///< microseconds since 1970; one value for all files of a save. A run that went back saves a step twice
+  /// Microseconds since 1970; one value for all files of a save. A run that went back saves a step twice.
+  uint64_t saved_us = 0;
   uint32_t shard_index = 0;
   uint32_t shard_count = 1;
   uint32_t bucket_bytes = 0;
@@ -38,8 +38,9 @@ struct CheckpointView {
   std::vector<absl::Span<const float>> state;
 };
 
-/// Name of a shard's file in a checkpoint folder: "gradrail-<global step, 12
-/// digits>-<saved_us>-<shard>-of-<count>.ckpt". Two saves never have the same name: no file is overwritten.
+/// Name of a shard's file in a checkpoint folder:
+/// "gradrail-<global step, 12 digits>-<saved_us, 16 digits>-<shard>-of-<count>.ckpt".
+/// Two saves never have the same name: no file is overwritten.
 std::string checkpoint_file_name(uint64_t global_step, uint64_t saved_us, uint32_t shard_index, uint32_t shard_count);
 
 /// Writes `<name>.tmp`, fsyncs it, renames it over `<name>` and fsyncs the folder. After a crash at any point the name

@@ -29,7 +29,8 @@ class InputFile {
 };
 
 /// A file that replaces `path` as a whole or not at all. Until commit() its name is `path`.tmp; the destructor removes
-/// it. Errors  Name the path, the failing call and errno's text. RESOURCE_EXHAUSTED: full disk, quota or file limit.
+/// it.
+/// Errors  Name the path, the failing call and errno's text. RESOURCE_EXHAUSTED: full disk, quota or file limit.
 class ReplacementFile {
  public:
   static absl::StatusOr<ReplacementFile> create(const std::string& path);

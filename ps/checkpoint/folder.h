@@ -17,8 +17,7 @@ absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder)
 /// Reads the newest undamaged complete set. Logs a warning for each newer set that lacks files or is damaged: the file,
 /// the damage, and that the run goes back.
 /// Errors  NOT_FOUND: no file at all. FAILED_PRECONDITION: all sets lack files; names them. DATA_LOSS: all complete
-/// sets
-///         are damaged; describes the newest, and how to continue.
+///         sets are damaged; describes the newest, and how to continue.
 absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder);
 
 /// Identifies one save among the ps tasks of a run.
@@ -28,8 +27,8 @@ struct SavedSet {
 };
 
 /// Returns the checkpoint from which a run with this schema and optimizer begins: that of read_newest_set(), or null
-/// when the folder has no set. Errors  Those of read_newest_set(). FAILED_PRECONDITION: the set is of another model or
-/// optimizer.
+/// when the folder has no set.
+/// Errors  Those of read_newest_set(). FAILED_PRECONDITION: the set is of another model or optimizer.
 absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::string& folder, const Schema& schema,
                                                                  OptimizerKind optimizer);
 

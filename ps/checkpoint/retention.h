@@ -16,8 +16,8 @@ namespace gradrail::ps {
 /// The first ps task of a run calls it when the chief asks, after every task has written its part of `completed`. The
 /// chief begins no save meanwhile, so that no file is removed while it is written. Files saved after `completed` are
 /// not touched. A restore at the same time reads the newest set, which always stays, or finds a file missing and
-/// retries. Returns the number of removed files: 0 when files of `completed` are missing, or when `keep` is 0. Errors
-/// Those of the file system. The other files are removed nevertheless.
+/// retries. Returns the number of removed files: 0 when files of `completed` are missing, or when `keep` is 0.
+/// Errors  Those of the file system. The other files are removed nevertheless.
 absl::StatusOr<size_t> remove_older_sets(const std::string& folder, const SavedSet& completed, uint32_t keep);
 
 }  // namespace gradrail::ps

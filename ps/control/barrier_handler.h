@@ -21,8 +21,8 @@ class BarrierHandler {
       : context_(context), replication_(replication) {}
 
   /// Enters the barrier and waits until it is complete, or for the timeout of the request; the worker then calls
-  /// again. `is_cancelled` ends the wait of a caller that is gone. Errors  ABORTED: the run is over. UNAVAILABLE: the
-  /// backup serves instead. As Membership::heard().
+  /// again. `is_cancelled` ends the wait of a caller that has disconnected.
+  /// Errors  ABORTED: the run is over. UNAVAILABLE: the backup serves instead. As Membership::heard().
   absl::Status enter(const proto::BarrierRequest& request, const std::function<bool()>& is_cancelled,
                      proto::BarrierReply& reply);
 

@@ -16,9 +16,8 @@ class ReplicateReply;
 }  // namespace proto
 
 /// All shards of one ps task, for decisions that concern every one of them.
-/// Threads  Any thread without a lock of the control plane on members. A shard answers when its thread is free, and
-/// that
-///          thread may be reporting a loss at that moment.
+/// Threads  Any thread that does not hold ControlState::mutex. A shard answers when its thread is free, and that thread
+///          may be reporting a loss at that moment.
 class ShardSet {
  public:
   /// `shards` is complete before the first call arrives.

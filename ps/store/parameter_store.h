@@ -24,8 +24,8 @@ using PinnedRange = std::shared_ptr<const void>;  // shared_ptr: a deleter of th
 /// The parameters of a shard, the optimizer's state and their update. The update runs in host memory by apply(), or in
 /// the memory of a GPU by its kernels, with the same bits.
 /// Units    Offsets and counts are elements of the shard's range.
-/// Errors   A store in host memory returns none. A device that was lost has lost its parameters: no call succeeds
-/// later. Threads  One owner.
+/// Errors   A store in host memory returns none. A lost device has lost its parameters: no later call succeeds.
+/// Threads  One owner.
 class ParameterStore {
  public:
   virtual ~ParameterStore() = default;

@@ -64,6 +64,7 @@ absl::StatusOr<gradrail_options> known_part(const gradrail_options* given) {
     return absl::InvalidArgumentError("gradrail_join: begin options with GRADRAIL_OPTIONS_INIT");
   }
   gradrail_options options{};
+  // A program of an older header has a shorter struct: the rest stays zero, which selects the defaults.
   std::memcpy(&options, given, std::min(given->struct_bytes, sizeof(options)));
   return options;
 }
@@ -108,6 +109,7 @@ absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   absl::StatusOr<std::vector<std::string>> transports =
       transport::parse_transport_order(or_default(given.transports, "auto"));
   if (!transports.ok()) return in_member("transports", transports.status());
+  // Checked here as well as at the cut, because only this text can name the member.
   if (given.bucket_bytes % 64 != 0) {
     return absl::InvalidArgumentError(
         fmt::format("bucket_bytes {}: must be a multiple of 64, or 0 for 1 MiB", given.bucket_bytes));
@@ -153,6 +155,7 @@ absl::StatusOr<ps::Schema> schema_of(const gradrail_tensor* tensors, size_t tens
 absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors, size_t tensor_count,
                   gradrail_client** client) {
   if (client == nullptr) return absl::InvalidArgumentError("gradrail_join: client is NULL");
+  // gradrail_free(NULL) is harmless, so that a program may free after an error.
   *client = nullptr;
   const absl::StatusOr<gradrail_options> known = known_part(given);
   if (!known.ok()) return known.status();
@@ -256,6 +259,7 @@ gradrail_status gradrail_wait(gradrail_client* client) {
           fmt::format("gradrail_wait before gradrail_exchange: only {} of {} tensors are ready", ready,
                       client->ready.size()));
     }
+    // After an error the step stays under way: a program that ignores it cannot push again.
     GRADRAIL_RETURN_IF_ERROR(client->client->wait());
     client->pushed = false;
     client->ready.assign(client->ready.size(), false);

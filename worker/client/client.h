@@ -203,7 +203,8 @@ class GRADRAIL_EXPORT Client {
   /// exchange() where not all tensors were reported by ready(): else it blocks until `stop`.
   /// Errors  every error of the exchange and of the run; see Errors above.
   absl::Status wait();
-  /// A wait() in progress, or the next one, looks at ClientOptions::stop and dump_signals now. Threads  Any thread.
+  /// A wait() in progress, or the next one, looks at ClientOptions::stop and dump_signals now.
+  /// Threads  Any thread.
   void wake();
 
   /// Whether gradients are read from, and parameters stored into, the memory of ClientOptions::device. Then ready()
@@ -226,7 +227,8 @@ class GRADRAIL_EXPORT Client {
   /// Steps of this run that lie behind this worker. async: its own. Else the common steps of all workers: a worker
   /// that joins late begins at the position of the others. A gradient that was dropped for being late leads there, too.
   uint64_t position() const;
-  /// Whether this worker is the chief now. Threads  Any thread.
+  /// Whether this worker is the chief now.
+  /// Threads  Any thread.
   bool is_chief() const;
 
   /// Waits until every worker of the cluster specification has called it with this name; workers that left or were lost
@@ -239,7 +241,8 @@ class GRADRAIL_EXPORT Client {
   absl::Status barrier_live(const std::string& name, Duration timeout_for_absent = Duration::zero());
 
   /// Declares that this worker pushes no further gradients: other workers no longer wait for them while this one waits,
-  /// reads and saves. Errors  as wait(). FAILED_PRECONDITION: an exchange is under way.
+  /// reads and saves.
+  /// Errors  as wait(). FAILED_PRECONDITION: an exchange is under way.
   absl::Status finish_steps();
 
   /// Whether every ps task has a checkpoint folder.
@@ -264,7 +267,8 @@ class GRADRAIL_EXPORT Client {
   /// The statistics as the owner published them last: when joining, every 250 ms while exchanges end, and when leaving.
   /// Threads  Any thread.
   ClientStats published_stats() const;
-  /// The duration of the exchange under way so far; zero: there is none. Threads  Any thread.
+  /// The duration of the exchange under way so far; zero: there is none.
+  /// Threads  Any thread.
   Duration under_way() const;
   /// The contents of the flight recorder, oldest first.
   std::vector<Mark> marks() const;

@@ -42,12 +42,14 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
 }
 
 Client::Impl::~Impl() {
+  // After a failure no Leave is sent: the end of the heartbeat is then a loss, which the others must see.
   if (failure_.status().ok() && !left_) leave().IgnoreError();
   session_.stop_heartbeats();
 }
 
 absl::Status Client::Impl::join() {
   const TimePoint now = Clock::now();
+  // min(): the sum must not overflow when the timeout has no limit.
   const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
   GRADRAIL_RETURN_IF_ERROR(session_.open());
   GRADRAIL_RETURN_IF_ERROR(memory_.allocate(options_.place_memory, options_.device));
@@ -56,6 +58,7 @@ absl::Status Client::Impl::join() {
 
 absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(session_.describe(deadline));
+  // Before the join: a model that cannot be cut must not set the servers up.
   GRADRAIL_RETURN_IF_ERROR(exchange_.cut_model());
   const absl::StatusOr<uint64_t> first_step = session_.join(deadline, rejoin_.is_under_way());
   if (!first_step.ok()) return first_step.status();
@@ -143,6 +146,7 @@ absl::Status Client::Impl::wait() {
     GRADRAIL_RETURN_IF_ERROR(recover());
     if (!exchange_.is_under_way()) return absl::OkStatus();  // rejoined: the trainer goes on at position()
     if (exchange_.is_pull() && !session_.is_initialised() && session_.is_chief()) exchange_.offer_instead_of_pull();
+    // The end of a copy from a GPU is no event of the wait set: it is polled.
     const bool is_staging = exchange_.send_waiting();
     const bool must_retry = paths_.advance_probes() || exchange_.has_backlog();
     const Duration timeout = is_staging ? Duration::zero() : must_retry ? Duration(kRetryRound) : Duration(kLookRound);
@@ -192,6 +196,7 @@ absl::Status Client::Impl::finish() {
 }
 
 void Client::Impl::log_missing_peers() {
+  // One task stands for all: every shard waits for the same workers.
   const absl::StatusOr<ps::proto::StatsReply> stats = session_.control(0).stats();
   if (!stats.ok()) return;  // the heartbeat reports a lost ps
   if (exchange_.is_pull() && !session_.is_initialised()) {

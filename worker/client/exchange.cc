@@ -1,6 +1,7 @@
 #include "worker/client/exchange.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "base/check.h"
@@ -71,6 +72,7 @@ void Exchange::begin(ps::ArrivalKind kind, TimePoint now) {
   under_way_ = true;
   telemetry_.begin_exchange(now);
   kind_ = kind;
+  // Pulls and offers have no step of their own: the shard only echoes the number.
   if (kind == ps::ArrivalKind::push) ++step_;
   telemetry_.mark(Mark::Kind::begun, step_);
   waited_ns_ = 0;
@@ -147,7 +149,9 @@ bool Exchange::submit_staged() {
 }
 
 void Exchange::submit(Shard& shard, uint32_t bucket_index) {
+  assert(bucket_index < shard.buckets.size() && shard.link->is_up());
   Bucket& bucket = shard.buckets[bucket_index];
+  assert(bucket.pushed);  // invariant 2
   ShardPath& path = *shard.link->path;
   const uint64_t payload_elements = kind_ == ps::ArrivalKind::pull ? 0 : bucket.range.count;
   const auto payload_bytes = static_cast<uint32_t>(payload_elements * sizeof(float));
@@ -162,6 +166,7 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
             .incarnation = identity_.incarnation(),
             .base_version = bucket.version};
   if (checksums) header.crc32c = memory_.gradient_crc32c({bucket.range.first, payload_elements});
+  // A shard that maps the gradients reads them in place: only the header is put.
   bucket.sent = payload_elements == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing;
   shard.link->bytes->pushed += payload_bytes + sizeof(header);
   // Behind a backlog it waits, too: invariant 3.
@@ -201,6 +206,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   if (immediate >= shard.buckets.size()) return;
   const auto bucket_index = static_cast<uint32_t>(immediate);
   Bucket& bucket = shard.buckets[bucket_index];
+  // A copy: the shard could change it between check and use.
   const ps::ReturnHeader header = link.path->return_headers()[bucket_index];
   const bool expected = header.magic == ps::ReturnHeader::kMagic && header.incarnation == identity_.incarnation() &&
                         header.step == step_ && bucket.outstanding;
@@ -258,6 +264,7 @@ void Exchange::offer_instead_of_pull() {
 }
 
 absl::Status Exchange::finish() {
+  GRADRAIL_CHECK(under_way_);
   under_way_ = false;
   telemetry_.end_exchange();
   // All answers are here. A ps that is lost after its last answer concerns the next call, which has the remedies.
@@ -285,6 +292,7 @@ void Exchange::catch_up() {
   for (const Shard& shard : shards_) {
     for (const Bucket& bucket : shard.buckets) lowest = std::min(lowest, bucket.version);
   }
+  // The next step is the smallest that is missing in some bucket. An earlier one would be dropped again.
   step_ = std::max(step_, lowest);
 }
 
@@ -297,6 +305,7 @@ bool Exchange::is_unanswered_push() const {
 
 uint64_t Exchange::global_step() const {
   for (const Shard& shard : shards_) {
+    // A model with few elements leaves the last shards without buckets.
     if (!shard.buckets.empty()) return shard.buckets[0].version;
   }
   return 0;

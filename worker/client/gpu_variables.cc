@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/direct/dma_buf.h"
@@ -82,11 +83,13 @@ std::string GpuVariables::compare_check(uint64_t seed) {
 }
 
 gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range) {
+  GRADRAIL_CHECK(range.first + range.count <= elements_);
   const size_t bytes = range.count * sizeof(float);
   return copies_->download(host_gradients_.data + range.first * sizeof(float), device_.gradients + range.first, bytes);
 }
 
 void GpuVariables::upload_parameters(ps::ElementRange range) {
+  GRADRAIL_CHECK(range.first + range.count <= elements_);
   const size_t bytes = range.count * sizeof(float);
   copies_->upload(device_.parameters + range.first, host_parameters_.data + range.first * sizeof(float), bytes);
 }

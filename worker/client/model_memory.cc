@@ -46,12 +46,14 @@ absl::Span<float> ModelMemory::view(const SharedMemory& memory, size_t tensor_in
 }
 
 uint32_t ModelMemory::crc_of(const SharedMemory& memory, ps::ElementRange range) {
+  GRADRAIL_CHECK((range.first + range.count) * sizeof(float) <= memory.bytes());
   return crc32c(memory.data() + range.first * sizeof(float), range.count * sizeof(float));
 }
 
 absl::Status ModelMemory::fetch_parameters() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->fetch_parameters(); }
 
 absl::Status ModelMemory::copy_parameters_to_gradients() {
+  // An offer of initial values leaves from the memory of gradients, as each push does.
   std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());
   return gpu_ == nullptr ? absl::OkStatus() : gpu_->upload_initial();
 }

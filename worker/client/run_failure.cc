@@ -10,6 +10,7 @@ void RunFailure::fail(absl::Status cause) {
   GRADRAIL_CHECK(!cause.ok());
   {
     MutexLock lock(mutex_);
+    // Later errors are consequences of the first one in most cases.
     if (first_.ok()) first_ = std::move(cause);
     failed_.store(true, std::memory_order_release);
   }

@@ -34,12 +34,15 @@ class RunFailure {
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// Begins or continues a failover: takes the lost ps tasks out, and with them the error that they caused. An empty
-  /// answer ends the failover. Threads  Owner thread.
+  /// answer ends the failover.
+  /// Threads  Owner thread.
   LostServers take_lost_servers() ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Ends a failover that did not succeed, before its cause is recorded by fail(). Threads  Owner thread.
+  /// Ends a failover that did not succeed, before its cause is recorded by fail().
+  /// Threads  Owner thread.
   void abandon_failover() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// Forgets everything, before this worker joins again. Threads  Owner thread, without heartbeats.
+  /// Forgets everything, before this worker joins again.
+  /// Threads  Owner thread, without heartbeats.
   void clear() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

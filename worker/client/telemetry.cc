@@ -49,6 +49,7 @@ bool Telemetry::on_dump_count(uint64_t requested) {
   const uint64_t before = dump_count_seen_.exchange(requested);
   // The first count covers requests from before this worker joined: other workers have answered them.
   if (before == kNoDumpCount || before == requested) return false;
+  // relaxed: the owner reads a number, and no other data with it.
   dumps_requested_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
@@ -59,6 +60,7 @@ void Telemetry::answer_dump() {
   const uint64_t requested = dumps_requested_.load(std::memory_order_relaxed) + signals;
   if (requested == dumps_answered_) return;
   dumps_answered_ = requested;
+  // Here and not in the heartbeat's thread: the recorder has no lock and belongs to the owner.
   if (options_.dump) options_.dump(recorder_.marks());
 }
 
@@ -68,6 +70,7 @@ absl::Status Telemetry::upload_trace(Controls controls, const ps::proto::Member&
   *request.mutable_member() = member;
   *request.mutable_marks() = ps::to_proto(fmt::format("worker/{}", options_.task_index), recorder_.marks());
   const ClockOffset clock = controls[0]->clock_offset();
+  // The chief converts all marks to the clock of ps task 0, and cannot compare clocks with this worker.
   request.mutable_marks()->set_offset_ns(clock.offset_ns);
   request.mutable_marks()->set_bound_ns(clock.bound_ns);
   return controls[0]->trace(request).status();

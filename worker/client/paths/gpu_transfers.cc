@@ -64,6 +64,7 @@ std::vector<GpuTransfer> ways_to_try(const ClientOptions& options, const ShardLi
   for (const GpuTransfer way : options.gpu_transfers) {
     if (way != GpuTransfer::ipc || link.ipc_refused.empty()) ways.push_back(way);
   }
+  // Last: staging works over every transport, so that no later way would be tried.
   if (!options.require_device) ways.push_back(GpuTransfer::staged);
   return ways;
 }

@@ -135,6 +135,7 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
 
 void PathManager::use(ShardLink& link, std::unique_ptr<ShardPath> path, size_t candidate) {
   GRADRAIL_CHECK(path->phase() == Phase::active);  // invariant 1
+  GRADRAIL_CHECK(candidate < link.candidates.size());
   link.path = std::move(path);
   link.candidate = candidate;
   link.candidates[candidate].refused.clear();

@@ -119,6 +119,7 @@ size_t PathManager::wait_events(TimePoint deadline) {
 
 void PathManager::deliver(const transport::Completion& completion) {
   using Kind = transport::Completion::Kind;
+  GRADRAIL_CHECK(completion.connection->user_data() != 0);  // ShardPath::open() has set it
   auto& path = *reinterpret_cast<ShardPath*>(completion.connection->user_data());
   const bool in_use = path.phase() == ShardPath::Phase::active;
   switch (completion.kind) {

@@ -80,7 +80,8 @@ class PathManager {
 
   // Loss and return of paths.
   bool has_lost_path() const { return path_lost_; }
-  /// Blocks up to 20 s for each lost path. Errors  the run's failure, CANCELLED.
+  /// Blocks up to 20 s for each lost path.
+  /// Errors  the run's failure, CANCELLED.
   absl::Status replace_lost_paths();
   /// Starts or completes probes that are due. Between two exchanges only: a change of paths loses what is under way.
   void maybe_failback(TimePoint now) {

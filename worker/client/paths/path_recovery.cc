@@ -45,6 +45,7 @@ absl::Status PathManager::replace(ShardLink& link) {
   const std::string lost = link.path == nullptr ? "its path" : link.path->describe();
   const std::string cause = link.path == nullptr ? "it was not replaced yet" : link.path->why();
   const size_t former = link.candidate;
+  GRADRAIL_CHECK(former < link.candidates.size());
   // Both are closed first: an open path would keep its context open (invariant 3).
   link.path.reset();
   link.probe.path.reset();

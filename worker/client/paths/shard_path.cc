@@ -1,6 +1,7 @@
 #include "worker/client/paths/shard_path.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "base/check.h"
@@ -69,6 +70,7 @@ const transport::MemoryRegion* ShardPath::nic_region() const {
 
 ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, ps::ElementRange range, Sent so_far) {
   GRADRAIL_CHECK(phase_ == Phase::active && so_far != Sent::all);
+  assert(bucket_index < link_.bucket_count);
   if (so_far == Sent::nothing) {
     const absl::Status taken = connection_->put(gradients(range), payload(range), {});
     if (absl::IsResourceExhausted(taken)) return Sent::nothing;
@@ -190,6 +192,7 @@ std::string ShardPath::compare_check() {
 }
 
 transport::RemoteSlice ShardPath::payload(ps::ElementRange range) const {
+  assert(range.first >= link_.range.first && range.count <= link_.range.count);
   const uint64_t offset = (range.first - link_.range.first) * sizeof(float);
   if (payload_on_gpu_) return {payload_, offset};
   return {slots_, link_.bucket_count * sizeof(ps::SlotHeader) + offset};

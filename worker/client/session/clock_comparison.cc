@@ -8,6 +8,7 @@ void ClockComparison::add(TimePoint asked, int64_t theirs_ns, TimePoint answered
   const auto ns = [](TimePoint at) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
   };
+  // The ps read its clock at some moment of the round trip: its middle is wrong by half of it at most.
   const int64_t half = (ns(answered) - ns(asked) + 1) / 2;
   last_[count_++ % kKept] = {.offset_ns = theirs_ns - (ns(asked) + half), .bound_ns = half};
 }

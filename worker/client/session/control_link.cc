@@ -290,6 +290,7 @@ absl::Status ControlLink::why_removed(const ps::proto::Member& member) {
 
 absl::Status ControlLink::beat(const ps::proto::Member& member,
                                const std::function<void(const ps::proto::HeartbeatReply&)>& heard) {
+  GRADRAIL_CHECK(rpc_->heartbeat != nullptr);
   grpc::ClientContext& context = *rpc_->heartbeat;
   ps::add_proof(context, rpc_->prover, "Heartbeat");
   const auto stream = rpc_->stub->Heartbeat(&context);

@@ -41,7 +41,8 @@ namespace gradrail::worker {
 
 /// Receives texts for people: the missing peers of a wait, first after a second, then every 10 s.
 using LogSink = std::function<void(const std::string&)>;
-/// The current address of a ps task. Errors  NOT_FOUND, UNAVAILABLE: not known yet, and why. Others are final.
+/// The current address of a ps task.
+/// Errors  NOT_FOUND, UNAVAILABLE: not known yet, and why. Others are final.
 using AddressResolver = std::function<absl::StatusOr<std::string>()>;
 
 /// A worker's side of the control plane towards one ps task. This header shows no gRPC: tools include it.
@@ -90,7 +91,8 @@ class ControlLink {
   /// Sets the function that adds this worker's report to each ping; the heartbeat's thread calls it. Before
   /// start_heartbeat().
   void fill_pings(std::function<void(ps::proto::Ping&)> fill) { fill_ = std::move(fill); }
-  /// How the task's clock compares to ours. Threads  Any thread.
+  /// How the task's clock compares to ours.
+  /// Threads  Any thread.
   ClockOffset clock_offset() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// Pings until stop_heartbeat(). `failed` is called once, when the ps is lost (UNAVAILABLE) or reports that the run
@@ -130,7 +132,8 @@ class ControlLink {
   std::thread thread_;
 };
 
-/// A set of checkpoint files is whole in one folder only. Errors  FAILED_PRECONDITION names two tasks that differ.
+/// Checks that all ps tasks have the same checkpoint folder: a set is complete in one folder only.
+/// Errors  FAILED_PRECONDITION: names two tasks that differ.
 absl::Status check_one_checkpoint_folder(absl::Span<const std::unique_ptr<ControlLink>> controls);
 
 }  // namespace gradrail::worker

@@ -86,6 +86,7 @@ absl::Status Session::describe(TimePoint deadline) {
       paths_.add(std::move(link));
     }
   }
+  GRADRAIL_CHECK(processes_.size() == controls_.size());
   return check_one_checkpoint_folder(controls_);
 }
 
@@ -159,6 +160,7 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
       chief_ = reply->chief();
       run_base_heard_ = run_base_followed_ = run_base_ = reply->base_step();
     }
+    // From its reply on the ps counts this worker as a member, and would expire one that does not ping.
     start_heartbeat(i);
     // One uninitialised ps is enough: the chief then offers values to all of them.
     initialised_ = initialised_ && reply->initialised();
@@ -167,6 +169,7 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
     saves_checkpoints_ = saves_checkpoints_ && reply->saves_checkpoints();
     GRADRAIL_RETURN_IF_ERROR(take_shards(i, *reply, next_link));
   }
+  GRADRAIL_CHECK(joined_count_ == controls_.size());
   return first_step;
 }
 
@@ -184,6 +187,7 @@ absl::Status Session::take_shards(uint32_t ps_index, const ps::proto::JoinReply&
 }
 
 void Session::start_heartbeat(uint32_t ps_index) {
+  GRADRAIL_CHECK(ps_index < controls_.size() && controls_[ps_index] != nullptr);
   ControlLink& control = *controls_[ps_index];
   control.fill_pings([this](ps::proto::Ping& ping) { telemetry_.report(ping); });
   control.start_heartbeat(
@@ -191,6 +195,7 @@ void Session::start_heartbeat(uint32_t ps_index) {
       [this, ps_index](const ps::proto::HeartbeatReply& news) {
         // ps task 0 names the chief. A request for dumps goes to every ps task: one of them is enough.
         if (ps_index != 0) return;
+        // A new chief may be this worker, in a pull that only its own initial values can end.
         if (chief_.exchange(news.chief()) != news.chief()) paths_.wake();
         run_base_heard_ = news.run_base();
         if (telemetry_.on_dump_count(news.dumps())) paths_.wake();

@@ -34,7 +34,8 @@ class Session {
           Telemetry& telemetry, PathManager& paths);
 
   // Joining.
-  /// Reads the certificates. Errors  FAILED_PRECONDITION: an address beyond this host, and no authentication.
+  /// Reads the certificates.
+  /// Errors  FAILED_PRECONDITION: an address beyond this host, and no authentication.
   absl::Status open();
   /// Waits for every ps task and adds a link for each of its shards to the path manager.
   absl::Status describe(TimePoint deadline);
