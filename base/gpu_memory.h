@@ -15,7 +15,7 @@ enum class NicGpuTransfer : uint8_t {
 };
 
 /// "dmabuf" or "peermem": what --gpu-direct calls it.
-const char* name_of(NicGpuTransfer way);
+inline const char* name_of(NicGpuTransfer way) { return way == NicGpuTransfer::dma_buf ? "dmabuf" : "peermem"; }
 
 /// Device memory as the kernel hands it to other devices' drivers. The descriptor covers whole pages: the run begins
 /// `offset` bytes behind its start. To be closed, by ending this, as soon as a registration has returned: the

@@ -20,7 +20,7 @@ TEST(NetAddress, KeepsHostAndPort) {
   EXPECT_EQ(address_of("fd00::1").host(), "fd00::1");
 }
 
-TEST(NetAddress, KnowsLoopback) {
+TEST(NetAddress, DetectsLoopback) {
   for (const char* host : {"127.0.0.1", "127.8.9.10", "::1", "localhost"})
     EXPECT_TRUE(address_of(host).is_loopback()) << host;
   for (const char* host : {"10.0.0.1", "128.0.0.1", "fd00::1", "0.0.0.0", "::", ""})

@@ -1,15 +1,14 @@
 #include "topology/discover/discover.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "topology/discover/hwloc.h"
@@ -28,6 +27,21 @@ absl::Status with_source(const absl::Status& status, const std::string& name) {
 
 std::string words_of_errno() { return std::strerror(errno); }
 
+/// Cpus outside of what the process was given (taskset, a batch system) are closed to us as those outside of its
+/// cgroup.
+void restrict_to_process(hwloc_topology_t topology, Machine& machine) {
+  hwloc_bitmap_t bound = hwloc_bitmap_alloc();
+  if (bound != nullptr && hwloc_get_cpubind(topology, bound, HWLOC_CPUBIND_PROCESS) == 0) {
+    machine.allowed = machine.allowed & to_cpu_set(bound);
+  } else {
+    machine.notes.push_back(
+        fmt::format("the kernel does not say which cpus this process may use: {}", words_of_errno()));
+  }
+  hwloc_bitmap_free(bound);
+}
+
+}  // namespace
+
 absl::StatusOr<Topology> new_topology() {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0)
@@ -43,27 +57,21 @@ absl::StatusOr<Topology> new_topology() {
   return topology;
 }
 
-/// Cpus outside of what the process was given (taskset, a batch system) are closed to us as those outside of its
-/// cgroup.
-void restrict_to_process(hwloc_topology_t topology, Machine& machine) {
-  hwloc_bitmap_t bound = hwloc_bitmap_alloc();
-  if (bound != nullptr && hwloc_get_cpubind(topology, bound, HWLOC_CPUBIND_PROCESS) == 0) {
-    machine.allowed = machine.allowed & to_cpu_set(bound);
-  } else {
-    machine.notes.push_back(
-        fmt::format("the kernel does not say which cpus this process may use: {}", words_of_errno()));
-  }
-  hwloc_bitmap_free(bound);
+absl::Status read_machine(hwloc_topology_t topology, Machine& machine) {
+  machine.allowed = to_cpu_set(hwloc_topology_get_allowed_cpuset(topology));
+  if (hwloc_topology_is_thissystem(topology) != 0) restrict_to_process(topology, machine);
+  GRADRAIL_RETURN_IF_ERROR(read_processors(topology, machine));
+  read_devices(topology, machine);
+  return absl::OkStatus();
 }
+
+namespace {
 
 absl::StatusOr<Machine> read(hwloc_topology_t topology, const std::string& source) {
   Machine machine;
   machine.source = source;
   machine.live = hwloc_topology_is_thissystem(topology) != 0;
-  machine.allowed = to_cpu_set(hwloc_topology_get_allowed_cpuset(topology));
-  if (machine.live) restrict_to_process(topology, machine);
-  GRADRAIL_RETURN_IF_ERROR(read_processors(topology, machine));
-  read_devices(topology, machine);
+  GRADRAIL_RETURN_IF_ERROR(read_machine(topology, machine));
   if (machine.live) add_live_facts("/sys", machine);
   return machine;
 }
@@ -82,37 +90,6 @@ absl::StatusOr<Machine> read_live() {
     return absl::InternalError(fmt::format("hwloc cannot read this machine: {} (is /sys there?)", words_of_errno()));
   keep_pci_names();
   return read(topology->get(), "this machine");
-}
-
-absl::StatusOr<std::string> read_open_file(int fd, const std::string& path) {
-  struct stat facts = {};
-  if (::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode))
-    return absl::InvalidArgumentError(
-        fmt::format("topology {}: no regular file (an XML file of hwloc is needed)", path));
-  if (static_cast<size_t>(facts.st_size) > kMaxFileBytes) {
-    return absl::InvalidArgumentError(fmt::format("topology {}: {} MB, more than the {} that a machine can fill", path,
-                                                  facts.st_size >> 20, kMaxFileBytes >> 20));
-  }
-  std::string text(static_cast<size_t>(facts.st_size), '\0');
-  size_t filled = 0;
-  while (filled < text.size()) {
-    const ssize_t count = ::read(fd, text.data() + filled, text.size() - filled);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::ErrnoToStatus(errno, fmt::format("topology {}: cannot be read", path));
-    if (count == 0) break;
-    filled += static_cast<size_t>(count);
-  }
-  text.resize(filled);
-  return text;
-}
-
-/// A file's text. Nothing but a regular file is read: a pipe would keep us waiting.
-absl::StatusOr<std::string> read_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return absl::ErrnoToStatus(errno, fmt::format("topology {}: cannot be opened", path));
-  absl::StatusOr<std::string> text = read_open_file(fd, path);
-  ::close(fd);
-  return text;
 }
 
 /// Where the levels of a description begin: at its start, behind a space, behind what stands in brackets or parentheses
@@ -166,17 +143,10 @@ bool looks_like_file(const std::string& source) {
 }  // namespace
 
 absl::StatusOr<Machine> from_xml(const std::string& xml, const std::string& name) {
-  absl::StatusOr<std::string> plain = check_xml(xml);
-  if (!plain.ok()) return with_source(plain.status(), name);
-  absl::StatusOr<Topology> topology = new_topology();
-  if (!topology.ok()) return topology.status();
-  if (hwloc_topology_set_xmlbuffer(topology->get(), plain->c_str(), static_cast<int>(plain->size()) + 1) != 0 ||
-      hwloc_topology_load(topology->get()) != 0) {
-    return with_source(
-        absl::InvalidArgumentError("hwloc cannot make a machine of it (save it again with lstopo FILE.xml)"), name);
-  }
-  absl::StatusOr<Machine> machine = read(topology->get(), name);
-  return machine.ok() ? machine : with_source(machine.status(), name);
+  absl::StatusOr<Machine> machine = import_xml(xml);
+  if (!machine.ok()) return with_source(machine.status(), name);
+  machine->source = name;
+  return machine;
 }
 
 absl::StatusOr<Machine> from_synthetic(const std::string& description) {
@@ -196,8 +166,9 @@ absl::StatusOr<Machine> from_synthetic(const std::string& description) {
 absl::StatusOr<Machine> load(const std::string& source) {
   struct stat facts = {};
   if (::stat(source.c_str(), &facts) == 0 || errno != ENOENT || looks_like_file(source)) {
-    const absl::StatusOr<std::string> text = read_file(source);
-    return text.ok() ? from_xml(*text, source) : text.status();
+    const absl::StatusOr<std::string> text = read_file(source, kMaxFileBytes);
+    if (text.ok()) return from_xml(*text, source);
+    return absl::Status(text.status().code(), fmt::format("topology {}", message_of(text.status())));
   }
   absl::StatusOr<Machine> machine = from_synthetic(source);
   if (machine.ok()) return machine;

@@ -10,7 +10,7 @@ namespace gradrail::topology {
 /// The machine we run on, within the cpus and memory nodes this process may use (cgroup, taskset). Where HWLOC_XMLFILE
 /// or HWLOC_SYNTHETIC is set, hwloc takes that instead; the result then says so in `source` and is not `live`.
 /// Errors   INTERNAL: hwloc cannot read the machine; the message says what it said.
-/// Threads  Any; reads /sys, some ms.
+/// Threads  Any, unless HWLOC_XMLFILE is set (see from_xml()); reads /sys, some ms.
 absl::StatusOr<Machine> discover();
 
 /// A saved machine: the path of an hwloc XML file (lstopo FILE.xml), or an hwloc synthetic description such as "pack:2
@@ -20,6 +20,8 @@ absl::StatusOr<Machine> discover();
 absl::StatusOr<Machine> load(const std::string& source);
 
 /// The same from text in memory; `name` stands in messages.
+/// Threads  load() of a file, and from_xml(): only the thread of the caller may run, because a child process reads XML
+///          (xml.h).
 absl::StatusOr<Machine> from_xml(const std::string& xml, const std::string& name);
 absl::StatusOr<Machine> from_synthetic(const std::string& description);
 

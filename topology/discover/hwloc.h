@@ -18,6 +18,13 @@ struct TopologyDeleter {
 };
 using Topology = std::unique_ptr<hwloc_topology, TopologyDeleter>;
 
+/// An empty topology with the filters of discovery.
+absl::StatusOr<Topology> new_topology();
+
+/// Fills everything but `source`, `live` and the facts of /sys.
+/// Errors  as read_processors().
+absl::Status read_machine(hwloc_topology_t topology, Machine& machine);
+
 using PciFacts = hwloc_obj_attr_u::hwloc_pcidev_attr_s;
 using BridgeFacts = hwloc_obj_attr_u::hwloc_bridge_attr_s;
 

@@ -1,191 +1,92 @@
 #include "topology/discover/xml.h"
 
-#include <algorithm>
-#include <cstdlib>
-#include <optional>
-#include <utility>
-#include <vector>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <climits>
+#include <cstdlib>
+#include <sstream>
+
+#include "base/file_descriptor.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "fmt/format.h"
-#include "topology/discover/xml_object.h"
-#include "topology/discover/xml_reader.h"
+#include "topology/discover/hwloc.h"
+#include "topology/discover/machine_json.h"
 
 namespace gradrail::topology {
 namespace {
 
-constexpr size_t kMaxDepth = 128;  // a machine has about ten levels, and some switches below each other
+constexpr const char* kRemedy = "save it again with lstopo FILE.xml";
+constexpr Duration kImportTimeout = std::chrono::seconds(30);  // hwloc needs 1 s for 16384 cpus
+constexpr size_t kMaxDescriptionBytes = size_t{64} << 20;      // 100 bytes for each core
 
-/// The open elements from the document to the current tag.
-struct Frame {
-  std::string_view name;
-  bool kept = false;
-  std::optional<XmlObject> object;
-};
+/// A file of some bytes can claim sets of 2^32 cpus. Sanitizers reserve more address space than this.
+void limit_resources() {
+  constexpr rlim_t kMaxMemoryBytes = rlim_t{4} << 30;
+  const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  const rlimit memory{.rlim_cur = kMaxMemoryBytes, .rlim_max = kMaxMemoryBytes};
+  setrlimit(RLIMIT_AS, &memory);
+#endif
+}
 
-class Checker {
+/// hwloc prints the cause of some refusals to stderr and returns only -1.
+class HwlocMessages {
  public:
-  explicit Checker(std::string_view text) : reader_(text) { plain_.reserve(text.size()); }
+  HwlocMessages() : file_(memfd_create("hwloc", MFD_CLOEXEC)) {
+    setenv("HWLOC_XML_VERBOSE", "1", 1);
+    dup2(file_.get(), STDERR_FILENO);
+  }
 
-  absl::StatusOr<std::string> run();
+  std::string cause() const {
+    constexpr size_t kMaxBytes = 4096;
+    lseek(file_.get(), 0, SEEK_SET);
+    std::istringstream lines(read_up_to(file_.get(), kMaxBytes).value_or(""));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with("without DTD")) continue;                                          // a note, not the cause
+      return printable((line.starts_with(':') ? "line " + line.substr(1) : line).c_str());  // ":5: parser error"
+    }
+    return "it is damaged, or no XML of hwloc";
+  }
 
  private:
-  absl::Status take(const XmlTag& tag);
-  absl::Status open(const XmlTag& tag);
-  absl::Status close(const XmlTag& tag);
-  bool is_wanted(const XmlTag& tag) const;
-  absl::Status check(const XmlTag& tag, Frame& frame);
-  absl::Status check_version(const XmlTag& tag);
-  void write(const XmlTag& tag);
-
-  XmlReader reader_;
-  std::string plain_;
-  std::vector<Frame> stack_;
-  CpuSet nodes_;
-  bool has_root_ = false;
-  bool version_1_ = false;
-  bool finished_ = false;
+  const FileDescriptor file_;
 };
 
-void write_value(std::string& to, std::string_view value) {
-  for (const char c : value) {
-    switch (c) {
-      case '&':
-        to += "&amp;";
-        break;
-      case '<':
-        to += "&lt;";
-        break;
-      case '>':
-        to += "&gt;";
-        break;
-      case '"':
-        to += "&quot;";
-        break;
-      default:
-        to += c >= ' ' && c <= '~' ? c : '?';
-    }
+/// Runs in the child process.
+absl::StatusOr<std::string> describe(const std::string& text) {
+  limit_resources();
+  const HwlocMessages messages;
+  absl::StatusOr<Topology> topology = new_topology();
+  if (!topology.ok()) return topology.status();
+  if (hwloc_topology_set_xmlbuffer(topology->get(), text.c_str(), static_cast<int>(text.size()) + 1) != 0 ||
+      hwloc_topology_load(topology->get()) != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("hwloc cannot make a machine of it: {} ({})", messages.cause(), kRemedy));
   }
-}
-
-/// hwloc stops at attributes it does not know, and loses the object it was making.
-bool is_wanted_attribute(std::string_view tag, std::string_view attribute) {
-  if (tag == "info") return attribute == "name" || attribute == "value";
-  if (tag == "cpukind") return attribute == "cpuset" || attribute == "forced_efficiency";
-  return is_known_attribute(attribute);
-}
-
-absl::StatusOr<std::string> Checker::run() {
-  plain_ = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n";
-  for (;;) {
-    const absl::StatusOr<std::optional<XmlTag>> tag = reader_.next();
-    if (!tag.ok()) return tag.status();
-    if (!tag->has_value()) break;
-    GRADRAIL_RETURN_IF_ERROR(take(**tag));
-  }
-  if (!stack_.empty())
-    return reader_.error(fmt::format("the text ends within '{}': the file is cut off", stack_.back().name));
-  if (!finished_)
-    return absl::InvalidArgumentError("no XML of hwloc: it has no <topology> (lstopo FILE.xml writes one)");
-  return std::move(plain_);
-}
-
-absl::Status Checker::take(const XmlTag& tag) {
-  if (tag.kind == XmlTag::Kind::close) return close(tag);
-  GRADRAIL_RETURN_IF_ERROR(open(tag));
-  return tag.kind == XmlTag::Kind::empty ? close(tag) : absl::OkStatus();
-}
-
-absl::Status Checker::open(const XmlTag& tag) {
-  if (finished_) return reader_.error(fmt::format("'{}' after the end of the topology", tag.name));
-  if (stack_.size() >= kMaxDepth) return reader_.error(fmt::format("more than {} levels of tags", kMaxDepth));
-  if (stack_.empty() && tag.name != "topology")
-    return reader_.error(
-        fmt::format("'{}' where <topology> should be: no XML of hwloc (lstopo FILE.xml writes one)", tag.name));
-  Frame frame{.name = tag.name};
-  frame.kept = is_wanted(tag);
-  if (frame.kept) {
-    if (const absl::Status status = check(tag, frame); !status.ok())
-      return reader_.error(std::string(message_of(status)));
-    frame.kept = !frame.object || frame.object->kind != XmlKind::misc;
-  }
-  if (frame.kept) write(tag);
-  stack_.push_back(std::move(frame));
-  return absl::OkStatus();
-}
-
-/// Known objects at their permitted positions. Machines of version 2 also hold distances, memory attributes and data of
-/// other programs, which are dropped.
-bool Checker::is_wanted(const XmlTag& tag) const {
-  if (stack_.empty()) return true;
-  if (!stack_.back().kept) return false;
-  const std::string_view above = stack_.back().name;
-  if (tag.name == "object") return above == "topology" || above == "object";
-  if (tag.name == "info") return above == "object" || above == "cpukind";
-  return tag.name == "cpukind" && above == "topology";
-}
-
-absl::Status Checker::check(const XmlTag& tag, Frame& frame) {
-  if (tag.name == "topology") return check_version(tag);
-  if (tag.name == "info")
-    return tag.find("name") != nullptr && tag.find("value") != nullptr
-               ? absl::OkStatus()
-               : absl::InvalidArgumentError("an info without name or value");
-  if (tag.name == "cpukind") {
-    const std::string* cpus = tag.find("cpuset");
-    return cpus == nullptr ? absl::InvalidArgumentError("a cpukind without cpuset") : parse_bitmap(*cpus).status();
-  }
-  absl::StatusOr<XmlObject> object = check_object(tag, version_1_);
-  if (!object.ok()) return object.status();
-  XmlObject* parent = stack_.back().object ? &*stack_.back().object : nullptr;
-  GRADRAIL_RETURN_IF_ERROR(check_place(*object, parent));
-  if (parent == nullptr && std::exchange(has_root_, true))
-    return absl::InvalidArgumentError("two machines in one topology");
-  // Memory has numbers of its own; in version 1 it stands in the tree of the cpus, and so it takes its cpus there.
-  if (object->type == "NUMANode" || object->type == "Node") {
-    const int number = std::atoi(tag.find("os_index")->c_str());
-    if (nodes_.contains(number))
-      return absl::InvalidArgumentError(fmt::format("two NUMA nodes with number {}", number));
-    nodes_.insert(number);
-  }
-  frame.object = *std::move(object);
-  return absl::OkStatus();
-}
-
-absl::Status Checker::check_version(const XmlTag& tag) {
-  const std::string* version = tag.find("version");
-  version_1_ = version == nullptr || version->starts_with("1.");
-  if (version == nullptr || version->starts_with("1.") || version->starts_with("2.")) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("format \"{}\" of hwloc's XML, where 1 and 2 are known (lstopo --of xml with hwloc 2 writes it)",
-                  version->substr(0, 20)));
-}
-
-absl::Status Checker::close(const XmlTag& tag) {
-  if (stack_.empty() || stack_.back().name != tag.name)
-    return reader_.error(fmt::format("the end of '{}' is not where it began", tag.name));
-  if (stack_.back().kept) plain_ += fmt::format("</{}>\n", tag.name);
-  stack_.pop_back();
-  finished_ = stack_.empty();
-  return absl::OkStatus();
-}
-
-void Checker::write(const XmlTag& tag) {
-  plain_ += '<';
-  plain_ += tag.name;
-  for (const XmlAttribute& attribute : tag.attributes) {
-    if (!is_wanted_attribute(tag.name, attribute.name)) continue;
-    plain_ += ' ';
-    plain_ += attribute.name;
-    plain_ += "=\"";
-    write_value(plain_, attribute.value);
-    plain_ += '"';
-  }
-  plain_ += tag.name == "info" ? ">" : ">\n";
+  hwloc_topology_check(topology->get());  // aborts if objects contradict each other
+  Machine machine;
+  GRADRAIL_RETURN_IF_ERROR(read_machine(topology->get(), machine));
+  return write_machine(machine);
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> check_xml(const std::string& text) { return Checker(text).run(); }
+absl::StatusOr<Machine> import_xml(const std::string& text) {
+  if (text.size() >= INT_MAX) return absl::InvalidArgumentError("it is longer than hwloc can read");
+  const absl::StatusOr<std::string> description = run_in_subprocess(
+      [&] { return describe(text); }, {.timeout = kImportTimeout, .max_output_bytes = kMaxDescriptionBytes});
+  if (!description.ok() && description.status().code() != absl::StatusCode::kUnavailable) return description.status();
+  if (!description.ok()) {
+    return absl::InvalidArgumentError(fmt::format("its objects contradict each other, and hwloc crashed: {} ({})",
+                                                  message_of(description.status()), kRemedy));
+  }
+  absl::StatusOr<Machine> machine = parse_machine(*description);
+  if (machine.ok()) return machine;
+  return absl::InvalidArgumentError(fmt::format("{} ({})", message_of(machine.status()), kRemedy));
+}
 
 }  // namespace gradrail::topology
