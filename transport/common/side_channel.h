@@ -50,7 +50,7 @@ class SideChannel {
   absl::Status send(std::string_view message);
   void close();
 
-  /// Whether the owner of the context knows the RDMA connection: connect() returned it, or it was reported.
+  /// Whether the owner of the context has the RDMA connection: connect() returned it, or it was reported.
   bool introduced() const { return introduced_ || !accepted(); }
   /// True at the first call for an accepted connection: it is to be reported now.
   bool introduce();

@@ -43,7 +43,7 @@ class LoopbackRegion final : public MemoryRegion {
   std::shared_ptr<SharedRegionTable> table_;
 };
 
-/// Whether `key` has the form of a key of this transport. Only the peer knows which region it opens.
+/// Whether `key` has the form of a key of this transport. Only the peer finds the region that it opens.
 bool is_key(std::string_view key);
 
 }  // namespace gradrail::transport::loopback

@@ -14,8 +14,8 @@
 #include "transport/registry.h"
 #include "transport/tcp/socket.h"
 #include "transport/ucx/connection.h"
+#include "transport/ucx/device/worker.h"
 #include "transport/ucx/memory_region.h"
-#include "transport/ucx/worker.h"
 
 namespace gradrail::transport::ucx {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "transport/ucx/lanes.h"
+#include "transport/ucx/device/lanes.h"
 
 namespace gradrail::transport::ucx {
 

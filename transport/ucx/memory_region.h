@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "transport/common/region_table.h"
 #include "transport/memory_region.h"
+#include "transport/ucx/device/worker.h"
 #include "transport/ucx/wire.h"
-#include "transport/ucx/worker.h"
 
 namespace gradrail::transport::ucx {
 

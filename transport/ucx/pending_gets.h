@@ -17,7 +17,7 @@ class Sender;
 class UcxConnection;
 class UcxContext;
 
-/// The gets of one connection whose bytes are not here yet.
+/// The gets of one connection that wait for their bytes.
 class PendingGets {
  public:
   PendingGets(UcxContext& context, UcxConnection& connection) : context_(context), connection_(connection) {}

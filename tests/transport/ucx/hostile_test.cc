@@ -13,9 +13,9 @@
 #include "base/random_bits.h"
 #include "transport/tcp/context.h"
 #include "transport/ucx/context.h"
+#include "transport/ucx/device/network_device.h"
 #include "transport/ucx/handshake.h"
 #include "transport/ucx/memory_region.h"
-#include "transport/ucx/network_device.h"
 
 namespace gradrail::transport::ucx {
 namespace {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "transport/ucx/arrivals.h"
+#include "transport/ucx/device/lanes.h"
+#include "transport/ucx/device/settings.h"
 #include "transport/ucx/handshake.h"
-#include "transport/ucx/lanes.h"
 #include "transport/ucx/memory_region.h"
-#include "transport/ucx/settings.h"
 #include "transport/ucx/wire.h"
 
 namespace gradrail::transport::ucx {

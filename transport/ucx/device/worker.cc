@@ -1,4 +1,4 @@
-#include "transport/ucx/worker.h"
+#include "transport/ucx/device/worker.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -8,10 +8,10 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/rdma_devices.h"
-#include "transport/ucx/lanes.h"
+#include "transport/ucx/device/lanes.h"
+#include "transport/ucx/device/network_device.h"
+#include "transport/ucx/device/settings.h"
 #include "transport/ucx/native_error.h"
-#include "transport/ucx/network_device.h"
-#include "transport/ucx/settings.h"
 
 namespace gradrail::transport::ucx {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "transport/capabilities.h"
 #include "transport/registry.h"
-#include "transport/ucx/network_device.h"
+#include "transport/ucx/device/network_device.h"
 
 namespace gradrail::transport::ucx {
 

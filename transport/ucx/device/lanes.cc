@@ -1,4 +1,4 @@
-#include "transport/ucx/lanes.h"
+#include "transport/ucx/device/lanes.h"
 
 #include <algorithm>
 #include <array>

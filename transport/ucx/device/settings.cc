@@ -1,4 +1,4 @@
-#include "transport/ucx/settings.h"
+#include "transport/ucx/device/settings.h"
 
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>

@@ -8,7 +8,7 @@
 
 #include "fmt/format.h"
 #include "transport/cuda_driver.h"
-#include "transport/ucx/settings.h"
+#include "transport/ucx/device/settings.h"
 
 namespace gradrail::transport::ucx {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/ucx/network_device.h"
+#include "transport/ucx/device/network_device.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
