@@ -16,14 +16,15 @@ namespace gradrail::ps {
 /// Authentication and encryption of the control plane. Data connections are admitted by a token of the control plane
 /// (ps/protocol/call_proof.h), and are not encrypted. The flags have etcd's names.
 struct Security {
-  std::string cert_file;          ///< PEM. ps: it then accepts TLS 1.3 only. Worker: shown to a ps that asks for it
-  std::string key_file;           ///< private key of cert_file
-  std::string trusted_ca_file;    ///< worker: issuer of the ps' certificate; ps: issuer of workers' certificates
-  bool client_cert_auth = false;  ///< ps: accepts only workers with a certificate by trusted_ca_file
-  std::string secret;             ///< of the job; each end proves that it has it; "": none
-  bool insecure = false;          ///< allows addresses beyond this host without any of these
+  std::string cert_file;            ///< PEM. ps: it then accepts TLS 1.3 only. Worker: shown to a ps that asks for it
+  std::string key_file;             ///< private key of cert_file
+  std::string trusted_ca_file;      ///< worker: issuer of the ps' certificate; ps: issuer of workers' certificates
+  bool system_authorities = false;  ///< client: TLS with the system's authorities if trusted_ca_file is empty
+  bool client_cert_auth = false;    ///< ps: accepts only workers with a certificate by trusted_ca_file
+  std::string secret;               ///< of the job; each end proves that it has it; "": none
+  bool insecure = false;            ///< allows addresses beyond this host without any of these
 
-  bool tls() const { return !cert_file.empty() || !trusted_ca_file.empty(); }
+  bool tls() const { return !cert_file.empty() || !trusted_ca_file.empty() || system_authorities; }
 };
 
 /// Errors  INVALID_ARGUMENT: settings that require others, such as a certificate without its key.

@@ -1,16 +1,17 @@
 """An etcd of our own, on ports of its own, and what one sees in it; a proxy before it that can fall ill."""
 import base64
-import http.server
+import contextlib
 import json
 import shutil
+import socket
 import subprocess
 import threading
-import urllib.error
 import urllib.request
 
 import cluster
 from certificates import make_authority, make_certificate
 
+HTTP2 = b"\0\0\0\4\0\0\0\0\0"  # an empty SETTINGS frame, with which a server begins
 LEASE = 5  # a killed task's key stays so long, and as long again when etcd was begun anew in between
 
 
@@ -27,16 +28,17 @@ def certified(folder):
             "ETCDCTL_KEY": str(folder / "task.key")}
 
 
+def http(status, body):
+    """Returns the bytes of an answer of HTTP/1.1."""
+    return b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body
+
+
 class Etcd:
     """One etcd member. Its data stay when it is killed."""
 
     def __init__(self, folder, tls=()):
         if shutil.which("etcd") is None:
             cluster.skip("no etcd (etcd-server)")
-        top = subprocess.run([cluster.binary(), "top", "etcd://127.0.0.1:1/job", "--once"], capture_output=True, text=True,
-                             timeout=cluster.START)
-        if "built without libcurl" in top.stderr:
-            cluster.skip("built without libcurl")
         self.folder, self.tls = folder, tls
         self.port, self.peer_port = cluster.free_ports(2)
         self.process = None
@@ -90,47 +92,55 @@ class Etcd:
 
 
 class Proxy:
-    """Passes everything on until `answer` is set: a function that is given the path, and returns (status, body)."""
+    """Passes all bytes on until a test calls say(): then each connection receives these bytes and is closed."""
 
     def __init__(self, etcd):
-        self.answer, self.asked = None, 0
-        outer = self
+        self.etcd, self.answer, self.asked, self.sockets = etcd, None, 0, set()
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.url = f"etcd://127.0.0.1:{self.server.getsockname()[1]}/job"
+        threading.Thread(target=self.accept, daemon=True).start()
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def say(self, answer):
+        """None: passes bytes on again."""
+        self.answer = answer
+        self.cut()
 
-            def do_POST(self):
-                outer.asked += 1
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, answer = outer.answer(self.path) if outer.answer else outer.pass_on(etcd, self.path, body)
-                try:
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(answer)))
-                    self.end_headers()
-                    self.wfile.write(answer)
-                except OSError:  # the client has closed the connection already
-                    self.close_connection = True
+    def cut(self):
+        for each in list(self.sockets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
-            def log_message(self, *_):
-                pass
+    def accept(self):
+        with contextlib.suppress(OSError):  # close() ends it
+            while True:
+                client = self.server.accept()[0]
+                self.asked += 1
+                threading.Thread(target=self.serve, args=(client,), daemon=True).start()
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.handle_error = lambda *_: None  # tasks hang up as they like
-        self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"etcd://127.0.0.1:{self.server.server_address[1]}/job"
+    def serve(self, client):
+        with client, contextlib.suppress(OSError):
+            if self.answer is not None:
+                client.sendall(self.answer)
+                client.recv(1)  # without a read, close() resets the connection, and the client may lose the bytes
+                return
+            with socket.create_connection(("127.0.0.1", self.etcd.port), 5) as server:
+                server.settimeout(None)
+                back = threading.Thread(target=self.copy, args=(server, client), daemon=True)
+                back.start()
+                self.copy(client, server)
+                back.join()
 
-    @staticmethod
-    def pass_on(etcd, path, body):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{etcd.port}{path}", body, 5) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
+    def copy(self, source, target):
+        self.sockets.add(source)
+        with contextlib.suppress(OSError):
+            while part := source.recv(1 << 16):
+                target.sendall(part)
+            target.shutdown(socket.SHUT_RDWR)
+        self.sockets.discard(source)
 
     def close(self):
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.close()
+        self.cut()
 
 
 class EtcdTest(cluster.ClusterTest):

@@ -1,85 +1,127 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tools/launch/etcd/etcd.h"
+#include <cstdlib>
+#include <thread>
+
+#include "base/clock.h"
+#include "fmt/format.h"
+#include "tests/launch/etcd/fake_etcd.h"
+#include "tools/launch/etcd/local_host.h"
 
 namespace gradrail::tools {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
-/// Endpoints by what they answer; those without an answer are down.
-class Scripted final : public HttpPost {
- public:
-  Scripted(std::map<std::string, Reply> answers, std::vector<std::string>& asked)
-      : answers_(std::move(answers)), asked_(asked) {}
-  absl::StatusOr<Reply> post(const std::string& url, const std::string&, Duration) override {
-    const std::string host = url.substr(0, url.find("/v3/"));
-    asked_.push_back(host);
-    const auto found = answers_.find(host);
-    if (found == answers_.end()) return absl::UnavailableError("connection refused");
-    return found->second;
-  }
+const std::string kAbsent = "http://127.0.0.1:1";  // a port on which no process listens
 
- private:
-  const std::map<std::string, Reply> answers_;
-  std::vector<std::string>& asked_;
-};
+std::string text(const absl::Status& status) { return std::string(status.message()); }
 
+/// Two endpoints, each an etcd of its own.
 class EtcdClientTest : public ::testing::Test {
  protected:
-  Etcd etcd(std::map<std::string, HttpPost::Reply> answers) {
-    return Etcd({"http://a", "http://b"}, std::make_unique<Scripted>(std::move(answers), asked_));
+  void answer_with(grpc::StatusCode code, const std::string& words) {
+    a_.before = [=](const std::string&, int) { return grpc::Status(code, words); };
   }
-  static HttpPost::Reply says(const std::string& body, long code = 200) { return {code, body, "10.0.0.7"}; }
-  std::vector<std::string> asked_;
+  FakeEtcd a_, b_;
 };
 
-const std::string kEmpty = R"({"header": {"revision": "9"}})";
-
 TEST_F(EtcdClientTest, TheEndpointThatAnsweredIsAskedFirst) {
-  Etcd both = etcd({{"http://b", says(kEmpty)}});
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(both.list({.key = "/k"})->revision, 9);
-  EXPECT_THAT(asked_, ::testing::ElementsAre("http://a", "http://b", "http://b", "http://b"));
-  EXPECT_EQ(both.local_host(), "10.0.0.7");
+  answer_with(grpc::StatusCode::UNAVAILABLE, "no leader");
+  const auto both = *Etcd::open({a_.url(), b_.url()});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(both->list({.key = "/k"})->revision, 1);
+  EXPECT_EQ(a_.requests(), 1);
+  EXPECT_EQ(b_.requests(), 3);
+  EXPECT_EQ(both->local_host(), "127.0.0.1");
+}
+
+TEST_F(EtcdClientTest, AnEndpointThatReturnsIsUsedAtOnce) {
+  auto first = std::make_unique<FakeEtcd>();
+  const std::string url = first->url();
+  first.reset();
+  const auto etcd = *Etcd::open({url});
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(etcd->list({.key = "/k"}).ok());
+  const FakeEtcd again(url.substr(url.rfind(':') + 1));
+  const auto listing = etcd->list({.key = "/k"});
+  EXPECT_TRUE(listing.ok()) << listing.status();
 }
 
 TEST_F(EtcdClientTest, AMistakeIsNamedRatherThanAnAbsence) {
-  Etcd both = etcd({{"http://b", says("<html>", 404)}});
-  const absl::Status status = both.list({.key = "/k"}).status();
+  answer_with(grpc::StatusCode::UNIMPLEMENTED, "unknown service etcdserverpb.KV");
+  const absl::Status status = (*Etcd::open({kAbsent, a_.url()}))->list({.key = "/k"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("etcd at http://b: what answers there is no etcd"));
+  EXPECT_THAT(text(status), StartsWith(fmt::format("etcd at {}: the server there is no etcd", a_.url())));
+  EXPECT_THAT(text(status), HasSubstr("unknown service"));
+}
+
+TEST_F(EtcdClientTest, AnAbsentEndpointIsNamed) {
+  const absl::Status status = (*Etcd::open({kAbsent}))->grant(5).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(text(status), StartsWith("etcd at http://127.0.0.1:1: "));
+  EXPECT_THAT(text(status), HasSubstr("onnect"));
 }
 
 TEST_F(EtcdClientTest, EtcdWithoutALeaderIsTriedAgainLater) {
-  for (const auto& [body, code] : {std::pair{R"({"message": "etcdserver: no leader", "code": 14})", 503L},
-                                   std::pair{R"({"message": "context deadline exceeded", "code": 4})", 504L},
-                                   std::pair{"<html>bad gateway", 502L}}) {
-    EXPECT_EQ(etcd({{"http://a", says(body, code)}}).grant(5).status().code(), absl::StatusCode::kUnavailable) << body;
+  for (const auto code :
+       {grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::DEADLINE_EXCEEDED, grpc::StatusCode::RESOURCE_EXHAUSTED}) {
+    answer_with(code, "etcdserver: no leader");
+    const absl::Status status = a_.client()->grant(5).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(text(status), HasSubstr("no leader"));
   }
 }
 
-TEST_F(EtcdClientTest, ARefusalIsPassedOn) {
-  const absl::Status status =
-      etcd({{"http://a", says(R"({"message": "etcdserver: user name is empty", "code": 3})", 400)}}).grant(5).status();
-  EXPECT_EQ(status.message(), "etcd refuses to grant a lease: etcdserver: user name is empty");
+TEST_F(EtcdClientTest, ASilentEtcdHasADeadline) {
+  a_.before = [](const std::string&, int) {
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    return std::nullopt;
+  };
+  const TimePoint started = Clock::now();
+  EXPECT_EQ(a_.client()->keep_alive(7).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_LT(Clock::now() - started, std::chrono::milliseconds(2900));
 }
 
-TEST_F(EtcdClientTest, WrongTypesAreNoCrash) {
-  for (const char* body :
-       {R"({"header": [], "kvs": {}})", R"({"header": {"revision": 9}})", "null", "[]", "\"x\"",
-        R"({"header": {"revision": "-9"}})", R"({"header": {"revision": "99999999999999999999"}})"}) {
-    EXPECT_FALSE(etcd({{"http://a", says(body)}}).list({.key = "/k"}).ok()) << body;
-  }
-  Etcd odd =
-      etcd({{"http://a", says(R"({"header": {"revision": "9"}, "kvs": [7, {"key": 1, "lease": {}}, {"key": "!"}]})")}});
-  const auto listing = odd.list({.key = "/k"});
-  ASSERT_TRUE(listing.ok()) << listing.status();
-  EXPECT_EQ(listing->entries.size(), 2u);
-  Etcd strange = etcd({{"http://a", says(R"({"ID": 7, "result": [], "succeeded": "yes", "code": "5"})")}});
-  EXPECT_FALSE(strange.grant(5).ok());
-  EXPECT_FALSE(*strange.keep_alive("5"));
-  EXPECT_EQ(*strange.put_if_unchanged({.key = "/k"}, 1, {"/k", "v", "5"}), Etcd::Put::changed);
+TEST_F(EtcdClientTest, ARefusalIsPassedOnAndNoOtherEndpointIsAsked) {
+  answer_with(grpc::StatusCode::INVALID_ARGUMENT, "etcdserver: user name is empty");
+  const absl::Status status = (*Etcd::open({a_.url(), b_.url()}))->grant(5).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(text(status), fmt::format("etcd at {} refuses to grant a lease: etcdserver: user name is empty", a_.url()));
+  EXPECT_EQ(b_.requests(), 0);
+}
+
+TEST_F(EtcdClientTest, ALeaseThatHasEndedIsNoError) {
+  const auto etcd = a_.client();
+  EXPECT_FALSE(*etcd->keep_alive(5));
+  EXPECT_TRUE(etcd->revoke(5).ok());
+  EXPECT_EQ(*etcd->put_if_unchanged({.key = "/k"}, 1, {"/k", "v", 5}), Etcd::Put::no_lease);
+  EXPECT_TRUE(*etcd->keep_alive(*etcd->grant(5)));
+}
+
+TEST_F(EtcdClientTest, EmptyAnswersAreNoEtcd) {
+  a_.edit = [](google::protobuf::Message& answer) { answer.Clear(); };
+  const auto etcd = a_.client();
+  const absl::Status status = etcd->list({.key = "/k"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(text(status), HasSubstr(a_.url() + ": the server there is no etcd"));
+  EXPECT_EQ(etcd->grant(5).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(*etcd->keep_alive(5));
+}
+
+TEST_F(EtcdClientTest, AWrongFileIsNamedByItsVariable) {
+  ASSERT_EQ(setenv("ETCDCTL_CACERT", "/nowhere/ca.pem", 1), 0);
+  const absl::Status status = Etcd::open({"https://127.0.0.1:1"}).status();
+  ASSERT_EQ(unsetenv("ETCDCTL_CACERT"), 0);
+  EXPECT_THAT(text(status), StartsWith("etcd at https://127.0.0.1:1: ETCDCTL_CACERT /nowhere/ca.pem: cannot be read"));
+  EXPECT_TRUE(Etcd::open({"https://127.0.0.1:1"}).ok()) << "the system's authorities";
+}
+
+TEST(LocalHost, PeersOfBothFamilies) {
+  EXPECT_EQ(local_host_towards("ipv4:127.0.0.1:2379"), "127.0.0.1");
+  EXPECT_EQ(local_host_towards("ipv6:%5B::ffff:127.0.0.1%5D:2379"), "127.0.0.1");
+  for (const char* none : {"", "unix:/tmp/x", "ipv4:host:80", "ipv4:1.2.3.4:x"})
+    EXPECT_EQ(local_host_towards(none), "") << none;
 }
 
 }  // namespace

@@ -1,113 +1,140 @@
 #include "tests/launch/etcd/fake_etcd.h"
 
-#include "absl/strings/escaping.h"
+#include "base/check.h"
+#include "fmt/format.h"
 
 namespace gradrail::tools {
 namespace {
 
-using nlohmann::json;
+using grpc::ServerContext;
+using grpc::Status;
 
-std::string decoded(const json& from, const char* name) {
-  std::string text;
-  absl::Base64Unescape(from.value(name, ""), &text);
-  return text;
-}
+Status no_lease() { return {grpc::StatusCode::NOT_FOUND, "etcdserver: requested lease not found"}; }
 
-class Client final : public HttpPost {
+}  // namespace
+
+class FakeEtcd::Keys final : public etcdserverpb::KV::Service {
  public:
-  explicit Client(FakeEtcd& etcd) : etcd_(etcd) {}
-  absl::StatusOr<Reply> post(const std::string& url, const std::string& body, Duration) override {
-    return etcd_.handle(url, body);
+  explicit Keys(FakeEtcd& etcd) : etcd_(etcd) {}
+
+  Status Range(ServerContext*, const etcdserverpb::RangeRequest* request,
+               etcdserverpb::RangeResponse* answer) override {
+    return etcd_.handle("Range", *answer, [&] {
+      answer->mutable_header()->set_revision(etcd_.revision_);
+      for (const auto& [key, value] : etcd_.values_) {
+        if (!etcd_.matches(key, request->key(), request->range_end())) continue;
+        etcdserverpb::KeyValue& found = *answer->add_kvs();
+        found.set_key(key);
+        found.set_value(value.value);
+        found.set_mod_revision(value.changed);
+        found.set_lease(value.lease);
+      }
+      return Status::OK;
+    });
+  }
+  Status Txn(ServerContext*, const etcdserverpb::TxnRequest* request, etcdserverpb::TxnResponse* answer) override {
+    return etcd_.handle("Txn", *answer, [&] { return etcd_.txn(*request, *answer); });
   }
 
  private:
   FakeEtcd& etcd_;
 };
 
-json no_lease() { return {{"code", 5}, {"message", "etcdserver: requested lease not found"}}; }
+class FakeEtcd::Leases final : public etcdserverpb::Lease::Service {
+ public:
+  explicit Leases(FakeEtcd& etcd) : etcd_(etcd) {}
 
-}  // namespace
+  Status LeaseGrant(ServerContext*, const etcdserverpb::LeaseGrantRequest* request,
+                    etcdserverpb::LeaseGrantResponse* answer) override {
+    return etcd_.handle("LeaseGrant", *answer, [&] {
+      answer->set_id(etcd_.next_lease_++);
+      etcd_.leases_[answer->id()] = request->ttl();
+      return Status::OK;
+    });
+  }
+  Status LeaseRevoke(ServerContext*, const etcdserverpb::LeaseRevokeRequest* request,
+                     etcdserverpb::LeaseRevokeResponse* answer) override {
+    return etcd_.handle("LeaseRevoke", *answer, [&] {
+      if (!etcd_.leases_.contains(request->id())) return no_lease();
+      etcd_.end_lease(request->id());
+      return Status::OK;
+    });
+  }
+  Status LeaseKeepAlive(ServerContext*,
+                        grpc::ServerReaderWriter<etcdserverpb::LeaseKeepAliveResponse,
+                                                 etcdserverpb::LeaseKeepAliveRequest>* stream) override {
+    etcdserverpb::LeaseKeepAliveRequest request;
+    while (stream->Read(&request)) {
+      etcdserverpb::LeaseKeepAliveResponse answer;
+      const Status status = etcd_.handle("LeaseKeepAlive", answer, [&] {
+        const auto found = etcd_.leases_.find(request.id());
+        answer.set_id(request.id());
+        answer.set_ttl(found == etcd_.leases_.end() ? 0 : found->second);
+        return Status::OK;
+      });
+      if (!status.ok()) return status;
+      stream->Write(answer);
+    }
+    return Status::OK;
+  }
 
-std::unique_ptr<Etcd> FakeEtcd::client(size_t endpoints) {
-  return std::make_unique<Etcd>(std::vector<std::string>(endpoints, "http://fake:2379"),
-                                std::make_unique<Client>(*this));
+ private:
+  FakeEtcd& etcd_;
+};
+
+FakeEtcd::FakeEtcd(const std::string& port)
+    : keys_service_(std::make_unique<Keys>(*this)), leases_service_(std::make_unique<Leases>(*this)) {
+  int bound = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:" + port, grpc::InsecureServerCredentials(), &bound);
+  builder.RegisterService(keys_service_.get());
+  builder.RegisterService(leases_service_.get());
+  server_ = builder.BuildAndStart();
+  GRADRAIL_CHECK(server_ != nullptr && bound != 0);
+  url_ = fmt::format("http://127.0.0.1:{}", bound);
 }
 
-FakeEtcd::Reply FakeEtcd::answer(const std::string& body, long code) {
-  return HttpPost::Reply{.code = code, .body = body, .local_host = "10.0.0.7"};
+FakeEtcd::~FakeEtcd() = default;
+
+std::unique_ptr<Etcd> FakeEtcd::client(size_t endpoints) const {
+  return *Etcd::open(std::vector<std::string>(endpoints, url_));
 }
 
-FakeEtcd::Reply FakeEtcd::handle(const std::string& url, const std::string& body) {
+Status FakeEtcd::handle(const std::string& method, google::protobuf::Message& answer,
+                        const std::function<Status()>& act) {
   std::lock_guard lock(mutex_);
-  const std::string method = url.substr(url.find("/v3/") + 4);
+  ++requests_;
   const int count = ++counts_[method];
   if (before) {
-    if (std::optional<Reply> instead = before(method, count)) return *std::move(instead);
+    if (const std::optional<Status> instead = before(method, count)) return *instead;
   }
-  Reply reply = act(method, json::parse(body));
+  const Status status = act();
   if (after) {
-    if (std::optional<Reply> instead = after(method, count)) return *std::move(instead);
+    if (const std::optional<Status> instead = after(method, count)) return *instead;
   }
-  return reply;
+  if (edit) edit(answer);
+  return status;
 }
 
-FakeEtcd::Reply FakeEtcd::act(const std::string& method, const json& request) {
-  if (method == "kv/range") return answer(range(request).dump());
-  if (method == "kv/txn") {
-    const json done = txn(request);
-    return answer(done.dump(), done.contains("code") ? 404 : 200);
-  }
-  if (method == "lease/grant") {
-    const std::string id = std::to_string(next_lease_++);
-    leases_[id] = request.at("TTL");
-    return answer(json{{"ID", id}, {"TTL", "5"}}.dump());
-  }
-  const std::string id = request.at("ID");
-  const bool there = leases_.contains(id);
-  if (method == "lease/keepalive") {
-    json result{{"ID", id}};
-    if (there) result["TTL"] = "5";
-    return answer(json{{"result", result}}.dump());
-  }
-  if (method != "lease/revoke") return answer("404 page not found", 404);
-  end_lease(id);
-  return there ? answer("{}") : answer(no_lease().dump(), 404);
+bool FakeEtcd::matches(const std::string& key, const std::string& first, const std::string& end) const {
+  return end.empty() ? key == first : key >= first && key < end;
 }
 
-json FakeEtcd::range(const json& request) {
-  const std::string first = decoded(request, "key"), end = decoded(request, "range_end");
-  json kvs = json::array();
+Status FakeEtcd::txn(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnResponse& answer) {
+  const etcdserverpb::Compare& compare = request.compare(0);
+  GRADRAIL_CHECK(compare.target() == etcdserverpb::Compare::MOD && compare.result() == etcdserverpb::Compare::LESS);
+  const etcdserverpb::PutRequest& put = request.success(0).request_put();
+  if (!leases_.contains(put.lease())) return no_lease();
   for (const auto& [key, value] : values_) {
-    if (end.empty() ? key != first : key < first || key >= end) continue;
-    kvs.push_back({{"key", absl::Base64Escape(key)},
-                   {"value", absl::Base64Escape(value.value)},
-                   {"mod_revision", std::to_string(value.changed)},
-                   {"lease", value.lease}});
+    if (matches(key, compare.key(), compare.range_end()) && value.changed >= compare.mod_revision()) return Status::OK;
   }
-  json found{{"header", {{"revision", std::to_string(revision_)}}}};
-  if (!kvs.empty()) found["kvs"] = kvs;
-  return found;
-}
-
-json FakeEtcd::txn(const json& request) {
-  const json& compare = request.at("compare").at(0);
-  const int64_t less_than = std::stoll(compare.at("mod_revision").get<std::string>());
-  const json watched = range(compare);
-  const json& put = request.at("success").at(0).at("request_put");
-  const std::string lease = put.at("lease");
-  if (!leases_.contains(lease)) return no_lease();
-  if (watched.contains("kvs")) {
-    for (const json& kv : watched.at("kvs")) {
-      if (std::stoll(kv.at("mod_revision").get<std::string>()) >= less_than)
-        return {{"header", {{"revision", std::to_string(revision_)}}}};
-    }
-  }
-  this->put(decoded(put, "key"), decoded(put, "value"), lease);
+  this->put(put.key(), put.value(), put.lease());
   ++writes_;
-  return {{"succeeded", true}};
+  answer.set_succeeded(true);
+  return Status::OK;
 }
 
-void FakeEtcd::put(const std::string& key, const std::string& value, const std::string& lease) {
+void FakeEtcd::put(const std::string& key, const std::string& value, int64_t lease) {
   std::lock_guard lock(mutex_);
   values_[key] = {.value = value, .lease = lease, .changed = ++revision_};
 }
@@ -118,7 +145,7 @@ void FakeEtcd::remove(const std::string& key) {
   ++revision_;
 }
 
-void FakeEtcd::end_lease(const std::string& lease) {
+void FakeEtcd::end_lease(int64_t lease) {
   std::lock_guard lock(mutex_);
   leases_.erase(lease);
   std::erase_if(values_, [&](const auto& entry) { return entry.second.lease == lease; });
@@ -130,9 +157,9 @@ std::string FakeEtcd::value(const std::string& key) {
   return values_.contains(key) ? values_[key].value : "";
 }
 
-std::string FakeEtcd::lease(const std::string& key) {
+int64_t FakeEtcd::lease(const std::string& key) {
   std::lock_guard lock(mutex_);
-  return values_.contains(key) ? values_[key].lease : "";
+  return values_.contains(key) ? values_[key].lease : 0;
 }
 
 }  // namespace gradrail::tools

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <grpcpp/grpcpp.h>
+
 #include <atomic>
 #include <functional>
 #include <map>
@@ -8,55 +10,67 @@
 #include <optional>
 #include <string>
 
-#include "nlohmann/json.hpp"
+#include "tools/launch/etcd/etcd.grpc.pb.h"
 #include "tools/launch/etcd/etcd.h"
-#include "tools/launch/etcd/http_post.h"
 
 namespace gradrail::tools {
 
-/// An in-memory etcd for the requests of gradrail. A test can insert an event between two requests. The system tests
-/// use a real etcd.
+/// An in-memory etcd for the requests of gradrail, at a port of this host. A test can insert an event between two
+/// requests. The system tests use a real etcd.
 class FakeEtcd {
  public:
-  using Reply = absl::StatusOr<HttpPost::Reply>;
+  /// At any free port if `port` is "0".
+  explicit FakeEtcd(const std::string& port = "0");
+  ~FakeEtcd();
 
-  /// A client of it, by so many addresses, which may live in another thread.
-  std::unique_ptr<Etcd> client(size_t endpoints = 1);
+  /// A client of it, by so many endpoints, which may belong to another thread.
+  std::unique_ptr<Etcd> client(size_t endpoints = 1) const;
+  /// "http://127.0.0.1:PORT"
+  const std::string& url() const { return url_; }
 
-  /// Called with method and count of the request before it is done; a reply is given instead.
-  std::function<std::optional<Reply>(const std::string& method, int count)> before;
+  /// Called with method ("Txn") and count of the request before it is done; a status is returned instead.
+  using Hook = std::function<std::optional<grpc::Status>(const std::string& method, int count)>;
+  Hook before;
   /// The same behind it: the request has been done, its answer is lost.
-  std::function<std::optional<Reply>(const std::string& method, int count)> after;
+  Hook after;
+  /// May change an answer.
+  std::function<void(google::protobuf::Message&)> edit;
 
-  void put(const std::string& key, const std::string& value, const std::string& lease = "0");
+  void put(const std::string& key, const std::string& value, int64_t lease = 0);
   void remove(const std::string& key);
   /// With all keys that are under it.
-  void end_lease(const std::string& lease);
+  void end_lease(int64_t lease);
   std::string value(const std::string& key);
-  std::string lease(const std::string& key);
+  int64_t lease(const std::string& key);
   int writes() const { return writes_.load(); }
-
-  /// "HTTP/1.1 200" with that body.
-  static Reply answer(const std::string& body, long code = 200);
-  Reply handle(const std::string& url, const std::string& body);
+  int requests() const { return requests_.load(); }
 
  private:
   struct Value {
     std::string value;
-    std::string lease;
+    int64_t lease = 0;
     int64_t changed = 0;
   };
-  nlohmann::json range(const nlohmann::json& request);
-  nlohmann::json txn(const nlohmann::json& request);
-  Reply act(const std::string& method, const nlohmann::json& request);
+  class Keys;
+  class Leases;
+  /// One request between the hooks.
+  grpc::Status handle(const std::string& method, google::protobuf::Message& answer,
+                      const std::function<grpc::Status()>& act);
+  bool matches(const std::string& key, const std::string& first, const std::string& end) const;
+  grpc::Status txn(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnResponse& answer);
 
   std::recursive_mutex mutex_;
   std::map<std::string, Value> values_;
-  std::map<std::string, int> leases_;
+  std::map<int64_t, int64_t> leases_;  ///< their seconds
   std::map<std::string, int> counts_;
   int64_t revision_ = 1;
   int64_t next_lease_ = 100;
   std::atomic<int> writes_ = 0;
+  std::atomic<int> requests_ = 0;
+  std::unique_ptr<Keys> keys_service_;
+  std::unique_ptr<Leases> leases_service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string url_;
 };
 
 }  // namespace gradrail::tools

@@ -10,7 +10,6 @@
 namespace gradrail::tools {
 namespace {
 
-using Reply = std::optional<FakeEtcd::Reply>;
 const std::string kKey = "/gradrail/mnist/ps/0";
 
 class LeaseKeeperTest : public ::testing::Test {
@@ -34,7 +33,7 @@ class LeaseKeeperTest : public ::testing::Test {
 
   FakeEtcd etcd_;
   const TaskRecord card_{.address = "10.0.0.7", .id = "us", .sizes = {.ps = 1, .workers = 2}};
-  std::string lease_;
+  int64_t lease_ = 0;
   std::unique_ptr<LeaseKeeper> keeper_;
 };
 

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Etcd::Entry entry(const std::string& key, const std::string& value) { return {key, value, "1"}; }
+Etcd::Entry entry(const std::string& key, const std::string& value) { return {key, value, 1}; }
 std::string card(Sizes sizes) { return to_text({.address = "10.0.0.1:5", .id = "x", .sizes = sizes}); }
 
 TEST(Roster, ACardComesBackAsItWas) {

@@ -53,9 +53,6 @@ gradrail_feature(ZIP "`gradrail checkpoint export`" "${LIBZIP_FOUND}" "${LIBZIP_
 find_package(prometheus-cpp QUIET CONFIG COMPONENTS pull)
 gradrail_feature(PROMETHEUS "metrics of running tasks (--metrics_port)" "${prometheus-cpp_FOUND}"
                  "${prometheus-cpp_VERSION}" "prometheus-cpp not found")
-pkg_check_modules(LIBCURL QUIET IMPORTED_TARGET libcurl>=7.85)
-gradrail_feature(ETCD "tasks find each other by etcd (--rendezvous)" "${LIBCURL_FOUND}" "libcurl ${LIBCURL_VERSION}"
-                 "libcurl >= 7.85 not found")
 
 pkg_check_modules(LIBFABRIC QUIET IMPORTED_TARGET libfabric>=1.17)
 gradrail_feature(OFI "the ofi transport, a plug-in over libfabric" "${LIBFABRIC_FOUND}" "${LIBFABRIC_VERSION}"

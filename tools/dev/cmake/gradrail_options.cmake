@@ -38,3 +38,18 @@ function(gradrail_umbrella name)
   list(TRANSFORM ARGN PREPEND gradrail::)
   target_link_libraries(gradrail_${name} INTERFACE ${ARGN})
 endfunction()
+
+# gradrail_grpc(<name> <folder>/<file>.proto): gradrail_<name> has the messages and services of one file, in the build
+# tree's <folder>/<file>.pb.h and .grpc.pb.h.
+find_program(GRADRAIL_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
+function(gradrail_grpc name proto)
+  string(REPLACE ".proto" "" stem ${PROJECT_BINARY_DIR}/${proto})
+  add_custom_command(
+    OUTPUT ${stem}.pb.cc ${stem}.grpc.pb.cc ${stem}.pb.h ${stem}.grpc.pb.h
+    COMMAND protobuf::protoc --proto_path=${PROJECT_SOURCE_DIR} --cpp_out=${PROJECT_BINARY_DIR}
+            --grpc_out=${PROJECT_BINARY_DIR} --plugin=protoc-gen-grpc=${GRADRAIL_GRPC_PLUGIN} ${proto}
+    DEPENDS ${PROJECT_SOURCE_DIR}/${proto})
+  add_library(gradrail_${name} STATIC ${stem}.pb.cc ${stem}.grpc.pb.cc)
+  target_include_directories(gradrail_${name} PUBLIC ${PROJECT_BINARY_DIR})
+  target_link_libraries(gradrail_${name} PUBLIC gRPC::grpc++ protobuf::libprotobuf)
+endfunction()

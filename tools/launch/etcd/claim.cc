@@ -36,7 +36,7 @@ class Claimant {
   Etcd& etcd_;
   const MembershipRequest& request_;
   const std::string id_;
-  std::string lease_;
+  int64_t lease_ = 0;  ///< 0: none
   TimePoint lease_asked_;
   std::optional<Claim> tried_;  ///< of which we do not know whether it came through
   std::optional<TimePoint> taken_since_;
@@ -78,11 +78,11 @@ absl::StatusOr<std::optional<uint32_t>> Claimant::choose(const Roster& roster, c
 }
 
 absl::StatusOr<std::optional<Claim>> Claimant::take(const ps::TaskId& task, const Sizes& sizes, int64_t revision) {
-  if (lease_.empty() || Clock::now() - lease_asked_ > std::chrono::seconds(kLeaseSeconds) / 2) {
+  if (lease_ == 0 || Clock::now() - lease_asked_ > std::chrono::seconds(kLeaseSeconds) / 2) {
     lease_asked_ = Clock::now();
-    absl::StatusOr<std::string> granted = etcd_.grant(kLeaseSeconds);
+    const absl::StatusOr<int64_t> granted = etcd_.grant(kLeaseSeconds);
     if (!granted.ok()) return granted.status();
-    lease_ = *std::move(granted);
+    lease_ = *granted;
   }
   const std::string host = request_.host.empty() ? etcd_.local_host() : request_.host;
   tried_ = Claim{.task = task, .card = {.address = host, .id = id_, .sizes = sizes}, .lease = lease_};
@@ -92,7 +92,7 @@ absl::StatusOr<std::optional<Claim>> Claimant::take(const ps::TaskId& task, cons
   if (!put.ok()) return put.status();
   if (*put == Etcd::Put::done) return tried_;
   // The change may be our own card: a late answer made us ask another endpoint again.
-  if (*put == Etcd::Put::no_lease) lease_.clear();
+  if (*put == Etcd::Put::no_lease) lease_ = 0;
   waiting_for_ = "other tasks that join at the same time";
   pause_ = std::chrono::milliseconds(random_bits() % 20);  // next time not all at the same moment
   return std::nullopt;

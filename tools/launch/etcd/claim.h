@@ -12,7 +12,7 @@ namespace gradrail::tools {
 struct Claim {
   ps::TaskId task;
   TaskRecord card;
-  std::string lease;
+  int64_t lease = 0;
 };
 
 /// As Membership::join().

@@ -1,183 +1,254 @@
 #include "tools/launch/etcd/etcd.h"
 
-#include <charconv>
+#include <grpcpp/grpcpp.h>
 
-#include "absl/strings/escaping.h"
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_replace.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
+#include "ps/protocol/control_call.h"
+#include "ps/protocol/security.h"
+#include "tools/launch/etcd/etcd.grpc.pb.h"
+#include "tools/launch/etcd/local_host.h"
 
 namespace gradrail::tools {
 namespace {
 
-using nlohmann::json;
+/// Several endpoints must have their turn before a lease of 5 s expires.
+constexpr Duration kCallDeadline = std::chrono::milliseconds(1500);
+constexpr int kConnectMs = 1000;  // less than kCallDeadline: else the cause of a failed connect is lost
+constexpr size_t kMaxCauseBytes = 300;
+constexpr std::string_view kTlsScheme = "https://";
 
-/// Several endpoints have to have their turn before a lease of 5 s that wants to be kept is over.
-constexpr Duration kOneAnswer = std::chrono::milliseconds(1500);
-constexpr size_t kShownBytes = 80;
-
-// The codes of gRPC; etcd's gateway passes the numbers on.
-constexpr int kNotFound = 5, kDeadlineExceeded = 4, kResourceExhausted = 8, kUnavailable = 14;
-
-std::string encoded(const std::string& text) { return absl::Base64Escape(text); }
-
-std::string text_of(const json& from, const char* name) {
-  const auto found = from.find(name);
-  return found != from.end() && found->is_string() ? found->get<std::string>() : "";
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials_for(const std::string& endpoint) {
+  if (!endpoint.starts_with(kTlsScheme)) return grpc::InsecureChannelCredentials();
+  const auto file = [](const char* variable) {
+    const char* const path = std::getenv(variable);
+    return std::string(path == nullptr ? "" : path);
+  };
+  const ps::Security security{.cert_file = file("ETCDCTL_CERT"),
+                              .key_file = file("ETCDCTL_KEY"),
+                              .trusted_ca_file = file("ETCDCTL_CACERT"),
+                              .system_authorities = true};
+  auto credentials = ps::channel_credentials(security);
+  if (credentials.ok()) return credentials;
+  const std::string cause = absl::StrReplaceAll(
+      credentials.status().message(),
+      {{"--cert-file", "ETCDCTL_CERT"}, {"--key-file", "ETCDCTL_KEY"}, {"--trusted-ca-file", "ETCDCTL_CACERT"}});
+  return absl::FailedPreconditionError(fmt::format("etcd at {}: {}", endpoint, cause));
 }
 
-std::string decoded(const json& from, const char* name) {
-  std::string text;
-  return absl::Base64Unescape(text_of(from, name), &text) ? text : "";
+/// The first part of a text that a peer may have written, fit for a terminal.
+std::string printable(std::string text) {
+  text.resize(std::min(text.size(), kMaxCauseBytes));
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
 }
 
-/// 64-bit numbers are strings in protobuf's JSON, and absent when they are 0.
-std::string number_of(const json& from, const char* name) {
-  const std::string text = text_of(from, name);
-  return text.empty() || text.find_first_not_of("0123456789") != text.npos ? "0" : text;
-}
+struct Outcome {
+  absl::Status status;
+  bool is_answer = false;  ///< of an etcd: no other endpoint would answer differently
+};
 
-int64_t to_int(const std::string& digits) {
-  int64_t value = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  return value;
-}
-
-const json& part_of(const json& from, const char* name) {
-  static const json nothing = json::object();
-  const auto found = from.find(name);
-  return found != from.end() && found->is_object() ? *found : nothing;
-}
-
-/// The first part of another process's text, fit to be shown.
-std::string shown(const std::string& body) {
-  std::string text = body.substr(0, kShownBytes);
-  for (char& c : text) c = c >= ' ' && c <= '~' ? c : '.';
-  return text.empty() ? "nothing" : fmt::format("'{}{}'", text, body.size() > kShownBytes ? "…" : "");
-}
-
-json range_of(const Etcd::Keys& keys) {
-  json range{{"key", encoded(keys.key)}};
-  if (keys.below) {
-    std::string end = keys.key;
-    ++end.back();
-    range["range_end"] = encoded(end);
+/// The result of a call in the terms of Etcd; NOT_FOUND concerns a lease.
+Outcome explain(const grpc::Status& status, const std::string& endpoint, std::string_view purpose) {
+  const std::string cause = printable(status.error_message());
+  const auto contains = [&](const char* words) { return cause.find(words) != std::string::npos; };
+  const auto no_etcd = [&](std::string_view why) {
+    return Outcome{absl::FailedPreconditionError(fmt::format(
+        "etcd at {}: the server there is no etcd, or is older than 3.4 ({}): is the address right?", endpoint, why))};
+  };
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+      return {absl::OkStatus(), true};
+    case grpc::StatusCode::NOT_FOUND:
+      return {absl::NotFoundError(cause), true};
+    case grpc::StatusCode::UNIMPLEMENTED:
+    case grpc::StatusCode::INTERNAL:
+      return no_etcd(cause);
+    case grpc::StatusCode::UNAVAILABLE:
+      // gRPC 1.51 has no words for an answer of HTTP/1 with status 200.
+      if (contains("http1.x server") || cause.ends_with("last error: OK")) return no_etcd("it speaks HTTP/1");
+      if (contains("CERTIFICATE_VERIFY_FAILED") || contains("certificate verify failed"))
+        return {absl::FailedPreconditionError(
+            fmt::format("etcd at {}: {} (the file of the authority that signed its certificate goes into "
+                        "ETCDCTL_CACERT)",
+                        endpoint, cause))};
+      [[fallthrough]];
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+    case grpc::StatusCode::RESOURCE_EXHAUSTED: {
+      // An etcd that expects TLS or a certificate closes the connection without a message.
+      const bool hung_up = contains("Socket closed") || contains("Endpoint read failed");
+      return {absl::UnavailableError(
+          fmt::format("etcd at {}: {}{}", endpoint, cause,
+                      hung_up ? " (does it want TLS, or a certificate? see etcds:// and ETCDCTL_CERT)" : ""))};
+    }
+    default:
+      return {absl::FailedPreconditionError(fmt::format("etcd at {} refuses to {}: {}", endpoint, purpose, cause)),
+              true};
   }
-  return range;
+}
+
+/// The keys of a request or of a condition.
+template <typename Request>
+void set_range(Request& request, const Etcd::Keys& keys) {
+  request.set_key(keys.key);
+  if (!keys.below) return;
+  std::string end = keys.key;
+  ++end.back();
+  request.set_range_end(end);
 }
 
 }  // namespace
 
-/// An answer of etcd: a document, or one of its refusals.
-struct Etcd::Answer {
-  json document;
-  int code = 0;  ///< not 0: refused
-  std::string refusal;
+/// The members of one etcd. A call goes to the member that answered last, then to the others in turn.
+class Etcd::Endpoints {
+ public:
+  Endpoints(const std::vector<std::string>& urls, std::shared_ptr<grpc::ChannelCredentials> credentials)
+      : credentials_(std::move(credentials)) {
+    for (const std::string& url : urls) members_.push_back({.url = url, .channel = nullptr});
+  }
+
+  using Call = std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext&)>;
+  /// `purpose` completes "etcd refuses to …".
+  absl::Status call(std::string_view purpose, const Call& call);
+
+  const std::string& last_good() const { return members_[last_good_].url; }
+  const std::string& peer() const { return peer_; }
+
+ private:
+  struct Member {
+    std::string url;
+    std::shared_ptr<grpc::Channel> channel;  ///< null after a failure: the next call connects at once
+  };
+  std::shared_ptr<grpc::Channel> connect(const std::string& url) const;
+
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  std::vector<Member> members_;
+  size_t last_good_ = 0;
+  std::string peer_;  ///< of the last answer, in gRPC's notation
 };
 
-absl::StatusOr<Etcd::Answer> Etcd::ask(const std::string& endpoint, std::string_view method, const std::string& body) {
-  const auto at = [&](const absl::Status& status) {
-    return absl::Status(status.code(), fmt::format("etcd at {}: {}", endpoint, message_of(status)));
-  };
-  const absl::StatusOr<HttpPost::Reply> reply =
-      http_->post(fmt::format("{}/v3/{}", endpoint, method), body, kOneAnswer);
-  if (!reply.ok()) return at(reply.status());
-  Answer answer{.document = json::parse(reply->body, nullptr, false), .code = 0, .refusal = ""};
-  const bool speaks_json = answer.document.is_object();
-  if (speaks_json && answer.document.contains("code") && answer.document["code"].is_number_integer()) {
-    answer.code = answer.document["code"].get<int>();
-    answer.refusal = text_of(answer.document, "message");
-  }
-  const bool busy =
-      answer.code == kUnavailable || answer.code == kDeadlineExceeded || answer.code == kResourceExhausted;
-  if (busy || (answer.code == 0 && reply->code >= 502 && reply->code <= 504))
-    return at(
-        absl::UnavailableError(answer.refusal.empty() ? fmt::format("HTTP status {}", reply->code) : answer.refusal));
-  if (!speaks_json || (reply->code != 200 && answer.code == 0))
-    return at(absl::FailedPreconditionError(
-        fmt::format("what answers there is no etcd, or one older than 3.4 (HTTP status {}, {}): is the address right?",
-                    reply->code, shown(reply->body))));
-  local_host_ = reply->local_host;
-  return answer;
+std::shared_ptr<grpc::Channel> Etcd::Endpoints::connect(const std::string& url) const {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);  // gRPC's name for the time a connect may take
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);                  // cluster addresses are never behind $http_proxy
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);          // else a new channel inherits an old one's pause
+  return grpc::CreateCustomChannel(url.substr(url.find("://") + 3), credentials_, arguments);
 }
 
-absl::StatusOr<Etcd::Answer> Etcd::call(std::string_view method, const std::string& body) {
+absl::Status Etcd::Endpoints::call(std::string_view purpose, const Call& call) {
   absl::Status worst = absl::UnavailableError("no endpoint of etcd");
-  for (size_t i = 0; i < endpoints_.size(); ++i) {
-    const size_t which = (last_good_ + i) % endpoints_.size();
-    absl::StatusOr<Answer> answer = ask(endpoints_[which], method, body);
-    if (answer.ok()) {
-      last_good_ = which;
-      return answer;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const size_t index = (last_good_ + i) % members_.size();
+    Member& member = members_[index];
+    if (member.channel == nullptr) member.channel = connect(member.url);
+    grpc::ClientContext context;
+    ps::set_deadline(context, kCallDeadline);
+    const Outcome outcome = explain(call(member.channel, context), member.url, purpose);
+    if (outcome.is_answer) {
+      last_good_ = index;
+      peer_ = context.peer();
+      return outcome.status;
     }
-    // A mistake in the configuration is what people have to hear of.
-    if (i == 0 || !absl::IsUnavailable(answer.status())) worst = answer.status();
+    member.channel = nullptr;
+    // The user must know of a wrong configuration, even if another endpoint is only absent.
+    if (i == 0 || !absl::IsUnavailable(outcome.status)) worst = outcome.status;
   }
   return worst;
 }
 
-namespace {
+Etcd::Etcd(std::unique_ptr<Endpoints> endpoints) : endpoints_(std::move(endpoints)) {}
+Etcd::~Etcd() = default;
 
-absl::Status refused(std::string_view what, const std::string& why) {
-  return absl::FailedPreconditionError(fmt::format("etcd refuses to {}: {}", what, why));
+absl::StatusOr<std::unique_ptr<Etcd>> Etcd::open(const std::vector<std::string>& endpoints) {
+  auto credentials = credentials_for(endpoints.empty() ? "" : endpoints.front());
+  if (!credentials.ok()) return credentials.status();
+  return absl::WrapUnique(new Etcd(std::make_unique<Endpoints>(endpoints, *std::move(credentials))));
 }
 
-}  // namespace
+std::string Etcd::local_host() const { return local_host_towards(endpoints_->peer()); }
 
 absl::StatusOr<Etcd::Listing> Etcd::list(const Keys& keys) {
-  const absl::StatusOr<Answer> answer = call("kv/range", range_of(keys).dump());
-  if (!answer.ok()) return answer.status();
-  if (answer->code != 0) return refused("list keys", answer->refusal);
-  Listing listing{.revision = to_int(number_of(part_of(answer->document, "header"), "revision")), .entries = {}};
+  etcdserverpb::RangeRequest request;
+  set_range(request, keys);
+  etcdserverpb::RangeResponse found;
+  GRADRAIL_RETURN_IF_ERROR(endpoints_->call("list keys", [&](const auto& channel, auto& context) {
+    return etcdserverpb::KV::NewStub(channel)->Range(&context, request, &found);
+  }));
+  Listing listing{.revision = found.header().revision(), .entries = {}};
   if (listing.revision <= 0)
     return absl::FailedPreconditionError(
-        fmt::format("etcd at {}: what answers there is no etcd: no revision in {}", endpoints_[last_good_],
-                    shown(answer->document.dump(-1, ' ', true, json::error_handler_t::replace))));
-  const auto kvs = answer->document.find("kvs");
-  if (kvs == answer->document.end() || !kvs->is_array()) return listing;
-  for (const json& kv : *kvs) {
-    if (kv.is_object()) listing.entries.push_back({decoded(kv, "key"), decoded(kv, "value"), number_of(kv, "lease")});
-  }
+        fmt::format("etcd at {}: the server there is no etcd: its answer has no revision", endpoints_->last_good()));
+  for (const etcdserverpb::KeyValue& kv : found.kvs()) listing.entries.push_back({kv.key(), kv.value(), kv.lease()});
   return listing;
 }
 
-absl::StatusOr<std::string> Etcd::grant(int64_t seconds) {
-  const absl::StatusOr<Answer> answer = call("lease/grant", json{{"TTL", seconds}}.dump());
-  if (!answer.ok()) return answer.status();
-  if (answer->code != 0) return refused("grant a lease", answer->refusal);
-  const std::string lease = number_of(answer->document, "ID");
-  if (lease == "0") return absl::FailedPreconditionError("etcd granted a lease without a number");
-  return lease;
+absl::StatusOr<int64_t> Etcd::grant(int64_t seconds) {
+  etcdserverpb::LeaseGrantRequest request;
+  request.set_ttl(seconds);
+  etcdserverpb::LeaseGrantResponse granted;
+  GRADRAIL_RETURN_IF_ERROR(endpoints_->call("grant a lease", [&](const auto& channel, auto& context) {
+    return etcdserverpb::Lease::NewStub(channel)->LeaseGrant(&context, request, &granted);
+  }));
+  if (granted.id() == 0)
+    return absl::FailedPreconditionError(
+        fmt::format("etcd at {}: granted a lease without a number", endpoints_->last_good()));
+  return granted.id();
 }
 
-absl::StatusOr<bool> Etcd::keep_alive(const std::string& lease) {
-  const absl::StatusOr<Answer> answer = call("lease/keepalive", json{{"ID", lease}}.dump());
-  if (!answer.ok()) return answer.status();
-  if (answer->code == kNotFound) return false;
-  if (answer->code != 0) return refused("keep a lease", answer->refusal);
-  return number_of(part_of(answer->document, "result"), "TTL") != "0";
+absl::StatusOr<bool> Etcd::keep_alive(int64_t lease) {
+  etcdserverpb::LeaseKeepAliveRequest request;
+  request.set_id(lease);
+  etcdserverpb::LeaseKeepAliveResponse kept;
+  const absl::Status status = endpoints_->call("keep a lease", [&](const auto& channel, auto& context) {
+    const auto stream = etcdserverpb::Lease::NewStub(channel)->LeaseKeepAlive(&context);
+    kept.Clear();
+    stream->Write(request);
+    stream->WritesDone();
+    stream->Read(&kept);
+    return stream->Finish();  // has the cause if one of the three failed
+  });
+  if (absl::IsNotFound(status)) return false;
+  if (!status.ok()) return status;
+  return kept.ttl() > 0;
 }
 
-absl::Status Etcd::revoke(const std::string& lease) {
-  const absl::StatusOr<Answer> answer = call("lease/revoke", json{{"ID", lease}}.dump());
-  if (!answer.ok()) return answer.status();
-  return answer->code == 0 || answer->code == kNotFound ? absl::OkStatus() : refused("revoke a lease", answer->refusal);
+absl::Status Etcd::revoke(int64_t lease) {
+  etcdserverpb::LeaseRevokeRequest request;
+  request.set_id(lease);
+  etcdserverpb::LeaseRevokeResponse revoked;
+  const absl::Status status = endpoints_->call("revoke a lease", [&](const auto& channel, auto& context) {
+    return etcdserverpb::Lease::NewStub(channel)->LeaseRevoke(&context, request, &revoked);
+  });
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
 
 absl::StatusOr<Etcd::Put> Etcd::put_if_unchanged(const Keys& watched, int64_t revision, const Entry& entry) {
-  json compare = range_of(watched);
-  compare["target"] = "MOD";
-  compare["result"] = "LESS";
-  compare["mod_revision"] = std::to_string(revision + 1);
-  const json put{{"key", encoded(entry.key)}, {"value", encoded(entry.value)}, {"lease", entry.lease}};
-  const json request{{"compare", json::array({compare})}, {"success", json::array({json{{"request_put", put}}})}};
-  const absl::StatusOr<Answer> answer = call("kv/txn", request.dump());
-  if (!answer.ok()) return answer.status();
-  if (answer->code == kNotFound) return Put::no_lease;
-  if (answer->code != 0) return refused("take a key", answer->refusal);
-  const auto succeeded = answer->document.find("succeeded");
-  const bool done = succeeded != answer->document.end() && succeeded->is_boolean() && succeeded->get<bool>();
-  return done ? Put::done : Put::changed;
+  etcdserverpb::TxnRequest request;
+  etcdserverpb::Compare& compare = *request.add_compare();
+  set_range(compare, watched);
+  compare.set_target(etcdserverpb::Compare::MOD);
+  compare.set_result(etcdserverpb::Compare::LESS);
+  compare.set_mod_revision(revision + 1);
+  etcdserverpb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(entry.key);
+  put.set_value(entry.value);
+  put.set_lease(entry.lease);
+  etcdserverpb::TxnResponse answer;
+  const absl::Status status = endpoints_->call("take a key", [&](const auto& channel, auto& context) {
+    return etcdserverpb::KV::NewStub(channel)->Txn(&context, request, &answer);
+  });
+  if (absl::IsNotFound(status)) return Put::no_lease;
+  if (!status.ok()) return status;
+  return answer.succeeded() ? Put::done : Put::changed;
 }
 
 }  // namespace gradrail::tools

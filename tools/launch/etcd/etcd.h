@@ -3,25 +3,25 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/launch/etcd/http_post.h"
 
 namespace gradrail::tools {
 
-/// The few words of etcd's v3 interface that we need, over its HTTP gateway (etcd 3.4 and newer).
+/// The calls of etcd's v3 interface that a rendezvous needs (etcd 3.4 and newer).
 ///
 /// Keys lie below a prefix that ends with '/'. `Keys{prefix, true}` are all below it, `Keys{key}` that one alone.
-/// Errors   UNAVAILABLE: no endpoint answers, or etcd cannot just now: try again. FAILED_PRECONDITION: what answers is
-/// no
-///          etcd, or refuses us: trying again helps as little. Both name the endpoint.
+/// Errors   UNAVAILABLE: no endpoint answers, or etcd is not ready: a later attempt may succeed. FAILED_PRECONDITION:
+///          the endpoint is no etcd, or it refuses the call. Both name the endpoint.
 /// Threads  One at a time.
 class Etcd {
  public:
-  Etcd(std::vector<std::string> endpoints, std::unique_ptr<HttpPost> http)
-      : endpoints_(std::move(endpoints)), http_(std::move(http)) {}
+  /// `endpoints`: "http://host:2379", or https for TLS 1.3 with the files that etcdctl's variables name:
+  /// ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY. No connection is made yet.
+  /// Errors  FAILED_PRECONDITION: one of the files.
+  static absl::StatusOr<std::unique_ptr<Etcd>> open(const std::vector<std::string>& endpoints);
+  ~Etcd();
 
   struct Keys {
     std::string key;
@@ -30,39 +30,34 @@ class Etcd {
   struct Entry {
     std::string key;
     std::string value;
-    std::string lease;  ///< "0": none
+    int64_t lease = 0;  ///< 0: none
   };
   struct Listing {
-    int64_t revision = 0;  ///< of all of etcd, when it looked
+    int64_t revision = 0;  ///< of all of etcd, at the time of the reading
     std::vector<Entry> entries;
   };
   absl::StatusOr<Listing> list(const Keys& keys);
 
-  /// Ids of leases are numbers to etcd and mere names to us.
-  absl::StatusOr<std::string> grant(int64_t seconds);
-  /// False: there is no such lease (any more).
-  absl::StatusOr<bool> keep_alive(const std::string& lease);
-  absl::Status revoke(const std::string& lease);
+  absl::StatusOr<int64_t> grant(int64_t seconds);
+  /// False: the lease does not exist (any more).
+  absl::StatusOr<bool> keep_alive(int64_t lease);
+  absl::Status revoke(int64_t lease);
 
   enum class Put {
     done,
-    changed,   ///< one of those that were watched, since then; nothing was done. Keys that went do not count
-    no_lease,  ///< it has ended; nothing was done
+    changed,   ///< a watched key changed since then, so nothing was done. Removed keys do not count
+    no_lease,  ///< the lease has ended, so nothing was done
   };
   absl::StatusOr<Put> put_if_unchanged(const Keys& watched, int64_t revision, const Entry& entry);
 
-  /// Our end of the connection that brought the last answer: where others reach this host, as likely as not.
-  const std::string& local_host() const { return local_host_; }
+  /// This host's end of the connection that brought the last answer. Other hosts probably reach this host there.
+  std::string local_host() const;
 
  private:
-  struct Answer;
-  absl::StatusOr<Answer> call(std::string_view method, const std::string& body);
-  absl::StatusOr<Answer> ask(const std::string& endpoint, std::string_view method, const std::string& body);
+  class Endpoints;
+  explicit Etcd(std::unique_ptr<Endpoints> endpoints);
 
-  const std::vector<std::string> endpoints_;
-  const std::unique_ptr<HttpPost> http_;
-  size_t last_good_ = 0;  ///< the endpoint to begin with
-  std::string local_host_;
+  const std::unique_ptr<Endpoints> endpoints_;
 };
 
 }  // namespace gradrail::tools

@@ -15,8 +15,8 @@ constexpr auto kBetweenTries = std::chrono::milliseconds(500);
 
 }  // namespace
 
-LeaseKeeper::LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, std::string lease, TaskRecord card)
-    : etcd_(std::move(etcd)), key_(std::move(key)), lease_(std::move(lease)), card_(std::move(card)) {
+LeaseKeeper::LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t lease, TaskRecord card)
+    : etcd_(std::move(etcd)), key_(std::move(key)), lease_(lease), card_(std::move(card)) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -28,7 +28,7 @@ LeaseKeeper::~LeaseKeeper() {
   changed_.notify_all();
   thread_.join();
   // Where that fails, the lease ends by itself.
-  if (!lease_.empty()) etcd_->revoke(lease_).IgnoreError();
+  if (lease_ != 0) etcd_->revoke(lease_).IgnoreError();
 }
 
 void LeaseKeeper::publish_address(const std::string& address) {
@@ -57,15 +57,15 @@ void LeaseKeeper::run() {
 }
 
 absl::Status LeaseKeeper::keep_lease() {
-  if (!lease_.empty()) {
+  if (lease_ != 0) {
     const absl::StatusOr<bool> kept = etcd_->keep_alive(lease_);
     if (!kept.ok()) return kept.status();
     if (*kept) return absl::OkStatus();
-    lease_.clear();  // etcd was away for longer, was begun anew, or we stood still
+    lease_ = 0;  // etcd was away for longer, was begun anew, or we stood still
   }
-  absl::StatusOr<std::string> granted = etcd_->grant(kLeaseSeconds);
+  const absl::StatusOr<int64_t> granted = etcd_->grant(kLeaseSeconds);
   if (!granted.ok()) return granted.status();
-  lease_ = *std::move(granted);
+  lease_ = *granted;
   return absl::OkStatus();
 }
 

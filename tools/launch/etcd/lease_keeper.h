@@ -20,7 +20,7 @@ constexpr int64_t kLeaseSeconds = 5;
 class LeaseKeeper {
  public:
   /// `lease`: under which `card` is registered at `key`.
-  LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, std::string lease, TaskRecord card);
+  LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t lease, TaskRecord card);
   ~LeaseKeeper();
 
   /// Says something else from now on: at once, or as soon as etcd is back.
@@ -37,7 +37,7 @@ class LeaseKeeper {
   const std::string key_;
 
   // The thread's.
-  std::string lease_;  ///< "": none
+  int64_t lease_;  ///< 0: none
   std::string trouble_;
   bool said_taken_ = false;
 

@@ -10,13 +10,6 @@ namespace {
 /// A task that tries to reach a ps asks before each try.
 constexpr auto kLookupInterval = std::chrono::milliseconds(200);
 
-/// The owner and the keeper's thread have one each.
-absl::StatusOr<std::unique_ptr<Etcd>> open_etcd(const RendezvousUrl& where) {
-  absl::StatusOr<std::unique_ptr<HttpPost>> http = HttpPost::create();
-  if (!http.ok()) return http.status();
-  return std::make_unique<Etcd>(where.endpoints, *std::move(http));
-}
-
 absl::StatusOr<std::string> address_in(const Roster& roster, const RendezvousUrl& where, uint32_t index) {
   const Roster::Member* const there = roster.find({"ps", index});
   const std::string address = there != nullptr && there->card ? there->card->address : "";
@@ -30,7 +23,9 @@ absl::StatusOr<std::string> address_in(const Roster& roster, const RendezvousUrl
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const MembershipRequest& request) {
-  absl::StatusOr<std::unique_ptr<Etcd>> ours = open_etcd(request.where), keepers = open_etcd(request.where);
+  // The owner and the keeper's thread have one each.
+  absl::StatusOr<std::unique_ptr<Etcd>> ours = Etcd::open(request.where.endpoints);
+  absl::StatusOr<std::unique_ptr<Etcd>> keepers = Etcd::open(request.where.endpoints);
   if (!ours.ok()) return ours.status();
   if (!keepers.ok()) return keepers.status();
   std::unique_ptr<Membership> membership(new Membership(request.where, *std::move(ours)));
@@ -67,7 +62,7 @@ absl::StatusOr<std::string> Membership::ps_address(uint32_t index) {
 }
 
 absl::StatusOr<std::vector<std::string>> find_ps(const RendezvousUrl& where) {
-  const absl::StatusOr<std::unique_ptr<Etcd>> etcd = open_etcd(where);
+  const absl::StatusOr<std::unique_ptr<Etcd>> etcd = Etcd::open(where.endpoints);
   if (!etcd.ok()) return etcd.status();
   const absl::StatusOr<Etcd::Listing> listing = (*etcd)->list({.key = prefix_of(where.job), .below = true});
   if (!listing.ok()) return listing.status();

@@ -13,7 +13,7 @@ namespace {
 constexpr uint16_t kEtcdPort = 2379;
 constexpr size_t kLongestJob = 128;
 
-/// The scheme of etcd's gateway for ours; "" for others.
+/// The scheme of etcd's own URLs for ours; "" for others.
 std::string scheme_of(std::string_view word) {
   if (word == "etcd" || word == "http") return "http";
   return word == "etcds" || word == "https" ? "https" : "";
