@@ -17,6 +17,9 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "transport/builtin_plugin.h"
+#include "transport/c_plugin/context.h"
+#include "transport/c_plugin/table.h"
 
 namespace gradrail::transport {
 namespace {
@@ -24,9 +27,14 @@ namespace {
 constexpr std::string_view kPrefix = "libgradrail_transport_";
 constexpr std::string_view kSuffix = ".so";
 
+/// With the version behind it, the symbol of a third party's table: gradrail_transport_v1.
+constexpr std::string_view kTablePrefix = "gradrail_transport_v";
+constexpr int kTableVersion = 1;
+constexpr int kMaxProbedVersion = 99;  ///< a refusal names the version of a plug-in up to here
+
 std::mutex mutex;
-std::string chosen_folder;                                                 // under mutex
-std::map<std::string, absl::StatusOr<const Plugin*>, std::less<>> loaded;  // under mutex
+std::string chosen_folder;                                          // under mutex
+std::map<std::string, absl::StatusOr<Plugin>, std::less<>> loaded;  // under mutex
 
 /// Each user that may change the file, or replace it, could run code in this process.
 absl::Status check_owner(const std::string& path) {
@@ -93,29 +101,55 @@ std::vector<std::string> folders_locked() {
   return folders;
 }
 
-absl::StatusOr<const Plugin*> load_file(const std::string& path) {
+absl::StatusOr<Plugin> read_builtin(const std::string& path, const BuiltinPlugin* plugin) {
+  if (plugin == nullptr) return absl::FailedPreconditionError(fmt::format("{} offers nothing", path));
+  if (plugin->version != kBuiltinPluginVersion) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} has version {} of the built-in interface, this program {}: "
+                    "install program and plug-ins of one build",
+                    path, plugin->version, kBuiltinPluginVersion));
+  }
+  if (std::string_view(plugin->build) != kBuiltinPluginBuild) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} was built with {}, this program with {}: install program and plug-ins of one build", path,
+                    plugin->build, kBuiltinPluginBuild));
+  }
+  return Plugin{plugin->library, plugin->open};
+}
+
+absl::StatusOr<Plugin> read_table(std::string_view name, const std::string& path,
+                                  const gradrail_transport_table& exported) {
+  absl::StatusOr<c_plugin::Table> read = c_plugin::Table::read(name, path, exported);
+  if (!read.ok()) return read.status();
+  const auto table = std::make_shared<const c_plugin::Table>(*std::move(read));  // contexts refer to it
+  return Plugin{table->library(), [table](const OpenOptions& options) { return c_plugin::open(*table, options); }};
+}
+
+absl::Status no_supported_version(const std::string& path, void* object) {
+  for (int version = 0; version <= kMaxProbedVersion; ++version) {
+    if (dlsym(object, fmt::format("{}{}", kTablePrefix, version).c_str()) == nullptr) continue;
+    return absl::FailedPreconditionError(fmt::format(
+        "{} has version {} of the plug-in interface, this program supports version {}: install a build of the "
+        "plug-in for version {}, or a gradrail that supports version {}",
+        path, version, kTableVersion, kTableVersion, version));
+  }
+  return absl::FailedPreconditionError(fmt::format(
+      "{} is not a transport plug-in: it exports no {}{} (transport/plugin.h)", path, kTablePrefix, kTableVersion));
+}
+
+absl::StatusOr<Plugin> load_file(std::string_view name, const std::string& path) {
   // Now, not at the first call: a missing library is a reason here and a crash later. Local: two plug-ins may bring
   // symbols of the same name.
   void* object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) return absl::FailedPreconditionError(dlerror());
-  const auto entry = reinterpret_cast<PluginEntry>(dlsym(object, kPluginEntry));
-  if (entry == nullptr) {
-    return absl::FailedPreconditionError(fmt::format("{} is not a transport plug-in: no {}()", path, kPluginEntry));
-  }
-  const Plugin* plugin = entry();
-  if (plugin == nullptr) return absl::FailedPreconditionError(fmt::format("{} offers nothing", path));
-  if (plugin->version != kPluginVersion) {
-    return absl::FailedPreconditionError(fmt::format("{} speaks plug-in version {}, this program {}: rebuild it", path,
-                                                     plugin->version, kPluginVersion));
-  }
-  if (std::string_view(plugin->build) != kPluginBuild) {
-    return absl::FailedPreconditionError(
-        fmt::format("{} was built with {}, this program with {}: rebuild it", path, plugin->build, kPluginBuild));
-  }
-  return plugin;
+  const void* table = dlsym(object, fmt::format("{}{}", kTablePrefix, kTableVersion).c_str());
+  if (table != nullptr) return read_table(name, path, *static_cast<const gradrail_transport_table*>(table));
+  const auto entry = reinterpret_cast<BuiltinPluginEntry>(dlsym(object, kBuiltinPluginEntry));
+  if (entry != nullptr) return read_builtin(path, entry());
+  return no_supported_version(path, object);
 }
 
-absl::StatusOr<const Plugin*> find_and_load(std::string_view name) {
+absl::StatusOr<Plugin> find_and_load(std::string_view name) {
   const std::string file = fmt::format("{}{}{}", kPrefix, name, kSuffix);
   const std::vector<std::string> folders = folders_locked();
   for (const std::string& folder : folders) {
@@ -126,7 +160,7 @@ absl::StatusOr<const Plugin*> find_and_load(std::string_view name) {
       GRADRAIL_RETURN_IF_ERROR(check_folder(folder));
       GRADRAIL_RETURN_IF_ERROR(check_owner(path));
     }
-    return load_file(path);
+    return load_file(name, path);
   }
   return absl::NotFoundError(fmt::format("plug-in {} not found in {}", file, fmt::join(folders, ", ")));
 }
@@ -161,8 +195,10 @@ std::vector<std::string> plugin_names() {
 
 absl::StatusOr<const Plugin*> load_plugin(std::string_view name) {
   std::lock_guard lock(mutex);
-  if (const auto known = loaded.find(name); known != loaded.end()) return known->second;
-  return loaded.emplace(std::string(name), find_and_load(name)).first->second;
+  auto known = loaded.find(name);
+  if (known == loaded.end()) known = loaded.emplace(std::string(name), find_and_load(name)).first;
+  if (!known->second.ok()) return known->second.status();
+  return &*known->second;
 }
 
 }  // namespace gradrail::transport

@@ -1,13 +1,22 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "transport/plugin.h"
+#include "transport/registry.h"
 
 namespace gradrail::transport {
+
+/// A loaded plug-in: a third party's table of C functions (transport/plugin.h), or one of this tree with an entry in C++
+/// (transport/builtin_plugin.h). Valid until the process exits: plug-ins are never unloaded.
+struct Plugin {
+  std::string library;  ///< for people: the library behind it with its version; may be empty
+  std::function<absl::StatusOr<std::unique_ptr<Context>>(const OpenOptions& options)> open;
+};
 
 /// Folders searched for plug-ins, in this order: the folder of set_plugin_dir() or else GRADRAIL_PLUGIN_DIR; the
 /// program's own folder; lib/gradrail beside it; the install prefix.
@@ -22,8 +31,8 @@ absl::Status set_plugin_dir(const std::string& folder);
 std::vector<std::string> plugin_names();
 
 /// Loads the plug-in once; later calls give the same answer.
-/// Errors   NOT_FOUND: no such file; names the folders. FAILED_PRECONDITION: it cannot be loaded or was built against
-///          another gradrail; or it lies in a named folder and others can change it.
+/// Errors   NOT_FOUND: no such file; names the folders. FAILED_PRECONDITION: it cannot be loaded. Its version is not
+///          supported. Its table is malformed. It lies in a named folder, and others can change it.
 /// Threads  Any.
 absl::StatusOr<const Plugin*> load_plugin(std::string_view name);
 

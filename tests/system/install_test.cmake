@@ -1,4 +1,4 @@
-# Installs the build into an empty prefix, and uses the library from CMake, pkg-config, C and Python.
+# Installs the build into an empty prefix, and uses the library from CMake, pkg-config, C and Python, and a plug-in.
 add_test(NAME install_consumer
          COMMAND ${PROJECT_SOURCE_DIR}/tests/system/install_test.sh ${PROJECT_BINARY_DIR} ${CMAKE_CXX_COMPILER}
                  ${CMAKE_C_COMPILER} "${GRADRAIL_SANITIZE}")

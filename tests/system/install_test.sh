@@ -1,6 +1,7 @@
 #!/bin/bash
 # install_test.sh BUILD CXX CC SANITIZE: installs BUILD, builds a worker in C++ by CMake and by pkg-config and one in C,
-# and makes one exchange of these and of a Python worker with an installed ps task.
+# and makes one exchange of these and of a Python worker with an installed ps task. Builds the example plug-in with the
+# installed header only, and trains over it with the installed program.
 set -euo pipefail
 
 build=$1 cxx=$2 cc=$3 sanitize=$4
@@ -88,3 +89,14 @@ for i in "${!names[@]}"; do
 done
 ((status == 0)) || fail "an exchange of four workers with the installed ps task"
 cat "$scratch/cmake.log"
+
+# The folder of the plug-in holds no header of gradrail: `transport/plugin.h` is the installed one.
+mkdir "$scratch/plugin" "$scratch/plugins"
+cp "$root"/transport/example/*.[ch] "$scratch/plugin"
+"$cc" -std=c11 -pedantic -Wall -Wextra -Werror "${flags[@]}" -fPIC -shared -fvisibility=hidden \
+  -I "$prefix/include/gradrail" "$scratch"/plugin/*.c -o "$scratch/plugins/libgradrail_transport_outside.so" ||
+  fail "building the example plug-in with the installed header"
+chmod go-w "$scratch/plugins" "$scratch/plugins"/*
+timeout 120 "$prefix/bin/gradrail" train --local --workers 2 --model linear --epochs 2 --plugin_dir "$scratch/plugins" \
+  --transport outside >"$scratch/train.log" 2>&1 || { cat "$scratch/train.log"; fail "training over the plug-in"; }
+grep '^Path: shard 0 at .*: outside' "$scratch/train.log" || { cat "$scratch/train.log"; fail "no path over the plug-in"; }

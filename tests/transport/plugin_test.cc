@@ -1,4 +1,4 @@
-// The entry point for transports in shared objects: the loaded ones, and the refused ones with their messages.
+// Transports in shared objects: the loaded ones, and the refused ones with their messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -8,6 +8,8 @@
 #include <fstream>
 
 #include "base/status.h"
+#include "transport/builtin_plugin.h"
+#include "transport/plugin.h"
 #include "transport/plugin_loader.h"
 #include "transport/registry.h"
 
@@ -51,10 +53,10 @@ TEST_F(PluginEntryPoint, LoadsAndOpens) {
   EXPECT_THAT(plugin_names(), Contains("good"));
   const absl::StatusOr<const Plugin*> loaded = load_plugin("good");
   ASSERT_TRUE(loaded.ok()) << loaded.status();
-  EXPECT_STREQ((*loaded)->library, "an example over tcp");
+  EXPECT_EQ((*loaded)->library, "an example in C over sockets");
   const absl::StatusOr<std::unique_ptr<Context>> context = (*loaded)->open({});
   ASSERT_TRUE(context.ok()) << context.status();
-  EXPECT_EQ((*context)->name(), "example");
+  EXPECT_EQ((*context)->name(), "good") << "a transport has the name of its file";
   EXPECT_TRUE((*context)->listen("127.0.0.1:0").ok());
   EXPECT_EQ(load_plugin("good").value(), *loaded);
 }
@@ -64,31 +66,63 @@ TEST_F(PluginEntryPoint, MissingOneNamesTheFolders) {
   EXPECT_THAT(why_not("absent"), AllOf(HasSubstr("libgradrail_transport_absent.so not found in"), HasSubstr(folder_)));
 }
 
-TEST_F(PluginEntryPoint, AnotherVersion) {
-  put("broken1", "versioned");
+TEST_F(PluginEntryPoint, LaterMajorVersionIsRefused) {
+  put("table1", "later_major");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
-  const auto says = [](const char* owner, uint32_t version) { return HasSubstr(owner + std::to_string(version)); };
-  EXPECT_THAT(why_not("versioned"),
-              AllOf(HasSubstr(file("versioned")), says("speaks plug-in version ", kPluginVersion + 1),
-                    says("this program ", kPluginVersion), HasSubstr("rebuild it")));
+  EXPECT_THAT(why_not("later_major"),
+              AllOf(HasSubstr(file("later_major")), HasSubstr("version 7 of the plug-in interface"),
+                    HasSubstr("supports version 1"), HasSubstr("install a build of the plug-in for version 1")));
 }
 
-TEST_F(PluginEntryPoint, AnotherBuild) {
-  put("broken2", "foreign");
+TEST_F(PluginEntryPoint, TableThatIsTooSmallIsRefused) {
+  put("table2", "small");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
-  EXPECT_THAT(why_not("foreign"), AllOf(HasSubstr("another compiler"), HasSubstr(kPluginBuild)));
+  const std::string bytes = std::to_string(offsetof(gradrail_transport_table, wait_fd));
+  EXPECT_THAT(why_not("small"), AllOf(HasSubstr(file("small")), HasSubstr("its table has " + bytes + " bytes"),
+                                      HasSubstr("set table_bytes to sizeof(gradrail_transport_table)")));
 }
 
-TEST_F(PluginEntryPoint, OneThatOffersNothing) {
-  put("broken3", "empty");
+TEST_F(PluginEntryPoint, TableWithoutARequiredFunctionIsRefused) {
+  put("table3", "incomplete");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
-  EXPECT_THAT(why_not("empty"), HasSubstr("offers nothing"));
+  EXPECT_THAT(why_not("incomplete"), AllOf(HasSubstr(file("incomplete")), HasSubstr("has no function put()")));
+}
+
+TEST_F(PluginEntryPoint, LaterMinorVersionIsUsed) {
+  put("table4", "later_minor");
+  ASSERT_TRUE(set_plugin_dir(folder_).ok());
+  const absl::StatusOr<const Plugin*> loaded = load_plugin("later_minor");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const absl::Status refused = (*loaded)->open({}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_EQ(message_of(refused), "later_minor: no device of this kind (load its driver)");
 }
 
 TEST_F(PluginEntryPoint, SharedObjectThatIsNone) {
-  put("broken4", "none");
+  put("table5", "none");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
-  EXPECT_THAT(why_not("none"), HasSubstr("is not a transport plug-in"));
+  EXPECT_THAT(why_not("none"),
+              AllOf(HasSubstr("is not a transport plug-in"), HasSubstr("exports no gradrail_transport_v1")));
+}
+
+TEST_F(PluginEntryPoint, BuiltinOfAnotherVersion) {
+  put("builtin1", "versioned");
+  ASSERT_TRUE(set_plugin_dir(folder_).ok());
+  const auto says = [](const char* owner, uint32_t version) { return HasSubstr(owner + std::to_string(version)); };
+  EXPECT_THAT(why_not("versioned"), AllOf(HasSubstr(file("versioned")), says("has version ", kBuiltinPluginVersion + 1),
+                                          says("this program ", kBuiltinPluginVersion), HasSubstr("of one build")));
+}
+
+TEST_F(PluginEntryPoint, BuiltinOfAnotherBuild) {
+  put("builtin2", "foreign");
+  ASSERT_TRUE(set_plugin_dir(folder_).ok());
+  EXPECT_THAT(why_not("foreign"), AllOf(HasSubstr("another compiler"), HasSubstr(kBuiltinPluginBuild)));
+}
+
+TEST_F(PluginEntryPoint, BuiltinThatOffersNothing) {
+  put("builtin3", "empty");
+  ASSERT_TRUE(set_plugin_dir(folder_).ok());
+  EXPECT_THAT(why_not("empty"), HasSubstr("offers nothing"));
 }
 
 TEST_F(PluginEntryPoint, FileThatIsNoObject) {

@@ -1,5 +1,5 @@
 // The entry point of the plug-in.
-#include "transport/plugin.h"
+#include "transport/builtin_plugin.h"
 
 #include <ucp/api/ucp.h>
 
@@ -16,8 +16,8 @@ const char* library_name() {
 
 }  // namespace
 
-GRADRAIL_PLUGIN_EXPORT const gradrail::transport::Plugin* gradrail_transport_plugin() {
-  static const gradrail::transport::Plugin plugin = {.library = library_name(),
-                                                     .open = &gradrail::transport::ucx::open};
+GRADRAIL_PLUGIN_EXPORT const gradrail::transport::BuiltinPlugin* gradrail_builtin_plugin() {
+  static const gradrail::transport::BuiltinPlugin plugin = {.library = library_name(),
+                                                            .open = &gradrail::transport::ucx::open};
   return &plugin;
 }

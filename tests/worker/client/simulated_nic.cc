@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/gpu_memory.h"
-#include "transport/plugin.h"
+#include "transport/builtin_plugin.h"
 #include "transport/tcp/context.h"
 
 namespace gradrail::transport::simulated_nic {
@@ -147,11 +147,11 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
   return std::make_unique<NicContext>(*std::move(inner));
 }
 
-constexpr Plugin kPlugin{.library = "a network device for simulated GPUs", .open = open};
+constexpr BuiltinPlugin kPlugin{.library = "a network device for simulated GPUs", .open = open};
 
 }  // namespace
 }  // namespace gradrail::transport::simulated_nic
 
-GRADRAIL_PLUGIN_EXPORT const gradrail::transport::Plugin* gradrail_transport_plugin() {
+GRADRAIL_PLUGIN_EXPORT const gradrail::transport::BuiltinPlugin* gradrail_builtin_plugin() {
   return &gradrail::transport::simulated_nic::kPlugin;
 }
