@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -187,6 +188,15 @@ class ClusterTest(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gradrail-system-"))
         self.addCleanup(lambda: subprocess.run(["rm", "-rf", self.folder], check=False))
         self.tasks = []
+
+    def run(self, result=None):
+        """A failure of one task often has its cause in another: all transcripts follow the test."""
+        failed_before = len(result.failures) + len(result.errors)
+        super().run(result)
+        if len(result.failures) + len(result.errors) > failed_before:
+            for task in self.tasks:
+                print(task.transcript(), file=sys.stderr, flush=True)
+        return result
 
     def tearDown(self):
         for task in self.tasks:

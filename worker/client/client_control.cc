@@ -29,8 +29,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
   request.set_generation(session_.next_barrier(name));
   TimePoint notice_at = Clock::now() + kBarrierReportEvery;
   while (true) {
-    failover_.recover();
-    GRADRAIL_RETURN_IF_ERROR(failure_.status());
+    GRADRAIL_RETURN_IF_ERROR(failover_.recover());
     telemetry_.answer_dump();
     if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
     // Later rounds no longer wait for workers that have not joined: they may never do.

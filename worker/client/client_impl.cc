@@ -66,8 +66,7 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
 }
 
 absl::Status Client::Impl::check_idle(std::string_view call) {
-  if (started_) failover_.recover();
-  GRADRAIL_RETURN_IF_ERROR(failure_.status());
+  GRADRAIL_RETURN_IF_ERROR(started_ ? failover_.recover() : failure_.status());
   if (!exchange_.is_under_way()) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{}: an exchange is under way, wait() for it first", call));
 }
@@ -135,8 +134,8 @@ void Client::Impl::exchange() {
 }
 
 absl::Status Client::Impl::wait() {
-  if (must_rejoin()) return rejoin_.run();
-  if (!exchange_.is_under_way()) return failure_.status();
+  GRADRAIL_RETURN_IF_ERROR(remedy_failure());
+  if (!exchange_.is_under_way()) return absl::OkStatus();
   next_notice_ = exchange_.begun_at() + kExchangeReportEvery;
   gpu::WaitInTurns staging_wait;
   while (exchange_.outstanding() > 0) {
@@ -154,17 +153,21 @@ absl::Status Client::Impl::wait() {
   return finish();
 }
 
+/// The remedy for a recorded failure is a backup or a rejoin; else the error ends the run. A rejoin drops the exchange.
+absl::Status Client::Impl::remedy_failure() {
+  absl::Status failed = failover_.recover();
+  return !failed.ok() && rejoin_.is_due() ? rejoin_.run() : failed;
+}
+
 /// Applies the remedy for a lost ps or path, if there is one; else returns the error that ends the run.
 absl::Status Client::Impl::recover() {
-  if (must_rejoin()) return rejoin_.run();
-  GRADRAIL_RETURN_IF_ERROR(failure_.status());
+  GRADRAIL_RETURN_IF_ERROR(remedy_failure());
   if (!paths_.has_lost_path()) return absl::OkStatus();
   const absl::Status replaced = paths_.replace_lost_paths();
-  // A path that could not be replaced may have been the first sign of a lost ps. After a takeover the next round
-  // replaces what is still lost.
-  const uint64_t takeovers = telemetry_.counters().takeovers;
-  if (must_rejoin()) return rejoin_.run();
-  return telemetry_.counters().takeovers == takeovers ? replaced : absl::OkStatus();
+  // A path that could not be replaced may have been the first sign of a lost ps. After a takeover or a rejoin the next
+  // round replaces what is still lost.
+  if (!replaced.ok() && failure_.failed()) return remedy_failure();
+  return replaced;
 }
 
 /// Nothing has arrived for half a second: the rare checks are free now.

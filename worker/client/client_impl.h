@@ -79,7 +79,7 @@ class Client::Impl {
   bool begin_push();
   void begin(ps::ArrivalKind kind);
   absl::Status recover();
-  bool must_rejoin() { return !failover_.recover() && rejoin_.is_due(); }
+  absl::Status remedy_failure();
   absl::Status on_idle();
   absl::Status finish();
   absl::Status prepare_offer();

@@ -260,12 +260,15 @@ void Exchange::offer_instead_of_pull() {
 absl::Status Exchange::finish() {
   under_way_ = false;
   telemetry_.end_exchange();
-  GRADRAIL_RETURN_IF_ERROR(failure_.status());
+  // All answers are here. A ps that is lost after its last answer concerns the next call, which has the remedies.
+  if (const absl::Status failed = failure_.status(); !absl::IsUnavailable(failed)) GRADRAIL_RETURN_IF_ERROR(failed);
   GRADRAIL_CHECK(outstanding_ == 0);
   if (memory_.gpu() != nullptr) {
     // Kernels of the next step must see all parameters, on whichever way they came.
-    if (const absl::Status settled = memory_.gpu()->settle(); !settled.ok()) failure_.fail(settled);
-    GRADRAIL_RETURN_IF_ERROR(failure_.status());
+    if (absl::Status settled = memory_.gpu()->settle(); !settled.ok()) {
+      failure_.fail(settled);
+      return settled;
+    }
   }
   telemetry_.mark(Mark::Kind::done, step_);
   if (!is_push()) return absl::OkStatus();

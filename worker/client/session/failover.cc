@@ -38,24 +38,24 @@ bool Failover::survives(const absl::Status& call) {
   if (!session_.has_backups() || !absl::IsUnavailable(call)) return false;
   const TimePoint deadline = Clock::now() + kDetectDeadline;
   while (!failure_.failed() && Clock::now() < deadline) std::this_thread::sleep_for(kBetweenFailovers);
-  return recover();
+  return failure_.failed() && recover().ok();
 }
 
-bool Failover::recover() {
-  if (!session_.has_backups() || !failure_.failed()) return false;
+absl::Status Failover::recover() {
+  absl::Status failed = failure_.status();
   // Any other error ends the run, whether a ps was lost as well or not.
-  if (!absl::IsUnavailable(failure_.status())) return false;
+  if (failed.ok() || !session_.has_backups() || !absl::IsUnavailable(failed)) return failed;
   while (true) {
     // Further ps tasks may be lost during a failover: the next round finds them.
     const RunFailure::LostServers lost = failure_.take_lost_servers();
-    if (lost.empty()) return failure_.status().ok();
+    if (lost.empty()) return failure_.status();
     for (const auto& [ps_index, cause] : lost) {
       const absl::Status switched = switch_to_backup(ps_index, cause);
       if (switched.ok()) continue;
       spdlog::warn("its backup did not take over: {}", std::string(message_of(switched)));
       failure_.abandon_failover();
       failure_.fail(asked_to_stop() ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause))) : cause);
-      return false;
+      return failure_.status();
     }
   }
 }

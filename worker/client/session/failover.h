@@ -23,8 +23,9 @@ class Failover {
   Failover(const ClientOptions& options, RunFailure& failure, Telemetry& telemetry, Exchange& exchange,
            PathManager& paths, Session& session);
 
-  /// Replaces all lost ps tasks by their backups. True: there were some, and the run has no other failure.
-  bool recover();
+  /// Replaces all lost ps tasks by their backups. Returns the failure that this does not remedy. A loss that a heartbeat
+  /// records after this call has looked is left to the next call: a second look at the failure would end the run by it.
+  absl::Status recover();
   /// Whether a call to a ps can be repeated: the ps was lost, and its backup has taken over.
   bool survives(const absl::Status& call);
 
