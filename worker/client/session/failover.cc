@@ -1,6 +1,8 @@
 #include "worker/client/session/failover.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -24,6 +26,14 @@ constexpr auto kDetectDeadline = std::chrono::seconds(10);
 constexpr auto kFailoverDeadline = std::chrono::seconds(20);
 
 }  // namespace
+
+/// A ps task that is asked to go on for the lost one, and its answers.
+struct Failover::Successor {
+  std::unique_ptr<ControlLink> control;
+  bool is_at_backup_address = false;
+  std::optional<ps::proto::DescribeReply> described = {};
+  ps::proto::JoinReply joined = {};
+};
 
 Failover::Failover(const ClientOptions& options, RunFailure& failure, Telemetry& telemetry, Exchange& exchange,
                    PathManager& paths, Session& session)
@@ -50,7 +60,7 @@ absl::Status Failover::recover() {
     const RunFailure::LostServers lost = failure_.take_lost_servers();
     if (lost.empty()) return failure_.status();
     for (const auto& [ps_index, cause] : lost) {
-      const absl::Status switched = switch_to_backup(ps_index, cause);
+      const absl::Status switched = switch_to_successor(ps_index, cause);
       if (switched.ok()) continue;
       spdlog::warn("its backup did not take over: {}", std::string(message_of(switched)));
       failure_.abandon_failover();
@@ -60,44 +70,67 @@ absl::Status Failover::recover() {
   }
 }
 
-absl::Status Failover::switch_to_backup(uint32_t ps_index, const absl::Status& cause) {
-  auto control = session_.open_control(ps_index, session_.backup_address(ps_index), options_.notice);
-  const absl::StatusOr<ps::proto::DescribeReply> described = describe_backup(ps_index, *control);
-  if (!described.ok()) return described.status();
-  const absl::StatusOr<ps::proto::JoinReply> joined =
-      request_takeover(ps_index, *control, std::chrono::milliseconds(described->heartbeat_timeout_ms()));
-  if (!joined.ok()) return joined.status();
-  // From here on the backup counts this worker as a member, and its heartbeat must start.
-  session_.switch_to_backup(ps_index, std::move(control));
-  GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, *described, *joined));
+absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status& cause) {
+  absl::StatusOr<Successor> successor = find_successor(ps_index);
+  if (!successor.ok()) return successor.status();
+  // From here on the successor counts this worker as a member, and its heartbeat must start.
+  session_.switch_to(ps_index, std::move(successor->control), successor->is_at_backup_address);
+  GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, *successor->described, successor->joined));
   telemetry_.count_takeover();
-  options_.notice(fmt::format("{}; its backup ({}) has taken over at step {}, no step lost", message_of(cause),
-                              session_.serving_address(ps_index), joined->global_step()));
+  options_.notice(fmt::format("{}; {} ({}) has taken over at step {}, no step lost", message_of(cause),
+                              successor->is_at_backup_address ? "its backup" : "a new task at its address",
+                              session_.serving_address(ps_index), successor->joined.global_step()));
   return absl::OkStatus();
 }
 
-/// Asks a backup that is busy or disconnected for a moment once more: it alone has the state of the run. The attempts
-/// end when the primary serves again.
-absl::StatusOr<ps::proto::DescribeReply> Failover::describe_backup(uint32_t ps_index, ControlLink& backup) {
-  const TimePoint deadline = Clock::now() + kTakeOverDeadline;
-  while (true) {
-    absl::StatusOr<ps::proto::DescribeReply> described = backup.describe(Clock::now() + kDescribeDeadline);
-    if (described.ok() || !absl::IsDeadlineExceeded(described.status()) || Clock::now() >= deadline) return described;
+/// Asks the backup, and the task at the address of the lost one. A worker in a long step may miss two takeovers: the
+/// second one makes the task at the former address serve again.
+absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) {
+  TimePoint deadline = Clock::now() + kTakeOverDeadline;
+  bool was_refused = false;  // by the backup, finally, in the round before
+  for (bool answered = false;; std::this_thread::sleep_for(kBetweenFailovers)) {
+    Successor backup = {.control = session_.open_control(ps_index, session_.backup_address(ps_index), options_.notice),
+                        .is_at_backup_address = true};
+    absl::Status from_backup = request_takeover(ps_index, backup, Clock::now() + kDescribeDeadline, deadline);
+    if (from_backup.ok()) return backup;
     const auto silent = [](const std::string&) {};
-    const auto primary = session_.open_control(ps_index, session_.serving_address(ps_index), silent);
-    const absl::StatusOr<ps::proto::DescribeReply> serving = primary->describe(Clock::now());
-    if (serving.ok() && !serving->backup()) return described;
+    Successor former = {.control = session_.open_control(ps_index, session_.serving_address(ps_index), silent)};
+    const absl::Status from_former = request_takeover(ps_index, former, Clock::now(), Clock::now());
+    if (from_former.ok()) return former;
+    if (!answered && backup.described.has_value()) {
+      answered = true;
+      deadline += std::chrono::milliseconds(backup.described->heartbeat_timeout_ms());
+    }
+    // UNAVAILABLE: the backup still hears its primary, or is busy. Another answer is its decision, and its second one
+    // counts: between the first and the end of its primary it may have received everything.
+    const bool is_undecided = backup.described.has_value() && absl::IsUnavailable(from_backup);
+    const bool is_refused = backup.described.has_value() && !is_undecided;
+    const bool serves_without_us = former.described.has_value() && !former.described->backup();
+    const bool is_final = (is_refused && was_refused) || (serves_without_us && !is_undecided);
+    if (is_final || asked_to_stop() || Clock::now() >= deadline) return from_backup;
+    was_refused = is_refused;
   }
 }
 
-absl::StatusOr<ps::proto::JoinReply> Failover::request_takeover(uint32_t ps_index, ControlLink& backup,
-                                                                Duration heartbeat_timeout) {
+/// Errors  DEADLINE_EXCEEDED: the task does not answer. Others are those of its join: it does not go on for the lost one.
+absl::Status Failover::request_takeover(uint32_t ps_index, Successor& task, TimePoint describe_deadline,
+                                        TimePoint join_deadline) {
+  absl::StatusOr<ps::proto::DescribeReply> described = task.control->describe(describe_deadline);
+  if (!described.ok()) return described.status();
+  task.described = *std::move(described);
+  absl::StatusOr<ps::proto::JoinReply> joined = task.control->join(takeover_request(ps_index), join_deadline);
+  if (!joined.ok()) return joined.status();
+  task.joined = *std::move(joined);
+  return absl::OkStatus();
+}
+
+ps::proto::JoinRequest Failover::takeover_request(uint32_t ps_index) const {
   const PathManager::Links& links = paths_.links();
   const auto first = std::find_if(links.begin(), links.end(), [&](const auto& l) { return l->ps_index == ps_index; });
   GRADRAIL_CHECK(first != links.end());
   ps::proto::JoinRequest request = session_.join_request((*first)->shard_index);
   ps::proto::JoinRequest::TakeOver& take_over = *request.mutable_take_over();
-  // The newest versions that this worker has seen: a backup without these updates must refuse.
+  // The newest versions that this worker has seen: a task without these updates must refuse.
   for (const auto& link : links) {
     if (link->ps_index != ps_index) continue;
     for (const uint64_t version : exchange_.versions(link->shard_index)) take_over.add_versions(version);
@@ -108,13 +141,7 @@ absl::StatusOr<ps::proto::JoinReply> Failover::request_takeover(uint32_t ps_inde
     barrier.set_generation(generation);
   }
   take_over.set_steps_are_done(session_.steps_finished());
-  // UNAVAILABLE: the backup still hears its primary, or is busy. Other errors are its decision.
-  const TimePoint deadline = Clock::now() + heartbeat_timeout + kTakeOverDeadline;
-  while (true) {
-    absl::StatusOr<ps::proto::JoinReply> reply = backup.join(request, deadline);
-    if (reply.ok() || !absl::IsUnavailable(reply.status()) || asked_to_stop() || Clock::now() >= deadline) return reply;
-    std::this_thread::sleep_for(kBetweenFailovers);
-  }
+  return request;
 }
 
 absl::Status Failover::connect_shards(uint32_t ps_index, const ps::proto::DescribeReply& described,

@@ -23,17 +23,20 @@ class Failover {
   Failover(const ClientOptions& options, RunFailure& failure, Telemetry& telemetry, Exchange& exchange,
            PathManager& paths, Session& session);
 
-  /// Replaces all lost ps tasks by their backups. Returns the failure that this does not remedy. A loss that a heartbeat
-  /// records after this call has looked is left to the next call: a second look at the failure would end the run by it.
+  /// Replaces all lost ps tasks by their backups, and returns the failure that this does not remedy. A heartbeat may
+  /// record a loss after this call has looked: the caller must not look again, and the next call remedies it.
   absl::Status recover();
   /// Whether a call to a ps can be repeated: the ps was lost, and its backup has taken over.
   bool survives(const absl::Status& call);
 
  private:
-  absl::Status switch_to_backup(uint32_t ps_index, const absl::Status& cause);
-  absl::StatusOr<ps::proto::DescribeReply> describe_backup(uint32_t ps_index, ControlLink& backup);
-  absl::StatusOr<ps::proto::JoinReply> request_takeover(uint32_t ps_index, ControlLink& backup,
-                                                        Duration heartbeat_timeout);
+  struct Successor;
+
+  absl::Status switch_to_successor(uint32_t ps_index, const absl::Status& cause);
+  absl::StatusOr<Successor> find_successor(uint32_t ps_index);
+  absl::Status request_takeover(uint32_t ps_index, Successor& task, TimePoint describe_deadline,
+                                TimePoint join_deadline);
+  ps::proto::JoinRequest takeover_request(uint32_t ps_index) const;
   absl::Status connect_shards(uint32_t ps_index, const ps::proto::DescribeReply& described,
                               const ps::proto::JoinReply& joined);
   bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }

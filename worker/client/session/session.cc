@@ -204,11 +204,11 @@ void Session::follow_run_base() {
   }
 }
 
-void Session::switch_to_backup(uint32_t ps_index, std::unique_ptr<ControlLink> control) {
+void Session::switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control, bool is_at_backup_address) {
   GRADRAIL_CHECK(has_backups() && ps_index < controls_.size());
   save_.emplace(controls_);  // waits for its thread, which uses the link that goes; the save under way is given up
   controls_[ps_index] = std::move(control);
-  std::swap(servers_[ps_index].serving, servers_[ps_index].backup);
+  if (is_at_backup_address) std::swap(servers_[ps_index].serving, servers_[ps_index].backup);
   if (ps_index == 0) telemetry_.restart_dump_count();  // another process counts from 0
   start_heartbeat(ps_index);
 }
