@@ -5,6 +5,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/log.h"
+#include "base/flags/number_in.h"
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "bench/cluster/ranks.h"
@@ -22,22 +23,27 @@ namespace {
 constexpr int kUsage = 2;
 
 void add_put_flags(CLI::App& app, Options& options) {
+  app.option_defaults()->group("Measurement");
   app.add_option("--window", options.window, "bandwidth: puts between two notices, at most")
-      ->check(CLI::Range(2u, 64u))
+      ->transform(NumberIn(2u, 64u))
       ->capture_default_str();
 }
 
 void add_apply_flags(CLI::App& app, Options& options) {
+  app.option_defaults()->group("GPU");
   app.add_option("--on", options.on, "host, or gpu:N")->capture_default_str();
 }
 
 void add_staged_flags(CLI::App& app, Options& options) {
+  app.option_defaults()->group("GPU");
   app.add_option("--on", options.on, "gpu:N; gpu:0 where nothing is said");
-  app.add_option("--bucket_kib", options.bucket_kib, "unit that is copied; 0: the client's own");
+  app.add_option("--bucket_kib", options.bucket_kib, "unit that is copied; 0: the client's own")
+      ->transform(NumberIn(0u, kMaxBucketKib));
 }
 
 void add_peers_flags(CLI::App& app, Options& options) {
   add_exchange_flags(app, options);
+  app.option_defaults()->group("Measurement");
   app.add_option("--part", options.part, "exchange or put; else both")->check(CLI::IsMember({"exchange", "put"}));
   app.add_flag("--pin", options.pin, "puts: servers on core 0, clients on core 1");
   app.add_flag("--realtime", options.realtime,
@@ -46,6 +52,7 @@ void add_peers_flags(CLI::App& app, Options& options) {
 
 void add_paths_flags(CLI::App& app, Options& options) {
   add_exchange_flags(app, options);
+  app.option_defaults()->group("GPU");
   app.add_option("--on", options.on, "GPU of the rows in GPU memory, gpu:N; gpu:0 where nothing is said");
 }
 

@@ -1,6 +1,7 @@
 #include "bench/driver/options.h"
 
 #include "CLI/CLI.hpp"
+#include "base/flags/number_in.h"
 #include "bench/driver/harness.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -8,31 +9,40 @@
 namespace gradrail::bench {
 
 void add_flags(CLI::App& app, Options& o) {
+  app.option_defaults()->group("Measurement");
   app.add_option("-b,--begin", o.begin, "smallest size in bytes; K, M, G may follow");
   app.add_option("-e,--end", o.end, "largest size");
   app.add_option("-f,--factor", o.factor, "each size is so many times the last one")
-      ->check(CLI::Range(2u, 1u << 20))
+      ->transform(NumberIn(2u, 1u << 20))
       ->capture_default_str();
   app.add_option("-n,--iterations", o.iterations, "timed operations a round; 0: as many as fill --seconds")
+      ->transform(NumberIn<uint64_t>())
       ->capture_default_str();
-  app.add_option("-w,--warmup", o.warmup, "operations before those; 0: a tenth of them")->capture_default_str();
+  app.add_option("-w,--warmup", o.warmup, "operations before those; 0: a tenth of them")
+      ->transform(NumberIn<uint64_t>())
+      ->capture_default_str();
   app.add_option("-c,--check", o.check, "0: results are not checked")->capture_default_str();
-  app.add_option("--seconds", o.seconds, "per figure and round")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--seconds", o.seconds, "per figure and round")->transform(NumberIn(1e-6, 1e6))->capture_default_str();
   app.add_option("--rounds", o.rounds, "all paths take turns so often; figures are medians over the rounds")
-      ->check(CLI::Range(1u, 1000u))
+      ->transform(NumberIn(1u, 1000u))
       ->capture_default_str();
-  app.add_option("--seed", o.seed, "of the order in which paths take turns")->capture_default_str();
+  app.add_option("--seed", o.seed, "of the order in which paths take turns")
+      ->transform(NumberIn<uint64_t>())
+      ->capture_default_str();
+  app.option_defaults()->group("Transport");
   app.add_option("--transport", o.transports, "which, in this order: tcp, shm, ucx, ofi, a plug-in's name; else all")
       ->delimiter(',');
   app.add_option("--ofi-provider", o.ofi_provider, "ofi: this libfabric provider and no other");
   app.add_option("--bind-host", o.bind_host, "address of this host's interface to use");
   app.add_option("--plugin-dir", o.plugin_dir, "where the plug-ins lie");
+  app.add_flag("--block", o.block, "processes block instead of spinning");
+  app.option_defaults()->group("Output");
   app.add_option("--format", o.format, "table, osu, csv or json")
       ->check(CLI::IsMember({"table", "osu", "csv", "json"}))
       ->capture_default_str();
   app.add_option("-J,--json", o.json, "write the whole run to this file, for `gradrail bench compare`");
-  app.add_option("--min-bw", o.min_bw, "exit code 1 where a path's algbw at its largest size is below (10^9 bytes/s)");
-  app.add_flag("--block", o.block, "processes block instead of spinning");
+  app.add_option("--min-bw", o.min_bw, "exit code 1 where a path's algbw at its largest size is below (10^9 bytes/s)")
+      ->transform(NumberIn(0.0));
 }
 
 absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::string& begin, const std::string& end,

@@ -15,6 +15,8 @@ namespace gradrail::bench {
 
 class RankCoordinator;
 
+constexpr uint32_t kMaxBucketKib = 1 << 20;  // a bucket of 1 GiB
+
 /// The request of `gradrail bench SUITE`. Sizes as people type them: K, M, G may follow.
 struct Options {
   std::string suite;

@@ -3,31 +3,43 @@
 #include <algorithm>
 
 #include "CLI/CLI.hpp"
+#include "base/flags/number_in.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "fmt/format.h"
 #include "ps/protocol/training.h"
 #include "topology/pin.h"
 
 namespace gradrail::bench {
+namespace {
+
+constexpr uint32_t kMaxBenchWorkers = 256;
+
+}  // namespace
+
 void add_exchange_flags(CLI::App& app, Options& options) {
-  app.add_option("--workers", options.workers, "worker processes")->check([](const std::string& typed) {
-    return typed == "0" ? std::string("1 or more") : std::string();
-  });
+  app.option_defaults()->group("Training");
+  app.add_option("--workers", options.workers, "worker processes")->transform(NumberIn(1u, kMaxBenchWorkers));
   app.add_option("--shards", options.shards, "of the parameter server")
-      ->check(CLI::Range(1u, 64u))
+      ->transform(NumberIn(1u, 64u))
       ->capture_default_str();
   app.add_option("--mode", options.mode, "sync, async or ssp:K");
-  app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov, adam")->capture_default_str();
-  app.add_option("--bucket_kib", options.bucket_kib, "unit that is pushed and applied; 0: the client's own");
+  app.add_option("--optimizer", options.optimizer, "of the parameter server")
+      ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam"}))
+      ->capture_default_str();
+  app.add_option("--bucket_kib", options.bucket_kib, "unit that is pushed and applied; 0: the client's own")
+      ->transform(NumberIn(0u, kMaxBucketKib));
+  app.option_defaults()->group("Cluster");
   app.add_option("--cluster", options.cluster, "cluster.json: one process a task, each with this command line");
   app.add_option("--ps_hosts,--ps-hosts", options.ps_hosts, "the same as lists, host:port,...");
-  app.add_option("--worker_hosts,--worker-hosts", options.worker_hosts, "");
+  app.add_option("--worker_hosts,--worker-hosts", options.worker_hosts, "workers of --ps_hosts");
   app.add_option("--job_name,--job-name", options.job_name, "ps or worker: which of them this process is");
-  app.add_option("--task_index,--task-index", options.task_index, "");
+  app.add_option("--task_index,--task-index", options.task_index, "which task of --job_name, from 0")
+      ->transform(NumberIn<int64_t>(0));
   app.add_option("--rendezvous", options.rendezvous, "under mpirun: tcp://HOST:PORT where rank 0 waits for the others");
   app.add_option("--ps", options.servers, "under srun, mpirun, torchrun: so many ranks are servers, the others workers")
-      ->check(CLI::Range(1u, 64u))
+      ->transform(NumberIn(1u, 64u))
       ->capture_default_str();
+  app.option_defaults()->group("Measurement");
   app.add_flag("--stages", options.stages, "say where the time goes, from a second run; exchange does");
   app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: no second run");
   app.add_flag("--no-sum,--no_sum", options.no_sum, "leave out: sum (one gradient stands for all)");
@@ -37,7 +49,6 @@ void add_exchange_flags(CLI::App& app, Options& options) {
 }
 
 absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {
-  constexpr uint32_t kMostWorkers = 256;
   const absl::StatusOr<ps::Mode> mode = ps::parse_mode(options.mode.empty() ? default_mode : options.mode);
   if (!mode.ok()) return mode.status();
   if (mode->kind == ps::ModeKind::backup)
@@ -54,8 +65,9 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
       coordinator == nullptr
           ? workers + options.shards > static_cast<uint32_t>(std::max(1, topology::usable_cpus().count()))
           : coordinator->oversubscribed(options.shards);
-  if (workers > kMostWorkers)
-    return absl::InvalidArgumentError(fmt::format("--workers {}: at most {} on one host", workers, kMostWorkers));
+  if (workers > kMaxBenchWorkers)
+    return absl::InvalidArgumentError(
+        fmt::format("there are {} ranks for workers: at most {}", workers, kMaxBenchWorkers));
   return ExchangeLoad{.ofi_provider = options.ofi_provider,
                       .bind_host = coordinator != nullptr      ? coordinator->bind_host()
                                    : options.bind_host.empty() ? "127.0.0.1"

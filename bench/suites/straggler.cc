@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "CLI/CLI.hpp"
+#include "base/flags/number_in.h"
 #include "base/status.h"
 #include "bench/driver/rounds.h"
 #include "bench/driver/suite.h"
@@ -139,12 +140,13 @@ absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std:
 }  // namespace
 
 void add_straggler_flags(CLI::App& app, Options& options) {
-  app.add_option("--workers", options.workers, "one of them is slow (default 4)")->check(CLI::Range(2u, 64u));
+  app.option_defaults()->group("Measurement");
+  app.add_option("--workers", options.workers, "one of them is slow (default 4)")->transform(NumberIn(2u, 64u));
   app.add_option("--step_ms,--step-ms", options.step_ms, "what computing a step takes")
-      ->check(CLI::Range(0.1, 1000.0))
+      ->transform(NumberIn(0.1, 1000.0))
       ->capture_default_str();
   app.add_option("--slowdown", options.slowdown, "what it takes the slow one, times so much")
-      ->check(CLI::Range(1.0, 1000.0))
+      ->transform(NumberIn(1.0, 1000.0))
       ->capture_default_str();
 }
 

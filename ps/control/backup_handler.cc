@@ -115,7 +115,7 @@ absl::Status BackupHandler::follow_agreement(const proto::ReplicateRequest& requ
     GRADRAIL_RETURN_IF_ERROR(setup_.agreement.agree(request.agreed(), false));
     setup_.agreement.set_began_from(from_proto(request.began_from()));
   }
-  if (is_other || request.anew()) {
+  if (is_other || request.reconnect()) {
     setup_.primary.token = new_token();
     const std::string key = data_key(context_.options.security.secret, setup_.primary.token);
     for (const auto& shard : context_.shards) GRADRAIL_RETURN_IF_ERROR(shard->expect_primary(key));

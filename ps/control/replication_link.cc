@@ -130,7 +130,7 @@ void ReplicationLink::on_shard_report(const std::string& cause) {
     level_shards_ = 0;
     // A backup takes over with all shards or with none: one loss makes the whole copy begin again.
     lost_ = cause;
-    anew_ = true;
+    reconnect_ = true;
   }
   ++wanted_;  // the thread reacts at once
   changed_.notify_all();
@@ -160,7 +160,7 @@ void ReplicationLink::send_state() {
   {
     MutexLock lock(mutex_);
     if (stopping_) return;
-    request.set_anew(anew_ || generation_ != request.generation());
+    request.set_reconnect(reconnect_ || generation_ != request.generation());
   }
   const TimePoint asked = Clock::now();
   const absl::StatusOr<proto::ReplicateReply> reply = ask(request);
@@ -174,7 +174,7 @@ void ReplicationLink::send_state() {
     options_.console(fmt::format("the backup at {} has everything", options_.address));
   }
   said_level_ = is_level;
-  const TimePoint next = Clock::now() + (anew_ ? Duration(kEveryWhileMissing) : Duration(kEvery));
+  const TimePoint next = Clock::now() + (reconnect_ ? Duration(kEveryWhileMissing) : Duration(kEvery));
   while (!stopping_ && wanted_ == turn && changed_.wait_until(lock, next)) {
   }
 }
@@ -214,17 +214,17 @@ void ReplicationLink::heard(const proto::ReplicateRequest& request, const proto:
   }
   has_asked_ = true;
   const bool other = std::exchange(process_, reply.process()) != reply.process();
-  bool anew = false;
+  bool reconnect = false;
   {
     MutexLock lock(mutex_);
     present_ = true;
-    if (!anew_) said_missing_ = false;
-    anew = request.anew() && request.generation() > 0;
-    anew_ = anew_ || other;
-    if (anew) anew_ = false;
+    if (!reconnect_) said_missing_ = false;
+    reconnect = request.reconnect() && request.generation() > 0;
+    reconnect_ = reconnect_ || other;
+    if (reconnect) reconnect_ = false;
   }
   generation_ = request.generation();
-  if (anew) attach(reply);
+  if (reconnect) attach(reply);
 }
 
 /// Reconnects the shards. The backup has just discarded its state, so the answers that the shards hold may leave.
@@ -232,13 +232,14 @@ void ReplicationLink::attach(const proto::ReplicateReply& reply) {
   {
     MutexLock lock(mutex_);
     level_shards_ = 0;
-    if (!lost_.empty()) spdlog::warn("the connection to the backup was lost ({}); it is made level anew", lost_);
+    if (!lost_.empty())
+      spdlog::warn("the connection to the backup was lost ({}); it receives the whole state again", lost_);
     lost_.clear();
   }
   const std::string refused = connect_shards(reply);
   if (refused.empty()) return;
   MutexLock lock(mutex_);
-  anew_ = true;
+  reconnect_ = true;
   if (!std::exchange(said_missing_, true)) {
     spdlog::warn("not replicated: the shards cannot reach the backup at {}: {}", options_.address, refused);
   }
@@ -277,7 +278,7 @@ void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
   {
     MutexLock lock(mutex_);
     was_present = std::exchange(present_, false);
-    anew_ = true;
+    reconnect_ = true;
     level_shards_ = 0;
     lost_.clear();
     say_it = !std::exchange(is_none_of_ours ? said_refused_ : said_missing_, true);

@@ -83,7 +83,7 @@ class ReplicationLink {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool serves_ ABSL_GUARDED_BY(mutex_) = false;
   bool present_ ABSL_GUARDED_BY(mutex_) = false;     ///< the backup has answered, and was not lost since
-  bool anew_ ABSL_GUARDED_BY(mutex_) = true;         ///< the shards have to be connected
+  bool reconnect_ ABSL_GUARDED_BY(mutex_) = true;    ///< the shards have to be connected
   uint64_t wanted_ ABSL_GUARDED_BY(mutex_) = 0;      ///< rounds that callers have asked for
   uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;        ///< rounds that the backup has answered
   size_t level_shards_ ABSL_GUARDED_BY(mutex_) = 0;  ///< shards with a level backup

@@ -13,8 +13,6 @@ namespace {
 
 using Found = absl::StatusOr<std::optional<Launch>>;
 
-absl::Status invalid(const std::string& what) { return absl::InvalidArgumentError(what); }
-
 /// The variables of one launcher.
 class Reader {
  public:
@@ -29,9 +27,10 @@ class Reader {
   /// Errors  INVALID_ARGUMENT: not set, or not a number up to `most`.
   absl::StatusOr<uint32_t> number(const char* name, uint32_t most) const {
     const std::string value = text(name);
-    if (value.empty()) return invalid(fmt::format("{} is not set", name));
+    if (value.empty()) return absl::InvalidArgumentError(fmt::format("{} is not set", name));
     const std::optional<uint32_t> found = parse_number<uint32_t>(value);
-    if (!found || *found > most) return invalid(fmt::format("{}={} is not a number from 0 to {}", name, value, most));
+    if (!found || *found > most)
+      return absl::InvalidArgumentError(fmt::format("{}={} is not a number from 0 to {}", name, value, most));
     return *found;
   }
 
@@ -57,15 +56,16 @@ std::string address(const std::string& host, uint16_t port) {
 /// Rank and size, which belong together. Nothing for a single process: it starts the tasks that it needs itself.
 Found ranks(const Reader& read, const char* rank_name, const char* size_name, const std::string& launcher) {
   const auto both = [&](const absl::Status& status) {
-    return invalid(fmt::format("{}: {} ({} sets {} and {} together: unset what is left over)", launcher,
-                               message_of(status), launcher, rank_name, size_name));
+    return absl::InvalidArgumentError(fmt::format("{}: {} ({} sets {} and {} together: unset what is left over)",
+                                                  launcher, message_of(status), launcher, rank_name, size_name));
   };
   const absl::StatusOr<uint32_t> rank = read.number(rank_name, kMostTasks - 1),
                                  size = read.number(size_name, kMostTasks);
   if (!rank.ok()) return both(rank.status());
   if (!size.ok()) return both(size.status());
   if (*rank >= *size)
-    return both(invalid(fmt::format("{}={} is not less than {}={}", rank_name, *rank, size_name, *size)));
+    return both(
+        absl::InvalidArgumentError(fmt::format("{}={} is not less than {}={}", rank_name, *rank, size_name, *size)));
   if (*size == 1) return std::nullopt;
   return Launch{.rank = *rank, .size = *size};
 }
@@ -106,7 +106,8 @@ Found from_slurm(const Reader& read) {
   const std::string list = read.text("SLURM_STEP_NODELIST");
   if (list.empty()) return launch;
   const absl::StatusOr<std::vector<std::string>> nodes = expand_nodes(list);
-  if (!nodes.ok()) return invalid(fmt::format("SLURM_STEP_NODELIST: {}", message_of(nodes.status())));
+  if (!nodes.ok())
+    return absl::InvalidArgumentError(fmt::format("SLURM_STEP_NODELIST: {}", message_of(nodes.status())));
   // Rank 0 runs on the first node. The name of a single node may not resolve.
   (*launch)->rendezvous = address(nodes->size() == 1 ? "127.0.0.1" : nodes->front(), port_of((*launch)->job));
   return launch;
@@ -116,7 +117,8 @@ absl::StatusOr<Launch::Role> dmlc_role(const std::string& word) {
   if (word == "scheduler") return Launch::Role::scheduler;
   if (word == "server") return Launch::Role::ps;
   if (word == "worker") return Launch::Role::worker;
-  return invalid(fmt::format("DMLC_ROLE={}: there are scheduler, server, worker", word.empty() ? "(not set)" : word));
+  return absl::InvalidArgumentError(
+      fmt::format("DMLC_ROLE={}: there are scheduler, server, worker", word.empty() ? "(not set)" : word));
 }
 
 Found from_dmlc(const Reader& read) {
@@ -126,15 +128,17 @@ Found from_dmlc(const Reader& read) {
   const absl::StatusOr<uint32_t> port = read.number("DMLC_PS_ROOT_PORT", UINT16_MAX);
   for (const absl::Status& status : {role.status(), servers.status(), workers.status(), port.status()}) {
     if (!status.ok())
-      return invalid(
+      return absl::InvalidArgumentError(
           fmt::format("ps-lite: {} (needed are DMLC_ROLE, DMLC_NUM_SERVER, DMLC_NUM_WORKER, DMLC_PS_ROOT_URI and "
                       "DMLC_PS_ROOT_PORT: "
                       "set all of them, or none)",
                       message_of(status)));
   }
   const std::string root = read.text("DMLC_PS_ROOT_URI");
-  if (root.empty()) return invalid("ps-lite: DMLC_PS_ROOT_URI is not set: the host of the scheduler");
-  if (*servers == 0 || *workers == 0) return invalid("ps-lite: DMLC_NUM_SERVER and DMLC_NUM_WORKER must be at least 1");
+  if (root.empty())
+    return absl::InvalidArgumentError("ps-lite: DMLC_PS_ROOT_URI is not set: the host of the scheduler");
+  if (*servers == 0 || *workers == 0)
+    return absl::InvalidArgumentError("ps-lite: DMLC_NUM_SERVER and DMLC_NUM_WORKER must be at least 1");
   Launch launch{.role = *role,
                 .size = *servers + *workers,
                 .ps_count = *servers,
@@ -144,7 +148,7 @@ Found from_dmlc(const Reader& read) {
   for (const char* name : {*role == Launch::Role::ps ? "DMLC_SERVER_ID" : "DMLC_WORKER_ID", "DMLC_RANK"}) {
     if (*role == Launch::Role::scheduler || launch.rank || !read.has(name)) continue;
     const absl::StatusOr<uint32_t> index = read.number(name, (*role == Launch::Role::ps ? *servers : *workers) - 1);
-    if (!index.ok()) return invalid(fmt::format("ps-lite: {}", message_of(index.status())));
+    if (!index.ok()) return absl::InvalidArgumentError(fmt::format("ps-lite: {}", message_of(index.status())));
     launch.rank = *index;
   }
   return launch;
@@ -155,10 +159,11 @@ Found from_dmlc(const Reader& read) {
 bool is_tcp_rendezvous(std::string_view url) { return url.starts_with(kTcpScheme); }
 
 absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url) {
-  const absl::StatusOr<HostPort> address = is_tcp_rendezvous(url) ? parse_host_port(url.substr(kTcpScheme.size()))
-                                                                  : invalid("it is not the address of a host");
+  const absl::StatusOr<HostPort> address = is_tcp_rendezvous(url)
+                                               ? parse_host_port(url.substr(kTcpScheme.size()))
+                                               : absl::InvalidArgumentError("it is not the address of a host");
   if (address.ok()) return to_string(*address);
-  return invalid(
+  return absl::InvalidArgumentError(
       fmt::format("--rendezvous {}: {}; the correct form is tcp://HOST:PORT", url, message_of(address.status())));
 }
 
@@ -167,7 +172,8 @@ Found read_launcher(const Variables& variable) {
   const bool torchrun = read.has("RANK") || read.has("WORLD_SIZE");
   const bool dmlc = read.has("DMLC_ROLE") || read.has("DMLC_NUM_WORKER") || read.has("DMLC_NUM_SERVER");
   if (torchrun && dmlc)
-    return invalid("RANK or WORLD_SIZE say torchrun, DMLC_… says ps-lite, and neither starts the other: unset one");
+    return absl::InvalidArgumentError(
+        "RANK or WORLD_SIZE say torchrun, DMLC_… says ps-lite, and neither starts the other: unset one");
   if (torchrun) return from_torchrun(read);
   if (dmlc) return from_dmlc(read);
   if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) return from_mpirun(read);

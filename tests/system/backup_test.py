@@ -329,7 +329,7 @@ class Backup(cluster.ClusterTest):
 
     def test_halves_that_are_none_are_refused(self):
         self.refused(cluster.CONFIGURATION, ["--backup-ps 1: .* even number .*--ps 2: one, and its backup"], "--backup-ps", 1)
-        self.refused(cluster.CONFIGURATION, ["--backup-ps 2: must be 0 or 1"], "--backup-ps", 2)
+        self.refused(cluster.USAGE, ["--backup-ps: '2' is not"], "--backup-ps", 2)
 
 
 if __name__ == "__main__":

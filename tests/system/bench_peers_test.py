@@ -239,7 +239,7 @@ class Words(BenchTest):
                 (cluster.USAGE, f"no suite is called nonsense: one of {everything}", ["nonsense"]),
                 (cluster.USAGE, f"a suite is missing: one of {everything}", []),
                 (cluster.USAGE, "-e 8 is less than -b 64, where this suite begins unless", ["peers", "-e", "8"]),
-                (cluster.USAGE, "--workers: 1 or more", ["exchange", "--workers", "0"]),
+                (cluster.USAGE, "--workers: '0' is not a whole number from 1 to 256", ["exchange", "--workers", "0"]),
                 (cluster.CONFIGURATION, r"--bind-host 203\.0\.113\.9: not an address of this host; this host has .*127\.0\.0\.1 \(lo\)",
                  ["put", "--bind-host", "203.0.113.9"])):
             with self.subTest(arguments=arguments):

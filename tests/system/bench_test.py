@@ -123,7 +123,7 @@ class Bench(cluster.ClusterTest):
                                  ("--on gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
                                  ("-J /none/x: cannot be written", ["put", "-J", "/none/x"]),
                                  ("SGD with one worker", ["peers", "--workers", "2"]),
-                                 ("--workers 1000", ["incast", "--workers", "1000"]),
+                                 ("--workers: '1000' is not a whole number from 1 to 256", ["incast", "--workers", "1000"]),
                                  ("mode", ["exchange", "--mode", "later"])):
             with self.subTest(arguments=arguments):
                 self.assertRegex(self.bench(*arguments, code=cluster.USAGE), words)

@@ -31,7 +31,9 @@ flags=(-O0)
 if grep -rIl -e "$build" -e "$root" "$prefix/lib"*/ "$prefix/include"; then
   fail "these files name the build machine's folders"
 fi
-for file in bin/gradrail share/gradrail/mnist/train-images-idx3-ubyte.gz share/gradrail/launch/kubernetes.yaml; do
+for file in bin/gradrail share/gradrail/mnist/train-images-idx3-ubyte.gz share/gradrail/launch/kubernetes.yaml \
+  share/man/man1/gradrail.1 share/man/man1/gradrail-train.1 share/bash-completion/completions/gradrail \
+  share/zsh/site-functions/_gradrail share/fish/vendor_completions.d/gradrail.fish; do
   [[ -e $prefix/$file ]] || fail "$file is not installed"
 done
 diff <(grep -v '^#' "$root/tools/dev/public_headers" | sort) \

@@ -16,7 +16,7 @@ class RenamedFlags(cluster.ClusterTest):
                 self.refused(cluster.USAGE, [words], *flags)
 
     def test_new_names_accept_underscores(self):
-        self.refused(cluster.CONFIGURATION, ["--heartbeat-timeout 0: must be"], "--heartbeat_timeout", 0)
+        self.refused(cluster.USAGE, ["--heartbeat-timeout: '0' is not"], "--heartbeat_timeout", 0)
 
 
 if __name__ == "__main__":

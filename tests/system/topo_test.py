@@ -113,9 +113,12 @@ class Topo(cluster.ClusterTest):
         saved = self.saved(TWO_OF_EACH)
         for flags, says in ((("--gpu", 7), r"--gpu.* 7"), (("--nic", "mlx5_9"), r"--nic.*mlx5_9"),
                             (("--cores", "99"), r"--cores.*99"), (("--cores", "a-b"), r"--cores.*a-b"),
-                            (("--device", "tpu"), r"--device 'tpu'"), (("--towers", -1), r"--towers -1"),
-                            (("--towers", 9, "--device", "gpu"), r"9"), (("--require", "speed"), r"--require 'speed'")):
+                            (("--towers", 9, "--device", "gpu"), r"9")):
             self.topo("--topology", saved, *flags, code=cluster.CONFIGURATION, says=[says])
+        for flags, says in ((("--device", "tpu"), r"--device: tpu not in {auto,gpu,cpu}"),
+                            (("--towers", -1), r"--towers: '-1' is not a whole number from 0 to 4096"),
+                            (("--shards", 0), r"--shards: '0' is not"), (("--require", "speed"), r"--require: speed not in")):
+            self.topo("--topology", saved, *flags, code=cluster.USAGE, says=[says])
         self.topo("--svg", "/nowhere/picture.svg", code=cluster.CONFIGURATION, says=[r"--svg /nowhere/picture\.svg"])
 
     def test_what_is_no_machine_is_refused(self):

@@ -74,7 +74,6 @@ class Towers(cluster.ClusterTest):
                 (["--ps", 0, "--save_steps", 5], "--checkpoint_dir, --save_steps and --save_secs: parameter servers keep"),
                 (["--ps", 0, "--shards", 2], "--shards 2: .*--ps 0"),
                 (["--ps", 0, *self.addresses(1), "--job_name", "ps", "--task_index", 0], "--ps 0 trains in this process"),
-                (["--towers", 17], "--towers 17: must be 1 to 16"),
                 (["--no-soft-placement"], "--no-soft-placement: .*GPU"),
                 (["--ps", 0, "--no_soft_placement"], "--no-soft-placement: .*GPU"),
                 (["--cnn_logits_relu", "false"], "--cnn_logits_relu is of --model cnn"),

@@ -56,14 +56,16 @@ void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     command.add_option(name, value, help)->take_last();
   };
+  command.option_defaults()->group("Report");
   add("--require", flags.require,
       "exit code 1 unless all of these hold: rdma, gpu, gpu-direct, nccl, tasks, or transports' names");
-  add("--root", flags.root, "a recorded machine's files instead of this machine's; nothing is proved then");
-  add("--record", flags.record, "copy what is read to this new folder, for --root");
-  add("--cluster", flags.cluster, "try to reach the parameter servers of this file");
-  add("--ps_hosts,--ps-hosts", flags.ps_hosts, "try to reach these, host:port,...");
   command.add_flag("--no-proof,--no_proof", flags.no_proof, "only look, move nothing");
   command.add_flag("--json", flags.json, "one JSON object instead of the report");
+  add("--root", flags.root, "a recorded machine's files instead of this machine's; nothing is proved then");
+  add("--record", flags.record, "copy what is read to this new folder, for --root");
+  command.option_defaults()->group("Cluster");
+  add("--cluster", flags.cluster, "try to reach the parameter servers of this file");
+  add("--ps_hosts,--ps-hosts", flags.ps_hosts, "try to reach these, host:port,...");
 }
 
 absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {

@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "base/log.h"
+#include "base/flags/number_in.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -155,7 +156,8 @@ void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
   add("verify", "read every byte of it; exit code 1 when something is damaged or nothing is whole");
   CLI::App& exported = add("export", "one array per tensor, for numpy.load()");
   exported.add_option("--out", flags.out, "the .npz file to write")->required();
-  exported.add_option("--step", flags.step, "of this global step; default: the newest that is whole");
+  exported.add_option("--step", flags.step, "of this global step; default: the newest that is whole")
+      ->transform(NumberIn<uint64_t>());
   exported.add_flag("--optimizer-state,--optimizer_state", flags.optimizer_state,
                     "also <tensor>:velocity, or <tensor>:m and <tensor>:v of adam, and :global_step");
 }

@@ -8,7 +8,7 @@
 namespace gradrail::tools {
 
 void add_convert_flags(CLI::App& command, ConvertFlags& flags) {
-  command.add_option("what", flags.what, "mnist")->required();
+  command.add_option("what", flags.what, "the data set")->required()->check(CLI::IsMember({"mnist"}));
   command.add_option("--data_dir,--data-dir", flags.data_dir,
                      "folder with the four IDX files; default: the built-in MNIST");
   command.add_option("--out", flags.out, "folder for train.tfrecords, validation.tfrecords, test.tfrecords")
@@ -16,7 +16,6 @@ void add_convert_flags(CLI::App& command, ConvertFlags& flags) {
 }
 
 absl::Status run_convert(const ConvertFlags& flags) {
-  if (flags.what != "mnist") return absl::InvalidArgumentError(fmt::format("convert '{}': there is mnist", flags.what));
   std::string folder = flags.data_dir;
   if (folder.empty()) {
     const absl::StatusOr<std::string> built_in = worker::default_mnist_folder();

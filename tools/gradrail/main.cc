@@ -11,6 +11,7 @@
 #include "tools/gradrail/convert.h"
 #include "tools/gradrail/exit_codes.h"
 #include "tools/gradrail/info.h"
+#include "tools/gradrail/pages/pages.h"
 #include "tools/gradrail/topo.h"
 #include "tools/monitor/top.h"
 #include "tools/train/etcd_task.h"
@@ -67,7 +68,7 @@ int train(const TrainFlags& flags) {
 int run(int argc, char** argv) {
   // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
   setenv("GRPC_VERBOSITY", "NONE", 0);
-  CLI::App app("gradrail: gradient exchange with a sharded parameter server", "gradrail");
+  CLI::App app("gradient exchange with a sharded parameter server", "gradrail");
   app.set_version_flag("--version", GRADRAIL_VERSION);
   app.require_subcommand(1);
   TrainFlags flags;
@@ -94,6 +95,9 @@ int run(int argc, char** argv) {
   bench::BenchFlags bench;
   CLI::App& bench_command = *app.add_subcommand("bench", "what gradient exchange costs here: one suite at a time");
   bench::add_bench_flags(bench_command, bench);
+  std::string pages_folder;
+  CLI::App& pages_command = *app.add_subcommand("pages", "manual pages and shell completions")->group("");  // hidden
+  pages_command.add_option("folder", pages_folder, "like share/ of an installation")->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
@@ -111,6 +115,7 @@ int run(int argc, char** argv) {
   if (convert_command.parsed()) return finish(run_convert(convert));
   if (bench_command.parsed()) return bench::run_bench(bench, argc, argv);
   if (top_command.parsed()) return finish(run_top(top));
+  if (pages_command.parsed()) return finish(write_pages(app, pages_folder));
   if (topo_command.parsed()) return finish(run_topo(topo));
   return train(flags);
 }

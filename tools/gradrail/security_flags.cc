@@ -9,6 +9,7 @@ std::string must_name_a_file(const std::string& path) { return path.empty() ? "n
 }  // namespace
 
 void add_security_flags(CLI::App& command, SecurityFlags& flags) {
+  command.option_defaults()->group("Security");
   ps::Security& security = flags.security;
   command
       .add_option("--cert-file,--cert_file", security.cert_file,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "base/flags/number_in.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tools/gradrail/topo_json.h"
@@ -23,7 +24,8 @@ using topology::CpuSet;
 using topology::Machine;
 using topology::Placement;
 
-absl::Status invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
+// Far more than any host has, and few enough for a plan that ends.
+constexpr int kMaxCount = 4096;
 
 std::vector<std::string> names(const std::string& list) {
   if (list.empty()) return {};
@@ -32,44 +34,22 @@ std::vector<std::string> names(const std::string& list) {
 
 absl::StatusOr<CpuSet> cpus(const char* flag, const std::string& list) {
   absl::StatusOr<CpuSet> set = CpuSet::parse(list);
-  if (!set.ok()) return invalid(fmt::format("--{}: {}", flag, message_of(set.status())));
+  if (!set.ok()) return absl::InvalidArgumentError(fmt::format("--{}: {}", flag, message_of(set.status())));
   return set;
 }
 
-absl::StatusOr<topology::Towers> device(const std::string& word) {
+topology::Towers device(const std::string& word) {
   if (word == "auto") return topology::Towers::automatic;
-  if (word == "gpu") return topology::Towers::gpu;
-  if (word == "cpu") return topology::Towers::cpu;
-  return invalid(fmt::format("--device '{}': there are auto, gpu, cpu", word));
-}
-
-absl::Status check_counts(const TopoFlags& flags) {
-  // Far more than any host has, and few enough for a plan that ends.
-  constexpr int kMost = 4096;
-  const std::pair<const char*, int> counts[] = {{"ps", flags.ps},
-                                                {"shards", flags.shards},
-                                                {"workers", flags.workers},
-                                                {"towers", flags.towers},
-                                                {"cores-per-tower", flags.cores_per_tower}};
-  for (const auto& [name, count] : counts) {
-    if (count < 0 || count > kMost) return invalid(fmt::format("--{} {}: must be 0 to {}", name, count, kMost));
-  }
-  if (flags.ps > 0 && flags.shards == 0) return invalid("--shards 0: a parameter server has at least one");
-  if (!flags.require.empty() && flags.require != "rdma")
-    return invalid(fmt::format("--require '{}': there is rdma", flags.require));
-  return absl::OkStatus();
+  return word == "gpu" ? topology::Towers::gpu : topology::Towers::cpu;
 }
 
 absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
-  GRADRAIL_RETURN_IF_ERROR(check_counts(flags));
   topology::Request request;
   for (int i = 0; i < flags.ps; ++i)
     request.processes.push_back({.job = topology::Job::ps, .task_index = i, .units = flags.shards});
   for (int i = 0; i < flags.workers; ++i)
     request.processes.push_back({.job = topology::Job::worker, .task_index = i, .units = flags.towers});
-  const absl::StatusOr<topology::Towers> towers = device(flags.device);
-  if (!towers.ok()) return towers.status();
-  request.towers = *towers;
+  request.towers = device(flags.device);
   request.cores_per_tower = flags.cores_per_tower;
   const absl::StatusOr<CpuSet> reserved = cpus("reserve", flags.reserve);
   if (!reserved.ok()) return reserved.status();
@@ -107,20 +87,26 @@ absl::Status write_file(const std::string& path, const std::string& text) {
 
 void add_topo_flags(CLI::App& command, TopoFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
-    command.add_option(name, value, help)->capture_default_str()->take_last();
+    return command.add_option(name, value, help)->capture_default_str()->take_last();
   };
+  const NumberIn count(0, kMaxCount);
+  command.option_defaults()->group("Machine");
   add("--topology", flags.topology, "hwloc XML file, or a description such as 'pack:2 [numa] core:4 pu:2'");
-  add("--ps", flags.ps, "parameter servers on this host");
-  add("--shards", flags.shards, "shards (threads) in each");
-  add("--workers", flags.workers, "worker processes on this host");
-  add("--towers", flags.towers, "towers in each; 0: one for each GPU, or one on the CPUs");
-  add("--device", flags.device, "auto, gpu (none is an error) or cpu");
-  add("--cores-per-tower,--cores_per_tower", flags.cores_per_tower, "0: what there is, shared evenly");
-  add("--gpu", flags.gpu, "these GPUs only: indices, names or PCI addresses");
-  add("--nic", flags.nic, "these NICs only: names, interfaces or PCI addresses");
   add("--cores", flags.cores, "these cpus only: 0-3,8");
   add("--reserve", flags.reserve, "cpus kept free for the system");
-  add("--require", flags.require, "rdma: plain Ethernet is no answer");
+  add("--nic", flags.nic, "these NICs only: names, interfaces or PCI addresses");
+  add("--require", flags.require, "rdma: plain Ethernet is no answer")->check(CLI::IsMember({"rdma"}));
+  command.option_defaults()->group("Cluster");
+  add("--ps", flags.ps, "parameter servers on this host")->transform(count);
+  add("--shards", flags.shards, "shards (threads) in each")->transform(NumberIn(1, kMaxCount));
+  add("--workers", flags.workers, "worker processes on this host")->transform(count);
+  add("--towers", flags.towers, "towers in each; 0: one for each GPU, or one on the CPUs")->transform(count);
+  add("--cores-per-tower,--cores_per_tower", flags.cores_per_tower, "0: what there is, shared evenly")
+      ->transform(count);
+  command.option_defaults()->group("GPU");
+  add("--device", flags.device, "auto, gpu (none is an error) or cpu")->check(CLI::IsMember({"auto", "gpu", "cpu"}));
+  add("--gpu", flags.gpu, "these GPUs only: indices, names or PCI addresses");
+  command.option_defaults()->group("Output");
   command.add_flag("--json", flags.json, "one JSON object instead of the drawing");
   command.add_flag("--explain", flags.explain, "why each was chosen, and why nothing else was");
   add("--svg", flags.svg, "write a picture to this file");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/flags/number_in.h"
 #include "fmt/format.h"
 #include "ps/protocol/trace_marks.h"
 
@@ -15,9 +16,11 @@ constexpr uint32_t kMostRecords = 1 << 24;  // 40 bytes each
 }  // namespace
 
 void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
+  command.option_defaults()->group("Monitoring");
   command
       .add_option("--metrics_port,--metrics-port", flags.metrics_port,
                   "serve Prometheus here, 0: any port; in a local cluster each task takes the next one")
+      ->transform(NumberIn<uint16_t>(0))
       ->take_last();
   command
       .add_option("--metrics_bind,--metrics-bind", flags.metrics_bind,
@@ -31,6 +34,7 @@ void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
   command
       .add_option("--flight_records,--flight-records", flags.flight_records,
                   "operations that each task remembers, to write them down when the run fails or on SIGUSR1; 0: none")
+      ->transform(NumberIn(0u, kMostRecords))
       ->capture_default_str()
       ->take_last();
   command
@@ -50,10 +54,6 @@ absl::Status check_monitoring(const MonitoringFlags& flags, bool alone) {
   }
   if (alone && !flags.timeline.empty())
     return absl::InvalidArgumentError("--timeline_filename: with --ps 0 there is no exchange to draw");
-  if (flags.flight_records > kMostRecords) {
-    return absl::InvalidArgumentError(
-        fmt::format("--flight_records {}: must be 0 to {}", flags.flight_records, kMostRecords));
-  }
   in6_addr address;
   const char* text = flags.metrics_bind.c_str();
   if (inet_pton(AF_INET, text, &address) != 1 && inet_pton(AF_INET6, text, &address) != 1) {

@@ -195,12 +195,14 @@ void show_until_stopped(Watched& watched, const TopFlags& flags) {
 }  // namespace
 
 void add_top_flags(CLI::App& command, TopFlags& flags) {
+  command.option_defaults()->group("Cluster");
   command.add_option("cluster", flags.cluster,
                      "JSON file of the cluster, as for train --cluster; or train's --rendezvous");
   command.add_option("--ps_hosts,--ps-hosts", flags.ps_hosts, "comma-separated host:port list, instead of a file");
-  add_security_flags(command, flags.security);
+  command.option_defaults()->group("Monitoring");
   command.add_flag("--once", flags.once, "print one table and end");
   command.add_flag("--dump", flags.dump, "also tell all tasks to write down what their flight recorders have");
+  add_security_flags(command, flags.security);
 }
 
 absl::Status run_top(const TopFlags& flags) {

@@ -14,9 +14,7 @@ size_t half(const TrainOptions& options) {
 }  // namespace
 
 absl::Status check_backup_ps(const TrainOptions& options) {
-  const uint32_t backup_ps = options.flags.backup_ps;
-  if (backup_ps == 0) return absl::OkStatus();
-  if (backup_ps != 1) return absl::InvalidArgumentError(fmt::format("--backup-ps {}: must be 0 or 1", backup_ps));
+  if (options.flags.backup_ps == 0) return absl::OkStatus();
   if (uses_etcd(options.flags)) {
     return absl::InvalidArgumentError(
         "--backup-ps 1: not with --rendezvous, where a ps is found by its index alone; name the tasks (--cluster, or "

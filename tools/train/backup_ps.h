@@ -11,7 +11,7 @@ namespace gradrail::tools {
 
 // --backup-ps 1: of N ps tasks the first N/2 serve, and task i + N/2 is the backup of task i.
 
-/// INVALID_ARGUMENT: another number than 0 and 1, or no two halves.
+/// INVALID_ARGUMENT: the tasks have no two halves, or no known addresses.
 absl::Status check_backup_ps(const TrainOptions& options);
 
 /// Address of the ps task that is this one's backup, or that this one begins as the backup of; "": none.

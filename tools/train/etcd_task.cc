@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tools/launch/etcd/membership.h"
@@ -12,18 +10,11 @@
 namespace gradrail::tools {
 namespace {
 
-absl::Status invalid_rendezvous(const std::string& what) { return absl::InvalidArgumentError(what); }
-
-void print_etcd_line(const std::string& line) {
-  fmt::print("# {}\n", line);
-  std::fflush(stdout);
-}
-
 /// The host of --bind, unless that is every address of this host: others need one of them.
 absl::StatusOr<std::string> bind_host(const TrainFlags& flags) {
   if (flags.bind.empty()) return std::string();
   const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(flags.bind);
-  if (!bind.ok()) return invalid_rendezvous(fmt::format("--bind: {}", message_of(bind.status())));
+  if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
   return bind->host == "0.0.0.0" || bind->host == "::" ? std::string() : bind->host;
 }
 
@@ -39,7 +30,7 @@ absl::StatusOr<std::unique_ptr<Membership>> take_place(const TrainOptions& optio
                             .sizes = std::nullopt,
                             .host = *host,
                             .timeout = std::chrono::seconds(flags.join_timeout_seconds),
-                            .say = print_etcd_line};
+                            .say = print_comment};
   if (flags.task_index >= 0) request.index = static_cast<uint32_t>(flags.task_index);
   if (flags.ps_given) request.sizes = {.ps = flags.ps, .workers = flags.workers};
   return Membership::join(request);
@@ -49,8 +40,8 @@ absl::StatusOr<std::unique_ptr<Membership>> take_place(const TrainOptions& optio
 absl::Status settle(TrainOptions& options, const Membership& membership) {
   const Sizes& sizes = membership.sizes();
   if (options.mode.kind == ps::ModeKind::backup && options.mode.bound >= sizes.workers)
-    return invalid_rendezvous(fmt::format("--mode {}: of {} workers at most {} can be spared", options.flags.mode,
-                                          sizes.workers, sizes.workers - 1));
+    return absl::InvalidArgumentError(fmt::format("--mode {}: of {} workers at most {} can be spared",
+                                                  options.flags.mode, sizes.workers, sizes.workers - 1));
   options.task = membership.task();
   options.flags.ps = sizes.ps;
   options.flags.workers = sizes.workers;
@@ -69,7 +60,7 @@ absl::Status settle(TrainOptions& options, const Membership& membership) {
   return absl::OkStatus();
 }
 
-std::string explain(const TrainOptions& options) {
+std::string explain_place(const TrainOptions& options) {
   const bool is_ps = options.task.job == "ps";
   const uint32_t ours = is_ps ? options.flags.ps : options.flags.workers;
   const uint32_t others = is_ps ? options.flags.workers : options.flags.ps;
@@ -92,20 +83,21 @@ absl::Status check_rendezvous(TrainOptions& options) {
   const TrainFlags& flags = options.flags;
   GRADRAIL_RETURN_IF_ERROR(parse_rendezvous(flags.rendezvous).status());
   if (flags.local || !flags.cluster.empty() || !flags.ps_hosts.empty() || !flags.worker_hosts.empty())
-    return invalid_rendezvous(
+    return absl::InvalidArgumentError(
         "--rendezvous finds the other tasks: leave out --cluster, --ps_hosts, --worker_hosts and --local");
   if (flags.job_name != "ps" && flags.job_name != "worker")
-    return invalid_rendezvous(
+    return absl::InvalidArgumentError(
         fmt::format("--rendezvous with --job_name '{}': each task is a ps or a worker; its --task_index may be "
                     "left out",
                     flags.job_name));
   if (flags.task_index < -1 || flags.task_index > UINT32_MAX)
-    return invalid_rendezvous(fmt::format("--task_index {}: indices count from 0", flags.task_index));
+    return absl::InvalidArgumentError(fmt::format("--task_index {}: indices count from 0", flags.task_index));
   if (flags.ps_given != flags.workers_given)
-    return invalid_rendezvous(
+    return absl::InvalidArgumentError(
         "--rendezvous: say --ps and --workers together (how large the run is), or leave both out where another task "
         "says them");
-  if (flags.ps_given && flags.ps == 0) return invalid_rendezvous("--ps 0: with --rendezvous a run has at least one ps");
+  if (flags.ps_given && flags.ps == 0)
+    return absl::InvalidArgumentError("--ps 0: with --rendezvous a run has at least one ps");
   options.local = false;
   // As many as there can be, until a task says.
   options.cluster.workers.resize(flags.workers_given ? flags.workers : ps::kMaxWorkers);
@@ -116,7 +108,7 @@ absl::Status run_with_etcd(TrainOptions options, SignalThread& signals) {
   const absl::StatusOr<std::unique_ptr<Membership>> membership = take_place(options);
   if (!membership.ok()) return membership.status();
   GRADRAIL_RETURN_IF_ERROR(settle(options, **membership));
-  print_etcd_line(explain(options));
+  print_comment(explain_place(options));
   if (options.task.job == "ps") return run_ps(options, signals, [&](uint16_t port) { (*membership)->publish(port); });
   options.ps_address = [&](uint32_t index) { return (*membership)->ps_address(index); };
   return run_worker(options, signals);

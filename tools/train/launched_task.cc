@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/security.h"
@@ -13,26 +11,20 @@
 namespace gradrail::tools {
 namespace {
 
-absl::Status invalid_launch(const std::string& what) { return absl::InvalidArgumentError(what); }
-
-void print_comment_line(const std::string& line) {
-  fmt::print("# {}\n", line);
-  std::fflush(stdout);
-}
-
 absl::Status check_counts(const TrainFlags& flags, const ps::Launch& launch, uint32_t ps_count) {
   if (launch.ps_count && flags.ps_given && flags.ps != *launch.ps_count)
-    return invalid_launch(
+    return absl::InvalidArgumentError(
         fmt::format("--ps {}: {} has {} (DMLC_NUM_SERVER): leave the flag out, or --local for a cluster of its own",
                     flags.ps, launch.job, *launch.ps_count));
   if (ps_count >= launch.size)
-    return invalid_launch(fmt::format("--ps {}: {} has started {} tasks, and one of them has to be a worker", ps_count,
-                                      launch.job, launch.size));
+    return absl::InvalidArgumentError(fmt::format(
+        "--ps {}: {} has started {} tasks, and one of them has to be a worker", ps_count, launch.job, launch.size));
   const uint32_t workers = launch.size - ps_count;
   if (workers > ps::kMaxWorkers)
-    return invalid_launch(fmt::format("{} workers by {}: there may be {}", workers, launch.job, ps::kMaxWorkers));
+    return absl::InvalidArgumentError(
+        fmt::format("{} workers by {}: there may be {}", workers, launch.job, ps::kMaxWorkers));
   if (flags.workers_given && flags.workers != workers)
-    return invalid_launch(
+    return absl::InvalidArgumentError(
         fmt::format("--workers {}: {} has started {} tasks, of which --ps {} leaves {} workers: leave the flag out, or "
                     "--local for a cluster of its own",
                     flags.workers, launch.job, launch.size, ps_count, workers));
@@ -85,15 +77,15 @@ absl::Status check_launch(TrainOptions& options) {
   const TrainFlags& flags = options.flags;
   if (flags.local || flags.ps == 0) {
     return flags.rendezvous.empty() ? absl::OkStatus()
-                                    : invalid_launch(fmt::format(
+                                    : absl::InvalidArgumentError(fmt::format(
                                           "--rendezvous {}: --local and --ps 0 have no other tasks", flags.rendezvous));
   }
   absl::StatusOr<std::optional<ps::Launch>> launch = ps::read_launcher();
   if (!launch.ok())
-    return invalid_launch(fmt::format("{}; --local ignores such variables", message_of(launch.status())));
+    return absl::InvalidArgumentError(fmt::format("{}; --local ignores such variables", message_of(launch.status())));
   if (!launch->has_value()) {
     if (flags.rendezvous.empty()) return absl::OkStatus();
-    return invalid_launch(fmt::format(
+    return absl::InvalidArgumentError(fmt::format(
         "--rendezvous {}: neither srun, mpirun nor torchrun has started this task with others", flags.rendezvous));
   }
   const uint32_t ps_count = (*launch)->ps_count.value_or(flags.ps);
@@ -104,11 +96,12 @@ absl::Status check_launch(TrainOptions& options) {
     (*launch)->rendezvous = *std::move(address);
   }
   if ((*launch)->rendezvous.empty())
-    return invalid_launch(fmt::format(
+    return absl::InvalidArgumentError(fmt::format(
         "{} does not say where its first task is: name that host with --rendezvous tcp://HOST:PORT", (*launch)->job));
   const absl::StatusOr<ps::HostPort> meet = ps::parse_host_port((*launch)->rendezvous);
   if (!meet.ok())
-    return invalid_launch(fmt::format("where the tasks of {} meet: {}", (*launch)->job, message_of(meet.status())));
+    return absl::InvalidArgumentError(
+        fmt::format("where the tasks of {} meet: {}", (*launch)->job, message_of(meet.status())));
   options.local = false;
   options.flags.ps = ps_count;
   options.cluster.ps.resize(ps_count);
@@ -121,7 +114,7 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
   std::string bind_host;
   if (!options.flags.bind.empty()) {
     const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
-    if (!bind.ok()) return invalid_launch(fmt::format("--bind: {}", message_of(bind.status())));
+    if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
     bind_host = bind->host;
   }
   // Facts from there are not proven: any process that reaches this host can connect to the rendezvous.
@@ -131,15 +124,15 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
                         .ps_count = options.flags.ps,
                         .bind_host = bind_host,
                         .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
-                        .say = print_comment_line});
+                        .say = print_comment});
   if (!others.ok()) return others.status();
   if (options.launch->role == ps::Launch::Role::scheduler) {
-    print_comment_line(fmt::format("scheduler of {}: {} ps and {} workers have met", options.launch->job,
-                                   options.flags.ps, options.launch->size - options.flags.ps));
+    print_comment(fmt::format("scheduler of {}: {} ps and {} workers have met", options.launch->job, options.flags.ps,
+                              options.launch->size - options.flags.ps));
     return (*others)->publish(0);
   }
   take_assignment(options, (*others)->assignment());
-  print_comment_line(explain(options));
+  print_comment(explain(options));
   if (options.task.job == "ps") return run_launched_ps(options, **others, signals);
   absl::StatusOr<std::vector<std::string>> addresses = (*others)->ps_addresses();
   if (!addresses.ok()) return addresses.status();

@@ -57,11 +57,6 @@ absl::Status stopped_by_signal(const absl::Status& status, const SignalThread& s
   return absl::OkStatus();
 }
 
-void print_line(const std::string& line) {
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
-}
-
 worker::WorkloadOptions workload_options(const TrainOptions& options) {
   return {.model = options.flags.model,
           .batch_size = options.flags.batch_size,
@@ -200,6 +195,13 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
 
 }  // namespace
 
+void print_line(const std::string& line) {
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void print_comment(const std::string& line) { print_line("# " + line); }
+
 absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
                     const std::function<void(uint16_t)>& listening) {
   start_log(fmt::format("ps/{}", options.task.index));
@@ -241,7 +243,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   const SignalThread::Waker waker(signals, [&] { (*server)->wake(); });
   listening((*server)->port());
   if (!options.local)
-    print_line(fmt::format("# ps/{} listens on {}:{}", options.task.index, host_of(*listen), (*server)->port()));
+    print_comment(fmt::format("ps/{} listens on {}:{}", options.task.index, host_of(*listen), (*server)->port()));
   absl::Status finished = (*server)->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
   if (!finished.ok()) flight.write((*server)->marks(), std::string(message_of(finished)));
   for (const std::string& line : (*server)->summary()) print_line(line);

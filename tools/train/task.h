@@ -12,6 +12,10 @@
 
 namespace gradrail::tools {
 
+/// A line for people on stdout, at once; a comment begins with "# ".
+void print_line(const std::string& line);
+void print_comment(const std::string& line);
+
 /// One ps task, until the run is over or `signals` has a request to stop.
 /// `listening` receives the port of the control plane once it is open. Lines for people go to stdout.
 absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,

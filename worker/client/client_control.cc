@@ -8,6 +8,7 @@
 #include "fmt/ranges.h"
 #include "ps/protocol/control.pb.h"
 #include "worker/client/client_impl.h"
+#include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
 namespace {
@@ -31,7 +32,8 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
   while (true) {
     GRADRAIL_RETURN_IF_ERROR(failover_.recover());
     telemetry_.answer_dump();
-    if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
+    if (asked_to_stop(options_.stop))
+      return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
     // Later rounds no longer wait for workers that have not joined: they may never do.
     request.set_live_only(Clock::now() >= absent_until);
     const absl::StatusOr<ps::proto::BarrierReply> reply = session_.control(0).barrier(request);

@@ -85,7 +85,6 @@ class Client::Impl {
   absl::Status prepare_offer();
   void set_started();
   void log_missing_peers();
-  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
 
   ClientOptions options_;
   Identity identity_;

@@ -124,8 +124,6 @@ class PathManager {
   void switch_to_probe(ShardLink& link, TimePoint deadline);
   void end_probe(ShardLink& link, const std::string& why);
 
-  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
-
   // Set once.
   const ClientOptions& options_;
   const Identity& identity_;

@@ -10,6 +10,7 @@
 #include "ps/protocol/call_proof.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/control_status.h"
+#include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
 namespace {
@@ -162,7 +163,7 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
                       "does it speak TLS at all?)",
                       name_, why));
     }
-    if (asked_to_stop()) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
+    if (asked_to_stop(stop_)) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(
           fmt::format("{} did not come up in time (is it started, and is the address right?): {}", name_, why));
@@ -187,7 +188,7 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
     if (status.ok()) return reply;
     const bool other_group = status.error_code() == grpc::StatusCode::OUT_OF_RANGE;
     const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
-    if (!in_the_way || Clock::now() >= deadline || asked_to_stop()) {
+    if (!in_the_way || Clock::now() >= deadline || asked_to_stop(stop_)) {
       const absl::Status why = explain(status);
       if (other_group) return absl::FailedPreconditionError(why.message());
       if (in_the_way || in_our_way.empty()) return why;

@@ -111,7 +111,6 @@ class ControlLink {
   grpc::Status look_up();
   absl::Status explain(const grpc::Status& status) const;
   absl::Status explain_membership(const grpc::Status& status) const;
-  bool asked_to_stop() const { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); }
 
   const uint32_t ps_index_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;

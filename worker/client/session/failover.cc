@@ -11,6 +11,7 @@
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
 #include "spdlog/spdlog.h"
+#include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
 namespace {
@@ -64,7 +65,9 @@ absl::Status Failover::recover() {
       if (switched.ok()) continue;
       spdlog::warn("its backup did not take over: {}", std::string(message_of(switched)));
       failure_.abandon_failover();
-      failure_.fail(asked_to_stop() ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause))) : cause);
+      failure_.fail(asked_to_stop(options_.stop)
+                        ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause)))
+                        : cause);
       return failure_.status();
     }
   }
@@ -107,7 +110,7 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
     const bool is_refused = backup.described.has_value() && !is_undecided;
     const bool serves_without_us = former.described.has_value() && !former.described->backup();
     const bool is_final = (is_refused && was_refused) || (serves_without_us && !is_undecided);
-    if (is_final || asked_to_stop() || Clock::now() >= deadline) return from_backup;
+    if (is_final || asked_to_stop(options_.stop) || Clock::now() >= deadline) return from_backup;
     was_refused = is_refused;
   }
 }

@@ -39,7 +39,6 @@ class Failover {
   ps::proto::JoinRequest takeover_request(uint32_t ps_index) const;
   absl::Status connect_shards(uint32_t ps_index, const ps::proto::DescribeReply& described,
                               const ps::proto::JoinReply& joined);
-  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
 
   const ClientOptions& options_;
   RunFailure& failure_;

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
+#include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
 namespace {
@@ -56,14 +57,15 @@ absl::Status Rejoin::run() {
     // ALREADY_EXISTS: another ps may still count our former incarnation as a member, until its heartbeat expires.
     const bool may_pass =
         absl::IsUnavailable(joined) || absl::IsFailedPrecondition(joined) || absl::IsAlreadyExists(joined);
-    if (joined.ok() || asked_to_stop() || !may_pass) break;
+    if (joined.ok() || asked_to_stop(options_.stop) || !may_pass) break;
     std::this_thread::sleep_for(kBetweenRejoins);
   } while (Clock::now() < deadline);
   under_way_ = false;
   if (!joined.ok()) {
-    failure_.fail(asked_to_stop() ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause)))
-                                  : absl::UnavailableError(fmt::format("{}, and did not come back ({})",
-                                                                       message_of(cause), message_of(joined))));
+    failure_.fail(asked_to_stop(options_.stop)
+                      ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause)))
+                      : absl::UnavailableError(
+                            fmt::format("{}, and did not come back ({})", message_of(cause), message_of(joined))));
     return failure_.status();
   }
   if (saved_before && !session_.saves_checkpoints())

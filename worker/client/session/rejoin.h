@@ -56,7 +56,6 @@ class Rejoin {
   absl::Status join_once(TimePoint deadline, uint64_t former_group);
   void restore_position(bool same_servers);
   uint64_t position_at(uint64_t version) const;
-  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
 
   const ClientOptions& options_;
   RunFailure& failure_;

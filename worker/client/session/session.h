@@ -100,7 +100,6 @@ class Session {
   absl::StatusOr<ps::proto::DescribeReply> describe_one(uint32_t ps_index, TimePoint deadline);
   absl::Status take_shards(uint32_t ps_index, const ps::proto::JoinReply& reply, size_t& next_link);
   void start_heartbeat(uint32_t ps_index);
-  bool asked_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
 
   // Set once.
   const ClientOptions& options_;
