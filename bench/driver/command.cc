@@ -4,8 +4,8 @@
 #include <fstream>
 
 #include "CLI/CLI.hpp"
-#include "base/log.h"
 #include "base/flags/number_in.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "bench/cluster/ranks.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <ctime>
 
-#include "base/log.h"
 #include "base/flags/number_in.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
