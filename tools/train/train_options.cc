@@ -287,6 +287,7 @@ void add_checkpointing_flags(CLI::App& command, TrainFlags& flags, const Add& ad
 
 void add_plugin_flag(CLI::App& command, std::string& folder) {
   command.add_option(both("plugin_dir"), folder, "absolute folder with transport plug-ins, looked at first")
+      ->group("Transport")
       ->take_last();
 }
 

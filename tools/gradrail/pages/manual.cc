@@ -23,7 +23,7 @@ std::string option_entry(const ReferenceOption& option) {
   if (!option.value.empty()) entry += fmt::format(" \\fI{}\\fR{}", roff(option.value), option.repeats ? " ..." : "");
   entry += fmt::format("\n{}\n", roff(option.description));
   if (option.required) entry += "(required)\n";
-  if (!option.default_value.empty()) entry += fmt::format("Default: {}.\n", roff(option.default_value));
+  if (!option.default_value.empty()) entry += fmt::format("(default: {})\n", roff(option.default_value));
   return entry;
 }
 
