@@ -24,7 +24,7 @@ constexpr int kUsage = 2;
 
 void add_put_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Measurement");
-  app.add_option("--window", options.window, "bandwidth: puts between two notices, at most")
+  app.add_option("--window", options.window, "bandwidth: maximum number of puts between two notices")
       ->transform(NumberIn(2u, 64u))
       ->capture_default_str();
 }
@@ -36,15 +36,15 @@ void add_apply_flags(CLI::App& app, Options& options) {
 
 void add_staged_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("GPU");
-  app.add_option("--on", options.on, "gpu:N; gpu:0 where nothing is said");
-  app.add_option("--bucket_kib", options.bucket_kib, "unit that is copied; 0: the client's own")
+  app.add_option("--on", options.on, "gpu:N; default: gpu:0");
+  app.add_option("--bucket_kib", options.bucket_kib, "size of a copied unit in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib));
 }
 
 void add_peers_flags(CLI::App& app, Options& options) {
   add_exchange_flags(app, options);
   app.option_defaults()->group("Measurement");
-  app.add_option("--part", options.part, "exchange or put; else both")->check(CLI::IsMember({"exchange", "put"}));
+  app.add_option("--part", options.part, "exchange or put; default: both")->check(CLI::IsMember({"exchange", "put"}));
   app.add_flag("--pin", options.pin, "puts: servers on core 0, clients on core 1");
   app.add_flag("--realtime", options.realtime,
                "puts: all of them run before whatever else the machine does; needs CAP_SYS_NICE");
@@ -53,11 +53,11 @@ void add_peers_flags(CLI::App& app, Options& options) {
 void add_paths_flags(CLI::App& app, Options& options) {
   add_exchange_flags(app, options);
   app.option_defaults()->group("GPU");
-  app.add_option("--on", options.on, "GPU of the rows in GPU memory, gpu:N; gpu:0 where nothing is said");
+  app.add_option("--on", options.on, "GPU of the rows in GPU memory, gpu:N; default: gpu:0");
 }
 
 void add_replay_flags(CLI::App& app, Options& options) {
-  app.add_option("file", options.file, "layer list: a file, or the name of one that comes along")->required();
+  app.add_option("file", options.file, "layer list: a file, or the name of a built-in list")->required();
   add_exchange_flags(app, options);
 }
 
@@ -102,7 +102,8 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   CLI::App& compare = *command.add_subcommand("compare", "two recorded runs: ratios with confidence intervals");
   compare.add_option("first", flags.compare.first, "written by -J")->required();
   compare.add_option("second", flags.compare.second, "written by -J")->required();
-  compare.add_flag("--unlike", flags.compare.unlike, "also where machine, versions or settings differ");
+  compare.add_flag("--unlike", flags.compare.unlike,
+                   "compare runs with different machines, versions or settings as well");
   // Ours to say what can be asked: from here on, since subcommands take this over when they are made.
   command.require_subcommand(0, 1);
   command.allow_extras();

@@ -12,36 +12,41 @@ void add_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Measurement");
   app.add_option("-b,--begin", o.begin, "smallest size in bytes; K, M, G may follow");
   app.add_option("-e,--end", o.end, "largest size");
-  app.add_option("-f,--factor", o.factor, "each size is so many times the last one")
+  app.add_option("-f,--factor", o.factor, "factor between two sizes")
       ->transform(NumberIn(2u, 1u << 20))
       ->capture_default_str();
-  app.add_option("-n,--iterations", o.iterations, "timed operations a round; 0: as many as fill --seconds")
+  app.add_option("-n,--iterations", o.iterations, "timed operations of a round; 0: as many as --seconds permits")
       ->transform(NumberIn<uint64_t>())
       ->capture_default_str();
-  app.add_option("-w,--warmup", o.warmup, "operations before those; 0: a tenth of them")
+  app.add_option("-w,--warmup", o.warmup, "operations before the timed ones; 0: a tenth of them")
       ->transform(NumberIn<uint64_t>())
       ->capture_default_str();
-  app.add_option("-c,--check", o.check, "0: results are not checked")->capture_default_str();
-  app.add_option("--seconds", o.seconds, "per figure and round")->transform(NumberIn(1e-6, 1e6))->capture_default_str();
-  app.add_option("--rounds", o.rounds, "all paths take turns so often; figures are medians over the rounds")
+  app.add_option("-c,--check", o.check, "1: verify the results; 0: do not verify them")->capture_default_str();
+  app.add_option("--seconds", o.seconds, "seconds per figure and round")
+      ->transform(NumberIn(1e-6, 1e6))
+      ->capture_default_str();
+  app.add_option("--rounds", o.rounds,
+                 "number of rounds; each round measures all paths, and figures are medians over the rounds")
       ->transform(NumberIn(1u, 1000u))
       ->capture_default_str();
-  app.add_option("--seed", o.seed, "of the order in which paths take turns")
+  app.add_option("--seed", o.seed, "seed of the order of the paths")
       ->transform(NumberIn<uint64_t>())
       ->capture_default_str();
   app.option_defaults()->group("Transport");
-  app.add_option("--transport", o.transports, "which, in this order: tcp, shm, ucx, ofi, a plug-in's name; else all")
+  app.add_option("--transport", o.transports,
+                 "transports in this order: tcp, shm, ucx, ofi, or the name of a plug-in; default: all")
       ->delimiter(',');
-  app.add_option("--ofi-provider", o.ofi_provider, "ofi: this libfabric provider and no other");
-  app.add_option("--bind-host", o.bind_host, "address of this host's interface to use");
-  app.add_option("--plugin-dir", o.plugin_dir, "where the plug-ins lie");
+  app.add_option("--ofi-provider", o.ofi_provider, "ofi: name of the libfabric provider");
+  app.add_option("--bind-host", o.bind_host, "address of the interface to use");
+  app.add_option("--plugin-dir", o.plugin_dir, "folder with transport plug-ins");
   app.add_flag("--block", o.block, "processes block instead of spinning");
   app.option_defaults()->group("Output");
   app.add_option("--format", o.format, "table, osu, csv or json")
       ->check(CLI::IsMember({"table", "osu", "csv", "json"}))
       ->capture_default_str();
   app.add_option("-J,--json", o.json, "write the whole run to this file, for `gradrail bench compare`");
-  app.add_option("--min-bw", o.min_bw, "exit code 1 where a path's algbw at its largest size is below (10^9 bytes/s)")
+  app.add_option("--min-bw", o.min_bw,
+                 "exit code 1 if the algbw of a path at its largest size is below this value (10^9 bytes/s)")
       ->transform(NumberIn(0.0));
 }
 

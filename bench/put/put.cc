@@ -35,8 +35,8 @@ int main(int argc, char** argv) {
   gradrail::bench::PutFlags flags;
   CLI::App app("What one put costs over a transport: latency and bandwidth", "put");
   app.add_option("--transport", transport.name, "tcp, shm, ucx, ofi or another plug-in's name")->capture_default_str();
-  app.add_option("--ofi-provider", transport.ofi_provider, "ofi: this libfabric provider and no other");
-  app.add_option("--plugin-dir", plugin_dir, "where the plug-ins lie");
+  app.add_option("--ofi-provider", transport.ofi_provider, "ofi: name of the libfabric provider");
+  app.add_option("--plugin-dir", plugin_dir, "folder with transport plug-ins");
   gradrail::bench::add_flags(app, flags);
   CLI11_PARSE(app, argc, argv);
   gradrail::start_log("bench");

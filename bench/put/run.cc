@@ -128,13 +128,13 @@ int complain(const std::string& contender, const absl::Status& why) {
 void add_flags(CLI::App& app, PutFlags& flags) {
   app.add_option("--sizes", flags.sizes, "bytes of one put; K, M, G may follow")->delimiter(',')->capture_default_str();
   app.add_option("--seconds", flags.seconds, "per figure")->capture_default_str();
-  app.add_option("--window", flags.window, "bandwidth: puts between two notices, at most")
+  app.add_option("--window", flags.window, "bandwidth: maximum number of puts between two notices")
       ->capture_default_str()
       ->check(CLI::Range(2u, 64u));
   app.add_option("--what", flags.what, "latency, bandwidth or both")->capture_default_str();
   CLI::Option* const listen = app.add_option("--listen", flags.listen, "two hosts: host:port to wait at for the other");
   app.add_option("--connect", flags.connect, "two hosts: host:port of the other, which listens")->excludes(listen);
-  app.add_option("--bind-host", flags.bind_host, "address of this host's interface to use");
+  app.add_option("--bind-host", flags.bind_host, "address of the interface to use");
   app.add_option("--json", flags.json, "append one JSON line per figure to this file");
 }
 

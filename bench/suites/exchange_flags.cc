@@ -19,32 +19,35 @@ constexpr uint32_t kMaxBenchWorkers = 256;
 void add_exchange_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Training");
   app.add_option("--workers", options.workers, "worker processes")->transform(NumberIn(1u, kMaxBenchWorkers));
-  app.add_option("--shards", options.shards, "of the parameter server")
+  app.add_option("--shards", options.shards, "shards of the parameter server")
       ->transform(NumberIn(1u, 64u))
       ->capture_default_str();
   app.add_option("--mode", options.mode, "sync, async or ssp:K");
-  app.add_option("--optimizer", options.optimizer, "of the parameter server")
+  app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov or adam")
       ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam"}))
       ->capture_default_str();
-  app.add_option("--bucket_kib", options.bucket_kib, "unit that is pushed and applied; 0: the client's own")
+  app.add_option("--bucket_kib", options.bucket_kib, "size of a bucket in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib));
   app.option_defaults()->group("Cluster");
-  app.add_option("--cluster", options.cluster, "cluster.json: one process a task, each with this command line");
-  app.add_option("--ps_hosts,--ps-hosts", options.ps_hosts, "the same as lists, host:port,...");
+  app.add_option("--cluster", options.cluster, "cluster.json: one process per task, each with this command line");
+  app.add_option("--ps_hosts,--ps-hosts", options.ps_hosts,
+                 "the parameter servers of --cluster as a list, host:port,...");
   app.add_option("--worker_hosts,--worker-hosts", options.worker_hosts, "workers of --ps_hosts");
-  app.add_option("--job_name,--job-name", options.job_name, "ps or worker: which of them this process is");
-  app.add_option("--task_index,--task-index", options.task_index, "which task of --job_name, from 0")
+  app.add_option("--job_name,--job-name", options.job_name, "job of this process: ps or worker");
+  app.add_option("--task_index,--task-index", options.task_index, "index of this task in --job_name, from 0")
       ->transform(NumberIn<int64_t>(0));
-  app.add_option("--rendezvous", options.rendezvous, "under mpirun: tcp://HOST:PORT where rank 0 waits for the others");
-  app.add_option("--ps", options.servers, "under srun, mpirun, torchrun: so many ranks are servers, the others workers")
+  app.add_option("--rendezvous", options.rendezvous,
+                 "under mpirun: tcp://HOST:PORT of rank 0, which coordinates the ranks");
+  app.add_option("--ps", options.servers,
+                 "under srun, mpirun, torchrun: number of ranks that are servers; the others are workers")
       ->transform(NumberIn(1u, 64u))
       ->capture_default_str();
   app.option_defaults()->group("Measurement");
-  app.add_flag("--stages", options.stages, "say where the time goes, from a second run; exchange does");
-  app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: no second run");
-  app.add_flag("--no-sum,--no_sum", options.no_sum, "leave out: sum (one gradient stands for all)");
-  app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "leave out: optimizer (the mean is stored)");
-  app.add_flag("--no-return,--no_return", options.no_return, "leave out: parameters on the way back");
+  app.add_flag("--stages", options.stages, "measure the stages in a second run; the default of exchange");
+  app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: skip the second run");
+  app.add_flag("--no-sum,--no_sum", options.no_sum, "omit the sum (one gradient stands for all)");
+  app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "omit the optimizer (the mean is stored)");
+  app.add_flag("--no-return,--no_return", options.no_return, "omit the parameters in the answer");
   app.add_flag("--touch", options.touch, "workers write their gradients before each exchange (not timed)");
 }
 

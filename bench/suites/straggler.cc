@@ -141,11 +141,12 @@ absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std:
 
 void add_straggler_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Measurement");
-  app.add_option("--workers", options.workers, "one of them is slow (default 4)")->transform(NumberIn(2u, 64u));
-  app.add_option("--step_ms,--step-ms", options.step_ms, "what computing a step takes")
+  app.add_option("--workers", options.workers, "number of workers; one of them is slow (default 4)")
+      ->transform(NumberIn(2u, 64u));
+  app.add_option("--step_ms,--step-ms", options.step_ms, "milliseconds of computation in a step")
       ->transform(NumberIn(0.1, 1000.0))
       ->capture_default_str();
-  app.add_option("--slowdown", options.slowdown, "what it takes the slow one, times so much")
+  app.add_option("--slowdown", options.slowdown, "factor of the slow worker's computation time")
       ->transform(NumberIn(1.0, 1000.0))
       ->capture_default_str();
 }

@@ -77,7 +77,7 @@ class ShardExchange {
   PrimaryRole& primary_;
   FlightRecorder recorder_;
   Actions actions_;          ///< of the last decision; keeps its memory from one arrival to the next
-  TimePoint decided_at_;     ///< time of the last decision; only in modes in which workers wait
+  TimePoint decided_at_;     ///< time of the last decision; set only in the modes in which workers wait
   TimePoint noticed_at_;     ///< time of on_completions(), while the recorder is on
   bool has_failed_ = false;  ///< the store has lost the parameters
   uint64_t updates_ = 0;

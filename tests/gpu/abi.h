@@ -4,7 +4,7 @@
 
 namespace gradrail::gpu {
 
-/// Whether two types are equal in a call. Equal are the same type, an enumeration and its integer, pointers to such
+/// Whether a call passes two types in the same way: the same type, an enumeration and its integer, pointers to such
 /// types, and plain structures of one size.
 template <typename Ours, typename Theirs>
 constexpr bool same_for_a_call();

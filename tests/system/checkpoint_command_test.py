@@ -170,7 +170,7 @@ class CheckpointCommand(cluster.ClusterTest):
             hashes.add(cluster.hash_of(task))
             verified = self.checkpoint("verify", self.saved)
             whole = [line for line in verified.lines() if " is whole: " in line.text]
-            self.assertIn(len(whole), (2, 3), verified.transcript())  # a slow disk may have put off all but the last
+            self.assertIn(len(whole), (2, 3), verified.transcript())  # a slow disk can skip a periodic save
             self.saved = original
         self.assertEqual(len(hashes), 1)
 

@@ -59,13 +59,13 @@ void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
   command.option_defaults()->group("Report");
   add("--require", flags.require,
       "exit code 1 unless all of these hold: rdma, gpu, gpu-direct, nccl, tasks, or transports' names");
-  command.add_flag("--no-proof,--no_proof", flags.no_proof, "only look, move nothing");
+  command.add_flag("--no-proof,--no_proof", flags.no_proof, "skip the transfers");
   command.add_flag("--json", flags.json, "one JSON object instead of the report");
-  add("--root", flags.root, "a recorded machine's files instead of this machine's; nothing is proved then");
-  add("--record", flags.record, "copy what is read to this new folder, for --root");
+  add("--root", flags.root, "examine a recorded machine instead of this one, without transfers");
+  add("--record", flags.record, "copy the files that are read to this new folder, for --root");
   command.option_defaults()->group("Cluster");
-  add("--cluster", flags.cluster, "try to reach the parameter servers of this file");
-  add("--ps_hosts,--ps-hosts", flags.ps_hosts, "try to reach these, host:port,...");
+  add("--cluster", flags.cluster, "try to connect to the parameter servers of this file");
+  add("--ps_hosts,--ps-hosts", flags.ps_hosts, "try to connect to these addresses, host:port,...");
 }
 
 absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {

@@ -152,11 +152,11 @@ void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
     sub.callback([&flags, verb] { flags.verb = verb; });
     return sub;
   };
-  add("ls", "what is there: step, shards, bytes, time, optimizer, schema, or what is missing");
-  add("verify", "read every byte of it; exit code 1 when something is damaged or nothing is whole");
-  CLI::App& exported = add("export", "one array per tensor, for numpy.load()");
+  add("ls", "list checkpoints: step, shards, bytes, time, optimizer, schema, missing files");
+  add("verify", "read every byte; exit code 1 if a file is damaged or no set is complete");
+  CLI::App& exported = add("export", "write one array per tensor for numpy.load()");
   exported.add_option("--out", flags.out, "the .npz file to write")->required();
-  exported.add_option("--step", flags.step, "of this global step; default: the newest that is whole")
+  exported.add_option("--step", flags.step, "global step of the checkpoint; default: the newest complete one")
       ->transform(NumberIn<uint64_t>());
   exported.add_flag("--optimizer-state,--optimizer_state", flags.optimizer_state,
                     "also <tensor>:velocity, or <tensor>:m and <tensor>:v of adam, and :global_step");

@@ -72,28 +72,32 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", GRADRAIL_VERSION);
   app.require_subcommand(1);
   TrainFlags flags;
-  CLI::App& train_command = *app.add_subcommand("train", "train a model: a local cluster, or one task of a real one");
+  CLI::App& train_command =
+      *app.add_subcommand("train", "train a model in a local cluster, or as one task of a cluster");
   add_train_flags(train_command, flags);
-  CLI::App& info_command = *app.add_subcommand("info", "what was built, what is usable here, and why not");
+  CLI::App& info_command =
+      *app.add_subcommand("info", "list the transports and GPU features of this host, and why others are missing");
   add_plugin_flag(info_command, flags.plugin_dir);
   DoctorFlags doctor;
-  CLI::App& doctor_command = *app.add_subcommand("doctor", "what decides whether RDMA and GPUDirect work here, proved");
+  CLI::App& doctor_command =
+      *app.add_subcommand("doctor", "examine RDMA and GPUDirect on this host and verify them with transfers");
   add_doctor_flags(doctor_command, doctor);
   add_plugin_flag(doctor_command, flags.plugin_dir);
   TopoFlags topo;
-  CLI::App& topo_command = *app.add_subcommand("topo", "this machine, or a saved one, and where tasks would go on it");
+  CLI::App& topo_command =
+      *app.add_subcommand("topo", "show the topology of a machine and the placement of tasks on it");
   add_topo_flags(topo_command, topo);
   TopFlags top;
-  CLI::App& top_command = *app.add_subcommand("top", "the activity of a running cluster's tasks, and slow workers");
+  CLI::App& top_command = *app.add_subcommand("top", "show the activity of the tasks of a running cluster");
   add_top_flags(top_command, top);
   ConvertFlags convert;
-  CLI::App& convert_command = *app.add_subcommand("convert", "data sets into TFRecord files");
+  CLI::App& convert_command = *app.add_subcommand("convert", "convert a data set into TFRecord files");
   add_convert_flags(convert_command, convert);
   CheckpointFlags checkpoint;
-  CLI::App& checkpoint_command = *app.add_subcommand("checkpoint", "what is in checkpoint folders, and out of them");
+  CLI::App& checkpoint_command = *app.add_subcommand("checkpoint", "list, verify and export checkpoints");
   add_checkpoint_flags(checkpoint_command, checkpoint);
   bench::BenchFlags bench;
-  CLI::App& bench_command = *app.add_subcommand("bench", "what gradient exchange costs here: one suite at a time");
+  CLI::App& bench_command = *app.add_subcommand("bench", "measure the gradient exchange on this host or cluster");
   bench::add_bench_flags(bench_command, bench);
   std::string pages_folder;
   CLI::App& pages_command = *app.add_subcommand("pages", "manual pages and shell completions")->group("");  // hidden

@@ -31,7 +31,7 @@ void add_security_flags(CLI::App& command, SecurityFlags& flags) {
                   "file, mode 0600, with the job's secret: only tasks that know it take part")
       ->check(must_name_a_file)
       ->take_last();
-  command.add_flag("--insecure", security.insecure, "without TLS or a secret beyond this host: any process may join");
+  command.add_flag("--insecure", security.insecure, "permit other hosts without TLS or a secret: any process may join");
 }
 
 absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags) {

@@ -92,23 +92,24 @@ void add_topo_flags(CLI::App& command, TopoFlags& flags) {
   const NumberIn count(0, kMaxCount);
   command.option_defaults()->group("Machine");
   add("--topology", flags.topology, "hwloc XML file, or a description such as 'pack:2 [numa] core:4 pu:2'");
-  add("--cores", flags.cores, "these cpus only: 0-3,8");
-  add("--reserve", flags.reserve, "cpus kept free for the system");
-  add("--nic", flags.nic, "these NICs only: names, interfaces or PCI addresses");
-  add("--require", flags.require, "rdma: plain Ethernet is no answer")->check(CLI::IsMember({"rdma"}));
+  add("--cores", flags.cores, "CPUs to use, such as 0-3,8; default: all");
+  add("--reserve", flags.reserve, "CPUs to leave free for the system");
+  add("--nic", flags.nic, "NICs to plan with: names, interfaces or PCI addresses; default: all");
+  add("--require", flags.require, "rdma: a NIC without RDMA does not satisfy the plan")->check(CLI::IsMember({"rdma"}));
   command.option_defaults()->group("Cluster");
   add("--ps", flags.ps, "parameter servers on this host")->transform(count);
-  add("--shards", flags.shards, "shards (threads) in each")->transform(NumberIn(1, kMaxCount));
+  add("--shards", flags.shards, "shards (threads) in each parameter server")->transform(NumberIn(1, kMaxCount));
   add("--workers", flags.workers, "worker processes on this host")->transform(count);
-  add("--towers", flags.towers, "towers in each; 0: one for each GPU, or one on the CPUs")->transform(count);
-  add("--cores-per-tower,--cores_per_tower", flags.cores_per_tower, "0: what there is, shared evenly")
+  add("--towers", flags.towers, "towers in each worker; 0: one for each GPU, or one on the CPUs")->transform(count);
+  add("--cores-per-tower,--cores_per_tower", flags.cores_per_tower, "cores of a tower; 0: the cores are shared evenly")
       ->transform(count);
   command.option_defaults()->group("GPU");
-  add("--device", flags.device, "auto, gpu (none is an error) or cpu")->check(CLI::IsMember({"auto", "gpu", "cpu"}));
-  add("--gpu", flags.gpu, "these GPUs only: indices, names or PCI addresses");
+  add("--device", flags.device, "auto, gpu (an error without a GPU) or cpu")
+      ->check(CLI::IsMember({"auto", "gpu", "cpu"}));
+  add("--gpu", flags.gpu, "GPUs to plan with: indices, names or PCI addresses; default: all");
   command.option_defaults()->group("Output");
   command.add_flag("--json", flags.json, "one JSON object instead of the drawing");
-  command.add_flag("--explain", flags.explain, "why each was chosen, and why nothing else was");
+  command.add_flag("--explain", flags.explain, "print the reason of each choice");
   add("--svg", flags.svg, "write a picture to this file");
 }
 

@@ -201,7 +201,7 @@ void add_top_flags(CLI::App& command, TopFlags& flags) {
   command.add_option("--ps_hosts,--ps-hosts", flags.ps_hosts, "comma-separated host:port list, instead of a file");
   command.option_defaults()->group("Monitoring");
   command.add_flag("--once", flags.once, "print one table and end");
-  command.add_flag("--dump", flags.dump, "also tell all tasks to write down what their flight recorders have");
+  command.add_flag("--dump", flags.dump, "also make all tasks dump their flight recorders");
   add_security_flags(command, flags.security);
 }
 

@@ -12,7 +12,7 @@ bool uses_etcd(const TrainFlags& flags);
 /// Flags that go with --rendezvous. Errors  INVALID_ARGUMENT: those that do not.
 absl::Status check_rendezvous(TrainOptions& options);
 
-/// One task that finds the others by way of etcd: takes a place, then is what that says.
+/// Runs one task that finds the others through etcd. etcd assigns its job and its index.
 absl::Status run_with_etcd(TrainOptions options, SignalThread& signals);
 
 }  // namespace gradrail::tools

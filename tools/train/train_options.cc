@@ -197,7 +197,7 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("heartbeat-timeout", flags.heartbeat_timeout_s, "ps: seconds without a heartbeat until a worker is lost",
       NumberIn(1u));
   add("rejoin-timeout", flags.rejoin_timeout_s,
-      "seconds that a worker waits for a parameter server that was lost to be started again; 0: not at all");
+      "seconds that a worker waits for the restart of a lost parameter server; 0: it does not wait");
   add("backup-ps", flags.backup_ps,
       "1: the second half of the ps tasks are backups of the first; each takes over when its task is lost, with no "
       "step lost",
@@ -213,7 +213,7 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("data_dir", flags.data_dir,
       "folder with the four IDX files of MNIST's names, or with train.tfrecords and test.tfrecords; default: the "
       "built-in MNIST");
-  add("seed", flags.seed, "of initial values and of the order of the data");
+  add("seed", flags.seed, "seed of the initial values and of the order of the data");
   command.option_defaults()->group("Training");
   add("epochs", flags.epochs, "passes of each worker over the training images", NumberIn(1u));
   add("batch_size", flags.batch_size, "images in a batch", NumberIn(1u));
@@ -221,12 +221,12 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       NumberIn(0.0f, kMaxLearningRate));
   add("optimizer", flags.optimizer, "auto: the model's own (cnn nesterov, the others sgd)",
       CLI::IsMember({"auto", "sgd", "momentum", "nesterov", "adam"}));
-  add("momentum", flags.momentum, "of momentum and nesterov; less than 1", NumberIn(0.0f, kMaxMomentum));
+  add("momentum", flags.momentum, "constant of momentum and nesterov; less than 1", NumberIn(0.0f, kMaxMomentum));
   add("mode", flags.mode,
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
       "for the last B gradients of a step");
   add("shards", flags.shards, "shards (threads) in each parameter server", NumberIn(1u, 256u));
-  add("log_every", flags.log_every, "batches between two lines", NumberIn(1u));
+  add("log_every", flags.log_every, "batches between two progress lines", NumberIn(1u));
 }
 
 template <typename Add>
@@ -234,13 +234,13 @@ void add_transport_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.option_defaults()->group("Transport");
   add("transport", flags.transport, "auto, or a list in order of preference: ucx,tcp");
   command.add_flag("--no-fallback,--no_fallback", flags.no_fallback, "the first refusal of a transport is an error");
-  add("require", flags.require, "rdma: refuse paths that no RDMA device carries", CLI::IsMember({"rdma"}));
-  add("ofi_provider", flags.ofi_provider, "libfabric's name of the provider to use: verbs");
-  add("failback_secs", flags.failback_secs, "after a path was lost, how often better ones are tried; 0: never",
+  add("require", flags.require, "rdma: refuse paths without an RDMA device", CLI::IsMember({"rdma"}));
+  add("ofi_provider", flags.ofi_provider, "name of the libfabric provider, such as verbs");
+  add("failback_secs", flags.failback_secs, "seconds between two attempts to return to a better path; 0: never",
       NumberIn(0.0, 86400.0));
   add("bucket_kib", flags.bucket_kib, "size of a bucket in KiB", NumberIn(1u, kMaxBucketKib));
-  command.add_flag("--checksums", flags.checksums, "CRC32C over every payload");
-  command.add_flag("--verbose", flags.verbose, "say which paths are tried, and what registration costs");
+  command.add_flag("--checksums", flags.checksums, "verify each payload with CRC32C");
+  command.add_flag("--verbose", flags.verbose, "log each attempted path and the cost of memory registration");
   add_plugin_flag(command, flags.plugin_dir);
 }
 
@@ -253,7 +253,7 @@ void add_device_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
                    "a tower without a GPU is an error");
   add("gpu", flags.gpu, "comma-separated GPUs to plan with, by index, name or PCI address; default: all");
   add("reduce", flags.reduce,
-      "how a worker's towers average: host, nccl, or auto: nccl where each has a GPU of its own",
+      "how the towers of a worker average: host, nccl, or auto (nccl if each tower has its own GPU)",
       CLI::IsMember({"auto", "host", "nccl"}));
   add("gpu_direct", flags.gpu_direct,
       "how gradients leave a GPU: ipc (mapped by a ps on a GPU of this host), dmabuf or peermem (read by the network "
@@ -261,32 +261,33 @@ void add_device_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       CLI::IsMember({"auto", "dmabuf", "peermem", "ipc", "staged"}));
   add("ps_device", flags.ps_device, "where parameter servers keep parameters and optimizer state: host or gpu:N");
   command.option_defaults()->group("Placement");
-  add("wait", flags.wait, "auto: spin when there is a core for each thread", CLI::IsMember({"auto", "spin", "block"}));
+  add("wait", flags.wait, "how a wait behaves; auto: spin if each thread has its own core",
+      CLI::IsMember({"auto", "spin", "block"}));
   command.add_flag("--no-pin,--no_pin", flags.no_pin, "bind no threads and no memory");
-  add("cores", flags.cores, "cpus to use, as in taskset: 0-3,8; default: all that are allowed");
-  add("reserve", flags.reserve, "cpus to leave free, for the system or another job");
+  add("cores", flags.cores, "CPUs to use, as in taskset: 0-3,8; default: all permitted CPUs");
+  add("reserve", flags.reserve, "CPUs to leave free for the system or another job");
   add("nic", flags.nic, "comma-separated NICs to plan with, by name, interface or PCI address; default: all");
   command.add_flag("--log_device_placement,--log-device-placement", flags.log_device_placement,
-                   "print where everything goes, and why");
+                   "print the placement and its reasons");
 }
 
 template <typename Add>
 void add_checkpointing_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.option_defaults()->group("Checkpoint");
   add("checkpoint_dir", flags.checkpoint_dir, "ps: restore from and save to this folder");
-  add("save_steps", flags.save_steps, "chief: checkpoint every so many of its steps; 0: not by steps");
+  add("save_steps", flags.save_steps, "chief: number of its steps between two checkpoints; 0: none by steps");
   command
       .add_option(both("save_secs"), flags.save_secs,
-                  "chief: checkpoint every so many seconds; 0: not by the clock; default: 600 without --save_steps")
+                  "chief: seconds between two checkpoints; 0: none by time; default: 600 without --save_steps")
       ->transform(NumberIn(0.0, kMaxSaveSecs))
       ->take_last();
-  add("keep", flags.keep, "ps: how many complete checkpoints stay, older ones are removed; 0: all");
+  add("keep", flags.keep, "ps: number of complete checkpoints to keep; 0: all");
 }
 
 }  // namespace
 
 void add_plugin_flag(CLI::App& command, std::string& folder) {
-  command.add_option(both("plugin_dir"), folder, "absolute folder with transport plug-ins, looked at first")
+  command.add_option(both("plugin_dir"), folder, "absolute path of a folder with transport plug-ins, searched first")
       ->group("Transport")
       ->take_last();
 }

@@ -22,7 +22,7 @@ std::string line_of(const fs::path& path) {
   return line;
 }
 
-/// Names in a folder, sorted; none when there is no such folder.
+/// Returns the names in a folder, sorted, or an empty list if the folder does not exist.
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;

@@ -1,4 +1,4 @@
-// Workers and parameter servers in one process: what is exchanged arrives once, in order, and to the last bit.
+// Workers and parameter servers in one process: each value arrives once, in order, and without a changed bit.
 #include <numeric>
 #include <random>
 
