@@ -177,7 +177,7 @@ size_t PluginContext::poll(absl::Span<Completion> out) {
     out[converted] = {};
     if (absl::Status broken = convert(batch_[converted], out[converted]); !broken.ok()) {
       give_up(std::move(broken));
-      break;
+      return converted + report_losses(out.subspan(converted));
     }
     ++converted;
   }

@@ -330,8 +330,10 @@ void receive(gradrail_transport_connection* connection, struct batch* batch) {
 
 void report(gradrail_transport_connection* connection, struct batch* batch) {
   struct send_queue* queue = &connection->queue;
-  while (queue->first != queue->next && !is_full(batch) && connection->state != LOST) {
-    const struct outgoing* sent = &queue->frames[queue->first++ % QUEUE_LENGTH];
+  while (queue->first != queue->next && connection->state != LOST) {
+    const struct outgoing* sent = &queue->frames[queue->first % QUEUE_LENGTH];
+    if (sent->operation != 0 && is_full(batch)) return; /* other frames need no room: a full batch must not hold them */
+    ++queue->first;
     if (sent->frame.type != GET_ANSWER) --queue->posts;
     if (sent->operation == 0) continue;
     add(batch, (gradrail_transport_completion){

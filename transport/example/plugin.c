@@ -86,7 +86,10 @@ static int connect_to(gradrail_transport_context* context, const char* address, 
   const int fd = connect_socket(address, context->bind_host, timeout_ns, &code, error);
   if (fd < 0) return code;
   *connection = new_connection(context, fd, 0);
-  if (*connection != NULL) return GRADRAIL_TRANSPORT_OK;
+  if (*connection != NULL) {
+    flush(*connection); /* the hello: the peer reports the connection although this side does not poll */
+    return GRADRAIL_TRANSPORT_OK;
+  }
   close(fd);
   return fail(error, GRADRAIL_TRANSPORT_RESOURCE_EXHAUSTED, "connect to %.200s: no memory", address);
 }

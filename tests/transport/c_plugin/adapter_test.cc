@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_descriptor.h"
 #include "base/gpu_memory.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -425,7 +426,7 @@ class FakeGpuMemory final : public GpuMemorySource {
  public:
   explicit FakeGpuMemory(NicGpuTransfer way) : GpuMemorySource(3, way) {}
   absl::StatusOr<DmaBuf> export_dma_buf(const void*, size_t) const override {
-    return DmaBuf{Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)), 16, 4096};
+    return DmaBuf{FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)), 16, 4096};
   }
 };
 

@@ -140,7 +140,7 @@ TEST_F(TcpHostile, OtherVersionGetsTheReason) {
 }
 
 TEST_F(TcpHostile, ConnectingToAnotherVersionGetsTheReason) {
-  const Fd listener = *listen_at(resolve({"127.0.0.1", "0"})->front());
+  const Fd listener = *listen_at(resolve({"127.0.0.1", 0})->front());
   Connection* connection = honest_.connect(local_address(listener.get()).text());
   pollfd waiting = {.fd = listener.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&waiting, 1, 10'000), 1);
@@ -152,7 +152,7 @@ TEST_F(TcpHostile, ConnectingToAnotherVersionGetsTheReason) {
 }
 
 TEST_F(TcpHostile, ConnectingToAnotherProtocolGetsTheReason) {
-  const Fd listener = *listen_at(resolve({"127.0.0.1", "0"})->front());
+  const Fd listener = *listen_at(resolve({"127.0.0.1", 0})->front());
   honest_.connect(local_address(listener.get()).text());
   pollfd waiting = {.fd = listener.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&waiting, 1, 10'000), 1);
@@ -223,7 +223,7 @@ TEST_F(TcpHostile, OversizedMessage) {
 }
 
 TEST_F(TcpHostile, RefusalTextCannotDriveATerminal) {
-  const Fd listener = *listen_at(resolve({"127.0.0.1", "0"})->front());
+  const Fd listener = *listen_at(resolve({"127.0.0.1", 0})->front());
   honest_.connect(local_address(listener.get()).text());
   pollfd waiting = {.fd = listener.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&waiting, 1, 10'000), 1);
