@@ -83,7 +83,7 @@ class Pages(cluster.ClusterTest):
         for page in sorted(self.manual(()).parent.iterdir()):
             result = run("groff", "-man", "-ww", "-Tutf8", page)
             self.assertEqual((result.returncode, result.stderr), (0, ""), page)
-            self.assertIn("NAME", result.stdout)
+            self.assertIn("NAME", re.sub(".\b", "", result.stdout))  # bold text is overstruck
 
     def complete(self, line):
         """Returns the proposals of bash at the end of the line."""

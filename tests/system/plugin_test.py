@@ -16,7 +16,7 @@ class ThirdPartyPlugin(cluster.ClusterTest):
         for transport in ("example", "tcp"):
             task = self.train("--mode", "sync", "--epochs", 2, "--workers", 2, "--data_dir", data, "--plugin_dir",
                               PLUGINS, "--transport", transport)
-            self.assert_ends(task, cluster.GOOD, says=(rf"^Path: shard 0 at \S+: {transport}\b",))
+            self.assert_ends(task, cluster.GOOD, says=(rf"(?m)^Path: shard 0 at \S+: {transport}\b",))
             hashes.append(cluster.hash_of(task))
         self.assertEqual(*hashes)
 
