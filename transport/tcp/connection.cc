@@ -17,14 +17,18 @@ TcpConnection::TcpConnection(TcpContext& context, Fd fd, Side side)
       name_(fmt::format("tcp {} > {}", local_address(fd.get()).text(), peer_address(fd.get()).text())),
       fd_(std::move(fd)),
       state_(side == Side::accepted ? State::pending : State::open) {
+  // epoll is level-triggered here: bytes that arrived before this call are reported by the next epoll_wait().
   context_.watch(fd_.get(), this, false);
 }
 
 TcpConnection::~TcpConnection() {
+  // A count that stays above 0 would keep the context from poll_directly() for the rest of its lifetime.
   if (blocked_) context_.count_blocked(-1);
 }
 
 void TcpConnection::start_handshake() {
+  // The connecting side does not wait for the answer: posts follow the hello on the stream, and the peer reads them in
+  // order.
   post({.header = {.type = FrameType::hello, .token = kHelloMagic, .value = kProtocolVersion}}, true);
 }
 
@@ -38,6 +42,7 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
   handshake_done_ = true;
   if (side_ == Side::accepted) {
     state_ = State::open;
+    // Reports `connected` before any further frame of this read can report a completion.
     context_.on_handshake_done(this);
     start_handshake();
   }
@@ -55,9 +60,12 @@ absl::StatusOr<std::byte*> TcpConnection::map(RemoteRegion) {
 }
 
 void TcpConnection::refuse(const absl::Status& why) {
+  // The peer finds the refusal only at a frame boundary, so the frame that is partly sent is completed first. Zeros
+  // replace the bytes of a region that is no longer registered.
   const bool zeros = queue_.begun_frame_is_answer() && !answers_alive();
   std::string final_bytes = queue_.rest_of_begun_frame(zeros);
   final_bytes += refusal_frame(message_of(why));
+  // close_pending() logs the refusals before a hello, at a limited rate.
   if (state_ == State::open) spdlog::warn("{}: refused the peer: {}", name_, message_of(why));
   hand_over(std::move(final_bytes));
   lose({why.code(), fmt::format("{}: refused the peer: {}", name_, message_of(why))});
@@ -66,16 +74,19 @@ void TcpConnection::refuse(const absl::Status& why) {
 void TcpConnection::hand_over(std::string final_bytes) {
   set_blocked(false);
   if (!fd_) return;
+  // The entry in epoll points to this object; LingeringClose adds the descriptor again with its own pointer.
   context_.unwatch(fd_.get());
   context_.close_lingering(std::move(fd_), std::move(final_bytes));
 }
 
 void TcpConnection::close_silently() {
   if (state_ == State::lost) return;
+  // May still report put_done or a loss: TcpContext::close() forgets these completions afterwards.
   flush();
   const bool pending = state_ == State::pending;
   state_ = State::lost;
   if (pending) return;
+  // Not a plain close: unread input would turn it into a reset, which overtakes bytes that are still in flight.
   hand_over("");
 }
 
@@ -86,8 +97,10 @@ void TcpConnection::lose(absl::Status cause) {
   set_blocked(false);
   if (fd_) context_.unwatch(fd_.get());
   fd_.reset();
+  // These operations end without completions of their own; peer_lost stands for all of them.
   queue_.clear();
   gets_.clear();
+  // The owner has not received a pending connection, so it gets no peer_lost for it (invariant 2).
   if (pending) {
     context_.close_pending(this, message_of(cause));
     return;
@@ -105,6 +118,7 @@ void TcpConnection::check_alive(TimePoint now, Duration timeout) {
     unanswered_since_ = TimePoint::max();
     return;
   }
+  // The time counts from the first look that found unanswered packets; each answer resets it above.
   unanswered_since_ = std::min(unanswered_since_, now);
   if (now - unanswered_since_ < timeout) return;
   lose(ended(message_of(native_error("the host has not answered for too long", ETIMEDOUT))));

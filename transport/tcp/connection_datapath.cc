@@ -33,6 +33,7 @@ absl::Status TcpConnection::check_post() const {
 }
 
 absl::StatusOr<const RegionKey*> TcpConnection::remote(RemoteSlice slice, uint64_t bytes) const {
+  // A put of 0 bytes to no region only notifies; its frame carries kNoRegion instead of a key.
   static constexpr RegionKey kNowhere = {.region = kNoRegion};
   if (slice.region == RemoteRegion{} && bytes == 0 && slice.offset == 0) return &kNowhere;
   const RegionKey* const key = imported_.find(slice.region);
@@ -46,6 +47,7 @@ absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOption
   if (absl::Status status = common::check_local("tcp", source); !status.ok()) return status;
   const absl::StatusOr<const RegionKey*> key = remote(target, source.bytes);
   if (!key.ok()) return key.status();
+  // Without an immediate the put waits in the queue and shares a sendmsg with the next one (connection.h permits it).
   post({.header = {.type = FrameType::put,
                    .notify = options.immediate.has_value(),
                    .region = (*key)->region,
@@ -66,6 +68,7 @@ absl::Status TcpConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
   if (absl::Status status = common::check_local("tcp", target); !status.ok()) return status;
   const absl::StatusOr<const RegionKey*> key = remote(source, target.bytes);
   if (!key.ok()) return key.status();
+  // remote() accepts the empty slice for the sake of puts; a get always reads a region.
   if ((*key)->region == kNoRegion) return absl::InvalidArgumentError("tcp: get from no region");
   gets_.push_back({.number = next_get_, .target = common::address_of(target), .bytes = target.bytes, .tag = tag});
   post({.header = {.type = FrameType::get_request,
@@ -94,6 +97,7 @@ absl::Status TcpConnection::send(absl::Span<const std::byte> message) {
 void TcpConnection::post(SendOp op, bool ring) {
   queue_.push(std::move(op));
   if (ring) flush();
+  // flush() ends at its budget. A blocked socket is not listed: EPOLLOUT calls writable() for it.
   if (sendable()) context_.flush_later(this);
 }
 
@@ -112,6 +116,8 @@ void TcpConnection::writable() {
 }
 
 bool TcpConnection::send_once(uint64_t& budget_bytes) {
+  // This side may unregister a region while the peer still waits for its bytes. gather() hands out pointers into it, so
+  // the check precedes each sendmsg.
   if (!answers_alive()) {
     refuse(absl::PermissionDeniedError("get from a region that is no longer registered"));
     return false;
@@ -122,13 +128,17 @@ bool TcpConnection::send_once(uint64_t& budget_bytes) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());
   message.msg_iovlen = pieces.size();
+  // MSG_NOSIGNAL: the loss of the peer is EPIPE here; SIGPIPE would end the process.
   const ssize_t result = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (result < 0 && errno == EINTR) return true;
   if (result < 0 && errno != EAGAIN) {
+    // The connection is not lost yet: a refusal or other last frames of the peer may still be readable. read_failed()
+    // ends it.
     send_error_ = native_error(fmt::format("send to {}", peer_address(fd_.get()).text()), errno);
     return false;
   }
   const uint64_t sent = result < 0 ? 0 : static_cast<uint64_t>(result);
+  // The kernel has copied these bytes, so put_done is due: the source may change. It does not state that they arrived.
   queue_.consume(sent, [this](const SendOp& op) {
     if (op.tag == 0 || op.header.type != FrameType::put) return;
     Completion done;
@@ -138,6 +148,8 @@ bool TcpConnection::send_once(uint64_t& budget_bytes) {
     context_.report(std::move(done));
   });
   budget_bytes -= std::min(budget_bytes, sent);
+  // A short write shows that the socket's buffer is full. EPOLLOUT is requested only then, because every epoll_wait()
+  // would report a writable socket.
   set_blocked(sent < offered);
   return sent == offered;
 }
@@ -159,7 +171,9 @@ void TcpConnection::set_blocked(bool blocked) {
 void TcpConnection::read() {
   uint64_t budget_bytes = kTurnBytes;
   bool dry = false;
+  // All buffered headers come before the next readv, which needs the target of the current payload.
   while (consume_ahead() && !dry) {
+    // The socket may hold more: arm() answers false, and the next poll continues.
     if (budget_bytes == 0) return context_.stopped_before_dry();
     const ReadResult result = read_once(budget_bytes);
     if (result == ReadResult::stop) return;
@@ -168,6 +182,7 @@ void TcpConnection::read() {
 }
 
 TcpConnection::ReadResult TcpConnection::read_once(uint64_t& budget_bytes) {
+  // A payload can span several polls, and the owner may unregister the region between them (invariant 1).
   if (in_payload_ && !target_alive()) {
     refuse(absl::PermissionDeniedError("put to a region that is no longer registered"));
     return ReadResult::stop;
@@ -187,6 +202,7 @@ TcpConnection::ReadResult TcpConnection::read_once(uint64_t& budget_bytes) {
   const uint64_t payload = in_payload_ ? std::min(got, target_bytes_) : 0;
   ahead_end_ += got - payload;
   payload_received(payload);
+  // A short read has emptied the socket. Another readv would only return EAGAIN; later bytes are a new event.
   return got == wanted ? ReadResult::again : ReadResult::dry;
 }
 
@@ -201,6 +217,7 @@ bool TcpConnection::consume_ahead() {
     const size_t left = ahead_end_ - ahead_begin_;
     const bool enough = in_payload_ ? left > 0 : left >= kHeaderBytes;
     if (!enough) return !not_a_peer();
+    // Any frame may report a completion. Without room the bytes stay unread, and TCP's receive window stops the sender.
     if (!context_.has_room()) {
       context_.read_later(this);
       return false;
@@ -245,6 +262,8 @@ void TcpConnection::header_complete(const HeaderBytes& header) {
   absl::Status status = frame.status();
   if (status.ok()) status = begin_frame(*frame);
   if (status.ok()) return;
+  // Without a hello the other end speaks another protocol and cannot read a refusal. A peer of another version can: the
+  // layout of both frames is the same in every version.
   if (!handshake_done_ && status.code() == absl::StatusCode::kDataLoss) {
     lose({status.code(), fmt::format("{}: not a gradrail peer: {}", name_, message_of(status))});
   } else {
@@ -255,6 +274,7 @@ void TcpConnection::header_complete(const HeaderBytes& header) {
 absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
   frame_ = frame;
   if (frame.type == FrameType::hello && !handshake_done_) return begin_hello(frame);
+  // A refusal may be the first frame: adopt() sends it alone when too many connections are open.
   if (!handshake_done_ && frame.type != FrameType::refusal) return absl::DataLossError("no hello");
   switch (frame.type) {
     case FrameType::hello:
@@ -269,6 +289,7 @@ absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
       break;
     case FrameType::message:
     case FrameType::refusal:
+      // decode() has bounded the length by kMaxMessageBytes or kMaxRefusalBytes, and a buffer holds the larger of them.
       if (body_ == nullptr) body_ = context_.buffers().take();
       target_ = body_.get();
       break;
@@ -290,6 +311,7 @@ absl::Status TcpConnection::begin_put(const FrameHeader& frame) {
 absl::Status TcpConnection::begin_get_data(const FrameHeader& frame) {
   if (gets_.empty()) return absl::DataLossError("answer to a get that was not asked");
   const PendingGet& get = gets_.front();
+  // A frame without bytes makes no progress: only a get of 0 bytes may have one.
   const bool empty = frame.length == 0 && get.bytes > 0;
   if (frame.value != get.number || frame.offset != get.received_bytes || empty ||
       frame.length > get.bytes - get.received_bytes) {
@@ -303,6 +325,7 @@ absl::Status TcpConnection::begin_get_data(const FrameHeader& frame) {
 absl::Status TcpConnection::answer_get(const FrameHeader& frame) {
   const absl::StatusOr<std::byte*> place = find_target(context_.regions(), frame, Access::remote_read);
   if (!place.ok()) return place.status();
+  // get() of the peer keeps the same limit. Without this check a hostile peer could grow the queue without bound.
   if (queue_.answer_count() >= kMaxGets)
     return absl::ResourceExhaustedError("get beyond the limit of outstanding gets");
   // Region and epoch stay in the header for answers_alive(); offset begins at 0: it counts within the answer.
@@ -317,6 +340,8 @@ absl::Status TcpConnection::answer_get(const FrameHeader& frame) {
 }
 
 bool TcpConnection::target_alive() const {
+  // Only the target of a put can end here. body_ belongs to this object, and the owner keeps the target of a get
+  // (memory_region.h).
   return frame_.type != FrameType::put || context_.regions().alive(frame_.region, frame_.epoch);
 }
 

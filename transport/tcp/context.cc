@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) { retu
 absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, const Tuning& tuning) {
   std::vector<Address> sources;
   if (!options.bind_host.empty()) {
+    // All addresses of the name, because a target may be IPv4 or IPv6: source_for() selects the one of its family.
     absl::StatusOr<std::vector<Address>> found = resolve({options.bind_host, 0});
     if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
     sources = *std::move(found);
@@ -116,6 +117,7 @@ absl::StatusOr<Connection*> TcpContext::connect(const std::string& address, Time
   if (where->host.empty() || where->port == 0) {
     return absl::InvalidArgumentError(fmt::format("tcp: cannot connect to '{}': host and port are needed", address));
   }
+  // Pending connections hold a descriptor each as well.
   if (connections_.size() + pending_connections_.size() >= tuning_.max_connections) {
     return absl::ResourceExhaustedError(fmt::format("tcp: more than {} connections", tuning_.max_connections));
   }
@@ -134,6 +136,7 @@ void TcpContext::close(Connection* connection) {
   const auto place =
       std::find_if(connections_.begin(), connections_.end(), [&](const auto& each) { return each.get() == peer; });
   GRADRAIL_CHECK(place != connections_.end());
+  // First: its last flush may report completions, which forget() then removes (invariant 3).
   peer->close_silently();
   ready_.forget(connection);
   std::erase(to_flush_, peer);
@@ -145,6 +148,7 @@ void TcpContext::watch(int fd, EventSource* source, bool writable_too) {
   epoll_event event{};
   event.events = EPOLLIN | (writable_too ? EPOLLOUT : 0U);
   event.data.ptr = source;
+  // MOD first: EPOLLOUT changes often, and a descriptor is added only once.
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0) return;
   GRADRAIL_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
 }
@@ -153,6 +157,8 @@ void TcpContext::unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nu
 
 void TcpContext::close_lingering(Fd fd, std::string final_bytes) {
   if (lingering_closes_.size() >= kMaxLingeringCloses) {
+    // The oldest has had the most time. Events of the current batch may still point to it, so it is destroyed after
+    // them (invariant 2).
     unwatch(lingering_closes_.front()->fd());
     lingering_closes_to_reap_.push_back(std::move(lingering_closes_.front()));
     lingering_closes_.pop_front();

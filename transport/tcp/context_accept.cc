@@ -73,6 +73,7 @@ std::unique_ptr<TcpConnection> TcpContext::take_pending(TcpConnection* pending) 
 }
 
 void TcpContext::on_handshake_done(TcpConnection* pending) {
+  // Its own read() is running: ownership moves, the object stays at its address.
   connections_.push_back(take_pending(pending));
   watch_peers();
   Completion connected;
@@ -85,12 +86,14 @@ void TcpContext::close_pending(TcpConnection* pending, std::string_view why) {
   rate_limited_log_.write(fmt::format("closed a connection that is not from a peer: {}: {}", pending->describe(), why));
   std::erase(to_flush_, pending);
   std::erase(to_read_, pending);
+  // Its own read() may be running, and later events of the batch may point to it: it is destroyed after the poll.
   to_reap_.push_back(take_pending(pending));
 }
 
 void TcpContext::progress_lingering_close(LingeringClose* lingering_close) {
   const auto place = std::find_if(lingering_closes_.begin(), lingering_closes_.end(),
                                   [&](const auto& each) { return each.get() == lingering_close; });
+  // An earlier event of this batch, or a new close beyond the limit, has ended it.
   if (place == lingering_closes_.end()) return;
   if (lingering_close->progress()) return watch(lingering_close->fd(), lingering_close, lingering_close->writing());
   unwatch(lingering_close->fd());
@@ -101,6 +104,7 @@ void TcpContext::progress_lingering_close(LingeringClose* lingering_close) {
 void TcpContext::schedule(TimePoint when) {
   if (when >= next_timer_) return;
   next_timer_ = when;
+  // TimePoint and the timerfd use the same clock, so its count is the absolute expiry.
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(when.time_since_epoch());
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(nanoseconds);
   itimerspec at{};
@@ -109,6 +113,7 @@ void TcpContext::schedule(TimePoint when) {
 }
 
 void TcpContext::watch_peers() {
+  // One check covers all connections, also those that open until then.
   if (next_check_ != TimePoint::max()) return;
   next_check_ = Clock::now() + tuning_.socket.vanish_timeout / 4;
   schedule(next_check_);
@@ -125,9 +130,12 @@ void TcpContext::check_alive(TimePoint now) {
 
 void TcpContext::on_timer() {
   uint64_t expirations = 0;
+  // schedule() has set the timer again since epoll_wait() reported it: the expiry is withdrawn (timerfd_settime(2)).
   if (read(timer_.get(), &expirations, sizeof(expirations)) < 0) return;
   const TimePoint now = Clock::now();
+  // The timer expires once. The end of this function schedules all times that are still pending.
   next_timer_ = TimePoint::max();
+  // Every connection has the same timeout, so the oldest has the earliest deadline.
   while (!pending_connections_.empty() && pending_connections_.front()->hello_deadline <= now) {
     pending_connections_.front()->lose(absl::DeadlineExceededError("said nothing"));
   }

@@ -20,6 +20,7 @@ constexpr int kEventsPerPoll = 64;
 
 size_t TcpContext::poll(absl::Span<Completion> out) {
   ready_.release_delivered([this](common::MessageBuffer buffer) { buffers_.give_back(std::move(buffer)); });
+  // Otherwise the queue fills the caller's span: reading on would only move data from the sockets into memory.
   if (ready_.size() < out.size()) {
     room_ = out.size();
     progress();
@@ -35,6 +36,8 @@ void TcpContext::progress() {
   // kernel take turns.
   const bool in_hand_first = turn_ % 2 == 0;
   if (in_hand_first) read_pending();
+  // poll_directly() reads sockets only. After arm() the event may be the listener's or the timer's, and a blocked
+  // socket waits for EPOLLOUT: epoll reports these.
   const bool few = connections_.size() <= kFewConnections && pending_connections_.empty() && lingering_closes_.empty();
   if (few && !armed_ && blocked_count_ == 0 && turn_ % kEpollEvery != 0) {
     poll_directly();
@@ -62,8 +65,10 @@ void TcpContext::read_later(TcpConnection* connection) {
 void TcpContext::read_pending() {
   if (to_read_.empty()) return;
   std::vector<TcpConnection*> now;
+  // A connection without room lists itself again: the swap keeps this loop finite.
   now.swap(to_read_);
   for (TcpConnection* connection : now) connection->read_listed = false;
+  // The lowest bit of turn_ selects the order of the two lists; the other bits rotate the first reader.
   for (size_t i = 0; i < now.size(); ++i) now[(turn_ / 2 + i) % now.size()]->read();
 }
 
@@ -79,6 +84,7 @@ void TcpContext::flush_pending() {
 }
 
 void TcpContext::poll_directly() {
+  // A lost connection stays in connections_ until close(), so indexes are stable during this loop.
   const size_t count = connections_.size();
   for (size_t i = 0; i < count; ++i) connections_[(turn_ / 2 + i) % count]->read();
 }
@@ -104,6 +110,7 @@ void TcpContext::handle(const epoll_event& event) {
   }
   auto* const connection = static_cast<TcpConnection*>(source);
   if ((event.events & EPOLLOUT) != 0) connection->writable();
+  // EPOLLERR and EPOLLHUP come without being requested; read() finds their cause.
   if ((event.events & ~EPOLLOUT) != 0) connection->read();
 }
 

@@ -30,6 +30,7 @@ uint64_t max_length(uint8_t type) {
     case FrameType::message:
       return kMaxMessageBytes;
     case FrameType::get_request:
+      // find_target() bounds it by the region; the answer takes several frames. UINT64_MAX marks an unknown type.
       return UINT64_MAX - 1;
     case FrameType::refusal:
       return kMaxRefusalBytes;
@@ -55,6 +56,7 @@ HeaderBytes encode(const FrameHeader& header) {
 }
 
 absl::StatusOr<FrameHeader> decode(const HeaderBytes& bytes) {
+  // Magic and crc come first: the other fields of a damaged header state nothing.
   if (load_le<uint16_t>(&bytes[0]) != kMagic) return absl::DataLossError("no frame of gradrail");
   if (load_le<uint32_t>(&bytes[kCrcAt]) != header_crc(bytes)) return absl::DataLossError("damaged frame header (crc)");
   const uint8_t type = load_le<uint8_t>(&bytes[2]);

@@ -26,10 +26,12 @@ bool SendQueue::next_frame(Cursor& at, Frame& frame) {
   frame.lane = at.lane;
   frame.last = at.sent_bytes + frame.payload_bytes == op.header.payload_bytes();
   if (frame.payload_bytes > 0) frame.payload += at.sent_bytes;
+  // A get_request has no payload: its length is that of the wanted bytes, and it is never split.
   if (header.type != FrameType::get_request) {
     header.length = frame.payload_bytes;
     header.offset += at.sent_bytes;
   }
+  // The stream keeps the order, so all bytes of the put have landed when the last frame notifies.
   header.notify = header.notify && frame.last;
   frame.header = encode(header);
   return true;
@@ -62,6 +64,7 @@ absl::Span<const iovec> SendQueue::gather(uint64_t budget_bytes) {
   uint64_t bytes = 0;
   const bool turn = answers_turn_;
   if (begun_bytes_ > 0) {
+    // Part of this header is on the wire: the rest must come from the same encoding.
     const Frame& begun = frames_[0];
     if (begun.lane != &control_) answers_turn_ = begun.lane == &puts_;
     advance(begun.lane == &control_ ? control : begun.lane == &answers_ ? answers : puts, begun);

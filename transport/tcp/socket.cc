@@ -26,6 +26,8 @@ constexpr int kListenBacklog = 1024;
 void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); }
 
 int milliseconds_until(TimePoint deadline) {
+  // Rounded up: a rest below 1 ms must not become 0, which would turn await_connected() into a busy loop. The upper
+  // limit keeps the value in an int.
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
@@ -40,6 +42,7 @@ int await_connected(int fd, TimePoint deadline) {
     if (Clock::now() >= deadline) return EINPROGRESS;
   }
   int error = 0;
+  // Writable states that the attempt has ended, SO_ERROR how (connect(2)).
   socklen_t bytes = sizeof(error);
   getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
   return error;
@@ -54,6 +57,7 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view text) {
   const auto bad = [&](std::string_view why) {
     return absl::InvalidArgumentError(fmt::format("tcp: '{}' is not host:port or [v6]:port ({})", text, why));
   };
+  // The last one: an IPv6 address has colons of its own.
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return bad("no port");
   std::string_view host = text.substr(0, colon);
@@ -90,6 +94,7 @@ Address peer_address(int fd) {
 }
 
 void tune(int fd, const SocketOptions& options) {
+  // SendQueue gathers small frames already. Nagle's algorithm would hold the last one back until the peer acknowledges.
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMaxUnsentBytes);
   // A host that vanishes says nothing: an idle connection is probed, so that there is something to acknowledge. Not
@@ -129,9 +134,11 @@ absl::StatusOr<Fd> connect_to(const Address& address, const Address* source, con
   std::string doing = fmt::format("connect to {}", address.text());
   Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return native_error(doing, errno);
+  // Before connect(): buffer sizes that are set later have no effect on the connection (tcp(7)).
   tune(fd.get(), options);
   if (source != nullptr) {
     doing += fmt::format(" from {}", source->text());
+    // The kernel then chooses the port at connect() and can share it between connections to different peers (ip(7)).
     set(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     if (bind(fd.get(), source->get(), source->bytes) != 0) return native_error(doing, errno);
   }
