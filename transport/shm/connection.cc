@@ -36,6 +36,7 @@ ShmConnection::ShmConnection(ConnectionParts parts)
       consumer_(consumed_ring(rings_, side_)),
       channel_(std::move(parts.channel)),
       peer_bell_(std::move(parts.peer_bell)) {
+  // The connector receives its connection as the result of connect() instead.
   if (side_ == ConnectionParts::Side::acceptor) local_.push_back({.kind = Completion::Kind::connected});
 }
 
@@ -69,11 +70,13 @@ absl::Status ShmConnection::request(const RegionKey& key) {
 void ShmConnection::service_channel() {
   for (int i = 0; i < kPacketsPerLook && channel_.open(); ++i) {
     absl::Status status = channel_.has_backlog() ? channel_.send_backlog() : absl::OkStatus();
+    // The peer has not read its answers. No further request is read until they have left, which bounds the backlog.
     if (status.ok() && channel_.has_backlog()) return;
     absl::StatusOr<Packet> packet = status.ok() ? channel_.receive() : absl::StatusOr<Packet>(status);
     if (!packet.ok()) return refuse(packet.status(), Drain::no);
     if (packet->kind == Packet::Kind::nothing) return;
     if (packet->kind == Packet::Kind::ended) {
+      // The mapping keeps the rings after the peer has ended, so all that it published is still reported.
       return lose(absl::UnavailableError(fmt::format("shm: peer process {} ended", peer_pid_)), Drain::yes);
     }
     if (status = handle(*packet); !status.ok()) return refuse(status, Drain::no);
@@ -99,6 +102,7 @@ absl::Status ShmConnection::handle(Packet& packet) {
 }
 
 absl::Status ShmConnection::handle_welcome(Packet& packet) {
+  // Only a connector has no bell, and only until its first welcome.
   if (peer_bell_ || packet.descriptors.size() != 1) return absl::InvalidArgumentError("shm: broken welcome from peer");
   GRADRAIL_RETURN_IF_ERROR(check_bell(packet.descriptors[0].get()));
   peer_bell_ = std::move(packet.descriptors[0]);
@@ -110,6 +114,7 @@ absl::Status ShmConnection::handle_fetch(const RegionKey& key) {
   absl::StatusOr<int> fd = find_descriptor(*regions_, key);
   if (!fd.ok()) return fd.status();
   if (allows(static_cast<Access>(key.access), Access::remote_write)) return answer_fetch(key, *fd);
+  // The kernel enforces the right: a file that is open for reading alone cannot be mapped for writing.
   absl::StatusOr<Descriptor> read_only = reopen_read_only(*fd);
   if (!read_only.ok()) return read_only.status();
   return answer_fetch(key, read_only->get());

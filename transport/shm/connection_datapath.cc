@@ -18,6 +18,7 @@ absl::StatusOr<std::byte*> ShmConnection::locate(RemoteSlice slice, size_t bytes
   if (index >= imported_.size()) return absl::InvalidArgumentError("shm: not an imported region");
   const ImportedRegion& region = imported_[index];
   GRADRAIL_RETURN_IF_ERROR(common::check_remote("shm", slice, bytes, region.key.bytes));
+  // Permanent errors come before the temporary one: a caller must not repeat a post that never succeeds.
   if (!allows(region.access(), wanted)) return absl::PermissionDeniedError("shm: the region's key does not allow this");
   if (region.data() == nullptr) {
     return absl::ResourceExhaustedError("shm: region is being mapped: poll and try again");
@@ -61,12 +62,14 @@ absl::Status ShmConnection::put(LocalSlice source, RemoteSlice target, PutOption
   if (options.immediate) GRADRAIL_RETURN_IF_ERROR(check_room(1));
   // Written through map() already: the notice is all that is missing.
   if (source.bytes > 0 && destination != common::address_of(source)) {
+    // memmove, because the source may be a peer's region that map() put into this process, and overlap the target.
     std::memmove(destination, common::address_of(source), source.bytes);
   }
   if (options.immediate) {
     producer_.publish_immediate(*options.immediate);
     wake_peer();
   }
+  // The bytes have landed, but only poll() reports completions.
   if (options.tag != 0) local_.push_back({.kind = Completion::Kind::put_done, .tag = options.tag});
   return absl::OkStatus();
 }
@@ -97,6 +100,7 @@ absl::StatusOr<std::byte*> ShmConnection::map(RemoteRegion region) {
   if (index < imported_.size() && imported_[index].access() == Access::local) {
     return absl::PermissionDeniedError("shm: the peer keeps this region to itself");  // never asked for, never mapped
   }
+  // Access::local requires no right: the protection of the mapping enforces the rights of the key.
   return locate({.region = region, .offset = 0}, 0, Access::local);
 }
 
@@ -112,11 +116,13 @@ void ShmConnection::wake_peer() {
 bool ShmConnection::has_work() const {
   if (!local_.empty()) return true;
   if (lost_reported_) return false;
+  // arm() has announced the sleep before. This load finds each entry for which the producer does not ring the bell.
   return !cause_.ok() || !consumer_.empty_after_announcing();
 }
 
 size_t ShmConnection::poll_ring(absl::Span<Completion> out, MessageArena& arena) {
   size_t count = 0;
+  // A message needs its place before it is taken; without one it stays in the ring until the next poll.
   while (count < out.size() && arena.has_room()) {
     const RingConsumer::Taken taken = consumer_.take(arena.room());
     switch (taken.kind) {
@@ -149,6 +155,7 @@ size_t ShmConnection::poll(absl::Span<Completion> out, MessageArena& arena) {
   if (cause_.ok() || lost_reported_) [[likely]] {
     return count;
   }
+  // Entries that found no room in this poll come before peer_lost (invariant 2).
   if (count == out.size() || (drain_ && !consumer_.empty())) return count;
   out[count++] = {.kind = Completion::Kind::peer_lost, .connection = this, .cause = cause_};
   lost_reported_ = true;

@@ -43,6 +43,7 @@ absl::StatusOr<std::unique_ptr<Context>> ShmContext::create() {
 }
 
 ShmContext::~ShmContext() {
+  // The peers receive a reason; a socket that only closes looks like a process that ended.
   for (const auto& connection : connections_) connection->send_disconnect();
   GRADRAIL_CHECK(regions_.empty());  // a region must not outlive its Context
 }
@@ -90,6 +91,7 @@ absl::StatusOr<Connection*> ShmContext::connect(const std::string& address, Time
   ControlChannel channel(std::move(*socket), epoll_.get());
   const int descriptors[] = {file->get(), bell_.get()};
   GRADRAIL_RETURN_IF_ERROR(channel.send(make_hello(), descriptors));
+  // The welcome is not awaited: the ring exists, so posts are possible before the peer polls.
   return add({.side = ConnectionParts::Side::connector,
               .channel = std::move(channel),
               .rings = std::move(*rings),
@@ -120,7 +122,9 @@ void ShmContext::accept_peers() {
       continue;
     }
     const int error = errno;
+    // The first is an empty queue; the others concern one attempt (accept(2)), and epoll reports the listener again.
     const bool quiet = error == EAGAIN || error == ECONNABORTED || error == EINTR;
+    // Without free descriptors the listener stays readable, and each look would write a line.
     if (!quiet && Clock::now() - last_accept_complaint_ > std::chrono::seconds(1)) {
       last_accept_complaint_ = Clock::now();
       spdlog::warn("{}", from_errno(error, "accept a peer").ToString());
@@ -142,6 +146,7 @@ void ShmContext::admit(Descriptor socket) {
   const int fd = channel.fd();
   PendingConnection& pending = pending_connections_[fd];
   pending = {.channel = std::move(channel), .pid = *pid, .accepted = Clock::now()};
+  // The connector sends its hello right after connect(), so it has usually arrived.
   start_handshake(pending);
 }
 
@@ -149,11 +154,13 @@ void ShmContext::start_handshake(PendingConnection& pending) {
   const int fd = pending.channel.fd();
   absl::StatusOr<Packet> hello = pending.channel.receive();
   if (hello.ok() && hello->kind == Packet::Kind::nothing) return;
+  // A peer that ended before its hello is no refusal, and causes no warning.
   const bool spoke = !hello.ok() || hello->kind == Packet::Kind::message;
   if (const absl::Status status = hello.ok() && spoke ? welcome(pending, *hello) : hello.status(); !status.ok()) {
     spdlog::warn("shm {}: refused process {}: {}", address_, pending.pid, status.ToString());
     pending.channel.close_with(status);
   }
+  // Closes the socket, unless welcome() has moved the channel into a connection.
   pending_connections_.erase(fd);
 }
 
@@ -207,6 +214,8 @@ void ShmContext::look_at(int fd) {
     return;
   }
   if (fd == listener_.get()) return accept_peers();
+  // An earlier event of this batch may have closed the descriptor, and its number may be in use again. Reading from a
+  // socket without a packet does nothing.
   if (const auto pending = pending_connections_.find(fd); pending != pending_connections_.end())
     return start_handshake(pending->second);
   for (const auto& connection : connections_) {
@@ -220,9 +229,11 @@ void ShmContext::disarm() {
 }
 
 bool ShmContext::arm() {
+  // Announce first, then look: an entry that is published in between is found here, or its producer rings the bell.
   for (const auto& connection : connections_) connection->announce_sleep();
   armed_ = true;
   const bool busy = std::any_of(connections_.begin(), connections_.end(), [](const auto& c) { return c->has_work(); });
+  // Producers would otherwise pay a system call to wake a thread that is awake.
   if (busy) disarm();
   return !busy;
 }
@@ -230,6 +241,7 @@ bool ShmContext::arm() {
 size_t ShmContext::poll(absl::Span<Completion> out) {
   arena_.reset();
   if (armed_) {
+    // The event that ended the wait may be a socket's: the look at the sockets is not postponed.
     disarm();
     look_at_sockets();
   } else if (sockets_due()) {

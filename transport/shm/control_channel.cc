@@ -17,11 +17,13 @@ ControlChannel::ControlChannel(Descriptor socket, int epoll) : socket_(std::move
 
 void ControlChannel::watch(bool for_writing) {
   epoll_event event{.events = EPOLLIN, .data = {.fd = socket_.get()}};
+  // epoll reports EPOLLHUP in any case, so the end of the peer is still noticed.
   if (for_writing) event.events = EPOLLOUT;  // requests wait until our answers have left
   epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.get(), &event);
 }
 
 absl::Status ControlChannel::send(const ControlMessage& message, absl::Span<const int> descriptors) {
+  // A packet never overtakes the backlog.
   if (backlog_.empty()) {
     absl::StatusOr<Sent> sent = send_packet(socket_.get(), message, descriptors);
     if (!sent.ok()) return sent.status();

@@ -26,6 +26,7 @@ std::string link_of(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 absl::Status check_sealed(int fd, size_t bytes) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0) return absl::InvalidArgumentError("not a memfd");
+  // An access behind the end of a file that shrank raises SIGBUS.
   if ((seals & F_SEAL_SHRINK) == 0) return absl::InvalidArgumentError("memfd is not sealed against shrinking");
   struct stat file {};
   if (fstat(fd, &file) != 0) return from_errno(errno, "fstat");
@@ -57,6 +58,7 @@ absl::StatusOr<Descriptor> create_sealed(const char* name, size_t bytes) {
   Descriptor file(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) return from_errno(errno, "memfd_create");
   if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return from_errno(errno, "ftruncate");
+  // F_SEAL_SEAL: a peer that holds the descriptor can add no seal of its own, such as one against writing.
   if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return from_errno(errno, "seal");
   return file;
 }
@@ -74,6 +76,7 @@ absl::StatusOr<Descriptor> create_bell() {
 }
 
 absl::Status check_bell(int fd) {
+  // All anonymous inodes look alike to fstat(). The link in /proc names the kind of the descriptor.
   char target[64];
   const ssize_t length = readlink(link_of(fd).c_str(), target, sizeof(target));
   if (length < 0) return from_errno(errno, "readlink in /proc/self/fd (is /proc mounted?)");

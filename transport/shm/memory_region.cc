@@ -62,6 +62,7 @@ absl::StatusOr<int> find_descriptor(const common::RegionTable& table, const Regi
   const absl::StatusOr<const MemoryRegion*> region =
       table.find("fetch", {static_cast<uint32_t>(shown.id), static_cast<uint32_t>(shown.id >> 32), shown.token});
   // One answer for every reason: a guesser learns nothing.
+  // The whole key is compared: a holder must not raise the access or the size in it.
   if (!region.ok() || (*region)->key() != encode(shown)) {
     return absl::PermissionDeniedError(fmt::format("shm: wrong or withdrawn key of region {}", shown.id));
   }

@@ -16,6 +16,7 @@ common::ErrorMeaning errno_meaning(int error) {
       return {StatusCode::kAlreadyExists, "another task listens under this name"};
     case EMFILE:
     case ENFILE:
+    // sendmsg(): more descriptors are on their way between processes than the limit of open files permits (unix(7)).
     case ETOOMANYREFS:
       return {StatusCode::kResourceExhausted, "raise `ulimit -n`"};
     case ENOMEM:
@@ -25,6 +26,7 @@ common::ErrorMeaning errno_meaning(int error) {
     case EACCES:
     case EPERM:
       return {StatusCode::kPermissionDenied, ""};
+    // A blocking connect() to a full queue ends with EAGAIN when SO_SNDTIMEO has passed.
     case EAGAIN:
     case ETIMEDOUT:
       return {StatusCode::kDeadlineExceeded, ""};

@@ -7,7 +7,9 @@
 namespace gradrail::transport::shm {
 
 RingProducer::Room RingProducer::look_again(size_t entries) {
+  // Pairs with release(): the consumer has finished with the entries that are written next.
   const uint64_t head = ring_->head.load(std::memory_order_acquire);
+  // A head that goes back, or beyond the published entries, would let the producer overwrite unread entries.
   if (head < known_head_ || head > tail_) return Room::broken;
   known_head_ = head;
   return tail_ + entries - known_head_ <= kRingEntries ? Room::available : Room::full;
@@ -15,6 +17,7 @@ RingProducer::Room RingProducer::look_again(size_t entries) {
 
 void RingProducer::publish(EntryKind kind, size_t bytes) {
   RingEntry& first = entry(tail_);
+  // Relaxed, because the store of the sequence below publishes header and body.
   first.header.store(static_cast<uint64_t>(kind) | (static_cast<uint64_t>(bytes) << 32), std::memory_order_relaxed);
   // Sequentially consistent together with consumer_sleeps(), against announce_sleep() and empty_after_announcing():
   // one of the two sides must see the other's store, else a wake-up is lost.
@@ -44,6 +47,7 @@ RingConsumer::Taken RingConsumer::take(absl::Span<std::byte> message) {
   if (sequence < head_ + 1) return {};
   // An entry can only hold the number of this lap or of an earlier one.
   if (sequence > head_ + 1) return {.kind = Taken::Kind::broken};
+  // One load: a hostile producer could change the value between two of them, after the check.
   const uint64_t header = entry(head_).header.load(std::memory_order_relaxed);
   switch (static_cast<EntryKind>(header & 0xff)) {
     case EntryKind::immediate: {
@@ -73,6 +77,7 @@ void RingConsumer::copy_message(absl::Span<std::byte> message) const {
 
 void RingConsumer::release(size_t entries) {
   head_ += entries;
+  // The copies out of the entries are complete before the producer sees them as free.
   ring_->head.store(head_, std::memory_order_release);
 }
 

@@ -39,6 +39,7 @@ absl::StatusOr<UnixAddress> unix_address(const std::string& address) {
   char* end = result.name.sun_path + 1;  // the leading zero byte selects the abstract namespace
   end = std::copy(kNamePrefix.begin(), kNamePrefix.end(), end);
   end = std::copy(address.begin(), address.end(), end);
+  // The length ends an abstract name; it has no terminating zero byte (unix(7)).
   result.bytes = static_cast<socklen_t>(end - reinterpret_cast<char*>(&result.name));
   return result;
 }
@@ -53,6 +54,7 @@ absl::StatusOr<Descriptor> open_socket(int flags) {
 absl::Status limit_wait(int socket, TimePoint deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()).count();
   if (left <= 0) return absl::DeadlineExceededError("shm: connect: no time left");
+  // SO_SNDTIMEO limits connect() as well (socket(7)).
   const timeval limit{.tv_sec = left / 1000000, .tv_usec = left % 1000000};
   if (setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0) return from_errno(errno, "SO_SNDTIMEO");
   return absl::OkStatus();
@@ -71,6 +73,7 @@ std::vector<Descriptor> take_descriptors(msghdr& header) {
     const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
+      // CMSG_DATA is not aligned for an int (cmsg(3)).
       std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
       descriptors.emplace_back(fd);
     }
@@ -111,6 +114,7 @@ absl::StatusOr<Descriptor> connect_to(const std::string& address, TimePoint dead
 absl::StatusOr<pid_t> check_peer(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof(peer);
+  // The kernel recorded these credentials at connect() or listen(): the peer cannot claim others.
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return from_errno(errno, "SO_PEERCRED");
   if (peer.uid != geteuid()) {
     return absl::PermissionDeniedError(
@@ -135,6 +139,7 @@ absl::StatusOr<Sent> send_packet(int socket, const ControlMessage& message, absl
     part->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
     std::memcpy(CMSG_DATA(part), descriptors.data(), sizeof(int) * descriptors.size());
   }
+  // A SOCK_SEQPACKET socket takes a packet whole or not at all, so no rest is left to be sent.
   while (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EINTR) continue;
     if (errno == EAGAIN) return Sent::would_block;
@@ -155,6 +160,7 @@ absl::StatusOr<Packet> receive_packet(int socket) {
   ssize_t bytes = -1;
   int ends_seen = 0;
   do {
+    // recvmsg() overwrites this length, also before a repeated call.
     header.msg_controllen = sizeof(control.bytes);
     bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (bytes == 0) ++ends_seen;

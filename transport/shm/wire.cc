@@ -37,7 +37,9 @@ ControlMessage make_disconnect(const absl::Status& why) {
 }
 
 absl::Status reason_of(const ControlMessage& disconnect) {
+  // The peer may have filled the field to its end, without a zero byte.
   const std::string text = common::printable({disconnect.text, strnlen(disconnect.text, sizeof(disconnect.text))});
+  // Code 0 would make the loss of the peer an OK status.
   const bool known = disconnect.code > 0 && disconnect.code <= static_cast<uint8_t>(absl::StatusCode::kUnauthenticated);
   return {known ? static_cast<absl::StatusCode>(disconnect.code) : absl::StatusCode::kUnavailable, text};
 }
