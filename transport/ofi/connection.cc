@@ -39,6 +39,8 @@ bool OfiConnection::uses_rdma() const { return context_.provider().rdma; }
 absl::Status OfiConnection::open_link() {
   const Provider& provider = context_.provider();
   std::unique_ptr<Domain> own;
+  // A key that the provider chooses can be guessed: a domain of its own keeps an accepted peer out of all other memory.
+  // FI_MR_ENDPOINT needs a domain with one endpoint, to which the regions are bound.
   if (provider.binds_regions || (provider.chooses_keys && side_channel_.accepted())) {
     absl::StatusOr<std::unique_ptr<Domain>> opened = context_.open_domain();
     if (!opened.ok()) return opened.status();
@@ -57,7 +59,9 @@ void OfiConnection::release_link() {
   if (link_ == nullptr) return;
   context_.unwatch(link_->endpoint().wait_fd());
   context_.unwatch(link_->endpoint().event_fd());
+  // No registration may outlive its domain (Region, invariant 2).
   if (link_->has_own_domain()) context_.regions().forget(link_->domain());
+  // Its buffers hold messages that are reported and that the owner has not read yet.
   retired_ = std::move(link_);
   context_.defer_close(retired_);
 }
@@ -68,6 +72,7 @@ EndpointHello OfiConnection::own_hello() const {
                       .immediate_bits = static_cast<uint8_t>(provider.immediate_bits),
                       .message_bytes = kMaxMessageBytes,
                       .receives = kReceives};
+  // The accepting side compares two hellos before it opens anything.
   if (link_ == nullptr) return hello;
   hello.token = link_->messages().token();
   hello.mailbox_key = link_->mailbox_memory().key;
@@ -108,6 +113,7 @@ absl::Status OfiConnection::handle_hello(const EndpointHello& hello) {
   if (side_channel_.accepted()) {
     if (absl::Status status = open_link(); !status.ok()) return status;
   }
+  // Before the answer: the peer may transfer as soon as it has our hello.
   if (absl::Status status = link_->set_peer(hello.address, hello.token); !status.ok()) return status;
   link_->messages().set_peer(hello.receives, hello.token);
   transfers_.set_mailbox(hello.mailbox_key, hello.mailbox_base);
@@ -116,12 +122,14 @@ absl::Status OfiConnection::handle_hello(const EndpointHello& hello) {
   }
   state_ = State::open;
   if (side_channel_.introduce()) context_.report({.kind = Completion::Kind::connected, .connection = this});
+  // libfabric connects at the first message, and one side is enough.
   if (!side_channel_.accepted()) link_->messages().send_probe();
   return pump();
 }
 
 absl::Status OfiConnection::answer(const Request& request) {
   const absl::StatusOr<const Region*> region = context_.regions().find(request.key);
+  // The caller ends the connection: the disconnect is the refusal and carries this reason.
   if (!region.ok()) return region.status();
   const absl::StatusOr<const Registration*> open = (*region)->open_in(link_->domain());
   if (!open.ok()) return open.status();
@@ -179,6 +187,7 @@ void OfiConnection::lose(absl::Status cause) {
     side_channel_.close();
   }
   release_link();
+  // The owner does not have this connection; drop_lost_pending() removes it.
   if (!side_channel_.introduced()) return;
   context_.report({.kind = Completion::Kind::peer_lost, .connection = this, .cause = std::move(cause)});
 }

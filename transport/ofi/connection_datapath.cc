@@ -46,6 +46,7 @@ absl::Status OfiConnection::put(LocalSlice source, RemoteSlice target, PutOption
   if (absl::Status status = common::check_local("ofi", source); !status.ok()) return status;
   const absl::StatusOr<const Import*> import = imports_.find(target, source.bytes, Access::remote_write);
   if (!import.ok()) return import.status();
+  // Address and mailbox of the peer come with its hello.
   if (state_ != State::open) return absl::ResourceExhaustedError("ofi: the peer has not greeted yet, poll first");
   if (source.bytes == 0 && !options.immediate) {
     if (options.tag != 0) report_done(Completion::Kind::put_done, options.tag);
@@ -66,6 +67,7 @@ absl::Status OfiConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
     report_done(Completion::Kind::get_done, tag);
     return absl::OkStatus();
   }
+  // A granted import implies the hello, so the link can be used.
   if (absl::Status status = transfers_.get(*link_, target, **import, source.offset, tag); !status.ok()) return status;
   return pump_or_lose();
 }
@@ -85,7 +87,9 @@ absl::StatusOr<std::byte*> OfiConnection::map(RemoteRegion) {
 }
 
 absl::Status OfiConnection::pump() {
+  // Endpoints with connections of their own come later: posts stay in the queues until then.
   if (state_ != State::open || !link_->connected()) return absl::OkStatus();
+  // First, because a control message must not wait behind bulk data.
   if (absl::Status status = link_->messages().pump(link_->endpoint()); !status.ok()) return status;
   return transfers_.pump(link_->endpoint());
 }
@@ -110,6 +114,7 @@ void OfiConnection::progress() {
   while (!lost() && context_.room() > 0 && read_queue() && !context_.has_ready()) {
   }
   if (!lost() && state_ == State::open && !link_->connected()) progress_connecting();
+  // The completions above have freed pieces and buffers, so more can be posted.
   if (!lost()) pump_or_lose().IgnoreError();
 }
 
@@ -132,6 +137,7 @@ bool OfiConnection::read_queue() {
   const ssize_t got = fi_cq_read(link_->endpoint().queue(), entries.data(), entries.size());
   if (got == -FI_EAGAIN) return false;
   absl::Status status;
+  // The failed entry blocks the queue until fi_cq_readerr() has taken it (fi_cq(3)).
   if (got == -FI_EAVAIL) {
     status = failure();
   } else if (got < 0) {
@@ -154,6 +160,7 @@ absl::Status OfiConnection::handle(const fi_cq_data_entry& entry) {
   const auto& operation = *static_cast<const Operation*>(entry.op_context);
   switch (operation.kind) {
     case Operation::Kind::put:
+      // Nothing is due for a put without a tag, nor for a piece that is not the last.
       if (const auto tag = transfers_.put_finished(operation); tag.value_or(0) != 0) {
         report_done(Completion::Kind::put_done, *tag);
       }
@@ -186,6 +193,7 @@ absl::Status OfiConnection::failure() {
 }
 
 void OfiConnection::release_message(uint32_t slot) {
+  // A lost connection has no link any more, and posts no receives.
   if (!lost()) link_->messages().release(slot);
 }
 

@@ -75,6 +75,7 @@ absl::Status OfiContext::check_peer_to_peer() {
 OfiContext::~OfiContext() {
   ready_.clear();
   connections_.clear();  // they still use what is declared after them
+  // Domain and fabric end next, and fi_close fails as long as an endpoint is open (handle.h).
   while (!deferred_closes_.empty()) {
     reap_deferred_closes(Clock::now());
     pollfd nothing{.fd = -1, .events = 0, .revents = 0};
@@ -96,6 +97,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> OfiContext::register_memory(Memory
   GRADRAIL_RETURN_IF_ERROR(check_memory("ofi", memory, provider_->gpu));
   auto region = std::make_unique<Region>(regions_, memory, access);
   // Here and not at the first use: that the limit on locked memory is too low should be known before peers come.
+  // FI_MR_ENDPOINT: a region is registered for an endpoint, and none exists yet.
   if (!provider_->binds_regions) {
     absl::Status status = access == Access::local ? region->descriptor_in(*default_domain_).status()
                                                   : region->open_in(*default_domain_).status();
@@ -121,6 +123,7 @@ absl::StatusOr<Connection*> OfiContext::settle(OfiConnection* connection, TimePo
   while (!connection->ready() && !connection->lost() && Clock::now() < until) {
     poll_side_channels();
     connection->progress();
+    // At most 1 ms: a provider without wait objects wakes no descriptor.
     pollfd waiting{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
     ::poll(&waiting, 1, 1);
   }
@@ -135,6 +138,7 @@ void OfiContext::close(Connection* connection) {
                                   [&](const auto& each) { return each.get() == connection; });
   GRADRAIL_CHECK(place != connections_.end());
   ready_.forget(connection);
+  // The next poll() would release the buffers of these messages through their connection.
   std::erase_if(ready_.delivered(), [&](const MessageSlot& each) { return each.connection == connection; });
   connections_.erase(place);
 }

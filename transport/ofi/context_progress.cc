@@ -32,6 +32,8 @@ size_t OfiContext::poll(absl::Span<Completion> out) {
   }
   const bool was_armed = std::exchange(armed_, false);
   const size_t count = ready_.take(out);
+  // The wait ended with work that only the timer may have found: more is likely, so the short interval applies for a
+  // while.
   if (was_armed && count > 0 && timer_set_) busy_until_ = Clock::now() + kBusyTime;
   return count;
 }
@@ -49,6 +51,7 @@ void OfiContext::poll_side_channels() {
                                                            Clock::now() + common::kHandshakeTime));
   });
   const TimePoint now = side_channels_->polled_at();
+  // lose() erases nothing from connections_; drop_lost_pending() does so after the loop.
   for (const auto& connection : connections_) {
     connection->check_deadline(now);
     connection->check_silence(now);
@@ -59,6 +62,7 @@ void OfiContext::poll_side_channels() {
 
 void OfiContext::reap_deferred_closes(TimePoint now) {
   for (const DeferredClose& deferred : deferred_closes_) deferred.link->drain();
+  // Every close has the same delay, so the queue is in the order of expiry.
   while (!deferred_closes_.empty() && deferred_closes_.front().until <= now) {
     deferred_closes_.front().link->shut();
     deferred_closes_.pop_front();
@@ -72,6 +76,7 @@ void OfiContext::drop_lost_pending() {
 // Blocking.
 
 bool OfiContext::arm() {
+  // Buffers of delivered messages receive again at the next poll; without it the peer may have no credit to send.
   if (!ready_.empty() || !ready_.delivered().empty()) return false;
   armed_ = true;
   set_timer();
@@ -83,6 +88,8 @@ bool OfiContext::queues_are_dry() {
   for (const auto& connection : connections_) {
     if (connection->wait_fd() >= 0) queues_.push_back(&connection->queue()->fid);
   }
+  // libfabric permits a wait on the descriptors only after fi_trywait() has succeeded: an earlier completion may not
+  // signal them.
   return queues_.empty() || fi_trywait(fabric_.get(), queues_.data(), static_cast<int>(queues_.size())) == 0;
 }
 
@@ -102,8 +109,10 @@ Duration OfiContext::time_to_look() const {
 void OfiContext::set_timer() {
   const Duration wait = time_to_look();
   const bool wanted = wait != Duration::max();
+  // The usual case of providers with wait objects costs no system call.
   if (!wanted && !timer_set_) return;
   itimerspec when{};
+  // Every interval is below 1 s, so the nanoseconds hold it.
   if (wanted) when.it_value.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
   timerfd_settime(timer_.get(), 0, &when, nullptr);  // and forgets an earlier expiry
   timer_set_ = wanted;

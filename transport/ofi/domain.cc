@@ -27,6 +27,7 @@ absl::StatusOr<std::unique_ptr<Domain>> Domain::open(const Provider& provider, f
 
 absl::StatusOr<Registration> Domain::add(MemorySpan memory, Access access) {
   const bool gpu = memory.kind == MemoryKind::cuda;
+  // GPU memory always needs a registration: its descriptor states the kind of the address.
   uint64_t flags = provider_.needs_descriptors || gpu ? FI_READ | FI_WRITE : 0;
   if (allows(access, Access::remote_read)) flags |= FI_REMOTE_READ;
   if (allows(access, Access::remote_write)) flags |= FI_REMOTE_WRITE;
@@ -60,11 +61,13 @@ absl::StatusOr<fid_mr*> Domain::try_register(MemorySpan memory, uint64_t flags) 
   }
   int error = 0;
   for (int attempt = 0; attempt < kKeyAttempts; ++attempt) {
+    // With FI_MR_PROV_KEY the provider ignores the requested key.
     const uint64_t key = provider_.chooses_keys ? 0 : random_bits() & provider_.key_mask;
     fid_mr* mr = nullptr;
     error = gpu ? register_gpu(memory, dma_buf ? &*dma_buf : nullptr, flags, key, &mr)
                 : fi_mr_reg(domain_.get(), memory.data, memory.bytes, flags, 0, key, 0, &mr, nullptr);
     if (error == 0) return mr;
+    // FI_ENOKEY: the key is in use in this domain.
     if (error != -FI_ENOKEY) break;
   }
   return gpu ? gpu_registration_error(memory, provider_.device, -error) : registration_error(memory.bytes, -error);
@@ -77,12 +80,14 @@ absl::StatusOr<Registration> Domain::register_with(MemorySpan memory, uint64_t f
   if (!mr.ok()) return mr.status();
   made.mr.reset(*mr);
   if (provider_.binds_regions) {
+    // FI_MR_ENDPOINT: a region is usable after it is bound and enabled (fi_mr(3)).
     int error = fi_mr_bind(*mr, &endpoint_->fid, 0);
     if (error == 0) error = fi_mr_enable(*mr);
     if (error != 0) return native_error("bind memory to its endpoint", -error);
   }
   made.descriptor = fi_mr_desc(*mr);
   made.key = fi_mr_key(*mr);
+  // Without FI_MR_VIRT_ADDR remote addresses count from the start of the region.
   made.base = provider_.virtual_addresses ? reinterpret_cast<uint64_t>(memory.data) : 0;
   return made;
 }

@@ -21,6 +21,7 @@ constexpr size_t kQueueEntries = 1024;
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::open(fid_fabric* fabric, Domain& domain, bool accepts) {
   std::unique_ptr<Endpoint> made(new Endpoint(domain));
   if (absl::Status status = made->open_queue(); !status.ok()) return status;
+  // An endpoint with a connection of its own is made later, from the address or the request of its peer.
   absl::Status status = domain.provider().connects ? made->open_events(fabric, accepts) : made->open_addresses();
   if (status.ok() && !domain.provider().connects) status = made->make_from(domain.provider().info.get());
   if (status.ok() && !domain.provider().connects) status = made->name_after(&made->endpoint_->fid);
@@ -35,6 +36,7 @@ absl::Status Endpoint::open_queue() {
   attributes.wait_obj = FI_WAIT_FD;
   fid_cq* queue = nullptr;
   int error = fi_cq_open(domain_.fid(), &attributes, &queue, nullptr);
+  // Some providers have no wait objects: OfiContext looks at their queues by timer.
   const bool waits = error == 0;
   if (error == -FI_ENOSYS || error == -FI_EINVAL || error == -FI_EOPNOTSUPP) {
     attributes.wait_obj = FI_WAIT_NONE;
@@ -66,6 +68,7 @@ absl::Status Endpoint::open_events(fid_fabric* fabric, bool accepts) {
   if (error != 0) return native_error("open event queue", -error);
   events_.reset(events);
   if (fi_control(&events->fid, FI_GETWAIT, &event_fd_) != 0) event_fd_ = -1;
+  // A hello with an empty address counts as damaged (handshake.cc).
   address_ = "connects";
   return accepts ? listen(fabric) : absl::OkStatus();
 }
@@ -127,6 +130,7 @@ absl::Status Endpoint::make(std::string_view peer_address) {
   }
   peer_address_ = peer_address;
   std::free(info->dest_addr);
+  // fi_freeinfo() releases it with free().
   info->dest_addr = std::malloc(peer_address.size());
   if (info->dest_addr == nullptr) return native_error("copy address", FI_ENOMEM);
   std::memcpy(info->dest_addr, peer_address.data(), peer_address.size());
@@ -162,6 +166,8 @@ absl::StatusOr<Endpoint::Event> Endpoint::next_event(uint64_t token) {
   const Info info(entry.info);
   uint64_t shown = 0;
   std::memcpy(&shown, &buffer[sizeof(fi_eq_cm_entry)], sizeof(shown));
+  // Any process that reaches the port can ask. The token of the hello proves the peer, and only its first request
+  // counts.
   const bool is_peer = static_cast<size_t>(got) >= sizeof(fi_eq_cm_entry) + sizeof(shown) && shown == token;
   if (!is_peer || endpoint_ != nullptr) {
     fi_reject(listener_.get(), info->handle, nullptr, 0);  // an unknown peer

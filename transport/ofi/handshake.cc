@@ -23,6 +23,7 @@ absl::StatusOr<ControlMessage> decode_hello(ByteReader& in) {
   const auto magic = in.number<uint64_t>();
   hello.version = in.number<uint32_t>();
   if (!in.ok() || magic != kHelloMagic) return damaged();
+  // Checked before the other fields, because their layout belongs to the version.
   if (hello.version != kProtocolVersion) {
     return absl::FailedPreconditionError(
         fmt::format("ofi: the peer speaks version {}, this is version {}: use the same release on both sides",
@@ -36,6 +37,7 @@ absl::StatusOr<ControlMessage> decode_hello(ByteReader& in) {
   hello.mailbox_key = in.number<uint64_t>();
   hello.mailbox_base = in.number<uint64_t>();
   hello.address = std::string(in.text(kMaxAddressBytes));
+  // Without receive buffers the peer could never get a message.
   if (!in.complete() || hello.receives == 0 || hello.address.empty()) return damaged();
   return hello;
 }

@@ -12,6 +12,7 @@ constexpr size_t kMaxImports = 65536;
 
 absl::StatusOr<Request> Imports::request(const RegionKey& key) const {
   if (regions_.size() >= kMaxImports) return absl::ResourceExhaustedError("ofi: too many imported regions");
+  // ImportedRegions numbers from 1: this is the RemoteRegion that add() will return.
   return Request{static_cast<uint32_t>(regions_.size() + 1), key};
 }
 

@@ -22,6 +22,7 @@ absl::StatusOr<std::unique_ptr<Link>> Link::open(fid_fabric* fabric, Domain& def
       link->domain_->add({.data = link->mailbox_, .bytes = sizeof(link->mailbox_)}, Access::remote_write);
   if (!mailbox.ok()) return mailbox.status();
   link->mailbox_memory_ = *std::move(mailbox);
+  // The endpoint that takes the receives does not exist yet; set_peer() or progress_connecting() makes it.
   if (link->domain_->provider().connects) return link;
   if (absl::Status status = link->start(); !status.ok()) return status;
   return link;
@@ -33,6 +34,7 @@ absl::Status Link::set_peer(std::string_view address, uint64_t token) {
   if (!domain_->provider().connects) return endpoint_->set_peer(address);
   if (accepts_) return absl::OkStatus();
   if (absl::Status status = endpoint_->make(address); !status.ok()) return status;
+  // Receives come before the connection, so no message meets an endpoint without a buffer.
   if (absl::Status status = start(); !status.ok()) return status;
   return endpoint_->connect(token);
 }
@@ -51,12 +53,14 @@ void Link::drain() const {
   while (true) {
     const ssize_t got = fi_cq_read(endpoint_->queue(), entries.data(), entries.size());
     if (got > 0) continue;
+    // A failed entry blocks the entries behind it until it is read.
     if (got != -FI_EAVAIL) return;
     endpoint_->read_failure();
   }
 }
 
 void Link::shut() {
+  // libfabric closes no object that another one uses: endpoint, registrations, domain.
   endpoint_.reset();
   mailbox_memory_ = {};
   message_memory_ = {};

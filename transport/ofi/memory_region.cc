@@ -48,10 +48,12 @@ Region::~Region() {
 
 absl::StatusOr<const Registration*> Region::registration_in(Domain& domain, bool remote) const {
   for (const Entry& entry : entries_) {
+    // A registration for peers serves local transfers as well, but not the reverse (invariant 1).
     if (entry.domain == &domain && entry.remote >= remote) return &entry.registration;
   }
   absl::StatusOr<Registration> made = domain.add(span(), remote ? access() : Access::local);
   if (!made.ok()) return made.status();
+  // Valid until the next entry is added: the callers copy from it at once.
   return &entries_.emplace_back(Entry{&domain, remote, *std::move(made)}).registration;
 }
 
@@ -67,6 +69,7 @@ absl::StatusOr<const Registration*> Region::open_in(Domain& domain) const { retu
 absl::StatusOr<const Region*> RegionTable::find(const RegionKey& key) const {
   const absl::StatusOr<const MemoryRegion*> region = table_.find("request", {key.region, key.epoch, key.token});
   if (!region.ok()) return region.status();
+  // find() compares the token alone; a holder must not change the size or the rights in its key.
   if ((*region)->key() != key.encode()) return absl::PermissionDeniedError("request with a wrong key");
   return static_cast<const Region*>(*region);
 }
@@ -74,6 +77,7 @@ absl::StatusOr<const Region*> RegionTable::find(const RegionKey& key) const {
 absl::Status RegionTable::prepare(Domain& domain) const {
   absl::Status status;
   table_.for_each([&](const MemoryRegion& region) {
+    // Regions with remote rights wait until a peer presents their key (invariant 1).
     if (region.access() != Access::local || !status.ok()) return;
     status = static_cast<const Region&>(region).descriptor_in(domain).status();
   });

@@ -25,6 +25,7 @@ MessageChannel::MessageChannel()
   for (uint32_t slot = 0; slot < kReceiveSlots; ++slot) {
     receives_[slot].kind = Operation::Kind::receive;
     receives_[slot].slot = slot;
+    // No credit: the hello grants the first ones.
     to_repost_.push_back({slot, false});
   }
   for (uint32_t slot = 0; slot < kSendSlots + kCreditSlots; ++slot) {
@@ -36,12 +37,15 @@ MessageChannel::MessageChannel()
 
 absl::Status MessageChannel::start(const Endpoint& endpoint, void* descriptor) {
   descriptor_ = descriptor;
+  // A buffer is posted before its credit is returned, because a credit promises a posted buffer.
   if (absl::Status status = repost(endpoint); !status.ok()) return status;
+  // The hello promises the peer all of these buffers.
   if (!to_repost_.empty()) return native_error("post receives", FI_EAGAIN);
   return absl::OkStatus();
 }
 
 void MessageChannel::set_peer(uint32_t credits, uint64_t token) {
+  // The number is the peer's: received() treats more than kReceives credits as damage.
   credits_ = std::min(credits, kReceives);
   peer_token_ = token;
 }
@@ -91,6 +95,8 @@ absl::Status MessageChannel::send_queued(const Endpoint& endpoint) {
 }
 
 absl::Status MessageChannel::return_credits(const Endpoint& endpoint) {
+  // Every message returns credits in its header. This one is for traffic in one direction, where the sender still has
+  // half of its credits when it is sent.
   if ((consumed_ < kReceives / 2 && !probe_wanted_) || free_credit_sends_.empty()) return absl::OkStatus();
   const uint32_t slot = free_credit_sends_.back();
   lengths_[slot] = 0;
@@ -118,6 +124,7 @@ absl::StatusOr<bool> MessageChannel::post_send(const Endpoint& endpoint, uint32_
     return false;
   }
   if (result != 0) return native_error("post message", static_cast<int>(-result));
+  // The header has carried these credits. A refused post keeps them, and the next header is written with the new count.
   consumed_ = 0;
   return true;
 }
@@ -138,6 +145,7 @@ absl::StatusOr<std::optional<absl::Span<const std::byte>>> MessageChannel::recei
   credits_ = credits;
   if (kind == Kind::message) return absl::Span<const std::byte>(header + kHeaderBytes, length);
   if (kind != Kind::credits || length != 0) return damaged;
+  // The peer paid no credit for news of credits, so its buffer returns none.
   to_repost_.push_back({operation.slot, false});
   return std::nullopt;
 }

@@ -54,6 +54,7 @@ absl::Status native_error(std::string_view doing, int error, std::string_view de
 }
 
 absl::Status registration_error(size_t bytes, int error) {
+  // The kernel reports the limit on locked memory by any of these three (mlock(2)).
   if (error != FI_ENOMEM && error != FI_EAGAIN && error != FI_EPERM) {
     return native_error(fmt::format("register {} bytes", bytes), error);
   }

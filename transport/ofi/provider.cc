@@ -39,10 +39,13 @@ Info make_hints(const OpenOptions& options, fi_ep_type type, bool ordered) {
   Info hints(fi_allocinfo());
   if (hints == nullptr) return hints;
   hints->caps = FI_MSG | FI_RMA;
+  // Operation begins with an fi_context2 for the provider's own data (endpoint.h).
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   if (type == FI_EP_MSG) hints->mode |= FI_RX_CQ_DATA;
   hints->ep_attr->type = type;
+  // All modes that this code serves: the provider answers with those that it needs (fi_getinfo(3)).
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED | FI_MR_ENDPOINT;
+  // The owner thread alone uses a domain, so the provider needs no locks. Its poll() makes the progress.
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
   hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
@@ -107,6 +110,7 @@ absl::StatusOr<Info> ask(const OpenOptions& options, Attempt attempt, bool devic
   const uint32_t version = device_memory ? gpu_api_version() : FI_VERSION(1, 17);
   fi_info* list = nullptr;
   const int error = fi_getinfo(version, nullptr, nullptr, 0, hints.get(), &list);
+  // FI_ENODATA: no provider fits these hints. The next attempt may find one.
   if (error != 0 && error != -FI_ENODATA) return native_error("fi_getinfo", -error);
   return Info(list);
 }
@@ -161,10 +165,12 @@ Provider describe(const fi_info& found, bool ordered) {
   provider.virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
   provider.chooses_keys = (mode & FI_MR_PROV_KEY) != 0;
   provider.binds_regions = (mode & FI_MR_ENDPOINT) != 0;
+  // Full keys are a case of their own, because a shift by 64 bits is undefined.
   const size_t key_bytes = info.domain_attr->mr_key_size;
   provider.key_mask = key_bytes >= sizeof(uint64_t) ? UINT64_MAX : (uint64_t{1} << (8 * key_bytes)) - 1;
   provider.immediate_bits = static_cast<int>(std::min<size_t>(8 * info.domain_attr->cq_data_size, 64));
   provider.piece_bytes = std::min(info.ep_attr->max_msg_size, kPieceBytes);
+  // The order of writes holds up to this size alone.
   if (provider.ordered) provider.piece_bytes = std::min(provider.piece_bytes, info.ep_attr->max_order_waw_size);
   info.tx_attr->size = std::min(info.tx_attr->size, kQueueEntries);
   info.rx_attr->size = std::min(info.rx_attr->size, kQueueEntries);

@@ -12,6 +12,7 @@ namespace gradrail::transport::ofi {
 
 TransferQueue::TransferQueue(Operation::Kind kind, size_t capacity, size_t pieces, size_t piece_bytes, bool confirmed)
     : kind_(kind), piece_bytes_(piece_bytes), confirmed_(confirmed), entries_(capacity), operations_(pieces) {
+  // at() masks the number of an entry.
   GRADRAIL_CHECK((capacity & (capacity - 1)) == 0);
   for (Operation& operation : operations_) {
     operation.kind = kind;
@@ -27,6 +28,7 @@ ssize_t TransferQueue::post_piece(const Endpoint& endpoint, Entry& entry, Operat
   piece.local += entry.posted_bytes;
   piece.remote += entry.posted_bytes;
   piece.bytes = bytes;
+  // Pieces land in the order of their posts, so the notice of the last one implies the others.
   if (!last) piece.immediate.reset();
   if (kind_ == Operation::Kind::get) {
     return fi_read(endpoint.fid(), piece.local, bytes, piece.descriptor, endpoint.peer(), piece.remote, piece.key,
@@ -53,6 +55,7 @@ ssize_t TransferQueue::post_confirmed(const Endpoint& endpoint, const Transfer& 
                               .rma_iov_count = 1,
                               .context = &operation.context,
                               .data = piece.immediate.value_or(0)};
+  // fi_write() and fi_writedata() take no flags, so only fi_writemsg() can request the confirmation of the peer's side.
   const uint64_t flags = FI_COMPLETION | FI_DELIVERY_COMPLETE | (piece.immediate ? FI_REMOTE_CQ_DATA : 0);
   return fi_writemsg(endpoint.fid(), &message, flags);
 }
@@ -64,6 +67,7 @@ absl::Status TransferQueue::pump(const Endpoint& endpoint) {
     operation.slot = static_cast<uint32_t>(next_ & (entries_.size() - 1));
     const uint64_t bytes = std::min<uint64_t>(piece_bytes_, entry.transfer.bytes - entry.posted_bytes);
     const ssize_t result = post_piece(endpoint, entry, operation, bytes);
+    // The provider's queue is full: progress() pumps again after it has read completions.
     if (result == -FI_EAGAIN) return absl::OkStatus();
     if (result != 0) {
       return native_error(kind_ == Operation::Kind::put ? "post put" : "post get", static_cast<int>(-result));
@@ -79,6 +83,7 @@ absl::Status TransferQueue::pump(const Endpoint& endpoint) {
 
 uint64_t TransferQueue::bytes_under_way() {
   uint64_t bytes = 0;
+  // A beginning of next_ may be posted as well (invariant 1).
   for (uint64_t number = done_; number < end_ && number <= next_; ++number) bytes += at(number).transfer.bytes;
   return bytes;
 }

@@ -27,6 +27,7 @@ absl::StatusOr<Transfer> local_part(const Link& link, const LocalSlice& slice) {
 
 Transfers::Transfers(const Provider& provider)
     : provider_(provider),
+      // Without an order of the provider's, one write at a time keeps the order of the puts.
       puts_(Operation::Kind::put, kMaxPuts, provider.ordered ? provider.pieces_in_flight : 1, provider.piece_bytes,
             provider.confirms_writes),
       gets_(Operation::Kind::get, kMaxGets, kGetPieces, provider.piece_bytes) {}
@@ -52,6 +53,7 @@ absl::Status Transfers::put(Link& link, const LocalSlice& source, const Import* 
   if (!transfer.ok()) return transfer.status();
   transfer->remote = target->base + offset;
   transfer->key = target->device_key;
+  // The tag stays with the bytes, also beside a separate notice: put_done frees their source.
   transfer->tag = options.tag;
   const bool separate = options.immediate && provider_.separate_notices;
   if (!separate) transfer->immediate = options.immediate;
