@@ -6,6 +6,8 @@ namespace gradrail::transport::ucx {
 
 Arrival* Arrivals::push() {
   if (arrivals_.size() >= kPutWindow) {
+    // Puts that are done to the sender stay here until the end of the turn, so the bound counts from the oldest
+    // unfinished one.
     const auto oldest =
         std::find_if(arrivals_.begin(), arrivals_.end(), [](const Arrival& each) { return each.writes(); });
     if (arrivals_.end() - oldest >= static_cast<ptrdiff_t>(kPutWindow)) return nullptr;

@@ -52,6 +52,7 @@ void UcxConnection::on_side_channel_message(std::string_view bytes) {
     const absl::Status said = absl::UnavailableError(fmt::format(
         "{}: the peer {}: {}", describe(), frame->kind == FrameKind::refused ? "refused the connection" : "gave up",
         common::printable(frame->text)));
+    // fail() keeps the first reason, but the peer's own is the better one (kDisconnectTime).
     if (state_ == State::failing || state_ == State::ending) cause_ = said;
     return fail(said);
   }
@@ -70,6 +71,7 @@ void UcxConnection::handshake_complete() {
     peer_ = *std::move(peer);
     status = endpoint_.open(context_.worker(), peer_.worker_address, endpoint_failed, this);
   }
+  // After the endpoint is open: a peer that cannot be reached gets a refusal as its answer.
   if (status.ok() && side_channel_.accepted()) status = start_handshake();
   if (!status.ok()) return fail({status.code(), fmt::format("{}: {}", describe(), message_of(status))});
   state_ = State::open;
@@ -78,6 +80,7 @@ void UcxConnection::handshake_complete() {
 
 ucs_status_t UcxConnection::arrived(const Header& header, void* data, size_t bytes, const ucp_am_recv_param_t& param) {
   if (header.kind == MessageKind::hello) peer_said_hello_ = true;
+  // Late data of a connection that ends must not reach its regions. In `handshake` the peer may already be ready.
   if (state_ != State::open && state_ != State::handshake) return UCS_ERR_CANCELED;
   const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   // A peer may send data before our own hello is out. The owner still receives `connected` first.
@@ -105,6 +108,7 @@ ucs_status_t UcxConnection::message_arrived(const Header& header, const void* da
   if (bytes > kMaxMessageBytes || rendezvous) {
     return refuse(absl::DataLossError(fmt::format("message of {} bytes", bytes)));
   }
+  // UCX takes its data back after the callback.
   common::MessageBuffer body = context_.buffers().take();
   if (bytes > 0) std::memcpy(body.get(), data, bytes);
   Completion message{.kind = Completion::Kind::message, .connection = this};
@@ -118,6 +122,7 @@ void UcxConnection::introduce() {
 }
 
 void UcxConnection::on_hello_sent() {
+  // The hello has left over the lanes, so the wire-up has chosen them.
   endpoint_.read_lanes();
   if (proven()) introduce();
 }
@@ -149,6 +154,7 @@ void UcxConnection::fail(absl::Status cause) {
   state_ = State::failing;
   cause_ = std::move(cause);
   send_reason(handshake ? FrameKind::refused : FrameKind::disconnect);
+  // A callback of UCX may be running: the context closes the endpoint between two turns (invariant 3).
   context_.end_soon(this);
 }
 

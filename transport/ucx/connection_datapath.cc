@@ -29,6 +29,7 @@ absl::StatusOr<const RegionKey*> UcxConnection::remote(RemoteSlice slice, uint64
   if (key == nullptr) {
     return absl::InvalidArgumentError("ucx: a remote region that was never imported on this connection");
   }
+  // Numbers of regions repeat in other contexts, so a key names its owner.
   if (key->context != peer_.context) {
     return absl::InvalidArgumentError("ucx: the key of a region of another context than this peer's");
   }
@@ -51,6 +52,7 @@ absl::Status UcxConnection::put(LocalSlice source, RemoteSlice target, PutOption
 
 absl::Status UcxConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
   if (absl::Status status = check_post(); !status.ok()) return status;
+  // PendingGets marks a free slot with a null region.
   if (target.region == nullptr) return absl::InvalidArgumentError("ucx: a get into no region");
   if (absl::Status status = common::check_local("ucx", target); !status.ok()) return status;
   const absl::StatusOr<const RegionKey*> key = remote(source, target.bytes, Access::remote_read);

@@ -62,6 +62,8 @@ void UcxContext::leak_abandoned() {
   while (!abandoned_.empty() && Clock::now() < deadline) progress();
   if (abandoned_.empty()) return;
   spdlog::warn("ucx: {} endpoints without a complete wire-up stay until the process ends", abandoned_.size());
+  // The end of the worker would close these endpoints, and UCX 1.13 would abort (UcxConnection::abandoned). Its
+  // callbacks may still use the connections.
   worker_.leak();
   for (auto& each : abandoned_) static_cast<void>(each.release());
 }
@@ -102,6 +104,7 @@ void UcxContext::close(Connection* connection) {
 }
 
 void UcxContext::remove(UcxConnection* connection) {
+  // After finish(), which runs UCX and may have added completions.
   ready_.forget(connection);
   std::erase(failing_, connection);
   std::erase(ending_, connection);

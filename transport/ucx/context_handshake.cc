@@ -32,6 +32,7 @@ Handshake UcxContext::handshake_for(const UcxConnection& connection) const {
 }
 
 absl::StatusOr<UcxConnection*> UcxContext::adopt(Connection* side_channel, UcxConnection::Side side) {
+  // Numbers are used again. The token in each header distinguishes the connections of one number.
   const auto free = std::find(connections_.begin(), connections_.end(), nullptr);
   const auto number = static_cast<uint32_t>(free - connections_.begin());
   const bool pending = side == UcxConnection::Side::accepted;

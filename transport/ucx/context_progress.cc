@@ -28,12 +28,14 @@ void UcxContext::progress() {
   progress_worker();
   if (side_channels_.due()) poll_side_channels();
   if (!to_confirm_alive_.empty()) confirm_alive();
+  // No callback of UCX runs here, so connections can be closed (invariant 3).
   if (!failing_.empty()) end_failed();
   if (!ending_.empty()) reap_ended();
   if (!abandoned_.empty()) std::erase_if(abandoned_, [](const auto& each) { return each->try_release(); });
 }
 
 void UcxContext::progress_worker() {
+  // A transfer that waits for the check of the side channel ends the loop, so that it is reported soon.
   for (int turn = 0; turn < kTurnsPerPoll && to_confirm_alive_.empty(); ++turn) {
     if (ucp_worker_progress(worker_.get()) == 0) return;
     // Arrivals are reported at once: another turn that finds nothing may cost as much; over tcp it costs a system call.
@@ -48,6 +50,7 @@ void UcxContext::confirm_alive_soon(UcxConnection* connection) {
 
 void UcxContext::confirm_alive() {
   poll_side_channels();
+  // A close that the side channels reported above has changed the state: that connection confirms nothing.
   for (UcxConnection* connection : std::exchange(to_confirm_alive_, {})) connection->confirm_alive();
 }
 
@@ -87,6 +90,7 @@ void UcxContext::finish(UcxConnection* connection) {
   const bool lost = connection->state() == UcxConnection::State::lost;
   if (!lost) connection->leave();
   const TimePoint deadline = Clock::now() + kReleaseTime;
+  // An abandoned endpoint ends with its wire-up, for which this loop must not wait.
   while (!connection->released() && !connection->abandoned() && Clock::now() < deadline)
     ucp_worker_progress(worker_.get());
   connection->reap();
@@ -98,6 +102,7 @@ void UcxContext::region_ends(const Region& region) {
     connection->fail(absl::FailedPreconditionError("ucx: a region was unregistered while the peer used it"));
   }
   end_failed();
+  // Closed endpoints cancel their transfers, but UCX releases the region only in its progress.
   const auto in_use = [&](const auto& connection) { return connection != nullptr && connection->serves_from(region); };
   const TimePoint deadline = Clock::now() + kReleaseTime;
   while (std::any_of(connections_.begin(), connections_.end(), in_use) && Clock::now() < deadline) {
@@ -126,6 +131,7 @@ UcxConnection* UcxContext::find(const Header& header) const {
 
 bool UcxContext::arm() {
   if (!ready_.empty() || !failing_.empty() || !ending_.empty() || !to_confirm_alive_.empty()) return false;
+  // UCS_ERR_BUSY states that events are pending: the descriptor would not signal them.
   return side_channels_.arm() && ucp_worker_arm(worker_.get()) == UCS_OK;
 }
 

@@ -33,6 +33,7 @@ std::string frame(FrameKind kind, bool more, std::string_view text) {
 std::vector<std::string> frames_of(FrameKind kind, std::string_view text, size_t max_frame_bytes) {
   const size_t part_bytes = max_frame_bytes - kFrameHeaderBytes;
   std::vector<std::string> frames;
+  // An empty text is one frame as well.
   do {
     const std::string_view part = text.substr(0, part_bytes);
     text.remove_prefix(part.size());

@@ -131,12 +131,14 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory
 
 void RegionTable::remove(const Region& region) {
   table_.remove(region.number_);
+  // In this order: no new access, the end of the running ones, then the end of the registration.
   before_end_(region);
   if (region.handle_ != nullptr) ucp_mem_unmap(worker_.context(), region.handle_);
 }
 
 absl::StatusOr<const Region*> RegionTable::resolve(const Header& header, uint64_t bytes, Access wanted) const {
   const absl::StatusOr<const MemoryRegion*> region =
+      // The header has no epoch: the token alone distinguishes the key of an earlier region.
       table_.resolve(kind_name(header.kind), {header.region, table_.epoch_of(header.region), header.region_token},
                      {.offset = header.offset, .bytes = bytes, .wanted = wanted});
   if (!region.ok()) return region.status();

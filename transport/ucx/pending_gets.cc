@@ -16,6 +16,7 @@ constexpr const char* kReceiving = "receive what a get asked for";
 absl::Status PendingGets::start(const LocalSlice& target, const RegionKey& source, uint64_t offset, uint64_t tag,
                                 Sender& sender) {
   const auto get = std::find_if(gets_.begin(), gets_.end(), [](const Get& each) { return each.region == nullptr; });
+  // Sender::request() relies on a free operation.
   if (get == gets_.end() || sender.full()) return Sender::full_error();
   const auto* const region = static_cast<const Region*>(target.region);
   // The number of the slot, with a counter that no late answer matches.
@@ -52,6 +53,7 @@ ucs_status_t PendingGets::data_arrived(const Header& header, void* data, size_t 
   }
   ++receiving_;
   const ucs_status_ptr_t request = get.region->receive(context_.worker(), data, get.target, bytes, on_moved, &get);
+  // The receive has taken over UCX's descriptor. This is so below as well, where it has ended at once.
   if (UCS_PTR_IS_PTR(request)) return UCS_INPROGRESS;
   --receiving_;
   if (UCS_PTR_STATUS(request) == UCS_OK) {
@@ -63,6 +65,7 @@ ucs_status_t PendingGets::data_arrived(const Header& header, void* data, size_t 
 }
 
 void PendingGets::moved(Get& get) {
+  // PutReceiver::moved() gives the reason for this check.
   if (connection_.uses_rdma()) return done(get);
   get.moved = true;
   context_.confirm_alive_soon(&connection_);
@@ -85,6 +88,7 @@ void PendingGets::on_moved(void* request, ucs_status_t status, size_t, void* use
   auto& get = *static_cast<Get*>(user);
   PendingGets& self = *get.gets;
   --self.receiving_;
+  // peer_lost stands for the gets of a connection that ends.
   if (self.connection_.state() != UcxConnection::State::open) return;
   if (status == UCS_OK) return self.moved(get);
   self.connection_.fail_native(kReceiving, status);

@@ -21,9 +21,11 @@ ucs_status_t PutReceiver::arrived(const Header& header, void* data, size_t bytes
   }
   std::byte* const target = region == nullptr ? nullptr : region->span().data + header.offset;
   const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  // The processor would write the bytes to an address of the GPU (wire.h).
   if (!rendezvous && region != nullptr && region->on_gpu()) {
     return connection_.refuse(absl::DataLossError("a put to GPU memory that did not come by rendezvous"));
   }
+  // The usual small put: nothing older is under way, so its order needs no record.
   if (!rendezvous && arrivals_.empty()) {
     if (target != nullptr) std::memcpy(target, data, bytes);
     if (header.notify) announce(header.value);
@@ -46,6 +48,7 @@ ucs_status_t PutReceiver::arrived(const Header& header, void* data, size_t bytes
 }
 
 ucs_status_t PutReceiver::hold(Arrival& arrival, void* data, const ucp_am_recv_param_t& param) {
+  // Otherwise the bytes are valid during the callback only.
   if (arrival.rendezvous || (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0) {
     arrival.held = data;
     return UCS_INPROGRESS;
@@ -108,6 +111,7 @@ void PutReceiver::announce(uint64_t immediate) {
 }
 
 void PutReceiver::announce_done() {
+  // The oldest unfinished put holds back the notices behind it: they keep the order of the posts.
   while (!arrivals_.empty() && arrivals_.front().state == Arrival::State::done) {
     if (arrivals_.front().notify) announce(arrivals_.front().immediate);
     arrivals_.pop();
@@ -120,6 +124,7 @@ void PutReceiver::start_waiting() {
     if (arrival == nullptr) return;
     void* const held = std::exchange(arrival->held, nullptr);
     const std::unique_ptr<std::byte[]> copy = std::move(arrival->copy);
+    // The receive takes over the descriptor of a rendezvous; any other is released here.
     const bool release = held != nullptr && !arrival->rendezvous;
     start(*arrival, held != nullptr ? held : copy.get());  // may announce, after which it is gone
     if (release) ucp_am_data_release(context_.worker(), held);

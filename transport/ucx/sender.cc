@@ -29,6 +29,7 @@ absl::Status Sender::full_error() {
 }
 
 void Sender::start() {
+  // The hello is the first message of each side (wire.h).
   post_hello();
   post_early_messages();
   for (const Header& request : std::exchange(early_requests_, {})) answer(request);
@@ -63,11 +64,13 @@ absl::Status Sender::put(const LocalSlice& source, const RegionKey& target, uint
                          .region_token = target.token,
                          .offset = offset,
                          .value = options.immediate.value_or(0)};
+  // Before the post, which may complete the put at once.
   put_done_[next_put_ % kPutWindow] = false;
   ++next_put_;
   const auto* const region = source.bytes == 0 ? nullptr : static_cast<const Region*>(source.region);
   const bool on_gpu = region != nullptr && (region->on_gpu() || target.kind == MemoryKind::cuda);
   absl::Status status = post(operation, header, common::address_of(source), source.bytes, region, on_gpu);
+  // Nothing was sent, and the receiver expects sequence numbers without gaps.
   if (!status.ok()) --next_put_;
   return status;
 }
@@ -105,6 +108,7 @@ ucs_status_t Sender::answer(const Header& request) {
   }
   const absl::StatusOr<const Region*> region = context_.regions().resolve(request, request.length, Access::remote_read);
   if (!region.ok()) return connection_.refuse(region.status());
+  // A peer has kMaxGets slots for its gets: one that keeps the protocol never exceeds them.
   if (answers_.empty()) return connection_.refuse(absl::ResourceExhaustedError("more gets under way than agreed"));
   Operation* const operation = answers_.take();
   operation->kind = MessageKind::get_data;
@@ -146,6 +150,7 @@ absl::Status Sender::post(Operation* operation, Header header, const std::byte* 
                                                    header.bytes(), data, bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return absl::OkStatus();
   const ucs_status_t status = UCS_PTR_STATUS(request);
+  // UCX makes no callback for an operation that it completes at once.
   if (status == UCS_OK) {
     sent(operation, status);
     return absl::OkStatus();
@@ -178,6 +183,7 @@ void Sender::sent(Operation* operation, ucs_status_t status) {
 
 void Sender::put_sent(uint32_t sequence) {
   put_done_[sequence % kPutWindow] = true;
+  // UCX completes puts in any order; the window begins at the oldest that is unfinished.
   while (oldest_put_ != next_put_ && put_done_[oldest_put_ % kPutWindow]) ++oldest_put_;
 }
 

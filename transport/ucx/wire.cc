@@ -37,6 +37,7 @@ absl::StatusOr<Header> decode(absl::Span<const std::byte> bytes) {
   }
   Header header{
       .kind = static_cast<MessageKind>(kind), .notify = flags == kNotify, .wants_rendezvous = flags == kRendezvous};
+  // Each flag belongs to one kind. A flag of a later version must not be ignored.
   const uint8_t may = header.kind == MessageKind::put           ? kNotify
                       : header.kind == MessageKind::get_request ? kRendezvous
                                                                 : 0;
