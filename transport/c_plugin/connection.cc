@@ -20,6 +20,7 @@ absl::Status PluginConnection::check_post() const {
 
 absl::Status PluginConnection::check_local(const LocalSlice& slice) const {
   const size_t size = slice.region == nullptr ? 0 : slice.region->span().bytes;
+  // No sum is built, because it could wrap.
   if (slice.offset <= size && slice.bytes <= size - slice.offset) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("{}: local slice outside region (offset {}, length {}, region {} bytes)", table_.name(), slice.offset,
@@ -49,6 +50,7 @@ absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOpt
   if (absl::Status status = check_post(); !status.ok()) return status;
   if (absl::Status status = check_local(source); !status.ok()) return status;
   gradrail_transport_put put{};
+  // A put of 0 bytes may name a region, which then must be an imported one.
   const bool has_target = target.region != RemoteRegion{} || source.bytes > 0;
   if (has_target) {
     const absl::StatusOr<uint64_t> region = remote(target.region);
@@ -60,9 +62,12 @@ absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOpt
   put.source_offset = source.offset;
   put.bytes = source.bytes;
   put.notify = options.immediate.has_value() ? 1 : 0;
+  // The plug-in may rely on an immediate within immediate_bits (plugin.h). read_capabilities() keeps the shift below
+  // 64.
   const int unused_bits = 64 - capabilities_.immediate_bits;
   put.immediate = options.immediate.value_or(0) << unused_bits >> unused_bits;
   if (options.tag != 0) {
+    // Tags of the caller may repeat. These numbers never do, so a completion of an unknown operation is detected.
     put.operation = ++last_operation_;
     outstanding_[put.operation] = {.tag = options.tag};
   }
@@ -89,6 +94,7 @@ absl::Status PluginConnection::get(LocalSlice target, RemoteSlice source, uint64
 absl::Status PluginConnection::posted(std::string_view call, int code, const gradrail_transport_text& error,
                                       uint64_t operation) {
   if (code == GRADRAIL_TRANSPORT_OK) return absl::OkStatus();
+  // A refused post never completes. Number 0, of a put without a tag, is never in the map.
   outstanding_.erase(operation);
   return table_.status(call, code, error);
 }

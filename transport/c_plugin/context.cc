@@ -17,8 +17,10 @@ namespace {
 constexpr size_t kMaxBatch = 64;
 
 void log_text(int level, const char* text) {
+  // Any thread of the plug-in may call this function: spdlog's loggers here permit that.
   constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
                                                    spdlog::level::err};
+  // The level comes from foreign code and is an index.
   const int known = std::clamp(level, 0, static_cast<int>(std::size(kLevels)) - 1);
   spdlog::log(kLevels[known], "{}", printable(text == nullptr ? "" : text));
 }
@@ -61,10 +63,12 @@ absl::StatusOr<std::unique_ptr<Context>> open(const Table& table, const OpenOpti
   const int code = table->open(&given, &opened, &error);
   if (code != GRADRAIL_TRANSPORT_OK) return table.status("open", code, error);
   if (opened == nullptr) return table.defect("open returned OK without a context");
+  // Every refusal from here on closes the context.
   PluginContext::Handle handle(opened, table->close);
   const absl::StatusOr<Capabilities> capabilities = read_capabilities(table, opened);
   if (!capabilities.ok()) return capabilities.status();
   const int wait_fd = table->wait_fd(opened);
+  // ppoll() ignores a negative descriptor: a waiting thread would miss every event.
   if (wait_fd < 0) return table.defect(fmt::format("wait_fd returned {}, which is no descriptor", wait_fd));
   return std::make_unique<PluginContext>(table, std::move(handle), *capabilities, wait_fd);
 }
@@ -77,6 +81,7 @@ PluginContext::PluginContext(const Table& table, Handle handle, const Capabiliti
       batch_(kMaxBatch, gradrail_transport_completion{}) {}
 
 PluginContext::~PluginContext() {
+  // The end of a region calls the plug-in with this context, so it must come first.
   GRADRAIL_CHECK(region_count_ == 0);
   for (const auto& [handle, connection] : connections_) table_->disconnect(handle_.get(), handle);
 }
@@ -97,6 +102,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> PluginContext::register_memory(Mem
   described.gpu = memory.gpu->ordinal();
   described.kind = GRADRAIL_TRANSPORT_GPU_PEER_MEMORY;
   if (memory.gpu->way() == NicGpuTransfer::peer_memory) return register_described(described, memory, access);
+  // The descriptor is closed at the return, and the plug-in may use it during the call only (plugin.h).
   const absl::StatusOr<DmaBuf> exported = memory.gpu->export_dma_buf(memory.data, memory.bytes);
   if (!exported.ok()) return exported.status();
   described.kind = GRADRAIL_TRANSPORT_GPU_DMA_BUF;
@@ -116,6 +122,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> PluginContext::register_described(
   if (code != GRADRAIL_TRANSPORT_OK) return table_.status("register_memory", code, error);
   if (region == nullptr) return table_.defect("register_memory returned OK without a region");
   if (key.bytes == 0 || key.bytes > sizeof(key.data)) {
+    // No PluginRegion exists that would end the registration.
     table_->deregister_memory(handle_.get(), region);
     return table_.defect(
         fmt::format("register_memory returned a key of {} bytes, not 1 to {}", key.bytes, sizeof(key.data)));
@@ -130,6 +137,7 @@ absl::StatusOr<std::string> PluginContext::listen(const std::string& address) {
   Text error;
   const int code = table_->listen(handle_.get(), address.c_str(), &bound, &error);
   if (code != GRADRAIL_TRANSPORT_OK) return table_.status("listen", code, error);
+  // Also without a valid address: the plug-in does listen.
   listening_ = true;
   if (bound.text[0] == '\0') return table_.defect("listen returned OK without an address");
   return printable(bound);
@@ -138,13 +146,16 @@ absl::StatusOr<std::string> PluginContext::listen(const std::string& address) {
 absl::StatusOr<PluginConnection*> PluginContext::adopt(gradrail_transport_connection* handle, std::string_view call) {
   if (handle == nullptr) return table_.defect(fmt::format("{} returned no connection", call));
   auto& place = connections_[handle];
+  // A second connection of one handle would end it twice.
   if (place != nullptr) return table_.defect(fmt::format("{} returned a connection that is already open", call));
   place = std::make_unique<PluginConnection>(table_, capabilities_, handle);
   return place.get();
 }
 
 absl::StatusOr<Connection*> PluginContext::connect(const std::string& address, TimePoint deadline) {
+  // The context reports nothing but losses, so a new connection could never complete an operation.
   if (!defect_.ok()) return defect_;
+  // timeout_ns has no sign: a deadline that has passed must not wrap.
   const Duration left = std::max(Duration::zero(), deadline - Clock::now());
   const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(left);
   gradrail_transport_connection* connection = nullptr;
@@ -160,6 +171,7 @@ void PluginContext::close(Connection* connection) {
   const auto place = connections_.find(peer->handle());
   GRADRAIL_CHECK(place != connections_.end() && place->second.get() == peer);
   table_->disconnect(handle_.get(), peer->handle());
+  // No completion of a closed connection is reported (context.h).
   std::erase(losses_, peer);
   connections_.erase(place);
 }
@@ -168,6 +180,7 @@ size_t PluginContext::poll(absl::Span<Completion> out) {
   if (!defect_.ok()) return report_losses(out);
   const size_t capacity = std::min(out.size(), batch_.size());
   const size_t count = table_->poll(handle_.get(), batch_.data(), capacity);
+  // The number contradicts the batch, so none of its entries is used.
   if (count > capacity) {
     give_up(table_.defect(fmt::format("poll reported {} completions for room of {}", count, capacity)));
     return report_losses(out);
@@ -176,11 +189,13 @@ size_t PluginContext::poll(absl::Span<Completion> out) {
   while (converted < count) {
     out[converted] = {};
     if (absl::Status broken = convert(batch_[converted], out[converted]); !broken.ok()) {
+      // The completions before the defect are valid, and the caller receives them.
       give_up(std::move(broken));
       return converted + report_losses(out.subspan(converted));
     }
     ++converted;
   }
+  // The plug-in receives zeroed entries at each poll (plugin.h).
   std::fill_n(batch_.begin(), count, gradrail_transport_completion{});
   return converted;
 }
@@ -191,6 +206,7 @@ absl::StatusOr<PluginConnection*> PluginContext::find(const gradrail_transport_c
   if (found == connections_.end()) {
     return table_.defect(fmt::format("poll reported {} of a connection that is not open", kind));
   }
+  // PEER_LOST is the last completion of a connection.
   if (found->second->lost()) return table_.defect(fmt::format("poll reported {} after PEER_LOST", kind));
   return found->second.get();
 }
@@ -245,6 +261,7 @@ absl::Status PluginContext::cause_of_loss(const gradrail_transport_completion& c
 void PluginContext::give_up(absl::Status defect) {
   spdlog::error("{}; its {} connections are given up", message_of(defect), connections_.size());
   for (const auto& [handle, connection] : connections_) {
+    // Its loss has been reported.
     if (connection->lost()) continue;
     connection->lose(defect);
     losses_.push_back(connection.get());
@@ -260,6 +277,7 @@ size_t PluginContext::report_losses(absl::Span<Completion> out) {
   return count;
 }
 
+// After a defect the plug-in is not called any more (invariant 2).
 bool PluginContext::arm() { return defect_.ok() ? table_->arm(handle_.get()) != 0 : losses_.empty(); }
 
 }  // namespace gradrail::transport::c_plugin

@@ -80,6 +80,7 @@ absl::StatusOr<Table> Table::read(std::string_view name, std::string_view file, 
   Table result;
   result.name_ = name;
   result.file_ = file;
+  // The table of an older plug-in ends early, and a newer one has functions that are not known here.
   std::memcpy(&result.table_, &table, std::min(table.table_bytes, sizeof(table)));
   if (const std::string_view missing = missing_function(result.table_); !missing.empty()) {
     return absl::FailedPreconditionError(
@@ -100,9 +101,11 @@ absl::Status Table::status(std::string_view call, int code, const gradrail_trans
 
 absl::Status Table::status(std::string_view call, int code, std::string_view error) const {
   if (code == GRADRAIL_TRANSPORT_OK) return absl::OkStatus();
+  // A code outside the interface must not become an absl::StatusCode by the cast below.
   if (!is_known(code)) return defect(fmt::format("{} returned the unknown code {} ({})", call, code, error));
   const auto known = static_cast<absl::StatusCode>(code);
   if (!error.empty()) return {known, fmt::format("{}: {}", name_, error)};
+  // A full queue is usual, so the plug-in need not write a text for it (plugin.h).
   if (known == absl::StatusCode::kResourceExhausted) return {known, fmt::format("{}: {}: queue full", name_, call)};
   return {known, fmt::format("{}: {} failed without a text (a defect of {})", name_, call, file_)};
 }
