@@ -46,6 +46,7 @@ void unbind(Port& port) {
     names.ports.erase(port.owner.name);
   }
   const std::lock_guard lock(port.mutex);
+  // A dial() that found the port before it left the table is refused by this flag.
   port.closed = true;
   for (const std::shared_ptr<Link>& link : port.waiting) {
     const std::lock_guard link_lock(link->mutex);
@@ -68,6 +69,7 @@ absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name) {
   auto link = std::make_shared<Link>(std::move(from), port->owner);
   {
     const std::lock_guard lock(port->mutex);
+    // unbind() may have run between the two locks: no context would ever accept a link that is queued now.
     if (port->closed) return refused;
     port->waiting.push_back(link);
   }

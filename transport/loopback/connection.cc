@@ -26,6 +26,7 @@ absl::StatusOr<std::byte*> LoopbackConnection::map(RemoteRegion region) {
     const std::lock_guard lock(link_->mutex);
     if (!link_->lost.ok()) return absl::UnavailableError(link_->lost.message());
   }
+  // The answer of a transport that still maps the region (Connection::map).
   if (random_.uniform() < faults_.delay_probability) {
     return absl::ResourceExhaustedError(fmt::format("{}: map: injected delay, try again", describe()));
   }
@@ -38,6 +39,8 @@ std::string LoopbackConnection::describe() const { return fmt::format("loopback 
 void LoopbackConnection::leave() {
   {
     const std::lock_guard lock(link_->mutex);
+    // The peer touches our memory only under this mutex and before the loss, so it does not touch it afterwards (Link,
+    // invariant 3).
     if (link_->lost.ok()) link_->lost = absl::UnavailableError(fmt::format("{}: peer closed", describe()));
   }
   peer().doorbell->ring();
@@ -45,7 +48,9 @@ void LoopbackConnection::leave() {
 
 bool LoopbackConnection::has_work() const {
   const std::lock_guard lock(link_->mutex);
+  // Operations that ended before the loss are still reported.
   if (!ours().done.empty()) return true;
+  // No lane is used after a loss (Link, invariant 2).
   if (!link_->lost.ok()) return !loss_reported_;
   for (const auto& lane : theirs().lanes) {
     if (!lane.empty()) return true;

@@ -58,9 +58,11 @@ absl::Status LoopbackConnection::post(Lane lane, Operation operation) {
   {
     const std::lock_guard lock(link_->mutex);
     if (!link_->lost.ok()) return absl::UnavailableError(link_->lost.message());
+    // Results count as well (Link, invariant 1): otherwise an owner that never polls would make them grow.
     size_t outstanding = ours().done.size();
     for (const auto& queue : ours().lanes) outstanding += queue.size();
     if (outstanding >= kQueueDepth) return absl::ResourceExhaustedError("loopback: queue full, poll and try again");
+    // In the order of the posts, so that a seed gives the same faults in every run.
     draw_faults(operation);
     ours().lanes[static_cast<size_t>(lane)].push_back(std::move(operation));
   }
@@ -80,6 +82,7 @@ void LoopbackConnection::progress(Report& report) {
   {
     const std::lock_guard lock(link_->mutex);
     report_done(report);
+    // Messages and gets may overtake puts (connection.h).
     for (const Lane lane : {Lane::message, Lane::get, Lane::put}) tell_peer |= run_lane(lane, report);
     if (!link_->lost.ok()) report_loss(report);
   }
@@ -107,11 +110,13 @@ bool LoopbackConnection::run_lane(Lane lane, Report& report) {
   bool reported = false;
   while (link_->lost.ok() && !queue.empty() && !report.full()) {
     Operation& operation = queue.front();
+    // The operations behind it wait as well, because a lane keeps its order.
     if (operation.delay_polls > 0) {
       --operation.delay_polls;
       break;
     }
     link_->lost = carry_out(lane, operation, report);
+    // The peer wakes up for a result or a loss alone.
     reported |= !link_->lost.ok() || lane == Lane::get || operation.tag != 0;
     queue.pop_front();
   }
@@ -122,6 +127,7 @@ absl::Status LoopbackConnection::carry_out(Lane lane, Operation& operation, Repo
   if (lane != Lane::message) {
     if (absl::Status moved = move_bytes(lane, operation); !moved.ok()) return moved;
   }
+  // After move_bytes(), which has moved a part of the bytes: a real loss leaves such a part behind.
   if (operation.breaks_link) return absl::UnavailableError(fmt::format("{}: injected loss of link", describe()));
   if (lane == Lane::message) report.add_message(this, std::move(operation.message));
   if (lane == Lane::get || operation.tag != 0) theirs().done.push_back({operation.tag, lane == Lane::get});
@@ -138,6 +144,7 @@ absl::Status LoopbackConnection::refused(const absl::Status& why) const {
 absl::Status LoopbackConnection::move_bytes(Lane lane, const Operation& operation) {
   if (operation.bytes == 0) return absl::OkStatus();
   const absl::StatusOr<std::byte*> found =
+      // Looked up now and not at the post: the region may have ended since.
       us().regions->resolve(lane == Lane::put ? "put" : "get", operation.key,
                             {.offset = operation.offset,
                              .bytes = operation.bytes,

@@ -46,6 +46,7 @@ class LoopbackContext final : public Context {
 };
 
 LoopbackContext::~LoopbackContext() {
+  // First, so that no further link arrives.
   if (port_ != nullptr) unbind(*port_);
   for (const auto& connection : connections_) connection->leave();
 }
@@ -73,6 +74,7 @@ absl::StatusOr<Connection*> LoopbackContext::connect(const std::string& address,
 }
 
 LoopbackConnection* LoopbackContext::add(std::shared_ptr<Link> link, int end) {
+  // The count selects a random stream of its own for each connection: the faults of one do not depend on the others.
   connections_.push_back(std::make_unique<LoopbackConnection>(std::move(link), end, faults_, opened_count_++));
   return connections_.back().get();
 }
@@ -86,6 +88,7 @@ void LoopbackContext::close(Connection* connection) {
 }
 
 size_t LoopbackContext::poll(absl::Span<Completion> out) {
+  // The spans of the last poll end here (Completion::message).
   messages_.clear();
   Report report(out, messages_);
   accept(report);
@@ -113,6 +116,7 @@ bool LoopbackContext::has_waiting_peers() const {
 }
 
 bool LoopbackContext::arm() {
+  // Before the look into the queues: work that comes later rings.
   doorbell_->arm();
   return !has_waiting_peers() && std::none_of(connections_.begin(), connections_.end(),
                                               [](const auto& connection) { return connection->has_work(); });

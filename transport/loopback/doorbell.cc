@@ -14,6 +14,7 @@ Doorbell::Doorbell() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { GRADRAIL_CH
 Doorbell::~Doorbell() { close(fd_); }
 
 void Doorbell::ring() {
+  // Only the first ring after arm() writes: the owner needs one wake-up.
   if (!armed_.exchange(false)) return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof(one));  // full counter: already readable
@@ -21,6 +22,7 @@ void Doorbell::ring() {
 
 void Doorbell::arm() {
   uint64_t count = 0;
+  // Before the store: a ring that comes after it must stay in the descriptor.
   [[maybe_unused]] const ssize_t drained = read(fd_, &count, sizeof(count));  // empty is the usual case
   armed_.store(true);
 }

@@ -19,6 +19,7 @@ uint64_t next_token() {
 }
 
 common::RegionId id_of(std::string_view key) {
+  // import() has checked the form of a peer's key, so all fields are there.
   common::ByteReader in(key.substr(kMagic.size()));
   return {in.number<uint32_t>(), in.number<uint32_t>(), in.number<uint64_t>()};
 }
