@@ -10,6 +10,7 @@ namespace gradrail::transport::common {
 ByteWriter& ByteWriter::seal() { return number(crc32c(out_.data(), out_.size())); }
 
 std::string_view ByteReader::raw(size_t bytes) {
+  // The first incomplete field makes all later ones empty, so a caller checks once, after the last.
   ok_ = ok_ && bytes <= in_.size();
   if (!ok_) return {};
   const std::string_view field = in_.substr(0, bytes);
@@ -18,6 +19,7 @@ std::string_view ByteReader::raw(size_t bytes) {
 }
 
 std::string_view ByteReader::text(size_t limit) {
+  // A peer chooses this length; the limit is that of the field.
   const size_t bytes = number<uint16_t>();
   ok_ = ok_ && bytes <= limit;
   return raw(bytes);
@@ -25,6 +27,7 @@ std::string_view ByteReader::text(size_t limit) {
 
 absl::StatusOr<ByteReader> open_key(std::string_view transport, std::string_view magic, size_t key_bytes,
                                     std::string_view key) {
+  // One size for all keys of a transport: the fields of a key that passes are complete without further checks.
   if (key.size() != key_bytes || key.substr(0, magic.size()) != magic) {
     return absl::InvalidArgumentError(fmt::format("{}: not a region key of {}", transport, transport));
   }
@@ -38,6 +41,7 @@ absl::StatusOr<ByteReader> open_key(std::string_view transport, std::string_view
 std::string printable(std::string_view text) {
   std::string shown(text);
   std::replace_if(
+      // Where char is signed, bytes from 0x80 on are below ' '; elsewhere they are above '~'.
       shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return shown;
 }

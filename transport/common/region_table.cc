@@ -27,12 +27,14 @@ RegionId RegionTable::add(const MemoryRegion* region, uint64_t token) {
 
 void RegionTable::remove(uint32_t number) {
   GRADRAIL_CHECK(number < slots_.size() && slots_[number].region != nullptr);
+  // The epoch stays in the slot: it distinguishes the next region of this number from this one.
   slots_[number].region = nullptr;
   free_.push_back(number);
 }
 
 absl::StatusOr<const MemoryRegion*> RegionTable::look_up(std::string_view request, const RegionId& id) const {
   if (id.number >= slots_.size()) return refuse(request, "to a region that does not exist");
+  // Before the token, which a region that ended leaves in its slot.
   if (!alive(id.number, id.epoch)) return refuse(request, "to a region that is no longer registered");
   const Slot& slot = slots_[id.number];
   if (slot.token != id.token) return refuse(request, "with a wrong key");
@@ -41,6 +43,7 @@ absl::StatusOr<const MemoryRegion*> RegionTable::look_up(std::string_view reques
 
 absl::StatusOr<const MemoryRegion*> RegionTable::find(std::string_view request, const RegionId& id) const {
   absl::StatusOr<const MemoryRegion*> found = look_up(request, id);
+  // No range here: these peers open a whole region (shm, ofi, a map of loopback).
   if (found.ok() && (*found)->access() == Access::local)
     return refuse(request, "to a region that is not open to peers");
   return found;

@@ -23,6 +23,7 @@ std::string ends_of(const Connection& connection) {
 SideChannel::SideChannel(SideChannels& all, Connection* connection, Side side, SideChannelUser& user,
                          TimePoint deadline)
     : all_(all), connection_(connection), side_(side), user_(user), deadline_(deadline), ends_(ends_of(*connection)) {
+  // dispatch() finds this object by it.
   connection->set_user_data(reinterpret_cast<uint64_t>(this));
 }
 
@@ -57,9 +58,11 @@ void SideChannels::dispatch(const Completion& event) {
     case Completion::Kind::message:
       return channel.user_.on_side_channel_message(as_text(event.message));
     case Completion::Kind::peer_lost:
+      // Before the handler, which must not use the connection any more.
       channel.close();
       return channel.user_.on_side_channel_lost(event.cause);
     default:
+      // This side neither puts nor gets here, so the operation was the peer's.
       return channel.user_.on_side_channel_misused();
   }
 }
