@@ -34,6 +34,7 @@ absl::StatusOr<std::vector<std::string>> parse_transport_order(std::string_view 
     text.remove_prefix(std::min(text.size(), name.size() + 1));
     const absl::StatusOr<const Transport*> found = find_transport(name);
     if (!found.ok() || (*found)->in_process_only) return no_such_transport(name);
+    // A name that is repeated keeps its first rank.
     if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
   }
   if (order.empty()) return absl::InvalidArgumentError("no transport named (try auto)");
@@ -65,6 +66,7 @@ std::vector<Candidate> rank_candidates(const std::vector<std::string>& order, co
 std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen, std::string_view path) {
   std::vector<std::string> reasons;
   for (const Candidate& candidate : candidates) {
+    // Transports behind the chosen one had a lower rank: the reasons against them explain nothing.
     if (candidate.name == chosen) break;
     if (!candidate.refused.empty()) reasons.push_back(fmt::format("{} refused: {}", candidate.name, candidate.refused));
   }

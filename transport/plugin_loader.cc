@@ -96,6 +96,7 @@ std::vector<std::string> folders_locked() {
     folders.push_back((std::filesystem::path(own).parent_path() / "lib/gradrail").string());
   }
   folders.emplace_back(GRADRAIL_INSTALLED_PLUGINS);
+  // lib/gradrail beside an installed program is the installed folder; an error names each folder once.
   std::set<std::string> seen;
   std::erase_if(folders, [&](const std::string& folder) { return !seen.insert(folder).second; });
   return folders;
@@ -103,6 +104,7 @@ std::vector<std::string> folders_locked() {
 
 absl::StatusOr<Plugin> read_builtin(const std::string& path, const BuiltinPlugin* plugin) {
   if (plugin == nullptr) return absl::FailedPreconditionError(fmt::format("{} offers nothing", path));
+  // First, because another version may have another layout behind `build`.
   if (plugin->version != kBuiltinPluginVersion) {
     return absl::FailedPreconditionError(
         fmt::format("{} has version {} of the built-in interface, this program {}: "
@@ -183,6 +185,7 @@ std::vector<std::string> plugin_names() {
   std::set<std::string> names;
   for (const std::string& folder : plugin_folders()) {
     std::error_code error;
+    // Most of these folders are absent on a host: that is no error.
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       const std::string file = entry.path().filename().string();
       if (file.size() <= kPrefix.size() + kSuffix.size() || !file.starts_with(kPrefix) || !file.ends_with(kSuffix))
@@ -196,6 +199,7 @@ std::vector<std::string> plugin_names() {
 absl::StatusOr<const Plugin*> load_plugin(std::string_view name) {
   std::lock_guard lock(mutex);
   auto known = loaded.find(name);
+  // Failures are kept as well: every caller of this process gets the same answer.
   if (known == loaded.end()) known = loaded.emplace(std::string(name), find_and_load(name)).first;
   if (!known->second.ok()) return known->second.status();
   return &*known->second;

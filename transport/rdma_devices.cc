@@ -20,6 +20,7 @@ std::vector<fs::path> entries(const fs::path& folder) {
   for (fs::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
     found.push_back(each->path());
   }
+  // The kernel lists a folder in no defined order, but messages should not change from call to call.
   std::sort(found.begin(), found.end());
   return found;
 }

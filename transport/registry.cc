@@ -46,6 +46,7 @@ std::vector<Transport> make_list() {
   };
   for (const std::string& name : plugin_names()) {
     const auto same = [&](const Transport& transport) { return transport.name == name; };
+    // A file in a plug-in folder must not replace a transport of this program.
     const bool built_in = name == "tcp" || name == "loopback" || std::any_of(list.begin(), list.end(), same);
     if (!built_in) list.push_back(plugin(name, "a plug-in", false));
   }
@@ -57,6 +58,7 @@ std::vector<Transport> make_list() {
 }  // namespace
 
 const std::vector<Transport>& transports() {
+  // Made at the first use: a later set_plugin_dir() adds no names.
   static const std::vector<Transport> list = make_list();
   return list;
 }
@@ -76,6 +78,7 @@ std::string host_id() {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
   struct stat network {};
   stat("/proc/self/ns/net", &network);  // abstract socket names live in the network namespace
+  // shm admits processes of its own user alone (shm/unix_socket.h).
   return fmt::format("{}/{}/{}", boot_id, network.st_ino, getuid());
 }
 

@@ -22,8 +22,10 @@ void WaitSet::add(Context* context) {
 void WaitSet::remove(Context* context) {
   const auto found = std::find(contexts_.begin(), contexts_.end(), context);
   GRADRAIL_CHECK(found != contexts_.end());
+  // fds_[0] belongs to wake().
   fds_.erase(fds_.begin() + 1 + (found - contexts_.begin()));
   contexts_.erase(found);
+  // source_index() must stay inside contexts_.
   next_ = 0;
 }
 
@@ -38,6 +40,7 @@ size_t WaitSet::poll(absl::Span<Completion> out) {
 }
 
 size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
+  // Under load this poll finds work, and the wait costs no look at the clock.
   if (const size_t count = poll(out); count > 0) return count;
   const TimePoint start = Clock::now();
   const TimePoint spin_until = std::min(deadline, start + policy_.spin);
@@ -49,6 +52,7 @@ size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
     if (woken_.exchange(false, std::memory_order_acquire)) return poll(out);
   }
   while (true) {
+    // A context that refuses has work: nothing blocks, and the poll below finds it.
     if (arm_all()) {
       if (block(deadline)) return poll(out);
     }
@@ -64,6 +68,7 @@ bool WaitSet::arm_all() {
 bool WaitSet::block(TimePoint deadline) {
   const auto left = std::max(Duration::zero(), deadline - Clock::now());
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
+  // A deadline that has passed is 0 here: the descriptors are looked at once.
   const timespec timeout{.tv_sec = seconds.count(),
                          .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count()};
   if (ppoll(fds_.data(), fds_.size(), &timeout, nullptr) <= 0) return false;  // EINTR too: wait() looks again
