@@ -102,14 +102,18 @@ absl::Status Sender::request(Header header) {
 }
 
 ucs_status_t Sender::answer(const Header& request) {
-  if (connection_.state() == UcxConnection::State::handshake && early_requests_.size() < kMaxGets) {
-    early_requests_.push_back(request);  // nothing to answer over yet
+  const auto refuse_surplus = [&] {
+    // A peer has kMaxGets slots for its gets: one that keeps the protocol never exceeds them.
+    return connection_.refuse(absl::ResourceExhaustedError("more gets under way than agreed"));
+  };
+  if (connection_.state() == UcxConnection::State::handshake) {  // there is no endpoint to answer over yet
+    if (early_requests_.size() == kMaxGets) return refuse_surplus();
+    early_requests_.push_back(request);
     return UCS_OK;
   }
   const absl::StatusOr<const Region*> region = context_.regions().resolve(request, request.length, Access::remote_read);
   if (!region.ok()) return connection_.refuse(region.status());
-  // A peer has kMaxGets slots for its gets: one that keeps the protocol never exceeds them.
-  if (answers_.empty()) return connection_.refuse(absl::ResourceExhaustedError("more gets under way than agreed"));
+  if (answers_.empty()) return refuse_surplus();
   Operation* const operation = answers_.take();
   operation->kind = MessageKind::get_data;
   operation->region = *region;
