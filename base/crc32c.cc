@@ -47,6 +47,7 @@ uint64_t load_word(const unsigned char* p) {
 uint32_t add_byte(uint32_t rest, unsigned char byte) { return kSlices[0][(rest ^ byte) & 255] ^ (rest >> 8); }
 
 uint32_t add_word(uint32_t rest, uint64_t word) {
+  // Slicing by 8: the eight look-ups are independent of each other, unlike those of a loop over bytes.
   word ^= rest;
   uint32_t sum = 0;
   for (size_t k = 0; k < 8; ++k) sum ^= kSlices[7 - k][(word >> (8 * k)) & 255];
@@ -55,6 +56,7 @@ uint32_t add_word(uint32_t rest, uint64_t word) {
 
 }  // namespace
 
+// The sum starts from all ones and ends inverted (RFC 3720). Inverting an earlier result therefore continues it.
 uint32_t crc32c_portable(const void* data, size_t bytes, uint32_t crc) {
   const auto* p = static_cast<const unsigned char*>(data);
   uint32_t rest = ~crc;
@@ -110,6 +112,7 @@ uint32_t shift(const ShiftTable& tables, uint32_t rest) {
 
 __attribute__((target("sse4.2"))) uint32_t three_runs(const unsigned char* p, size_t run_bytes,
                                                       const ShiftTable& tables, uint32_t rest) {
+  // Only the first run continues the earlier sum. The CRC is linear: a later run starts at zero and is added.
   uint64_t first = rest, second = 0, third = 0;
   for (const unsigned char* end = p + run_bytes; p < end; p += 8) {
     first = _mm_crc32_u64(first, load_word(p));
@@ -141,6 +144,7 @@ bool has_crc32c_hardware() { return __builtin_cpu_supports("sse4.2") != 0; }
 #else
 
 uint32_t crc32c_hardware(const void*, size_t, uint32_t) {
+  // Not reachable for a caller that keeps the contract: the function below is false on this architecture.
   GRADRAIL_CHECK(has_crc32c_hardware());
   return 0;
 }
@@ -149,6 +153,7 @@ bool has_crc32c_hardware() { return false; }
 #endif
 
 uint32_t crc32c(const void* data, size_t bytes, uint32_t crc) {
+  // The choice is made once per process; C++ makes the initialisation safe for all threads.
   static const auto chosen = has_crc32c_hardware() ? &crc32c_hardware : &crc32c_portable;
   return chosen(data, bytes, crc);
 }

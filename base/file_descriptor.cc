@@ -50,6 +50,7 @@ std::optional<std::string> read_up_to(int fd, size_t max_bytes) {
 }
 
 absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes, FileKind kind) {
+  // O_NOCTTY: a path that names a terminal must not make it the controlling terminal of this process.
   const int wait = kind == FileKind::regular ? O_NONBLOCK : 0;  // to open a pipe would wait for its writer
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | wait));
   struct stat facts {};
@@ -57,8 +58,10 @@ absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes,
     return absl::ErrnoToStatus(errno, fmt::format("{}: cannot be read", path));
   if (S_ISDIR(facts.st_mode) || (kind == FileKind::regular && !S_ISREG(facts.st_mode)))
     return absl::InvalidArgumentError(fmt::format("{}: is no regular file", path));
+  // The size of files in /proc and /sys is 0, and a file can grow: the read below has its own limit.
   const auto too_long = absl::InvalidArgumentError(fmt::format("{}: is longer than {} bytes", path, max_bytes));
   if (static_cast<size_t>(facts.st_size) > max_bytes) return too_long;
+  // One byte beyond the limit separates a file of exactly `max_bytes` from a longer one.
   std::optional<std::string> text = read_up_to(file.get(), max_bytes + 1);
   if (!text) return absl::ErrnoToStatus(errno, fmt::format("{}: cannot be read", path));
   if (text->size() > max_bytes) return too_long;

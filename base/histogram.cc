@@ -10,6 +10,7 @@ namespace {
 constexpr int kLinearBits = 4;  // 16 cells a power of two
 
 size_t cell_of(uint64_t value) {
+  // Values below 16 have a cell each. Larger ones keep their five highest bits; the first of these is always 1.
   if (value < 16) return value;
   const int shift = std::bit_width(value) - 1 - kLinearBits;
   return static_cast<size_t>(shift + 1) * 16 + ((value >> shift) & 15);
@@ -49,6 +50,7 @@ void Histogram::subtract(const Histogram& earlier) {
 
 uint64_t Histogram::count_below_power(int exponent) const {
   uint64_t count = 0;
+  // Each power of two begins a cell, so no cell contains the bound. An exponent beyond the last cell counts all.
   const size_t end = std::min(cell_of(uint64_t{1} << exponent), cells_.size());
   for (size_t i = 0; i < end; ++i) count += cells_[i];
   return count;
@@ -60,6 +62,7 @@ int64_t Histogram::quantile_ns(double q) const {
   uint64_t seen = 0;
   for (size_t i = 0; i < cells_.size(); ++i) {
     seen += cells_[i];
+    // The middle of a cell may be outside the recorded values: the quantile of one sample is that sample.
     if (seen >= wanted) return std::clamp(middle_of(i), min_ns_, max_ns_);
   }
   return max_ns_;

@@ -23,11 +23,13 @@ absl::Status refused(const std::string& name, size_t bytes, const char* call) {
 
 absl::StatusOr<SharedMemory> SharedMemory::create(const std::string& name, size_t bytes) {
   SharedMemory memory;
+  // mmap() refuses a length of zero.
   const size_t mapped_bytes = bytes == 0 ? 1 : bytes;
   const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return refused(name, bytes, "memfd_create");
   memory.span_.fd = fd;  // owned from here on: every return closes it
   if (ftruncate(fd, static_cast<off_t>(mapped_bytes)) != 0) return refused(name, bytes, "ftruncate");
+  // F_SEAL_SEAL: a peer that receives the descriptor cannot add a seal that forbids later writable mappings.
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return refused(name, bytes, "seal");
   void* address = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) return refused(name, bytes, "mmap");
@@ -39,6 +41,7 @@ absl::StatusOr<SharedMemory> SharedMemory::create(const std::string& name, size_
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept : span_(std::exchange(other.span_, {})) {}
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  // The former memory is unmapped with `other`.
   std::swap(span_, other.span_);
   return *this;
 }

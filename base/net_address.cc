@@ -31,6 +31,7 @@ std::string NetAddress::text() const {
 }
 
 bool NetAddress::is_loopback() const {
+  // All of 127.0.0.0/8 is loopback, not 127.0.0.1 alone.
   constexpr uint32_t kLoopbackNet = 127;
   if (family() == AF_INET) return ntohl(as_v4(*this).sin_addr.s_addr) >> 24 == kLoopbackNet;
   return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&as_v6(*this).sin6_addr);
@@ -38,11 +39,13 @@ bool NetAddress::is_loopback() const {
 
 absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_t port) {
   addrinfo wanted{};
+  // Without a socket type getaddrinfo() lists each address once per type.
   wanted.ai_socktype = SOCK_STREAM;
   wanted.ai_flags = AI_NUMERICSERV | (host.empty() ? AI_PASSIVE : 0);
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &wanted, &found);
   if (error != 0) {
+    // EAI_SYSTEM only refers to errno, which has the cause.
     const char* words = error == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(error);
     return absl::UnavailableError(fmt::format("cannot find host '{}': {}", host, words));
   }

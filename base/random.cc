@@ -23,6 +23,7 @@ uint64_t splitmix(uint64_t& state) {
 }  // namespace
 
 Random::Random(uint64_t seed, uint64_t stream) {
+  // The stream is mixed first: a plain XOR would give (seed 1, stream 2) and (seed 2, stream 1) the same numbers.
   uint64_t mixed_stream = stream;
   uint64_t state = seed ^ splitmix(mixed_stream);
   for (uint64_t& word : state_) word = splitmix(state);
@@ -49,6 +50,7 @@ uint64_t Random::below(uint64_t bound) {
   }
 }
 
+// 53 bits fill the mantissa of a double, so that no rounding can reach 1.
 double Random::uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
 
 double Random::normal() {
@@ -60,6 +62,7 @@ double Random::normal() {
     const double u = 2.0 * uniform() - 1.0;
     const double v = 2.0 * uniform() - 1.0;
     const double s = u * u + v * v;
+    // The point must be inside the unit circle, and log(0) has no value. Each accepted point gives two numbers.
     if (s >= 1.0 || s == 0.0) continue;
     const double factor = std::sqrt(-2.0 * std::log(s) / s);
     spare_normal_ = v * factor;
@@ -71,6 +74,7 @@ double Random::normal() {
 std::string random_bytes(size_t count) {
   std::string bytes(count, '\0');
   for (size_t done = 0; done < count;) {
+    // Flags 0: the call blocks until the kernel's generator has its first entropy.
     const ssize_t got = getrandom(bytes.data() + done, count - done, 0);
     GRADRAIL_CHECK(got > 0 || (got < 0 && errno == EINTR));  // more than 256 bytes may come in pieces
     if (got > 0) done += static_cast<size_t>(got);

@@ -39,6 +39,7 @@ namespace {
 
 /// nullopt: the status is unknown. A process that a driver holds in the kernel survives SIGKILL, so the wait is bounded.
 std::optional<int> reap(pid_t child) {
+  // One second in total: the child has closed the pipe or was killed, so it is about to exit.
   constexpr int kTries = 200;
   constexpr useconds_t kInterval_us = 5000;
   for (int i = 0; i < kTries; ++i) {
@@ -69,6 +70,7 @@ absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr
                                               const SubprocessLimits& limits) {
   absl::StatusOr<Pipe> pipe = open_pipe();
   if (!pipe.ok()) return pipe.status();
+  // The child inherits a copy of all buffers: text left in them could appear twice.
   std::fflush(nullptr);
   const TimePoint deadline = Clock::now() + limits.timeout;
   const pid_t parent = getpid();
@@ -78,7 +80,9 @@ absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr
     pipe->reader.reset();
     run_child(work, parent, pipe->writer.get());
   }
+  // While this process holds the writer, the reader sees no end of file when the child exits.
   pipe->writer.reset();
+  // Codes of absl::Status have at most two digits; a line end follows.
   constexpr size_t kMaxCodeBytes = 4;
   absl::StatusOr<std::string> output =
       read_until_closed(pipe->reader.get(), deadline, limits.max_output_bytes + kMaxCodeBytes);
@@ -95,6 +99,7 @@ absl::StatusOr<std::string> read_until_closed(int fd, TimePoint deadline, size_t
   std::string text;
   std::array<char, 4096> piece;
   while (true) {
+    // Rounded up: rounded down, the wait would end up to a millisecond before the deadline.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
     const int ready = left > 0 ? poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX))) : 0;

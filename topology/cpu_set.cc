@@ -36,6 +36,7 @@ absl::StatusOr<CpuSet> CpuSet::parse(std::string_view list) {
     const size_t dash = std::min(part.find('-'), part.size());
     const int first = parse_cpu(part.substr(0, dash));
     const int last = dash < part.size() ? parse_cpu(part.substr(dash + 1)) : first;
+    // A list that ends with a comma is wrong as well; the loop would not see an empty part after it.
     if (first < 0 || last < first || list == ",") {
       return absl::InvalidArgumentError(
           fmt::format("'{}' is no list of cpus: numbers and ranges, such as 0-3,8 (0 to {})", part, kMaxCpu));
@@ -77,6 +78,7 @@ int CpuSet::first() const {
 std::vector<int> CpuSet::to_vector() const {
   std::vector<int> cpus;
   for (size_t i = 0; i < words_.size(); ++i)
+    // Each turn clears the lowest bit.
     for (uint64_t rest = words_[i]; rest != 0; rest &= rest - 1)
       cpus.push_back(static_cast<int>(i * kWordBits) + std::countr_zero(rest));
   return cpus;
@@ -122,6 +124,7 @@ CpuSet CpuSet::operator-(const CpuSet& other) const {
 }
 
 void CpuSet::trim() {
+  // Equal sets have equal words: without this step the comparison would depend on how a set was made.
   while (!words_.empty() && words_.back() == 0) words_.pop_back();
 }
 

@@ -37,6 +37,7 @@ std::string PciAddress::to_string() const {
 }
 
 bool Nic::usable() const {
+  // Nothing is recorded about its ports, so nothing speaks against it.
   if (ports.empty()) return true;
   return std::any_of(ports.begin(), ports.end(), [](const NicPort& port) {
     return port.state == PortState::active || port.state == PortState::unknown;
@@ -47,6 +48,7 @@ PathClass path_class(const Machine& machine, const PciPlace& a, const PciPlace& 
   if (const std::optional<PathClass> shared = shared_bridges(machine, a, b)) return *shared;
   if (a.numa_node >= 0 && a.numa_node == b.numa_node) return PathClass::same_numa_node;
   if (a.package >= 0 && a.package == b.package) return PathClass::same_package;
+  // A device without a recorded place may be near or far: `across` would be a guess.
   const bool recorded = a.package >= 0 && b.package >= 0;
   return recorded ? PathClass::across : PathClass::unknown;
 }

@@ -110,6 +110,7 @@ absl::StatusOr<Pinner> Pinner::open() {
 absl::Status Pinner::bind_thread(const CpuSet& cpus) const {
   if (cpus.empty()) return absl::InvalidArgumentError("cannot bind a thread to no cpu at all");
   const std::string what = fmt::format("bind a thread to cpus {}", cpus.to_string());
+  // Recorded for the case in which the kernel grants only a part.
   const absl::StatusOr<CpuSet> before = thread_cpus();
   if (!before.ok()) return before.status();
   if (hwloc_set_cpubind(impl_->topology, to_bitmap(cpus).get(), HWLOC_CPUBIND_THREAD) != 0) {
@@ -173,6 +174,7 @@ absl::StatusOr<int> Pinner::numa_node_of(const void* data, size_t bytes) const {
 size_t huge_page_bytes(const void* data) {
   std::ifstream smaps("/proc/self/smaps");
   const auto address = reinterpret_cast<uintptr_t>(data);
+  // The line with addresses begins a mapping; the lines up to the next such line describe it.
   bool ours = false;
   size_t kib_sum = 0;
   for (std::string line; std::getline(smaps, line);) {

@@ -11,6 +11,7 @@ nlohmann::json to_json(const ExchangeLoad& load) {
           {"ofi_provider", load.ofi_provider},
           {"rdma_only", load.rdma_only},
           {"gpu", load.gpu},
+          // Enumerations travel as numbers: RankCoordinator admits ranks of the same build only.
           {"gpu_transfer", static_cast<int>(load.gpu_transfer)},
           {"ps_device", load.ps_device},
           {"bytes", load.bytes},

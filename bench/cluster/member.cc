@@ -27,6 +27,7 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
                          .marks = load.stages ? kMarks : 0,
                          .ablation = load.ablation,
                          .security = kOpen});
+  // The parent polls this field; -1 ends its wait where a server failed to start.
   shared.port = server.ok() ? (*server)->port() : -1;
   if (!server.ok()) return {{"failed", std::string(message_of(server.status()))}};
   const std::atomic<bool> stop = false;
@@ -52,6 +53,7 @@ absl::StatusOr<std::string> LocalMember::serve(const ExchangeLoad& load, uint32_
   shared_.port = 0;
   child_.emplace([&] { return run_server(load, shared_, task); });
   while (shared_.port == 0 && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  // Else the child has failed, or is late: its result has the cause.
   if (shared_.port > 0)
     return ps::to_string({.host = load.bind_host, .port = static_cast<uint16_t>(shared_.port.load())});
   const absl::StatusOr<nlohmann::json> why = collect(deadline);

@@ -40,12 +40,14 @@ class RemoteMember final : public Member {
   bool is_done(Duration timeout) override {
     const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
     const absl::StatusOr<nlohmann::json> answer = ask({{"do", "wait"}, {"within_ms", millis}}, Clock::now() + kShort);
+    // A lost rank counts as done: collect() then reports the cause.
     return !answer.ok() || answer->value("done", true);
   }
 
   absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     const absl::StatusOr<nlohmann::json> answer =
+        // The rank answers at the deadline at the latest; its answer needs time to arrive, too.
         ask({{"do", "collect"}, {"within_ms", std::max<int64_t>(0, left)}}, deadline + kShort);
     if (!answer.ok()) return answer.status();
     if (answer->contains("ended")) return absl::UnavailableError(answer->at("ended").get<std::string>());
@@ -124,6 +126,7 @@ nlohmann::json answer(const nlohmann::json& request, const std::string& bind_hos
     if (!address.ok()) return {{"failed", std::string(message_of(address.status()))}};
     return {{"address", *address}};
   }
+  // Workers of several hosts share no page: rank 0 gives the number to each of them.
   page->get()->iterations = load.iterations;
   member->work(load, task).IgnoreError();  // collect() reports a fork that fails
   return nlohmann::json::object();
@@ -177,6 +180,7 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
     if (hello->value("size", 0u) != place.size)
       why = fmt::format("it has {} ranks, rank 0 has {}", hello->value("size", 0u), place.size);
     if (why.empty() && (rank >= place.size || coordinator->members_[rank] != nullptr)) why = "there is another one";
+    // An empty reason admits the rank.
     link->send({{"refused", why}}, Clock::now() + kHello).IgnoreError();
     // The address by which others reach this host; those on it may use its own name for itself.
     const std::string reached_at = link->local_host();

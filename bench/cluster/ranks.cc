@@ -17,6 +17,7 @@ absl::StatusOr<Place> from_cluster(const Options& o) {
   if (!task.ok()) return task.status();
   const auto servers = static_cast<uint32_t>(cluster->ps.size());
   const auto size = static_cast<uint32_t>(cluster->ps.size() + cluster->workers.size());
+  // Servers have the first ranks, so rank 0 is at an address that the cluster states.
   const uint32_t rank = task->job == "ps" ? task->index : servers + task->index;
   if (rank >= size)
     return absl::InvalidArgumentError(

@@ -31,6 +31,7 @@ std::string addresses_of_this_host() {
 
 /// Asks the kernel, which has more than the interfaces: all of 127.0.0.0/8 is this host.
 bool can_listen_at(const NetAddress& address) {
+  // Port 0: the test needs the address alone, and the kernel has a free port for it.
   const FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   return fd && bind(fd.get(), address.get(), address.bytes) == 0;
 }

@@ -26,8 +26,10 @@ std::optional<Ticks> ticks_now() {
   file >> name;
   Ticks ticks;
   uint64_t value = 0;
+  // Guest times follow; the kernel has counted them as user and nice already.
   for (int column = 0; column < 8 && file >> value; ++column) {  // user nice system idle iowait irq softirq steal
     ticks.all += value;
+    // A core that waits for a disk is free for a measurement.
     if (column == 3 || column == 4) ticks.idle += value;
   }
   if (name != "cpu" || ticks.all == 0) return std::nullopt;

@@ -56,6 +56,7 @@ void nap() {
   nanosleep(&tick, nullptr);
 }
 
+// Also true for an error: another call has waited for this child already.
 bool has_ended(pid_t child) { return waitpid(child, nullptr, WNOHANG) != 0; }
 
 void tell_all(int signal) {
@@ -98,6 +99,7 @@ void end_all_within(int milliseconds) {
   all_ended_within(kGrace_ms);
 }
 
+// Only functions that are safe in a signal handler: kill(), waitpid(), nanosleep(), _exit() and lock-free atomics.
 void on_signal(int signal) {
   end_all_within(outermost ? kGraceOutermost_ms : kGrace_ms);
   _exit(128 + signal);
@@ -108,11 +110,13 @@ void on_signal(int signal) {
 pid_t fork_child() {
   const pid_t parent = getpid();
   sigset_t before;
+  // A signal between fork() and note_child() would end this process and leave a child that no list has.
   block_signals(&before);
   const pid_t child = fork();
   if (child == 0) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    // The list is a copy of the parent's: those processes are not children of this one.
     for (std::atomic<pid_t>& entry : children) entry = 0;
     outermost = false;
     if (getppid() != parent) _exit(1);  // it ended before we could ask for the signal
@@ -127,6 +131,7 @@ pid_t fork_child() {
 void end_child(pid_t child) {
   kill(child, SIGTERM);
   for (int waited = 0; !has_ended(child); waited += kTick_ms) {
+    // Later than the child's own grace for its children: it can end them in order.
     if (waited >= 2 * kGrace_ms) kill_hard(child);
     nap();
   }
@@ -150,6 +155,7 @@ void end_children_on_signals() {
   outermost = true;
   struct sigaction action {};
   action.sa_handler = on_signal;
+  // A second signal must not interrupt the first one's clean-up.
   action.sa_mask = signals_to_end();
   for (const int signal : kSignals) sigaction(signal, &action, nullptr);
   // The program that started this one may have blocked them (schedulers do), and that is inherited.

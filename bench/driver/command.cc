@@ -139,6 +139,7 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
   if (over_several_processes(flags.options.suite)) {
     const absl::StatusOr<Place> place = place_of(flags.options);
     if (!place.ok()) return complain(place.status());
+    // Rank 0 alone measures and prints; the others start processes on its request.
     if (place->rank > 0) {
       const absl::Status attended = serve_rank(*place, flags.options.bind_host);
       return attended.ok() ? 0 : complain(attended);
@@ -150,6 +151,7 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
       flags.options.coordinator = coordinator.get();
     }
   }
+  // Before the measurement: a run of minutes must not be lost at its end.
   if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
     return complain(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
   for (const Suite& suite : suites()) {

@@ -15,6 +15,7 @@ void keep(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
 double best_gb_per_s(double seconds, double bytes, const std::function<void()>& pass) {
   double best = 0.0;
   const TimePoint start = Clock::now();
+  // The best pass: a bound must not include what other processes took.
   for (int passes = 0; passes < 3 || seconds_since(start) < seconds; ++passes) {
     const TimePoint begin = Clock::now();
     pass();
@@ -28,6 +29,7 @@ double best_gb_per_s(double seconds, double bytes, const std::function<void()>& 
 double MemorySpeed::best() const { return std::max({copy_gb_per_s, triad_gb_per_s, scale_gb_per_s}); }
 
 MemoryProbe::MemoryProbe(size_t bytes) {
+  // Three arrays together have the bytes of the working set that is compared.
   const size_t count = std::max<size_t>(bytes / sizeof(float) / 3, 16);
   a_.assign(count, 1.0f);
   b_.assign(count, 2.0f);

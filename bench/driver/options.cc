@@ -73,6 +73,7 @@ absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::s
   std::vector<uint64_t> list;
   for (uint64_t bytes = *first; bytes <= *last; bytes *= options.factor) {
     list.push_back(bytes);
+    // Before the multiplication, which could overflow.
     if (bytes > *last / options.factor) break;
   }
   return list;

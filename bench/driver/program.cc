@@ -31,6 +31,7 @@ std::string text_of(const FileDescriptor& output) {
   arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
+  // A program that asks a question gets an end of file instead of the user's terminal.
   const int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
@@ -61,6 +62,7 @@ std::string find_program(const std::string& name) {
   for (size_t start = 0; start <= folders.size();) {
     const size_t end = std::min(folders.find(':', start), folders.size());
     std::string candidate = fmt::format("{}/{}", folders.substr(start, end - start), name);
+    // An empty entry of PATH is the current folder: programs from there are not run.
     if (end > start && access(candidate.c_str(), X_OK) == 0) return candidate;
     start = end + 1;
   }

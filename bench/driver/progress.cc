@@ -19,6 +19,7 @@ std::string about(double seconds) {
 
 }  // namespace
 
+// stderr: stdout has the table, which may go to a file.
 Progress::Progress(size_t steps) : is_terminal_(isatty(STDERR_FILENO) == 1), steps_(steps), start_(Clock::now()) {}
 
 void Progress::show(const std::string& where) {

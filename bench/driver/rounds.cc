@@ -27,9 +27,11 @@ void take_turns(const Options& options, const std::vector<uint64_t>& sizes, cons
     // [contestant][row][round]
     std::vector<std::vector<std::vector<Figure>>> measured(contestants.size());
     for (uint32_t round = 0; round < options.rounds; ++round) {
+      // A new order in each round: a drift of the machine's speed does not favour one contestant.
       for (const size_t index : shuffled(contestants.size(), random)) {
         progress.show(fmt::format("size {} of {}, round {} of {}", size + 1, sizes.size(), round + 1, options.rounds));
         std::vector<Figure> rows = contestants[index].measure(bytes);
+        // A contestant may give a different number of rows in different rounds: a failure has one.
         measured[index].resize(std::max(measured[index].size(), rows.size()));
         for (size_t row = 0; row < rows.size(); ++row) measured[index][row].push_back(std::move(rows[row]));
         progress.step_done();

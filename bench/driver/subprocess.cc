@@ -16,7 +16,9 @@ namespace {
 constexpr size_t kMaxResultBytes = size_t{64} << 20;  // figures and latencies take a few MB at most
 
 [[noreturn]] void run_child(int fd, const std::function<nlohmann::json()>& body) {
+  // Messages of foreign libraries may have invalid UTF-8: it is replaced, since an exception would lose the result.
   const std::string text = body().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  // _exit(): the child has copies of the parent's buffers and exit handlers.
   if (!write_all(fd, text)) _exit(1);
   end_children();
   _exit(0);
@@ -47,6 +49,7 @@ Subprocess::~Subprocess() {
 bool Subprocess::is_done(Duration timeout) const {
   pollfd wait{.fd = output_.get(), .events = POLLIN, .revents = 0};
   const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
+  // An end of file counts as done, too: result() then reports how the child ended.
   return process_ < 0 || poll(&wait, 1, static_cast<int>(millis)) > 0;
 }
 

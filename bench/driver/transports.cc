@@ -10,6 +10,7 @@ namespace {
 
 /// Fills in what only opening it shows.
 void try_to_open(const transport::Transport& transport, const Options& options, TransportChoice& choice) {
+  // In a child: the library of a plug-in may crash, hang, or start threads, which a later fork does not copy.
   Subprocess opens([&]() -> nlohmann::json {
     const auto context = transport.open(
         {.bind_host = options.bind_host, .rdma_only = choice.rdma_only, .ofi_provider = options.ofi_provider});

@@ -67,6 +67,7 @@ class FabricEnd final : public PutEnd {
   const std::byte* target(size_t slot) const override { return memory_ + (kSlots + slot) * bytes_; }
 
   absl::StatusOr<bool> try_put(size_t slot, size_t bytes, std::optional<uint32_t> immediate) override {
+    // The completion queue is bounded: it must have room for each put under way.
     if (under_way_ == kPutsUnderWay) return false;
     fi_context2* const context = &contexts_[next_++ % contexts_.size()];
     const uint64_t remote = peer_target_.base + (kSlots + slot) * bytes_;
@@ -88,11 +89,13 @@ class FabricEnd final : public PutEnd {
     size_t notices = 0;
     for (ssize_t i = 0; i < count; ++i) {
       const fi_cq_data_entry& entry = entries[static_cast<size_t>(i)];
+      // A completion without remote data is that of an own put.
       if ((entry.flags & FI_REMOTE_CQ_DATA) == 0) {
         --under_way_;
         continue;
       }
       arrived[notices++] = static_cast<uint32_t>(entry.data);
+      // Each notice has used a receive of such a provider: its context is free again.
       if (takes_receives_) GRADRAIL_RETURN_IF_ERROR(post_receive(entry.op_context));
     }
     return notices;
@@ -111,6 +114,7 @@ class FabricEnd final : public PutEnd {
     hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
     hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
     hints->domain_attr->cq_data_size = sizeof(uint32_t);
+    // Write after write: the notice of a window must not overtake its puts.
     hints->tx_attr->msg_order = flags.unordered ? 0 : FI_ORDER_WAW;
     hints->rx_attr->msg_order = hints->tx_attr->msg_order;
     if (flags.unordered) hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
@@ -217,6 +221,7 @@ class FabricEnd final : public PutEnd {
         check_ok(fi_mr_reg(domain_, memory_, size, access, 0, 1, 0, &region, nullptr), "register memory"));
     descriptor_ = fi_mr_desc(region);
     target_.key = fi_mr_key(region);
+    // Some providers address remote memory by its virtual address, others by the offset in the region.
     target_.base = (mode & FI_MR_VIRT_ADDR) != 0 ? reinterpret_cast<uint64_t>(memory_) : 0;
     return absl::OkStatus();
   }
@@ -242,6 +247,7 @@ class FabricEnd final : public PutEnd {
 
   absl::Status failure(ssize_t result) {
     fi_cq_err_entry entry{};
+    // FI_EAVAIL only states that an error entry exists; the entry has the cause.
     if (result == -FI_EAVAIL && fi_cq_readerr(queue_, &entry, 0) > 0) result = -entry.err;
     return check_ok(result, "completion");
   }

@@ -75,6 +75,7 @@ class PutRank final : public Rank {
     MPI_Win_allocate(bytes, sizeof(float), MPI_INFO_NULL, MPI_COMM_WORLD, &arrived_, &window_);
     std::fill_n(arrived_, count, 0.0f);
     MPI_Win_lock_all(0, window_);
+    // No put may arrive before the window is filled with zeros.
     MPI_Barrier(MPI_COMM_WORLD);
   }
   ~PutRank() override {
@@ -86,6 +87,7 @@ class PutRank final : public Rank {
   void exchange() override {
     put(kServer, kGradient);
     hear(nullptr, 0, kServer);
+    // Makes the bytes of the other rank's put visible to loads of this process.
     MPI_Win_sync(window_);
   }
   bool answer() override {

@@ -31,6 +31,7 @@ bool send_all(int fd, const void* data, size_t bytes) {
 bool receive_all(int fd, void* data, size_t bytes) {
   char* at = static_cast<char*>(data);
   while (bytes > 0) {
+    // A loop all the same: a signal makes MSG_WAITALL return less.
     const ssize_t count = recv(fd, at, bytes, MSG_WAITALL);
     if (count <= 0) return false;
     at += count;
@@ -43,6 +44,7 @@ bool receive_all(int fd, void* data, size_t bytes) {
 [[noreturn]] void serve_socket(int listener, size_t count) {
   const int fd = accept(listener, nullptr, nullptr);
   const int on = 1;
+  // Otherwise the last segment of an exchange could wait for an acknowledgement.
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   std::vector<float> parameters(count, 0.0f), gradient(count);
   uint64_t updates = 0;
@@ -64,6 +66,7 @@ Figure run_socket(const PeerLoad& load) {
     figure.failed = "cannot listen on the loopback address";
     return figure;
   }
+  // The socket listens already, so connect() cannot be too early.
   if (fork_child() == 0) serve_socket(listener, count);
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {

@@ -48,6 +48,7 @@ absl::StatusOr<PairLink> PairLink::fork_two() {
   std::fflush(nullptr);  // else the child prints our buffers again
   const pid_t child = fork_child();
   if (child < 0) return failed("fork");
+  // The parent leads: the caller waits for its exit code.
   const bool leads = child > 0;
   FileDescriptor first(ends[0]), second(ends[1]);
   return PairLink(leads ? std::move(first) : std::move(second), leads);
@@ -58,6 +59,7 @@ absl::StatusOr<PairLink> PairLink::listen(const std::string& where) {
   if (!address.ok()) return address.status();
   const FileDescriptor listener(socket(address->family(), SOCK_STREAM, 0));
   const int yes = 1;
+  // A former run's connection in TIME_WAIT would otherwise block the port.
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   if (bind(listener.get(), address->get(), address->bytes) != 0 || ::listen(listener.get(), 1) != 0) {
     return failed("listen at " + where);
@@ -79,9 +81,11 @@ absl::StatusOr<PairLink> PairLink::connect(const std::string& where) {
     FileDescriptor fd(socket(address->family(), SOCK_STREAM, 0));
     if (::connect(fd.get(), address->get(), address->bytes) == 0) {
       const int yes = 1;
+      // say() sends a message as a whole: it need not wait for an acknowledgement of the one before.
       setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
       return PairLink(std::move(fd), /*leads=*/true);
     }
+    // A refused connection is expected while the other process starts.
     const absl::Status why = failed("connect to " + where);
     if (Clock::now() > deadline) return why;
     usleep(100'000);
@@ -90,9 +94,11 @@ absl::StatusOr<PairLink> PairLink::connect(const std::string& where) {
 
 absl::Status PairLink::say(const std::string& text) {
   const auto bytes = static_cast<uint32_t>(text.size());
+  // The length is in the byte order of the host: both ends must have the same one.
   std::string framed(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
   framed += text;
   // Short: the socket's buffer holds it.
+  // MSG_NOSIGNAL: a lost peer is an error here, not the end of this process by SIGPIPE.
   const ssize_t sent = send(fd_.get(), framed.data(), framed.size(), MSG_NOSIGNAL);
   return sent == static_cast<ssize_t>(framed.size()) ? absl::OkStatus() : failed("the other process");
 }

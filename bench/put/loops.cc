@@ -18,6 +18,7 @@ constexpr uint32_t kNumber = kLast - 1;
 constexpr size_t kFewest = 6;
 constexpr size_t kMost = 1 << 18;  // figures kept; their memory is touched before the clock starts
 constexpr uint32_t kWindowsUnderWay = 2;
+// Each window under way has a slot of its own: the next one must not overwrite bytes that are still to be checked.
 static_assert(kWindowsUnderWay <= PutEnd::kSlots);
 constexpr Duration kQuietDeadline = std::chrono::seconds(60);
 constexpr uint32_t kPollsPerClock = 1 << 12;  // reading it costs as much as a poll
@@ -30,6 +31,7 @@ class Listener {
   absl::StatusOr<absl::Span<const uint32_t>> poll() {
     const absl::StatusOr<size_t> count = end_.poll(absl::MakeSpan(arrived_));
     if (!count.ok()) return count.status();
+    // Only polls without a notice count, so a loaded end never reads the clock here.
     if (*count == 0 && ++idle_ % kPollsPerClock == 0) GRADRAIL_RETURN_IF_ERROR(check_timeout());
     if (*count > 0) idle_ = 0;
     return absl::Span<const uint32_t>(arrived_.data(), *count);
@@ -47,6 +49,7 @@ class Listener {
 
  private:
   absl::Status check_timeout() {
+    // The first reading starts the timeout; it is late by the polls before it, far less than the deadline.
     if (idle_ == kPollsPerClock) quiet_since_ = Clock::now();
     if (Clock::now() - quiet_since_ < kQuietDeadline) return absl::OkStatus();
     return absl::DeadlineExceededError("no notice came");
@@ -63,6 +66,7 @@ double micros_between(TimePoint from, TimePoint to) {
 }
 
 void stamp(PutEnd& end, size_t slot, size_t bytes, uint64_t value) {
+  // The last bytes: a put that wrote only its beginning has the stamp of an earlier turn.
   std::memcpy(end.source(slot) + bytes - sizeof(value), &value, sizeof(value));
 }
 
@@ -90,6 +94,7 @@ absl::Status put(PutEnd& end, Listener& listener, size_t slot, size_t bytes, std
 class Watch {
  public:
   explicit Watch(const PutLoad& load) : load_(load) {
+    // Touches all pages, which clear() keeps: no figure includes a page fault.
     micros_.assign(kMost, 0.0);
     micros_.clear();
   }
@@ -138,8 +143,10 @@ absl::StatusOr<PutFigure> lead_latency(PutEnd& end, const PutLoad& load) {
     const absl::StatusOr<uint32_t> answer = listener.await();
     if (!answer.ok()) return answer.status();
     const TimePoint now = Clock::now();
+    // A round trip has two puts. One reading of the clock ends this turn and starts the next.
     watch.add(micros_between(start, now) / 2, now);
     start = now;
+    // The answer has turn + 1 as stamp, so an old value of this end's own cannot pass for it.
     wrong += (*answer & kNumber) == turn && has_stamp(end, 0, load.bytes, turn + 1) ? 0 : 1;
   }
   return watch.figure(wrong);
@@ -177,6 +184,7 @@ absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
     wrong += (immediate & kNumber) == answered++ ? 0 : 1;
   };
   while (!last || answered < posted) {
+    // The windows under way are bounded: the receiver's slots are, too.
     if (last || posted - answered == kWindowsUnderWay) {
       const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
       if (!arrived.ok()) return arrived.status();
@@ -186,6 +194,7 @@ absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
     last = watch.over();
     const size_t slot = posted % PutEnd::kSlots;
     stamp(end, slot, load.bytes, posted);
+    // Only the last put of a window notifies; puts of a connection arrive in order.
     for (uint32_t i = 1; i < load.window; ++i) {
       GRADRAIL_RETURN_IF_ERROR(put(end, listener, slot, load.bytes, std::nullopt, on_answer));
     }
@@ -209,8 +218,10 @@ absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load) {
     if (!arrived.ok()) return arrived.status();
     for (const uint32_t each : *arrived) check(each);
     while (!owed.empty()) {
+      // A copy: put() polls and may append to `owed`.
       const uint32_t immediate = owed.front();
       owed.erase(owed.begin());
+      // No bytes: only the notice answers a window.
       GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, 0, immediate, check));
       if ((immediate & kLast) != 0) return wrong;
     }

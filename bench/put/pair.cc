@@ -16,6 +16,7 @@ constexpr uint64_t kWindowBytes = 8 << 20;
 }  // namespace
 
 uint32_t PutPair::window_of(uint32_t wanted, uint64_t bytes) {
+  // At least two, so that each window has a put without a notice.
   return static_cast<uint32_t>(std::clamp<uint64_t>(kWindowBytes / bytes, 2, std::max(2u, wanted)));
 }
 

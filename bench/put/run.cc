@@ -92,6 +92,7 @@ class Run {
 
   void write_json(const std::string& what, const PutLoad& load, const PutFigure& figure) const {
     if (flags_.json.empty()) return;
+    // Opened per figure: an interrupted run keeps the lines that it has.
     std::ofstream file(flags_.json, std::ios::app);
     file << nlohmann::json{{"question", "put"},
                            {"contender", contender_},
@@ -140,6 +141,7 @@ void add_flags(CLI::App& app, PutFlags& flags) {
 
 int run_puts(const std::string& contender, const PutFlags& flags, const OpenPutEnd& open) {
   const absl::StatusOr<std::vector<uint64_t>> sizes = sizes_of(flags);
+  // Exit code 2: wrong flags. 1: nothing was measured. 3: bytes arrived wrong.
   if (!sizes.ok()) return complain(contender, sizes.status()) + 1;
   absl::StatusOr<PairLink> link = link_of(flags);
   if (!link.ok()) return complain(contender, link.status());

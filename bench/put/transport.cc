@@ -34,6 +34,7 @@ class TransportEnd final : public PutEnd {
     absl::Status status = connection_->put({region_.get(), slot * bytes_, bytes}, {peer_, (kSlots + slot) * bytes_},
                                            {.immediate = immediate});
     if (status.ok()) return true;
+    // A full queue, not an error: the caller polls and tries again.
     if (absl::IsResourceExhausted(status)) return false;
     return status;
   }
@@ -64,6 +65,7 @@ class TransportEnd final : public PutEnd {
         {.bind_host = transport.bind_host, .rdma_only = transport.rdma_only, .ofi_provider = transport.ofi_provider});
     if (!context.ok()) return context.status();
     context_ = *std::move(context);
+    // Sources and targets are distinct: an arriving put must not change bytes that a put of this end still reads.
     auto memory = SharedMemory::create("bench_put", 2 * kSlots * bytes_);
     if (!memory.ok()) return memory.status();
     memory_ = *std::move(memory);
@@ -93,6 +95,7 @@ class TransportEnd final : public PutEnd {
 
   absl::Status exchange_keys(PairLink& link) {
     GRADRAIL_RETURN_IF_ERROR(link.say(region_->key()));
+    // The context makes progress only in poll(), and the other end may need it for its own set-up.
     const absl::StatusOr<std::string> key = link.hear([this] { turn_over().IgnoreError(); });
     if (!key.ok()) return key.status();
     const absl::StatusOr<transport::RemoteRegion> imported = connection_->import(*key);
@@ -117,6 +120,7 @@ class TransportEnd final : public PutEnd {
   }
 
   const size_t bytes_;
+  // In this order: the region is released before its context, and the memory last.
   SharedMemory memory_;
   std::unique_ptr<transport::Context> context_;
   std::unique_ptr<transport::MemoryRegion> region_;

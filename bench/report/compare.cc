@@ -23,6 +23,7 @@ constexpr double kNoInterval = 1e3;  // says nothing
 /// Regularized incomplete beta function by its continued fraction (Lentz).
 double incomplete_beta(double a, double b, double x) {
   if (x <= 0.0 || x >= 1.0) return x <= 0.0 ? 0.0 : 1.0;
+  // The fraction converges fast below this bound only; the symmetry of the function covers the rest.
   if (x > (a + 1) / (a + b + 2)) return 1.0 - incomplete_beta(b, a, 1.0 - x);
   constexpr double kTiny = 1e-300;
   const auto away_from_zero = [](double value) { return std::fabs(value) < kTiny ? kTiny : value; };
@@ -153,16 +154,20 @@ bool print_row(const std::string& name, const Figure* first, const Figure* secon
 
 Ratio ratio_of(const std::vector<double>& first, const std::vector<double>& second, size_t comparisons) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  // One round has no variance.
   if (first.size() < 2 || second.size() < 2) {
     const bool none = first.empty() || second.empty();
     return {none ? 1.0 : second.front() / first.front(), 0.0, kInfinity};
   }
   const Moments a = moments_of_logs(first), b = moments_of_logs(second);
   const double error = a.squared_error + b.squared_error, ratio = b.mean - a.mean;
+  // All rounds equal: the interval is a point, and the division below would have no value.
   if (error == 0.0) return {std::exp(ratio), std::exp(ratio), std::exp(ratio)};
+  // Welch and Satterthwaite: the two runs may differ in their variance.
   const double freedom = error * error /
                          (a.squared_error * a.squared_error / static_cast<double>(first.size() - 1) +
                           b.squared_error * b.squared_error / static_cast<double>(second.size() - 1));
+  // Bonferroni: the level is divided by the number of rows, so that it holds for all rows together.
   const double reach = student_quantile(freedom, kFamilyLevel / static_cast<double>(std::max<size_t>(comparisons, 1))) *
                        std::sqrt(error);
   return {std::exp(ratio), std::exp(ratio - reach), std::exp(ratio + reach)};

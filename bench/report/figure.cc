@@ -105,6 +105,7 @@ Figure not_measured(const std::string& path, uint64_t bytes, const std::string& 
 
 Figure merge(const std::vector<Figure>& rounds) {
   for (const Figure& round : rounds)
+    // One failed round fails the figure: a median over the others would hide it.
     if (!round.failed.empty()) return round;
   Figure merged = rounds.front();
   const auto over_rounds = [&](double Times::*value) {
@@ -126,6 +127,7 @@ Figure merge(const std::vector<Figure>& rounds) {
     merged.times.min_us = std::min(merged.times.min_us, round.times.min_us);
     merged.times.max_us = std::max(merged.times.max_us, round.times.max_us);
     merged.wrong += round.wrong;
+    // `gradrail bench compare` compares two runs by these values.
     merged.rounds_us.push_back(round.times.p50_us);
   }
   merged.stages = medians(rounds, &Figure::stages);

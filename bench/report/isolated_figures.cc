@@ -10,6 +10,7 @@ std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Du
   const auto failed = [&](const absl::Status& why) {
     return std::vector<Figure>{not_measured(path, bytes, std::string(message_of(why)))};
   };
+  // In a child: a crash or a hang of a library costs one figure, not the run.
   Subprocess child([&]() -> nlohmann::json {
     const absl::StatusOr<std::vector<Figure>> measured = body();
     nlohmann::json list = nlohmann::json::array();

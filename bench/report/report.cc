@@ -35,6 +35,7 @@ std::string host_name() {
 
 std::string csv_text(const std::string& text) {
   std::string result = "\"";
+  // CSV doubles a quotation mark inside a quoted field.
   for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
   return result + "\"";
 }
@@ -165,10 +166,12 @@ int Report::finish(bool failures_count) {
   std::map<std::string, const Figure*> largest;
   for (const Figure& figure : figures_) {
     wrong += figure.wrong;
+    // A suite that tries every path expects failures; a suite with named ones does not.
     if (!figure.failed.empty() && failures_count) code = 1;
     if (figure.failed.empty() && figure.alg_bytes > 0) largest[figure.path + "\n" + figure.what] = &figure;
   }
   for (const auto& [path, figure] : largest) {
+    // Only the largest size counts: small ones are bound by latency.
     if (figure->what == "latency" || figure->alg_gb_per_s() >= options_.min_bw) continue;
     fmt::print(stderr, "gradrail bench: {} at {} B: {:.3f} GB/s, less than --min-bw {}\n", figure->path, figure->bytes,
                figure->alg_gb_per_s(), options_.min_bw);
@@ -177,6 +180,7 @@ int Report::finish(bool failures_count) {
   if (prints_table()) fmt::print("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
   if (options_.format == "json") fmt::print("{}\n", document().dump(2));
   if (!options_.json.empty()) {
+    // Overwrites the file: it holds one run, which `compare` reads as a whole.
     std::ofstream file(options_.json);
     file << document().dump(2) << "\n";
     file.close();

@@ -84,6 +84,7 @@ Figure measure_host(const UpdateCase& c, const Options& options, uint64_t bytes)
   return figure_of(c, bytes, micros, std::max(before, after));
 }
 
+// Two waits frame all repeats: operations are only enqueued, and their end is seen in finish().
 absl::StatusOr<double> per_operation(gpu::Compute& compute, const std::function<void()>& operation) {
   GRADRAIL_RETURN_IF_ERROR(compute.finish());
   const TimePoint start = Clock::now();

@@ -49,6 +49,7 @@ Times over_workers(const std::vector<Times>& workers) {
     all.count += times.count;
     all.min_us = std::min(all.min_us, times.min_us);
     all.max_us = std::max(all.max_us, times.max_us);
+    // The worst worker: quantiles of different workers have no common mean.
     all.p99_us = std::max(all.p99_us, times.p99_us);
     all.p999_us = std::max(all.p999_us, times.p999_us);
   }
@@ -96,6 +97,7 @@ absl::Status start(const std::vector<Member*>& servers, const std::vector<Member
     const absl::StatusOr<std::string> address = servers[i]->serve(load, static_cast<uint32_t>(i), deadline);
     if (!address.ok())
       return absl::Status(address.status().code(), fmt::format("ps/{}: {}", i, message_of(address.status())));
+    // Workers need all addresses, so the servers start first.
     load.servers.push_back(*address);
     running.push_back({servers[i], true, i});
   }
@@ -135,6 +137,7 @@ bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& 
   const absl::Status started = start(servers, workers, load, deadline, running);
   if (!started.ok()) result.figure.failed = message_of(started);
   const bool good = started.ok() && collect(running, deadline, result, recordings);
+  // Also after a failure: the members of several hosts take the next run.
   for (const std::vector<Member*>* members : {&servers, &workers})
     for (Member* const member : *members) member->abandon();
   return good;
@@ -208,10 +211,12 @@ std::string left_out(const ExchangeLoad& load) {
 
 ExchangeResult run_exchange(const ExchangeLoad& load) {
   ExchangeLoad timed = load;
+  // Marks take time: the figure comes from a run without them.
   timed.stages = false;
   Recordings none;
   ExchangeResult result = run_once(timed, none);
   if (!load.stages || !result.figure.failed.empty()) return result;
+  // A stage begins in one process and ends in another.
   const bool one_clock = load.coordinator == nullptr || load.coordinator->on_one_host();
   one_clock ? measure_stages(load, result.figure) : void(result.figure.why_no_stages = "several hosts, several clocks");
   return result;

@@ -26,6 +26,7 @@ class Worker {
 
   nlohmann::json run() {
     const absl::Status status = measure();
+    // The others wait for this number: the value ends their wait at once.
     if (!status.ok() && index_ == 0) shared_.iterations = UINT64_MAX;
     if (!status.ok()) return {{"failed", std::string(message_of(status))}};
     const Times times = Times::of(micros_);
@@ -47,6 +48,7 @@ class Worker {
     for (uint64_t i = 0; i < kCalibration; ++i) GRADRAIL_RETURN_IF_ERROR(one());
     const absl::StatusOr<uint64_t> count = agree_on_count();
     if (!count.ok()) return count.status();
+    // No allocation while the clock runs.
     micros_.reserve(*count);
     for (uint64_t i = warmup(*count); i > 0; --i) GRADRAIL_RETURN_IF_ERROR(one());
     micros_.clear();
@@ -87,6 +89,7 @@ class Worker {
       path_ += fmt::format(", {}", load_.gpu);
       why_ += fmt::format("; {}", client_->gpu_text());
     }
+    // A worker that measures before all have joined would measure a smaller run.
     return client_->barrier("joined");
   }
 
@@ -148,6 +151,7 @@ class Worker {
     if (load_.touch) GRADRAIL_RETURN_IF_ERROR(write_gradient());
     const TimePoint begin = Clock::now();
     for (size_t i = 0; i < load_.layers.size(); ++i) {
+      // A layer keeps its core while it computes: a sleep would free the core and end late.
       while (static_cast<double>(nanoseconds_since(begin)) * 1e-3 < load_.layers[i].ready_us) {
       }
       client_->ready(i);
@@ -160,6 +164,7 @@ class Worker {
 
   absl::StatusOr<uint64_t> agree_on_count() {
     if (index_ == 0) {
+      // The fastest: the first exchanges include page faults and would give too small a number.
       const double fastest = *std::min_element(micros_.begin(), micros_.end());
       shared_.iterations = load_.iterations > 0 ? load_.iterations : exchanges_within(load_.seconds, fastest);
     }
@@ -192,6 +197,7 @@ class Worker {
   float expected(uint32_t pattern) const {
     const uint32_t summed = load_.mode.sums() ? load_.workers : 1;
     float mean = 0.0f;
+    // Floating-point sums depend on the order, and the check compares bits.
     for (uint32_t worker = 0; worker < summed; ++worker) mean += gradient(worker, pattern);
     mean *= 1.0f / static_cast<float>(summed);
     const float* const gradients[] = {&mean};

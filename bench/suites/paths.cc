@@ -51,6 +51,7 @@ std::string in_short(const std::string& why) {
 /// A refusal is asked for once, not in each round: finding out may take a second.
 Contestant contestant(const std::string& name, const ExchangeLoad& load, const TransportChoice& choice) {
   if (!choice.unusable.empty()) return refused(name, choice.unusable);
+  // Shared: a std::function copies its captures, and all rounds must see one value.
   const auto failed = std::make_shared<std::string>();
   return {name, [=](uint64_t bytes) -> std::vector<Figure> {
             if (!failed->empty()) return {not_measured(name, bytes, *failed)};

@@ -41,6 +41,7 @@ absl::StatusOr<std::vector<Figure>> measure_puts(const TransportChoice& choice, 
                                                  const std::string& what) {
   absl::StatusOr<PairLink> link = PairLink::fork_two();
   if (!link.ok()) return link.status();
+  // After the fork: devices and threads of a transport do not survive one.
   absl::StatusOr<std::unique_ptr<PutEnd>> end = open_transport_end({.name = choice.name,
                                                                     .rdma_only = choice.rdma_only,
                                                                     .ofi_provider = choice.ofi_provider,

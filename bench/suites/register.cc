@@ -24,8 +24,10 @@ struct Series {
 double micros_since(TimePoint start) { return static_cast<double>(nanoseconds_since(start)) * 1e-3; }
 
 absl::Status measure_once(transport::Context& context, uint64_t bytes, Series& series, std::vector<double>& ends) {
+  // New memory each time: a library that caches registrations would otherwise be fast from the second one on.
   absl::StatusOr<SharedMemory> memory = SharedMemory::create("bench-register", bytes);
   if (!memory.ok()) return memory.status();
+  // The kernel gives a page at its first write: without this, the registration has to allocate it.
   if (series.touched) std::memset(memory->data(), 1, bytes);
   const TimePoint start = Clock::now();
   auto region = context.register_memory(memory->span(), transport::Access::remote_write);

@@ -38,6 +38,7 @@ Exchanges gather(const std::vector<Mark>& workers, const std::vector<Mark>& shar
   }
   for (const Mark& mark : shards) {
     const auto exchange = exchanges.find({mark.worker, mark.step});
+    // The rings of both ends cover different spans: the oldest marks of a shard may have no exchange.
     if (exchange == exchanges.end()) continue;
     const auto bucket = exchange->second.buckets.find({mark.shard, mark.bucket});
     if (bucket != exchange->second.buckets.end()) bucket->second[static_cast<size_t>(mark.kind)] = mark.at_ns;
@@ -104,6 +105,7 @@ std::vector<std::pair<std::string, double>> stages_of(const std::vector<Mark>& w
   for (const auto& [id, exchange] : gather(workers, shards))
     if (measure_exchange(exchange, lengths)) all.push_back(lengths);
   if (all.empty()) return {};
+  // The middle fifth by total time: the stages of typical exchanges add up to their time; medians of stages do not.
   std::sort(all.begin(), all.end(), [](const Lengths& a, const Lengths& b) { return total(a) < total(b); });
   const size_t first = all.size() * 2 / 5, end = std::max(first + 1, all.size() * 3 / 5);
   Lengths mean{};

@@ -103,6 +103,7 @@ double pace_of(const Scene& scene, const std::vector<Share>& shares) {
 absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std::string& name) {
   Scene even = scene;
   even.slowdown = 1.0;
+  // Just before the slowed run: the speed of the machine may change between rounds.
   const absl::StatusOr<std::vector<Share>> undisturbed = play(even);
   if (!undisturbed.ok()) return undisturbed.status();
   absl::StatusOr<std::vector<Share>> slowed = play(scene);
@@ -121,6 +122,7 @@ absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std:
     staleness += static_cast<double>(share.stats.staleness_sum);
     exchanges += static_cast<double>(share.stats.exchange_count);
     dropped += static_cast<double>(share.stats.dropped);
+    // The figure is the cost for the others: its own steps would hide it.
     if (always_slow) continue;
     micros.insert(micros.end(), share.micros.begin(), share.micros.end());
     waited += static_cast<double>(share.stats.wait_ns) * 1e-9;

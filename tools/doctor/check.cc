@@ -40,6 +40,7 @@ const char* name_of(State state) {
 
 Check conclude(const std::string& topic, const std::string& name, std::vector<Finding> findings) {
   if (findings.empty()) return not_applicable(topic, name, "");
+  // The worst first: it gives the check its state, and is shown even if there are many. Equal ones keep their order.
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.state > b.state; });
   // Names of files can be anything, and stand in every sentence.
@@ -48,6 +49,7 @@ Check conclude(const std::string& topic, const std::string& name, std::vector<Fi
   Check check{.topic = topic, .name = name, .state = findings.front().state};
   for (const Finding& finding : findings) {
     if (check.evidence.size() < kMostEvidence) check.evidence.push_back(finding.evidence);
+    // The remedy of a lesser state would hide that of the worst.
     if (finding.state != check.state || finding.state == State::ok) continue;
     add_once(check.consequence, finding.consequence);
     add_once(check.remedy, finding.remedy);

@@ -76,6 +76,7 @@ absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
   if (!servers.ok()) return servers.status();
   absl::StatusOr<doctor::Tree> tree = doctor::Tree::open(flags.root);
   if (!tree.ok()) return tree.status();
+  // Without either all checks would report a host that has nothing.
   if (!tree->is_folder("/proc") && !tree->is_folder("/sys")) {
     return absl::NotFoundError(fmt::format(
         "--root {}: neither proc nor sys can be read in it; name a folder that `gradrail doctor --record` made",
@@ -89,6 +90,7 @@ absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
   report.root = flags.root;
   const std::string text = flags.json ? doctor::to_json(report) : doctor::to_text(report, isatty(STDOUT_FILENO) != 0);
   std::fwrite(text.data(), 1, text.size(), stdout);
+  // After the report: a failed copy does not take the findings from the user.
   GRADRAIL_RETURN_IF_ERROR(system.tree().recording());
   return report.all_required_hold();
 }

@@ -89,7 +89,9 @@ Report examine(System& system, const ExamineOptions& options) {
   append(report.checks, check_pci(system, gpus, devices));
   append(report.checks, check_libraries(system, gpus, devices));
   append(report.checks, check_host(system, devices));
+  // After the checks, which have asked the libraries: observe() keeps each answer.
   report.versions = describe_versions(system, gpus);
+  // A recording has no network: the tasks of a cluster are tried from a live host only.
   report.checks.push_back(check_tasks(system.is_live() ? options.servers : std::vector<std::string>{}));
   add_proofs(system, options, devices, gpus, report);
   report.requirements = judge(options.required, report.checks, report.proofs, system.is_live() && options.prove);

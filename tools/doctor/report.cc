@@ -90,6 +90,7 @@ std::string draw(const Requirement& requirement, bool colour) {
 
 /// "1 broken, 2 warnings, 20 ok".
 std::string count_states(const std::vector<Check>& checks) {
+  // The worst state first.
   std::map<State, int, std::greater<>> count;
   for (const Check& check : checks) ++count[check.state];
   std::vector<std::string> words;

@@ -65,6 +65,7 @@ std::string objection_to_gpu_path(const std::vector<Check>& checks) {
 }
 
 std::string objection_of_proofs(const Rule& rule, const std::vector<Proof>& proofs) {
+  // One transfer is enough; otherwise the last failure is the reason.
   std::string why = "nothing was moved that way";
   for (const Proof& proof : proofs) {
     if (!rule.about(proof)) continue;
@@ -78,6 +79,7 @@ std::string objection(const Rule& rule, const std::vector<Check>& checks, const 
   if (rule.needs_transfer && !live) return "only a transfer shows it, and a recording moves nothing";
   for (const std::string& name : rule.present) {
     const Check* const check = find(checks, name);
+    // A check that is absent must not count as one that holds.
     if (check == nullptr) return name + " was not looked at";
     if (!holds_up(check->state) || check->state == State::not_applicable) return describe(*check);
   }

@@ -56,6 +56,7 @@ std::optional<Version> version_of(std::string_view text) {
   const char* at = text.data();
   const char* const end = at + text.size();
   for (size_t i = 0; i < parts.size(); ++i) {
+    // "1.13" and "1.13.1-rc1" are versions, too: missing parts are 0, and the rest is ignored.
     const auto [after, error] = std::from_chars(at, end, parts[i]);
     if (error != std::errc() || parts[i] < 0) {
       if (i == 0) return std::nullopt;

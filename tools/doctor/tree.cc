@@ -54,6 +54,7 @@ FileText read_descriptor(int fd) {
 }
 
 FileText read_file(const std::string& path) {
+  // O_NOFOLLOW: the path is resolved, so a link at its end has replaced the file in between.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW));
   return file ? read_descriptor(file.get()) : FileText{.error = errno};
 }
@@ -94,6 +95,7 @@ absl::Status Tree::record_to(const std::string& folder) {
 }
 
 Tree::Place Tree::resolve(const std::string& path, bool follow_last) {
+  // Links are followed here, not by the kernel: an absolute target has to stay inside the root.
   std::deque<std::string> pending = parts_of(path);
   std::vector<std::string> done;
   int links = 0;
@@ -102,6 +104,7 @@ Tree::Place Tree::resolve(const std::string& path, bool follow_last) {
     pending.pop_front();
     if (part == ".") continue;
     if (part == "..") {
+      // As the kernel does: the parent of the root is the root.
       if (!done.empty()) done.pop_back();
       continue;
     }
@@ -151,6 +154,7 @@ std::vector<std::string> Tree::names(const std::string& folder) {
     names.push_back(name);
     if (names.size() >= kMostNames) break;
   }
+  // readdir() has no order, and a recording must give the same report as the host.
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) exists(place.path + "/" + name);  // for the recording
   return names;

@@ -70,6 +70,7 @@ bool verify_set(const std::string& folder, const ps::CheckpointSet& set) {
     if (!read.ok()) wrong.emplace_back(message_of(read));
   }
   if (wrong.empty() && set.complete()) {
+    // Each file can be whole although the files do not belong together.
     const absl::Status together = ps::open_checkpoint_set(folder, set).status();
     if (!together.ok()) wrong.emplace_back(message_of(together));
   }
@@ -92,6 +93,7 @@ absl::StatusOr<bool> verify(const std::string& folder) {
     whole += undamaged && set.complete() ? 1 : 0;
   }
   if (whole == 0) fmt::print("{}: holds no whole checkpoint\n", folder);
+  // A folder without a complete set restores nothing, so it does not count as good.
   return good && whole > 0;
 }
 
@@ -119,6 +121,7 @@ absl::Status export_npz(const CheckpointFlags& flags) {
     return absl::InvalidArgumentError(
         fmt::format("checkpoint export takes one folder, not {}: one file holds one model", flags.folders.size()));
   }
+  // First: a build without libzip fails before it reads gigabytes.
   GRADRAIL_RETURN_IF_ERROR(check_npz());
   const std::string& folder = flags.folders.front();
   const absl::StatusOr<ps::Checkpoint> checkpoint =

@@ -42,6 +42,7 @@ std::string try_rdma(const transport::Transport& transport) {
 /// How GPU memory would travel over it, or why not.
 std::string try_gpu_memory(const transport::Transport& transport) {
   absl::StatusOr<std::unique_ptr<transport::Context>> context = transport.open({.rdma_only = true});
+  // Without an RDMA device the libraries still state why they take no GPU memory.
   if (!context.ok()) context = transport.open({});
   if (!context.ok()) return "";
   const transport::GpuTransferSupport ways = (*context)->capabilities().gpu;

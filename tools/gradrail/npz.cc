@@ -30,6 +30,7 @@ std::string npy_header(const NumpyArray& array) {
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", array.type, tuple(array.shape));
   fields.resize((kMagicBytes + fields.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - kMagicBytes - 1, ' ');
   fields += '\n';
+  // Format 1.0 of NumPy: magic, version, the length in 16 bits, then a Python dictionary that ends with a line end.
   std::string header("\x93NUMPY\x01\x00", 8);
   append_le(header, static_cast<uint16_t>(fields.size()));
   return header + fields;
@@ -72,12 +73,14 @@ absl::Status write_npz(const std::string& path, absl::Span<const NumpyArray> arr
     zip_error_fini(&error);
     return status;
   }
+  // A deque keeps the address of each header while others are added.
   std::deque<std::string> headers;
   for (const NumpyArray& array : arrays) {
     headers.push_back(npy_header(array));
     if (absl::Status added = add(archive.get(), path, array, headers.back()); !added.ok()) return added;
   }
   if (zip_close(archive.get()) != 0) return failed(path, "write", zip_strerror(archive.get()));
+  // zip_close() has freed the archive; after a failure it has not, and the deleter discards it.
   archive.release();
   return absl::OkStatus();
 }

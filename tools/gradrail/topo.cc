@@ -74,6 +74,7 @@ void add_threads(const Machine& machine, topology::Request& request) {
 absl::Status write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
+  // close() writes the rest: a full disk is an error only after it.
   file.close();
   if (!file) {
     return absl::NotFoundError(

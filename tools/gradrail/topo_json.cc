@@ -148,6 +148,7 @@ std::string topo_json(const Machine& machine, const topology::Placement& placeme
       {"placement",
        {{"towers", towers_json(machine, placement)},
         {"shards", shards_json(machine, placement)},
+        // The name is part of version 1 of this output.
         {"crowded", placement.oversubscribed},
         {"wait", placement.wait == topology::SpinMode::spin ? "spin" : "block"},
         {"wait_reason", placement.wait_reason},

@@ -59,6 +59,7 @@ std::optional<RankHello> hello_from(const json& message) {
   return read<RankHello>(message, [](const json& from, RankHello& hello) {
     from.at("gradrail train").get_to(hello.version);
     from.at("job").get_to(hello.job);
+    // A number from the network must not become a value that the enumeration lacks.
     hello.role = static_cast<Role>(std::clamp(from.at("role").get<int>(), 0, static_cast<int>(Role::worker)));
     from.at("size").get_to(hello.size);
     from.at("ps").get_to(hello.ps_count);
@@ -83,6 +84,7 @@ std::optional<RankAssignment> assignment_from(const json& message) {
     from.at("own cpus").get_to(to.own_cpus);
     from.at("place").get_to(to.place_on_host);
   });
+  // The index selects an element of these lists later: a message with a wrong one is none.
   const bool good =
       assignment &&
       assignment->task.index < (assignment->task.job == "ps" ? assignment->ps_hosts : assignment->worker_hosts).size();
@@ -99,6 +101,7 @@ absl::StatusOr<ps::TaskId> AssignmentTable::take(const RankHello& hello) {
   const bool is_ps = hello.role == Role::by_rank ? hello.rank < ps_.size() : hello.role == Role::ps;
   Row& row = is_ps ? ps_ : workers_;
   size_t index = hello.rank.value_or(0);
+  // The first ranks are ps, the others workers.
   if (hello.role == Role::by_rank && !is_ps) index -= ps_.size();
   if (!hello.rank) index = std::find(row.begin(), row.end(), std::nullopt) - row.begin();
   if (index >= row.size())
@@ -144,6 +147,7 @@ RankAssignment AssignmentTable::assignment_of(const ps::TaskId& task) const {
       if (&*other == &ours) before_us = false;
       if (other->host_id != ours.host_id) continue;
       if (before_us) ++assignment.place_on_host;
+      // Different sets on one host show that the launcher has divided its cpus.
       if (other->cpus != ours.cpus) assignment.own_cpus = true;
     }
   }

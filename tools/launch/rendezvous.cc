@@ -78,6 +78,7 @@ absl::Status RendezvousServer::admit(JsonLink link) {
     link.send({{"refused", why}}, Clock::now() + kHello).IgnoreError();
     return why;
   };
+  // Two jobs with one port on one host: the other job has to change, and this one waits for its own tasks.
   if (hello->job != ours_.job) {
     refuse(fmt::format(
         "here the tasks of {} meet, this one is of {}: give one of the two jobs another --rendezvous tcp://HOST:PORT",
@@ -89,7 +90,9 @@ absl::Status RendezvousServer::admit(JsonLink link) {
     why = fmt::format("--ps {} there, --ps {} here", hello->ps_count, ours_.ps_count);
   if (hello->size != ours_.size) why = fmt::format("it has {} tasks, the first one has {}", hello->size, ours_.size);
   if (hello->version != ours_.version) why = fmt::format("it is {}, the first one {}", hello->version, ours_.version);
+  // A task of this job with other flags never fits, so the wait for it would be in vain.
   if (!why.empty()) return absl::FailedPreconditionError(fmt::format("{}: {}", name_of(*hello), refuse(why)));
+  // The address at which the joining task reached this host: other tasks can use it as well.
   if (has_own_task() && request_.bind_host.empty()) assignments_.set_first_ps_address(link.local_host());
   const absl::StatusOr<ps::TaskId> task = assignments_.take(*hello);
   if (task.ok()) {
@@ -116,9 +119,11 @@ absl::Status RendezvousServer::gather() {
   if (!listener.ok()) return listener.status();
   if (has_own_task()) GRADRAIL_RETURN_IF_ERROR(assignments_.take(ours_).status());
   const TimePoint deadline = Clock::now() + request_.timeout;
+  // A scheduler has no task of its own: all tasks connect to it.
   const size_t expected = ours_.size - (has_own_task() ? 1 : 0);
   while (joined_tasks_.size() < expected) {
     const bool over = Clock::now() >= deadline;
+    // The wait ends at intervals, so that a user sees which tasks are missing.
     absl::StatusOr<JsonLink> link = listener->accept(std::min(deadline, Clock::now() + kProgressInterval));
     if (link.ok()) {
       GRADRAIL_RETURN_IF_ERROR(admit(*std::move(link)));
@@ -134,6 +139,7 @@ absl::Status RendezvousServer::gather() {
 
 absl::Status RendezvousServer::publish(uint16_t port) {
   const TimePoint deadline = Clock::now() + request_.timeout;
+  // The own port stands at index 0; those of the other ps replace the rest.
   std::vector<uint16_t> ports(ours_.ps_count, port);
   for (JoinedTask& joined : joined_tasks_) {
     if (joined.task.job != "ps") continue;
@@ -146,6 +152,7 @@ absl::Status RendezvousServer::publish(uint16_t port) {
   }
   const json answer{{"addresses", with_ports(assignments_.assignment_of({"ps", 0}).ps_hosts, ports)}};
   for (JoinedTask& joined : joined_tasks_) joined.link.send(answer, Clock::now() + kHello).IgnoreError();
+  // The connections have done their work: tasks find the ps by address from here on.
   joined_tasks_.clear();
   return absl::OkStatus();
 }
@@ -183,6 +190,7 @@ absl::Status Joiner::connect(TimePoint deadline) {
       return absl::OkStatus();
     }
     const std::string why(message_of(link.status()));
+    // Any other error, such as an unknown host, does not pass by waiting.
     if (!absl::IsDeadlineExceeded(link.status()))
       return absl::InvalidArgumentError(fmt::format(
           "the tasks of {} cannot meet: {}; name the host of the first one with --rendezvous tcp://HOST:PORT",
@@ -197,8 +205,10 @@ absl::Status Joiner::arrive() {
   const TimePoint deadline = Clock::now() + request_.timeout;
   GRADRAIL_RETURN_IF_ERROR(connect(deadline));
   RankHello hello = hello_of(request_);
+  // The interface that leads to the first task leads to the others, too.
   if (hello.address.empty()) hello.address = link_->local_host();
   GRADRAIL_RETURN_IF_ERROR(lost(link_->send(to_json(hello), Clock::now() + kHello)));
+  // Longer than the first task waits: its message, which names the missing tasks, arrives first.
   const absl::StatusOr<json> answer = link_->receive(deadline + kProgressInterval);
   if (!answer.ok()) return lost(answer.status());
   if (const auto why = answer->find("refused"); why != answer->end() && why->is_string())

@@ -44,6 +44,7 @@ void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
 }
 
 size_t MonitoringFlags::marks() const {
+  // A timeline draws the marks of the flight recorder, and needs as many as one upload takes.
   return timeline.empty() ? flight_records : std::max<size_t>(flight_records, ps::kMaxTraceMarks);
 }
 
@@ -54,6 +55,7 @@ absl::Status check_monitoring(const MonitoringFlags& flags, bool alone) {
   }
   if (alone && !flags.timeline.empty())
     return absl::InvalidArgumentError("--timeline_filename: with --ps 0 there is no exchange to draw");
+  // The larger of the two types: inet_pton() writes either.
   in6_addr address;
   const char* text = flags.metrics_bind.c_str();
   if (inet_pton(AF_INET, text, &address) != 1 && inet_pton(AF_INET6, text, &address) != 1) {

@@ -59,6 +59,7 @@ std::string utc_text() {
 }  // namespace
 
 std::string flight_text(std::vector<Mark> marks, const std::string& task, const std::string& why, TimePoint now) {
+  // Stable: marks of one moment stay in the order in which they were recorded.
   std::stable_sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) { return a.at_ns < b.at_ns; });
   const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
   std::string text = fmt::format(
@@ -85,6 +86,7 @@ absl::StatusOr<std::string> FlightDump::write(const std::vector<Mark>& marks, co
   if (!error) std::filesystem::create_directories(folder, error);
   if (error) return absl::FailedPreconditionError(fmt::format("{}: mkdir: {}", folder.string(), error.message()));
   std::string name = task_;
+  // "worker/1" would name a folder.
   std::replace(name.begin(), name.end(), '/', '-');
   std::string path = fmt::format("{}/gradrail-flight-{}-{}-{}.txt", folder.string(), name, getpid(), ++count_);
   const std::string text = flight_text(marks, task_, why, Clock::now());

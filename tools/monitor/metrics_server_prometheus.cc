@@ -95,6 +95,7 @@ void send_probe(const std::string& host, int port) {
 }
 
 PrometheusServer::~PrometheusServer() {
+  // The request may have been for port 0.
   const int port = exposer_->GetListeningPorts().at(0);
   // The library looks only every two seconds whether it is to end; the end of a task should not wait for that.
   std::atomic<bool> ended = false;

@@ -30,11 +30,13 @@ void Summaries::write(uint64_t global_step, const worker::Scalars& scalars) {
   if (broken_) return;
   const absl::Status written = file_.write(static_cast<int64_t>(global_step), scalars);
   if (written.ok()) return;
+  // A full disk fails each write: one warning is enough, and the run matters more.
   broken_ = true;
   spdlog::warn("the run goes on without summaries: {}", message_of(written));
 }
 
 void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& scalars) {
+  // TensorBoard draws curves: quantiles over the whole run would hide a change.
   Histogram recent = stats.exchange;
   recent.subtract(before_.exchange);
   if (const auto exchanges = static_cast<double>(recent.count()); exchanges > 0) {

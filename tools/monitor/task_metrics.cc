@@ -36,6 +36,7 @@ Metric staleness(const worker::ClientStats& stats) {
   Metric::Sample sample{.sum = static_cast<double>(stats.staleness_sum)};
   for (size_t steps = 0; steps < stats.staleness.size(); ++steps) {
     sample.count += stats.staleness[steps];
+    // The last cell counts all larger values; Prometheus has them in its bucket of infinity.
     if (steps + 1 < stats.staleness.size()) sample.buckets.emplace_back(static_cast<double>(steps), sample.count);
   }
   return {.name = "gradrail_staleness_steps",

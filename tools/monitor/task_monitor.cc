@@ -17,6 +17,7 @@ constexpr uint32_t kMostAnswers = 100;  // some 30 MB of files
 absl::StatusOr<std::unique_ptr<MetricsServer>> serve(const MonitoringFlags& flags, const MonitoredTask& task,
                                                      MetricsServer::Collect collect) {
   if (!flags.metrics_port.has_value()) return nullptr;
+  // Tasks of one host share the flag: each adds its place to the port.
   const uint32_t port = *flags.metrics_port == 0 ? 0 : uint32_t{*flags.metrics_port} + task.place_on_host;
   if (port > std::numeric_limits<uint16_t>::max()) {
     return absl::InvalidArgumentError(fmt::format("--metrics_port {}: {} would be given port {}, and 65535 is the last",
@@ -94,6 +95,7 @@ absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const Monito
 Metrics WorkerMonitor::collect() {
   Metrics metrics = {build_info(task_.name)};
   std::lock_guard lock(mutex_);
+  // Before join() and after the run: the endpoint answers, but has no exchanges to report.
   if (client_ == nullptr) return metrics;
   for (Metric& metric : worker_metrics(client_->published_stats(), client_->under_way()))
     metrics.push_back(std::move(metric));

@@ -63,6 +63,7 @@ class TaskEvents {
     round = {.step = next.step};
   }
 
+  // In Chrome's format "M" names a process or a row, and "X" is an event with a duration.
   void name(const char* what, int row, const std::string& text) {
     events_.push_back({{"ph", "M"}, {"name", what}, {"pid", process_}, {"tid", row}, {"args", {{"name", text}}}});
   }

@@ -53,6 +53,7 @@ class Screen {
   void draw(const std::vector<std::string>& lines) {
     winsize size{};
     const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 1;
+    // A longer line would wrap, and shift all lines below it.
     const size_t columns = known ? size.ws_col : 80, rows = known ? size.ws_row : 24;
     std::string text = "\033[H";
     for (size_t i = 0; i < lines.size() && i + 1 < rows; ++i) text += lines[i].substr(0, columns) + "\033[K\r\n";
@@ -175,9 +176,11 @@ void show_until_stopped(Watched& watched, const TopFlags& flags) {
   action.sa_handler = on_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // After the handlers: a signal in between would leave the terminal in raw mode.
   Screen screen;
   std::vector<PsAnswer> before;
   bool dump = flags.dump;
+  // The loop checks `asked_to_end` twice: the signal may arrive during the query or during the wait.
   do {
     if (is_rendezvous(flags)) follow(watched, flags);
     std::vector<PsAnswer> answers = ask(watched, std::exchange(dump, false));

@@ -42,11 +42,13 @@ AffinityBinder::AffinityBinder(const HostPlan& plan, const TrainOptions& options
     return;
   }
   pinner_ = *std::move(pinner);
+  // The thread that starts the others: they inherit the restriction.
   if (plan.task_cpus.empty()) return;
   if (const absl::Status bound = pinner_->bind_thread(task_cpus_); !bound.ok()) refused(bound);
 }
 
 void AffinityBinder::refused(const absl::Status& why) {
+  // Once: towers and shards bind from their own threads, and one cause refuses all of them.
   if (warned_.exchange(true)) return;
   spdlog::warn("not everything is bound as planned: {}", message_of(why));
 }
@@ -62,6 +64,7 @@ void AffinityBinder::bind(size_t unit) {
 
 void AffinityBinder::unbind(size_t unit) {
   const UnitPlace& place = places_[unit];
+  // Nothing was bound, so nothing has to be released.
   if (!binds() || place.everywhere || !place.why_free.empty()) return;
   if (const absl::Status bound = pinner_->bind_thread(task_cpus_); !bound.ok()) refused(bound);
 }
@@ -70,6 +73,7 @@ void AffinityBinder::bind_memory(size_t unit, const MemorySpan& memory) {
   const int node = places_[unit].numa_os_index;
   if (!binds() || node < 0 || memory.kind != MemoryKind::host) return;
   const absl::Status bound = pinner_->bind_memory(memory.data, memory.bytes, node);
+  // With one NUMA node a refusal has no effect on the place of the memory.
   if (!bound.ok() && !one_node_) refused(bound);
 }
 

@@ -25,6 +25,7 @@ absl::Status check_backup_ps(const TrainOptions& options) {
         "--backup-ps 1: a launcher's tasks do not know each other's addresses before they have started; name them "
         "(--cluster, or --ps_hosts and --worker_hosts)");
   }
+  // A local cluster has no list of addresses yet: its tasks are still to be started.
   const size_t tasks = options.local ? options.flags.ps : options.cluster.ps.size();
   if (tasks >= 2 && tasks % 2 == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -35,6 +36,7 @@ absl::Status check_backup_ps(const TrainOptions& options) {
 
 std::string replication_peer(const TrainOptions& options) {
   if (options.flags.backup_ps == 0) return "";
+  // Task i and task i + half are each other's peers, so one formula serves both.
   return options.cluster.ps[(options.task.index + half(options)) % options.cluster.ps.size()];
 }
 

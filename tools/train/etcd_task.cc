@@ -39,15 +39,18 @@ absl::StatusOr<std::unique_ptr<Membership>> take_place(const TrainOptions& optio
 /// The options of a task of that place: only our own address is known.
 absl::Status settle(TrainOptions& options, const Membership& membership) {
   const Sizes& sizes = membership.sizes();
+  // check_train_flags() could not check this: the number of workers was unknown then.
   if (options.mode.kind == ps::ModeKind::backup && options.mode.bound >= sizes.workers)
     return absl::InvalidArgumentError(fmt::format("--mode {}: of {} workers at most {} can be spared",
                                                   options.flags.mode, sizes.workers, sizes.workers - 1));
   options.task = membership.task();
   options.flags.ps = sizes.ps;
   options.flags.workers = sizes.workers;
+  // Only the number counts here: `ps_address` finds an address when a connection needs it.
   options.cluster.ps.assign(sizes.ps, "");
   options.cluster.workers.assign(sizes.workers, "has not come yet");
   if (options.task.job == "ps") {
+    // Port 0: the kernel selects a free one, and run_ps() publishes it.
     options.cluster.ps[options.task.index] = ps::to_string({.host = membership.host(), .port = 0});
   } else if (options.task.index < sizes.workers) {
     options.cluster.workers[options.task.index] = fmt::format("{} pid {}", membership.host(), getpid());
@@ -56,6 +59,7 @@ absl::Status settle(TrainOptions& options, const Membership& membership) {
   options.own_cpus = true;
   if (options.cores) return absl::OkStatus();
   options.why_unbound = "not bound (other tasks of this host are not known: give each task its --cores)";
+  // Unknown tasks may share the cores: a spinning wait would take their time.
   if (options.flags.wait == "auto") options.flags.wait = "block";
   return absl::OkStatus();
 }
@@ -92,6 +96,7 @@ absl::Status check_rendezvous(TrainOptions& options) {
                     flags.job_name));
   if (flags.task_index < -1 || flags.task_index > UINT32_MAX)
     return absl::InvalidArgumentError(fmt::format("--task_index {}: indices count from 0", flags.task_index));
+  // Either number alone would leave a task without the size of the other group.
   if (flags.ps_given != flags.workers_given)
     return absl::InvalidArgumentError(
         "--rendezvous: say --ps and --workers together (how large the run is), or leave both out where another task "

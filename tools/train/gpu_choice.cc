@@ -74,10 +74,12 @@ absl::StatusOr<GpuChoice> choose_gpus(const TrainOptions& options, const ProbedG
   if (probed.gpus.empty()) return none(options, probed.why_none);
   std::vector<topology::Gpu> gpus;
   for (const ProbedGpu& gpu : probed.gpus) gpus.push_back(as_planned(machine, gpu));
+  // The plan must know what the driver shows: CUDA_VISIBLE_DEVICES can hide GPUs and change their numbers.
   machine.gpus = std::move(gpus);
   GpuChoice choice{.towers = options.flags.no_soft_placement ? topology::Towers::gpu : topology::Towers::automatic};
   if (!options.local && options.task.job != "ps" && std::getenv(kVisible) != nullptr) {
     choice.own_count = static_cast<int>(machine.gpus.size());
+    // The plan of this host must not divide GPUs that only this task sees; finish_choice() assigns them.
     choice.towers = topology::Towers::cpu;
   }
   return choice;

@@ -48,6 +48,7 @@ std::vector<topology::ProcessRequest> processes_here(const TrainOptions& options
     return {{is_ps(options) ? Job::ps : Job::worker, static_cast<int>(options.task.index), static_cast<int>(units)}};
   }
   const auto& workers = options.cluster.workers;
+  // A worker beyond the list has no address of its own: the host of the last listed worker stands in.
   const std::string ours = host_of(is_ps(options) ? options.cluster.ps[options.task.index]
                                                   : workers[std::min<size_t>(options.task.index, workers.size() - 1)]);
   std::vector<topology::ProcessRequest> processes;
@@ -67,6 +68,7 @@ std::vector<topology::ProcessRequest> processes_here(const TrainOptions& options
 std::vector<topology::ProcessRequest> processes_with(const GpuChoice& gpus, const TrainOptions& options) {
   std::vector<topology::ProcessRequest> processes = processes_here(options);
   for (topology::ProcessRequest& process : processes) {
+    // A launcher gave each worker its own GPUs: without --towers each of them gets a tower.
     if (gpus.own_count > 0 && process.job == Job::worker && process.units == 0) process.units = gpus.own_count;
   }
   return processes;
@@ -162,6 +164,7 @@ absl::StatusOr<HostPlan> plan_host(const TrainOptions& options) {
   const ProbedGpus probed = probe_for(options);  // first: hwloc may wake the driver, and then no child can ask it
   absl::StatusOr<topology::Machine> machine = topology::discover();
   if (machine.ok() && !machine->live) {
+    // A plan for another machine would bind threads to wrong cpus here.
     machine = absl::FailedPreconditionError(
         fmt::format("hwloc describes another machine ({}; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC)", machine->source));
   }
@@ -181,6 +184,7 @@ absl::StatusOr<HostPlan> plan_host(const TrainOptions& options) {
     return HostPlan{.why_no_gpu = "no plan could be made"};
   }
   const topology::CpuSet task_cpus = options.cores.value_or(plan->machine.allowed) - options.reserved;
+  // Empty means no restriction: AffinityBinder then leaves the process as it is.
   if (task_cpus != plan->machine.allowed) plan->task_cpus = task_cpus;
   if (options.flags.log_device_placement) fmt::print("{}", why_table(*plan, options));
   return plan;
@@ -221,7 +225,9 @@ int compute_threads(const HostPlan& plan, const TrainOptions& options, size_t to
   // Other tasks here are not known: as if all tasks of the run were here.
   if (!options.why_unbound.empty())
     return std::max(1, core_count() / static_cast<int>(std::max(1u, options.flags.ps + options.flags.workers)));
+  // Without a plan the cores are divided by the number of threads that compute or spin.
   if (tower >= towers.size()) return std::max(1, core_count() / std::max(1, busy_threads(options)));
+  // More threads than cores: each further thread would only wait for the others.
   if (plan.placement.oversubscribed) return 1;
   // A core's second hardware thread adds nothing to products that keep its vector units busy.
   const auto shares = [&](const topology::Core& core) {

@@ -58,6 +58,7 @@ void take_assignment(TrainOptions& options, const RankAssignment& assignment) {
   options.place_on_host = assignment.place_on_host;
   options.cluster.ps.clear();
   for (const std::string& host : assignment.ps_hosts)
+    // Port 0: the rendezvous passes on the ports once all ps listen.
     options.cluster.ps.push_back(ps::to_string({.host = host, .port = 0}));
   options.cluster.workers = assignment.worker_hosts;
 }
@@ -88,11 +89,13 @@ absl::Status check_launch(TrainOptions& options) {
     return absl::InvalidArgumentError(fmt::format(
         "--rendezvous {}: neither srun, mpirun nor torchrun has started this task with others", flags.rendezvous));
   }
+  // Only ps-lite's launchers state the number of ps; for ranks the flag decides how many of them are ps.
   const uint32_t ps_count = (*launch)->ps_count.value_or(flags.ps);
   GRADRAIL_RETURN_IF_ERROR(check_counts(flags, **launch, ps_count));
   if (!flags.rendezvous.empty()) {
     absl::StatusOr<std::string> address = ps::parse_tcp_rendezvous(flags.rendezvous);
     if (!address.ok()) return address.status();
+    // The flag replaces the address that the launcher's variables give.
     (*launch)->rendezvous = *std::move(address);
   }
   if ((*launch)->rendezvous.empty())
@@ -129,6 +132,7 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
   if (options.launch->role == ps::Launch::Role::scheduler) {
     print_comment(fmt::format("scheduler of {}: {} ps and {} workers have met", options.launch->job, options.flags.ps,
                               options.launch->size - options.flags.ps));
+    // The scheduler of ps-lite has no port of its own, but passes on those of the ps.
     return (*others)->publish(0);
   }
   take_assignment(options, (*others)->assignment());

@@ -127,13 +127,16 @@ Process LocalCluster::spawn(const std::string& name, F body) {
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(kFailed);
+    // With these copies open, a sibling could write on after the end of its reader, without an error.
     for (const Process& other : processes_) close(other.output);
     close(signals_);
+    // The supervisor alone reads SIGCHLD from a signalfd; a task needs the usual behaviour.
     const sigset_t children = signal_set({SIGCHLD});
     sigprocmask(SIG_UNBLOCK, &children, nullptr);
     dup2(ends[1], STDOUT_FILENO);
     close(ends[0]);
     close(ends[1]);
+    // The kernel keeps 15 characters and a zero.
     prctl(PR_SET_NAME, name.substr(0, 15).c_str());
     const int code = body();
     std::fflush(nullptr);
@@ -158,6 +161,7 @@ bool LocalCluster::wait_for_port(int port_pipe, uint16_t& port) {
                     {.fd = signals_, .events = POLLIN, .revents = 0}};
     if (poll(fds, 2, poll_timeout_ms(deadline)) < 0 && errno != EINTR) return false;
     if (fds[1].revents != 0) take_signals();
+    // A ps that ended without a port gives an end of file, which is a failure at once.
     if (fds[0].revents != 0) return read(port_pipe, &port, sizeof(port)) == sizeof(port);
   }
   return false;
@@ -184,6 +188,7 @@ bool LocalCluster::start_ps() {
                     }));
     });
     process.index = i;
+    // The last writer besides the child: without this close the end of a failed ps would not end the wait.
     close(ports[1]);
     processes_.push_back(std::move(process));
     uint16_t port = 0;
@@ -240,6 +245,7 @@ void LocalCluster::pump(TimePoint until) {
     fds.push_back({.fd = process.output, .events = POLLIN, .revents = 0});
     owners.push_back(&process);
   }
+  // Also an interrupted poll(): the caller loops and computes its deadlines again.
   if (poll(fds.data(), fds.size(), poll_timeout_ms(until)) <= 0) return;
   if (fds[0].revents != 0) take_signals();
   for (size_t i = 1; i < fds.size(); ++i) {
@@ -249,6 +255,7 @@ void LocalCluster::pump(TimePoint until) {
 
 void LocalCluster::take_signals() {
   signalfd_siginfo info;
+  // SIGCHLD needs no branch: it ends the poll(), and supervise() calls reap() after each.
   while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGUSR1) signal_all(SIGUSR1);
@@ -289,6 +296,7 @@ void LocalCluster::ended(Process& process, int status) {
 
 void LocalCluster::reap() {
   int status = 0;
+  // A loop: the kernel merges several pending SIGCHLD into one.
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto process =
         std::find_if(processes_.begin(), processes_.end(), [&](const Process& p) { return p.pid == pid; });
@@ -311,6 +319,7 @@ void LocalCluster::stop_workers() {
 void LocalCluster::supervise() {
   bool workers_signaled = false;
   bool all_signaled = false;
+  // Not before the output is read to its end: the last lines of a task arrive after its exit.
   const auto busy = [](const Process& process) { return process.running || process.output >= 0; };
   while (std::any_of(processes_.begin(), processes_.end(), busy)) {
     if (asked_at_ != TimePoint::max() && !workers_signaled) {
@@ -333,6 +342,7 @@ void LocalCluster::supervise() {
       kill_at_ = TimePoint::max();
       signal_all(SIGKILL);
     }
+    // Once all are signalled, `stop_at_` is in the past: with it the loop would not wait at all.
     pump(all_signaled ? kill_at_ : std::min(stop_at_, kill_at_));
     reap();
   }

@@ -10,6 +10,7 @@ namespace gradrail::tools {
 namespace {
 
 constexpr int kWidth = 40;
+// A step can take 0.1 ms: a line for each would make the terminal the slowest part.
 constexpr auto kDrawEvery = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -28,6 +29,7 @@ void ProgressBar::show(const worker::Progress& progress) {
   next_draw_ = now + kDrawEvery;
   const double done = static_cast<double>(progress.epoch - 1) +
                       static_cast<double>(progress.batch) / static_cast<double>(progress.batch_count);
+  // Carriage return, then erase to the end of the line: a shorter bar leaves no rest of the longer one.
   fmt::print("\r\033[K{}", draw(done / progress.epoch_count, fmt::format("epoch {} of {}, cost {:.4f}", progress.epoch,
                                                                          progress.epoch_count, progress.cost)));
   std::fflush(stdout);

@@ -29,6 +29,7 @@ std::vector<std::string> hints_for_renamed_flags(absl::Span<char* const> argumen
   for (const char* argument : arguments) {
     const std::string_view given(argument);
     if (!given.starts_with("--")) continue;
+    // "--flag=value" and "--flag value" are both common.
     std::string name(given.substr(0, given.find('=')));
     std::replace(name.begin() + 2, name.end(), '-', '_');
     for (const RenamedFlag& flag : kRenamedFlags) {

@@ -44,6 +44,7 @@ SignalThread::SignalThread(Task task) : task_(task), accepts_stop_(task != Task:
 
 SignalThread::~SignalThread() {
   ending_.store(true);
+  // Any of the awaited signals ends sigwait(); run() then sees `ending_`.
   pthread_kill(thread_.native_handle(), SIGUSR1);
   thread_.join();
 }
@@ -53,6 +54,7 @@ void SignalThread::run() {
   const sigset_t taken = signal_set(kTaken);
   while (true) {
     int number = 0;
+    // All other threads have these signals blocked, as block_signals() left them: only this call takes a signal.
     GRADRAIL_CHECK(sigwait(&taken, &number) == 0);
     if (ending_.load()) return;
     take(number);
@@ -64,12 +66,14 @@ void SignalThread::take(int signal_number) {
     dumps_.fetch_add(1);
     return wake();
   }
+  // Ctrl-C reaches the whole process group. The ps stays until its workers have left, and the supervisor stops it then.
   if (task_ == Task::kLocalPs && signal_number != kStopOfSupervisor) return;
   if (task_ == Task::kOwn || task_ == Task::kRendezvous) {
     // No supervisor sends kStopOfSupervisor to such a task: its default action applies.
     if (!accepts_stop_.load() || signal_number == kStopOfSupervisor) end_by(signal_number);
     const TimePoint now = Clock::now();
     if (requested_at_ != TimePoint::max() && now - requested_at_ >= kOneRequest) end_by(signal_number);
+    // Launchers and terminals may deliver one request several times: those within kOneRequest count as one.
     requested_at_ = std::min(requested_at_, now);
   }
   request_stop();
@@ -87,6 +91,7 @@ void SignalThread::request_stop() {
 }
 
 void SignalThread::wake() {
+  // The lock is held during the call, so that ~Waker() waits until the object is no longer used.
   const std::lock_guard lock(mutex_);
   if (wake_) wake_();
 }

@@ -94,6 +94,7 @@ absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::Workl
 
 absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder, Model& model) {
   worker::WorkloadOptions common = workload_options(options);
+  // Loaded once for all towers, which only read it.
   absl::StatusOr<std::shared_ptr<const worker::MnistData>> data = worker::load_data(common);
   if (!data.ok()) return data.status();
   common.data = *std::move(data);
@@ -240,6 +241,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   if (!server.ok()) return server.status();
   const auto monitor = PsMonitor::start(options.flags.monitoring, monitored(options), **server);
   if (!monitor.ok()) return monitor.status();
+  // Declared after the server: it is removed first, so no signal can wake a server that no longer exists.
   const SignalThread::Waker waker(signals, [&] { (*server)->wake(); });
   listening((*server)->port());
   if (!options.local)
@@ -310,10 +312,13 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
+  // Declared after the client, hence removed before it: no scrape reads a client that no longer exists.
   const WorkerMonitor::Watch watch(**monitor, **client);
   const SignalThread::Waker waker(signals, [&] { (*client)->wake(); });
   if ((*client)->on_device()) model->workload->stay_on_device();
+  // Not before join(): the threads of the control plane started there and must not inherit the binding.
   if (options.towers == 1) binder.bind(0);
+  // Checked after join(): each ps announces there whether it has a folder.
   const bool wants_checkpoints = options.flags.save_steps > 0 || options.flags.save_secs.value_or(0.0) > 0.0 ||
                                  !options.flags.checkpoint_dir.empty();
   if (wants_checkpoints && !(*client)->saves_checkpoints()) {

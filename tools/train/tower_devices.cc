@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<gpu::Compute>> TowerDevices::open(size_t tower) {
     GRADRAIL_RETURN_IF_ERROR(instead_of(tower, device.status()));
     return nullptr;
   }
+  // A label marks a tower that computes on its GPU; instead_of() removes it again.
   one.label = (*device)->name();
   return device;
 }
@@ -99,7 +100,9 @@ absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& wo
 
 std::vector<worker::GpuTransfer> TowerDevices::ways() const {
   using worker::GpuTransfer;
+  // A direct transfer never passes through the host, where checksums are computed.
   if (checksums_) return {};
+  // In the order of preference: the first that works is taken.
   if (direct_ == "auto") return {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory};
   for (const GpuTransfer way : {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory}) {
     if (direct_ == worker::name_of(way)) return {way};

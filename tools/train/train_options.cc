@@ -39,6 +39,7 @@ std::string both(const std::string& name) {
 
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   if (uses_etcd(flags)) return check_rendezvous(options);
+  // TF_CONFIG has the lowest rank: flags and --local replace it.
   const char* tf_config = std::getenv("TF_CONFIG");
   const bool hosts = !flags.ps_hosts.empty() || !flags.worker_hosts.empty();
   const bool configured = tf_config != nullptr && *tf_config != '\0';
@@ -74,6 +75,7 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   if (!cluster.ok()) return cluster.status();
   options.cluster = *std::move(cluster);
   if (!flags.job_name.empty()) {
+    // TensorFlow's clusters have one chief, so it needs no index.
     const bool is_only_one = flags.job_name == "chief";
     if (flags.task_index == -1 && !is_only_one)
       return absl::InvalidArgumentError("--task_index is missing (which task of job '" + flags.job_name +
@@ -329,6 +331,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   absl::StatusOr<ps::Security> security = read_security(flags.security);
   if (!security.ok()) return security.status();
   options.security = *std::move(security);
+  // 0 asks for one per GPU: run_worker() replaces it once the plan is known.
   options.towers = std::max(1u, flags.towers);
   options.reduce = parse_reduce(flags.reduce);
   const absl::StatusOr<ps::Mode> mode = ps::parse_mode(flags.mode);
@@ -349,6 +352,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
   if (!order.ok()) return absl::InvalidArgumentError(fmt::format("--transport: {}", message_of(order.status())));
   options.transports = *std::move(order);
+  // Only plug-ins can use RDMA devices.
   const auto without_device = [](const std::string& name) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
     return found.ok() && !(*found)->plugin;
@@ -357,6 +361,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
     return absl::InvalidArgumentError(fmt::format(
         "--transport {} --require rdma: none of these uses an RDMA device; name ucx or ofi", flags.transport));
   }
+  // A named plug-in may also carry bytes over sockets; "auto" uses one only with an RDMA device.
   options.rdma_only = flags.transport == "auto";
   return options;
 }

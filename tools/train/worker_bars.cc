@@ -13,6 +13,8 @@ bool WorkerBars::take(uint32_t worker_index, const std::string& line) {
   float cost = 0.0f;
   // The multi-GPU tutorial's line says how fast, not how far: it moves no bar.
   if (std::sscanf(line.c_str(), "%*d-%*d-%*d %*s step %llu, loss = %f", &step, &cost) == 2) return true;
+  // The formats of step_line() in worker/trainer/trainer.cc: a worker's stdout is a pipe, so its lines are all there
+  // is.
   if (std::sscanf(line.c_str(), "Step: %llu,  Epoch: %u,  Batch: %u of %u,  Cost: %f", &step, &epoch, &batch, &batches,
                   &cost) != 5) {
     return false;
@@ -33,6 +35,7 @@ void WorkerBars::print_above(const std::string& line) {
 }
 
 void WorkerBars::clear() {
+  // The cursor moves up to the first bar; all below it is erased.
   if (drawn_ > 0) fmt::print("\033[{}A\r\033[J", drawn_);
   drawn_ = 0;
   std::fflush(stdout);

@@ -61,6 +61,7 @@ std::string draw_paths(const Machine& machine) {
   if (machine.gpus.empty() || machine.nics.empty()) return "";
   std::vector<std::vector<std::string>> rows = {{""}};
   for (const Nic& nic : machine.nics) rows[0].push_back(nic.name);
+  // Only the letters that the table has: the legend stays short.
   std::set<PathClass> used;
   for (const Gpu& gpu : machine.gpus) {
     rows.push_back({fmt::format("GPU {}", gpu.index)});

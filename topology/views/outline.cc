@@ -88,6 +88,7 @@ class OutlineMaker {
     for (int bridge = 0; bridge < static_cast<int>(machine_.bridges.size()); ++bridge) {
       if (machine_.bridges[bridge].parent < 0 && locality_of(bridge) == std::pair(package, node)) {
         Box root = bridge_box(bridge);
+        // A root without a GPU or NIC below it has no part in a plan.
         if (!root.inside.empty()) box.inside.push_back(std::move(root));
       }
     }
@@ -115,6 +116,7 @@ class OutlineMaker {
     for (int below = 0; below < static_cast<int>(machine_.bridges.size()); ++below) {
       if (machine_.bridges[below].parent != bridge) continue;
       Box inner = bridge_box(below);
+      // A bridge above a single device says nothing about distances: the device stands in its place.
       if (inner.inside.size() == 1) inner = std::move(inner.inside.front());
       if (inner.kind != Kind::bridge || !inner.inside.empty()) box.inside.push_back(std::move(inner));
     }

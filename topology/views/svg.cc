@@ -45,6 +45,7 @@ std::string escape(std::string_view text) {
       case '"':
         safe += "&quot;";
         break;
+      // XML 1.0 forbids most control characters, even as references.
       default:
         safe += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
     }
@@ -56,6 +57,7 @@ std::string shortened(const std::string& text) {
   return text.size() <= kLongestDetail ? text : text.substr(0, kLongestDetail - 3) + "...";
 }
 
+// An estimate: the fonts of the viewer are not known here.
 double text_width(std::string_view text) { return static_cast<double>(text.size()) * kCharacter; }
 
 double title_width(const Box& box) { return static_cast<double>(box.title.size()) * kBoldCharacter + 8; }

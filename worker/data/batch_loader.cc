@@ -23,6 +23,7 @@ BatchLoader::BatchLoader(const Split& split, size_t batch_size, uint64_t seed, u
       form_(form),
       turn_(turn),
       order_(split.count),
+      // Two halves: a step reads one batch while prefetch() fills the other.
       labels_(2 * batch_size) {
   GRADRAIL_CHECK(turn.index < turn.count);
   GRADRAIL_CHECK(batch_size > 0 && batch_size <= split.count / turn.count);
@@ -73,6 +74,7 @@ void BatchLoader::shuffle() {
   std::iota(order_.begin(), order_.end(), 0u);
   Random random(Random(seed_, stream_).next(), epoch_);
   if (split_->in_file_order) {
+    // Each example comes from the next `buffer` of the file, as from the tutorials' queue, not from the whole split.
     const size_t buffer = kBufferExamples + kBufferBatches * batch_size_;
     for (size_t i = 0; i < order_.size(); ++i) {
       std::swap(order_[i], order_[i + random.below(std::min(buffer, order_.size() - i))]);
@@ -89,9 +91,11 @@ void BatchLoader::fill() {
     shuffle();
   }
   half_ = 1 - half_;
+  // Towers share one order and take its batches in turn: those of one step are one batch of the worker.
   const size_t batch = step_ % batches_per_epoch() * turn_.count + turn_.index;
   const absl::Span<const uint32_t> examples = absl::MakeConstSpan(order_).subspan(batch * batch_size_, batch_size_);
   uint8_t* label = labels_.data() + half_ * batch_size_;
+  // prefetch() may run while a step still reads its labels: they have halves, too.
   for (const uint32_t example : examples) *label++ = split_->labels[example];
   if (sparse_images_) {
     fill_lists(examples);

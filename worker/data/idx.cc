@@ -35,6 +35,7 @@ absl::StatusOr<std::vector<uint8_t>> read_file(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (!file) return absl::NotFoundError(fmt::format("{}: {}", path, std::strerror(errno)));
   struct stat info {};
+  // A pipe or a device has no size that could bound the read.
   if (fstat(fileno(file.get()), &info) != 0 || !S_ISREG(info.st_mode)) {
     return absl::NotFoundError(fmt::format("{}: not a regular file", path));
   }
@@ -76,6 +77,7 @@ class Content {
 
   /// True when everything was read and the checksum at the end was there and right.
   bool at_end() {
+    // A read beyond the data makes zlib process the trailer, which has the checksum.
     uint8_t beyond;
     if (read(absl::MakeSpan(&beyond, 1)) != 0) return false;
     return rest_.empty() && !broken_ && (!packed_ || member_complete_);
@@ -94,6 +96,7 @@ class Content {
       }
       const size_t piece_in = std::min(rest_.size(), kMaxPiece);
       const size_t piece_out = std::min(target.size() - done, kMaxPiece);
+      // zlib does not write to its input; its field is not const.
       stream_.next_in = const_cast<uint8_t*>(rest_.data());
       stream_.avail_in = static_cast<uInt>(piece_in);
       stream_.next_out = target.data() + done;
@@ -137,6 +140,7 @@ absl::StatusOr<std::vector<uint32_t>> read_shape(const std::string& path, Conten
   for (uint32_t& size : shape) {
     uint8_t bytes[4];
     if (content.read(absl::MakeSpan(bytes)) != sizeof bytes) return ended_early(path, content);
+    // By shifts: the result does not depend on the byte order of this machine.
     size = uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
   }
   return shape;
@@ -163,6 +167,7 @@ absl::StatusOr<IdxArray> read_idx(const std::string& path) {
   if (!shape.ok()) return shape.status();
   const absl::StatusOr<uint64_t> count = element_count(path, *shape);
   if (!count.ok()) return count.status();
+  // Before the allocation: the header alone must not decide how much memory is used.
   const uint64_t most = file->size() * (content.packed() ? kMaxDeflateRatio : 1);
   if (*count > most) {
     return damaged(path, fmt::format("truncated: claims {} elements, {} bytes cannot hold them", *count, file->size()));

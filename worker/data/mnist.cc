@@ -19,6 +19,7 @@ constexpr size_t kValidationShare = 12;
 std::string existing_file(const std::string& folder, const std::string& name) {
   const std::string plain = folder + "/" + name;
   std::error_code ignored;
+  // If neither exists, the error of read_idx() names the packed file.
   return fs::exists(plain, ignored) ? plain : plain + ".gz";
 }
 
@@ -45,6 +46,7 @@ absl::StatusOr<Split> read_split(const std::string& folder, const std::string& p
   if (images->shape[0] != labels->shape[0]) {
     return contradiction(fmt::format("{} images, {} labels", images->shape[0], labels->shape[0]));
   }
+  // The division below needs at least one image.
   if (images->values.empty()) return contradiction("no pixels");
   const auto wrong =
       std::find_if(labels->values.begin(), labels->values.end(), [](uint8_t label) { return label >= kClasses; });
@@ -87,6 +89,7 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder) {
                     folder, train->pixels, test->pixels));
   }
   MnistData data;
+  // The front, as the MNIST reader of TensorFlow's tutorials does.
   data.validation = take_front(*train, train->count / kValidationShare);
   data.train = *std::move(train);
   data.test = *std::move(test);
@@ -101,6 +104,7 @@ absl::StatusOr<std::string> default_mnist_folder() {
   }
   std::error_code ignored;
   const fs::path program_folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  // Beside the program, in an installation, in the source tree.
   const std::string candidates[] = {(program_folder / "mnist").string(),
                                     (program_folder.parent_path() / "share/gradrail/mnist").string(),
                                     GRADRAIL_SOURCE_DATA_DIR};

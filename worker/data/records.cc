@@ -54,6 +54,7 @@ class SplitBuilder {
 
  private:
   std::string path_;
+  // Used for each record: protobuf keeps its memory from one parse to the next.
   proto::Example example_;
   Split split_;
 };
@@ -72,6 +73,7 @@ absl::StatusOr<Split> read_split(const std::string& path) {
   }
   Split split = builder.take();
   if (split.count == 0) return absl::DataLossError(fmt::format("{}: no records", path));
+  // The tutorials read records in sequence and shuffle in a buffer: BatchLoader does the same.
   split.in_file_order = true;
   return split;
 }
@@ -93,6 +95,7 @@ absl::Status write_split(const Split& split, const std::string& path) {
   set_number(example, "height", side);
   set_number(example, "width", side);
   set_number(example, "depth", 1);
+  // protobuf keeps the address of a map's value when other keys are added.
   std::string* const pixels =
       (*example.mutable_features()->mutable_feature())["image_raw"].mutable_bytes_list()->add_value();
   for (size_t i = 0; i < split.count; ++i) {
@@ -117,6 +120,7 @@ absl::StatusOr<MnistData> load_records(const std::string& folder) {
   absl::StatusOr<Split> test = read_split(path_of(folder, "test"));
   if (!test.ok()) return test.status();
   absl::StatusOr<Split> validation = read_split(path_of(folder, "validation"));
+  // A validation file is optional, but a damaged one is an error.
   if (!validation.ok() && !absl::IsNotFound(validation.status())) return validation.status();
   if (validation.ok()) data.validation = *std::move(validation);
   data.train = *std::move(train);

@@ -52,9 +52,11 @@ void SparseLists::transpose() {
   std::fill(ends_.begin(), ends_.end(), 0);
   size_t count = 0;
   for (const SparseValues& image : by_image_) {
+    // A counting sort. Images are added in order, so each list is sorted by image, as accumulate_rows() needs it.
     for (const SparseValue& value : image) ++ends_[value.row()];
     count += image.size();
   }
+  // Before the spans below, which point into `values_`. It never shrinks: later batches rarely allocate.
   if (values_.size() < count) values_.resize(count);
   uint32_t begin = 0;
   for (size_t pixel = 0; pixel < ends_.size(); ++pixel) {

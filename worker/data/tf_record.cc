@@ -26,6 +26,7 @@ struct RecordHeader {
 };
 constexpr size_t kHeaderBytes = 12;  // on disk, without the struct's padding
 constexpr size_t kCrcBytes = sizeof(uint32_t);
+// Records of MNIST have less than 1 KiB: a write for each would cost a system call each.
 constexpr size_t kFlushBytes = size_t{1} << 20;
 
 uint32_t masked_crc(const void* data, size_t bytes) { return std::rotr(crc32c(data, bytes), 15) + 0xa282ead8u; }
@@ -45,6 +46,7 @@ absl::Status TfRecordReader::damaged(std::string_view what) const {
 }
 
 absl::StatusOr<bool> TfRecordReader::next(std::string& record) {
+  // A file may end between two records only.
   if (rest_ == 0) return false;
   if (rest_ < kHeaderBytes + kCrcBytes) return damaged("the file ends within it");
   RecordHeader header;
@@ -54,6 +56,7 @@ absl::StatusOr<bool> TfRecordReader::next(std::string& record) {
     return damaged("the checksum of its length is wrong; is this a TFRecord file, and not a compressed one?");
   }
   // Before anything is allocated: nothing but the file's own size says what a length may be.
+  // The subtraction cannot wrap: the first check left room for the CRC.
   if (header.length > rest_ - kCrcBytes) return damaged("the file ends within it");
   record.resize(header.length);
   GRADRAIL_RETURN_IF_ERROR(file_.read(record.data(), record.size()));

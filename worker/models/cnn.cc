@@ -16,6 +16,7 @@
 namespace gradrail::worker {
 namespace {
 
+// The order of schema(). Weights have even indices and their bias follows: initialise() and backward() rely on it.
 enum CnnTensor : size_t {
   kConv1,
   kConv1Bias,
@@ -54,6 +55,7 @@ absl::StatusOr<Layer> make_layer(size_t batch, size_t inputs, size_t outputs) {
   return Layer{*std::move(forward), *std::move(to_weights), *std::move(to_inputs)};
 }
 
+// Two poolings halve each side twice.
 size_t features_of(const Cnn::Shape& shape) { return shape.side / 4 * (shape.side / 4) * shape.second_channels; }
 
 }  // namespace
@@ -100,6 +102,7 @@ absl::StatusOr<std::unique_ptr<Cnn>> Cnn::create(Shape shape, int threads) {
   absl::StatusOr<Layer> local3 = make_layer(shape.batch, features_of(shape), shape.hidden);
   absl::StatusOr<Layer> local4 = make_layer(shape.batch, shape.hidden, shape.classes);
   absl::StatusOr<Layer> linear = make_layer(shape.batch, shape.classes, shape.classes);
+  // All three are checked before any is moved into the network: an error leaves no half-made one.
   for (const auto* layer : {&local3, &local4, &linear}) {
     if (!layer->ok()) return layer->status();
   }
@@ -131,6 +134,7 @@ void Cnn::initialise(uint64_t seed, Gradients parameters) {
   GRADRAIL_CHECK(parameters.size() == kTensorCount);
   for (size_t layer = 0; layer < std::size(kBeginnings); ++layer) {
     const auto [deviation, bias] = kBeginnings[layer];
+    // A stream per layer: the values of one layer do not depend on the sizes of those before it.
     Random random(seed, layer);
     for (float& weight : parameters[2 * layer]) {
       double value = random.normal();
@@ -159,6 +163,7 @@ void Cnn::Impl::backward(Parameters parameters, Gradients gradients, const Gradi
     ready(weights);
     ready(weights + 1);
   };
+  // In each layer done() follows to_inputs, the last reader of the weights: fresh ones may then replace them.
   linear.to_weights.run(units.data(), logits.data(), at(kLinear));
   sum_rows(logits.data(), shape.batch, shape.classes, at(kLinearBias));
   linear.to_inputs.run(logits.data(), parameters[kLinear].data(), units_gradient.data());
@@ -169,6 +174,7 @@ void Cnn::Impl::backward(Parameters parameters, Gradients gradients, const Gradi
   sum_rows(units_gradient.data(), shape.batch, shape.classes, at(kLocal4Bias));
   local4.to_inputs.run(units_gradient.data(), parameters[kLocal4].data(), hidden_gradient.data());
   done(kLocal4);
+  // This reads gradients and activations only, so it may follow done().
   relu_backward(hidden.data(), hidden_gradient.data(), hidden.size());
 
   local3.to_weights.run(features.data(), hidden_gradient.data(), at(kLocal3));
@@ -176,6 +182,7 @@ void Cnn::Impl::backward(Parameters parameters, Gradients gradients, const Gradi
   local3.to_inputs.run(hidden_gradient.data(), parameters[kLocal3].data(), features_gradient.data());
   done(kLocal3);
 
+  // It includes the gradient of the first stage, which reads the weights of the second stage for the last time.
   convolutions.backward_second(features_gradient.data(), {at(kConv2), at(kConv2Bias)});
   done(kConv2);
   convolutions.backward_first({at(kConv1), at(kConv1Bias)});
@@ -188,7 +195,9 @@ float Cnn::step(absl::Span<const float> images, absl::Span<const uint8_t> labels
   const Shape& shape = impl.shape;
   GRADRAIL_CHECK(images.size() == shape.batch * shape.side * shape.side && labels.size() == shape.batch);
   GRADRAIL_CHECK(parameters.size() == kTensorCount && gradients.size() == kTensorCount);
+  // softmax_cross_entropy() uses each label as an index.
   GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < shape.classes);
+  // OpenMP counts threads per calling thread, and another model in this thread may have set another count.
   limit_product_threads(impl.threads);
   impl.forward(images.data(), parameters);
   const float cost = softmax_cross_entropy(impl.logits.data(), labels.data(), shape.batch, shape.classes);

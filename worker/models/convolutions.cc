@@ -150,9 +150,11 @@ class Stage {
 
   Forward make_convolution(const Workshop& workshop, const StageShape& shape, const memory& source) {
     dnnl::primitive_attr attributes = Workshop::attributes();
+    // ReLU runs inside the convolution, so that the activation is written once.
     dnnl::post_ops relu;
     relu.append_eltwise(1.0f, algorithm::eltwise_relu, 0.0f, 0.0f);
     attributes.set_post_ops(relu);
+    // Tag::any leaves the layout to oneDNN; as() adds a copy where the caller's layout differs.
     Forward chosen({prop_kind::forward_training, algorithm::convolution_direct, layout(shape.source(), Tag::any),
                     layout(shape.kernel(), Tag::any), layout(shape.bias(), Tag::x), layout(shape.result(), Tag::any),
                     kOnes, kMargin, kMargin},
@@ -173,6 +175,7 @@ class Stage {
         Workshop::attributes(), workshop.engine());
     pooled = workshop.room(chosen.dst_desc());
     pooled_gradient = workshop.room(chosen.dst_desc());
+    // The workspace records the position of each maximum. The backward pass sends each gradient there.
     winners_ = workshop.room(chosen.workspace_desc());
     forward_.push_back(workshop.operation<dnnl::pooling_forward>(
         chosen, {{DNNL_ARG_SRC, activation_}, {DNNL_ARG_DST, pooled}, {DNNL_ARG_WORKSPACE, winners_}}));
@@ -184,6 +187,7 @@ class Stage {
     const dnnl::pooling_backward::primitive_desc chosen(
         {algorithm::pooling_max, activation_.get_desc(), pooled.get_desc(), kPools, kPools, kNothing, kNothing},
         Workshop::attributes(), workshop.engine(), forward);
+    // ReLU is absent here: run_to_weights() has applied it to the pooled gradient.
     activation_gradient_ = workshop.room(activation_.get_desc());
     to_weights_.push_back(
         workshop.operation<dnnl::pooling_backward>(chosen, {{DNNL_ARG_DIFF_DST, pooled_gradient},
@@ -199,6 +203,7 @@ class Stage {
         Workshop::attributes(), workshop.engine(), forward);
     const memory read = workshop.as(source, chosen.src_desc(), to_weights_);
     const memory gradient = workshop.as(activation_gradient_, chosen.diff_dst_desc(), to_weights_);
+    // oneDNN writes into the caller's gradient where it chose the same layout; else a copy follows.
     const bool in_place = chosen.diff_weights_desc() == weights_gradient.get_desc();
     const memory kernel = in_place ? weights_gradient : workshop.room(chosen.diff_weights_desc());
     to_weights_.push_back(
@@ -216,6 +221,7 @@ class Stage {
          layout(shape.result(), Tag::any), kOnes, kMargin, kMargin},
         Workshop::attributes(), workshop.engine(), forward);
     const memory gradient = workshop.as(activation_gradient_, chosen.diff_dst_desc(), to_source_);
+    // A second copy of the weights, made during the backward pass, since its layout may differ from the forward one.
     const memory kernel = workshop.as(weights, chosen.weights_desc(), to_source_);
     const bool in_place = chosen.diff_src_desc() == source_gradient.get_desc();
     const memory result = in_place ? source_gradient : workshop.room(chosen.diff_src_desc());
@@ -240,12 +246,14 @@ struct Convolutions::Impl {
         images(workshop.handle({batch, 1, side, side}, Tag::nhwc)),
         features(workshop.handle({batch, second_outputs, side / 4, side / 4}, Tag::nhwc)),
         features_gradient(workshop.handle({batch, second_outputs, side / 4, side / 4}, Tag::nhwc)),
+        // Nothing needs the gradient of the images.
         first(workshop, {batch, side, 1, first_outputs}, images, nullptr),
         second(workshop, {batch, side / 2, first_outputs, second_outputs}, first.pooled, &first.pooled_gradient) {
     workshop.copy(second.pooled, features, leave);
     workshop.copy(features_gradient, second.pooled_gradient, enter);
   }
 
+  // The order of these members matters: memory needs the engine, and `second` reads the result of `first`.
   const memory::dim batch, side, first_outputs, second_outputs;
   const Workshop workshop;
   dnnl::stream stream;
@@ -272,6 +280,7 @@ absl::StatusOr<Convolutions> Convolutions::create(Shape shape) {
 
 void Convolutions::forward(const float* images, Weights first, Weights second, float* features) {
   Impl& impl = *impl_;
+  // The backward pass reads through these same pointers: forward() alone sets those of images and weights.
   point(impl.images, images);
   point(impl.first.weights, first.weights);
   point(impl.first.bias, first.bias);
@@ -280,6 +289,7 @@ void Convolutions::forward(const float* images, Weights first, Weights second, f
   point(impl.features, features);
   impl.first.run_forward(impl.stream);
   impl.second.run_forward(impl.stream);
+  // copy() made exactly one operation.
   impl.leave[0].run(impl.stream);
 }
 

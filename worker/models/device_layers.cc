@@ -32,6 +32,7 @@ void DeviceDense::input_gradient(gpu::Compute& on, const float* weights, float* 
 
 DeviceConvolution::DeviceConvolution(DeviceArena& arena, const gpu::ImageShape& input, size_t outputs)
     : input_(input), convolved_shape_{input.count, input.height, input.width, outputs} {
+  // Pooling keeps one of four values.
   output_ = arena.take<float>(convolved_shape_.elements() / 4);
   output_gradient_ = arena.take<float>(convolved_shape_.elements() / 4);
   columns_ = arena.take<float>(positions() * patch());
@@ -60,6 +61,7 @@ void DeviceConvolution::parameter_gradients(gpu::Compute& on, const float*, floa
 
 void DeviceConvolution::input_gradient(gpu::Compute& on, const float* weights, float* gradient) {
   const size_t outputs = convolved_shape_.channels;
+  // `columns_` is used again: parameter_gradients() has read the patches of the images before.
   on.product({.m = positions(), .k = outputs, .n = patch(), .transposed_b = true}, convolved_gradient_, weights,
              columns_);
   on.col2im(input_, kDeviceKernel, columns_, gradient);

@@ -35,6 +35,7 @@ absl::StatusOr<std::unique_ptr<DeviceNetwork>> DeviceNetwork::create(NetworkPlan
   std::unique_ptr<DeviceNetwork> network(new DeviceNetwork(std::move(plan), std::move(device)));
   if (const absl::Status allocated = network->allocate(); !allocated.ok()) return allocated;
   DeviceArena arena(network->memory_->data());
+  // The second call of lay_out(): the first, in allocate(), only measured.
   network->lay_out(arena);
   if (const absl::Status works = network->warm_up(); !works.ok()) return works;
   return network;
@@ -45,6 +46,7 @@ absl::StatusOr<std::unique_ptr<DeviceNetwork>> DeviceNetwork::create(NetworkPlan
 absl::Status DeviceNetwork::warm_up() {
   const std::vector<float> images(plan_.batch * plan_.pixels);
   const std::vector<uint8_t> labels(plan_.batch);
+  // The parameters are one block, in the order of the schema: one copy serves all tensors.
   const std::vector<float> parameters(elements());
   device_->upload(images_, images.data(), images.size() * sizeof(float));
   device_->upload(labels_, labels.data(), labels.size());
@@ -61,6 +63,7 @@ absl::Status DeviceNetwork::warm_up() {
 absl::Status DeviceNetwork::allocate() {
   DeviceArena sizes;
   lay_out(sizes);
+  // Parameters and gradients have an allocation of their own: another process may map it.
   const size_t variable_bytes = own_allocation(ps::device_block_bytes(elements()));
   absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = device_->allocate(sizes.bytes());
   absl::StatusOr<std::unique_ptr<gpu::Memory>> variables = device_->allocate(variable_bytes);
@@ -100,6 +103,7 @@ void DeviceNetwork::lay_out(DeviceArena& arena) {
   images_ = arena.take<float>(plan_.batch * plan_.pixels);
   labels_ = arena.take<uint8_t>(plan_.batch);
   costs_ = arena.take<float>(plan_.batch);
+  // Null while allocate() measures: the tensors are not part of the arena.
   if (variables_ != nullptr) {
     float* next = variables_->as<float>();
     for (const ps::Tensor& tensor : plan_.schema) {
@@ -154,6 +158,7 @@ bool DeviceNetwork::has_arrived(const Leaving& gradient) {
 
 /// Those that are there, without waiting: their exchange begins while the rest is enqueued.
 absl::Status DeviceNetwork::tell_arrived(const GradientReady& ready) {
+  // In the order of sending: one that arrives early waits for those before it.
   while (announced_ < leaving_.size() && has_arrived(leaving_[announced_])) {
     GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
   }
@@ -164,6 +169,7 @@ absl::Status DeviceNetwork::tell_next(const GradientReady& ready) {
   const Leaving& next = leaving_[announced_];
   for (gpu::WaitInTurns wait; meanwhile_ != nullptr && !has_arrived(next); wait.turn()) meanwhile_();
   GRADRAIL_RETURN_IF_ERROR(sum_ == nullptr ? device_->wait(next.ticket) : sum_->wait(tower_, next.ticket));
+  // The sum is the same in every tower: the first one alone announces it.
   if (ready && tower_ == 0) ready(next.tensor);
   ++announced_;
   return absl::OkStatus();
@@ -207,6 +213,7 @@ absl::Status DeviceNetwork::run(absl::Span<const float> images, absl::Span<const
   device_->upload(labels_, labels.data(), labels.size());
   forward();
   device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
+  // Only the costs come back: the kernel has replaced the logits by their gradient.
   const gpu::CopyTicket costs = device_->download(host_costs_.data(), costs_, plan_.batch * sizeof(float));
   GRADRAIL_RETURN_IF_ERROR(backward(gradients, ready));
   return device_->wait(costs);
@@ -216,6 +223,7 @@ absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::
                                           Parameters parameters, Gradients gradients, const GradientReady& ready) {
   GRADRAIL_CHECK(images.size() == plan_.batch * plan_.pixels && labels.size() == plan_.batch);
   GRADRAIL_CHECK(gradients.size() == plan_.schema.size());
+  // The device uses each label as an index, without a check of its own.
   GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < plan_.classes);
   pins_.cover(*device_, host_costs());
   if (!stays_) {
@@ -250,6 +258,7 @@ absl::StatusOr<float> DeviceNetwork::accuracy(absl::Span<const uint8_t> images, 
   const float share = worker::accuracy(shape, images, labels, [&](const float* numbers) {
     device_->upload(images_, numbers, plan_.batch * plan_.pixels * sizeof(float));
     forward();
+    // After a failure the remaining batches still run, with old logits; the status below replaces the result.
     failed.Update(device_->wait(device_->download(host_logits_.data(), logits(), host_logits_.size() * sizeof(float))));
     return host_logits_.data();
   });

@@ -15,6 +15,7 @@ bool DevicePins::is_covered(const void* data) const {
 
 void DevicePins::append(std::vector<Run>& runs, Run more) {
   if (!runs.empty() && runs.back().data + runs.back().bytes == more.data) {
+    // Adjacent tensors become one run: pinning works on pages, which they may share.
     runs.back().bytes += more.bytes;
   } else if (more.bytes > 0) {
     runs.push_back(std::move(more));
@@ -29,6 +30,7 @@ void DevicePins::pin(gpu::Compute& device, const Run& run) {
     spdlog::info("host memory is not pinned, so that copies of {} are slower: {}", device.name(),
                  message_of(pin.status()));
   }
+  // A refused run is recorded as well: it is not tried again in each step.
   pinned_.push_back({run.data, run.bytes, pin.ok() ? *std::move(pin) : nullptr});
 }
 

@@ -16,6 +16,7 @@ constexpr double kSparseDensity = 0.35;
 
 /// oneDNN divides its work among the threads, the sparse products do not.
 BatchLoader::Form better_form(const Split& train, const WorkloadOptions& options) {
+  // The sparse products use one thread; the dense ones gain from each, so the bound falls with the number of threads.
   const double share = density(train.images);
   const bool sparse = fits_sparse(options.batch_size, train.pixels) && share <= kSparseDensity &&
                       share * options.threads <= kBreakEvenDensity;

@@ -7,6 +7,7 @@ namespace gradrail::worker {
 namespace {
 
 enum LinearTensor : size_t { kW, kB, kLinearTensorCount };
+// The points lie on y = 2x + 10, which the model has to find.
 constexpr float kTrueW = 2.0f;
 constexpr float kTrueB = 10.0f;
 
@@ -24,6 +25,7 @@ void Linear::initialise(uint64_t seed, Gradients parameters) const {
 }
 
 void Linear::seek(uint64_t step) {
+  // A batch prepared for another step is given up.
   ready_ = ready_ && step == step_;
   step_ = step;
 }
@@ -40,6 +42,7 @@ absl::StatusOr<float> Linear::step(Parameters parameters, Gradients gradients, c
   prefetch();
   ready_ = false;
   ++step_;
+  // Copies: after ready() a fresh value may replace the parameter at any moment.
   const float w = parameters[kW][0];
   const float b = parameters[kB][0];
   double cost = 0.0;

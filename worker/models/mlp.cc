@@ -16,6 +16,7 @@
 namespace gradrail::worker {
 namespace {
 
+// The order of schema().
 enum MlpTensor : size_t { kW1, kW2, kB1, kB2, kMlpTensorCount };
 
 /// All products of a step, in the order of their use.
@@ -28,6 +29,7 @@ struct Products {
 };
 
 absl::StatusOr<Products> prepare(const Mlp::Shape& s) {
+  // In the order of the fields of Products.
   const Product::Shape shapes[] = {
       {.m = s.batch, .k = s.inputs, .n = s.hidden, .bias = true},
       {.m = s.batch, .k = s.hidden, .n = s.classes, .bias = true},
@@ -110,6 +112,7 @@ ps::Schema Mlp::schema(Shape shape) {
 void Mlp::initialise(uint64_t seed, Gradients parameters) {
   GRADRAIL_CHECK(parameters.size() == kMlpTensorCount);
   for (const size_t weights : {kW1, kW2}) {
+    // A stream per tensor: W2 does not depend on the size of W1.
     Random random(seed, weights);
     for (float& value : parameters[weights]) value = static_cast<float>(random.normal());
   }
@@ -124,11 +127,13 @@ float Mlp::Impl::backward(absl::Span<const uint8_t> labels, Parameters parameter
   };
   const float cost = softmax_cross_entropy(logits.data(), labels.data(), shape.batch, shape.classes);
   products.to_w2.run(hidden.data(), logits.data(), gradients[kW2].data());
+  // The last reader of W2 comes before done(kW2): after it, fresh parameters may replace W2.
   products.from_logits.run(logits.data(), parameters[kW2].data(), hidden_gradient.data());
   done(kW2);
   sum_rows(logits.data(), shape.batch, shape.classes, gradients[kB2].data());
   done(kB2);
   sigmoid_backward(hidden.data(), hidden_gradient.data(), shape.batch, shape.hidden, gradients[kB1].data());
+  // The gradient of b1 is complete already; W1, by far the larger one, is announced first.
   write_w1(hidden_gradient.data());
   done(kW1);
   done(kB1);

@@ -78,6 +78,7 @@ absl::StatusOr<std::unique_ptr<Network>> network_of(const WorkloadOptions& optio
 
 absl::StatusOr<std::unique_ptr<Workload>> make_mnist_workload(const WorkloadOptions& options,
                                                               std::unique_ptr<gpu::Compute> device) {
+  // First the model: images that it does not take are an error before a device allocates memory.
   absl::StatusOr<Model> model = model_of(options);
   if (!model.ok()) return model.status();
   absl::StatusOr<std::unique_ptr<Network>> network = network_of(options, std::move(device));

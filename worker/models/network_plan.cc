@@ -16,6 +16,7 @@ LayerPlan dense(const ps::Schema& schema, size_t weights, size_t bias, Activatio
           .bias = bias};
 }
 
+// Pooling halves the side, so a second convolution has half of the first one's.
 LayerPlan convolution(size_t side, size_t channels, size_t outputs, size_t weights) {
   return {.kind = LayerPlan::Kind::convolution,
           .image = {.count = 1, .height = side, .width = side, .channels = channels},

@@ -18,6 +18,7 @@ using dnnl::memory;
 memory::desc matrix(size_t rows, size_t columns, bool transposed) {
   return {{static_cast<memory::dim>(rows), static_cast<memory::dim>(columns)},
           memory::data_type::f32,
+          // The logical shape stays: only the order in memory differs.
           transposed ? memory::format_tag::ba : memory::format_tag::ab};
 }
 
@@ -38,6 +39,7 @@ void point(memory& operand, const float* data) {
 void limit_product_threads(int threads) {
   static const OpenMp open_mp;
   if (open_mp.set_num_threads == nullptr || open_mp.get_max_threads == nullptr) return;
+  // A read per step is cheap; the count is set only if another model of this thread changed it.
   if (open_mp.get_max_threads() != threads) open_mp.set_num_threads(threads);
 }
 
@@ -56,6 +58,7 @@ struct Product::Impl {
     const dnnl::matmul::primitive_desc chosen(description, attributes, engine);
     primitive = dnnl::matmul(chosen);
     scratch = memory(chosen.scratchpad_desc(), engine);
+    // The bias is last, so that a count of 4 leaves it out.
     arguments = {{{DNNL_ARG_SRC, a.get()},
                   {DNNL_ARG_WEIGHTS, b.get()},
                   {DNNL_ARG_DST, c.get()},
@@ -65,6 +68,7 @@ struct Product::Impl {
   }
 
   static memory handle(const dnnl::engine& engine, const memory::desc& description) {
+    // Without memory: run() sets the address of each operand.
     return {description, engine, DNNL_MEMORY_NONE};
   }
 

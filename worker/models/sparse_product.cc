@@ -153,6 +153,7 @@ Rows SparseProduct::pack(const float* matrix, size_t first_row, size_t end_row) 
 void SparseProduct::forward(absl::Span<const SparseValues> by_image, const float* weights, const float* bias,
                             float* z) {
   GRADRAIL_CHECK(by_image.size() == batch_);
+  // Lists are in the order of rows: each tile takes a prefix of every list, and the rest waits for the next tile.
   std::copy(by_image.begin(), by_image.end(), rest_.begin());
   for (size_t first = 0; first < inputs_; first += tile_rows_) {
     forward_tile(pack(weights, first, std::min(first + tile_rows_, inputs_)), bias, z);
@@ -161,6 +162,7 @@ void SparseProduct::forward(absl::Span<const SparseValues> by_image, const float
 
 void SparseProduct::forward_tile(const Rows& weights, const float* bias, float* z) {
   for (SparseValues& rest : rest_) {
+    // The first tile starts from the bias, later ones add to the sums of those before.
     const float* start = weights.first_row == 0 ? bias : z;
     rest.remove_prefix(accumulate_rows(rest, scaled_.data(), weights, width_, start, z));
     z += width_;
@@ -169,6 +171,7 @@ void SparseProduct::forward_tile(const Rows& weights, const float* bias, float* 
 
 void SparseProduct::backward(absl::Span<const SparseValues> by_pixel, const float* dz, float* gradient) {
   GRADRAIL_CHECK(by_pixel.size() == inputs_);
+  // One tile: `packed_` has room for a row of each image of the batch.
   const Rows rows = pack(dz, 0, batch_);
   for (const SparseValues& values : by_pixel) {
     accumulate_rows(values, scaled_.data(), rows, width_, nullptr, gradient);

@@ -27,6 +27,7 @@ absl::Status check_batch(const WorkloadOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const MnistData>> load_data(const WorkloadOptions& options) {
+  // The linear model generates its points.
   if (!reads_mnist(options.model)) return nullptr;
   absl::StatusOr<std::string> folder = options.data_dir.empty() ? default_mnist_folder() : options.data_dir;
   if (!folder.ok()) return folder.status();
@@ -54,6 +55,7 @@ absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& o
     return absl::InvalidArgumentError(fmt::format("no model '{}'; there are: mlp, cnn, linear", options.model));
   }
   WorkloadOptions with_data = options;
+  // The towers of a process share one copy: only a lone workload loads its own.
   if (with_data.data == nullptr) {
     absl::StatusOr<std::shared_ptr<const MnistData>> data = load_data(options);
     if (!data.ok()) return data.status();

@@ -41,10 +41,12 @@ absl::StatusOr<EventFile> EventFile::create(const std::string& folder) {
   std::filesystem::create_directories(folder, error);
   if (error) return absl::FailedPreconditionError(fmt::format("{}: mkdir: {}", folder, error.message()));
   const auto seconds = static_cast<int64_t>(seconds_since_1970());
+  // TensorBoard recognises its files by "tfevents" in the name. Host and process keep the names of a run distinct.
   const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
   FileDescriptor descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!descriptor) return failed(path, "open");
   EventFile file(path, std::move(descriptor));
+  // A reader of the format expects the version in the first record.
   proto::Event first;
   first.set_wall_time(seconds_since_1970());
   first.set_file_version(kVersion);
@@ -66,6 +68,7 @@ absl::Status EventFile::write(int64_t step, const Scalars& scalars) {
 
 absl::Status EventFile::append(const std::string& event) {
   std::string record;
+  // One record, one write: TensorBoard reads the file while it grows.
   append_tf_record(record, event);
   return write_all(descriptor_.get(), record) ? absl::OkStatus() : failed(path_, "write");
 }

@@ -27,6 +27,7 @@ bool CheckpointSchedule::due(uint64_t steps) const {
 }
 
 void CheckpointSchedule::after_step(uint64_t steps) {
+  // The outcome first: one save at a time, and a due one starts only after it.
   if (pending_ && !variables_.checkpoint_under_way()) take_outcome();
   if (!pending_ && variables_.saves_checkpoints() && due(steps)) begin(steps);
 }
@@ -34,6 +35,7 @@ void CheckpointSchedule::after_step(uint64_t steps) {
 void CheckpointSchedule::begin(uint64_t steps) {
   // Counted from multiples: one that was put off does not put off those behind it.
   if (every_.steps > 0) next_step_ = (steps / every_.steps + 1) * every_.steps;
+  // The interval counts from the start of a save, successful or not: a full disk is not tried at each step.
   next_time_ = Clock::now() + every_.time;
   const absl::Status begun = variables_.begin_checkpoint();
   pending_ = begun.ok();
@@ -55,6 +57,7 @@ void CheckpointSchedule::failed(const absl::Status& why) {
   spdlog::warn("a checkpoint failed, training goes on: {}", message_of(why));
 }
 
+// Here a failure is the result of the run: no later save could repair it.
 absl::Status CheckpointSchedule::at_end() {
   if (pending_) take_outcome();
   if (!variables_.saves_checkpoints()) return absl::OkStatus();

@@ -19,6 +19,7 @@ std::string histogram(const ClientStats& stats) {
   const size_t last = stats.staleness.size() - 1;
   std::string text;
   for (size_t from = 0, to = 0; from <= last; from = to + 1) {
+    // Ranges double: 0, 1, 2-3, 4-7. The last cell counts all larger values, so it has a range of its own.
     to = from == last ? last : std::min(std::max(2 * from, size_t{1}) - 1, last - 1);
     const uint64_t count = std::accumulate(stats.staleness.begin() + static_cast<ptrdiff_t>(from),
                                            stats.staleness.begin() + static_cast<ptrdiff_t>(to) + 1, uint64_t{0});
@@ -32,6 +33,7 @@ std::string histogram(const ClientStats& stats) {
 }  // namespace
 
 absl::Status ClientVariables::settle() {
+  // The order matters: own steps, then those of all live workers, then the parameters that result.
   GRADRAIL_RETURN_IF_ERROR(client_.finish_steps());
   GRADRAIL_RETURN_IF_ERROR(client_.barrier_live("training done", kTimeoutForAbsent));
   return client_.pull();

@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<LocalVariables>> LocalVariables::create(ps::Schem
     absl::StatusOr<SharedMemory> created = SharedMemory::create("variables", made->offsets_.back() * sizeof(float));
     if (!created.ok()) return created.status();
     *memory = *std::move(created);
+    // Before the first touch, which would fix the NUMA node of each page.
     if (place) place(memory->span());
   }
   return made;
@@ -47,6 +48,7 @@ void LocalVariables::ready(size_t tensor_index) {
   ps::ApplyArguments arguments{.count = parameters.size(),
                                .parameters = parameters.data(),
                                .gradients = {&gradient, 1},
+                               // Optimizers count updates from 1.
                                .update_index = step_ + 1};
   for (size_t i = 0; i < state_.size(); ++i) arguments.state[i] = part(state_[i], tensor_index).data();
   ps::apply(optimizer_, arguments);
@@ -55,6 +57,7 @@ void LocalVariables::ready(size_t tensor_index) {
 
 void LocalVariables::exchange() {
   for (size_t i = 0; i < applied_.size(); ++i) {
+    // A workload may announce no tensor at all: the update still covers each of them once.
     if (!applied_[i]) ready(i);
   }
   std::fill(applied_.begin(), applied_.end(), false);

@@ -98,6 +98,7 @@ absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make&
       towers->finished();
     });
   }
+  // Before any return: the jobs refer to the arguments of this function.
   towers->wait_finished(count);
   for (const std::unique_ptr<Tower>& tower : towers->towers_) {
     if (!tower->started.ok()) return tower->started;
@@ -173,6 +174,7 @@ void Towers::compute(size_t index, uint64_t step, Parameters parameters, Gradien
   if (!tower.cost.ok()) {
     const absl::Status why(tower.cost.status().code(),
                            fmt::format("tower {}: {}", index, message_of(tower.cost.status())));
+    // The other towers wait for this one in the all-reduce: only an abort ends their wait.
     if (sum_ != nullptr) sum_->abort(why);
     const std::lock_guard lock(mutex_);
     failure_.Update(why);
@@ -183,6 +185,7 @@ void Towers::compute(size_t index, uint64_t step, Parameters parameters, Gradien
 }
 
 void Towers::average_tensor(size_t tensor, absl::Span<float> target) const {
+  // In the order of the towers, so that the sum does not depend on which one was first.
   std::vector<const float*> sources;
   for (const std::unique_ptr<Tower>& tower : towers_) sources.push_back(tower->gradients()[tensor].data());
   average(sources, target.size(), target.data());
@@ -193,6 +196,7 @@ std::optional<size_t> Towers::next_complete() {
   std::unique_lock lock(mutex_);
   const auto has_come = [this] { return !failure_.ok() || !complete_.empty(); };
   while (meanwhile_ != nullptr && !changed_.wait_for(lock, kBetweenTurns, has_come)) {
+    // Towers must be able to announce gradients while the owner works.
     lock.unlock();
     meanwhile_();
     lock.lock();
@@ -216,6 +220,7 @@ absl::StatusOr<float> Towers::mean_cost() {
 }
 
 absl::StatusOr<float> Towers::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
+  // Without the lock: all towers finished the step before, and at most prefetch a batch now.
   std::fill(arrived_.begin(), arrived_.end(), size_t{0});
   complete_.clear();
   for (size_t i = 0; i < towers_.size(); ++i) {
@@ -224,6 +229,7 @@ absl::StatusOr<float> Towers::step(Parameters parameters, Gradients gradients, c
   ++step_;
   for (size_t averaged = 0; averaged < gradients.size(); ++averaged) {
     const std::optional<size_t> tensor = next_complete();
+    // The step still waits below: towers that did not fail use the caller's spans until they finish.
     if (!tensor.has_value()) break;
     if (sum_ == nullptr) average_tensor(*tensor, gradients[*tensor]);
     if (ready) ready(*tensor);
@@ -249,6 +255,7 @@ void Towers::stay_on_device() {
   if (block.device == nullptr) return;
   for (size_t i = 0; i < towers_.size(); ++i) {
     towers_[i]->workload().stay_on_device();
+    // The client updates only the first tower's parameters.
     if (i > 0) towers_[i]->workload().copy_parameters_from(block.parameters);
   }
 }

@@ -110,12 +110,14 @@ absl::Status Run::step() {
       workload_.step(views_.parameters, views_.gradients, [this](size_t tensor) { variables_.ready(tensor); });
   if (!cost.ok()) return model_failed(cost.status());
   cost_ = *cost;
+  // All of the gradient is sent from here on; the bucket of an early tensor may be under way already.
   variables_.exchange();
   workload_.prefetch();  // most likely the next batch: prepared while the exchange is under way
   if (const absl::Status waited = variables_.wait(); !waited.ok()) {
     return variables_.device_failed() ? model_failed(waited) : waited;
   }
   ++steps_;
+  // Asked in each step: another worker can become chief when the chief is lost.
   if (variables_.is_chief()) checkpoints_.after_step(steps_);
   return absl::OkStatus();
 }
@@ -133,6 +135,7 @@ std::string Run::step_line(uint32_t epoch, size_t batch, double average_ms) cons
 
 void Run::report(uint32_t epoch, size_t batch) {
   const size_t batches = workload_.batches_per_epoch();
+  // The bar shows each step; the line below only every `log_every` steps.
   if (output_.progress) output_.progress({variables_.global_step(), epoch, options_.epochs, batch, batches, cost_});
   ++steps_since_line_;
   // A worker that skipped steps may never see a round number.
@@ -227,6 +230,7 @@ std::string parameter_hash(Client& client) {
 }
 
 std::string parameter_hash(Variables& variables) {
+  // The hash covers the values in the order of the schema: equal models have equal hashes on any cluster.
   EVP_MD_CTX* context = EVP_MD_CTX_new();
   GRADRAIL_CHECK(context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1);
   for (size_t i = 0; i < variables.schema().size(); ++i) {
@@ -251,6 +255,7 @@ absl::Status train(Variables& variables, Workload& workload, const TrainerOption
   // All have the same values ready: the chief at the time of the request gives them.
   workload.initialise(options.seed, Views(variables).writable);
   GRADRAIL_RETURN_IF_ERROR(variables.start());
+  // Declared before the run: released after it, while the variables still exist.
   const MemoryLender lender(workload, variables);
   Run run(variables, workload, options, output, stop);
   GRADRAIL_RETURN_IF_ERROR(run.all_epochs());

@@ -28,6 +28,7 @@ std::vector<std::string> folders_of(Tree& tree, const std::string& controller) {
   std::vector<std::string> folders;
   for (const std::string& line : lines_of(tree.read("/proc/self/cgroup").text)) {
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    // "0::/path" is the unified hierarchy; "5:memory:/path" is one of the older ones.
     if (parts.size() != 3) continue;
     const std::vector<std::string> names = absl::StrSplit(parts[1], ',');
     std::string mount;
@@ -73,6 +74,7 @@ std::optional<Limit> smallest_cpu_percent(Tree& tree) {
     if (words.size() != 2) continue;
     const std::optional<uint64_t> quota = number_of(words[0]), period = number_of(words[1]);
     if (!quota || !period || *period == 0 || *quota > (uint64_t{1} << 40)) continue;
+    // The quota is bounded above, so that this product cannot overflow.
     const uint64_t percent = *quota * 100 / *period;
     if (!least || percent < least->value) least = Limit{percent, printable(file)};
   }

@@ -91,6 +91,7 @@ std::optional<uint64_t> bar1_bytes(Tree& tree, const GpuFacts& gpu) {
   const std::optional<uint64_t> first = number_of(words[0], 16);
   const std::optional<uint64_t> last = number_of(words[1], 16);
   if (!first || !last || *last < *first) return std::nullopt;
+  // The kernel writes zeros for a BAR without an address.
   return *last == 0 ? 0 : *last - *first + 1;
 }
 
@@ -124,6 +125,7 @@ Check check_gpu_driver(const GpuHost& host) {
   const char* const name = "gpu-driver";
   std::vector<Finding> findings;
   if (host.gpus.empty() && host.module_line.empty()) {
+    // No GPU and no driver, or a driver that loads and shows none: there is nothing to repair.
     if (host.cuda.ok() || absl::IsNotFound(host.cuda)) return not_applicable(topic::kGpu, name, kNoGpu);
     findings.push_back({State::warning, fmt::format("libcuda.so.1 is here: {}", message_of(host.cuda)),
                         "if this host has a GPU, towers run on CPUs all the same", "nvidia-smi; dmesg | grep -i nvrm"});

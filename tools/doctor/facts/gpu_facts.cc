@@ -31,6 +31,7 @@ absl::StatusOr<std::string> probe_cuda() {
 GpuFacts& gpu_at(GpuHost& host, const std::string& address) {
   const auto found =
       std::find_if(host.gpus.begin(), host.gpus.end(), [&](const GpuFacts& gpu) { return gpu.name == address; });
+  // In a container CUDA can show a GPU that /sys does not.
   return found != host.gpus.end() ? *found : host.gpus.emplace_back(GpuFacts{.name = address});
 }
 
@@ -48,6 +49,7 @@ void add_cuda(System& system, GpuHost& host) {
       host.cuda_version = version_of(words[1]);
       host.cuda_version_source = "libcuda.so.1";
     }
+    // The name comes last, since it has spaces.
     if (words.size() < 5 || words[0] != "gpu") continue;
     GpuFacts& gpu = gpu_at(host, printable(words[1]));
     gpu.memory_bytes = number_of(words[2]);
@@ -93,6 +95,7 @@ GpuHost read_gpus(System& system) {
     host.gpus.push_back({.name = device.address, .pci = std::move(device)});
     host.gpus.back().name = host.gpus.back().pci->address;
   }
+  // In this order: add_module() derives the CUDA version from the driver only where CUDA gave none.
   add_cuda(system, host);
   add_module(system.tree(), host);
   return host;

@@ -34,6 +34,7 @@ std::string library_version(Tree& tree, const std::string& path) {
     return at == std::string::npos ? std::string() : name.substr(at + 4);
   };
   const std::string own = behind_so(path.substr(path.rfind('/') + 1));
+  // "libucp.so.0" is a link to "libucp.so.0.0.0": the longer name has the version.
   const std::string target = behind_so(tree.link_name(path));
   return target.size() > own.size() ? target : own;
 }

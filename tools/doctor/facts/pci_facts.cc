@@ -20,6 +20,7 @@ bool is_address(const std::string& text) {
 /// ../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0: the link to a device names all bridges above it.
 std::vector<std::string> bridges_in(const std::string& link) {
   std::vector<std::string> bridges;
+  // The root complex, "pci0000:15", is no bridge with an address of its own.
   for (const std::string& part : std::vector<std::string>(absl::StrSplit(link, '/')))
     if (is_address(part)) bridges.push_back(part);
   if (!bridges.empty()) bridges.pop_back();  // itself

@@ -22,6 +22,7 @@ absl::StatusOr<MemlockLimit> memlock_limit(Tree& tree) {
     if (line.compare(0, kRow.size(), kRow) != 0) continue;
     const std::vector<std::string> words = words_of(line.substr(kRow.size()));
     if (words.empty()) break;
+    // The soft limit is the first number, and the one that applies.
     if (words[0] == "unlimited") return MemlockLimit{};
     if (const std::optional<uint64_t> bytes = number_of(words[0])) return MemlockLimit{bytes};
     break;
@@ -38,6 +39,7 @@ bool may_lock_without_limit(Tree& tree) {
 std::string describe_user(Tree& tree) {
   const std::vector<std::string> uids = words_of(status_field(tree, "Uid:"));
   const std::vector<std::string> groups = words_of(status_field(tree, "Groups:"));
+  // The fields of "Uid:" are real, effective, saved and file system: the kernel checks the effective one.
   return printable(fmt::format("uid {}, groups {}", uids.size() > 1 ? uids[1] : "?", fmt::join(groups, " ")));
 }
 

@@ -32,6 +32,7 @@ std::vector<Gid> read_gids(Tree& tree, const std::string& port) {
                     .type = tree.line(port + "/gid_attrs/types/" + name),
                     .interface = tree.line(port + "/gid_attrs/ndevs/" + name)});
   }
+  // As numbers: the names are sorted as text, where 10 comes before 2.
   std::sort(gids.begin(), gids.end(), [](const Gid& a, const Gid& b) { return a.index < b.index; });
   return gids;
 }
@@ -76,6 +77,7 @@ absl::StatusOr<std::string> list_addresses() {
     std::array<char, NI_MAXHOST> host{};
     if (getnameinfo(each->ifa_addr, bytes, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) continue;
     std::string address = host.data();
+    // Link-local IPv6 addresses end with "%" and the interface, which a GID lacks.
     text += fmt::format("{} {}\n", each->ifa_name, address.substr(0, address.find('%')));
   }
   freeifaddrs(all);
@@ -95,6 +97,7 @@ std::vector<RdmaDevice> read_rdma_devices(Tree& tree) {
   for (const std::string& name : tree.names(kRdmaDevices)) {
     RdmaDevice device{.name = printable(name), .folder = fmt::format("{}/{}", kRdmaDevices, name)};
     if (!tree.is_folder(device.folder)) continue;
+    // A device made by software has no PCI address.
     if (const std::string slot = tree.link_name(device.folder + "/device"); slot.find(':') != std::string::npos)
       device.pci_address = slot;
     device.driver = driver_of(tree, device);
@@ -143,6 +146,7 @@ std::string address_of_gid(const std::string& gid) {
   in6_addr bytes{};
   if (inet_pton(AF_INET6, gid.c_str(), &bytes) != 1) return "";
   std::array<char, INET6_ADDRSTRLEN> text{};
+  // RoCE stores an IPv4 address as ::ffff:a.b.c.d.
   if (IN6_IS_ADDR_V4MAPPED(&bytes)) return inet_ntop(AF_INET, &bytes.s6_addr[12], text.data(), text.size());
   return inet_ntop(AF_INET6, &bytes, text.data(), text.size());
 }
