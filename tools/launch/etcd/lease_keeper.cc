@@ -61,7 +61,7 @@ absl::Status LeaseKeeper::keep_lease() {
     const absl::StatusOr<bool> kept = etcd_->keep_alive(lease_);
     if (!kept.ok()) return kept.status();
     if (*kept) return absl::OkStatus();
-    lease_ = 0;  // etcd was away for longer, was begun anew, or we stood still
+    lease_ = 0;  // etcd was away for longer or has restarted, or this task was stopped
   }
   const absl::StatusOr<int64_t> granted = etcd_->grant(kLeaseSeconds);
   if (!granted.ok()) return granted.status();
