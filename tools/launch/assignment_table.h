@@ -42,7 +42,8 @@ class AssignmentTable {
 
   /// Errors  ALREADY_EXISTS: that index is taken; RESOURCE_EXHAUSTED: more tasks than indices.
   absl::StatusOr<ps::TaskId> take(const RankHello& hello);
-  /// By a guest, at this address of ours: one that others can reach is kept.
+  /// Sets the address of ps task 0 to the one that a connected task has reached. An address that other hosts can reach
+  /// stays.
   void set_first_ps_address(const std::string& address);
   std::vector<std::string> missing() const;  ///< "ps/1", "worker/0"
   /// Once no task is missing.

@@ -28,7 +28,7 @@ constexpr double kMaxSaveSecs = 1e9;  // beyond it the clock's arithmetic would 
 constexpr uint32_t kMaxBucketKib = 1 << 20;     // a bucket of 1 GiB
 constexpr float kMaxMomentum = 0x1.fffffep-1f;  // the largest number below 1
 
-constexpr float kMaxLearningRate = 1e6f;  // beyond it every model of ours is infinite after one step
+constexpr float kMaxLearningRate = 1e6f;  // a larger rate makes every built-in model infinite after one step
 
 /// "--batch_size,--batch-size": tutorials use underscores, most tools dashes. --help shows the given name first.
 std::string both(const std::string& name) {

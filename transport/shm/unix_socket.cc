@@ -164,7 +164,7 @@ absl::StatusOr<Packet> receive_packet(int socket) {
     header.msg_controllen = sizeof(control.bytes);
     bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (bytes == 0) ++ends_seen;
-    // A peer that closed with unread packets of ours causes one reset; its earlier packets are still queued behind it.
+    // A peer that closes with unread packets causes one reset; its earlier packets are still queued behind it.
     // A peer may also send its last packet and close just after the kernel has checked the queue. The second look finds
     // that packet.
   } while ((bytes < 0 && (errno == EINTR || errno == ECONNRESET)) || (bytes == 0 && ends_seen == 1));

@@ -153,7 +153,7 @@ struct TaskTrace {
 /// Servers  A lost ps that has a backup is replaced by it: no update is lost or applied twice. A lost ps without a
 ///          backup that is started again is waited for (rejoin_timeout). All ps tasks then begin from one checkpoint,
 ///          or, without one, from the chief's copy of the parameters; position() names the steps to repeat.
-/// Members  Workers join and leave while others continue; a lost worker returns by joining anew. The chief is the
+/// Members  Workers join and leave while others continue; a lost worker returns by another join. The chief is the
 ///          lowest worker that is live, or named in the cluster specification and not yet joined.
 /// Errors   ready(), exchange() and progress() return nothing: an error surfaces in the next wait(). UNAVAILABLE: a ps
 ///          was lost (the run may be tried again). ABORTED: the ps has ended the run, or has removed this worker; the

@@ -47,9 +47,10 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder);
 /// The folder with the built-in MNIST: $GRADRAIL_DATA_DIR, beside the program, the install prefix or the source tree.
 absl::StatusOr<std::string> default_mnist_folder();
 
-/// Batches of one split in an order shuffled anew each epoch from (seed, stream, epoch). The last, smaller batch of an
-/// epoch is left out, as the tutorials do. A loader makes them in one form; the order is the same in all. A split in
-/// file order is shuffled through a buffer of 1000 + 3 · batch examples: each is drawn from those that come next.
+/// Batches of one split. Each epoch has its own random order, a function of (seed, stream, epoch). The last, smaller
+/// batch of an epoch is left out, as the tutorials do. A loader makes them in one form; the order is the same in all. A
+/// split in file order is shuffled through a buffer of 1000 + 3 · batch examples: each is drawn from those that come
+/// next.
 /// Threads  One owner.
 class BatchLoader {
  public:

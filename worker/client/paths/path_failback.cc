@@ -51,7 +51,7 @@ bool PathManager::is_probing() const {
   return std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->probe.path != nullptr; });
 }
 
-/// Frees the space for the pattern in GPU memory. The probes begin anew after the failback interval.
+/// Frees the space for the pattern in GPU memory. New probes begin after the failback interval.
 void PathManager::drop_probes() {
   for (const auto& link : links_) {
     if (link->probe.path == nullptr) continue;

@@ -8,8 +8,8 @@ class Member;
 
 namespace gradrail::worker {
 
-/// This worker as a member of the run. Servers treat a new incarnation of the same task as another member. Its steps
-/// begin anew; pushes of the former incarnation are no longer applied.
+/// This worker as a member of the run. Servers treat a new incarnation of the same task as another member. It counts
+/// its steps from the start; pushes of the former incarnation are no longer applied.
 class Identity {
  public:
   explicit Identity(uint32_t task_index) : task_index_(task_index) { renew(); }

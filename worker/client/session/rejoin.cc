@@ -99,7 +99,7 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
   if (!same_servers && session_.began_without_checkpoint()) {
     spdlog::warn(
         "the parameter servers have restored no checkpoint (if they have one, they say why): the chief's copy of the "
-        "parameters is taken, and the optimizer begins anew");
+        "parameters is taken, and the optimizer state is reset");
   }
   GRADRAIL_RETURN_IF_ERROR(steps_.start());
   restore_position(same_servers);
@@ -113,7 +113,7 @@ void Rejoin::restore_position(bool same_servers) {
   if (same_servers) {
     position = left_position_;  // a step without an answer may have been applied: repeating it would apply it twice
   } else if (session_.began_without_checkpoint()) {
-    // The chief's copy of the parameters is from before the step without an answer, and versions count anew.
+    // The chief's copy of the parameters is from before the step without an answer, and the versions restart.
     position = left_position_ - std::min(left_position_, unanswered_steps_);
     history_.clear();
   }

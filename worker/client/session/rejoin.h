@@ -17,7 +17,7 @@
 namespace gradrail::worker {
 
 /// The remedy for a lost ps without a backup that is started again (ClientOptions::rejoin_timeout). This worker leaves
-/// all ps tasks and joins them anew. It repeats the steps that are missing in the checkpoint of the restarted ps.
+/// all ps tasks and joins them again. It repeats the steps that are missing in the checkpoint of the restarted ps.
 /// Threads  Owner thread.
 class Rejoin {
  public:
