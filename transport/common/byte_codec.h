@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "transport/common/little_endian.h"
+#include "base/little_endian.h"
 
 namespace gradrail::transport::common {
 

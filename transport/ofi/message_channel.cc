@@ -6,15 +6,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/little_endian.h"
 #include "base/random_bits.h"
 #include "fmt/format.h"
-#include "transport/common/little_endian.h"
 #include "transport/ofi/native_error.h"
 
 namespace gradrail::transport::ofi {
-
-using common::load_le;
-using common::store_le;
 
 MessageChannel::MessageChannel()
     : token_(random_bits()),

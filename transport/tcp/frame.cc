@@ -1,14 +1,11 @@
 #include "transport/tcp/frame.h"
 
 #include "base/crc32c.h"
+#include "base/little_endian.h"
 #include "fmt/format.h"
-#include "transport/common/little_endian.h"
 
 namespace gradrail::transport::tcp {
 namespace {
-
-using common::load_le;
-using common::store_le;
 
 constexpr uint16_t kMagic = 0x5267;  // "gR"
 constexpr uint8_t kNotifyFlag = 1;

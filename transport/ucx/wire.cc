@@ -1,12 +1,9 @@
 #include "transport/ucx/wire.h"
 
+#include "base/little_endian.h"
 #include "fmt/format.h"
-#include "transport/common/little_endian.h"
 
 namespace gradrail::transport::ucx {
-
-using common::load_le;
-using common::store_le;
 
 namespace {
 constexpr uint8_t kNotify = 1;
