@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,6 +11,17 @@
   do {                                                                      \
     if (absl::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
+
+/// Assigns the value of a StatusOr to `declaration`, or passes its error on to the caller. It is two statements: the
+/// body of an `if` needs braces. A type with a comma outside parentheses is written `auto`.
+#define GRADRAIL_ASSIGN_OR_RETURN(declaration, ...) \
+  GRADRAIL_ASSIGN_OR_RETURN_NAMED(GRADRAIL_JOIN(result_, __LINE__), declaration, (__VA_ARGS__))
+#define GRADRAIL_ASSIGN_OR_RETURN_NAMED(result, declaration, expression) \
+  auto result = expression;                                              \
+  if (!result.ok()) return std::move(result).status();                   \
+  declaration = *std::move(result)
+#define GRADRAIL_JOIN(first, second) GRADRAIL_JOIN_EXPANDED(first, second)
+#define GRADRAIL_JOIN_EXPANDED(first, second) first##second
 
 namespace gradrail {
 

@@ -68,8 +68,7 @@ absl::StatusOr<std::string> parse_result(const std::string& output) {
 
 absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr<std::string>()>& work,
                                               const SubprocessLimits& limits) {
-  absl::StatusOr<Pipe> pipe = open_pipe();
-  if (!pipe.ok()) return pipe.status();
+  GRADRAIL_ASSIGN_OR_RETURN(Pipe pipe, open_pipe());
   // The child inherits a copy of all buffers: text left in them could appear twice.
   std::fflush(nullptr);
   const TimePoint deadline = Clock::now() + limits.timeout;
@@ -77,15 +76,15 @@ absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr
   const pid_t child = fork();
   if (child < 0) return absl::ResourceExhaustedError(fmt::format("fork: {} (ulimit -u)", std::strerror(errno)));
   if (child == 0) {
-    pipe->reader.reset();
-    run_child(work, parent, pipe->writer.get());
+    pipe.reader.reset();
+    run_child(work, parent, pipe.writer.get());
   }
   // While this process holds the writer, the reader sees no end of file when the child exits.
-  pipe->writer.reset();
+  pipe.writer.reset();
   // Codes of absl::Status have at most two digits; a line end follows.
   constexpr size_t kMaxCodeBytes = 4;
   absl::StatusOr<std::string> output =
-      read_until_closed(pipe->reader.get(), deadline, limits.max_output_bytes + kMaxCodeBytes);
+      read_until_closed(pipe.reader.get(), deadline, limits.max_output_bytes + kMaxCodeBytes);
   if (!output.ok()) kill(child, SIGKILL);
   const std::optional<int> status = reap(child);
   if (!output.ok()) return output;

@@ -93,8 +93,7 @@ Server::Impl::~Impl() {
 
 absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options& options) {
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.listen_address));
-  const auto credentials = server_credentials(options.security);
-  if (!credentials.ok()) return credentials.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const auto credentials, server_credentials(options.security));
   absl::StatusOr<std::string> checkpoint_folder = std::string();
   // A folder without write permission must be found before hours of training, not after them.
   if (!options.checkpoint_dir.empty()) checkpoint_folder = prepare_checkpoint_folder(options.checkpoint_dir);
@@ -107,19 +106,17 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   // A call may arrive as soon as listen() runs: shards and link exist before it.
   impl->guard = make_control_guard(*impl->control, options.security.secret);
   GRADRAIL_RETURN_IF_ERROR(impl->control->replication.start());
-  GRADRAIL_RETURN_IF_ERROR(impl->listen(options, *credentials));
+  GRADRAIL_RETURN_IF_ERROR(impl->listen(options, credentials));
   return impl;
 }
 
 absl::Status Server::Impl::start_shards(const Options& options) {
-  const absl::StatusOr<StoreMaker> make_store = store_maker(options.device);
-  if (!make_store.ok()) return make_store.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const StoreMaker make_store, store_maker(options.device));
   if (options.ablation.no_optimizer && options.device != "host")
     return absl::FailedPreconditionError("without the optimizer: parameters in host memory only");
   for (uint32_t i = 0; i < options.shard_count; ++i) {
-    absl::StatusOr<std::unique_ptr<Shard>> shard = Shard::start(shard_options(options, i, *make_store));
-    if (!shard.ok()) return shard.status();
-    shards.push_back(*std::move(shard));
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Shard> shard, Shard::start(shard_options(options, i, make_store)));
+    shards.push_back(std::move(shard));
   }
   GRADRAIL_CHECK(shards.size() == options.shard_count);
   return absl::OkStatus();
@@ -170,9 +167,8 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
 absl::StatusOr<std::unique_ptr<Server>> Server::start(const Options& options) {
-  absl::StatusOr<std::unique_ptr<Impl>> impl = Impl::start(options);
-  if (!impl.ok()) return impl.status();
-  return std::unique_ptr<Server>(new Server(*std::move(impl)));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl, Impl::start(options));
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
 uint16_t Server::port() const { return static_cast<uint16_t>(impl_->port); }

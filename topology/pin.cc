@@ -13,6 +13,7 @@
 #include <fstream>
 #include <utility>
 
+#include "base/status.h"
 #include "fmt/format.h"
 
 namespace gradrail::topology {
@@ -111,19 +112,17 @@ absl::Status Pinner::bind_thread(const CpuSet& cpus) const {
   if (cpus.empty()) return absl::InvalidArgumentError("cannot bind a thread to no cpu at all");
   const std::string what = fmt::format("bind a thread to cpus {}", cpus.to_string());
   // Recorded for the case in which the kernel grants only a part.
-  const absl::StatusOr<CpuSet> before = thread_cpus();
-  if (!before.ok()) return before.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const CpuSet before, thread_cpus());
   if (hwloc_set_cpubind(impl_->topology, to_bitmap(cpus).get(), HWLOC_CPUBIND_THREAD) != 0) {
     return refused(what, errno);
   }
-  const absl::StatusOr<CpuSet> after = thread_cpus();
-  if (!after.ok()) return after.status();
-  if (*after == cpus) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(const CpuSet after, thread_cpus());
+  if (after == cpus) return absl::OkStatus();
   // The kernel quietly takes what is allowed of a set: half of what was planned is another plan.
-  (void)hwloc_set_cpubind(impl_->topology, to_bitmap(*before).get(), HWLOC_CPUBIND_THREAD);
+  (void)hwloc_set_cpubind(impl_->topology, to_bitmapbefore.get(), HWLOC_CPUBIND_THREAD);
   return absl::InvalidArgumentError(
       fmt::format("{}: the kernel made it {} (cgroup or taskset allow no more; name others with --cores)", what,
-                  after->to_string()));
+                  after.to_string()));
 }
 
 absl::StatusOr<CpuSet> Pinner::thread_cpus() const {

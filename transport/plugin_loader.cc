@@ -121,9 +121,8 @@ absl::StatusOr<Plugin> read_builtin(const std::string& path, const BuiltinPlugin
 
 absl::StatusOr<Plugin> read_table(std::string_view name, const std::string& path,
                                   const gradrail_transport_table& exported) {
-  absl::StatusOr<c_plugin::Table> read = c_plugin::Table::read(name, path, exported);
-  if (!read.ok()) return read.status();
-  const auto table = std::make_shared<const c_plugin::Table>(*std::move(read));  // contexts refer to it
+  GRADRAIL_ASSIGN_OR_RETURN(c_plugin::Table read, c_plugin::Table::read(name, path, exported));
+  const auto table = std::make_shared<const c_plugin::Table>(std::move(read));  // contexts refer to it
   return Plugin{table->library(), [table](const OpenOptions& options) { return c_plugin::open(*table, options); }};
 }
 

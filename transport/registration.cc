@@ -1,5 +1,6 @@
 #include "transport/registration.h"
 
+#include "base/status.h"
 #include "fmt/format.h"
 
 namespace gradrail::transport {
@@ -22,12 +23,10 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> register_on(RegistrationBudget& bu
 
 absl::StatusOr<RegisteredMemory> make_registered(RegistrationBudget& budget, Context& context, const std::string& name,
                                                  size_t bytes, Access access, const MemoryBinder& place) {
-  absl::StatusOr<SharedMemory> memory = SharedMemory::create(name, bytes);
-  if (!memory.ok()) return memory.status();
-  if (place) place(memory->span());
-  absl::StatusOr<std::unique_ptr<MemoryRegion>> region = register_on(budget, context, memory->span(), access);
-  if (!region.ok()) return region.status();
-  return RegisteredMemory{*std::move(memory), *std::move(region)};
+  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::create(name, bytes));
+  if (place) place(memory.span());
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<MemoryRegion> region, register_on(budget, context, memory.span(), access));
+  return RegisteredMemory{std::move(memory), std::move(region)};
 }
 
 }  // namespace gradrail::transport

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "transport/loopback/context.h"
@@ -31,9 +32,8 @@ Transport plugin(const std::string& name, const std::string& purpose, bool is_ou
     if (is_ours && options.rdma_only && !has_rdma_device()) {
       return absl::FailedPreconditionError("no RDMA device on this host (nothing in /sys/class/infiniband)");
     }
-    const absl::StatusOr<const Plugin*> loaded = load_plugin(name);
-    if (!loaded.ok()) return loaded.status();
-    return (*loaded)->open(options);
+    GRADRAIL_ASSIGN_OR_RETURN(const Plugin* const loaded, load_plugin(name));
+    return loaded->open(options);
   };
   return {.name = name, .purpose = purpose, .open = open, .plugin = true, .by_name_only = !is_ours};
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/status.h"
 #include "base/subprocess.h"
 #include "bench/driver/children.h"
 #include "fmt/format.h"
@@ -55,9 +56,8 @@ bool Subprocess::is_done(Duration timeout) const {
 
 absl::StatusOr<nlohmann::json> Subprocess::result(TimePoint deadline) {
   if (process_ < 0) return absl::ResourceExhaustedError("no process could be started (ulimit -u)");
-  const absl::StatusOr<std::string> text = read_until_closed(output_.get(), deadline, kMaxResultBytes);
-  if (!text.ok()) return text.status();
-  nlohmann::json parsed = nlohmann::json::parse(*text, nullptr, false);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_until_closed(output_.get(), deadline, kMaxResultBytes));
+  nlohmann::json parsed = nlohmann::json::parse(text, nullptr, false);
   if (!parsed.is_discarded()) return parsed;
   const int status = wait_child(std::exchange(process_, -1));
   return absl::InternalError(fmt::format("ended without a result ({})", describe_exit(status)));

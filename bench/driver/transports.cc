@@ -39,13 +39,12 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
   }
   std::vector<TransportChoice> choices;
   for (const std::string& name : names) {
-    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
-    if (!found.ok()) return found.status();
-    if ((*found)->in_process_only)
+    GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
+    if (found->in_process_only)
       return absl::InvalidArgumentError(name + " works within one process only: there is nothing to measure");
     TransportChoice choice{
-        .name = name, .rdma_only = (*found)->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
-    try_to_open(**found, options, choice);
+        .name = name, .rdma_only = found->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
+    try_to_open(*found, options, choice);
     choices.push_back(std::move(choice));
   }
   return choices;

@@ -158,9 +158,8 @@ class FabricEnd final : public PutEnd {
     size_t bytes = name.size();
     GRADRAIL_RETURN_IF_ERROR(check_ok(fi_getname(&endpoint_->fid, name.data(), &bytes), "address"));
     GRADRAIL_RETURN_IF_ERROR(link.say({name.data(), bytes}));
-    const absl::StatusOr<std::string> theirs = link.hear([] {});
-    if (!theirs.ok()) return theirs.status();
-    const int inserted = fi_av_insert(addresses, theirs->c_str(), 1, &peer_, 0, nullptr);
+    GRADRAIL_ASSIGN_OR_RETURN(const std::string theirs, link.hear([] {}));
+    const int inserted = fi_av_insert(addresses, theirs.c_str(), 1, &peer_, 0, nullptr);
     return inserted == 1 ? absl::OkStatus() : absl::UnavailableError("insert address");
   }
 
@@ -173,13 +172,12 @@ class FabricEnd final : public PutEnd {
   }
 
   absl::Status ask(PairLink& link) {
-    const absl::StatusOr<std::string> address = link.hear([] {});
-    if (!address.ok()) return address.status();
-    info_->dest_addr = std::malloc(address->size());
-    std::memcpy(info_->dest_addr, address->data(), address->size());
-    info_->dest_addrlen = address->size();
+    GRADRAIL_ASSIGN_OR_RETURN(const std::string address, link.hear([] {}));
+    info_->dest_addr = std::malloc(address.size());
+    std::memcpy(info_->dest_addr, address.data(), address.size());
+    info_->dest_addrlen = address.size();
     GRADRAIL_RETURN_IF_ERROR(make_endpoint(info_, &events_->fid));
-    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_connect(endpoint_, address->data(), nullptr, 0), "connect"));
+    GRADRAIL_RETURN_IF_ERROR(check_ok(fi_connect(endpoint_, address.data(), nullptr, 0), "connect"));
     return await(FI_CONNECTED).status();
   }
 
@@ -192,9 +190,8 @@ class FabricEnd final : public PutEnd {
     size_t bytes = name.size();
     GRADRAIL_RETURN_IF_ERROR(check_ok(fi_getname(&listener->fid, name.data(), &bytes), "address"));
     GRADRAIL_RETURN_IF_ERROR(link.say({name.data(), bytes}));
-    const absl::StatusOr<fi_info*> asked = await(FI_CONNREQ);
-    if (!asked.ok()) return asked.status();
-    GRADRAIL_RETURN_IF_ERROR(make_endpoint(*asked, &events_->fid));
+    GRADRAIL_ASSIGN_OR_RETURN(fi_info* const asked, await(FI_CONNREQ));
+    GRADRAIL_RETURN_IF_ERROR(make_endpoint(asked, &events_->fid));
     GRADRAIL_RETURN_IF_ERROR(check_ok(fi_accept(endpoint_, nullptr, 0), "accept"));
     return await(FI_CONNECTED).status();
   }
@@ -238,10 +235,9 @@ class FabricEnd final : public PutEnd {
 
   absl::Status exchange_targets(PairLink& link) {
     GRADRAIL_RETURN_IF_ERROR(link.say({reinterpret_cast<const char*>(&target_), sizeof(target_)}));
-    const absl::StatusOr<std::string> theirs = link.hear([] {});
-    if (!theirs.ok()) return theirs.status();
-    if (theirs->size() != sizeof(peer_target_)) return absl::DataLossError("the other process is another program");
-    std::memcpy(&peer_target_, theirs->data(), sizeof(peer_target_));
+    GRADRAIL_ASSIGN_OR_RETURN(const std::string theirs, link.hear([] {}));
+    if (theirs.size() != sizeof(peer_target_)) return absl::DataLossError("the other process is another program");
+    std::memcpy(&peer_target_, theirs.data(), sizeof(peer_target_));
     return absl::OkStatus();
   }
 

@@ -90,10 +90,9 @@ bool reports(const PutContender& contender, const std::string& what) {
 absl::StatusOr<std::vector<PutContender>> put_contenders(const Options& options) {
   if (find_program("python3").empty())
     return absl::UnavailableError("python3 starts the other programs and is not installed (apt install python3)");
-  const absl::StatusOr<nlohmann::json> list = ask({"--contenders"}, kTimeout_s);
-  if (!list.ok()) return list.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json list, ask({"--contenders"}, kTimeout_s));
   std::vector<PutContender> contenders;
-  for (const nlohmann::json& each : *list) {
+  for (const nlohmann::json& each : list) {
     const std::string group = each.at("group");
     const std::string transport = group.substr(0, group.find('-'));
     const auto& asked = options.transports;

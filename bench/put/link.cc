@@ -55,13 +55,12 @@ absl::StatusOr<PairLink> PairLink::fork_two() {
 }
 
 absl::StatusOr<PairLink> PairLink::listen(const std::string& where) {
-  const absl::StatusOr<NetAddress> address = address_of(where);
-  if (!address.ok()) return address.status();
-  const FileDescriptor listener(socket(address->family(), SOCK_STREAM, 0));
+  GRADRAIL_ASSIGN_OR_RETURN(const NetAddress address, address_of(where));
+  const FileDescriptor listener(socket(address.family(), SOCK_STREAM, 0));
   const int yes = 1;
   // A former run's connection in TIME_WAIT would otherwise block the port.
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (bind(listener.get(), address->get(), address->bytes) != 0 || ::listen(listener.get(), 1) != 0) {
+  if (bind(listener.get(), address.get(), address.bytes) != 0 || ::listen(listener.get(), 1) != 0) {
     return failed("listen at " + where);
   }
   pollfd waiting{.fd = listener.get(), .events = POLLIN, .revents = 0};
@@ -74,12 +73,11 @@ absl::StatusOr<PairLink> PairLink::listen(const std::string& where) {
 }
 
 absl::StatusOr<PairLink> PairLink::connect(const std::string& where) {
-  const absl::StatusOr<NetAddress> address = address_of(where);
-  if (!address.ok()) return address.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const NetAddress address, address_of(where));
   const TimePoint deadline = Clock::now() + kLinkConnectDeadline;
   while (true) {
-    FileDescriptor fd(socket(address->family(), SOCK_STREAM, 0));
-    if (::connect(fd.get(), address->get(), address->bytes) == 0) {
+    FileDescriptor fd(socket(address.family(), SOCK_STREAM, 0));
+    if (::connect(fd.get(), address.get(), address.bytes) == 0) {
       const int yes = 1;
       // say() sends a message as a whole: it need not wait for an acknowledgement of the one before.
       setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));

@@ -29,21 +29,19 @@ class Listener {
   explicit Listener(PutEnd& end) : end_(end) {}
 
   absl::StatusOr<absl::Span<const uint32_t>> poll() {
-    const absl::StatusOr<size_t> count = end_.poll(absl::MakeSpan(arrived_));
-    if (!count.ok()) return count.status();
+    GRADRAIL_ASSIGN_OR_RETURN(const size_t count, end_.poll(absl::MakeSpan(arrived_)));
     // Only polls without a notice count, so a loaded end never reads the clock here.
-    if (*count == 0 && ++idle_ % kPollsPerClock == 0) GRADRAIL_RETURN_IF_ERROR(check_timeout());
-    if (*count > 0) idle_ = 0;
-    return absl::Span<const uint32_t>(arrived_.data(), *count);
+    if (count == 0 && ++idle_ % kPollsPerClock == 0) GRADRAIL_RETURN_IF_ERROR(check_timeout());
+    if (count > 0) idle_ = 0;
+    return absl::Span<const uint32_t>(arrived_.data(), count);
   }
 
   /// Until one immediate comes.
   absl::StatusOr<uint32_t> await() {
     while (true) {
-      const absl::StatusOr<absl::Span<const uint32_t>> arrived = poll();
-      if (!arrived.ok()) return arrived.status();
-      if (arrived->size() > 1) return absl::DataLossError("two notices where one was due");
-      if (!arrived->empty()) return arrived->front();
+      GRADRAIL_ASSIGN_OR_RETURN(const absl::Span<const uint32_t> arrived, poll());
+      if (arrived.size() > 1) return absl::DataLossError("two notices where one was due");
+      if (!arrived.empty()) return arrived.front();
     }
   }
 
@@ -83,9 +81,8 @@ absl::Status put(PutEnd& end, Listener& listener, size_t slot, size_t bytes, std
   while (true) {
     const absl::StatusOr<bool> posted = end.try_put(slot, bytes, immediate);
     if (!posted.ok() || *posted) return posted.status();
-    const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
-    if (!arrived.ok()) return arrived.status();
-    for (const uint32_t each : *arrived) on_arrival(each);
+    GRADRAIL_ASSIGN_OR_RETURN(const absl::Span<const uint32_t> arrived, listener.poll());
+    for (const uint32_t each : arrived) on_arrival(each);
   }
 }
 
@@ -140,14 +137,13 @@ absl::StatusOr<PutFigure> lead_latency(PutEnd& end, const PutLoad& load) {
     last = watch.over();
     stamp(end, 0, load.bytes, turn);
     GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, load.bytes, turn | (last ? kLast : 0), [&](uint32_t) { ++wrong; }));
-    const absl::StatusOr<uint32_t> answer = listener.await();
-    if (!answer.ok()) return answer.status();
+    GRADRAIL_ASSIGN_OR_RETURN(const uint32_t answer, listener.await());
     const TimePoint now = Clock::now();
     // A round trip has two puts. One reading of the clock ends this turn and starts the next.
     watch.add(micros_between(start, now) / 2, now);
     start = now;
     // The answer has turn + 1 as stamp, so an old value of this end's own cannot pass for it.
-    wrong += (*answer & kNumber) == turn && has_stamp(end, 0, load.bytes, turn + 1) ? 0 : 1;
+    wrong += (answer & kNumber) == turn && has_stamp(end, 0, load.bytes, turn + 1) ? 0 : 1;
   }
   return watch.figure(wrong);
 }
@@ -156,13 +152,12 @@ absl::StatusOr<uint64_t> answer_latency(PutEnd& end, const PutLoad& load) {
   Listener listener(end);
   uint64_t wrong = 0;
   while (true) {
-    const absl::StatusOr<uint32_t> asked = listener.await();
-    if (!asked.ok()) return asked.status();
-    const uint32_t turn = *asked & kNumber;
+    GRADRAIL_ASSIGN_OR_RETURN(const uint32_t asked, listener.await());
+    const uint32_t turn = asked & kNumber;
     wrong += has_stamp(end, 0, load.bytes, turn) ? 0 : 1;
     stamp(end, 0, load.bytes, turn + 1);
-    GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, load.bytes, *asked, [&](uint32_t) { ++wrong; }));
-    if ((*asked & kLast) != 0) return wrong;
+    GRADRAIL_RETURN_IF_ERROR(put(end, listener, 0, load.bytes, asked, [&](uint32_t) { ++wrong; }));
+    if ((asked & kLast) != 0) return wrong;
   }
 }
 
@@ -186,9 +181,8 @@ absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
   while (!last || answered < posted) {
     // The windows under way are bounded: the receiver's slots are, too.
     if (last || posted - answered == kWindowsUnderWay) {
-      const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
-      if (!arrived.ok()) return arrived.status();
-      for (const uint32_t each : *arrived) on_answer(each);
+      GRADRAIL_ASSIGN_OR_RETURN(const absl::Span<const uint32_t> arrived, listener.poll());
+      for (const uint32_t each : arrived) on_answer(each);
       continue;
     }
     last = watch.over();
@@ -214,9 +208,8 @@ absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load) {
     owed.push_back(immediate);
   };
   while (true) {
-    const absl::StatusOr<absl::Span<const uint32_t>> arrived = listener.poll();
-    if (!arrived.ok()) return arrived.status();
-    for (const uint32_t each : *arrived) check(each);
+    GRADRAIL_ASSIGN_OR_RETURN(const absl::Span<const uint32_t> arrived, listener.poll());
+    for (const uint32_t each : arrived) check(each);
     while (!owed.empty()) {
       // A copy: put() polls and may append to `owed`.
       const uint32_t immediate = owed.front();

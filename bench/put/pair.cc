@@ -24,11 +24,10 @@ absl::StatusOr<PutFigure> PutPair::lead(const std::string& what, const PutLoad& 
   GRADRAIL_RETURN_IF_ERROR(link_.say(fmt::format("{} {} {}", what, load.bytes, load.window)));
   // Not before the other end is in its loop: until then whatever it polls is thrown away.
   if (const auto ready = link_.hear(meanwhile()); !ready.ok()) return ready.status();
-  absl::StatusOr<PutFigure> figure = what == "latency" ? lead_latency(end_, load) : lead_bandwidth(end_, load);
-  if (!figure.ok()) return figure.status();
-  const absl::StatusOr<std::string> wrong = link_.hear(meanwhile());
-  if (!wrong.ok()) return wrong.status();
-  figure->wrong += parse_size(*wrong);
+  GRADRAIL_ASSIGN_OR_RETURN(PutFigure figure,
+                            what == "latency" ? lead_latency(end_, load) : lead_bandwidth(end_, load));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string wrong, link_.hear(meanwhile()));
+  figure.wrong += parse_size(wrong);
   return figure;
 }
 
@@ -40,18 +39,16 @@ absl::Status PutPair::end() {
 
 absl::Status PutPair::answer() {
   while (true) {
-    const absl::StatusOr<std::string> asked = link_.hear(meanwhile());
-    if (!asked.ok()) return asked.status();
-    if (*asked == "end") return link_.say("end");
-    std::istringstream words(*asked);
+    GRADRAIL_ASSIGN_OR_RETURN(const std::string asked, link_.hear(meanwhile()));
+    if (asked == "end") return link_.say("end");
+    std::istringstream words(asked);
     std::string what;
     PutLoad load;
     words >> what >> load.bytes >> load.window;
     GRADRAIL_RETURN_IF_ERROR(link_.say("ready"));
-    const absl::StatusOr<uint64_t> wrong =
-        what == "latency" ? answer_latency(end_, load) : answer_bandwidth(end_, load);
-    if (!wrong.ok()) return wrong.status();
-    GRADRAIL_RETURN_IF_ERROR(link_.say(std::to_string(*wrong)));
+    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t wrong,
+                              what == "latency" ? answer_latency(end_, load) : answer_bandwidth(end_, load));
+    GRADRAIL_RETURN_IF_ERROR(link_.say(std::to_string(wrong)));
   }
 }
 

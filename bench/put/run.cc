@@ -66,9 +66,8 @@ class Run {
     for (const uint64_t bytes : sizes) {
       for (const std::string what : {"latency", "bandwidth"}) {
         if (flags_.what.find(what) == std::string::npos) continue;
-        const absl::StatusOr<uint64_t> found = lead_one(what, bytes);
-        if (!found.ok()) return found.status();
-        wrong += *found;
+        GRADRAIL_ASSIGN_OR_RETURN(const uint64_t found, lead_one(what, bytes));
+        wrong += found;
       }
     }
     GRADRAIL_RETURN_IF_ERROR(pair_.end());
@@ -83,11 +82,10 @@ class Run {
     if (what == "bandwidth") {
       load.window = PutPair::window_of(flags_.window, bytes);
     }
-    const absl::StatusOr<PutFigure> figure = pair_.lead(what, load);
-    if (!figure.ok()) return figure.status();
-    print(what, load, *figure);
-    write_json(what, load, *figure);
-    return figure->wrong;
+    GRADRAIL_ASSIGN_OR_RETURN(const PutFigure figure, pair_.lead(what, load));
+    print(what, load, figure);
+    write_json(what, load, figure);
+    return figure.wrong;
   }
 
   void write_json(const std::string& what, const PutLoad& load, const PutFigure& figure) const {

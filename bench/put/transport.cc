@@ -59,48 +59,42 @@ class TransportEnd final : public PutEnd {
   explicit TransportEnd(size_t bytes) : bytes_(bytes) {}
 
   absl::Status open_context(const PutTransport& transport) {
-    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(transport.name);
-    if (!found.ok()) return found.status();
-    auto context = (*found)->open(
-        {.bind_host = transport.bind_host, .rdma_only = transport.rdma_only, .ofi_provider = transport.ofi_provider});
-    if (!context.ok()) return context.status();
-    context_ = *std::move(context);
+    GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(transport.name));
+    GRADRAIL_ASSIGN_OR_RETURN(auto context, found->open({.bind_host = transport.bind_host,
+                                                         .rdma_only = transport.rdma_only,
+                                                         .ofi_provider = transport.ofi_provider}));
+    context_ = std::move(context);
     // Sources and targets are distinct: an arriving put must not change bytes that a put of this end still reads.
-    auto memory = SharedMemory::create("bench_put", 2 * kSlots * bytes_);
-    if (!memory.ok()) return memory.status();
-    memory_ = *std::move(memory);
-    auto region = context_->register_memory(memory_.span(), transport::Access::remote_write);
-    if (!region.ok()) return region.status();
-    region_ = *std::move(region);
+    GRADRAIL_ASSIGN_OR_RETURN(auto memory, SharedMemory::create("bench_put", 2 * kSlots * bytes_));
+    memory_ = std::move(memory);
+    GRADRAIL_ASSIGN_OR_RETURN(auto region, context_->register_memory(memory_.span(), transport::Access::remote_write));
+    region_ = std::move(region);
     return absl::OkStatus();
   }
 
   absl::Status connect(const std::string& bind_host, PairLink& link) {
     if (link.leads()) {
-      const absl::StatusOr<std::string> address = link.hear([] {});
-      if (!address.ok()) return address.status();
-      const absl::StatusOr<transport::Connection*> made = context_->connect(*address, Clock::now() + kConnectDeadline);
-      if (!made.ok()) return made.status();
-      connection_ = *made;
+      GRADRAIL_ASSIGN_OR_RETURN(const std::string address, link.hear([] {}));
+      GRADRAIL_ASSIGN_OR_RETURN(transport::Connection* const made,
+                                context_->connect(address, Clock::now() + kConnectDeadline));
+      connection_ = made;
       return absl::OkStatus();
     }
     // shm has names instead of hosts and ports.
     const bool by_name = context_->name() == "shm";
-    const absl::StatusOr<std::string> address =
-        context_->listen(by_name ? "" : fmt::format("{}:0", bind_host.empty() ? "127.0.0.1" : bind_host));
-    if (!address.ok()) return address.status();
-    GRADRAIL_RETURN_IF_ERROR(link.say(*address));
+    GRADRAIL_ASSIGN_OR_RETURN(
+        const std::string address,
+        context_->listen(by_name ? "" : fmt::format("{}:0", bind_host.empty() ? "127.0.0.1" : bind_host)));
+    GRADRAIL_RETURN_IF_ERROR(link.say(address));
     return progress_until([&] { return connection_ != nullptr; });
   }
 
   absl::Status exchange_keys(PairLink& link) {
     GRADRAIL_RETURN_IF_ERROR(link.say(region_->key()));
     // The context makes progress only in poll(), and the other end may need it for its own set-up.
-    const absl::StatusOr<std::string> key = link.hear([this] { turn_over().IgnoreError(); });
-    if (!key.ok()) return key.status();
-    const absl::StatusOr<transport::RemoteRegion> imported = connection_->import(*key);
-    if (!imported.ok()) return imported.status();
-    peer_ = *imported;
+    GRADRAIL_ASSIGN_OR_RETURN(const std::string key, link.hear([this] { turn_over().IgnoreError(); }));
+    GRADRAIL_ASSIGN_OR_RETURN(const transport::RemoteRegion imported, connection_->import(key));
+    peer_ = imported;
     return absl::OkStatus();
   }
 

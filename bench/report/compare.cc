@@ -174,28 +174,25 @@ Ratio ratio_of(const std::vector<double>& first, const std::vector<double>& seco
 }
 
 absl::StatusOr<int> compare_runs(const std::string& first_file, const std::string& second_file, bool unlike) {
-  const absl::StatusOr<nlohmann::json> first = read(first_file);
-  if (!first.ok()) return first.status();
-  const absl::StatusOr<nlohmann::json> second = read(second_file);
-  if (!second.ok()) return second.status();
-  const std::vector<std::string> different = differences(*first, *second);
+  GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json first, read(first_file));
+  GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json second, read(second_file));
+  const std::vector<std::string> different = differences(first, second);
   if (!different.empty() && !unlike) {
     return absl::InvalidArgumentError(
         fmt::format("the runs are not alike ({}); --unlike compares them all the same", fmt::join(different, "; ")));
   }
-  const absl::StatusOr<Rows> a = rows_of(*first, first_file), b = rows_of(*second, second_file);
-  if (!a.ok()) return a.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Rows a, rows_of(first, first_file), b = rows_of(second, second_file));
   if (!b.ok()) return b.status();
   std::map<std::string, std::pair<const Figure*, const Figure*>> both;
-  for (const auto& [name, figure] : *a) both[name].first = &figure;
+  for (const auto& [name, figure] : a) both[name].first = &figure;
   for (const auto& [name, figure] : *b) both[name].second = &figure;
   const auto comparable = static_cast<size_t>(std::count_if(both.begin(), both.end(), [](const auto& row) {
     const auto& [one, other] = row.second;
     return one != nullptr && other != nullptr && has_rounds(*one) && has_rounds(*other);
   }));
   for (const std::string& line : different) fmt::print("# NOT alike: {}\n", line);
-  fmt::print("# {}: {}\n# {}: {}\n", first_file, first->value("version", "?"), second_file,
-             second->value("version", "?"));
+  fmt::print("# {}: {}\n# {}: {}\n", first_file, first.value("version", "?"), second_file,
+             second.value("version", "?"));
   fmt::print(
       "# ratio: second / first, with its interval at 95 % for all {} rows together; times: geometric means of the "
       "rounds\n",

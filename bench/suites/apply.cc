@@ -95,49 +95,43 @@ absl::StatusOr<double> per_operation(gpu::Compute& compute, const std::function<
 
 absl::StatusOr<Figure> measure_device(gpu::Compute& compute, const UpdateCase& c, const Options& options,
                                       uint64_t bytes) {
-  absl::StatusOr<UpdateBuffers> buffers = UpdateBuffers::create(compute, c, bytes / sizeof(float));
-  if (!buffers.ok()) return buffers.status();
-  const absl::StatusOr<uint64_t> wrong = options.check ? buffers->check(compute, c) : 0;
-  if (!wrong.ok()) return wrong.status();
+  GRADRAIL_ASSIGN_OR_RETURN(UpdateBuffers buffers, UpdateBuffers::create(compute, c, bytes / sizeof(float)));
+  GRADRAIL_ASSIGN_OR_RETURN(const uint64_t wrong, options.check ? buffers.check(compute, c) : 0);
   std::vector<double> updates, copies;
   const TimePoint start = Clock::now();
   // The first turn warms up: clocks that idle, code that was never loaded.
   for (int turn = 0; turn < 4 || seconds_since(start) < options.seconds; ++turn) {
-    const absl::StatusOr<double> copied = per_operation(compute, [&] { buffers->copy(compute); });
-    if (!copied.ok()) return copied.status();
-    const absl::StatusOr<double> updated = per_operation(compute, [&] { buffers->update(compute, c); });
-    if (!updated.ok()) return updated.status();
+    GRADRAIL_ASSIGN_OR_RETURN(const double copied, per_operation(compute, [&] { buffers.copy(compute); }));
+    GRADRAIL_ASSIGN_OR_RETURN(const double updated, per_operation(compute, [&] { buffers.update(compute, c); }));
     if (turn == 0) continue;
-    copies.push_back(*copied);
-    updates.push_back(*updated);
+    copies.push_back(copied);
+    updates.push_back(updated);
   }
   const double copy_us = Times::of(copies).p50_us;
   Figure figure = figure_of(c, bytes, updates, 2.0 * static_cast<double>(bytes) / copy_us * 1e-3);
-  figure.wrong = *wrong;
+  figure.wrong = wrong;
   return figure;
 }
 
 absl::StatusOr<Figure> measure_update(const UpdateCase& c, const Options& options, uint64_t bytes) {
   if (options.on == "host") return measure_host(c, options, bytes);
-  const absl::StatusOr<std::unique_ptr<gpu::Compute>> compute = open_compute(options.on);
-  if (!compute.ok()) return compute.status();
-  return measure_device(**compute, c, options, bytes);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<gpu::Compute> compute, open_compute(options.on));
+  return measure_device(*compute, c, options, bytes);
 }
 
 std::vector<Figure> measure_isolated(const UpdateCase& c, const Options& options, uint64_t bytes) {
   return isolated_figures(describe(c), bytes, timeout_for(options.seconds),
                           [&]() -> absl::StatusOr<std::vector<Figure>> {
-                            const absl::StatusOr<Figure> figure = measure_update(c, options, bytes);
-                            if (!figure.ok()) return figure.status();
-                            return std::vector<Figure>{*figure};
+                            GRADRAIL_ASSIGN_OR_RETURN(const Figure figure, measure_update(c, options, bytes));
+                            return std::vector<Figure>{figure};
                           });
 }
 
 }  // namespace
 
 absl::StatusOr<int> run_apply_suite(const Options& options) {
-  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "318040", options.on == "host" ? "64M" : "256M", 8);
-  if (!list.ok()) return list.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list,
+                            sizes(options, "318040", options.on == "host" ? "64M" : "256M", 8));
   GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
   Report report(options, fmt::format("gradrail bench apply: updates on {}", options.on));
   report.note("busbw: bytes that an update has to read and write / time. size: of the parameters");
@@ -150,7 +144,7 @@ absl::StatusOr<int> run_apply_suite(const Options& options) {
     if (c.bf16 && options.on == "host") continue;  // host shards take fp32
     contestants.push_back({describe(c), [&, c](uint64_t bytes) { return measure_isolated(c, options, bytes); }});
   }
-  take_turns(options, *list, contestants, report);
+  take_turns(options, list, contestants, report);
   return report.finish(true);
 }
 

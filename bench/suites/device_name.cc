@@ -21,18 +21,16 @@ absl::StatusOr<int> gpu_ordinal(const std::string& on) {
 
 absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on) {
   if (on == "host") return gpu::host_compute();
-  const absl::StatusOr<int> ordinal = gpu_ordinal(on);
-  if (!ordinal.ok()) return ordinal.status();
-  return gpu::open_device(*ordinal);
+  GRADRAIL_ASSIGN_OR_RETURN(const int ordinal, gpu_ordinal(on));
+  return gpu::open_device(ordinal);
 }
 
 absl::Status can_open(const std::string& on) {
   if (on == "host") return absl::OkStatus();
   if (const absl::Status named = gpu_ordinal(on).status(); !named.ok()) return named;
   Subprocess opens([&]() -> nlohmann::json { return std::string(message_of(open_compute(on).status())); });
-  const absl::StatusOr<nlohmann::json> why = opens.result(Clock::now() + std::chrono::seconds(60));
-  if (!why.ok()) return why.status();
-  const auto words = why->get<std::string>();
+  GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json why, opens.result(Clock::now() + std::chrono::seconds(60)));
+  const auto words = why.get<std::string>();
   return words.empty() ? absl::OkStatus() : absl::FailedPreconditionError(words);
 }
 

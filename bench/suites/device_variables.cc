@@ -18,13 +18,11 @@ constexpr size_t kAllocation = 2 << 20;
 absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const std::string& on, size_t elements) {
   auto made = std::unique_ptr<DeviceVariables>(new DeviceVariables);
   made->elements_ = elements;
-  absl::StatusOr<std::unique_ptr<gpu::Compute>> device = open_compute(on);
-  if (!device.ok()) return device.status();
-  made->device_ = *std::move(device);
-  absl::StatusOr<std::unique_ptr<gpu::Memory>> block =
-      made->device_->allocate(std::max<size_t>(kAllocation, ps::device_block_bytes(elements)));
-  if (!block.ok()) return block.status();
-  made->block_ = *std::move(block);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Compute> device, open_compute(on));
+  made->device_ = std::move(device);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Memory> block,
+                            made->device_->allocate(std::max<size_t>(kAllocation, ps::device_block_bytes(elements))));
+  made->block_ = std::move(block);
   return made;
 }
 

@@ -1,4 +1,5 @@
 // The whole step as training does it: gradients to the server, the update, fresh parameters back.
+#include "base/status.h"
 #include "bench/driver/rounds.h"
 #include "bench/driver/suite.h"
 #include "bench/driver/transports.h"
@@ -9,18 +10,16 @@
 namespace gradrail::bench {
 
 absl::StatusOr<int> run_exchange_suite(const Options& options) {
-  const absl::StatusOr<ExchangeLoad> load = load_of(options, 1, "sync");
-  if (!load.ok()) return load.status();
-  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "4K", "64M", sizeof(float));
-  if (!list.ok()) return list.status();
-  const absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(options, !options.transports.empty());
-  if (!choices.ok()) return choices.status();
-  Report report(options, fmt::format("gradrail bench exchange: {}", describe(*load)));
+  GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 1, "sync"));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "64M", sizeof(float)));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
+                            choose_transports(options, !options.transports.empty()));
+  Report report(options, fmt::format("gradrail bench exchange: {}", describe(load)));
   report.note("time: from before the push to after the last fresh parameter, median; 99%: of the slowest worker");
   report.note("algbw: gradient bytes / time. busbw: gradient and parameters, 2 x algbw");
-  add_ranks(*load, *choices, report);
+  add_ranks(load, choices, report);
   report.begin(Layout::sweep);
-  take_turns(options, *list, exchange_contestants(*load, *choices), report);
+  take_turns(options, list, exchange_contestants(load, choices), report);
   return report.finish(!options.transports.empty());
 }
 

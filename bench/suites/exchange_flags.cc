@@ -4,6 +4,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
+#include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "fmt/format.h"
 #include "ps/protocol/training.h"
@@ -52,12 +53,10 @@ void add_exchange_flags(CLI::App& app, Options& options) {
 }
 
 absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {
-  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(options.mode.empty() ? default_mode : options.mode);
-  if (!mode.ok()) return mode.status();
-  if (mode->kind == ps::ModeKind::backup)
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(options.mode.empty() ? default_mode : options.mode));
+  if (mode.kind == ps::ModeKind::backup)
     return absl::InvalidArgumentError("--mode backup: which gradients are dropped is chance, and results are checked");
-  const absl::StatusOr<ps::OptimizerKind> optimizer = ps::parse_optimizer(options.optimizer);
-  if (!optimizer.ok()) return optimizer.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind optimizer, ps::parse_optimizer(options.optimizer));
   const uint32_t here = options.workers == 0 ? default_workers : options.workers;
   const RankCoordinator* const coordinator = options.coordinator;
   const uint32_t workers = coordinator == nullptr ? here : static_cast<uint32_t>(coordinator->workers().size());
@@ -78,8 +77,8 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
                       .workers = workers,
                       .shards = options.shards,
                       .coordinator = options.coordinator,
-                      .mode = *mode,
-                      .optimizer = *optimizer,
+                      .mode = mode,
+                      .optimizer = optimizer,
                       .bucket_bytes = options.bucket_kib * 1024,
                       .touch = options.touch,
                       .block = options.block || oversubscribed,

@@ -46,14 +46,13 @@ class Worker {
     GRADRAIL_RETURN_IF_ERROR(join());
     GRADRAIL_RETURN_IF_ERROR(write_gradient());
     for (uint64_t i = 0; i < kCalibration; ++i) GRADRAIL_RETURN_IF_ERROR(one());
-    const absl::StatusOr<uint64_t> count = agree_on_count();
-    if (!count.ok()) return count.status();
+    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t count, agree_on_count());
     // No allocation while the clock runs.
-    micros_.reserve(*count);
-    for (uint64_t i = warmup(*count); i > 0; --i) GRADRAIL_RETURN_IF_ERROR(one());
+    micros_.reserve(count);
+    for (uint64_t i = warmup(count); i > 0; --i) GRADRAIL_RETURN_IF_ERROR(one());
     micros_.clear();
     const TimePoint start = Clock::now();
-    for (uint64_t i = 0; i < *count; ++i) GRADRAIL_RETURN_IF_ERROR(one());
+    for (uint64_t i = 0; i < count; ++i) GRADRAIL_RETURN_IF_ERROR(one());
     seconds_ = seconds_since(start);
     marks_ = client_->marks();
     if (load_.check && !load_.ablation.any()) GRADRAIL_RETURN_IF_ERROR(check());
@@ -76,9 +75,9 @@ class Worker {
     options.cluster = {.ps = load_.servers, .workers = worker_names(load_.workers)};
     if (load_.bucket_bytes > 0) options.bucket_bytes = load_.bucket_bytes;
     GRADRAIL_RETURN_IF_ERROR(open_gpu(options));
-    absl::StatusOr<std::unique_ptr<worker::Client>> joined = worker::Client::join(std::move(options), schema());
-    if (!joined.ok()) return joined.status();
-    client_ = *std::move(joined);
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::Client> joined,
+                              worker::Client::join(std::move(options), schema()));
+    client_ = std::move(joined);
     for (size_t i = 0; i < tensors(); ++i)
       std::fill_n(client_->parameters(i).begin(), client_->parameters(i).size(), 0.0f);
     GRADRAIL_RETURN_IF_ERROR(client_->start());
@@ -97,9 +96,8 @@ class Worker {
     if (load_.gpu.empty()) return absl::OkStatus();
     size_t elements = 0;
     for (const ps::Tensor& tensor : schema()) elements += tensor.elements();
-    absl::StatusOr<std::unique_ptr<DeviceVariables>> device = DeviceVariables::create(load_.gpu, elements);
-    if (!device.ok()) return device.status();
-    device_ = *std::move(device);
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<DeviceVariables> device, DeviceVariables::create(load_.gpu, elements));
+    device_ = std::move(device);
     options.device = device_->memory();
     options.require_device = load_.gpu_transfer != worker::GpuTransfer::staged;
     options.gpu_transfers.clear();

@@ -1,6 +1,7 @@
 // N workers at one shard: what each of them gets, and how evenly.
 #include <algorithm>
 
+#include "base/status.h"
 #include "bench/driver/suite.h"
 #include "bench/suites/exchange_flags.h"
 #include "fmt/format.h"
@@ -35,24 +36,22 @@ std::vector<Figure> rows_of(const ExchangeResult& result) {
 
 absl::StatusOr<int> run_incast_suite(const Options& options) {
   // sync would make all as slow as the slowest: nothing to be unfair about.
-  const absl::StatusOr<ExchangeLoad> load = load_of(options, 4, "async");
-  if (!load.ok()) return load.status();
-  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "4K", "4M", sizeof(float));
-  if (!list.ok()) return list.status();
-  const absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(options, !options.transports.empty());
-  if (!choices.ok()) return choices.status();
-  Report report(options, fmt::format("gradrail bench incast: {}", describe(*load)));
+  GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 4, "async"));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "4M", sizeof(float)));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
+                            choose_transports(options, !options.transports.empty()));
+  Report report(options, fmt::format("gradrail bench incast: {}", describe(load)));
   report.note("slowest/fastest: ratio of the workers' medians. aggregate: gradient bytes of all workers / time");
-  add_ranks(*load, *choices, report);
+  add_ranks(load, choices, report);
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
-  for (const TransportChoice& choice : *choices) {
+  for (const TransportChoice& choice : choices) {
     contestants.push_back({choice.name, [&load, choice](uint64_t bytes) -> std::vector<Figure> {
                              if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
-                             return rows_of(run_exchange(with(*load, choice, bytes)));
+                             return rows_of(run_exchange(with(load, choice, bytes)));
                            }});
   }
-  take_turns(options, *list, contestants, report);
+  take_turns(options, list, contestants, report);
   return report.finish(!options.transports.empty());
 }
 

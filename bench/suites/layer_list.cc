@@ -63,10 +63,9 @@ uint64_t LayerList::bytes() const {
 }
 
 absl::StatusOr<LayerList> read_layer_list(const std::string& file) {
-  const absl::StatusOr<fs::path> path = find(file);
-  if (!path.ok()) return path.status();
-  std::ifstream text(*path);
-  LayerList list{.name = path->stem().string(), .layers = {}};
+  GRADRAIL_ASSIGN_OR_RETURN(const fs::path path, find(file));
+  std::ifstream text(path);
+  LayerList list{.name = path.stem().string(), .layers = {}};
   size_t number = 0;
   for (std::string line; std::getline(text, line);) {
     ++number;
@@ -74,14 +73,14 @@ absl::StatusOr<LayerList> read_layer_list(const std::string& file) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const absl::StatusOr<ExchangeLoad::Layer> layer = parse(line);
     if (!layer.ok() || list.layers.size() == kMostLayers) {
-      return absl::DataLossError(fmt::format("{}:{}: {}", path->string(), number,
-                                             layer.ok() ? "too many layers" : message_of(layer.status())));
+      return absl::DataLossError(
+          fmt::format("{}:{}: {}", path.string(), number, layer.ok() ? "too many layers" : message_of(layer.status())));
     }
     if (!list.layers.empty() && layer->ready_us < list.layers.back().ready_us)
-      return absl::DataLossError(fmt::format("{}:{}: ready before the line above", path->string(), number));
+      return absl::DataLossError(fmt::format("{}:{}: ready before the line above", path.string(), number));
     list.layers.push_back(*layer);
   }
-  if (list.layers.empty()) return absl::DataLossError(fmt::format("{}: no layers", path->string()));
+  if (list.layers.empty()) return absl::DataLossError(fmt::format("{}: no layers", path.string()));
   return list;
 }
 

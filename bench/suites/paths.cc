@@ -20,16 +20,14 @@ struct Way {
 /// Each transport; those that run over devices and over sockets as two.
 absl::StatusOr<std::vector<Way>> all_ways(const Options& options) {
   std::vector<Way> ways;
-  const absl::StatusOr<std::vector<TransportChoice>> by_device = choose_transports(options, false);
-  if (!by_device.ok()) return by_device.status();
-  const absl::StatusOr<std::vector<TransportChoice>> by_anything = choose_transports(options, true);
-  if (!by_anything.ok()) return by_anything.status();
-  for (size_t i = 0; i < by_device->size(); ++i) {
-    const TransportChoice& device = (*by_device)[i];
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> by_device, choose_transports(options, false));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> by_anything, choose_transports(options, true));
+  for (size_t i = 0; i < by_device.size(); ++i) {
+    const TransportChoice& device = by_device[i];
     if (device.rdma_only) ways.push_back({device.name + " by an RDMA device", device});
     // Where a device carries it, the transport takes that device: there is no second way to measure.
     if (device.rdma_only && device.unusable.empty()) continue;
-    ways.push_back({device.rdma_only ? device.name + " without one" : device.name, (*by_anything)[i]});
+    ways.push_back({device.rdma_only ? device.name + " without one" : device.name, by_anything[i]});
   }
   return ways;
 }
@@ -100,13 +98,10 @@ std::vector<Contestant> from_gpu(const ExchangeLoad& load, const std::string& gp
 absl::StatusOr<int> run_paths_suite(const Options& options) {
   const std::string gpu = options.on == "host" ? "gpu:0" : options.on;
   if (const absl::Status named = gpu_ordinal(gpu).status(); !named.ok()) return named;
-  const absl::StatusOr<ExchangeLoad> load = load_of(options, 1, "sync");
-  if (!load.ok()) return load.status();
-  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "318040", "318040", sizeof(float));
-  if (!list.ok()) return list.status();
-  const auto ways = all_ways(options);
-  if (!ways.ok()) return ways.status();
-  Report report(options, fmt::format("gradrail bench paths: {}", describe(*load)));
+  GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 1, "sync"));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto ways, all_ways(options));
+  Report report(options, fmt::format("gradrail bench paths: {}", describe(load)));
   report.note(
       "the same exchange over every path; rows that cannot run say why. gpu:N: gradients and parameters in its");
   report.note(
@@ -114,9 +109,9 @@ absl::StatusOr<int> run_paths_suite(const Options& options) {
   report.note("does; staged, they are copied through host memory");
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
-  for (const auto& [name, choice] : *ways) contestants.push_back(contestant(name, *load, choice));
-  for (Contestant& row : from_gpu(*load, gpu, *ways)) contestants.push_back(std::move(row));
-  take_turns(options, *list, contestants, report);
+  for (const auto& [name, choice] : ways) contestants.push_back(contestant(name, load, choice));
+  for (Contestant& row : from_gpu(load, gpu, ways)) contestants.push_back(std::move(row));
+  take_turns(options, list, contestants, report);
   return report.finish(false);
 }
 

@@ -59,25 +59,21 @@ absl::StatusOr<Asked> understand(const Options& options) {
   if (options.part != "put") {
     Options& own = asked.options;
     if (own.transports.empty()) own.transports = {"shm", "tcp"};
-    const absl::StatusOr<ExchangeLoad> load = load_of(own, 1, "sync");
-    if (!load.ok()) return load.status();
-    asked.load = *load;
-    if (load->ablation.any())
+    GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(own, 1, "sync"));
+    asked.load = load;
+    if (load.ablation.any())
       return absl::InvalidArgumentError("peers: all of them sum, update and return; leave --no-... out");
-    if (load->workers != 1 || load->optimizer != ps::OptimizerKind::sgd)
+    if (load.workers != 1 || load.optimizer != ps::OptimizerKind::sgd)
       return absl::InvalidArgumentError(
           "peers: all of them do SGD with one worker; leave --workers and --optimizer out");
-    const absl::StatusOr<std::vector<uint64_t>> list = sizes(own, "64", "64M", sizeof(float));
-    if (!list.ok()) return list.status();
-    asked.exchanges = *list;
-    absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(own, true);
-    if (!choices.ok()) return choices.status();
-    asked.choices = *std::move(choices);
+    GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(own, "64", "64M", sizeof(float)));
+    asked.exchanges = list;
+    GRADRAIL_ASSIGN_OR_RETURN(std::vector<TransportChoice> choices, choose_transports(own, true));
+    asked.choices = std::move(choices);
   }
   if (options.part != "exchange") {
-    const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "8", "4M", 8);
-    if (!list.ok()) return list.status();
-    asked.puts = *list;
+    GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "8", "4M", 8));
+    asked.puts = list;
   }
   return asked;
 }
@@ -129,11 +125,10 @@ void compare_puts(const Asked& asked, const Options& options, Report& report) {
 }  // namespace
 
 absl::StatusOr<int> run_peers_suite(const Options& options) {
-  const absl::StatusOr<Asked> asked = understand(options);
-  if (!asked.ok()) return asked.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Asked asked, understand(options));
   Report report(options, "gradrail bench peers: ours and theirs by turns");
-  if (!asked->exchanges.empty()) compare_exchanges(*asked, report);
-  if (!asked->puts.empty()) compare_puts(*asked, options, report);
+  if (!asked.exchanges.empty()) compare_exchanges(asked, report);
+  if (!asked.puts.empty()) compare_puts(asked, options, report);
   return report.finish(false);
 }
 

@@ -20,8 +20,7 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
                .seconds = options.seconds,
                .iterations = options.iterations,
                .warmup = options.warmup};
-  const absl::StatusOr<PutFigure> measured = pair.lead(what, load);
-  if (!measured.ok()) return measured.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const PutFigure measured, pair.lead(what, load));
   GRADRAIL_RETURN_IF_ERROR(pair.end());
   Figure figure;
   figure.path = path;
@@ -29,9 +28,9 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
   figure.bytes = bytes;
   figure.count = bytes;
   figure.type = "byte";
-  figure.times = measured->times;
+  figure.times = measured.times;
   figure.alg_bytes = figure.bus_bytes = static_cast<double>(bytes) * load.window;
-  figure.wrong = options.check ? measured->wrong : 0;
+  figure.wrong = options.check ? measured.wrong : 0;
   if (what == "bandwidth") figure.more = {{"window", load.window}};
   return std::vector<Figure>{figure};
 }
@@ -39,21 +38,20 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
 /// Both processes of one figure: the other one answers and ends.
 absl::StatusOr<std::vector<Figure>> measure_puts(const TransportChoice& choice, const Options& options, uint64_t bytes,
                                                  const std::string& what) {
-  absl::StatusOr<PairLink> link = PairLink::fork_two();
-  if (!link.ok()) return link.status();
+  GRADRAIL_ASSIGN_OR_RETURN(PairLink link, PairLink::fork_two());
   // After the fork: devices and threads of a transport do not survive one.
   absl::StatusOr<std::unique_ptr<PutEnd>> end = open_transport_end({.name = choice.name,
                                                                     .rdma_only = choice.rdma_only,
                                                                     .ofi_provider = choice.ofi_provider,
                                                                     .bind_host = options.bind_host},
-                                                                   *link, bytes);
-  if (!link->leads()) {
-    if (end.ok()) PutPair(*link, **end).answer().IgnoreError();  // the one that leads sees it
-    if (end.ok()) end->reset();                                  // libraries have files to remove
+                                                                   link, bytes);
+  if (!link.leads()) {
+    if (end.ok()) PutPair(link, **end).answer().IgnoreError();  // the one that leads sees it
+    if (end.ok()) end->reset();                                 // libraries have files to remove
     _exit(0);
   }
   if (!end.ok()) return end.status();
-  PutPair pair(*link, **end);
+  PutPair pair(link, **end);
   return lead(pair, (*end)->path(), options, bytes, what);
 }
 
@@ -67,10 +65,9 @@ std::vector<Figure> measure_isolated(const TransportChoice& choice, const Option
 }  // namespace
 
 absl::StatusOr<int> run_put_suite(const Options& options) {
-  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "8", "4M", 8);
-  if (!list.ok()) return list.status();
-  const absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(options, !options.transports.empty());
-  if (!choices.ok()) return choices.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "8", "4M", 8));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
+                            choose_transports(options, !options.transports.empty()));
   Report report(options, "gradrail bench put: one process writes into another's memory and notifies it");
   report.note("latency: half a round trip of puts with a notice; each arrival is checked");
   report.note(fmt::format(
@@ -79,11 +76,11 @@ absl::StatusOr<int> run_put_suite(const Options& options) {
   for (const char* what : {"latency", "bandwidth"}) {
     report.begin(std::string(what) == "latency" ? Layout::latency : Layout::sweep);
     std::vector<Contestant> contestants;
-    for (const TransportChoice& choice : *choices) {
+    for (const TransportChoice& choice : choices) {
       contestants.push_back(
           {choice.name, [&, what](uint64_t bytes) { return measure_isolated(choice, options, bytes, what); }});
     }
-    take_turns(options, *list, contestants, report);
+    take_turns(options, list, contestants, report);
   }
   return report.finish(!options.transports.empty());
 }

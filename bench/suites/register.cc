@@ -25,12 +25,11 @@ double micros_since(TimePoint start) { return static_cast<double>(nanoseconds_si
 
 absl::Status measure_once(transport::Context& context, uint64_t bytes, Series& series, std::vector<double>& ends) {
   // New memory each time: a library that caches registrations would otherwise be fast from the second one on.
-  absl::StatusOr<SharedMemory> memory = SharedMemory::create("bench-register", bytes);
-  if (!memory.ok()) return memory.status();
+  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::create("bench-register", bytes));
   // The kernel gives a page at its first write: without this, the registration has to allocate it.
-  if (series.touched) std::memset(memory->data(), 1, bytes);
+  if (series.touched) std::memset(memory.data(), 1, bytes);
   const TimePoint start = Clock::now();
-  auto region = context.register_memory(memory->span(), transport::Access::remote_write);
+  auto region = context.register_memory(memory.span(), transport::Access::remote_write);
   series.micros.push_back(micros_since(start));
   if (!region.ok()) return region.status();
   const TimePoint registered = Clock::now();
@@ -51,18 +50,17 @@ Figure figure_of(const std::string& path, uint64_t bytes, std::vector<double>& m
 
 absl::StatusOr<std::vector<Figure>> measure_registration(const TransportChoice& choice, const Options& options,
                                                          uint64_t bytes) {
-  const absl::StatusOr<const transport::Transport*> found = transport::find_transport(choice.name);
-  if (!found.ok()) return found.status();
-  const auto context = (*found)->open(
-      {.bind_host = options.bind_host, .rdma_only = choice.rdma_only, .ofi_provider = choice.ofi_provider});
-  if (!context.ok()) return context.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(choice.name));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto context, found->open({.bind_host = options.bind_host,
+                                                             .rdma_only = choice.rdma_only,
+                                                             .ofi_provider = choice.ofi_provider}));
   Series series[] = {{.name = "fresh pages", .touched = false}, {.name = "touched pages", .touched = true}};
   std::vector<double> ends;
   const TimePoint start = Clock::now();
   for (uint64_t i = 0; i < kMost; ++i) {
     if (options.iterations > 0 ? i >= options.iterations : i >= kFewest && seconds_since(start) > options.seconds)
       break;
-    for (Series& one : series) GRADRAIL_RETURN_IF_ERROR(measure_once(**context, bytes, one, ends));
+    for (Series& one : series) GRADRAIL_RETURN_IF_ERROR(measure_once(*context, bytes, one, ends));
   }
   std::vector<Figure> figures;
   for (Series& one : series) figures.push_back(figure_of(choice.name + " register, " + one.name, bytes, one.micros));
@@ -79,17 +77,16 @@ std::vector<Figure> measure_isolated(const TransportChoice& choice, const Option
 }  // namespace
 
 absl::StatusOr<int> run_register_suite(const Options& options) {
-  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "4K", "64M", 1);
-  if (!list.ok()) return list.status();
-  const absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(options, !options.transports.empty());
-  if (!choices.ok()) return choices.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "64M", 1));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
+                            choose_transports(options, !options.transports.empty()));
   Report report(options, "gradrail bench register: what it costs to register memory for a transport");
   report.note("fresh pages: not touched yet. ofi registers for good when a peer connects: its first part only");
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
-  for (const TransportChoice& choice : *choices)
+  for (const TransportChoice& choice : choices)
     contestants.push_back({choice.name, [&](uint64_t bytes) { return measure_isolated(choice, options, bytes); }});
-  take_turns(options, *list, contestants, report);
+  take_turns(options, list, contestants, report);
   return report.finish(!options.transports.empty());
 }
 

@@ -1,5 +1,6 @@
 // A model's backward pass replayed against the real server. Layer after layer becomes ready, and what the exchange adds
 // to the step is what it does not hide.
+#include "base/status.h"
 #include "bench/driver/suite.h"
 #include "bench/suites/exchange_flags.h"
 #include "bench/suites/layer_list.h"
@@ -8,31 +9,29 @@
 namespace gradrail::bench {
 
 absl::StatusOr<int> run_replay_suite(const Options& options) {
-  const absl::StatusOr<LayerList> list = read_layer_list(options.file);
-  if (!list.ok()) return list.status();
-  absl::StatusOr<ExchangeLoad> load = load_of(options, 1, "sync");
-  if (!load.ok()) return load.status();
-  load->layers = list->layers;
-  const absl::StatusOr<std::vector<TransportChoice>> choices = choose_transports(options, !options.transports.empty());
-  if (!choices.ok()) return choices.status();
-  const double backward_us = list->layers.back().ready_us;
-  Report report(options, fmt::format("gradrail bench replay {}: {}", list->name, describe(*load)));
+  GRADRAIL_ASSIGN_OR_RETURN(const LayerList list, read_layer_list(options.file));
+  GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, 1, "sync"));
+  load.layers = list.layers;
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
+                            choose_transports(options, !options.transports.empty()));
+  const double backward_us = list.layers.back().ready_us;
+  Report report(options, fmt::format("gradrail bench replay {}: {}", list.name, describe(load)));
   report.note(
-      fmt::format("{} layers, {} bytes, backward pass {:.0f} us", list->layers.size(), list->bytes(), backward_us));
+      fmt::format("{} layers, {} bytes, backward pass {:.0f} us", list.layers.size(), list.bytes(), backward_us));
   report.note(
       "time: of a step, from its beginning to after the last fresh parameter. exposed_us: beyond the backward pass");
-  add_ranks(*load, *choices, report);
+  add_ranks(load, choices, report);
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
-  for (const TransportChoice& choice : *choices) {
+  for (const TransportChoice& choice : choices) {
     contestants.push_back({choice.name, [&, choice](uint64_t bytes) -> std::vector<Figure> {
                              if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
-                             Figure figure = run_exchange(with(*load, choice, bytes)).figure;
+                             Figure figure = run_exchange(with(load, choice, bytes)).figure;
                              figure.more = {{"exposed_us", figure.times.p50_us - backward_us}};
                              return {figure};
                            }});
   }
-  take_turns(options, {list->bytes()}, contestants, report);
+  take_turns(options, {list.bytes()}, contestants, report);
   return report.finish(!options.transports.empty());
 }
 

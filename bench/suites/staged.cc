@@ -24,29 +24,24 @@ class StagedBench {
       : ordinal_(ordinal), bytes_(bytes), bucket_(bucket_bytes / sizeof(float)), elements_(bytes / sizeof(float)) {}
 
   absl::Status prepare() {
-    absl::StatusOr<std::unique_ptr<gpu::Compute>> device = gpu::open_device(ordinal_);
-    if (!device.ok()) return device.status();
-    device_ = *std::move(device);
-    absl::StatusOr<std::unique_ptr<gpu::Memory>> block = device_->allocate(ps::device_block_bytes(elements_));
-    if (!block.ok()) return block.status();
-    block_ = *std::move(block);
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Compute> device, gpu::open_device(ordinal_));
+    device_ = std::move(device);
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Memory> block, device_->allocate(ps::device_block_bytes(elements_)));
+    block_ = std::move(block);
     for (SharedMemory* memory : {&parameters_, &gradients_}) {
-      absl::StatusOr<SharedMemory> made = SharedMemory::create("gradrail-bench", bytes_);
-      if (!made.ok()) return made.status();
-      *memory = *std::move(made);
+      GRADRAIL_ASSIGN_OR_RETURN(SharedMemory made, SharedMemory::create("gradrail-bench", bytes_));
+      *memory = std::move(made);
     }
     float* const parameters = block_->as<float>();
     const worker::DeviceMemory memory{.device = device_.get(),
                                       .parameters = parameters,
                                       .gradients = parameters + ps::device_gradients_at(elements_),
                                       .bytes = ps::device_block_bytes(elements_)};
-    absl::StatusOr<std::unique_ptr<worker::GpuVariables>> variables =
-        worker::GpuVariables::create(memory, elements_, parameters_.span(), gradients_.span());
-    if (!variables.ok()) return variables.status();
-    variables_ = *std::move(variables);
-    absl::StatusOr<std::unique_ptr<gpu::StagedCopies>> copies = gpu::staged_copies(*device_);
-    if (!copies.ok()) return copies.status();
-    copies_ = *std::move(copies);
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::GpuVariables> variables,
+                              worker::GpuVariables::create(memory, elements_, parameters_.span(), gradients_.span()));
+    variables_ = std::move(variables);
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::StagedCopies> copies, gpu::staged_copies(*device_));
+    copies_ = std::move(copies);
     return check();
   }
 
@@ -134,9 +129,8 @@ class StagedBench {
 };
 
 absl::StatusOr<std::vector<Figure>> measure_one(const Options& options, uint64_t bytes) {
-  const absl::StatusOr<int> ordinal = gpu_ordinal(options.on);
-  if (!ordinal.ok()) return ordinal.status();
-  StagedBench bench(*ordinal, bytes, (options.bucket_kib == 0 ? 1024 : options.bucket_kib) * 1024);
+  GRADRAIL_ASSIGN_OR_RETURN(const int ordinal, gpu_ordinal(options.on));
+  StagedBench bench(ordinal, bytes, (options.bucket_kib == 0 ? 1024 : options.bucket_kib) * 1024);
   GRADRAIL_RETURN_IF_ERROR(bench.prepare());
   std::vector<Figure> figures = bench.measure_all(options.seconds);
   GRADRAIL_RETURN_IF_ERROR(bench.status());
@@ -149,8 +143,7 @@ absl::StatusOr<int> run_staged_suite(const Options& options) {
   Options own = options;
   if (own.on == "host") own.on = "gpu:0";
   if (const absl::Status named = gpu_ordinal(own.on).status(); !named.ok()) return named;
-  const absl::StatusOr<std::vector<uint64_t>> list = sizes(own, "64M", "64M", sizeof(float));
-  if (!list.ok()) return list.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(own, "64M", "64M", sizeof(float)));
   GRADRAIL_RETURN_IF_ERROR(can_open(own.on));
   Report report(own, fmt::format("gradrail bench staged: gradients and parameters between {} and the host", own.on));
   report.note("%plain: time of the plain copy over that of all buckets. first_us: until the first bucket can be sent");
@@ -159,7 +152,7 @@ absl::StatusOr<int> run_staged_suite(const Options& options) {
   const auto measure_isolated = [&](uint64_t bytes) {
     return isolated_figures(own.on, bytes, 2 * timeout_for(own.seconds), [&] { return measure_one(own, bytes); });
   };
-  take_turns(own, *list, {{own.on, measure_isolated}}, report);
+  take_turns(own, list, {{own.on, measure_isolated}}, report);
   return report.finish(true);
 }
 

@@ -76,13 +76,12 @@ Share work(const Scene& scene, const ps::ClusterSpec& cluster, uint32_t task) {
 absl::StatusOr<std::vector<Share>> play(const Scene& scene) {
   ps::ClusterSpec cluster;
   for (uint32_t i = 0; i < scene.workers; ++i) cluster.workers.push_back(fmt::format("worker/{}", i));
-  const auto server = ps::Server::start({.listen_address = "127.0.0.1:0",
-                                         .advertised_host = "127.0.0.1",
-                                         .transports = {"shm"},
-                                         .worker_names = cluster.workers,
-                                         .wait = {.spin = Duration::zero()}});
-  if (!server.ok()) return server.status();
-  cluster.ps = {fmt::format("127.0.0.1:{}", (*server)->port())};
+  GRADRAIL_ASSIGN_OR_RETURN(const auto server, ps::Server::start({.listen_address = "127.0.0.1:0",
+                                                                  .advertised_host = "127.0.0.1",
+                                                                  .transports = {"shm"},
+                                                                  .worker_names = cluster.workers,
+                                                                  .wait = {.spin = Duration::zero()}}));
+  cluster.ps = {fmt::format("127.0.0.1:{}", server->port())};
   std::vector<Share> shares(scene.workers);
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < scene.workers; ++i) threads.emplace_back([&, i] { shares[i] = work(scene, cluster, i); });
@@ -104,10 +103,8 @@ absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std:
   Scene even = scene;
   even.slowdown = 1.0;
   // Just before the slowed run: the speed of the machine may change between rounds.
-  const absl::StatusOr<std::vector<Share>> undisturbed = play(even);
-  if (!undisturbed.ok()) return undisturbed.status();
-  absl::StatusOr<std::vector<Share>> slowed = play(scene);
-  if (!slowed.ok()) return slowed.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Share> undisturbed, play(even));
+  GRADRAIL_ASSIGN_OR_RETURN(std::vector<Share> slowed, play(scene));
   Figure figure;
   figure.path = name;
   figure.bytes = scene.bytes;
@@ -116,7 +113,7 @@ absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std:
   double waited = 0.0, seconds = 0.0, staleness = 0.0, exchanges = 0.0, dropped = 0.0;
   uint64_t staleness_max = 0;
   for (uint32_t i = 0; i < scene.workers; ++i) {
-    const Share& share = (*slowed)[i];
+    const Share& share = slowed[i];
     const bool always_slow = !scene.in_turn && i + 1 == scene.workers;
     staleness_max = std::max(staleness_max, share.stats.staleness_max);
     staleness += static_cast<double>(share.stats.staleness_sum);
@@ -129,9 +126,9 @@ absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std:
     seconds += share.seconds;
   }
   figure.times = Times::of(micros);
-  const double pace = pace_of(scene, *slowed);
+  const double pace = pace_of(scene, slowed);
   figure.more = {{"steps_per_s", pace},
-                 {"of_undisturbed", pace / pace_of(scene, *undisturbed)},
+                 {"of_undisturbed", pace / pace_of(scene, undisturbed)},
                  {"waited_share", waited / seconds},
                  {"staleness_mean", exchanges > 0 ? staleness / exchanges : 0.0},
                  {"staleness_max", static_cast<double>(staleness_max)},
@@ -154,8 +151,7 @@ void add_straggler_flags(CLI::App& app, Options& options) {
 }
 
 absl::StatusOr<int> run_straggler_suite(const Options& options) {
-  const absl::StatusOr<std::vector<uint64_t>> list = sizes(options, "318040", "318040", sizeof(float));
-  if (!list.ok()) return list.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
   const uint32_t workers = options.workers == 0 ? 4 : options.workers;
   Report report(options,
                 fmt::format("gradrail bench straggler: {} workers, a step computes for {} ms, slow ones {} times "
@@ -183,7 +179,7 @@ absl::StatusOr<int> run_straggler_suite(const Options& options) {
                              }});
     }
   }
-  take_turns(options, *list, contestants, report);
+  take_turns(options, list, contestants, report);
   return report.finish(true);
 }
 

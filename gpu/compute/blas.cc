@@ -65,9 +65,8 @@ absl::StatusOr<const BlasLibrary*> blas_library() {
 }
 
 absl::StatusOr<std::unique_ptr<Blas>> Blas::create(SharedContext context, const Stream& stream) {
-  const absl::StatusOr<const BlasLibrary*> library = blas_library();
-  if (!library.ok()) return library.status();
-  const cublas::Functions& api = (*library)->api;
+  GRADRAIL_ASSIGN_OR_RETURN(const BlasLibrary* const library, blas_library());
+  const cublas::Functions& api = library->api;
   context->make_current();
   cublas::Handle handle = nullptr;
   const cublas::Status created = api.cublasCreate_v2(&handle);

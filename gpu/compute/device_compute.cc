@@ -19,27 +19,20 @@ constexpr size_t kBlocksPerMultiprocessor = 16;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Compute>> open_device(int ordinal) {
-  const absl::StatusOr<const Driver*> driver = Driver::get();
-  if (!driver.ok()) return driver.status();
-  return DeviceCompute::open(**driver, ordinal);
+  GRADRAIL_ASSIGN_OR_RETURN(const Driver* const driver, Driver::get());
+  return DeviceCompute::open(*driver, ordinal);
 }
 
 absl::StatusOr<std::unique_ptr<DeviceCompute>> DeviceCompute::open(const Driver& driver, int ordinal,
                                                                    const DeviceOptions& options) {
-  const absl::StatusOr<DeviceInfo> device = find_device(driver, ordinal);
-  if (!device.ok()) return device.status();
-  const absl::StatusOr<SharedContext> context = PrimaryContext::retain(driver, *device);
-  if (!context.ok()) return context.status();
-  absl::StatusOr<Module> module = Module::load(*context);
-  if (!module.ok()) return module.status();
-  absl::StatusOr<Stream> compute = Stream::create(*context);
-  if (!compute.ok()) return compute.status();
-  absl::StatusOr<Stream> copies = Stream::create(*context);
-  if (!copies.ok()) return copies.status();
-  absl::StatusOr<Event> behind = Event::create(*context);
-  if (!behind.ok()) return behind.status();
-  return std::unique_ptr<DeviceCompute>(new DeviceCompute(*context, *std::move(module), *std::move(compute),
-                                                          *std::move(copies), *std::move(behind), options));
+  GRADRAIL_ASSIGN_OR_RETURN(const DeviceInfo device, find_device(driver, ordinal));
+  GRADRAIL_ASSIGN_OR_RETURN(const SharedContext context, PrimaryContext::retain(driver, device));
+  GRADRAIL_ASSIGN_OR_RETURN(Module module, Module::load(context));
+  GRADRAIL_ASSIGN_OR_RETURN(Stream compute, Stream::create(context));
+  GRADRAIL_ASSIGN_OR_RETURN(Stream copies, Stream::create(context));
+  GRADRAIL_ASSIGN_OR_RETURN(Event behind, Event::create(context));
+  return std::unique_ptr<DeviceCompute>(
+      new DeviceCompute(context, std::move(module), std::move(compute), std::move(copies), std::move(behind), options));
 }
 
 DeviceCompute::DeviceCompute(SharedContext context, Module module, Stream compute, Stream copies, Event behind,

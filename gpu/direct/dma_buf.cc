@@ -43,9 +43,8 @@ class Source final : public GpuMemorySource {
 }  // namespace
 
 absl::StatusOr<DmaBuf> export_dma_buf(Compute& compute, const void* data, size_t bytes) {
-  const absl::StatusOr<DeviceCompute*> device = dma_buf_device(compute);
-  if (!device.ok()) return device.status();
-  const PrimaryContext& context = *(*device)->context();
+  GRADRAIL_ASSIGN_OR_RETURN(DeviceCompute* const device, dma_buf_device(compute));
+  const PrimaryContext& context = *device->context();
   GRADRAIL_RETURN_IF_ERROR(check_support(context));
   context.make_current();
   // CUDA exports whole pages of the host's size: the offset in the result leads to the run.
@@ -62,9 +61,8 @@ absl::StatusOr<DmaBuf> export_dma_buf(Compute& compute, const void* data, size_t
 }
 
 absl::Status prepare_for_peers(Compute& compute, const void* data) {
-  const absl::StatusOr<DeviceCompute*> device = dma_buf_device(compute);
-  if (!device.ok()) return device.status();
-  const PrimaryContext& context = *(*device)->context();
+  GRADRAIL_ASSIGN_OR_RETURN(DeviceCompute* const device, dma_buf_device(compute));
+  const PrimaryContext& context = *device->context();
   context.make_current();
   // GPUDirect RDMA requires it: a copy of this memory has ended when its call returns.
   const unsigned on = 1;
@@ -73,9 +71,8 @@ absl::Status prepare_for_peers(Compute& compute, const void* data) {
 }
 
 absl::StatusOr<std::unique_ptr<GpuMemorySource>> source_for_nics(Compute& compute, NicGpuTransfer way) {
-  const absl::StatusOr<DeviceCompute*> device = dma_buf_device(compute);
-  if (!device.ok()) return device.status();
-  const PrimaryContext& context = *(*device)->context();
+  GRADRAIL_ASSIGN_OR_RETURN(DeviceCompute* const device, dma_buf_device(compute));
+  const PrimaryContext& context = *device->context();
   if (!context.device().gpu_direct_rdma) {
     return absl::FailedPreconditionError(
         fmt::format("{} does not let network devices reach its memory (GPUDirect RDMA): that takes a data-centre or "

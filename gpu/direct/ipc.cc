@@ -102,9 +102,8 @@ absl::Status open_refusal(const PrimaryContext& context, cuda::Result result, co
 }  // namespace
 
 absl::StatusOr<std::string> export_memory(Compute& compute, const void* data, size_t bytes) {
-  const absl::StatusOr<DeviceCompute*> device = ipc_device(compute);
-  if (!device.ok()) return device.status();
-  const PrimaryContext& context = *(*device)->context();
+  GRADRAIL_ASSIGN_OR_RETURN(DeviceCompute* const device, ipc_device(compute));
+  const PrimaryContext& context = *device->context();
   context.make_current();
   cuda::DevicePointer base = 0;
   size_t allocated = 0;
@@ -127,21 +126,19 @@ absl::StatusOr<std::string> export_memory(Compute& compute, const void* data, si
 }
 
 absl::StatusOr<std::unique_ptr<Memory>> map_memory(Compute& compute, std::string_view words) {
-  const absl::StatusOr<DeviceCompute*> device = ipc_device(compute);
-  if (!device.ok()) return device.status();
-  const absl::StatusOr<Exported> exported = read_exported(words);
-  if (!exported.ok()) return exported.status();
-  GRADRAIL_RETURN_IF_ERROR(check_alignment(*exported));
-  const SharedContext& context = (*device)->context();
+  GRADRAIL_ASSIGN_OR_RETURN(DeviceCompute* const device, ipc_device(compute));
+  GRADRAIL_ASSIGN_OR_RETURN(const Exported exported, read_exported(words));
+  GRADRAIL_RETURN_IF_ERROR(check_alignment(exported));
+  const SharedContext& context = device->context();
   context->make_current();
   cuda::DevicePointer base = 0;
   const cuda::Result result =
-      context->api().cuIpcOpenMemHandle_v2(&base, exported->handle, cuda::kIpcLazyEnablePeerAccess);
-  if (result != cuda::kSuccess) return open_refusal(*context, result, *exported);
+      context->api().cuIpcOpenMemHandle_v2(&base, exported.handle, cuda::kIpcLazyEnablePeerAccess);
+  if (result != cuda::kSuccess) return open_refusal(*context, result, exported);
   // Owned before the check, so that a refusal unmaps it.
-  auto mapped = std::make_unique<MappedMemory>(context, base, reinterpret_cast<std::byte*>(base + exported->offset),
-                                               exported->bytes);
-  GRADRAIL_RETURN_IF_ERROR(check_run(*context, base, *exported));
+  auto mapped = std::make_unique<MappedMemory>(context, base, reinterpret_cast<std::byte*>(base + exported.offset),
+                                               exported.bytes);
+  GRADRAIL_RETURN_IF_ERROR(check_run(*context, base, exported));
   return mapped;
 }
 

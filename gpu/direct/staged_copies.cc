@@ -108,11 +108,9 @@ absl::StatusOr<std::unique_ptr<StagedCopies>> staged_copies(Compute& compute) {
   auto* device = dynamic_cast<DeviceCompute*>(&compute);
   if (device == nullptr) return std::make_unique<HostCopies>();
   // A stream for each direction: a GPU has a copy engine for each of them.
-  absl::StatusOr<Stream> down = Stream::create(device->context());
-  if (!down.ok()) return down.status();
-  absl::StatusOr<Stream> up = Stream::create(device->context());
-  if (!up.ok()) return up.status();
-  return std::make_unique<DeviceCopies>(device->context(), *std::move(down), *std::move(up));
+  GRADRAIL_ASSIGN_OR_RETURN(Stream down, Stream::create(device->context()));
+  GRADRAIL_ASSIGN_OR_RETURN(Stream up, Stream::create(device->context()));
+  return std::make_unique<DeviceCopies>(device->context(), std::move(down), std::move(up));
 }
 
 }  // namespace gradrail::gpu

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 
+#include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "gpu/driver/native_error.h"
@@ -70,17 +71,15 @@ std::string DeviceInfo::label() const { return fmt::format("GPU {} ({}, {})", or
 absl::StatusOr<std::vector<DeviceInfo>> list_devices(const Driver& driver) {
   std::vector<DeviceInfo> devices;
   for (int ordinal = 0; ordinal < driver.device_count(); ++ordinal) {
-    absl::StatusOr<DeviceInfo> device = read_device(driver, ordinal);
-    if (!device.ok()) return device.status();
-    devices.push_back(*std::move(device));
+    GRADRAIL_ASSIGN_OR_RETURN(DeviceInfo device, read_device(driver, ordinal));
+    devices.push_back(std::move(device));
   }
   return devices;
 }
 
 absl::StatusOr<std::vector<DeviceInfo>> list_devices() {
-  const absl::StatusOr<const Driver*> driver = Driver::get();
-  if (!driver.ok()) return driver.status();
-  return list_devices(**driver);
+  GRADRAIL_ASSIGN_OR_RETURN(const Driver* const driver, Driver::get());
+  return list_devices(*driver);
 }
 
 absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal) {
@@ -89,10 +88,9 @@ absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal) {
     return absl::NotFoundError(fmt::format(
         "no GPU {}: the driver sees none (does CUDA_VISIBLE_DEVICES hide them, or the container?)", ordinal));
   }
-  const absl::StatusOr<std::vector<DeviceInfo>> devices = list_devices(driver);
-  if (!devices.ok()) return devices.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices, list_devices(driver));
   std::vector<std::string> labels;
-  for (const DeviceInfo& device : *devices) labels.push_back(device.label());
+  for (const DeviceInfo& device : devices) labels.push_back(device.label());
   return absl::NotFoundError(fmt::format("no GPU {}: there is {}", ordinal, fmt::join(labels, ", ")));
 }
 

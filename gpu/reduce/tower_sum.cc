@@ -31,11 +31,9 @@ absl::StatusOr<std::vector<DeviceCompute*>> one_gpu_each(absl::Span<Compute* con
 }
 
 absl::StatusOr<std::unique_ptr<TowerSum>> by_nccl(absl::Span<Compute* const> towers, Duration answer_timeout) {
-  const absl::StatusOr<std::vector<DeviceCompute*>> devices = one_gpu_each(towers);
-  if (!devices.ok()) return devices.status();
-  const absl::StatusOr<const NcclLibrary*> library = nccl_library();
-  if (!library.ok()) return library.status();
-  return NcclTowerSum::create(**library, *devices, answer_timeout);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<DeviceCompute*> devices, one_gpu_each(towers));
+  GRADRAIL_ASSIGN_OR_RETURN(const NcclLibrary* const library, nccl_library());
+  return NcclTowerSum::create(*library, devices, answer_timeout);
 }
 
 }  // namespace

@@ -66,11 +66,9 @@ absl::StatusOr<std::unique_ptr<NcclTowerSum>> NcclTowerSum::create(const NcclLib
   std::unique_ptr<NcclTowerSum> sum(new NcclTowerSum(library, answer_timeout));
   std::vector<int> ordinals;
   for (DeviceCompute* tower : towers) {
-    absl::StatusOr<Stream> stream = Stream::create(tower->context());
-    if (!stream.ok()) return stream.status();
-    absl::StatusOr<Event> behind = Event::create(tower->context());
-    if (!behind.ok()) return behind.status();
-    sum->towers_.push_back(std::make_unique<Tower>(*tower, *std::move(stream), *std::move(behind), answer_timeout));
+    GRADRAIL_ASSIGN_OR_RETURN(Stream stream, Stream::create(tower->context()));
+    GRADRAIL_ASSIGN_OR_RETURN(Event behind, Event::create(tower->context()));
+    sum->towers_.push_back(std::make_unique<Tower>(*tower, std::move(stream), std::move(behind), answer_timeout));
     ordinals.push_back(tower->context()->device().ordinal);
   }
   std::vector<nccl::Communicator> communicators(towers.size(), nullptr);

@@ -142,42 +142,39 @@ absl::Status write_checkpoint(const std::string& path, const CheckpointView& che
   prologue.file_bytes = sizeof(prologue) + fields.size() + kCrcBytes + data_bytes(*checkpoint.header);
   const uint32_t header_crc = crc32c(fields.data(), fields.size(), crc32c(&prologue, sizeof(prologue)));
 
-  absl::StatusOr<ReplacementFile> file = ReplacementFile::create(path);
-  if (!file.ok()) return file.status();
-  GRADRAIL_RETURN_IF_ERROR(file->write(&prologue, sizeof(prologue)));
-  GRADRAIL_RETURN_IF_ERROR(file->write(fields.data(), fields.size()));
-  GRADRAIL_RETURN_IF_ERROR(file->write(&header_crc, sizeof(header_crc)));
+  GRADRAIL_ASSIGN_OR_RETURN(ReplacementFile file, ReplacementFile::create(path));
+  GRADRAIL_RETURN_IF_ERROR(file.write(&prologue, sizeof(prologue)));
+  GRADRAIL_RETURN_IF_ERROR(file.write(fields.data(), fields.size()));
+  GRADRAIL_RETURN_IF_ERROR(file.write(&header_crc, sizeof(header_crc)));
   uint64_t chunk_index = 0;
-  GRADRAIL_RETURN_IF_ERROR(write_vector(*file, checkpoint.parameters, header_crc, chunk_index));
+  GRADRAIL_RETURN_IF_ERROR(write_vector(file, checkpoint.parameters, header_crc, chunk_index));
   for (const absl::Span<const float> state : checkpoint.state) {
-    GRADRAIL_RETURN_IF_ERROR(write_vector(*file, state, header_crc, chunk_index));
+    GRADRAIL_RETURN_IF_ERROR(write_vector(file, state, header_crc, chunk_index));
   }
   GRADRAIL_CHECK(chunk_index == chunk_count(checkpoint.header->range.count) * (1 + checkpoint.state.size()));
-  return file->commit();
+  return file.commit();
 }
 
 absl::StatusOr<CheckpointReader> CheckpointReader::open(const std::string& path) {
-  absl::StatusOr<InputFile> file = InputFile::open(path);
-  if (!file.ok()) return file.status();
-  absl::StatusOr<Prologue> prologue = read_prologue(*file);
-  if (!prologue.ok()) return prologue.status();
+  GRADRAIL_ASSIGN_OR_RETURN(InputFile file, InputFile::open(path));
+  GRADRAIL_ASSIGN_OR_RETURN(Prologue prologue, read_prologue(file));
 
-  std::string fields(prologue->field_bytes, '\0');
+  std::string fields(prologue.field_bytes, '\0');
   uint32_t stored_crc = 0;
-  GRADRAIL_RETURN_IF_ERROR(file->read(fields.data(), fields.size()));
-  GRADRAIL_RETURN_IF_ERROR(file->read(&stored_crc, sizeof(stored_crc)));
-  const uint32_t crc = crc32c(fields.data(), fields.size(), crc32c(&*prologue, sizeof(*prologue)));
+  GRADRAIL_RETURN_IF_ERROR(file.read(fields.data(), fields.size()));
+  GRADRAIL_RETURN_IF_ERROR(file.read(&stored_crc, sizeof(stored_crc)));
+  const uint32_t crc = crc32c(fields.data(), fields.size(), crc32c(&prologue, sizeof(prologue)));
   if (crc != stored_crc) {
     return damaged(path, fmt::format("header (bytes 0 to {}): CRC32C is {:08x}, must be {:08x}",
-                                     sizeof(*prologue) + fields.size(), crc, stored_crc));
+                                     sizeof(prologue) + fields.size(), crc, stored_crc));
   }
   // After the CRC32C: a wrong field from here on is an error of the writer, not of the disk.
   absl::StatusOr<CheckpointHeader> header = decode_header(fields);
   if (!header.ok()) {
     return damaged(path, fmt::format("header: {}", std::string(header.status().message())));
   }
-  GRADRAIL_RETURN_IF_ERROR(check_length(*file, *prologue, *header));
-  return CheckpointReader(*std::move(file), *std::move(header), crc);
+  GRADRAIL_RETURN_IF_ERROR(check_length(file, prologue, *header));
+  return CheckpointReader(std::move(file), *std::move(header), crc);
 }
 
 CheckpointReader::CheckpointReader(InputFile file, CheckpointHeader header, uint32_t header_crc)
@@ -214,10 +211,9 @@ absl::Status CheckpointReader::read(const CheckpointTarget& target) {
 }
 
 absl::StatusOr<Checkpoint> read_checkpoint(const std::string& path) {
-  absl::StatusOr<CheckpointReader> reader = CheckpointReader::open(path);
-  if (!reader.ok()) return reader.status();
+  GRADRAIL_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(path));
   Checkpoint checkpoint;
-  checkpoint.header = reader->header();
+  checkpoint.header = reader.header();
   const size_t count = checkpoint.header.range.count;  // open() has compared it with the length of the file
   checkpoint.parameters.resize(count);
   checkpoint.state.resize(static_cast<size_t>(state_vectors(checkpoint.header.optimizer.kind)));
@@ -226,7 +222,7 @@ absl::StatusOr<Checkpoint> read_checkpoint(const std::string& path) {
     state.resize(count);
     target.state.push_back(absl::MakeSpan(state));
   }
-  GRADRAIL_RETURN_IF_ERROR(reader->read(target));
+  GRADRAIL_RETURN_IF_ERROR(reader.read(target));
   return checkpoint;
 }
 

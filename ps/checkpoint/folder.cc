@@ -39,10 +39,9 @@ absl::Status offer_identity(const std::string& path) {
   const std::string bytes = random_bytes(kIdentityBytes);
   const std::string identity = absl::BytesToHexString({bytes.data(), bytes.size()}) + "\n";
   const std::string ours = fmt::format("{}.{}", path, identity.substr(0, 8));
-  absl::StatusOr<ReplacementFile> file = ReplacementFile::create(ours);
-  if (!file.ok()) return file.status();
-  GRADRAIL_RETURN_IF_ERROR(file->write(identity.data(), identity.size()));
-  GRADRAIL_RETURN_IF_ERROR(file->commit());
+  GRADRAIL_ASSIGN_OR_RETURN(ReplacementFile file, ReplacementFile::create(ours));
+  GRADRAIL_RETURN_IF_ERROR(file.write(identity.data(), identity.size()));
+  GRADRAIL_RETURN_IF_ERROR(file.commit());
   // Without links the last of several simultaneous tasks wins. The others then differ from it and end.
   const bool linked = ::link(ours.c_str(), path.c_str()) == 0 || errno == EEXIST;
   if (!linked && ::rename(ours.c_str(), path.c_str()) != 0) return absl::ErrnoToStatus(errno, "rename to " + path);
@@ -99,11 +98,10 @@ void log_passed_over(const std::string& folder, const std::vector<std::string>& 
 
 /// One pass over the present files. NOT_FOUND also for a set that was removed meanwhile.
 absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder) {
-  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
-  if (!sets.ok()) return sets.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
   std::vector<std::string> passed_over;
   absl::Status newest_damage;
-  for (const CheckpointSet& set : *sets) {
+  for (const CheckpointSet& set : sets) {
     if (!set.complete()) {
       passed_over.push_back(set.missing());
       continue;
@@ -115,7 +113,7 @@ absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder) {
     passed_over.emplace_back(message_of(checkpoint.status()));
     newest_damage.Update(checkpoint.status());
   }
-  return none_whole(folder, *sets, newest_damage);
+  return none_whole(folder, sets, newest_damage);
 }
 
 }  // namespace
@@ -138,33 +136,29 @@ absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder) {
 
 absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::string& folder, const Schema& schema,
                                                                  OptimizerKind optimizer) {
-  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
-  if (!sets.ok()) return sets.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
   // An empty folder is a new run. Damage is an error below: a new run would hide the loss of all steps.
-  if (sets->empty()) return nullptr;
-  absl::StatusOr<Checkpoint> checkpoint = read_newest_set(folder);
-  if (!checkpoint.ok()) return checkpoint.status();
-  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint->header, schema, optimizer));
-  return std::make_shared<const Checkpoint>(*std::move(checkpoint));
+  if (sets.empty()) return nullptr;
+  GRADRAIL_ASSIGN_OR_RETURN(Checkpoint checkpoint, read_newest_set(folder));
+  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint.header, schema, optimizer));
+  return std::make_shared<const Checkpoint>(std::move(checkpoint));
 }
 
 absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string& folder, const SavedSet& set,
                                                               const Schema& schema, OptimizerKind optimizer) {
-  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
-  if (!sets.ok()) return sets.status();
-  const auto found = std::find_if(sets->begin(), sets->end(), [&](const CheckpointSet& candidate) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
+  const auto found = std::find_if(sets.begin(), sets.end(), [&](const CheckpointSet& candidate) {
     return candidate.global_step == set.global_step && candidate.saved_us == set.saved_us;
   });
-  if (found == sets->end() || !found->complete()) {
+  if (found == sets.end() || !found->complete()) {
     return absl::FailedPreconditionError(fmt::format(
         "checkpoint folder {}: {}, and another ps task has begun from that set (is it one folder for all of them, and "
         "seen whole from this host? start the run again)",
-        folder, found == sets->end() ? fmt::format("step {} is not there", set.global_step) : found->missing()));
+        folder, found == sets.end() ? fmt::format("step {} is not there", set.global_step) : found->missing()));
   }
-  absl::StatusOr<Checkpoint> checkpoint = read_checkpoint_set(folder, *found);
-  if (!checkpoint.ok()) return checkpoint.status();
-  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint->header, schema, optimizer));
-  return std::make_shared<const Checkpoint>(*std::move(checkpoint));
+  GRADRAIL_ASSIGN_OR_RETURN(Checkpoint checkpoint, read_checkpoint_set(folder, *found));
+  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint.header, schema, optimizer));
+  return std::make_shared<const Checkpoint>(std::move(checkpoint));
 }
 
 }  // namespace gradrail::ps

@@ -51,20 +51,18 @@ std::vector<CheckpointSet> superfluous(const std::vector<CheckpointSet>& newest_
 }  // namespace
 
 absl::StatusOr<size_t> remove_older_sets(const std::string& folder, const SavedSet& completed, uint32_t keep) {
-  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
-  if (!sets.ok()) return sets.status();
-  const bool is_there = std::any_of(sets->begin(), sets->end(), [&](const CheckpointSet& set) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
+  const bool is_there = std::any_of(sets.begin(), sets.end(), [&](const CheckpointSet& set) {
     return set.global_step == completed.global_step && set.saved_us == completed.saved_us && set.complete();
   });
   // Without the new set, the older ones may be all that a restore can use.
   if (!is_there || keep == 0) return 0;
-  const absl::StatusOr<std::vector<UnfinishedFile>> unfinished = list_unfinished_files(folder);
-  if (!unfinished.ok()) return unfinished.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<UnfinishedFile> unfinished, list_unfinished_files(folder));
   Removal removal;
-  for (const CheckpointSet& set : superfluous(*sets, completed, keep)) {
+  for (const CheckpointSet& set : superfluous(sets, completed, keep)) {
     for (const uint32_t shard : set.present) removal.remove(set.path(folder, shard));
   }
-  for (const UnfinishedFile& file : *unfinished) {
+  for (const UnfinishedFile& file : unfinished) {
     if (file.saved_us < completed.saved_us) removal.remove(file.path);
   }
   if (!removal.error.ok()) return removal.error;

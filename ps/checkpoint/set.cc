@@ -151,9 +151,8 @@ absl::StatusOr<std::vector<CheckpointReader>> open_checkpoint_set(const std::str
   std::vector<CheckpointReader> shards;
   uint64_t covered = 0;
   for (uint32_t i = 0; i < set.shard_count; ++i) {
-    absl::StatusOr<CheckpointReader> shard = CheckpointReader::open(set.path(folder, i));
-    if (!shard.ok()) return shard.status();
-    shards.push_back(*std::move(shard));
+    GRADRAIL_ASSIGN_OR_RETURN(CheckpointReader shard, CheckpointReader::open(set.path(folder, i)));
+    shards.push_back(std::move(shard));
     GRADRAIL_RETURN_IF_ERROR(
         check_member(shards.back(), {set.global_step, set.saved_us, i, set.shard_count}, shards[0].header(), covered));
     covered += shards.back().header().range.count;
@@ -168,11 +167,10 @@ absl::StatusOr<std::vector<CheckpointReader>> open_checkpoint_set(const std::str
 }
 
 absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, const CheckpointSet& set) {
-  absl::StatusOr<std::vector<CheckpointReader>> shards = open_checkpoint_set(folder, set);
-  if (!shards.ok()) return shards.status();
+  GRADRAIL_ASSIGN_OR_RETURN(std::vector<CheckpointReader> shards, open_checkpoint_set(folder, set));
   Checkpoint whole;
-  whole.header = shards->front().header();
-  const ElementRange last = shards->back().header().range;
+  whole.header = shards.front().header();
+  const ElementRange last = shards.back().header().range;
   whole.header.range = {0, last.first + last.count};
   whole.header.shard_index = 0;
   whole.header.shard_count = 1;
@@ -181,7 +179,7 @@ absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, const 
   whole.state.assign(static_cast<size_t>(state_vectors(whole.header.optimizer.kind)),
                      std::vector<float>(whole.header.range.count));
   // Allocated above as a whole: open_checkpoint_set() has compared the sizes with those of the files.
-  for (CheckpointReader& shard : *shards) {
+  for (CheckpointReader& shard : shards) {
     const ElementRange range = shard.header().range;
     CheckpointTarget target = {.parameters = absl::MakeSpan(whole.parameters).subspan(range.first, range.count)};
     for (auto& state : whole.state) target.state.push_back(absl::MakeSpan(state).subspan(range.first, range.count));
@@ -191,20 +189,18 @@ absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, const 
 }
 
 absl::StatusOr<uint64_t> newest_checkpoint(const std::string& folder) {
-  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
-  if (!sets.ok()) return sets.status();
-  for (const CheckpointSet& set : *sets) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
+  for (const CheckpointSet& set : sets) {
     if (set.complete()) return set.global_step;
   }
   return absl::NotFoundError(fmt::format("checkpoint folder {}: no complete set{}", folder,
-                                         sets->empty() ? "" : ": " + sets->front().missing()));
+                                         sets.empty() ? "" : ": " + sets.front().missing()));
 }
 
 absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, uint64_t global_step) {
-  const absl::StatusOr<std::vector<CheckpointSet>> sets = list_checkpoint_sets(folder);
-  if (!sets.ok()) return sets.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
   std::string why = "no file";
-  for (const CheckpointSet& set : *sets) {
+  for (const CheckpointSet& set : sets) {
     if (set.global_step != global_step) continue;
     if (set.complete()) return read_checkpoint_set(folder, set);
     why = set.missing();

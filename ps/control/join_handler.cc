@@ -82,10 +82,9 @@ absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::Joi
   GRADRAIL_RETURN_IF_ERROR(setup_.agreement.agree(request, !replication_.is_backup()));
   // A late answer of the replication peer may have made this task the backup in the meantime.
   if (replication_.is_backup()) return replication_.still_backup_error();
-  absl::StatusOr<std::string> token = admit(request);
-  if (!token.ok()) return token.status();
+  GRADRAIL_ASSIGN_OR_RETURN(std::string token, admit(request));
   if (request.has_take_over()) backup_.resume(request);
-  reply.set_token(*std::move(token));
+  reply.set_token(std::move(token));
   return fill(reply, setup_.agreement);
 }
 
@@ -93,11 +92,10 @@ absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agre
   bool initialised = true;
   uint64_t next_step = UINT64_MAX;
   for (const auto& shard : context_.shards) {
-    const absl::StatusOr<Shard::Stats> stats = shard->stats();
-    if (!stats.ok()) return stats.status();
-    initialised = initialised && stats->initialised;
-    next_step = std::min(next_step, stats->next_step);
-    reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats->version));
+    GRADRAIL_ASSIGN_OR_RETURN(const Shard::Stats stats, shard->stats());
+    initialised = initialised && stats.initialised;
+    next_step = std::min(next_step, stats.next_step);
+    reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats.version));
   }
   reply.set_initialised(initialised);
   // In async each incarnation counts its own steps.

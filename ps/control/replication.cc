@@ -21,10 +21,9 @@ absl::Status Replication::start() {
   const ServerOptions& options = context_.options;
   if (options.replication_peer.empty()) return absl::OkStatus();
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.replication_peer));
-  auto credentials = channel_credentials(options.security);
-  if (!credentials.ok()) return credentials.status();
+  GRADRAIL_ASSIGN_OR_RETURN(auto credentials, channel_credentials(options.security));
   link_ = std::make_unique<ReplicationLink>(
-      ReplicationLink::Options{.credentials = *std::move(credentials),
+      ReplicationLink::Options{.credentials = std::move(credentials),
                                .secret = options.security.secret,
                                .address = options.replication_peer,
                                .transports = options.transports,

@@ -74,18 +74,17 @@ void RunAgreement::reset() {
 absl::Status RunAgreement::agree(const proto::JoinRequest& request, bool may_restore) {
   const Schema schema = schema_from_proto(request);
   GRADRAIL_RETURN_IF_ERROR(validate(schema));
-  const absl::StatusOr<Training> training = from_proto(request.training());
-  if (!training.ok()) return training.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Training training, from_proto(request.training()));
   // Shards keep an entry for every index up to the highest one.
   if (request.member().task_index() >= kMaxWorkers) {
     return absl::InvalidArgumentError(
         fmt::format("worker {} cannot join: there may be {} workers", request.member().task_index(), kMaxWorkers));
   }
   if (agreed_.has_value()) {
-    GRADRAIL_RETURN_IF_ERROR(compare(request, schema, *training));
+    GRADRAIL_RETURN_IF_ERROR(compare(request, schema, training));
     GRADRAIL_RETURN_IF_ERROR(check_group(request));  // may end the agreement
   }
-  return agreed_.has_value() ? absl::OkStatus() : set_up(request, schema, *training, may_restore);
+  return agreed_.has_value() ? absl::OkStatus() : set_up(request, schema, training, may_restore);
 }
 
 absl::Status RunAgreement::compare(const proto::JoinRequest& request, const Schema& schema,
@@ -107,15 +106,14 @@ absl::Status RunAgreement::compare(const proto::JoinRequest& request, const Sche
 absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training,
                                   bool may_restore) {
   GRADRAIL_CHECK(!agreed_.has_value());
-  absl::StatusOr<ShardMap> map = cut(request, schema, training, context_.shards.size());
-  if (!map.ok()) return map.status();
+  GRADRAIL_ASSIGN_OR_RETURN(ShardMap map, cut(request, schema, training, context_.shards.size()));
   absl::StatusOr<std::shared_ptr<const Checkpoint>> restored = std::shared_ptr<const Checkpoint>();
   if (may_restore) restored = restore(request, schema, training);
   if (!restored.ok()) return restored.status();
   // A failure leaves no agreement, so that the next join sets all shards up again (invariant 1).
   for (uint32_t i = 0; i < context_.shards.size(); ++i) {
     GRADRAIL_RETURN_IF_ERROR(context_.shards[i].set_up({.shard_index = request.first_shard() + i,
-                                                        .map = *map,
+                                                        .map = map,
                                                         .mode = training.mode,
                                                         .optimizer = training.optimizer,
                                                         .restored = *restored}));
@@ -126,7 +124,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
   }
   agreed_ = {.schema = schema,
              .training = training,
-             .map = *std::move(map),
+             .map = std::move(map),
              .first_shard = request.first_shard(),
              .group = request.group(),
              .newcomer = request.has_left_group() ? std::nullopt : std::optional(request.member().task_index()),

@@ -40,15 +40,14 @@ absl::Status StatsHandler::stats(const proto::StatsRequest& request, proto::Stat
 
 absl::Status StatsHandler::add_shards(proto::StatsReply& reply) {
   for (const auto& shard : context_.shards) {
-    absl::StatusOr<Shard::Stats> stats = shard->stats();
-    if (!stats.ok()) return stats.status();
-    reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats->version));
-    reply.set_updates(reply.updates() + stats->updates);
-    reply.set_dropped(reply.dropped() + stats->dropped);
-    for (const Shard::Stats::Path& path : stats->paths) add_path(path, reply);
+    GRADRAIL_ASSIGN_OR_RETURN(Shard::Stats stats, shard->stats());
+    reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats.version));
+    reply.set_updates(reply.updates() + stats.updates);
+    reply.set_dropped(reply.dropped() + stats.dropped);
+    for (const Shard::Stats::Path& path : stats.paths) add_path(path, reply);
     if (!reply.waiting_for().empty()) continue;  // one shard is enough: all of them wait for the same workers
     MutexLock lock(context_.state.mutex);
-    for (const WorkerIndex worker : stats->waiting_for) {
+    for (const WorkerIndex worker : stats.waiting_for) {
       reply.add_waiting_for(context_.state.membership.name_of(worker));
     }
   }
@@ -94,9 +93,8 @@ absl::Status StatsHandler::trace(const proto::TraceRequest& request, proto::Trac
 absl::Status StatsHandler::own_marks(proto::TaskMarks& marks) const {
   std::vector<Mark> all;
   for (const auto& shard : context_.shards) {
-    const absl::StatusOr<std::vector<Mark>> some = shard->marks();
-    if (!some.ok()) return some.status();
-    all.insert(all.end(), some->begin(), some->end());
+    GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Mark> some, shard->marks());
+    all.insert(all.end(), some.begin(), some.end());
   }
   // A message carries differences of times, which have to be positive.
   std::stable_sort(all.begin(), all.end(), [](const Mark& a, const Mark& b) { return a.at_ns < b.at_ns; });

@@ -78,14 +78,13 @@ absl::StatusOr<ClusterSpec> from_json(const Json& document, std::string_view sou
   ClusterSpec cluster;
   std::vector<std::string> chief;
   for (const auto& [name, job] : jobs.items()) {
-    absl::StatusOr<std::vector<std::string>> tasks = read_job(job, name, source);
-    if (!tasks.ok()) return tasks.status();
+    GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> tasks, read_job(job, name, source));
     if (name == "ps") {
-      cluster.ps = *std::move(tasks);
+      cluster.ps = std::move(tasks);
     } else if (name == "worker") {
-      cluster.workers = *std::move(tasks);
+      cluster.workers = std::move(tasks);
     } else if (name == "chief" || name == "master") {
-      chief = *std::move(tasks);
+      chief = std::move(tasks);
     } else if (name != "evaluator") {
       // TensorFlow's evaluator takes no part in training and is ignored; any other name is a mistake.
       return invalid(source, fmt::format("unknown job '{}' (there are: ps, worker, chief)", name));
@@ -154,9 +153,8 @@ std::string to_string(const HostPort& address) {
 }
 
 absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source) {
-  const absl::StatusOr<Json> document = parse_json(json, source);
-  if (!document.ok()) return document.status();
-  return from_json(*document, source);
+  GRADRAIL_ASSIGN_OR_RETURN(const Json document, parse_json(json, source));
+  return from_json(document, source);
 }
 
 absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path) {
@@ -180,13 +178,11 @@ absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::s
 }
 
 absl::StatusOr<TfConfig> parse_tf_config(std::string_view json) {
-  const absl::StatusOr<Json> document = parse_json(json, "TF_CONFIG");
-  if (!document.ok()) return document.status();
-  absl::StatusOr<ClusterSpec> cluster = from_json(*document, "TF_CONFIG");
-  if (!cluster.ok()) return cluster.status();
-  TfConfig config{.cluster = *std::move(cluster), .task = std::nullopt};
-  if (document->contains("task")) {
-    const Json& task = (*document)["task"];
+  GRADRAIL_ASSIGN_OR_RETURN(const Json document, parse_json(json, "TF_CONFIG"));
+  GRADRAIL_ASSIGN_OR_RETURN(ClusterSpec cluster, from_json(document, "TF_CONFIG"));
+  TfConfig config{.cluster = std::move(cluster), .task = std::nullopt};
+  if (document.contains("task")) {
+    const Json& task = document["task"];
     if (!task.is_object() || !task.contains("type") || !task["type"].is_string() || !task.contains("index") ||
         !task["index"].is_number_integer()) {
       return invalid("TF_CONFIG", "\"task\" must be {\"type\": \"worker\", \"index\": 0}");

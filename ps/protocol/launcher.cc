@@ -77,11 +77,10 @@ Found from_torchrun(const Reader& read) {
   (*launch)->job = run.empty() || run == "none" ? "torchrun" : fmt::format("torchrun {}", run);
   uint32_t port = port_of((*launch)->job);
   if (read.has("MASTER_PORT")) {
-    const absl::StatusOr<uint32_t> given_port = read.number("MASTER_PORT", UINT16_MAX - 1);
-    if (!given_port.ok()) return given_port.status();
+    GRADRAIL_ASSIGN_OR_RETURN(const uint32_t given_port, read.number("MASTER_PORT", UINT16_MAX - 1));
     // torchrun itself listens on that port if it shares its store with the processes.
-    port = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True" ? *given_port + 1 : *given_port;
-    (*launch)->job += fmt::format(" {}:{}", read.text("MASTER_ADDR"), *given_port);
+    port = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True" ? given_port + 1 : given_port;
+    (*launch)->job += fmt::format(" {}:{}", read.text("MASTER_ADDR"), given_port);
   }
   (*launch)->rendezvous = address(read.text("MASTER_ADDR"), static_cast<uint16_t>(port));
   return launch;

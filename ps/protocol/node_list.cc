@@ -51,12 +51,11 @@ absl::StatusOr<Names> expand_element(std::string_view element, std::string_view 
     if (open == std::string_view::npos) break;
     const size_t close = element.find(']', open);
     if (close == std::string_view::npos) return bad(nodes, "'[' without ']'");
-    const absl::StatusOr<Names> numbers = expand_ranges(element.substr(open + 1, close - open - 1), nodes);
-    if (!numbers.ok()) return numbers.status();
-    if (names.size() * numbers->size() > kMostNodes) return bad(nodes, "too many");
+    GRADRAIL_ASSIGN_OR_RETURN(const Names numbers, expand_ranges(element.substr(open + 1, close - open - 1), nodes));
+    if (names.size() * numbers.size() > kMostNodes) return bad(nodes, "too many");
     Names longer;
     for (const std::string& name : names)
-      for (const std::string& each : *numbers) longer.push_back(name + each);
+      for (const std::string& each : numbers) longer.push_back(name + each);
     names = std::move(longer);
     element.remove_prefix(close + 1);
   }
@@ -81,10 +80,9 @@ absl::StatusOr<std::vector<std::string>> expand_nodes(std::string_view nodes) {
   for (std::string_view rest = nodes; true;) {
     const size_t end = end_of_element(rest);
     if (end == 0) return bad(nodes, "an empty name");
-    absl::StatusOr<Names> some = expand_element(rest.substr(0, end), nodes);
-    if (!some.ok()) return some.status();
-    if (all.size() + some->size() > kMostNodes) return bad(nodes, "too many");
-    all.insert(all.end(), some->begin(), some->end());
+    GRADRAIL_ASSIGN_OR_RETURN(Names some, expand_element(rest.substr(0, end), nodes));
+    if (all.size() + some.size() > kMostNodes) return bad(nodes, "too many");
+    all.insert(all.end(), some.begin(), some.end());
     if (end == rest.size()) return all;
     rest.remove_prefix(end + 1);
   }

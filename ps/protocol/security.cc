@@ -56,8 +56,8 @@ absl::StatusOr<Certificate> read_certificate(const std::string& pem, std::string
 }
 
 absl::Status check_pair(const Security& security, const Pem& pem) {
-  const absl::StatusOr<Certificate> certificate = read_certificate(pem.certificate, "--cert-file", security.cert_file);
-  if (!certificate.ok()) return certificate.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Certificate certificate,
+                            read_certificate(pem.certificate, "--cert-file", security.cert_file));
   // The callback gives no password. Without it OpenSSL asks on the terminal, and the task hangs.
   const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
       PEM_read_bio_PrivateKey(
@@ -67,7 +67,7 @@ absl::Status check_pair(const Security& security, const Pem& pem) {
     return absl::InvalidArgumentError(
         fmt::format("--key-file {}: holds no private key that can be read without a password", security.key_file));
   }
-  if (X509_check_private_key(certificate->get(), key.get()) != 1) {
+  if (X509_check_private_key(certificate.get(), key.get()) != 1) {
     return absl::InvalidArgumentError(
         fmt::format("--key-file {}: is not the key of --cert-file {}", security.key_file, security.cert_file));
   }
@@ -156,25 +156,23 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(cons
   if (!security.tls()) return grpc::InsecureServerCredentials();
   if (security.cert_file.empty())
     return absl::InvalidArgumentError("--trusted-ca-file: a parameter server needs --cert-file and --key-file, too");
-  const absl::StatusOr<Pem> pem = read_pem(security);
-  if (!pem.ok()) return pem.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Pem pem, read_pem(security));
   allow_only_tls_1_3();
   grpc::SslServerCredentialsOptions options(security.client_cert_auth
                                                 ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                                                 : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
-  options.pem_key_cert_pairs.push_back({pem->key, pem->certificate});
-  options.pem_root_certs = pem->authority;
+  options.pem_key_cert_pairs.push_back({pem.key, pem.certificate});
+  options.pem_root_certs = pem.authority;
   return grpc::SslServerCredentials(options);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel_credentials(const Security& security) {
   GRADRAIL_RETURN_IF_ERROR(check(security));
   if (!security.tls()) return grpc::InsecureChannelCredentials();
-  const absl::StatusOr<Pem> pem = read_pem(security);
-  if (!pem.ok()) return pem.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Pem pem, read_pem(security));
   allow_only_tls_1_3();
   return grpc::SslCredentials(
-      {.pem_root_certs = pem->authority, .pem_private_key = pem->key, .pem_cert_chain = pem->certificate});
+      {.pem_root_certs = pem.authority, .pem_private_key = pem.key, .pem_cert_chain = pem.certificate});
 }
 
 }  // namespace gradrail::ps

@@ -82,21 +82,19 @@ proto::Training to_proto(const Training& training) {
 }
 
 absl::StatusOr<Training> from_proto(const proto::Training& message) {
-  absl::StatusOr<Mode> mode = parse_mode(message.mode());
-  if (!mode.ok()) return mode.status();
-  const absl::StatusOr<OptimizerKind> optimizer = parse_optimizer(message.optimizer());
-  if (!optimizer.ok()) return optimizer.status();
-  if (mode->waits() && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
+  GRADRAIL_ASSIGN_OR_RETURN(Mode mode, parse_mode(message.mode()));
+  GRADRAIL_ASSIGN_OR_RETURN(const OptimizerKind optimizer, parse_optimizer(message.optimizer()));
+  if (mode.waits() && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
     return absl::InvalidArgumentError(fmt::format("mode {} needs the number of workers, 1 to {}: got {}",
                                                   message.mode(), kMaxWorkers, message.worker_count()));
   }
-  mode->worker_count = message.worker_count();
+  mode.worker_count = message.worker_count();
   // A step needs one gradient at least.
-  if (mode->kind == ModeKind::backup && mode->bound >= mode->worker_count) {
+  if (mode.kind == ModeKind::backup && mode.bound >= mode.worker_count) {
     return absl::InvalidArgumentError(fmt::format("mode {}: of {} workers at most {} can be spared", message.mode(),
-                                                  mode->worker_count, mode->worker_count - 1));
+                                                  mode.worker_count, mode.worker_count - 1));
   }
-  const OptimizerConfig config = {.kind = *optimizer,
+  const OptimizerConfig config = {.kind = optimizer,
                                   .learning_rate = message.learning_rate(),
                                   .momentum = message.momentum(),
                                   .beta1 = message.beta1(),
@@ -104,7 +102,7 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                   .epsilon = message.epsilon()};
   GRADRAIL_RETURN_IF_ERROR(validate(config));
   return Training{
-      .mode = *mode, .optimizer = config, .bucket_bytes = message.bucket_bytes(), .agreement = message.agreement()};
+      .mode = mode, .optimizer = config, .bucket_bytes = message.bucket_bytes(), .agreement = message.agreement()};
 }
 
 std::string difference(const Training& ours, const Training& theirs) {

@@ -12,14 +12,13 @@ absl::StatusOr<std::unique_ptr<BackupReceiver>> BackupReceiver::open(
     transport::Context& context, transport::Connection& connection, const std::string& notices_key, BackupLayout layout,
     transport::RegistrationBudget& budget, const MemoryBinder& place) {
   std::unique_ptr<BackupReceiver> receiver(new BackupReceiver(connection, std::move(layout)));
-  const absl::StatusOr<transport::RemoteRegion> notices = connection.import(notices_key);
-  if (!notices.ok()) return notices.status();
-  receiver->notices_ = *notices;
-  absl::StatusOr<transport::RegisteredMemory> slots =
+  GRADRAIL_ASSIGN_OR_RETURN(const transport::RemoteRegion notices, connection.import(notices_key));
+  receiver->notices_ = notices;
+  GRADRAIL_ASSIGN_OR_RETURN(
+      transport::RegisteredMemory slots,
       transport::make_registered(budget, context, "gradrail-backup", std::max<size_t>(receiver->layout_.bytes(), 1),
-                                 transport::Access::remote_write, place);
-  if (!slots.ok()) return slots.status();
-  receiver->slots_ = *std::move(slots);
+                                 transport::Access::remote_write, place));
+  receiver->slots_ = std::move(slots);
   return receiver;
 }
 
@@ -30,8 +29,7 @@ absl::StatusOr<BucketState> BackupReceiver::receive(uint64_t immediate, Paramete
   // The immediate comes from another process; from here on the bucket is valid.
   const auto bucket = static_cast<uint32_t>(immediate);
   std::byte* slot = slots_.memory.data() + layout_.slot_offset(bucket);
-  absl::StatusOr<BucketState> state = layout_.open(slot, bucket);
-  if (!state.ok()) return state.status();
+  GRADRAIL_ASSIGN_OR_RETURN(BucketState state, layout_.open(slot, bucket));
   // The checksum was right: nothing of a damaged slot reaches the store.
   const size_t first = layout_.first(bucket), count = layout_.elements(bucket);
   GRADRAIL_RETURN_IF_ERROR(store.set(first, {layout_.values(slot, bucket, -1), count}));

@@ -25,19 +25,18 @@ absl::StatusOr<std::unique_ptr<BackupSender>> BackupSender::open(transport::Cont
                                                                  Options options) {
   std::unique_ptr<BackupSender> sender(new BackupSender(context, store, std::move(options)));
   const BackupLayout& layout = sender->options_.layout;
-  absl::StatusOr<transport::RegisteredMemory> slots = transport::make_registered(
-      budget, context, "gradrail-backup-out", std::max<size_t>(layout.bytes(), 1), transport::Access::local);
-  if (!slots.ok()) return slots.status();
-  absl::StatusOr<transport::RegisteredMemory> notices = transport::make_registered(
-      budget, context, "gradrail-backup-notices", kNoticeBytes, transport::Access::remote_write);
-  if (!notices.ok()) return notices.status();
-  sender->slots_ = *std::move(slots);
-  sender->notices_ = *std::move(notices);
+  GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory slots,
+                            transport::make_registered(budget, context, "gradrail-backup-out",
+                                                       std::max<size_t>(layout.bytes(), 1), transport::Access::local));
+  GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory notices,
+                            transport::make_registered(budget, context, "gradrail-backup-notices", kNoticeBytes,
+                                                       transport::Access::remote_write));
+  sender->slots_ = std::move(slots);
+  sender->notices_ = std::move(notices);
   sender->buckets_.resize(layout.bucket_count());
-  const absl::StatusOr<transport::Connection*> connection =
-      context.connect(sender->options_.address, sender->options_.deadline);
-  if (!connection.ok()) return connection.status();
-  sender->connection_ = *connection;
+  GRADRAIL_ASSIGN_OR_RETURN(transport::Connection* const connection,
+                            context.connect(sender->options_.address, sender->options_.deadline));
+  sender->connection_ = connection;
   return sender;
 }
 

@@ -44,13 +44,13 @@ absl::Status BackupRole::open_receiver(ShardPeer& peer, const proto::JoinReplica
   if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.remove_member(*former, Clock::now());
   // The primary begins with empty slots: until it declares level again, this shard may be behind an answer.
   is_level_ = false;
-  absl::StatusOr<std::unique_ptr<BackupReceiver>> receiver =
+  GRADRAIL_ASSIGN_OR_RETURN(
+      std::unique_ptr<BackupReceiver> receiver,
       BackupReceiver::open(*environment_.contexts[peer.context_index], *peer.connection, join_path.notices_key(),
                            BackupLayout(partition_.map(), partition_.shard_index(),
                                         state_vectors(partition_.optimizer().kind), join_path.capacity()),
-                           environment_.registered, environment_.options.place_memory);
-  if (!receiver.ok()) return receiver.status();
-  peer.receiver = *std::move(receiver);
+                           environment_.registered, environment_.options.place_memory));
+  peer.receiver = std::move(receiver);
   proto::ToWorker message;
   message.mutable_replication_welcome()->set_slots_key(peer.receiver->key());
   GRADRAIL_RETURN_IF_ERROR(send_message(*peer.connection, message));

@@ -74,9 +74,8 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   }
   if (header.has_crc != 0 && peer.is_on_device()) return bad("has a checksum, which memory of a GPU is not given");
   if (header.has_crc == 0 || !has_payload) return absl::OkStatus();
-  const absl::StatusOr<uint32_t> crc = payload_crc(peer, header.bucket);
-  if (!crc.ok()) return crc.status();
-  if (*crc == header.crc32c) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(const uint32_t crc, payload_crc(peer, header.bucket));
+  if (crc == header.crc32c) return absl::OkStatus();
   return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
 }
 

@@ -21,13 +21,11 @@ absl::Status Handshake::map_host_memory(ShardPeer& peer) {
     return absl::Status(mapped.status().code(),
                         fmt::format("{} cannot be mapped: {}", name, message_of(mapped.status())));
   };
-  const absl::StatusOr<std::byte*> parameters = map(peer.offer.parameters, "parameters");
-  if (!parameters.ok()) return parameters.status();
-  peer.parameters_mapped = reinterpret_cast<float*>(*parameters);
+  GRADRAIL_ASSIGN_OR_RETURN(std::byte* const parameters, map(peer.offer.parameters, "parameters"));
+  peer.parameters_mapped = reinterpret_cast<float*>(parameters);
   if (!peer.offer.has_gradients) return absl::OkStatus();
-  const absl::StatusOr<std::byte*> gradients = map(peer.offer.gradients, "gradients");
-  if (!gradients.ok()) return gradients.status();
-  peer.gradients_mapped = reinterpret_cast<const float*>(*gradients);
+  GRADRAIL_ASSIGN_OR_RETURN(std::byte* const gradients, map(peer.offer.gradients, "gradients"));
+  peer.gradients_mapped = reinterpret_cast<const float*>(gradients);
   return absl::OkStatus();
 }
 
@@ -54,16 +52,16 @@ absl::Status Handshake::allocate_slots(ShardPeer& peer) {
   // At least kCheckBytes each: the pattern goes over the registrations that the exchange uses.
   const uint32_t bucket_count = partition_.bucket_count();
   const size_t slot_bytes = bucket_count * sizeof(SlotHeader) + partition_.range().count * sizeof(float);
-  absl::StatusOr<transport::RegisteredMemory> slots =
+  GRADRAIL_ASSIGN_OR_RETURN(
+      transport::RegisteredMemory slots,
       transport::make_registered(environment_.registered, context, "gradrail-slots", std::max(slot_bytes, kCheckBytes),
-                                 transport::Access::remote_write, environment_.options.place_memory);
-  if (!slots.ok()) return slots.status();
-  absl::StatusOr<transport::RegisteredMemory> returns = transport::make_registered(
-      environment_.registered, context, "gradrail-returns", std::max(bucket_count * sizeof(ReturnHeader), kCheckBytes),
-      transport::Access::local, environment_.options.place_memory);
-  if (!returns.ok()) return returns.status();
-  peer.slots = *std::move(slots);
-  peer.returns = *std::move(returns);
+                                 transport::Access::remote_write, environment_.options.place_memory));
+  GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory returns,
+                            transport::make_registered(environment_.registered, context, "gradrail-returns",
+                                                       std::max(bucket_count * sizeof(ReturnHeader), kCheckBytes),
+                                                       transport::Access::local, environment_.options.place_memory));
+  peer.slots = std::move(slots);
+  peer.returns = std::move(returns);
   return absl::OkStatus();
 }
 
@@ -71,15 +69,14 @@ absl::Status Handshake::allocate_gpu_slots(ShardPeer& peer) {
   const bool is_mapped = peer.is_on_device() || peer.gradients_mapped != nullptr;
   // Mapped gradients need no payload: the store reads them where the worker wrote them.
   if (parameters_.gpu(peer.context_index) == nullptr || is_mapped || peer.offer.host_slots) return absl::OkStatus();
-  absl::StatusOr<DeviceSlots> slots = partition_.device_memory()->allocate_slots(
-      parameters_.gpu_transfer(peer.context_index),
-      std::max<size_t>(partition_.range().count * sizeof(float), kCheckBytes));
-  if (!slots.ok()) return slots.status();
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region =
-      transport::register_on(environment_.registered, *environment_.contexts[peer.context_index], slots->memory,
-                             transport::Access::remote_write);
-  if (!region.ok()) return region.status();
-  peer.payload = {*std::move(slots), *std::move(region)};
+  GRADRAIL_ASSIGN_OR_RETURN(DeviceSlots slots,
+                            partition_.device_memory()->allocate_slots(
+                                parameters_.gpu_transfer(peer.context_index),
+                                std::max<size_t>(partition_.range().count * sizeof(float), kCheckBytes)));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> region,
+                            transport::register_on(environment_.registered, *environment_.contexts[peer.context_index],
+                                                   slots.memory, transport::Access::remote_write));
+  peer.payload = {std::move(slots), std::move(region)};
   return absl::OkStatus();
 }
 

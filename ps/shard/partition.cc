@@ -11,9 +11,8 @@ namespace gradrail::ps {
 absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make_store, const MemoryBinder& place) {
   is_set_up_ = false;
   setup_ = setup;
-  absl::StatusOr<std::unique_ptr<ParameterStore>> store = make_store(setup_.optimizer, range().count, place);
-  if (!store.ok()) return store.status();
-  store_ = *std::move(store);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ParameterStore> store, make_store(setup_.optimizer, range().count, place));
+  store_ = std::move(store);
   device_memory_ = store_->device_memory();
   return absl::OkStatus();
 }

@@ -16,10 +16,10 @@ absl::Status RegisteredParameters::open(const Partition& partition) {
   close();
   for (const auto& context : environment_.contexts) {
     // local: no key of these regions exists, so that no peer can write parameters.
-    absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region = transport::register_on(
-        environment_.registered, *context, partition.store().parameters(), transport::Access::local);
-    if (!region.ok()) return region.status();
-    host_.push_back(*std::move(region));
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> region,
+                              transport::register_on(environment_.registered, *context, partition.store().parameters(),
+                                                     transport::Access::local));
+    host_.push_back(std::move(region));
   }
   GRADRAIL_CHECK(host_.size() == environment_.contexts.size());
   gpu_.resize(environment_.contexts.size());

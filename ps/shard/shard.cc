@@ -58,10 +58,9 @@ absl::Status Shard::listen() {
   const Options& options = environment_.options;
   std::vector<transport::Candidate> refused;
   for (const std::string& name : options.transports) {
-    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
-    if (!found.ok()) return found.status();
-    absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open(options.open);
-    absl::StatusOr<std::string> address = context.ok() ? (*context)->listen(listen_address(**found, options.bind_host))
+    GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
+    absl::StatusOr<std::unique_ptr<transport::Context>> context = found->open(options.open);
+    absl::StatusOr<std::string> address = context.ok() ? (*context)->listen(listen_address(*found, options.bind_host))
                                                        : absl::StatusOr<std::string>(context.status());
     if (!address.ok()) {
       refused.push_back({.name = name, .refused = std::string(message_of(address.status()))});

@@ -82,9 +82,8 @@ StoreMaker with_ablation(StoreMaker make, Ablation ablation) {
   return
       [make = std::move(make), ablation](const OptimizerConfig& optimizer, size_t count,
                                          const MemoryBinder& place) -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
-        absl::StatusOr<std::unique_ptr<ParameterStore>> inner = make(optimizer, count, place);
-        if (!inner.ok()) return inner.status();
-        return std::make_unique<AblationStore>(optimizer, count, *std::move(inner), ablation);
+        GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ParameterStore> inner, make(optimizer, count, place));
+        return std::make_unique<AblationStore>(optimizer, count, std::move(inner), ablation);
       };
 }
 

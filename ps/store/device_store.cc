@@ -109,15 +109,14 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   absl::StatusOr<DeviceVariables> map_variables(const std::string& key, size_t model_elements) override {
     const size_t gradients_at = device_gradients_at(model_elements);
     const size_t bytes = device_block_bytes(model_elements);
-    absl::StatusOr<std::unique_ptr<gpu::Memory>> mapped = gpu::map_memory(*device_, key);
-    if (!mapped.ok()) return mapped.status();
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Memory> mapped, gpu::map_memory(*device_, key));
     // The key comes from another process: kernels would write behind memory that is too small.
-    if ((*mapped)->bytes() < bytes) {
+    if (mapped->bytes() < bytes) {
       return absl::InvalidArgumentError(
-          fmt::format("{} bytes of GPU memory are offered, {} are needed", (*mapped)->bytes(), bytes));
+          fmt::format("{} bytes of GPU memory are offered, {} are needed", mapped->bytes(), bytes));
     }
-    auto* parameters = (*mapped)->as<float>();
-    reachable_->add(parameters, bytes, *std::move(mapped));
+    auto* parameters = mapped->as<float>();
+    reachable_->add(parameters, bytes, std::move(mapped));
     return DeviceVariables{.parameters = parameters,
                            .gradients = parameters + gradients_at,
                            .check = reinterpret_cast<std::byte*>(parameters + device_check_at(model_elements)),
@@ -135,11 +134,10 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     std::unique_ptr<gpu::Memory> memory;
     GRADRAIL_RETURN_IF_ERROR(allocate(memory, whole_pages(bytes)));
     std::byte* const data = memory->data();
-    const absl::StatusOr<MemorySpan> span =
-        reachable_by_nics(way, {.data = data, .bytes = bytes, .kind = MemoryKind::cuda});
-    if (!span.ok()) return span.status();
+    GRADRAIL_ASSIGN_OR_RETURN(const MemorySpan span,
+                              reachable_by_nics(way, {.data = data, .bytes = bytes, .kind = MemoryKind::cuda}));
     reachable_->add(data, bytes, std::move(memory));
-    return DeviceSlots{.memory = *span,
+    return DeviceSlots{.memory = span,
                        .owner = {data, [ranges = reachable_](const void* begin) { ranges->remove(begin); }}};
   }
 
@@ -243,9 +241,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   absl::StatusOr<MemorySpan> reachable_by_nics(NicGpuTransfer way, MemorySpan memory) {
     std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
     if (source == nullptr) {  // on first use: a driver without this way fails only when a transport asks for it
-      absl::StatusOr<std::unique_ptr<GpuMemorySource>> made = gpu::source_for_nics(*device_, way);
-      if (!made.ok()) return made.status();
-      source = *std::move(made);
+      GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<GpuMemorySource> made, gpu::source_for_nics(*device_, way));
+      source = std::move(made);
     }
     GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*device_, memory.data));
     memory.gpu = source.get();
@@ -253,9 +250,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   absl::Status allocate(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
-    absl::StatusOr<std::unique_ptr<gpu::Memory>> allocated = device_->allocate(std::max<size_t>(bytes, 1));
-    if (!allocated.ok()) return allocated.status();
-    memory = *std::move(allocated);
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Memory> allocated, device_->allocate(std::max<size_t>(bytes, 1)));
+    memory = std::move(allocated);
     return absl::OkStatus();
   }
 
@@ -335,9 +331,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
 absl::StatusOr<std::unique_ptr<ParameterStore>> make_device_store(std::unique_ptr<gpu::Compute> device,
                                                                   const OptimizerConfig& optimizer, size_t count,
                                                                   const MemoryBinder& place) {
-  absl::StatusOr<SharedMemory> memory = allocate_parameters(count, place);
-  if (!memory.ok()) return memory.status();
-  auto store = std::make_unique<DeviceStore>(std::move(device), optimizer, *std::move(memory), count);
+  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory memory, allocate_parameters(count, place));
+  auto store = std::make_unique<DeviceStore>(std::move(device), optimizer, std::move(memory), count);
   GRADRAIL_RETURN_IF_ERROR(store->allocate());
   return store;
 }
@@ -355,9 +350,8 @@ absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
   if (const absl::Status opened = gpu::open_device(ordinal).status(); !opened.ok()) return opened;
   return StoreMaker([ordinal](const OptimizerConfig& optimizer, size_t count,
                               const MemoryBinder& place) -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
-    absl::StatusOr<std::unique_ptr<gpu::Compute>> opened = gpu::open_device(ordinal);
-    if (!opened.ok()) return opened.status();
-    return make_device_store(*std::move(opened), optimizer, count, place);
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Compute> opened, gpu::open_device(ordinal));
+    return make_device_store(std::move(opened), optimizer, count, place);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "ps/optimizer/optimizer.h"
 
 namespace gradrail::ps {
@@ -96,9 +97,8 @@ absl::StatusOr<SharedMemory> allocate_parameters(size_t count, const MemoryBinde
 
 absl::StatusOr<std::unique_ptr<ParameterStore>> make_host_store(const OptimizerConfig& optimizer, size_t count,
                                                                 const MemoryBinder& place) {
-  absl::StatusOr<SharedMemory> memory = allocate_parameters(count, place);
-  if (!memory.ok()) return memory.status();
-  return std::make_unique<HostStore>(optimizer, *std::move(memory), count);
+  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory memory, allocate_parameters(count, place));
+  return std::make_unique<HostStore>(optimizer, std::move(memory), count);
 }
 
 }  // namespace gradrail::ps

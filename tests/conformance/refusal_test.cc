@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "base/status.h"
 #include "conformance/pattern.h"
 #include "conformance/target.h"
 #include "fmt/format.h"
@@ -87,11 +88,10 @@ std::vector<Attack> key_attacks(const Keys& keys) {
 
 /// The error of import or post, or the cause of peer_lost; OK when nothing was refused.
 absl::Status attempt(Side& side, Connection* connection, const Attack& attack, Buffer& local) {
-  const auto region = connection->import(attack.key);
-  if (!region.ok()) return region.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const auto region, connection->import(attack.key));
   const absl::Status posted = side.post([&] {
-    if (attack.is_get) return connection->get(local.slice(0, attack.bytes), {*region, attack.offset}, kStolen);
-    return connection->put(local.slice(0, attack.bytes), {*region, attack.offset}, {.immediate = kStolen});
+    if (attack.is_get) return connection->get(local.slice(0, attack.bytes), {region, attack.offset}, kStolen);
+    return connection->put(local.slice(0, attack.bytes), {region, attack.offset}, {.immediate = kStolen});
   });
   if (!posted.ok()) return posted;
   const auto lost = side.try_await(Kind::peer_lost, connection, std::chrono::seconds(2));

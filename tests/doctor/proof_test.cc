@@ -52,9 +52,8 @@ class WrongMemory final : public ProofMemory {
 TEST(Proof, OtherBytesAreFound) {
   PairOptions options = over_tcp();
   options.memory = [](const transport::Context& context) -> absl::StatusOr<std::unique_ptr<ProofMemory>> {
-    auto memory = host_memory(context);
-    if (!memory.ok()) return memory.status();
-    return absl::StatusOr<std::unique_ptr<ProofMemory>>(std::make_unique<WrongMemory>(*std::move(memory)));
+    GRADRAIL_ASSIGN_OR_RETURN(auto memory, host_memory(context));
+    return absl::StatusOr<std::unique_ptr<ProofMemory>>(std::make_unique<WrongMemory>(std::move(memory)));
   };
   const absl::StatusOr<PairResult> result = prove_pair(options);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss) << result.status();

@@ -19,9 +19,8 @@ absl::StatusOr<std::vector<std::string>> servers_of(const DoctorFlags& flags) {
     return absl::InvalidArgumentError("give either --cluster or --ps_hosts");
   std::vector<std::string> servers;
   if (!flags.cluster.empty()) {
-    const absl::StatusOr<ps::ClusterSpec> cluster = ps::read_cluster_file(flags.cluster);
-    if (!cluster.ok()) return cluster.status();
-    servers = cluster->ps;
+    GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, ps::read_cluster_file(flags.cluster));
+    servers = cluster.ps;
   } else if (!flags.ps_hosts.empty()) {
     servers = absl::StrSplit(flags.ps_hosts, ',', absl::SkipWhitespace());
   }
@@ -70,22 +69,19 @@ void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
 
 absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_flags(flags));
-  const absl::StatusOr<std::vector<std::string>> required = doctor::parse_requirements(flags.require);
-  if (!required.ok()) return required.status();
-  const absl::StatusOr<std::vector<std::string>> servers = servers_of(flags);
-  if (!servers.ok()) return servers.status();
-  absl::StatusOr<doctor::Tree> tree = doctor::Tree::open(flags.root);
-  if (!tree.ok()) return tree.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> required, doctor::parse_requirements(flags.require));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> servers, servers_of(flags));
+  GRADRAIL_ASSIGN_OR_RETURN(doctor::Tree tree, doctor::Tree::open(flags.root));
   // Without either all checks would report a host that has nothing.
-  if (!tree->is_folder("/proc") && !tree->is_folder("/sys")) {
+  if (!tree.is_folder("/proc") && !tree.is_folder("/sys")) {
     return absl::NotFoundError(fmt::format(
         "--root {}: neither proc nor sys can be read in it; name a folder that `gradrail doctor --record` made",
         flags.root));
   }
-  if (!flags.record.empty()) GRADRAIL_RETURN_IF_ERROR(tree->record_to(flags.record));
-  doctor::System system(*std::move(tree));
+  if (!flags.record.empty()) GRADRAIL_RETURN_IF_ERROR(tree.record_to(flags.record));
+  doctor::System system(std::move(tree));
   doctor::Report report =
-      doctor::examine(system, {.servers = *servers, .prove = !flags.no_proof, .required = *required, .tell = tell});
+      doctor::examine(system, {.servers = servers, .prove = !flags.no_proof, .required = required, .tell = tell});
   tell("");
   report.root = flags.root;
   const std::string text = flags.json ? doctor::to_json(report) : doctor::to_text(report, isatty(STDOUT_FILENO) != 0);

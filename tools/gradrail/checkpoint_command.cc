@@ -50,15 +50,13 @@ void print_set(const std::string& folder, const ps::CheckpointSet& set) {
 }
 
 absl::Status list(const std::string& folder) {
-  const absl::StatusOr<std::vector<ps::CheckpointSet>> sets = ps::list_checkpoint_sets(folder);
-  if (!sets.ok()) return sets.status();
-  fmt::print("{}{}\n", folder, sets->empty() ? ": holds no checkpoint" : "");
-  if (sets->empty()) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointSet> sets, ps::list_checkpoint_sets(folder));
+  fmt::print("{}{}\n", folder, sets.empty() ? ": holds no checkpoint" : "");
+  if (sets.empty()) return absl::OkStatus();
   fmt::print("{:>12}  {:>6}  {:>14}  {:<19}  state     optimizer  schema\n", "step", "shards", "bytes", "saved");
-  for (const ps::CheckpointSet& set : *sets) print_set(folder, set);
-  const absl::StatusOr<std::vector<ps::UnfinishedFile>> unfinished = ps::list_unfinished_files(folder);
-  if (!unfinished.ok()) return unfinished.status();
-  for (const ps::UnfinishedFile& file : *unfinished) fmt::print("unfinished: {}\n", file.path);
+  for (const ps::CheckpointSet& set : sets) print_set(folder, set);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<ps::UnfinishedFile> unfinished, ps::list_unfinished_files(folder));
+  for (const ps::UnfinishedFile& file : unfinished) fmt::print("unfinished: {}\n", file.path);
   return absl::OkStatus();
 }
 
@@ -83,11 +81,10 @@ bool verify_set(const std::string& folder, const ps::CheckpointSet& set) {
 }
 
 absl::StatusOr<bool> verify(const std::string& folder) {
-  const absl::StatusOr<std::vector<ps::CheckpointSet>> sets = ps::list_checkpoint_sets(folder);
-  if (!sets.ok()) return sets.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointSet> sets, ps::list_checkpoint_sets(folder));
   bool good = true;
   size_t whole = 0;
-  for (const ps::CheckpointSet& set : *sets) {
+  for (const ps::CheckpointSet& set : sets) {
     const bool undamaged = verify_set(folder, set);
     good = good && undamaged;
     whole += undamaged && set.complete() ? 1 : 0;
@@ -124,16 +121,16 @@ absl::Status export_npz(const CheckpointFlags& flags) {
   // First: a build without libzip fails before it reads gigabytes.
   GRADRAIL_RETURN_IF_ERROR(check_npz());
   const std::string& folder = flags.folders.front();
-  const absl::StatusOr<ps::Checkpoint> checkpoint =
-      flags.step.has_value() ? ps::read_checkpoint_set(folder, *flags.step) : ps::read_newest_set(folder);
-  if (!checkpoint.ok()) return checkpoint.status();
-  const ps::CheckpointHeader& header = checkpoint->header;
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::Checkpoint checkpoint, flags.step.has_value()
+                                                                 ? ps::read_checkpoint_set(folder, *flags.step)
+                                                                 : ps::read_newest_set(folder));
+  const ps::CheckpointHeader& header = checkpoint.header;
   std::vector<NumpyArray> arrays;
-  add_tensors(header.schema, checkpoint->parameters, "", arrays);
+  add_tensors(header.schema, checkpoint.parameters, "", arrays);
   const auto step = static_cast<int64_t>(header.global_step);
   if (flags.optimizer_state) {
-    for (size_t i = 0; i < checkpoint->state.size(); ++i) {
-      add_tensors(header.schema, checkpoint->state[i], ":" + state_name(header.optimizer.kind, i), arrays);
+    for (size_t i = 0; i < checkpoint.state.size(); ++i) {
+      add_tensors(header.schema, checkpoint.state[i], ":" + state_name(header.optimizer.kind, i), arrays);
     }
     arrays.push_back({.name = ":global_step",
                       .type = "<i8",
@@ -173,9 +170,8 @@ absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags) {
   }
   bool good = true;
   for (const std::string& folder : flags.folders) {
-    const absl::StatusOr<bool> whole = flags.verb == "ls" ? true : verify(folder);
-    if (!whole.ok()) return whole.status();
-    good = good && *whole;
+    GRADRAIL_ASSIGN_OR_RETURN(const bool whole, flags.verb == "ls" ? true : verify(folder));
+    good = good && whole;
     if (flags.verb == "ls") GRADRAIL_RETURN_IF_ERROR(list(folder));
   }
   return good;

@@ -18,15 +18,13 @@ void add_convert_flags(CLI::App& command, ConvertFlags& flags) {
 absl::Status run_convert(const ConvertFlags& flags) {
   std::string folder = flags.data_dir;
   if (folder.empty()) {
-    const absl::StatusOr<std::string> built_in = worker::default_mnist_folder();
-    if (!built_in.ok()) return built_in.status();
-    folder = *built_in;
+    GRADRAIL_ASSIGN_OR_RETURN(const std::string built_in, worker::default_mnist_folder());
+    folder = built_in;
   }
-  const absl::StatusOr<worker::MnistData> data = worker::load_mnist(folder);
-  if (!data.ok()) return data.status();
-  GRADRAIL_RETURN_IF_ERROR(worker::write_records(*data, flags.out));
-  fmt::print("{}: {} + {} + {} examples (train, validation, test)\n", flags.out, data->train.count,
-             data->validation.count, data->test.count);
+  GRADRAIL_ASSIGN_OR_RETURN(const worker::MnistData data, worker::load_mnist(folder));
+  GRADRAIL_RETURN_IF_ERROR(worker::write_records(data, flags.out));
+  fmt::print("{}: {} + {} + {} examples (train, validation, test)\n", flags.out, data.train.count,
+             data.validation.count, data.test.count);
   return absl::OkStatus();
 }
 

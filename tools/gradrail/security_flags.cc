@@ -1,4 +1,5 @@
 #include "tools/gradrail/security_flags.h"
+#include "base/status.h"
 
 namespace gradrail::tools {
 namespace {
@@ -38,9 +39,8 @@ absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags) {
   ps::Security security = flags.security;
   if (const absl::Status fits = ps::check(security); !fits.ok()) return fits;
   if (flags.secret_file.empty()) return security;
-  absl::StatusOr<std::string> secret = ps::read_secret_file(flags.secret_file);
-  if (!secret.ok()) return secret.status();
-  security.secret = *std::move(secret);
+  GRADRAIL_ASSIGN_OR_RETURN(std::string secret, ps::read_secret_file(flags.secret_file));
+  security.secret = std::move(secret);
   return security;
 }
 

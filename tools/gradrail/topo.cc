@@ -51,13 +51,11 @@ absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
     request.processes.push_back({.job = topology::Job::worker, .task_index = i, .units = flags.towers});
   request.towers = device(flags.device);
   request.cores_per_tower = flags.cores_per_tower;
-  const absl::StatusOr<CpuSet> reserved = cpus("reserve", flags.reserve);
-  if (!reserved.ok()) return reserved.status();
-  request.reserved = *reserved;
+  GRADRAIL_ASSIGN_OR_RETURN(const CpuSet reserved, cpus("reserve", flags.reserve));
+  request.reserved = reserved;
   if (!flags.cores.empty()) {
-    const absl::StatusOr<CpuSet> cores = cpus("cores", flags.cores);
-    if (!cores.ok()) return cores.status();
-    request.cores = *cores;
+    GRADRAIL_ASSIGN_OR_RETURN(const CpuSet cores, cpus("cores", flags.cores));
+    request.cores = cores;
   }
   request.gpus = names(flags.gpu);
   request.nics = names(flags.nic);
@@ -115,21 +113,18 @@ void add_topo_flags(CLI::App& command, TopoFlags& flags) {
 }
 
 absl::Status run_topo(const TopoFlags& flags) {
-  absl::StatusOr<topology::Request> wanted = request_of(flags);
-  if (!wanted.ok()) return wanted.status();
-  const absl::StatusOr<Machine> machine =
-      flags.topology.empty() ? topology::discover() : topology::load(flags.topology);
-  if (!machine.ok()) return machine.status();
-  add_threads(*machine, *wanted);
-  const absl::StatusOr<Placement> placement = topology::plan(*machine, *wanted);
-  if (!placement.ok()) return placement.status();
-  if (!flags.svg.empty()) GRADRAIL_RETURN_IF_ERROR(write_file(flags.svg, topology::draw_svg(*machine, *placement)));
+  GRADRAIL_ASSIGN_OR_RETURN(topology::Request wanted, request_of(flags));
+  GRADRAIL_ASSIGN_OR_RETURN(const Machine machine,
+                            flags.topology.empty() ? topology::discover() : topology::load(flags.topology));
+  add_threads(machine, wanted);
+  GRADRAIL_ASSIGN_OR_RETURN(const Placement placement, topology::plan(machine, wanted));
+  if (!flags.svg.empty()) GRADRAIL_RETURN_IF_ERROR(write_file(flags.svg, topology::draw_svg(machine, placement)));
   std::string text;
   if (flags.json) {
-    text = topo_json(*machine, *placement);
+    text = topo_json(machine, placement);
   } else {
-    text = topology::draw_tree(*machine, *placement) + "\n" + topology::draw_table(*machine, *placement);
-    if (flags.explain) text += "\n" + topology::explain(*machine, *placement);
+    text = topology::draw_tree(machine, placement) + "\n" + topology::draw_table(machine, placement);
+    if (flags.explain) text += "\n" + topology::explain(machine, placement);
   }
   std::fwrite(text.data(), 1, text.size(), stdout);
   return absl::OkStatus();

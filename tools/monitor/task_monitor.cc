@@ -44,9 +44,8 @@ absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlag
     for (Metric& metric : ps_metrics(*stats)) metrics.push_back(std::move(metric));
     return metrics;
   };
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics = serve(flags, task, collect);
-  if (!metrics.ok()) return metrics.status();
-  monitor->metrics_ = *std::move(metrics);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics, serve(flags, task, collect));
+  monitor->metrics_ = std::move(metrics);
   return monitor;
 }
 
@@ -85,10 +84,9 @@ void finish_timeline(Timeline* timeline, worker::Client& client) {
 
 absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const MonitoringFlags& flags, MonitoredTask task) {
   std::unique_ptr<WorkerMonitor> monitor(new WorkerMonitor(std::move(task)));
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics =
-      serve(flags, monitor->task_, [raw = monitor.get()] { return raw->collect(); });
-  if (!metrics.ok()) return metrics.status();
-  monitor->metrics_ = *std::move(metrics);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics,
+                            serve(flags, monitor->task_, [raw = monitor.get()] { return raw->collect(); }));
+  monitor->metrics_ = std::move(metrics);
   return monitor;
 }
 

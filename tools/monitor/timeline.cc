@@ -176,9 +176,8 @@ absl::Status Timeline::create_file() {
 absl::Status Timeline::finish(worker::Client& client) {
   if (!client.is_chief()) return client.upload_trace();
   if (file_ == nullptr) GRADRAIL_RETURN_IF_ERROR(create_file());
-  const absl::StatusOr<std::vector<worker::TaskTrace>> traces = client.gather_trace();
-  if (!traces.ok()) return traces.status();
-  const std::string text = chrome_trace(*traces);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<worker::TaskTrace> traces, client.gather_trace());
+  const std::string text = chrome_trace(traces);
   const absl::Status written = file_->write(text.data(), text.size());
   return about_timeline(written.ok() ? file_->commit() : written);
 }

@@ -132,22 +132,18 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
     const absl::StatusOr<RendezvousUrl> where = parse_rendezvous(flags.cluster);
     return where.ok() ? find_ps(*where) : where.status();
   }
-  const absl::StatusOr<ps::ClusterSpec> cluster =
-      flags.cluster.empty() ? ps::cluster_from_hosts(flags.ps_hosts, "none:1") : ps::read_cluster_file(flags.cluster);
-  if (!cluster.ok()) return cluster.status();
-  return cluster->ps;
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, flags.cluster.empty()
+                                                               ? ps::cluster_from_hosts(flags.ps_hosts, "none:1")
+                                                               : ps::read_cluster_file(flags.cluster));
+  return cluster.ps;
 }
 
 absl::StatusOr<Watched> watch(const TopFlags& flags) {
-  absl::StatusOr<std::vector<std::string>> addresses = ps_addresses(flags);
-  if (!addresses.ok()) return addresses.status();
-  const absl::StatusOr<ps::Security> security = read_security(flags.security);
-  if (!security.ok()) return security.status();
-  for (const std::string& address : *addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(*security, address));
-  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = ps::channel_credentials(*security);
-  if (!credentials.ok()) return credentials.status();
-  Watched watched{
-      .addresses = *std::move(addresses), .credentials = *std::move(credentials), .secret = security->secret};
+  GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> addresses, ps_addresses(flags));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::Security security, read_security(flags.security));
+  for (const std::string& address : addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(security, address));
+  GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials, ps::channel_credentials(security));
+  Watched watched{.addresses = std::move(addresses), .credentials = std::move(credentials), .secret = security.secret};
   watched.links.resize(watched.addresses.size());
   return watched;
 }
@@ -209,12 +205,11 @@ void add_top_flags(CLI::App& command, TopFlags& flags) {
 }
 
 absl::Status run_top(const TopFlags& flags) {
-  absl::StatusOr<Watched> watched = watch(flags);
-  if (!watched.ok()) return watched.status();
+  GRADRAIL_ASSIGN_OR_RETURN(Watched watched, watch(flags));
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
-  if (flags.once || (flags.dump && !terminal)) return show_once(*watched, flags.dump);
+  if (flags.once || (flags.dump && !terminal)) return show_once(watched, flags.dump);
   if (!terminal) return absl::FailedPreconditionError("top: this is no terminal: --once prints one table");
-  show_until_stopped(*watched, flags);
+  show_until_stopped(watched, flags);
   return absl::OkStatus();
 }
 

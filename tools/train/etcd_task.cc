@@ -20,15 +20,13 @@ absl::StatusOr<std::string> bind_host(const TrainFlags& flags) {
 
 absl::StatusOr<std::unique_ptr<Membership>> take_place(const TrainOptions& options) {
   const TrainFlags& flags = options.flags;
-  absl::StatusOr<RendezvousUrl> where = parse_rendezvous(flags.rendezvous);
-  if (!where.ok()) return where.status();
-  const absl::StatusOr<std::string> host = bind_host(flags);
-  if (!host.ok()) return host.status();
-  MembershipRequest request{.where = *std::move(where),
+  GRADRAIL_ASSIGN_OR_RETURN(RendezvousUrl where, parse_rendezvous(flags.rendezvous));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string host, bind_host(flags));
+  MembershipRequest request{.where = std::move(where),
                             .job = flags.job_name,
                             .index = std::nullopt,
                             .sizes = std::nullopt,
-                            .host = *host,
+                            .host = host,
                             .timeout = std::chrono::seconds(flags.join_timeout_seconds),
                             .say = print_comment};
   if (flags.task_index >= 0) request.index = static_cast<uint32_t>(flags.task_index);
@@ -110,12 +108,11 @@ absl::Status check_rendezvous(TrainOptions& options) {
 }
 
 absl::Status run_with_etcd(TrainOptions options, SignalThread& signals) {
-  const absl::StatusOr<std::unique_ptr<Membership>> membership = take_place(options);
-  if (!membership.ok()) return membership.status();
-  GRADRAIL_RETURN_IF_ERROR(settle(options, **membership));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Membership> membership, take_place(options));
+  GRADRAIL_RETURN_IF_ERROR(settle(options, *membership));
   print_comment(explain_place(options));
-  if (options.task.job == "ps") return run_ps(options, signals, [&](uint16_t port) { (*membership)->publish(port); });
-  options.ps_address = [&](uint32_t index) { return (*membership)->ps_address(index); };
+  if (options.task.job == "ps") return run_ps(options, signals, [&](uint16_t port) { membership->publish(port); });
+  options.ps_address = [&](uint32_t index) { return membership->ps_address(index); };
   return run_worker(options, signals);
 }
 

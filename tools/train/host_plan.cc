@@ -140,17 +140,15 @@ int ordinal_of(const HostPlan& plan, const topology::TowerPlace& tower) {
 }
 
 absl::StatusOr<HostPlan> make_plan(topology::Machine machine, const ProbedGpus& probed, const TrainOptions& options) {
-  const absl::StatusOr<GpuChoice> gpus = choose_gpus(options, probed, machine);
-  if (!gpus.ok()) return gpus.status();
-  absl::StatusOr<topology::Placement> placement = topology::plan(machine, request_of(options, *gpus));
-  if (!placement.ok()) return placement.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const GpuChoice gpus, choose_gpus(options, probed, machine));
+  GRADRAIL_ASSIGN_OR_RETURN(topology::Placement placement, topology::plan(machine, request_of(options, gpus)));
   HostPlan plan{.known = true,
                 .machine = std::move(machine),
-                .placement = *std::move(placement),
+                .placement = std::move(placement),
                 .task_cpus = {},
-                .why_no_gpu = gpus->why_none,
+                .why_no_gpu = gpus.why_none,
                 .gpu_driver_failed = probed.driver_failed};
-  GRADRAIL_RETURN_IF_ERROR(finish_choice(*gpus, options, plan.machine, plan.placement));
+  GRADRAIL_RETURN_IF_ERROR(finish_choice(gpus, options, plan.machine, plan.placement));
   return plan;
 }
 

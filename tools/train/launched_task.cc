@@ -93,10 +93,9 @@ absl::Status check_launch(TrainOptions& options) {
   const uint32_t ps_count = (*launch)->ps_count.value_or(flags.ps);
   GRADRAIL_RETURN_IF_ERROR(check_counts(flags, **launch, ps_count));
   if (!flags.rendezvous.empty()) {
-    absl::StatusOr<std::string> address = ps::parse_tcp_rendezvous(flags.rendezvous);
-    if (!address.ok()) return address.status();
+    GRADRAIL_ASSIGN_OR_RETURN(std::string address, ps::parse_tcp_rendezvous(flags.rendezvous));
     // The flag replaces the address that the launcher's variables give.
-    (*launch)->rendezvous = *std::move(address);
+    (*launch)->rendezvous = std::move(address);
   }
   if ((*launch)->rendezvous.empty())
     return absl::InvalidArgumentError(fmt::format(
@@ -122,25 +121,23 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
   }
   // Facts from there are not proven: any process that reaches this host can connect to the rendezvous.
   GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options.security, options.launch->rendezvous));
-  const absl::StatusOr<std::unique_ptr<Rendezvous>> others =
-      Rendezvous::join({.launch = *options.launch,
-                        .ps_count = options.flags.ps,
-                        .bind_host = bind_host,
-                        .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
-                        .say = print_comment});
-  if (!others.ok()) return others.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> others,
+                            Rendezvous::join({.launch = *options.launch,
+                                              .ps_count = options.flags.ps,
+                                              .bind_host = bind_host,
+                                              .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
+                                              .say = print_comment}));
   if (options.launch->role == ps::Launch::Role::scheduler) {
     print_comment(fmt::format("scheduler of {}: {} ps and {} workers have met", options.launch->job, options.flags.ps,
                               options.launch->size - options.flags.ps));
     // The scheduler of ps-lite has no port of its own, but passes on those of the ps.
-    return (*others)->publish(0);
+    return others->publish(0);
   }
-  take_assignment(options, (*others)->assignment());
+  take_assignment(options, others->assignment());
   print_comment(explain(options));
-  if (options.task.job == "ps") return run_launched_ps(options, **others, signals);
-  absl::StatusOr<std::vector<std::string>> addresses = (*others)->ps_addresses();
-  if (!addresses.ok()) return addresses.status();
-  options.cluster.ps = *std::move(addresses);
+  if (options.task.job == "ps") return run_launched_ps(options, *others, signals);
+  GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> addresses, others->ps_addresses());
+  options.cluster.ps = std::move(addresses);
   return run_worker(options, signals);
 }
 

@@ -82,10 +82,9 @@ TrainOptions planned(TrainOptions options, const HostPlan& plan) {
 
 absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::WorkloadOptions& options, size_t tower,
                                                              TowerDevices& devices) {
-  absl::StatusOr<std::unique_ptr<gpu::Compute>> device = devices.open(tower);
-  if (!device.ok()) return device.status();
-  const bool on_gpu = *device != nullptr;
-  absl::StatusOr<std::unique_ptr<worker::Workload>> workload = worker::make_workload(options, *std::move(device));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Compute> device, devices.open(tower));
+  const bool on_gpu = device != nullptr;
+  absl::StatusOr<std::unique_ptr<worker::Workload>> workload = worker::make_workload(options, std::move(device));
   if (!on_gpu || !absl::IsFailedPrecondition(workload.status())) return workload;
   // The GPU opened, and computes nothing: a library of its own is missing.
   GRADRAIL_RETURN_IF_ERROR(devices.instead_of(tower, workload.status()));
@@ -95,21 +94,20 @@ absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::Workl
 absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder, Model& model) {
   worker::WorkloadOptions common = workload_options(options);
   // Loaded once for all towers, which only read it.
-  absl::StatusOr<std::shared_ptr<const worker::MnistData>> data = worker::load_data(common);
-  if (!data.ok()) return data.status();
-  common.data = *std::move(data);
-  absl::StatusOr<std::unique_ptr<worker::Towers>> towers = worker::Towers::create(
-      options.towers,
-      [&](size_t tower) {
-        worker::WorkloadOptions own = common;
-        own.tower = tower;
-        own.threads = compute_threads(plan, options, tower);
-        return make_tower(own, tower, *model.devices);
-      },
-      [&](size_t tower) { binder.bind(tower); }, options.reduce);
-  if (!towers.ok()) return towers.status();
-  model.averaged_by = (*towers)->averaged_by();
-  model.workload = *std::move(towers);
+  GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<const worker::MnistData> data, worker::load_data(common));
+  common.data = std::move(data);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::Towers> towers,
+                            worker::Towers::create(
+                                options.towers,
+                                [&](size_t tower) {
+                                  worker::WorkloadOptions own = common;
+                                  own.tower = tower;
+                                  own.threads = compute_threads(plan, options, tower);
+                                  return make_tower(own, tower, *model.devices);
+                                },
+                                [&](size_t tower) { binder.bind(tower); }, options.reduce));
+  model.averaged_by = towers->averaged_by();
+  model.workload = std::move(towers);
   return absl::OkStatus();
 }
 
@@ -210,47 +208,47 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   AffinityBinder binder(plan, options);  // before anything else: threads inherit
   signals.follow_cpus();
   const std::string& advertised = options.cluster.ps[options.task.index];
-  const absl::StatusOr<std::string> listen = listen_address(options);
-  if (!listen.ok()) return listen.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string listen, listen_address(options));
   FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
-  absl::StatusOr<std::unique_ptr<ps::Server>> server = ps::Server::start(
-      {.task_index = options.task.index,
-       .listen_address = *listen,
-       .advertised_host = host_of(advertised),
-       .shard_count = options.flags.shards,
-       .transports = options.transports,
-       .rdma_only = options.rdma_only,
-       .ofi_provider = options.flags.ofi_provider,
-       .worker_names = options.cluster.workers,
-       .wait = wait_policy(plan, options),
-       .replication_peer = replication_peer(options),
-       .begins_as_backup = begins_as_backup(options),
-       .device = options.flags.ps_device,
-       .checkpoint_dir = options.flags.checkpoint_dir,
-       .keep_checkpoints = options.flags.keep,
-       .heartbeat_timeout = std::chrono::seconds(options.flags.heartbeat_timeout_s),
-       .min_workers = options.flags.min_workers,
-       .away_limit = std::chrono::seconds(options.flags.rejoin_timeout_s) + kAwayLonger,
-       .console = print_line,
-       .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
-       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
-       .marks = options.flags.monitoring.marks(),
-       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
-       .dump_signals = &signals.dumps(),
-       .security = options.security});
-  if (!server.ok()) return server.status();
-  const auto monitor = PsMonitor::start(options.flags.monitoring, monitored(options), **server);
-  if (!monitor.ok()) return monitor.status();
+  GRADRAIL_ASSIGN_OR_RETURN(
+      std::unique_ptr<ps::Server> server,
+      ps::Server::start(
+          {.task_index = options.task.index,
+           .listen_address = listen,
+           .advertised_host = host_of(advertised),
+           .shard_count = options.flags.shards,
+           .transports = options.transports,
+           .rdma_only = options.rdma_only,
+           .ofi_provider = options.flags.ofi_provider,
+           .worker_names = options.cluster.workers,
+           .wait = wait_policy(plan, options),
+           .replication_peer = replication_peer(options),
+           .begins_as_backup = begins_as_backup(options),
+           .device = options.flags.ps_device,
+           .checkpoint_dir = options.flags.checkpoint_dir,
+           .keep_checkpoints = options.flags.keep,
+           .heartbeat_timeout = std::chrono::seconds(options.flags.heartbeat_timeout_s),
+           .min_workers = options.flags.min_workers,
+           .away_limit = std::chrono::seconds(options.flags.rejoin_timeout_s) + kAwayLonger,
+           .console = print_line,
+           .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
+           .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
+           .marks = options.flags.monitoring.marks(),
+           .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
+           .dump_signals = &signals.dumps(),
+           .security = options.security}));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor,
+                            PsMonitor::start(options.flags.monitoring, monitored(options), *server));
   // Declared after the server: it is removed first, so no signal can wake a server that no longer exists.
-  const SignalThread::Waker waker(signals, [&] { (*server)->wake(); });
-  listening((*server)->port());
+  const SignalThread::Waker waker(signals, [&] { server->wake(); });
+  listening(server->port());
   if (!options.local)
-    print_comment(fmt::format("ps/{} listens on {}:{}", options.task.index, host_of(*listen), (*server)->port()));
-  absl::Status finished = (*server)->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
-  if (!finished.ok()) flight.write((*server)->marks(), std::string(message_of(finished)));
-  for (const std::string& line : (*server)->summary()) print_line(line);
+    print_comment(fmt::format("ps/{} listens on {}:{}", options.task.index, host_of(listen), server->port()));
+  absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
+  if (!finished.ok()) flight.write(server->marks(), std::string(message_of(finished)));
+  for (const std::string& line : server->summary()) print_line(line);
   std::vector<AffinityBinder::UnitMemory> memory;
-  for (const MemorySpan& parameters : (*server)->parameters_memory()) memory.push_back({parameters});
+  for (const MemorySpan& parameters : server->parameters_memory()) memory.push_back({parameters});
   for (const std::string& line : binder.summary(memory, options.flags.verbose)) print_line(line);
   return finished;
 }
@@ -261,18 +259,13 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   signals.accept_stop();
   AffinityBinder binder(plan, options);
   signals.follow_cpus();
-  const absl::StatusOr<Model> model = make_model(options, plan, binder);
-  if (!model.ok()) return model.status();
-  absl::StatusOr<worker::DeviceMemory> device = model->devices->exported(*model->workload);
-  if (!device.ok()) return device.status();
-  const absl::StatusOr<std::string> source = source_host(options);
-  if (!source.ok()) return source.status();
-  const auto monitor = WorkerMonitor::start(options.flags.monitoring, monitored(options));
-  if (!monitor.ok()) return monitor.status();
-  const auto summaries = open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every);
-  if (!summaries.ok()) return summaries.status();
-  const auto timeline = open_timeline(options.flags.monitoring, options.task.index);
-  if (!timeline.ok()) return timeline.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
+  GRADRAIL_ASSIGN_OR_RETURN(worker::DeviceMemory device, model.devices->exported(model->workload));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string source, source_host(options));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.flags.monitoring, monitored(options)));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
+                            open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto timeline, open_timeline(options.flags.monitoring, options.task.index));
   FlightLog flight(options.flags.monitoring, fmt::format("worker/{}", options.task.index));
   absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
       {.cluster = without_backups(options),
@@ -291,7 +284,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        .failback = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.flags.failback_secs)),
        .checksums = options.flags.checksums,
        .security = options.security,
-       .bind_host = *source,
+       .bind_host = source,
        .wait = wait_policy(plan, options),
        .join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
        // A local cluster's ps is not started again.
@@ -299,23 +292,23 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        .ps_address = options.ps_address,
        .notice = nullptr,
        .stop = &signals.stop(),
-       .device = *std::move(device),
-       .gpu_transfers = model->devices->ways(),
-       .require_device = model->devices->forbids_staging(),
+       .device = std::move(device),
+       .gpu_transfers = model.devices->ways(),
+       .require_device = model.devices->forbids_staging(),
        .place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); },
        .marks = options.flags.monitoring.marks(),
        .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
        .dump_signals = &signals.dumps()},
-      model->workload->schema());
+      model.workload->schema());
   if (!client.ok()) {
     absl::Status stopped = stopped_by_signal(client.status(), signals);
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
   // Declared after the client, hence removed before it: no scrape reads a client that no longer exists.
-  const WorkerMonitor::Watch watch(**monitor, **client);
+  const WorkerMonitor::Watch watch(*monitor, **client);
   const SignalThread::Waker waker(signals, [&] { (*client)->wake(); });
-  if ((*client)->on_device()) model->workload->stay_on_device();
+  if ((*client)->on_device()) model.workload->stay_on_device();
   // Not before join(): the threads of the control plane started there and must not inherit the binding.
   if (options.towers == 1) binder.bind(0);
   // Checked after join(): each ps announces there whether it has a folder.
@@ -326,10 +319,10 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
         "--save_steps, --save_secs or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
   worker::ClientVariables variables(**client);
-  absl::Status trained = train(options, signals, variables, *model->workload, summaries->get(), client->get(), [&] {
-    model->devices->decided(**client);
-    finish_timeline(timeline->get(), **client);
-    return where_it_was(binder, *model, (*client)->memory(), options);
+  absl::Status trained = train(options, signals, variables, model->workload, summaries.get(), client->get(), [&] {
+    model.devices->decided(**client);
+    finish_timeline(timeline.get(), **client);
+    return where_it_was(binder, model, (*client)->memory(), options);
   });
   if (!trained.ok()) flight.write((*client)->marks(), std::string(message_of(trained)));
   return trained;
@@ -341,16 +334,16 @@ absl::Status run_alone(const TrainOptions& given, const HostPlan& plan, SignalTh
   signals.accept_stop();
   AffinityBinder binder(plan, options);
   signals.follow_cpus();
-  const absl::StatusOr<Model> model = make_model(options, plan, binder);
-  if (!model.ok()) return model.status();
-  const absl::StatusOr<std::unique_ptr<worker::LocalVariables>> variables = worker::LocalVariables::create(
-      model->workload->schema(), options.optimizer, [&](const MemorySpan& memory) { binder.bind_memory(0, memory); });
-  if (!variables.ok()) return variables.status();
-  const auto summaries = open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every);
-  if (!summaries.ok()) return summaries.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<worker::LocalVariables> variables,
+      worker::LocalVariables::create(model.workload->schema(), options.optimizer,
+                                     [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
+                            open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every));
   if (options.towers == 1) binder.bind(0);
-  return train(options, signals, **variables, *model->workload, summaries->get(), nullptr,
-               [&] { return where_it_was(binder, *model, (*variables)->memory(), options); });
+  return train(options, signals, *variables, model->workload, summaries.get(), nullptr,
+               [&] { return where_it_was(binder, model, variables->memory(), options); });
 }
 
 absl::Status run_ps(const TrainOptions& options, SignalThread& signals,

@@ -67,10 +67,9 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   } else if (hosts) {
     cluster = ps::cluster_from_hosts(flags.ps_hosts, flags.worker_hosts);
   } else {
-    absl::StatusOr<ps::TfConfig> config = ps::parse_tf_config(tf_config);
-    if (!config.ok()) return config.status();
-    cluster = std::move(config->cluster);
-    task = std::move(config->task);
+    GRADRAIL_ASSIGN_OR_RETURN(ps::TfConfig config, ps::parse_tf_config(tf_config));
+    cluster = std::move(config.cluster);
+    task = std::move(config.task);
   }
   if (!cluster.ok()) return cluster.status();
   options.cluster = *std::move(cluster);
@@ -80,10 +79,9 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
     if (flags.task_index == -1 && !is_only_one)
       return absl::InvalidArgumentError("--task_index is missing (which task of job '" + flags.job_name +
                                         "' is this?)");
-    absl::StatusOr<ps::TaskId> named =
-        ps::resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index);
-    if (!named.ok()) return named.status();
-    task = *std::move(named);
+    GRADRAIL_ASSIGN_OR_RETURN(ps::TaskId named, ps::resolve_task(options.cluster, flags.job_name,
+                                                                 flags.task_index == -1 ? 0 : flags.task_index));
+    task = std::move(named);
   }
   if (!task.has_value())
     return absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)");
@@ -154,14 +152,12 @@ absl::Status check_placement(const TrainFlags& flags, TrainOptions& options) {
         "--no-pin binds nothing, so that --cores and --reserve cannot be kept: give one or the other");
   }
   if (!flags.cores.empty()) {
-    absl::StatusOr<topology::CpuSet> cores = parse_cpus("--cores", flags.cores);
-    if (!cores.ok()) return cores.status();
-    options.cores = *std::move(cores);
+    GRADRAIL_ASSIGN_OR_RETURN(topology::CpuSet cores, parse_cpus("--cores", flags.cores));
+    options.cores = std::move(cores);
   }
   if (!flags.reserve.empty()) {
-    absl::StatusOr<topology::CpuSet> reserved = parse_cpus("--reserve", flags.reserve);
-    if (!reserved.ok()) return reserved.status();
-    options.reserved = *std::move(reserved);
+    GRADRAIL_ASSIGN_OR_RETURN(topology::CpuSet reserved, parse_cpus("--reserve", flags.reserve));
+    options.reserved = std::move(reserved);
   }
   if (!flags.nic.empty()) options.nics = absl::StrSplit(flags.nic, ',', absl::SkipWhitespace());
   if (!flags.gpu.empty()) options.gpus = absl::StrSplit(flags.gpu, ',', absl::SkipWhitespace());
@@ -328,9 +324,8 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_backup_ps(options));
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_monitoring(flags.monitoring, trains_alone(options)));
-  absl::StatusOr<ps::Security> security = read_security(flags.security);
-  if (!security.ok()) return security.status();
-  options.security = *std::move(security);
+  GRADRAIL_ASSIGN_OR_RETURN(ps::Security security, read_security(flags.security));
+  options.security = std::move(security);
   // 0 asks for one per GPU: run_worker() replaces it once the plan is known.
   options.towers = std::max(1u, flags.towers);
   options.reduce = parse_reduce(flags.reduce);

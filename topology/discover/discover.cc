@@ -81,15 +81,14 @@ absl::StatusOr<Machine> read(hwloc_topology_t topology, const std::string& sourc
 void keep_pci_names() { dlopen("libpciaccess.so.0", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE); }
 
 absl::StatusOr<Machine> read_live() {
-  absl::StatusOr<Topology> topology = new_topology();
-  if (!topology.ok()) return topology.status();
+  GRADRAIL_ASSIGN_OR_RETURN(Topology topology, new_topology());
   // OpenCL's and X11's start-up takes long, starts threads, and says nothing that PCI does not.
   for (const char* component : {"opencl", "gl"})
-    hwloc_topology_set_components(topology->get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
-  if (hwloc_topology_load(topology->get()) != 0)
+    hwloc_topology_set_components(topology.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
+  if (hwloc_topology_load(topology.get()) != 0)
     return absl::InternalError(fmt::format("hwloc cannot read this machine: {} (is /sys there?)", words_of_errno()));
   keep_pci_names();
-  return read(topology->get(), "this machine");
+  return read(topology.get(), "this machine");
 }
 
 /// Where the levels of a description begin: at its start, behind a space, behind what stands in brackets or parentheses
@@ -150,16 +149,15 @@ absl::StatusOr<Machine> from_xml(const std::string& xml, const std::string& name
 }
 
 absl::StatusOr<Machine> from_synthetic(const std::string& description) {
-  absl::StatusOr<Topology> topology = new_topology();
-  if (!topology.ok()) return topology.status();
+  GRADRAIL_ASSIGN_OR_RETURN(Topology topology, new_topology());
   const std::string name = fmt::format("\"{}\"", printable(description.c_str()));
   if (const absl::Status status = check_levels(description); !status.ok()) return with_source(status, name);
-  if (hwloc_topology_set_synthetic(topology->get(), description.c_str()) != 0 ||
-      hwloc_topology_load(topology->get()) != 0) {
+  if (hwloc_topology_set_synthetic(topology.get(), description.c_str()) != 0 ||
+      hwloc_topology_load(topology.get()) != 0) {
     return with_source(absl::InvalidArgumentError(fmt::format("no synthetic description of hwloc ({})", kExample)),
                        name);
   }
-  absl::StatusOr<Machine> machine = read(topology->get(), description);
+  absl::StatusOr<Machine> machine = read(topology.get(), description);
   return machine.ok() ? machine : with_source(machine.status(), name);
 }
 

@@ -60,16 +60,15 @@ class HwlocMessages {
 absl::StatusOr<std::string> describe(const std::string& text) {
   limit_resources();
   const HwlocMessages messages;
-  absl::StatusOr<Topology> topology = new_topology();
-  if (!topology.ok()) return topology.status();
-  if (hwloc_topology_set_xmlbuffer(topology->get(), text.c_str(), static_cast<int>(text.size()) + 1) != 0 ||
-      hwloc_topology_load(topology->get()) != 0) {
+  GRADRAIL_ASSIGN_OR_RETURN(Topology topology, new_topology());
+  if (hwloc_topology_set_xmlbuffer(topology.get(), text.c_str(), static_cast<int>(text.size()) + 1) != 0 ||
+      hwloc_topology_load(topology.get()) != 0) {
     return absl::InvalidArgumentError(
         fmt::format("hwloc cannot make a machine of it: {} ({})", messages.cause(), kRemedy));
   }
-  hwloc_topology_check(topology->get());  // aborts if objects contradict each other
+  hwloc_topology_check(topology.get());  // aborts if objects contradict each other
   Machine machine;
-  GRADRAIL_RETURN_IF_ERROR(read_machine(topology->get(), machine));
+  GRADRAIL_RETURN_IF_ERROR(read_machine(topology.get(), machine));
   return write_machine(machine);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/status.h"
 #include "fmt/format.h"
 
 namespace gradrail::topology::planning {
@@ -52,11 +53,10 @@ absl::Status read_cpus(const Machine& machine, const Request& request, Available
 }
 
 absl::Status read_gpus(const Machine& machine, const Request& request, AvailableResources& available) {
-  const absl::StatusOr<std::vector<int>> named = find_gpus(machine, request.gpus);
-  if (!named.ok()) return named.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<int> named, find_gpus(machine, request.gpus));
   available.gpu_out.assign(machine.gpus.size(), "");
   for (size_t i = 0; i < machine.gpus.size(); ++i) {
-    const bool wanted = std::find(named->begin(), named->end(), static_cast<int>(i)) != named->end();
+    const bool wanted = std::find(named.begin(), named.end(), static_cast<int>(i)) != named.end();
     if (!request.gpus.empty() && !wanted) available.gpu_out[i] = "not among those of --gpu";
     if (machine.gpus[i].vendor == Vendor::nvidia) continue;
     const std::string vendor =
@@ -73,7 +73,7 @@ absl::Status read_gpus(const Machine& machine, const Request& request, Available
     if (!request.gpus.empty()) available.notes.push_back("--gpu has no effect: towers on CPUs were asked for");
     return absl::OkStatus();
   }
-  if (!request.gpus.empty()) available.gpus = *named;
+  if (!request.gpus.empty()) available.gpus = named;
   for (size_t i = 0; i < machine.gpus.size() && request.gpus.empty(); ++i)
     if (available.gpu_out[i].empty()) available.gpus.push_back(static_cast<int>(i));
   return absl::OkStatus();
@@ -88,13 +88,12 @@ std::string ports_of(const Nic& nic) {
 }
 
 absl::Status read_nics(const Machine& machine, const Request& request, AvailableResources& available) {
-  const absl::StatusOr<std::vector<int>> named = find_nics(machine, request.nics);
-  if (!named.ok()) return named.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<int> named, find_nics(machine, request.nics));
   size_t left = 0;
   for (size_t i = 0; i < machine.nics.size(); ++i) {
     const Nic& nic = machine.nics[i];
     const bool wanted =
-        request.nics.empty() || std::find(named->begin(), named->end(), static_cast<int>(i)) != named->end();
+        request.nics.empty() || std::find(named.begin(), named.end(), static_cast<int>(i)) != named.end();
     std::string why;
     if (!nic.usable()) why = ports_of(nic);
     if (request.rdma_only && !nic.rdma) why = "plain Ethernet, and only RDMA was asked for";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/status.h"
 #include "fmt/format.h"
 #include "topology/plan/available_resources.h"
 #include "topology/plan/cores.h"
@@ -51,18 +52,17 @@ void place_memory(const Machine& machine, const std::vector<Pool>& pools, const 
 
 absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
   if (const absl::Status sound = check_request(request); !sound.ok()) return sound;
-  absl::StatusOr<AvailableResources> available = read_available_resources(machine, request);
-  if (!available.ok()) return available.status();
+  GRADRAIL_ASSIGN_OR_RETURN(AvailableResources available, read_available_resources(machine, request));
   Placement placement;
-  placement.notes = available->notes;
-  if (const absl::Status dealt = deal_gpus(request, *available, placement); !dealt.ok()) return dealt;
+  placement.notes = available.notes;
+  if (const absl::Status dealt = deal_gpus(request, available, placement); !dealt.ok()) return dealt;
 
-  const std::vector<Pool> pools = make_pools(machine, available->cpus);
+  const std::vector<Pool> pools = make_pools(machine, available.cpus);
   // Devices before cores: towers have cores beside their GPU, and shards beside their NIC.
   const std::vector<Locality> localities = tower_localities(machine, pools, placement);
-  choose_tower_nics(machine, *available, localities, placement);
+  choose_tower_nics(machine, available, localities, placement);
   const std::vector<Locality> shard_localities =
-      choose_shard_nics(machine, request, *available, pools, localities, placement);
+      choose_shard_nics(machine, request, available, pools, localities, placement);
 
   const ThreadDemand demand = count_threads(pools, request, placement);
   std::vector<Grant> grants;
@@ -73,7 +73,7 @@ absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
     assign_cores(pools, grants, placement);
   }
   place_memory(machine, pools, grants, placement);
-  explain({machine, request, *available, pools, localities, demand, {}, {}}, placement);
+  explain({machine, request, available, pools, localities, demand, {}, {}}, placement);
   return placement;
 }
 

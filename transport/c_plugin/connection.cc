@@ -53,9 +53,8 @@ absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOpt
   // A put of 0 bytes may name a region, which then must be an imported one.
   const bool has_target = target.region != RemoteRegion{} || source.bytes > 0;
   if (has_target) {
-    const absl::StatusOr<uint64_t> region = remote(target.region);
-    if (!region.ok()) return region.status();
-    put.target_region = *region;
+    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t region, remote(target.region));
+    put.target_region = region;
     put.target_offset = target.offset;
   }
   put.source = handle_of(source);
@@ -78,12 +77,11 @@ absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOpt
 absl::Status PluginConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
   if (absl::Status status = check_post(); !status.ok()) return status;
   if (absl::Status status = check_local(target); !status.ok()) return status;
-  const absl::StatusOr<uint64_t> region = remote(source.region);
-  if (!region.ok()) return region.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const uint64_t region, remote(source.region));
   const gradrail_transport_get get = {.target = handle_of(target),
                                       .target_offset = target.offset,
                                       .bytes = target.bytes,
-                                      .source_region = *region,
+                                      .source_region = region,
                                       .source_offset = source.offset,
                                       .operation = ++last_operation_};
   outstanding_[get.operation] = {.tag = tag, .is_get = true};
@@ -114,11 +112,10 @@ absl::StatusOr<std::byte*> PluginConnection::map(RemoteRegion region) {
     return absl::UnimplementedError(fmt::format("{} cannot map a peer's memory", table_.name()));
   }
   if (absl::Status status = check_post(); !status.ok()) return status;
-  const absl::StatusOr<uint64_t> number = remote(region);
-  if (!number.ok()) return number.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const uint64_t number, remote(region));
   void* address = nullptr;
   Text error;
-  const int code = table_->map(handle_, *number, &address, &error);
+  const int code = table_->map(handle_, number, &address, &error);
   if (code != GRADRAIL_TRANSPORT_OK) return table_.status("map", code, error);
   if (address == nullptr) return table_.defect("map returned OK without an address");
   return static_cast<std::byte*>(address);

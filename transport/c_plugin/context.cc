@@ -65,12 +65,11 @@ absl::StatusOr<std::unique_ptr<Context>> open(const Table& table, const OpenOpti
   if (opened == nullptr) return table.defect("open returned OK without a context");
   // Every refusal from here on closes the context.
   PluginContext::Handle handle(opened, table->close);
-  const absl::StatusOr<Capabilities> capabilities = read_capabilities(table, opened);
-  if (!capabilities.ok()) return capabilities.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Capabilities capabilities, read_capabilities(table, opened));
   const int wait_fd = table->wait_fd(opened);
   // ppoll() ignores a negative descriptor: a waiting thread would miss every event.
   if (wait_fd < 0) return table.defect(fmt::format("wait_fd returned {}, which is no descriptor", wait_fd));
-  return std::make_unique<PluginContext>(table, std::move(handle), *capabilities, wait_fd);
+  return std::make_unique<PluginContext>(table, std::move(handle), capabilities, wait_fd);
 }
 
 PluginContext::PluginContext(const Table& table, Handle handle, const Capabilities& capabilities, int wait_fd)
@@ -103,12 +102,11 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> PluginContext::register_memory(Mem
   described.kind = GRADRAIL_TRANSPORT_GPU_PEER_MEMORY;
   if (memory.gpu->way() == NicGpuTransfer::peer_memory) return register_described(described, memory, access);
   // The descriptor is closed at the return, and the plug-in may use it during the call only (plugin.h).
-  const absl::StatusOr<DmaBuf> exported = memory.gpu->export_dma_buf(memory.data, memory.bytes);
-  if (!exported.ok()) return exported.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const DmaBuf exported, memory.gpu->export_dma_buf(memory.data, memory.bytes));
   described.kind = GRADRAIL_TRANSPORT_GPU_DMA_BUF;
-  described.dma_buf_fd = exported->fd.get();
-  described.dma_buf_bytes = exported->bytes;
-  described.dma_buf_offset = exported->offset;
+  described.dma_buf_fd = exported.fd.get();
+  described.dma_buf_bytes = exported.bytes;
+  described.dma_buf_offset = exported.offset;
   return register_described(described, memory, access);
 }
 
@@ -215,10 +213,10 @@ absl::Status PluginContext::convert(const gradrail_transport_completion& from, C
   if (kind_name(from.kind).empty()) {
     return table_.defect(fmt::format("poll reported a completion of the unknown kind {}", from.kind));
   }
-  const absl::StatusOr<PluginConnection*> connection =
-      from.kind == GRADRAIL_TRANSPORT_CONNECTED ? adopt(from.connection, "poll: CONNECTED") : find(from);
-  if (!connection.ok()) return connection.status();
-  to.connection = *connection;
+  GRADRAIL_ASSIGN_OR_RETURN(PluginConnection* const connection, from.kind == GRADRAIL_TRANSPORT_CONNECTED
+                                                                    ? adopt(from.connection, "poll: CONNECTED")
+                                                                    : find(from));
+  to.connection = connection;
   switch (from.kind) {
     case GRADRAIL_TRANSPORT_CONNECTED:
       to.kind = Completion::Kind::connected;
@@ -227,7 +225,7 @@ absl::Status PluginContext::convert(const gradrail_transport_completion& from, C
     case GRADRAIL_TRANSPORT_GET_DONE: {
       const bool is_get = from.kind == GRADRAIL_TRANSPORT_GET_DONE;
       to.kind = is_get ? Completion::Kind::get_done : Completion::Kind::put_done;
-      const absl::StatusOr<uint64_t> tag = (*connection)->take_tag(from.operation, is_get);
+      const absl::StatusOr<uint64_t> tag = connection->take_tag(from.operation, is_get);
       if (!tag.ok()) return table_.defect(fmt::format("poll: {}: {}", kind_name(from.kind), message_of(tag.status())));
       to.tag = *tag;
       return absl::OkStatus();
@@ -247,7 +245,7 @@ absl::Status PluginContext::convert(const gradrail_transport_completion& from, C
     default:
       to.kind = Completion::Kind::peer_lost;
       to.cause = cause_of_loss(from);
-      (*connection)->lose(to.cause);
+      connection->lose(to.cause);
       return absl::OkStatus();
   }
 }

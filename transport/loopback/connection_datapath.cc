@@ -25,11 +25,10 @@ absl::Status unknown_region(std::string_view operation) {
 }  // namespace
 
 absl::Status LoopbackConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
-  const absl::StatusOr<std::byte*> memory = check_slice(source);
-  if (!memory.ok()) return memory.status();
+  GRADRAIL_ASSIGN_OR_RETURN(std::byte* const memory, check_slice(source));
   const std::string* const key = imported_.find(target.region);
   if (source.bytes > 0 && key == nullptr) return unknown_region("put");
-  Operation operation{.memory = *memory, .bytes = source.bytes, .offset = target.offset};
+  Operation operation{.memory = memory, .bytes = source.bytes, .offset = target.offset};
   if (source.bytes > 0) operation.key = *key;
   operation.immediate = options.immediate;
   operation.tag = options.tag;
@@ -37,11 +36,10 @@ absl::Status LoopbackConnection::put(LocalSlice source, RemoteSlice target, PutO
 }
 
 absl::Status LoopbackConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
-  const absl::StatusOr<std::byte*> memory = check_slice(target);
-  if (!memory.ok()) return memory.status();
+  GRADRAIL_ASSIGN_OR_RETURN(std::byte* const memory, check_slice(target));
   const std::string* const key = imported_.find(source.region);
   if (target.bytes > 0 && key == nullptr) return unknown_region("get");
-  Operation operation{.memory = *memory, .bytes = target.bytes, .offset = source.offset, .tag = tag};
+  Operation operation{.memory = memory, .bytes = target.bytes, .offset = source.offset, .tag = tag};
   if (target.bytes > 0) operation.key = *key;
   return post(Lane::get, std::move(operation));
 }

@@ -60,17 +60,15 @@ absl::StatusOr<std::string> LoopbackContext::listen(const std::string& address) 
   if (port_ != nullptr) {
     return absl::AlreadyExistsError(fmt::format("loopback: this context already listens on '{}'", port_->owner.name));
   }
-  auto bound = bind({address, doorbell_, regions_});
-  if (!bound.ok()) return bound.status();
-  port_ = *std::move(bound);
+  GRADRAIL_ASSIGN_OR_RETURN(auto bound, bind({address, doorbell_, regions_}));
+  port_ = std::move(bound);
   return port_->owner.name;
 }
 
 absl::StatusOr<Connection*> LoopbackContext::connect(const std::string& address, TimePoint) {
   const std::string own_name = port_ != nullptr ? port_->owner.name : "(client)";
-  auto link = dial({own_name, doorbell_, regions_}, address);
-  if (!link.ok()) return link.status();
-  return add(*std::move(link), 0);
+  GRADRAIL_ASSIGN_OR_RETURN(auto link, dial({own_name, doorbell_, regions_}, address));
+  return add(std::move(link), 0);
 }
 
 LoopbackConnection* LoopbackContext::add(std::shared_ptr<Link> link, int end) {

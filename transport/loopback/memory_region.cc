@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "base/random.h"
+#include "base/status.h"
 #include "transport/common/byte_codec.h"
 
 namespace gradrail::transport::loopback {
@@ -41,17 +42,15 @@ void SharedRegionTable::remove(const std::string& key) {
 
 absl::StatusOr<std::byte*> SharedRegionTable::find(std::string_view request, std::string_view key) const {
   const std::lock_guard lock(mutex_);
-  const absl::StatusOr<const MemoryRegion*> region = table_.find(request, id_of(key));
-  if (!region.ok()) return region.status();
-  return (*region)->span().data;
+  GRADRAIL_ASSIGN_OR_RETURN(const MemoryRegion* const region, table_.find(request, id_of(key)));
+  return region->span().data;
 }
 
 absl::StatusOr<std::byte*> SharedRegionTable::resolve(std::string_view request, std::string_view key,
                                                       const common::RemoteAccess& access) const {
   const std::lock_guard lock(mutex_);
-  const absl::StatusOr<const MemoryRegion*> region = table_.resolve(request, id_of(key), access);
-  if (!region.ok()) return region.status();
-  return (*region)->span().data + access.offset;
+  GRADRAIL_ASSIGN_OR_RETURN(const MemoryRegion* const region, table_.resolve(request, id_of(key), access));
+  return region->span().data + access.offset;
 }
 
 }  // namespace gradrail::transport::loopback

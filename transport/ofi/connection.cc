@@ -42,14 +42,12 @@ absl::Status OfiConnection::open_link() {
   // A key that the provider chooses can be guessed: a domain of its own keeps an accepted peer out of all other memory.
   // FI_MR_ENDPOINT needs a domain with one endpoint, to which the regions are bound.
   if (provider.binds_regions || (provider.chooses_keys && side_channel_.accepted())) {
-    absl::StatusOr<std::unique_ptr<Domain>> opened = context_.open_domain();
-    if (!opened.ok()) return opened.status();
-    own = *std::move(opened);
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Domain> opened, context_.open_domain());
+    own = std::move(opened);
   }
-  absl::StatusOr<std::unique_ptr<Link>> link =
-      Link::open(context_.fabric(), context_.default_domain(), std::move(own), side_channel_.accepted());
-  if (!link.ok()) return link.status();
-  link_ = *std::move(link);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Link::open(context_.fabric(), context_.default_domain(),
+                                                                   std::move(own), side_channel_.accepted()));
+  link_ = std::move(link);
   context_.watch(link_->endpoint().wait_fd());
   context_.watch(link_->endpoint().event_fd());
   return absl::OkStatus();
@@ -131,9 +129,8 @@ absl::Status OfiConnection::answer(const Request& request) {
   const absl::StatusOr<const Region*> region = context_.regions().find(request.key);
   // The caller ends the connection: the disconnect is the refusal and carries this reason.
   if (!region.ok()) return region.status();
-  const absl::StatusOr<const Registration*> open = (*region)->open_in(link_->domain());
-  if (!open.ok()) return open.status();
-  return side_channel_.send(encode(Grant{request.number, (*open)->key, (*open)->base}));
+  GRADRAIL_ASSIGN_OR_RETURN(const Registration* const open, (*region)->open_in(link_->domain()));
+  return side_channel_.send(encode(Grant{request.number, open->key, open->base}));
 }
 
 absl::Status OfiConnection::handle_grant(const Grant& grant) {
@@ -147,13 +144,11 @@ absl::Status OfiConnection::handle_grant(const Grant& grant) {
 }
 
 absl::StatusOr<RemoteRegion> OfiConnection::import(std::string_view key) {
-  const absl::StatusOr<RegionKey> parsed = RegionKey::parse(key);
-  if (!parsed.ok()) return parsed.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const RegionKey parsed, RegionKey::parse(key));
   if (lost()) return lost_error();
-  const absl::StatusOr<Request> request = imports_.request(*parsed);
-  if (!request.ok()) return request.status();
-  if (absl::Status status = side_channel_.send(encode(*request)); !status.ok()) return status;
-  return imports_.add(*parsed);
+  GRADRAIL_ASSIGN_OR_RETURN(const Request request, imports_.request(parsed));
+  if (absl::Status status = side_channel_.send(encode(request)); !status.ok()) return status;
+  return imports_.add(parsed);
 }
 
 void OfiConnection::on_side_channel_misused() {

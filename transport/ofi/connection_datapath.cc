@@ -44,16 +44,14 @@ absl::Status OfiConnection::put(LocalSlice source, RemoteSlice target, PutOption
   if (lost()) return lost_error();
   if (absl::Status status = transfers_.check_put_room(); !status.ok()) return status;
   if (absl::Status status = common::check_local("ofi", source); !status.ok()) return status;
-  const absl::StatusOr<const Import*> import = imports_.find(target, source.bytes, Access::remote_write);
-  if (!import.ok()) return import.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Import* const import, imports_.find(target, source.bytes, Access::remote_write));
   // Address and mailbox of the peer come with its hello.
   if (state_ != State::open) return absl::ResourceExhaustedError("ofi: the peer has not greeted yet, poll first");
   if (source.bytes == 0 && !options.immediate) {
     if (options.tag != 0) report_done(Completion::Kind::put_done, options.tag);
     return absl::OkStatus();
   }
-  if (absl::Status status = transfers_.put(*link_, source, *import, target.offset, options); !status.ok())
-    return status;
+  if (absl::Status status = transfers_.put(*link_, source, import, target.offset, options); !status.ok()) return status;
   return pump_or_lose();
 }
 
@@ -61,14 +59,13 @@ absl::Status OfiConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
   if (lost()) return lost_error();
   if (absl::Status status = transfers_.check_get_room(); !status.ok()) return status;
   if (absl::Status status = common::check_local("ofi", target); !status.ok()) return status;
-  const absl::StatusOr<const Import*> import = imports_.find(source, target.bytes, Access::remote_read);
-  if (!import.ok()) return import.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Import* const import, imports_.find(source, target.bytes, Access::remote_read));
   if (target.bytes == 0) {
     report_done(Completion::Kind::get_done, tag);
     return absl::OkStatus();
   }
   // A granted import implies the hello, so the link can be used.
-  if (absl::Status status = transfers_.get(*link_, target, **import, source.offset, tag); !status.ok()) return status;
+  if (absl::Status status = transfers_.get(*link_, target, *import, source.offset, tag); !status.ok()) return status;
   return pump_or_lose();
 }
 
@@ -178,10 +175,9 @@ absl::Status OfiConnection::handle(const fi_cq_data_entry& entry) {
 }
 
 absl::Status OfiConnection::handle_received(const Operation& operation, size_t bytes) {
-  const auto body = link_->messages().received(operation, bytes);
-  if (!body.ok()) return body.status();
-  if (!*body) return absl::OkStatus();
-  context_.report({.kind = Completion::Kind::message, .connection = this, .message = **body},
+  GRADRAIL_ASSIGN_OR_RETURN(const auto body, link_->messages().received(operation, bytes));
+  if (!body) return absl::OkStatus();
+  context_.report({.kind = Completion::Kind::message, .connection = this, .message = *body},
                   {.connection = this, .slot = operation.slot});
   return absl::OkStatus();
 }

@@ -32,26 +32,23 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) { retu
 
 absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& options) {
   std::unique_ptr<OfiContext> context(new OfiContext());
-  absl::StatusOr<Provider> provider = choose_provider(options);
-  if (!provider.ok()) return provider.status();
-  if (!provider->may_be_used_here()) {
+  GRADRAIL_ASSIGN_OR_RETURN(Provider provider, choose_provider(options));
+  if (!provider.may_be_used_here()) {
     return absl::FailedPreconditionError(
         "ofi: this process was forked from one that uses RDMA devices, which the kernel then refuses to it: start it "
         "by "
         "exec, or fork before the first use");
   }
-  context->provider_ = std::make_unique<Provider>(*std::move(provider));
+  context->provider_ = std::make_unique<Provider>(std::move(provider));
   fid_fabric* fabric = nullptr;
   const int error = fi_fabric(context->provider_->info->fabric_attr, &fabric, nullptr);
   if (error != 0) return native_error("open fabric of " + context->provider_->name, -error);
   context->fabric_.reset(fabric);
-  absl::StatusOr<std::unique_ptr<Domain>> default_domain = context->open_domain();
-  if (!default_domain.ok()) return default_domain.status();
-  context->default_domain_ = *std::move(default_domain);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Domain> default_domain, context->open_domain());
+  context->default_domain_ = std::move(default_domain);
   GRADRAIL_RETURN_IF_ERROR(context->check_peer_to_peer());
-  absl::StatusOr<std::unique_ptr<Context>> tcp_context = tcp::open({.bind_host = options.bind_host});
-  if (!tcp_context.ok()) return tcp_context.status();
-  context->side_channels_ = std::make_unique<common::SideChannels>(*std::move(tcp_context));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> tcp_context, tcp::open({.bind_host = options.bind_host}));
+  context->side_channels_ = std::make_unique<common::SideChannels>(std::move(tcp_context));
   context->epoll_ = tcp::Fd(epoll_create1(EPOLL_CLOEXEC));
   context->timer_ = tcp::Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!context->epoll_ || !context->timer_) return tcp::native_error("open epoll and timer", errno);
@@ -64,10 +61,9 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
 // later.
 absl::Status OfiContext::check_peer_to_peer() {
   if (!provider_->device_memory || provider_->connects) return absl::OkStatus();
-  const absl::StatusOr<std::unique_ptr<Endpoint>> tried =
-      Endpoint::open(fabric_.get(), *default_domain_, /*accepts=*/false);
-  if (!tried.ok()) return tried.status();
-  if (!(*tried)->refuses_peer_to_peer()) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Endpoint> tried,
+                            Endpoint::open(fabric_.get(), *default_domain_, /*accepts=*/false));
+  if (!tried->refuses_peer_to_peer()) return absl::OkStatus();
   provider_->gpu = GpuTransferSupport::none(fmt::format(kWouldCopy, provider_->name));
   return absl::OkStatus();
 }
@@ -109,9 +105,8 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> OfiContext::register_memory(Memory
 absl::StatusOr<std::string> OfiContext::listen(const std::string& address) { return side_channels_->listen(address); }
 
 absl::StatusOr<Connection*> OfiContext::connect(const std::string& address, TimePoint deadline) {
-  const absl::StatusOr<Connection*> side_channel = side_channels_->connect(address, deadline);
-  if (!side_channel.ok()) return side_channel.status();
-  auto connection = std::make_unique<OfiConnection>(*this, *side_channel, OfiConnection::Side::connected, deadline);
+  GRADRAIL_ASSIGN_OR_RETURN(Connection* const side_channel, side_channels_->connect(address, deadline));
+  auto connection = std::make_unique<OfiConnection>(*this, side_channel, OfiConnection::Side::connected, deadline);
   if (absl::Status status = connection->start_handshake(); !status.ok()) return status;
   connections_.push_back(std::move(connection));
   return settle(connections_.back().get(), deadline);

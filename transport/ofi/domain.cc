@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/random_bits.h"
+#include "base/status.h"
 #include "transport/ofi/gpu/dma_buf.h"
 #include "transport/ofi/native_error.h"
 
@@ -55,9 +56,8 @@ absl::StatusOr<fid_mr*> Domain::try_register(MemorySpan memory, uint64_t flags) 
   const bool gpu = memory.kind == MemoryKind::cuda;
   std::optional<DmaBuf> dma_buf;  // until the registration has returned, which then holds the memory itself
   if (gpu && memory.gpu->way() == NicGpuTransfer::dma_buf) {
-    absl::StatusOr<DmaBuf> exported = memory.gpu->export_dma_buf(memory.data, memory.bytes);
-    if (!exported.ok()) return exported.status();
-    dma_buf = *std::move(exported);
+    GRADRAIL_ASSIGN_OR_RETURN(DmaBuf exported, memory.gpu->export_dma_buf(memory.data, memory.bytes));
+    dma_buf = std::move(exported);
   }
   int error = 0;
   for (int attempt = 0; attempt < kKeyAttempts; ++attempt) {
@@ -76,17 +76,16 @@ absl::StatusOr<fid_mr*> Domain::try_register(MemorySpan memory, uint64_t flags) 
 absl::StatusOr<Registration> Domain::register_with(MemorySpan memory, uint64_t flags) {
   Registration made;
   if (flags == 0 || memory.bytes == 0) return made;
-  const absl::StatusOr<fid_mr*> mr = try_register(memory, flags);
-  if (!mr.ok()) return mr.status();
-  made.mr.reset(*mr);
+  GRADRAIL_ASSIGN_OR_RETURN(fid_mr* const mr, try_register(memory, flags));
+  made.mr.reset(mr);
   if (provider_.binds_regions) {
     // FI_MR_ENDPOINT: a region is usable after it is bound and enabled (fi_mr(3)).
-    int error = fi_mr_bind(*mr, &endpoint_->fid, 0);
-    if (error == 0) error = fi_mr_enable(*mr);
+    int error = fi_mr_bind(mr, &endpoint_->fid, 0);
+    if (error == 0) error = fi_mr_enable(mr);
     if (error != 0) return native_error("bind memory to its endpoint", -error);
   }
-  made.descriptor = fi_mr_desc(*mr);
-  made.key = fi_mr_key(*mr);
+  made.descriptor = fi_mr_desc(mr);
+  made.key = fi_mr_key(mr);
   // Without FI_MR_VIRT_ADDR remote addresses count from the start of the region.
   made.base = provider_.virtual_addresses ? reinterpret_cast<uint64_t>(memory.data) : 0;
   return made;

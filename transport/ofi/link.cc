@@ -1,4 +1,5 @@
 #include "transport/ofi/link.h"
+#include "base/status.h"
 
 #include <rdma/fi_errno.h>
 
@@ -12,16 +13,14 @@ absl::StatusOr<std::unique_ptr<Link>> Link::open(fid_fabric* fabric, Domain& def
   std::unique_ptr<Link> link(new Link(accepts));
   link->own_domain_ = std::move(own);
   link->domain_ = link->own_domain_ == nullptr ? &default_domain : link->own_domain_.get();
-  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = Endpoint::open(fabric, *link->domain_, accepts);
-  if (!endpoint.ok()) return endpoint.status();
-  link->endpoint_ = *std::move(endpoint);
-  absl::StatusOr<Registration> slab = link->domain_->add_messages(link->messages_.slab());
-  if (!slab.ok()) return slab.status();
-  link->message_memory_ = *std::move(slab);
-  absl::StatusOr<Registration> mailbox =
-      link->domain_->add({.data = link->mailbox_, .bytes = sizeof(link->mailbox_)}, Access::remote_write);
-  if (!mailbox.ok()) return mailbox.status();
-  link->mailbox_memory_ = *std::move(mailbox);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::open(fabric, *link->domain_, accepts));
+  link->endpoint_ = std::move(endpoint);
+  GRADRAIL_ASSIGN_OR_RETURN(Registration slab, link->domain_->add_messages(link->messages_.slab()));
+  link->message_memory_ = std::move(slab);
+  GRADRAIL_ASSIGN_OR_RETURN(
+      Registration mailbox,
+      link->domain_->add({.data = link->mailbox_, .bytes = sizeof(link->mailbox_)}, Access::remote_write));
+  link->mailbox_memory_ = std::move(mailbox);
   // The endpoint that takes the receives does not exist yet; set_peer() or progress_connecting() makes it.
   if (link->domain_->provider().connects) return link;
   if (absl::Status status = link->start(); !status.ok()) return status;
@@ -41,9 +40,8 @@ absl::Status Link::set_peer(std::string_view address, uint64_t token) {
 
 absl::Status Link::progress_connecting() {
   if (!domain_->provider().connects) return absl::OkStatus();
-  const absl::StatusOr<Endpoint::Event> event = endpoint_->next_event(messages_.token());
-  if (!event.ok()) return event.status();
-  if (*event != Endpoint::Event::asked) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(const Endpoint::Event event, endpoint_->next_event(messages_.token()));
+  if (event != Endpoint::Event::asked) return absl::OkStatus();
   if (absl::Status status = start(); !status.ok()) return status;
   return endpoint_->accept();
 }

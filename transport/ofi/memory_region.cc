@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/status.h"
 #include "transport/common/byte_codec.h"
 
 namespace gradrail::transport::ofi {
@@ -25,10 +26,9 @@ std::string RegionKey::encode() const {
 }
 
 absl::StatusOr<RegionKey> RegionKey::parse(std::string_view key) {
-  absl::StatusOr<common::ByteReader> in = common::open_key("ofi", kKeyMagic, kKeyBytes, key);
-  if (!in.ok()) return in.status();
-  const RegionKey parsed = {in->number<uint32_t>(), in->number<uint32_t>(), in->number<uint64_t>(),
-                            in->number<uint64_t>(), static_cast<Access>(in->number<uint8_t>())};
+  GRADRAIL_ASSIGN_OR_RETURN(common::ByteReader in, common::open_key("ofi", kKeyMagic, kKeyBytes, key));
+  const RegionKey parsed = {in.number<uint32_t>(), in.number<uint32_t>(), in.number<uint64_t>(), in.number<uint64_t>(),
+                            static_cast<Access>(in.number<uint8_t>())};
   if (parsed.access > Access::remote_read_write) return absl::InvalidArgumentError("ofi: damaged region key");
   return parsed;
 }
@@ -51,27 +51,25 @@ absl::StatusOr<const Registration*> Region::registration_in(Domain& domain, bool
     // A registration for peers serves local transfers as well, but not the reverse (invariant 1).
     if (entry.domain == &domain && entry.remote >= remote) return &entry.registration;
   }
-  absl::StatusOr<Registration> made = domain.add(span(), remote ? access() : Access::local);
-  if (!made.ok()) return made.status();
+  GRADRAIL_ASSIGN_OR_RETURN(Registration made, domain.add(span(), remote ? access() : Access::local));
   // Valid until the next entry is added: the callers copy from it at once.
-  return &entries_.emplace_back(Entry{&domain, remote, *std::move(made)}).registration;
+  return &entries_.emplace_back(Entry{&domain, remote, std::move(made)}).registration;
 }
 
 absl::StatusOr<void*> Region::descriptor_in(Domain& domain) const {
   if (!domain.provider().needs_descriptors && span().kind == MemoryKind::host) return nullptr;
-  const absl::StatusOr<const Registration*> found = registration_in(domain, false);
-  if (!found.ok()) return found.status();
-  return (*found)->descriptor;
+  GRADRAIL_ASSIGN_OR_RETURN(const Registration* const found, registration_in(domain, false));
+  return found->descriptor;
 }
 
 absl::StatusOr<const Registration*> Region::open_in(Domain& domain) const { return registration_in(domain, true); }
 
 absl::StatusOr<const Region*> RegionTable::find(const RegionKey& key) const {
-  const absl::StatusOr<const MemoryRegion*> region = table_.find("request", {key.region, key.epoch, key.token});
-  if (!region.ok()) return region.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const MemoryRegion* const region,
+                            table_.find("request", {key.region, key.epoch, key.token}));
   // find() compares the token alone; a holder must not change the size or the rights in its key.
-  if ((*region)->key() != key.encode()) return absl::PermissionDeniedError("request with a wrong key");
-  return static_cast<const Region*>(*region);
+  if (region->key() != key.encode()) return absl::PermissionDeniedError("request with a wrong key");
+  return static_cast<const Region*>(region);
 }
 
 absl::Status RegionTable::prepare(Domain& domain) const {

@@ -8,6 +8,7 @@
 
 #include "base/little_endian.h"
 #include "base/random_bits.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "transport/ofi/native_error.h"
 
@@ -82,9 +83,9 @@ absl::Status MessageChannel::repost(const Endpoint& endpoint) {
 
 absl::Status MessageChannel::send_queued(const Endpoint& endpoint) {
   while (first_queued_ < end_queued_ && credits_ > 0) {
-    const absl::StatusOr<bool> posted = post_send(endpoint, queued_[first_queued_ % kSendSlots], Kind::message);
-    if (!posted.ok()) return posted.status();
-    if (!*posted) return absl::OkStatus();
+    GRADRAIL_ASSIGN_OR_RETURN(const bool posted,
+                              post_send(endpoint, queued_[first_queued_ % kSendSlots], Kind::message));
+    if (!posted) return absl::OkStatus();
     ++first_queued_;
     --credits_;
   }
@@ -97,10 +98,9 @@ absl::Status MessageChannel::return_credits(const Endpoint& endpoint) {
   if ((consumed_ < kReceives / 2 && !probe_wanted_) || free_credit_sends_.empty()) return absl::OkStatus();
   const uint32_t slot = free_credit_sends_.back();
   lengths_[slot] = 0;
-  const absl::StatusOr<bool> posted = post_send(endpoint, slot, Kind::credits);
-  if (!posted.ok()) return posted.status();
-  if (*posted) free_credit_sends_.pop_back();
-  probe_wanted_ = probe_wanted_ && !*posted;
+  GRADRAIL_ASSIGN_OR_RETURN(const bool posted, post_send(endpoint, slot, Kind::credits));
+  if (posted) free_credit_sends_.pop_back();
+  probe_wanted_ = probe_wanted_ && !posted;
   return absl::OkStatus();
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/net_address.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "transport/ofi/gpu/support.h"
@@ -289,9 +290,8 @@ absl::StatusOr<Provider> choose_provider(const OpenOptions& options) {
   prepare_environment();
   Choice seen;
   for (const Attempt& attempt : kAttempts) {
-    const absl::StatusOr<Info> list = ask(options, attempt);
-    if (!list.ok()) return list.status();
-    Choice choice = choose(list->get(), options, attempt.type);
+    GRADRAIL_ASSIGN_OR_RETURN(const Info list, ask(options, attempt));
+    Choice choice = choose(list.get(), options, attempt.type);
     if (choice.best != nullptr) return with_gpu_memory(describe(*choice.best, attempt.ordered), options, attempt);
     seen.others.merge(choice.others);
     seen.elsewhere.merge(choice.elsewhere);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/status.h"
 #include "transport/common/slice.h"
 
 namespace gradrail::transport::ofi {
@@ -18,9 +19,8 @@ constexpr double kSlowestDevice = 4e6;  // bytes a second
 
 absl::StatusOr<Transfer> local_part(const Link& link, const LocalSlice& slice) {
   const auto* region = static_cast<const Region*>(slice.region);
-  const absl::StatusOr<void*> descriptor = region->descriptor_in(link.domain());
-  if (!descriptor.ok()) return descriptor.status();
-  return Transfer{.local = common::address_of(slice), .descriptor = *descriptor, .bytes = slice.bytes};
+  GRADRAIL_ASSIGN_OR_RETURN(void* const descriptor, region->descriptor_in(link.domain()));
+  return Transfer{.local = common::address_of(slice), .descriptor = descriptor, .bytes = slice.bytes};
 }
 
 }  // namespace
@@ -49,15 +49,14 @@ absl::Status Transfers::put(Link& link, const LocalSlice& source, const Import* 
     puts_.push(notice(link, *options.immediate, options.tag));
     return absl::OkStatus();
   }
-  absl::StatusOr<Transfer> transfer = local_part(link, source);
-  if (!transfer.ok()) return transfer.status();
-  transfer->remote = target->base + offset;
-  transfer->key = target->device_key;
+  GRADRAIL_ASSIGN_OR_RETURN(Transfer transfer, local_part(link, source));
+  transfer.remote = target->base + offset;
+  transfer.key = target->device_key;
   // The tag stays with the bytes, also beside a separate notice: put_done frees their source.
-  transfer->tag = options.tag;
+  transfer.tag = options.tag;
   const bool separate = options.immediate && provider_.separate_notices;
-  if (!separate) transfer->immediate = options.immediate;
-  puts_.push(*transfer);
+  if (!separate) transfer.immediate = options.immediate;
+  puts_.push(transfer);
   if (separate) puts_.push(notice(link, *options.immediate, 0));
   return absl::OkStatus();
 }
@@ -74,12 +73,11 @@ Transfer Transfers::notice(Link& link, uint64_t immediate, uint64_t tag) const {
 
 absl::Status Transfers::get(const Link& link, const LocalSlice& target, const Import& source, uint64_t offset,
                             uint64_t tag) {
-  absl::StatusOr<Transfer> transfer = local_part(link, target);
-  if (!transfer.ok()) return transfer.status();
-  transfer->remote = source.base + offset;
-  transfer->key = source.device_key;
-  transfer->tag = tag;
-  gets_.push(*transfer);
+  GRADRAIL_ASSIGN_OR_RETURN(Transfer transfer, local_part(link, target));
+  transfer.remote = source.base + offset;
+  transfer.key = source.device_key;
+  transfer.tag = tag;
+  gets_.push(transfer);
   return absl::OkStatus();
 }
 

@@ -111,13 +111,11 @@ absl::Status ShmConnection::handle_welcome(Packet& packet) {
 }
 
 absl::Status ShmConnection::handle_fetch(const RegionKey& key) {
-  absl::StatusOr<int> fd = find_descriptor(*regions_, key);
-  if (!fd.ok()) return fd.status();
-  if (allows(static_cast<Access>(key.access), Access::remote_write)) return answer_fetch(key, *fd);
+  GRADRAIL_ASSIGN_OR_RETURN(int fd, find_descriptor(*regions_, key));
+  if (allows(static_cast<Access>(key.access), Access::remote_write)) return answer_fetch(key, fd);
   // The kernel enforces the right: a file that is open for reading alone cannot be mapped for writing.
-  absl::StatusOr<Descriptor> read_only = reopen_read_only(*fd);
-  if (!read_only.ok()) return read_only.status();
-  return answer_fetch(key, read_only->get());
+  GRADRAIL_ASSIGN_OR_RETURN(Descriptor read_only, reopen_read_only(fd));
+  return answer_fetch(key, read_only.get());
 }
 
 absl::Status ShmConnection::answer_fetch(const RegionKey& key, int fd) {
@@ -132,10 +130,10 @@ absl::Status ShmConnection::handle_region(Packet& packet) {
     if (!(region.key == packet.message.key) || region.data() != nullptr) continue;
     if (packet.descriptors.size() != 1) break;
     const bool writable = allows(region.access(), Access::remote_write);
-    absl::StatusOr<Mapping> mapping = Mapping::map_sealed(packet.descriptors[0].get(), region.key.bytes,
-                                                          writable ? Mapping::Mode::read_write : Mapping::Mode::read);
-    if (!mapping.ok()) return mapping.status();
-    region.mapping = std::move(*mapping);
+    GRADRAIL_ASSIGN_OR_RETURN(Mapping mapping,
+                              Mapping::map_sealed(packet.descriptors[0].get(), region.key.bytes,
+                                                  writable ? Mapping::Mode::read_write : Mapping::Mode::read));
+    region.mapping = std::move(mapping);
     --regions_requested_;
     return absl::OkStatus();
   }

@@ -55,9 +55,8 @@ absl::Status ShmConnection::put(LocalSlice source, RemoteSlice target, PutOption
   GRADRAIL_RETURN_IF_ERROR(check_local_room(options.tag));
   std::byte* destination = nullptr;
   if (source.bytes > 0) {
-    absl::StatusOr<std::byte*> located = locate(target, source.bytes, Access::remote_write);
-    if (!located.ok()) return located.status();
-    destination = *located;
+    GRADRAIL_ASSIGN_OR_RETURN(std::byte * located, locate(target, source.bytes, Access::remote_write));
+    destination = located;
   }
   if (options.immediate) GRADRAIL_RETURN_IF_ERROR(check_room(1));
   // Written through map() already: the notice is all that is missing.
@@ -78,9 +77,8 @@ absl::Status ShmConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
   if (!cause_.ok()) return lost_error();
   GRADRAIL_RETURN_IF_ERROR(common::check_local("shm", target));
   GRADRAIL_RETURN_IF_ERROR(check_local_room(1));  // a get always completes, whatever its tag
-  absl::StatusOr<std::byte*> located = locate(source, target.bytes, Access::remote_read);
-  if (!located.ok()) return located.status();
-  if (target.bytes > 0) std::memmove(common::address_of(target), *located, target.bytes);
+  GRADRAIL_ASSIGN_OR_RETURN(std::byte * located, locate(source, target.bytes, Access::remote_read));
+  if (target.bytes > 0) std::memmove(common::address_of(target), located, target.bytes);
   local_.push_back({.kind = Completion::Kind::get_done, .tag = tag});
   return absl::OkStatus();
 }

@@ -35,9 +35,8 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return ShmCo
 absl::StatusOr<std::unique_ptr<Context>> ShmContext::create() {
   Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return from_errno(errno, "epoll_create1");
-  absl::StatusOr<Descriptor> bell = create_bell();
-  if (!bell.ok()) return bell.status();
-  std::unique_ptr<ShmContext> context(new ShmContext(std::move(epoll), std::move(*bell)));
+  GRADRAIL_ASSIGN_OR_RETURN(Descriptor bell, create_bell());
+  std::unique_ptr<ShmContext> context(new ShmContext(std::move(epoll), std::move(bell)));
   GRADRAIL_RETURN_IF_ERROR(context->watch(context->bell_.get()));
   return context;
 }
@@ -71,33 +70,29 @@ absl::Status ShmContext::watch(int fd) {
 absl::StatusOr<std::string> ShmContext::listen(const std::string& address) {
   if (listener_) return absl::FailedPreconditionError("shm: this context listens already");
   const std::string name = address.empty() ? random_address() : address;
-  absl::StatusOr<Descriptor> listener = listen_on(name);
-  if (!listener.ok()) return listener.status();
-  GRADRAIL_RETURN_IF_ERROR(watch(listener->get()));
-  listener_ = std::move(*listener);
+  GRADRAIL_ASSIGN_OR_RETURN(Descriptor listener, listen_on(name));
+  GRADRAIL_RETURN_IF_ERROR(watch(listener.get()));
+  listener_ = std::move(listener);
   address_ = name;
   return name;
 }
 
 absl::StatusOr<Connection*> ShmContext::connect(const std::string& address, TimePoint deadline) {
-  absl::StatusOr<Descriptor> socket = connect_to(address, deadline);
-  if (!socket.ok()) return socket.status();
-  absl::StatusOr<pid_t> pid = check_peer(socket->get());
-  if (!pid.ok()) return pid.status();
-  absl::StatusOr<Descriptor> file = create_sealed("gradrail-rings", sizeof(RingPair));
-  if (!file.ok()) return file.status();
-  absl::StatusOr<Mapping> rings = Mapping::map_sealed(file->get(), sizeof(RingPair), Mapping::Mode::read_write);
-  if (!rings.ok()) return rings.status();
-  ControlChannel channel(std::move(*socket), epoll_.get());
-  const int descriptors[] = {file->get(), bell_.get()};
+  GRADRAIL_ASSIGN_OR_RETURN(Descriptor socket, connect_to(address, deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(pid_t pid, check_peer(socket.get()));
+  GRADRAIL_ASSIGN_OR_RETURN(Descriptor file, create_sealed("gradrail-rings", sizeof(RingPair)));
+  GRADRAIL_ASSIGN_OR_RETURN(Mapping rings,
+                            Mapping::map_sealed(file.get(), sizeof(RingPair), Mapping::Mode::read_write));
+  ControlChannel channel(std::move(socket), epoll_.get());
+  const int descriptors[] = {file.get(), bell_.get()};
   GRADRAIL_RETURN_IF_ERROR(channel.send(make_hello(), descriptors));
   // The welcome is not awaited: the ring exists, so posts are possible before the peer polls.
   return add({.side = ConnectionParts::Side::connector,
               .channel = std::move(channel),
-              .rings = std::move(*rings),
+              .rings = std::move(rings),
               .peer_bell = {},
               .regions = &regions_,
-              .peer_pid = *pid,
+              .peer_pid = pid,
               .address = address});
 }
 
@@ -167,16 +162,15 @@ void ShmContext::start_handshake(PendingConnection& pending) {
 absl::Status ShmContext::welcome(PendingConnection& pending, Packet& hello) {
   GRADRAIL_RETURN_IF_ERROR(check_hello(hello.message, hello.descriptors.size()));
   GRADRAIL_RETURN_IF_ERROR(check_bell(hello.descriptors[1].get()));
-  absl::StatusOr<Mapping> rings =
-      Mapping::map_sealed(hello.descriptors[0].get(), sizeof(RingPair), Mapping::Mode::read_write);
-  if (!rings.ok()) return rings.status();
+  GRADRAIL_ASSIGN_OR_RETURN(
+      Mapping rings, Mapping::map_sealed(hello.descriptors[0].get(), sizeof(RingPair), Mapping::Mode::read_write));
   ControlMessage answer;
   answer.kind = ControlKind::welcome;
   const int bell = bell_.get();
   GRADRAIL_RETURN_IF_ERROR(pending.channel.send(answer, {&bell, 1}));
   add({.side = ConnectionParts::Side::acceptor,
        .channel = std::move(pending.channel),
-       .rings = std::move(*rings),
+       .rings = std::move(rings),
        .peer_bell = std::move(hello.descriptors[1]),
        .regions = &regions_,
        .peer_pid = pending.pid,

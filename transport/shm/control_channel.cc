@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/status.h"
 #include "transport/shm/native_error.h"
 
 namespace gradrail::transport::shm {
@@ -25,9 +26,8 @@ void ControlChannel::watch(bool for_writing) {
 absl::Status ControlChannel::send(const ControlMessage& message, absl::Span<const int> descriptors) {
   // A packet never overtakes the backlog.
   if (backlog_.empty()) {
-    absl::StatusOr<Sent> sent = send_packet(socket_.get(), message, descriptors);
-    if (!sent.ok()) return sent.status();
-    if (*sent == Sent::yes) return absl::OkStatus();
+    GRADRAIL_ASSIGN_OR_RETURN(Sent sent, send_packet(socket_.get(), message, descriptors));
+    if (sent == Sent::yes) return absl::OkStatus();
     watch(true);
   }
   Waiting waiting{.message = message, .descriptors = {}};
@@ -44,9 +44,8 @@ absl::Status ControlChannel::send_backlog() {
   while (!backlog_.empty()) {
     std::vector<int> descriptors;
     for (const Descriptor& descriptor : backlog_.front().descriptors) descriptors.push_back(descriptor.get());
-    absl::StatusOr<Sent> sent = send_packet(socket_.get(), backlog_.front().message, descriptors);
-    if (!sent.ok()) return sent.status();
-    if (*sent == Sent::would_block) return absl::OkStatus();
+    GRADRAIL_ASSIGN_OR_RETURN(Sent sent, send_packet(socket_.get(), backlog_.front().message, descriptors));
+    if (sent == Sent::would_block) return absl::OkStatus();
     backlog_.pop_front();
   }
   watch(false);

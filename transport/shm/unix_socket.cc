@@ -86,26 +86,23 @@ std::vector<Descriptor> take_descriptors(msghdr& header) {
 std::string random_address() { return fmt::format("{}-{:016x}{:016x}", getpid(), random_bits(), random_bits()); }
 
 absl::StatusOr<Descriptor> listen_on(const std::string& address) {
-  absl::StatusOr<UnixAddress> name = unix_address(address);
-  if (!name.ok()) return name.status();
-  absl::StatusOr<Descriptor> listener = open_socket(SOCK_NONBLOCK);
-  if (!listener.ok()) return listener.status();
-  if (bind(listener->get(), reinterpret_cast<sockaddr*>(&name->name), name->bytes) != 0) {
+  GRADRAIL_ASSIGN_OR_RETURN(UnixAddress name, unix_address(address));
+  GRADRAIL_ASSIGN_OR_RETURN(Descriptor listener, open_socket(SOCK_NONBLOCK));
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&name.name), name.bytes) != 0) {
     return from_errno(errno, fmt::format("listen on {}", address));
   }
-  if (listen(listener->get(), kListenBacklog) != 0) return from_errno(errno, fmt::format("listen on {}", address));
+  if (listen(listener.get(), kListenBacklog) != 0) return from_errno(errno, fmt::format("listen on {}", address));
   return listener;
 }
 
 absl::StatusOr<Descriptor> connect_to(const std::string& address, TimePoint deadline) {
-  absl::StatusOr<UnixAddress> name = unix_address(address);
-  if (!name.ok()) return name.status();
+  GRADRAIL_ASSIGN_OR_RETURN(UnixAddress name, unix_address(address));
   absl::StatusOr<Descriptor> socket_fd = open_socket(0);  // blocking: only a blocking connect waits in the queue
   if (!socket_fd.ok()) return socket_fd.status();
   int result = -1;
   do {
     GRADRAIL_RETURN_IF_ERROR(limit_wait(socket_fd->get(), deadline));
-    result = ::connect(socket_fd->get(), reinterpret_cast<sockaddr*>(&name->name), name->bytes);
+    result = ::connect(socket_fd->get(), reinterpret_cast<sockaddr*>(&name.name), name.bytes);
   } while (result != 0 && errno == EINTR);
   if (result != 0) return from_errno(errno, fmt::format("connect to {}", address));
   return socket_fd;

@@ -50,9 +50,8 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
 }
 
 absl::StatusOr<RemoteRegion> TcpConnection::import(std::string_view key) {
-  absl::StatusOr<RegionKey> parsed = RegionKey::parse(key);
-  if (!parsed.ok()) return parsed.status();
-  return imported_.add(*parsed);
+  GRADRAIL_ASSIGN_OR_RETURN(RegionKey parsed, RegionKey::parse(key));
+  return imported_.add(parsed);
 }
 
 absl::StatusOr<std::byte*> TcpConnection::map(RemoteRegion) {

@@ -45,14 +45,13 @@ absl::StatusOr<const RegionKey*> TcpConnection::remote(RemoteSlice slice, uint64
 absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   if (absl::Status status = check_post(); !status.ok()) return status;
   if (absl::Status status = common::check_local("tcp", source); !status.ok()) return status;
-  const absl::StatusOr<const RegionKey*> key = remote(target, source.bytes);
-  if (!key.ok()) return key.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(target, source.bytes));
   // Without an immediate the put waits in the queue and shares a sendmsg with the next one (connection.h permits it).
   post({.header = {.type = FrameType::put,
                    .notify = options.immediate.has_value(),
-                   .region = (*key)->region,
-                   .epoch = (*key)->epoch,
-                   .token = (*key)->token,
+                   .region = key->region,
+                   .epoch = key->epoch,
+                   .token = key->token,
                    .offset = target.offset,
                    .length = source.bytes,
                    .value = options.immediate.value_or(0)},
@@ -66,15 +65,14 @@ absl::Status TcpConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
   if (absl::Status status = check_post(); !status.ok()) return status;
   if (gets_.size() >= kMaxGets) return absl::ResourceExhaustedError("tcp: too many gets outstanding, poll first");
   if (absl::Status status = common::check_local("tcp", target); !status.ok()) return status;
-  const absl::StatusOr<const RegionKey*> key = remote(source, target.bytes);
-  if (!key.ok()) return key.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(source, target.bytes));
   // remote() accepts the empty slice for the sake of puts; a get always reads a region.
-  if ((*key)->region == kNoRegion) return absl::InvalidArgumentError("tcp: get from no region");
+  if (key->region == kNoRegion) return absl::InvalidArgumentError("tcp: get from no region");
   gets_.push_back({.number = next_get_, .target = common::address_of(target), .bytes = target.bytes, .tag = tag});
   post({.header = {.type = FrameType::get_request,
-                   .region = (*key)->region,
-                   .epoch = (*key)->epoch,
-                   .token = (*key)->token,
+                   .region = key->region,
+                   .epoch = key->epoch,
+                   .token = key->token,
                    .offset = source.offset,
                    .length = target.bytes,
                    .value = next_get_++}},
@@ -302,9 +300,8 @@ absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
 
 absl::Status TcpConnection::begin_put(const FrameHeader& frame) {
   if (frame.region == kNoRegion && frame.length == 0) return absl::OkStatus();
-  const absl::StatusOr<std::byte*> place = find_target(context_.regions(), frame, Access::remote_write);
-  if (!place.ok()) return place.status();
-  target_ = *place;
+  GRADRAIL_ASSIGN_OR_RETURN(std::byte* const place, find_target(context_.regions(), frame, Access::remote_write));
+  target_ = place;
   return absl::OkStatus();
 }
 
@@ -323,8 +320,7 @@ absl::Status TcpConnection::begin_get_data(const FrameHeader& frame) {
 }
 
 absl::Status TcpConnection::answer_get(const FrameHeader& frame) {
-  const absl::StatusOr<std::byte*> place = find_target(context_.regions(), frame, Access::remote_read);
-  if (!place.ok()) return place.status();
+  GRADRAIL_ASSIGN_OR_RETURN(std::byte* const place, find_target(context_.regions(), frame, Access::remote_read));
   // get() of the peer keeps the same limit. Without this check a hostile peer could grow the queue without bound.
   if (queue_.answer_count() >= kMaxGets)
     return absl::ResourceExhaustedError("get beyond the limit of outstanding gets");
@@ -334,7 +330,7 @@ absl::Status TcpConnection::answer_get(const FrameHeader& frame) {
                    .epoch = frame.epoch,
                    .length = frame.length,
                    .value = frame.value},
-        .source = *place},
+        .source = place},
        true);
   return absl::OkStatus();
 }

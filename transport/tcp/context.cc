@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/frame.h"
@@ -72,9 +73,8 @@ absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {
   if (listener_) {
     return absl::FailedPreconditionError(fmt::format("tcp: this context already listens at {}", listen_text_));
   }
-  const absl::StatusOr<HostPort> where = parse_host_port(address);
-  if (!where.ok()) return where.status();
-  const absl::StatusOr<std::vector<Address>> found = resolve(*where);
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address));
+  const absl::StatusOr<std::vector<Address>> found = resolve(where);
   if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
   absl::Status status = absl::UnavailableError(fmt::format("tcp: no address for {}", address));
   for (const Address& each : *found) {
@@ -112,20 +112,17 @@ absl::StatusOr<Fd> TcpContext::connect_any(const std::vector<Address>& targets, 
 }
 
 absl::StatusOr<Connection*> TcpContext::connect(const std::string& address, TimePoint deadline) {
-  const absl::StatusOr<HostPort> where = parse_host_port(address);
-  if (!where.ok()) return where.status();
-  if (where->host.empty() || where->port == 0) {
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address));
+  if (where.host.empty() || where.port == 0) {
     return absl::InvalidArgumentError(fmt::format("tcp: cannot connect to '{}': host and port are needed", address));
   }
   // Pending connections hold a descriptor each as well.
   if (connections_.size() + pending_connections_.size() >= tuning_.max_connections) {
     return absl::ResourceExhaustedError(fmt::format("tcp: more than {} connections", tuning_.max_connections));
   }
-  const absl::StatusOr<std::vector<Address>> found = resolve(*where);
-  if (!found.ok()) return found.status();
-  absl::StatusOr<Fd> fd = connect_any(*found, deadline);
-  if (!fd.ok()) return fd.status();
-  connections_.push_back(std::make_unique<TcpConnection>(*this, *std::move(fd), TcpConnection::Side::connected));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Address> found, resolve(where));
+  GRADRAIL_ASSIGN_OR_RETURN(Fd fd, connect_any(found, deadline));
+  connections_.push_back(std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::connected));
   connections_.back()->start_handshake();
   watch_peers();
   return connections_.back().get();

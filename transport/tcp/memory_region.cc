@@ -34,9 +34,8 @@ std::string RegionKey::encode() const {
 }
 
 absl::StatusOr<RegionKey> RegionKey::parse(std::string_view key) {
-  absl::StatusOr<common::ByteReader> in = common::open_key("tcp", kKeyMagic, kKeyBytes, key);
-  if (!in.ok()) return in.status();
-  return RegionKey{in->number<uint32_t>(), in->number<uint32_t>(), in->number<uint64_t>(), in->number<uint64_t>()};
+  GRADRAIL_ASSIGN_OR_RETURN(common::ByteReader in, common::open_key("tcp", kKeyMagic, kKeyBytes, key));
+  return RegionKey{in.number<uint32_t>(), in.number<uint32_t>(), in.number<uint64_t>(), in.number<uint64_t>()};
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> register_region(common::RegionTable& table, MemorySpan memory,
@@ -46,11 +45,10 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> register_region(common::RegionTabl
 }
 
 absl::StatusOr<std::byte*> find_target(const common::RegionTable& table, const FrameHeader& frame, Access wanted) {
-  const absl::StatusOr<const MemoryRegion*> region =
-      table.resolve(frame_name(frame.type), {frame.region, frame.epoch, frame.token},
-                    {.offset = frame.offset, .bytes = frame.length, .wanted = wanted});
-  if (!region.ok()) return region.status();
-  return (*region)->span().data + frame.offset;
+  GRADRAIL_ASSIGN_OR_RETURN(const MemoryRegion* const region,
+                            table.resolve(frame_name(frame.type), {frame.region, frame.epoch, frame.token},
+                                          {.offset = frame.offset, .bytes = frame.length, .wanted = wanted}));
+  return region->span().data + frame.offset;
 }
 
 }  // namespace gradrail::transport::tcp

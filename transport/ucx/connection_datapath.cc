@@ -15,9 +15,8 @@ absl::Status UcxConnection::check_post() const {
 }
 
 absl::StatusOr<RemoteRegion> UcxConnection::import(std::string_view key) {
-  absl::StatusOr<RegionKey> parsed = RegionKey::parse(key);
-  if (!parsed.ok()) return parsed.status();
-  return imported_.add(*parsed);
+  GRADRAIL_ASSIGN_OR_RETURN(RegionKey parsed, RegionKey::parse(key));
+  return imported_.add(parsed);
 }
 
 absl::StatusOr<std::byte*> UcxConnection::map(RemoteRegion) {
@@ -45,9 +44,8 @@ absl::StatusOr<const RegionKey*> UcxConnection::remote(RemoteSlice slice, uint64
 absl::Status UcxConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   if (absl::Status status = check_post(); !status.ok()) return status;
   if (absl::Status status = common::check_local("ucx", source); !status.ok()) return status;
-  const absl::StatusOr<const RegionKey*> key = remote(target, source.bytes, Access::remote_write);
-  if (!key.ok()) return key.status();
-  return sender_.put(source, **key, target.offset, options);
+  GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(target, source.bytes, Access::remote_write));
+  return sender_.put(source, *key, target.offset, options);
 }
 
 absl::Status UcxConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
@@ -55,9 +53,8 @@ absl::Status UcxConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
   // PendingGets marks a free slot with a null region.
   if (target.region == nullptr) return absl::InvalidArgumentError("ucx: a get into no region");
   if (absl::Status status = common::check_local("ucx", target); !status.ok()) return status;
-  const absl::StatusOr<const RegionKey*> key = remote(source, target.bytes, Access::remote_read);
-  if (!key.ok()) return key.status();
-  return gets_.start(target, **key, source.offset, tag, sender_);
+  GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(source, target.bytes, Access::remote_read));
+  return gets_.start(target, *key, source.offset, tag, sender_);
 }
 
 absl::Status UcxConnection::send(absl::Span<const std::byte> message) {

@@ -24,16 +24,13 @@ constexpr size_t kSpareBuffers = 256;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
-  absl::StatusOr<std::unique_ptr<Context>> side_channels = tcp::open(options);
-  if (!side_channels.ok()) return side_channels.status();
-  absl::StatusOr<Worker> worker = Worker::open(options);
-  if (!worker.ok()) return worker.status();
-  absl::StatusOr<std::string> address = worker->address();
-  if (!address.ok()) return address.status();
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> side_channels, tcp::open(options));
+  GRADRAIL_ASSIGN_OR_RETURN(Worker worker, Worker::open(options));
+  GRADRAIL_ASSIGN_OR_RETURN(std::string address, worker.address());
   tcp::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return tcp::native_error("open epoll", errno);
-  auto context = std::make_unique<UcxContext>(*std::move(worker), *std::move(side_channels), std::move(epoll),
-                                              *std::move(address));
+  auto context =
+      std::make_unique<UcxContext>(std::move(worker), std::move(side_channels), std::move(epoll), std::move(address));
   if (absl::Status status = context->start(); !status.ok()) return status;
   return context;
 }

@@ -54,19 +54,17 @@ absl::StatusOr<UcxConnection*> UcxContext::adopt(Connection* side_channel, UcxCo
 }
 
 absl::StatusOr<Connection*> UcxContext::connect(const std::string& address, TimePoint deadline) {
-  const absl::StatusOr<Connection*> side_channel = side_channels_.connect(address, deadline);
-  if (!side_channel.ok()) return side_channel.status();
-  const absl::StatusOr<UcxConnection*> adopted = adopt(*side_channel, UcxConnection::Side::connected);
-  if (!adopted.ok()) return adopted.status();
-  if (absl::Status status = (*adopted)->start_handshake(); !status.ok()) {
-    close(*adopted);
+  GRADRAIL_ASSIGN_OR_RETURN(Connection* const side_channel, side_channels_.connect(address, deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(UcxConnection* const adopted, adopt(side_channel, UcxConnection::Side::connected));
+  if (absl::Status status = adopted->start_handshake(); !status.ok()) {
+    close(adopted);
     return status;
   }
-  await_path(**adopted, deadline);
-  const auto state = (*adopted)->state();
-  if (state == UcxConnection::State::handshake || state == UcxConnection::State::open) return *adopted;
-  const absl::Status cause = (*adopted)->cause();
-  close(*adopted);
+  await_path(*adopted, deadline);
+  const auto state = adopted->state();
+  if (state == UcxConnection::State::handshake || state == UcxConnection::State::open) return adopted;
+  const absl::Status cause = adopted->cause();
+  close(adopted);
   return absl::Status(cause.code(), fmt::format("ucx: connect to {}: {}", address, message_of(cause)));
 }
 

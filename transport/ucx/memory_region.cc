@@ -41,14 +41,13 @@ std::string RegionKey::encode() const {
 }
 
 absl::StatusOr<RegionKey> RegionKey::parse(std::string_view key) {
-  absl::StatusOr<common::ByteReader> in = common::open_key("ucx", kKeyMagic, kKeyBytes, key);
-  if (!in.ok()) return in.status();
+  GRADRAIL_ASSIGN_OR_RETURN(common::ByteReader in, common::open_key("ucx", kKeyMagic, kKeyBytes, key));
   RegionKey parsed;
-  parsed.region = in->number<uint32_t>();
-  parsed.context = in->number<uint64_t>();
-  parsed.token = in->number<uint64_t>();
-  parsed.bytes = in->number<uint64_t>();
-  const auto access = in->number<uint32_t>();
+  parsed.region = in.number<uint32_t>();
+  parsed.context = in.number<uint64_t>();
+  parsed.token = in.number<uint64_t>();
+  parsed.bytes = in.number<uint64_t>();
+  const auto access = in.number<uint32_t>();
   parsed.access = static_cast<Access>(access & 3);
   parsed.kind = (access & kOnGpu) != 0 ? MemoryKind::cuda : MemoryKind::host;
   return parsed;
@@ -122,9 +121,8 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory
   GRADRAIL_RETURN_IF_ERROR(check_memory("ucx", memory, worker_.gpu()));
   ucp_mem_h handle = nullptr;
   if (memory.bytes > 0) {
-    const absl::StatusOr<ucp_mem_h> mapped = map(memory, access);
-    if (!mapped.ok()) return mapped.status();
-    handle = *mapped;
+    GRADRAIL_ASSIGN_OR_RETURN(const ucp_mem_h mapped, map(memory, access));
+    handle = mapped;
   }
   return std::make_unique<Region>(*this, memory, access, handle);
 }
@@ -137,12 +135,12 @@ void RegionTable::remove(const Region& region) {
 }
 
 absl::StatusOr<const Region*> RegionTable::resolve(const Header& header, uint64_t bytes, Access wanted) const {
-  const absl::StatusOr<const MemoryRegion*> region =
-      // The header has no epoch: the token alone distinguishes the key of an earlier region.
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const MemoryRegion* const
+          region,  // The header has no epoch: the token alone distinguishes the key of an earlier region.
       table_.resolve(kind_name(header.kind), {header.region, table_.epoch_of(header.region), header.region_token},
-                     {.offset = header.offset, .bytes = bytes, .wanted = wanted});
-  if (!region.ok()) return region.status();
-  return static_cast<const Region*>(*region);
+                     {.offset = header.offset, .bytes = bytes, .wanted = wanted}));
+  return static_cast<const Region*>(region);
 }
 
 }  // namespace gradrail::transport::ucx

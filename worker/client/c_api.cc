@@ -89,23 +89,19 @@ absl::StatusOr<ps::Security> security_of(const gradrail_options& given) {
   security.key_file = or_default(given.key_file, "");
   security.trusted_ca_file = or_default(given.trusted_ca_file, "");
   if (given.secret_file == nullptr) return security;
-  absl::StatusOr<std::string> secret = ps::read_secret_file(given.secret_file);
-  if (!secret.ok()) return secret.status();
-  security.secret = *std::move(secret);
+  GRADRAIL_ASSIGN_OR_RETURN(std::string secret, ps::read_secret_file(given.secret_file));
+  security.secret = std::move(secret);
   return security;
 }
 
 absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   ClientOptions options;
-  absl::StatusOr<ps::ClusterSpec> cluster = ps::cluster_from_hosts(
-      or_default(given.ps_hosts, ""), or_default(given.worker_hosts, ""), "ps_hosts/worker_hosts");
-  if (!cluster.ok()) return cluster.status();
-  const absl::StatusOr<ps::TaskId> task = ps::resolve_task(*cluster, "worker", given.task_index);
-  if (!task.ok()) return task.status();
-  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(or_default(given.mode, "async"));
-  if (!mode.ok()) return mode.status();
-  const absl::StatusOr<ps::OptimizerKind> kind = ps::parse_optimizer(or_default(given.optimizer, "sgd"));
-  if (!kind.ok()) return kind.status();
+  GRADRAIL_ASSIGN_OR_RETURN(ps::ClusterSpec cluster,
+                            ps::cluster_from_hosts(or_default(given.ps_hosts, ""), or_default(given.worker_hosts, ""),
+                                                   "ps_hosts/worker_hosts"));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::TaskId task, ps::resolve_task(cluster, "worker", given.task_index));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(or_default(given.mode, "async")));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind kind, ps::parse_optimizer(or_default(given.optimizer, "sgd")));
   absl::StatusOr<std::vector<std::string>> transports =
       transport::parse_transport_order(or_default(given.transports, "auto"));
   if (!transports.ok()) return in_member("transports", transports.status());
@@ -114,11 +110,11 @@ absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
     return absl::InvalidArgumentError(
         fmt::format("bucket_bytes {}: must be a multiple of 64, or 0 for 1 MiB", given.bucket_bytes));
   }
-  options.cluster = *std::move(cluster);
-  options.task_index = task->index;
-  options.mode = mode->kind;
-  options.mode_bound = mode->bound;
-  options.optimizer.kind = *kind;
+  options.cluster = std::move(cluster);
+  options.task_index = task.index;
+  options.mode = mode.kind;
+  options.mode_bound = mode.bound;
+  options.optimizer.kind = kind;
   set_unless_zero(given.learning_rate, options.optimizer.learning_rate);
   set_unless_zero(given.momentum, options.optimizer.momentum);
   set_unless_zero(given.beta1, options.optimizer.beta1);
@@ -130,12 +126,10 @@ absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   options.fallback = given.no_fallback == 0;
   options.checksums = given.checksums != 0;
   options.bind_host = or_default(given.bind_host, "");
-  absl::StatusOr<ps::Security> security = security_of(given);
-  if (!security.ok()) return security.status();
-  options.security = *std::move(security);
-  const absl::StatusOr<Duration> timeout = join_timeout(given.join_timeout_s, options.join_timeout);
-  if (!timeout.ok()) return timeout.status();
-  options.join_timeout = *timeout;
+  GRADRAIL_ASSIGN_OR_RETURN(ps::Security security, security_of(given));
+  options.security = std::move(security);
+  GRADRAIL_ASSIGN_OR_RETURN(const Duration timeout, join_timeout(given.join_timeout_s, options.join_timeout));
+  options.join_timeout = timeout;
   return options;
 }
 
@@ -157,15 +151,11 @@ absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors,
   if (client == nullptr) return absl::InvalidArgumentError("gradrail_join: client is NULL");
   // gradrail_free(NULL) is harmless, so that a program may free after an error.
   *client = nullptr;
-  const absl::StatusOr<gradrail_options> known = known_part(given);
-  if (!known.ok()) return known.status();
-  absl::StatusOr<ClientOptions> options = translate(*known);
-  if (!options.ok()) return options.status();
-  absl::StatusOr<ps::Schema> schema = schema_of(tensors, tensor_count);
-  if (!schema.ok()) return schema.status();
-  absl::StatusOr<std::unique_ptr<Client>> joined = Client::join(*std::move(options), *std::move(schema));
-  if (!joined.ok()) return joined.status();
-  *client = new gradrail_client{.client = *std::move(joined)};
+  GRADRAIL_ASSIGN_OR_RETURN(const gradrail_options known, known_part(given));
+  GRADRAIL_ASSIGN_OR_RETURN(ClientOptions options, translate(known));
+  GRADRAIL_ASSIGN_OR_RETURN(ps::Schema schema, schema_of(tensors, tensor_count));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Client> joined, Client::join(std::move(options), std::move(schema)));
+  *client = new gradrail_client{.client = std::move(joined)};
   (*client)->ready.resize(tensor_count);
   return absl::OkStatus();
 }

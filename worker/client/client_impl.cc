@@ -61,9 +61,8 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(session_.describe(deadline));
   // Before the join: a model that cannot be cut must not set the servers up.
   GRADRAIL_RETURN_IF_ERROR(exchange_.cut_model());
-  const absl::StatusOr<uint64_t> first_step = session_.join(deadline, rejoin_.is_under_way());
-  if (!first_step.ok()) return first_step.status();
-  exchange_.set_step(*first_step - 1);
+  GRADRAIL_ASSIGN_OR_RETURN(const uint64_t first_step, session_.join(deadline, rejoin_.is_under_way()));
+  exchange_.set_step(first_step - 1);
   GRADRAIL_RETURN_IF_ERROR(paths_.connect_all(deadline));
   telemetry_.publish(stats(), Clock::now());
   return failure_.status();

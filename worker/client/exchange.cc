@@ -24,17 +24,17 @@ Exchange::Exchange(const ClientOptions& options, const Identity& identity, Model
 absl::Status Exchange::cut_model() {
   GRADRAIL_CHECK(shards_.empty());
   const auto shard_count = static_cast<uint32_t>(paths_.links().size());
-  const absl::StatusOr<ps::ShardMap> map = ps::ShardMap::cut(memory_.elements(), shard_count, options_.bucket_bytes);
-  if (!map.ok()) return map.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::ShardMap map,
+                            ps::ShardMap::cut(memory_.elements(), shard_count, options_.bucket_bytes));
   touched_.resize(memory_.schema().size());
   shards_.resize(shard_count);
   for (uint32_t index = 0; index < shard_count; ++index) {
     ShardLink& link = *paths_.links()[index];
     GRADRAIL_CHECK(link.shard_index == index);  // answers find their shard by this index
-    link.range = map->shard(index);
-    link.bucket_count = map->bucket_count(index);
+    link.range = map.shard(index);
+    link.bucket_count = map.bucket_count(index);
     shards_[index].link = &link;
-    for (uint32_t i = 0; i < link.bucket_count; ++i) shards_[index].buckets.push_back({.range = map->bucket(index, i)});
+    for (uint32_t i = 0; i < link.bucket_count; ++i) shards_[index].buckets.push_back({.range = map.bucket(index, i)});
     count_tensors(shards_[index]);
   }
   return absl::OkStatus();

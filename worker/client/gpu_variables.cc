@@ -20,9 +20,8 @@ GpuVariables::GpuVariables(DeviceMemory device, size_t elements, MemorySpan para
 absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceMemory device, size_t elements,
                                                                    MemorySpan parameters, MemorySpan gradients) {
   std::unique_ptr<GpuVariables> variables(new GpuVariables(std::move(device), elements, parameters, gradients));
-  absl::StatusOr<std::unique_ptr<gpu::StagedCopies>> copies = gpu::staged_copies(*variables->device_.device);
-  if (!copies.ok()) return copies.status();
-  variables->copies_ = *std::move(copies);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::StagedCopies> copies, gpu::staged_copies(*variables->device_.device));
+  variables->copies_ = std::move(copies);
   variables->pins_[0] = variables->pin(parameters);
   variables->pins_[1] = variables->pin(gradients);
   return variables;
@@ -47,10 +46,9 @@ absl::StatusOr<MemorySpan> GpuVariables::block(NicGpuTransfer way) {
   }
   std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
   if (source == nullptr) {
-    absl::StatusOr<std::unique_ptr<GpuMemorySource>> made = gpu::source_for_nics(*device_.device, way);
-    if (!made.ok()) return made.status();
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<GpuMemorySource> made, gpu::source_for_nics(*device_.device, way));
     GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*device_.device, device_.parameters));
-    source = *std::move(made);
+    source = std::move(made);
   }
   return MemorySpan{.data = reinterpret_cast<std::byte*>(device_.parameters),
                     .bytes = bytes,

@@ -16,22 +16,19 @@ ModelMemory::ModelMemory(ps::Schema schema) : schema_(std::move(schema)) {
 
 absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory& device) {
   const size_t bytes = elements() * sizeof(float);
-  absl::StatusOr<SharedMemory> parameters = SharedMemory::create("gradrail-parameters", bytes);
-  if (!parameters.ok()) return parameters.status();
-  absl::StatusOr<SharedMemory> gradients = SharedMemory::create("gradrail-gradients", bytes);
-  if (!gradients.ok()) return gradients.status();
+  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory parameters, SharedMemory::create("gradrail-parameters", bytes));
+  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory gradients, SharedMemory::create("gradrail-gradients", bytes));
   // Before the first write: pages of memory that was touched keep their NUMA node.
   if (place) {
-    place(parameters->span());
-    place(gradients->span());
+    place(parameters.span());
+    place(gradients.span());
   }
-  parameters_ = *std::move(parameters);
-  gradients_ = *std::move(gradients);
+  parameters_ = std::move(parameters);
+  gradients_ = std::move(gradients);
   if (device.device == nullptr) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<GpuVariables>> gpu =
-      GpuVariables::create(device, elements(), parameters_.span(), gradients_.span());
-  if (!gpu.ok()) return gpu.status();
-  gpu_ = *std::move(gpu);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<GpuVariables> gpu,
+                            GpuVariables::create(device, elements(), parameters_.span(), gradients_.span()));
+  gpu_ = std::move(gpu);
   return absl::OkStatus();
 }
 

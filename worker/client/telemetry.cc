@@ -91,19 +91,17 @@ absl::StatusOr<std::vector<TaskTrace>> Telemetry::gather_trace(Controls controls
     // Index 0 is the ps task itself. Workers send their marks to ps task 0 only, under the further indices.
     for (uint32_t index = 0, count = 1; index < count; ++index) {
       request.set_index(index);
-      const absl::StatusOr<ps::proto::TraceReply> reply = controls[ps]->trace(request);
-      if (!reply.ok()) return reply.status();
-      count = ps == 0 ? reply->count() : 1;
-      absl::StatusOr<std::vector<Mark>> marks = ps::marks_from(reply->marks());
-      if (!marks.ok()) return marks.status();
+      GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::TraceReply reply, controls[ps]->trace(request));
+      count = ps == 0 ? reply.count() : 1;
+      GRADRAIL_ASSIGN_OR_RETURN(std::vector<Mark> marks, ps::marks_from(reply.marks()));
       ClockOffset to_first = {0, 0};
       if (index > 0) {
-        to_first = {reply->marks().offset_ns(), reply->marks().bound_ns()};
+        to_first = {reply.marks().offset_ns(), reply.marks().bound_ns()};
       } else if (ps > 0) {
         // No ps task compares its clock with ps task 0: from that task's clock to ours, and from ours to task 0's.
         to_first = {first.offset_ns - clock.offset_ns, first.bound_ns + clock.bound_ns};
       }
-      add(reply->marks().task(), *std::move(marks), to_first);
+      add(reply.marks().task(), std::move(marks), to_first);
     }
   }
   add(fmt::format("worker/{}", options_.task_index), recorder_.marks(), first);

@@ -160,20 +160,17 @@ absl::StatusOr<uint64_t> element_count(const std::string& path, absl::Span<const
 }  // namespace
 
 absl::StatusOr<IdxArray> read_idx(const std::string& path) {
-  absl::StatusOr<std::vector<uint8_t>> file = read_file(path);
-  if (!file.ok()) return file.status();
-  Content content(*file);
-  absl::StatusOr<std::vector<uint32_t>> shape = read_shape(path, content);
-  if (!shape.ok()) return shape.status();
-  const absl::StatusOr<uint64_t> count = element_count(path, *shape);
-  if (!count.ok()) return count.status();
+  GRADRAIL_ASSIGN_OR_RETURN(std::vector<uint8_t> file, read_file(path));
+  Content content(file);
+  GRADRAIL_ASSIGN_OR_RETURN(std::vector<uint32_t> shape, read_shape(path, content));
+  GRADRAIL_ASSIGN_OR_RETURN(const uint64_t count, element_count(path, shape));
   // Before the allocation: the header alone must not decide how much memory is used.
-  const uint64_t most = file->size() * (content.packed() ? kMaxDeflateRatio : 1);
-  if (*count > most) {
-    return damaged(path, fmt::format("truncated: claims {} elements, {} bytes cannot hold them", *count, file->size()));
+  const uint64_t most = file.size() * (content.packed() ? kMaxDeflateRatio : 1);
+  if (count > most) {
+    return damaged(path, fmt::format("truncated: claims {} elements, {} bytes cannot hold them", count, file.size()));
   }
 
-  IdxArray array{.shape = *std::move(shape), .values = std::vector<uint8_t>(*count)};
+  IdxArray array{.shape = std::move(shape), .values = std::vector<uint8_t>(count)};
   if (content.read(absl::MakeSpan(array.values)) != array.values.size()) return ended_early(path, content);
   if (!content.at_end()) {
     if (content.broken()) return damaged(path, "damaged gzip data, or bytes after its end");

@@ -31,34 +31,31 @@ bool holds_mnist(const std::string& folder) {
 absl::StatusOr<Split> read_split(const std::string& folder, const std::string& prefix) {
   const std::string images_path = existing_file(folder, prefix + "-images-idx3-ubyte");
   const std::string labels_path = existing_file(folder, prefix + "-labels-idx1-ubyte");
-  absl::StatusOr<IdxArray> labels = read_idx(labels_path);
-  if (!labels.ok()) return labels.status();
-  absl::StatusOr<IdxArray> images = read_idx(images_path);
-  if (!images.ok()) return images.status();
+  GRADRAIL_ASSIGN_OR_RETURN(IdxArray labels, read_idx(labels_path));
+  GRADRAIL_ASSIGN_OR_RETURN(IdxArray images, read_idx(images_path));
 
   const auto contradiction = [&](const std::string& what) {
     return absl::DataLossError(fmt::format("{} and {}: {}", images_path, labels_path, what));
   };
-  if (labels->shape.size() != 1 || images->shape.size() < 2) {
+  if (labels.shape.size() != 1 || images.shape.size() < 2) {
     return contradiction(
-        fmt::format("{} and {} dimensions, expected 3 and 1", images->shape.size(), labels->shape.size()));
+        fmt::format("{} and {} dimensions, expected 3 and 1", images.shape.size(), labels.shape.size()));
   }
-  if (images->shape[0] != labels->shape[0]) {
-    return contradiction(fmt::format("{} images, {} labels", images->shape[0], labels->shape[0]));
+  if (images.shape[0] != labels.shape[0]) {
+    return contradiction(fmt::format("{} images, {} labels", images.shape[0], labels.shape[0]));
   }
   // The division below needs at least one image.
-  if (images->values.empty()) return contradiction("no pixels");
+  if (images.values.empty()) return contradiction("no pixels");
   const auto wrong =
-      std::find_if(labels->values.begin(), labels->values.end(), [](uint8_t label) { return label >= kClasses; });
-  if (wrong != labels->values.end()) {
-    return contradiction(
-        fmt::format("label {} at example {}, expected 0 to 9", *wrong, wrong - labels->values.begin()));
+      std::find_if(labels.values.begin(), labels.values.end(), [](uint8_t label) { return label >= kClasses; });
+  if (wrong != labels.values.end()) {
+    return contradiction(fmt::format("label {} at example {}, expected 0 to 9", *wrong, wrong - labels.values.begin()));
   }
-  const size_t count = labels->values.size();
+  const size_t count = labels.values.size();
   return Split{.count = count,
-               .pixels = images->values.size() / count,
-               .images = std::move(images->values),
-               .labels = std::move(labels->values)};
+               .pixels = images.values.size() / count,
+               .images = std::move(images.values),
+               .labels = std::move(labels.values)};
 }
 
 /// Moves the first `count` examples out of `split`.
@@ -78,21 +75,19 @@ Split take_front(Split& split, size_t count) {
 }  // namespace
 
 absl::StatusOr<MnistData> load_mnist(const std::string& folder) {
-  absl::StatusOr<Split> train = read_split(folder, "train");
-  if (!train.ok()) return train.status();
-  absl::StatusOr<Split> test = read_split(folder, "t10k");
-  if (!test.ok()) return test.status();
-  if (train->pixels != test->pixels) {
+  GRADRAIL_ASSIGN_OR_RETURN(Split train, read_split(folder, "train"));
+  GRADRAIL_ASSIGN_OR_RETURN(Split test, read_split(folder, "t10k"));
+  if (train.pixels != test.pixels) {
     return absl::DataLossError(
         fmt::format("{0}/train-images-idx3-ubyte and {0}/t10k-images-idx3-ubyte: {1} and {2} "
                     "pixels an image",
-                    folder, train->pixels, test->pixels));
+                    folder, train.pixels, test.pixels));
   }
   MnistData data;
   // The front, as the MNIST reader of TensorFlow's tutorials does.
-  data.validation = take_front(*train, train->count / kValidationShare);
-  data.train = *std::move(train);
-  data.test = *std::move(test);
+  data.validation = take_front(train, train.count / kValidationShare);
+  data.train = std::move(train);
+  data.test = std::move(test);
   return data;
 }
 

@@ -60,15 +60,13 @@ class SplitBuilder {
 };
 
 absl::StatusOr<Split> read_split(const std::string& path) {
-  absl::StatusOr<TfRecordReader> reader = TfRecordReader::open(path);
-  if (!reader.ok()) return reader.status();
+  GRADRAIL_ASSIGN_OR_RETURN(TfRecordReader reader, TfRecordReader::open(path));
   SplitBuilder builder(path);
   std::string record;
   while (true) {
-    const uint64_t index = reader->index();
-    const absl::StatusOr<bool> more = reader->next(record);
-    if (!more.ok()) return more.status();
-    if (!*more) break;
+    const uint64_t index = reader.index();
+    GRADRAIL_ASSIGN_OR_RETURN(const bool more, reader.next(record));
+    if (!more) break;
     GRADRAIL_RETURN_IF_ERROR(builder.add(index, record));
   }
   Split split = builder.take();
@@ -89,8 +87,7 @@ absl::Status write_split(const Split& split, const std::string& path) {
   if (static_cast<size_t>(side * side) != split.pixels) {
     return absl::InvalidArgumentError(fmt::format("{}: images of {} pixels are no squares", path, split.pixels));
   }
-  absl::StatusOr<TfRecordWriter> writer = TfRecordWriter::create(path);
-  if (!writer.ok()) return writer.status();
+  GRADRAIL_ASSIGN_OR_RETURN(TfRecordWriter writer, TfRecordWriter::create(path));
   proto::Example example;
   set_number(example, "height", side);
   set_number(example, "width", side);
@@ -101,9 +98,9 @@ absl::Status write_split(const Split& split, const std::string& path) {
   for (size_t i = 0; i < split.count; ++i) {
     set_number(example, "label", split.labels[i]);
     pixels->assign(reinterpret_cast<const char*>(split.images.data() + i * split.pixels), split.pixels);
-    GRADRAIL_RETURN_IF_ERROR(writer->write(example.SerializeAsString()));
+    GRADRAIL_RETURN_IF_ERROR(writer.write(example.SerializeAsString()));
   }
-  return writer->commit();
+  return writer.commit();
 }
 
 }  // namespace
@@ -115,16 +112,14 @@ bool holds_records(const std::string& folder) {
 
 absl::StatusOr<MnistData> load_records(const std::string& folder) {
   MnistData data;
-  absl::StatusOr<Split> train = read_split(path_of(folder, "train"));
-  if (!train.ok()) return train.status();
-  absl::StatusOr<Split> test = read_split(path_of(folder, "test"));
-  if (!test.ok()) return test.status();
+  GRADRAIL_ASSIGN_OR_RETURN(Split train, read_split(path_of(folder, "train")));
+  GRADRAIL_ASSIGN_OR_RETURN(Split test, read_split(path_of(folder, "test")));
   absl::StatusOr<Split> validation = read_split(path_of(folder, "validation"));
   // A validation file is optional, but a damaged one is an error.
   if (!validation.ok() && !absl::IsNotFound(validation.status())) return validation.status();
   if (validation.ok()) data.validation = *std::move(validation);
-  data.train = *std::move(train);
-  data.test = *std::move(test);
+  data.train = std::move(train);
+  data.test = std::move(test);
   if (data.train.pixels != data.test.pixels) {
     return absl::DataLossError(fmt::format("{} and {}: {} and {} pixels an image", path_of(folder, "train"),
                                            path_of(folder, "test"), data.train.pixels, data.test.pixels));

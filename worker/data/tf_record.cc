@@ -36,9 +36,8 @@ uint32_t masked_crc(const void* data, size_t bytes) { return std::rotr(crc32c(da
 TfRecordReader::TfRecordReader(ps::InputFile file) : file_(std::move(file)), rest_(file_.bytes()) {}
 
 absl::StatusOr<TfRecordReader> TfRecordReader::open(const std::string& path) {
-  absl::StatusOr<ps::InputFile> file = ps::InputFile::open(path);
-  if (!file.ok()) return file.status();
-  return TfRecordReader(*std::move(file));
+  GRADRAIL_ASSIGN_OR_RETURN(ps::InputFile file, ps::InputFile::open(path));
+  return TfRecordReader(std::move(file));
 }
 
 absl::Status TfRecordReader::damaged(std::string_view what) const {
@@ -71,9 +70,8 @@ absl::StatusOr<bool> TfRecordReader::next(std::string& record) {
 TfRecordWriter::TfRecordWriter(ps::ReplacementFile file) : file_(std::move(file)) {}
 
 absl::StatusOr<TfRecordWriter> TfRecordWriter::create(const std::string& path) {
-  absl::StatusOr<ps::ReplacementFile> file = ps::ReplacementFile::create(path);
-  if (!file.ok()) return file.status();
-  return TfRecordWriter(*std::move(file));
+  GRADRAIL_ASSIGN_OR_RETURN(ps::ReplacementFile file, ps::ReplacementFile::create(path));
+  return TfRecordWriter(std::move(file));
 }
 
 void append_tf_record(std::string& file, std::string_view record) {

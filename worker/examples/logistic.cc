@@ -46,10 +46,9 @@ float probability(absl::Span<const float> w, float b, const float (&x)[kFeatures
 
 // --- A worker. Everything about gradrail in it is between these two lines. ---
 absl::StatusOr<float> train(const worker::ClientOptions& options) {
-  absl::StatusOr<std::unique_ptr<worker::Client>> joined =
-      worker::Client::join(options, {{"w", {kFeatures}}, {"b", {1}}});
-  if (!joined.ok()) return joined.status();
-  worker::Client& client = **joined;
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::Client> joined,
+                            worker::Client::join(options, {{"w", {kFeatures}}, {"b", {1}}}));
+  worker::Client& client = *joined;
   GRADRAIL_RETURN_IF_ERROR(client.start());  // the chief's zeros are as good as any beginning
   const absl::Span<float> w = client.parameters(0), dw = client.gradients(0);
   float &b = client.parameters(1)[0], &db = client.gradients(1)[0];

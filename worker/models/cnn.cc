@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "base/status.h"
 #include "worker/data/pixels.h"
 #include "worker/models/accuracy.h"
 #include "worker/models/convolutions.h"
@@ -96,9 +97,10 @@ Cnn::~Cnn() = default;
 absl::StatusOr<std::unique_ptr<Cnn>> Cnn::create(Shape shape, int threads) {
   GRADRAIL_CHECK(threads > 0);
   limit_product_threads(threads);
-  absl::StatusOr<Convolutions> convolutions = Convolutions::create(
-      {.batch = shape.batch, .side = shape.side, .first = shape.first_channels, .second = shape.second_channels});
-  if (!convolutions.ok()) return convolutions.status();
+  GRADRAIL_ASSIGN_OR_RETURN(
+      Convolutions convolutions,
+      Convolutions::create(
+          {.batch = shape.batch, .side = shape.side, .first = shape.first_channels, .second = shape.second_channels}));
   absl::StatusOr<Layer> local3 = make_layer(shape.batch, features_of(shape), shape.hidden);
   absl::StatusOr<Layer> local4 = make_layer(shape.batch, shape.hidden, shape.classes);
   absl::StatusOr<Layer> linear = make_layer(shape.batch, shape.classes, shape.classes);
@@ -107,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Cnn>> Cnn::create(Shape shape, int threads) {
     if (!layer->ok()) return layer->status();
   }
   std::unique_ptr<Cnn> cnn(new Cnn);
-  cnn->impl_ = std::make_unique<Impl>(shape, threads, *std::move(convolutions), *std::move(local3), *std::move(local4),
+  cnn->impl_ = std::make_unique<Impl>(shape, threads, std::move(convolutions), *std::move(local3), *std::move(local4),
                                       *std::move(linear));
   return cnn;
 }

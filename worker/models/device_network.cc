@@ -72,9 +72,8 @@ absl::Status DeviceNetwork::allocate() {
     return absl::Status(refused.code(), fmt::format("{} needs {} MiB: {}", plan_.name,
                                                     ((sizes.bytes() + variable_bytes) >> 20) + 1, message_of(refused)));
   }
-  absl::StatusOr<SharedMemory> costs = SharedMemory::create("gradrail-costs", plan_.batch * sizeof(float));
-  if (!costs.ok()) return costs.status();
-  host_costs_ = *std::move(costs);
+  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory costs, SharedMemory::create("gradrail-costs", plan_.batch * sizeof(float)));
+  host_costs_ = std::move(costs);
   memory_ = *std::move(memory);
   variables_ = *std::move(variables);
   return absl::OkStatus();
@@ -279,9 +278,8 @@ void DeviceNetwork::release_memory() {
 absl::StatusOr<std::unique_ptr<Network>> make_device_network(const WorkloadOptions& options,
                                                              std::unique_ptr<gpu::Compute> device) {
   if (options.model == "mlp") return DeviceNetwork::create(mlp_plan(mlp_shape(options)), std::move(device));
-  const absl::StatusOr<Cnn::Shape> shape = cnn_shape(options);
-  if (!shape.ok()) return shape.status();
-  return DeviceNetwork::create(cnn_plan(*shape), std::move(device));
+  GRADRAIL_ASSIGN_OR_RETURN(const Cnn::Shape shape, cnn_shape(options));
+  return DeviceNetwork::create(cnn_plan(shape), std::move(device));
 }
 
 }  // namespace gradrail::worker

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/status.h"
 #include "fmt/format.h"
 #include "worker/models/network.h"
 #include "worker/models/workload.h"
@@ -84,17 +85,14 @@ absl::StatusOr<Cnn::Shape> cnn_shape(const WorkloadOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Network>> make_host_mlp(const WorkloadOptions& options) {
-  absl::StatusOr<std::unique_ptr<Mlp>> mlp = Mlp::create(mlp_shape(options), options.threads);
-  if (!mlp.ok()) return mlp.status();
-  return std::make_unique<HostMlp>(*std::move(mlp), better_form(options.data->train, options));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Mlp> mlp, Mlp::create(mlp_shape(options), options.threads));
+  return std::make_unique<HostMlp>(std::move(mlp), better_form(options.data->train, options));
 }
 
 absl::StatusOr<std::unique_ptr<Network>> make_host_cnn(const WorkloadOptions& options) {
-  const absl::StatusOr<Cnn::Shape> shape = cnn_shape(options);
-  if (!shape.ok()) return shape.status();
-  absl::StatusOr<std::unique_ptr<Cnn>> cnn = Cnn::create(*shape, options.threads);
-  if (!cnn.ok()) return cnn.status();
-  return std::make_unique<HostCnn>(*std::move(cnn));
+  GRADRAIL_ASSIGN_OR_RETURN(const Cnn::Shape shape, cnn_shape(options));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Cnn> cnn, Cnn::create(shape, options.threads));
+  return std::make_unique<HostCnn>(std::move(cnn));
 }
 
 }  // namespace gradrail::worker

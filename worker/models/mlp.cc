@@ -7,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "base/check.h"
 #include "base/random.h"
+#include "base/status.h"
 #include "worker/data/pixels.h"
 #include "worker/models/accuracy.h"
 #include "worker/models/elementwise.h"
@@ -40,9 +41,8 @@ absl::StatusOr<Products> prepare(const Mlp::Shape& s) {
   };
   std::vector<Product> made;
   for (const Product::Shape& shape : shapes) {
-    absl::StatusOr<Product> product = Product::create(shape);
-    if (!product.ok()) return product.status();
-    made.push_back(*std::move(product));
+    GRADRAIL_ASSIGN_OR_RETURN(Product product, Product::create(shape));
+    made.push_back(std::move(product));
   }
   return Products{std::move(made[0]), std::move(made[1]), std::move(made[2]), std::move(made[3]), std::move(made[4])};
 }
@@ -95,10 +95,9 @@ Mlp::~Mlp() = default;
 absl::StatusOr<std::unique_ptr<Mlp>> Mlp::create(Shape shape, int threads) {
   GRADRAIL_CHECK(threads > 0);
   limit_product_threads(threads);
-  absl::StatusOr<Products> products = prepare(shape);
-  if (!products.ok()) return products.status();
+  GRADRAIL_ASSIGN_OR_RETURN(Products products, prepare(shape));
   std::unique_ptr<Mlp> mlp(new Mlp);
-  mlp->impl_ = std::make_unique<Impl>(shape, threads, *std::move(products));
+  mlp->impl_ = std::make_unique<Impl>(shape, threads, std::move(products));
   return mlp;
 }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/dataset.h"
 #include "worker/models/device_network.h"
@@ -39,9 +40,9 @@ class MnistWorkload final : public Workload {
   }
 
   absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override {
-    const absl::StatusOr<float> share = network_->accuracy(data_->test.images, data_->test.labels, parameters);
-    if (!share.ok()) return share.status();
-    return std::vector<std::string>{fmt::format("Test-Accuracy: {:.{}f}", *share, model_.accuracy_places)};
+    GRADRAIL_ASSIGN_OR_RETURN(const float share,
+                              network_->accuracy(data_->test.images, data_->test.labels, parameters));
+    return std::vector<std::string>{fmt::format("Test-Accuracy: {:.{}f}", share, model_.accuracy_places)};
   }
 
   DeviceBlock device_block() override { return network_->device_block(); }
@@ -62,10 +63,9 @@ class MnistWorkload final : public Workload {
 
 absl::StatusOr<Model> model_of(const WorkloadOptions& options) {
   if (options.model == "mlp") return Model{Mlp::schema(mlp_shape(options)), &Mlp::initialise};
-  const absl::StatusOr<Cnn::Shape> shape = cnn_shape(options);
-  if (!shape.ok()) return shape.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Cnn::Shape shape, cnn_shape(options));
   // Four places: all that matters of this model is beyond the second.
-  return Model{Cnn::schema(*shape), &Cnn::initialise, 4};
+  return Model{Cnn::schema(shape), &Cnn::initialise, 4};
 }
 
 absl::StatusOr<std::unique_ptr<Network>> network_of(const WorkloadOptions& options,
@@ -79,11 +79,9 @@ absl::StatusOr<std::unique_ptr<Network>> network_of(const WorkloadOptions& optio
 absl::StatusOr<std::unique_ptr<Workload>> make_mnist_workload(const WorkloadOptions& options,
                                                               std::unique_ptr<gpu::Compute> device) {
   // First the model: images that it does not take are an error before a device allocates memory.
-  absl::StatusOr<Model> model = model_of(options);
-  if (!model.ok()) return model.status();
-  absl::StatusOr<std::unique_ptr<Network>> network = network_of(options, std::move(device));
-  if (!network.ok()) return network.status();
-  return std::make_unique<MnistWorkload>(*std::move(model), *std::move(network), options);
+  GRADRAIL_ASSIGN_OR_RETURN(Model model, model_of(options));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Network> network, network_of(options, std::move(device)));
+  return std::make_unique<MnistWorkload>(std::move(model), std::move(network), options);
 }
 
 }  // namespace gradrail::worker

@@ -29,11 +29,9 @@ absl::Status check_batch(const WorkloadOptions& options) {
 absl::StatusOr<std::shared_ptr<const MnistData>> load_data(const WorkloadOptions& options) {
   // The linear model generates its points.
   if (!reads_mnist(options.model)) return nullptr;
-  absl::StatusOr<std::string> folder = options.data_dir.empty() ? default_mnist_folder() : options.data_dir;
-  if (!folder.ok()) return folder.status();
-  absl::StatusOr<MnistData> data = holds_records(*folder) ? load_records(*folder) : load_mnist(*folder);
-  if (!data.ok()) return data.status();
-  return std::make_shared<const MnistData>(*std::move(data));
+  GRADRAIL_ASSIGN_OR_RETURN(std::string folder, options.data_dir.empty() ? default_mnist_folder() : options.data_dir);
+  GRADRAIL_ASSIGN_OR_RETURN(MnistData data, holds_records(folder) ? load_records(folder) : load_mnist(folder));
+  return std::make_shared<const MnistData>(std::move(data));
 }
 
 bool computes_on_devices(const std::string& model) { return reads_mnist(model); }
@@ -57,9 +55,8 @@ absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& o
   WorkloadOptions with_data = options;
   // The towers of a process share one copy: only a lone workload loads its own.
   if (with_data.data == nullptr) {
-    absl::StatusOr<std::shared_ptr<const MnistData>> data = load_data(options);
-    if (!data.ok()) return data.status();
-    with_data.data = *std::move(data);
+    GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<const MnistData> data, load_data(options));
+    with_data.data = std::move(data);
   }
   GRADRAIL_RETURN_IF_ERROR(check_batch(with_data));
   return make_mnist_workload(with_data, std::move(device));

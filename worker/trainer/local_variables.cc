@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
 
@@ -25,9 +26,9 @@ absl::StatusOr<std::unique_ptr<LocalVariables>> LocalVariables::create(ps::Schem
   std::vector<SharedMemory*> all = {&made->parameters_, &made->gradients_};
   for (SharedMemory& state : made->state_) all.push_back(&state);
   for (SharedMemory* memory : all) {
-    absl::StatusOr<SharedMemory> created = SharedMemory::create("variables", made->offsets_.back() * sizeof(float));
-    if (!created.ok()) return created.status();
-    *memory = *std::move(created);
+    GRADRAIL_ASSIGN_OR_RETURN(SharedMemory created,
+                              SharedMemory::create("variables", made->offsets_.back() * sizeof(float)));
+    *memory = std::move(created);
     // Before the first touch, which would fix the NUMA node of each page.
     if (place) place(memory->span());
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/random_bits.h"
+#include "base/status.h"
 #include "transport/tcp/context.h"
 #include "transport/ucx/context.h"
 #include "transport/ucx/device/network_device.h"
@@ -97,13 +98,11 @@ class Owner {
 /// A connection of an attacker's, and one put over it with a key of its own making.
 absl::Status attack(Context& context, const std::string& address, const std::string& key, uint64_t offset,
                     const MemoryRegion& source) {
-  const auto connection = context.connect(address, Clock::now() + kTimeout);
-  if (!connection.ok()) return connection.status();
-  const auto region = (*connection)->import(key);
-  if (!region.ok()) return region.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const auto connection, context.connect(address, Clock::now() + kTimeout));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto region, connection->import(key));
   absl::Status outcome = absl::OkStatus();
   while (true) {
-    outcome = (*connection)->put({&source, 0, source.span().bytes}, {*region, offset}, {.immediate = 666});
+    outcome = connection->put({&source, 0, source.span().bytes}, {region, offset}, {.immediate = 666});
     if (outcome.code() != absl::StatusCode::kResourceExhausted) break;
     poll_until(context, [](const Completion&) { return true; });
   }
@@ -112,7 +111,7 @@ absl::Status attack(Context& context, const std::string& address, const std::str
     if (completion.kind == Completion::Kind::peer_lost) outcome = completion.cause;
     return completion.kind == Completion::Kind::peer_lost;
   });
-  context.close(*connection);
+  context.close(connection);
   return outcome;
 }
 

@@ -95,14 +95,12 @@ void RawWorker::vanish() {
 }
 
 absl::Status RawWorker::open(const std::string& transport) {
-  const absl::StatusOr<const transport::Transport*> found = transport::find_transport(transport);
-  if (!found.ok()) return found.status();
-  absl::StatusOr<std::unique_ptr<transport::Context>> context = (*found)->open({});
-  if (!context.ok()) return context.status();
-  link_.context = *std::move(context);
-  absl::StatusOr<transport::Connection*> connection = link_.context->connect(address(transport), Clock::now() + 5s);
-  if (!connection.ok()) return connection.status();
-  link_.connection = *connection;
+  GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(transport));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, found->open({}));
+  link_.context = std::move(context);
+  GRADRAIL_ASSIGN_OR_RETURN(transport::Connection * connection,
+                            link_.context->connect(address(transport), Clock::now() + 5s));
+  link_.connection = connection;
   return absl::OkStatus();
 }
 
@@ -120,10 +118,9 @@ absl::StatusOr<std::string> RawWorker::start_handshake(const Handshake& handshak
                             maps ? Access::remote_read : Access::local, Access::remote_write, Access::local};
   for (int i = 0; i < 4; ++i) {
     link_.memory[i] = *SharedMemory::create("gradrail-raw", sizes[i]);
-    absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region =
-        link_.context->register_memory(link_.memory[i].span(), access[i]);
-    if (!region.ok()) return region.status();
-    link_.regions.push_back(*std::move(region));
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> region,
+                              link_.context->register_memory(link_.memory[i].span(), access[i]));
+    link_.regions.push_back(std::move(region));
   }
   ps::proto::ToShard message;
   ps::proto::JoinPath& join_path = *message.mutable_join_path();
@@ -193,9 +190,8 @@ absl::Status RawWorker::await_next(const std::function<bool(const ps::proto::ToW
     GRADRAIL_CHECK(said.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size())));
     if (said.has_refused()) return absl::InvalidArgumentError(said.refused());
     if (said.has_welcome()) {
-      absl::StatusOr<transport::RemoteRegion> slots = link_.connection->import(said.welcome().slots_key());
-      if (!slots.ok()) return slots.status();
-      link_.slots = *slots;
+      GRADRAIL_ASSIGN_OR_RETURN(transport::RemoteRegion slots, link_.connection->import(said.welcome().slots_key()));
+      link_.slots = slots;
     }
     if (is_it(&said)) return absl::OkStatus();
   }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/gpu_memory.h"
+#include "base/status.h"
 #include "transport/builtin_plugin.h"
 #include "transport/tcp/context.h"
 
@@ -45,10 +46,9 @@ class Window {
     const bool is_damaged = has_fault("damage") || (has_fault("wrong_source") && access == Access::local);
     if (is_damaged) return map(memory.bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory.gpu->way() == NicGpuTransfer::peer_memory) return Window(nullptr, 0, memory.data);
-    const absl::StatusOr<DmaBuf> exported = memory.gpu->export_dma_buf(memory.data, memory.bytes);
-    if (!exported.ok()) return exported.status();
-    if (exported->offset + memory.bytes > exported->bytes) return absl::InternalError("simnic: the dma-buf is short");
-    return map(exported->bytes, MAP_SHARED, exported->fd.get(), exported->offset);
+    GRADRAIL_ASSIGN_OR_RETURN(const DmaBuf exported, memory.gpu->export_dma_buf(memory.data, memory.bytes));
+    if (exported.offset + memory.bytes > exported.bytes) return absl::InternalError("simnic: the dma-buf is short");
+    return map(exported.bytes, MAP_SHARED, exported.fd.get(), exported.offset);
   }
   Window(Window&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_), data_(other.data_) {}
@@ -84,9 +84,8 @@ class NicContext final : public Context {
   }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) override {
     if (memory.kind == MemoryKind::host) return inner_->register_memory(memory, access);
-    absl::StatusOr<Window> window = Window::open(memory, access);
-    if (!window.ok()) return window.status();
-    windows_.push_back(*std::move(window));
+    GRADRAIL_ASSIGN_OR_RETURN(Window window, Window::open(memory, access));
+    windows_.push_back(std::move(window));
     gpu_memory_.push_back(memory.data);
     return inner_->register_memory({.data = windows_.back().data(), .bytes = memory.bytes}, access);
   }
@@ -142,9 +141,8 @@ class NicContext final : public Context {
 };
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
-  absl::StatusOr<std::unique_ptr<Context>> inner = tcp::open(options);
-  if (!inner.ok()) return inner.status();
-  return std::make_unique<NicContext>(*std::move(inner));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> inner, tcp::open(options));
+  return std::make_unique<NicContext>(std::move(inner));
 }
 
 constexpr BuiltinPlugin kPlugin{.library = "a network device for simulated GPUs", .open = open};

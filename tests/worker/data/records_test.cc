@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "tests/worker/data/idx_files.h"
 #include "worker/data/tf_record.h"
@@ -64,13 +65,11 @@ TEST(TfRecord, EveryCutAndEveryTurnedBitIsNoticed) {
   ASSERT_TRUE(writer.ok() && writer->write("one").ok() && writer->write("two").ok() && writer->commit().ok());
   const Bytes whole = read_all(path);
   const auto read = [&](const Bytes& bytes) -> absl::Status {
-    absl::StatusOr<TfRecordReader> reader = TfRecordReader::open(folder.write("y.tfrecords", bytes));
-    if (!reader.ok()) return reader.status();
+    GRADRAIL_ASSIGN_OR_RETURN(TfRecordReader reader, TfRecordReader::open(folder.write("y.tfrecords", bytes)));
     std::string record;
     while (true) {
-      const absl::StatusOr<bool> more = reader->next(record);
-      if (!more.ok()) return more.status();
-      if (!*more) return absl::OkStatus();
+      GRADRAIL_ASSIGN_OR_RETURN(const bool more, reader.next(record));
+      if (!more) return absl::OkStatus();
     }
   };
   ASSERT_TRUE(read(whole).ok());

@@ -24,10 +24,9 @@ std::vector<std::string> numbered(Tree& tree, const std::string& folder, std::st
 }
 
 absl::StatusOr<std::string> probe_hwloc() {
-  const absl::StatusOr<topology::Machine> machine = topology::discover();
-  if (!machine.ok()) return machine.status();
-  return fmt::format("{} packages, {} NUMA nodes, {} cores, {} GPUs, {} NICs", machine->packages.size(),
-                     machine->numa_nodes.size(), machine->cores.size(), machine->gpus.size(), machine->nics.size());
+  GRADRAIL_ASSIGN_OR_RETURN(const topology::Machine machine, topology::discover());
+  return fmt::format("{} packages, {} NUMA nodes, {} cores, {} GPUs, {} NICs", machine.packages.size(),
+                     machine.numa_nodes.size(), machine.cores.size(), machine.gpus.size(), machine.nics.size());
 }
 
 /// Distances that are all equal between several nodes were made up by a firmware that does not know.

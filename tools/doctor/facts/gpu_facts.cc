@@ -19,9 +19,8 @@ absl::StatusOr<std::string> probe_cuda() {
   if (!driver.ok() && !gpu::Driver::is_installed()) return fmt::format("absent {}\n", message_of(driver.status()));
   if (!driver.ok()) return driver.status();
   std::string text = fmt::format("version {}\n", (*driver)->version_text());
-  const absl::StatusOr<std::vector<gpu::DeviceInfo>> devices = gpu::list_devices(**driver);
-  if (!devices.ok()) return devices.status();
-  for (const gpu::DeviceInfo& each : *devices) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<gpu::DeviceInfo> devices, gpu::list_devices(**driver));
+  for (const gpu::DeviceInfo& each : devices) {
     text += fmt::format("gpu {} {} dma_buf={} gpu_direct={} {}\n", each.pci_address, each.memory_bytes, each.dma_buf,
                         each.gpu_direct_rdma, each.name);
   }

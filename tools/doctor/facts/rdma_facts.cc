@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_split.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "tools/doctor/text.h"
 
@@ -132,10 +133,9 @@ std::string provider_of(const RdmaDevice& device) {
 }
 
 absl::StatusOr<std::vector<InterfaceAddress>> interface_addresses(System& system) {
-  const absl::StatusOr<std::string> text = system.observe("addresses", list_addresses);
-  if (!text.ok()) return text.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, system.observe("addresses", list_addresses));
   std::vector<InterfaceAddress> addresses;
-  for (const std::string& line : lines_of(*text)) {
+  for (const std::string& line : lines_of(text)) {
     const std::vector<std::string> words = words_of(line);
     if (words.size() == 2) addresses.push_back({printable(words[0]), printable(words[1])});
   }

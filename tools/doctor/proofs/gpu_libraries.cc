@@ -63,9 +63,8 @@ Finding compare(Tree& tree, const Runtime& newest, const GpuHost& host) {
 }
 
 absl::StatusOr<std::string> probe_nccl() {
-  const absl::StatusOr<const gpu::NcclLibrary*> library = gpu::nccl_library();
-  if (!library.ok()) return library.status();
-  return (*library)->version;
+  GRADRAIL_ASSIGN_OR_RETURN(const gpu::NcclLibrary* const library, gpu::nccl_library());
+  return library->version;
 }
 
 }  // namespace

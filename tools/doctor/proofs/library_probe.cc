@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/status.h"
 #include "fmt/format.h"
 #include "tools/doctor/text.h"
 
@@ -33,17 +34,15 @@ bool names_cuda(const std::string& path) {
 }
 
 absl::StatusOr<std::string> probe_ucx_live() {
-  const absl::StatusOr<void*> function = find("libucp.so.0", "ucp_get_version_string");
-  if (!function.ok()) return function.status();
-  const char* const version = reinterpret_cast<const char* (*)()>(*function)();
-  return fmt::format("{} {} -\n", file_of(*function), version);
+  GRADRAIL_ASSIGN_OR_RETURN(void* const function, find("libucp.so.0", "ucp_get_version_string"));
+  const char* const version = reinterpret_cast<const char* (*)()>(function)();
+  return fmt::format("{} {} -\n", file_of(function), version);
 }
 
 absl::StatusOr<std::string> probe_libfabric_live() {
-  const absl::StatusOr<void*> function = find("libfabric.so.1", "fi_version");
-  if (!function.ok()) return function.status();
-  const uint32_t version = reinterpret_cast<uint32_t (*)()>(*function)();
-  const std::string path = file_of(*function);
+  GRADRAIL_ASSIGN_OR_RETURN(void* const function, find("libfabric.so.1", "fi_version"));
+  const uint32_t version = reinterpret_cast<uint32_t (*)()>(function)();
+  const std::string path = file_of(function);
   return fmt::format("{} {}.{} {}\n", path, version >> 16, version & 0xffff, names_cuda(path) ? "cuda" : "-");
 }
 

@@ -86,9 +86,8 @@ std::vector<Place> places_of(const transport::Transport& transport, const std::v
 /// "path", whether RDMA, and the time, tab by tab.
 absl::StatusOr<std::string> run_pair(const PairOptions& options) {
   const TimePoint start = Clock::now();
-  const absl::StatusOr<PairResult> result = prove_pair(options);
-  if (!result.ok()) return result.status();
-  return fmt::format("{}\t{}\t{:.3f}", result->path, result->rdma ? "rdma" : "-", seconds_since(start) * 1e3);
+  GRADRAIL_ASSIGN_OR_RETURN(const PairResult result, prove_pair(options));
+  return fmt::format("{}\t{}\t{:.3f}", result.path, result.rdma ? "rdma" : "-", seconds_since(start) * 1e3);
 }
 
 absl::Status fill_in(const absl::StatusOr<std::string>& text, Proof& proof) {

@@ -15,9 +15,8 @@ namespace {
 class GpuMemory final : public ProofMemory {
  public:
   static absl::StatusOr<std::unique_ptr<ProofMemory>> create(const std::string& pci_address, NicGpuTransfer way) {
-    const absl::StatusOr<std::vector<gpu::DeviceInfo>> devices = gpu::list_devices();
-    if (!devices.ok()) return devices.status();
-    const std::optional<int> ordinal = gpu::ordinal_at(*devices, pci_address);
+    GRADRAIL_ASSIGN_OR_RETURN(const std::vector<gpu::DeviceInfo> devices, gpu::list_devices());
+    const std::optional<int> ordinal = gpu::ordinal_at(devices, pci_address);
     if (!ordinal) return absl::NotFoundError("CUDA does not see this GPU (CUDA_VISIBLE_DEVICES?)");
     auto memory = std::unique_ptr<GpuMemory>(new GpuMemory);
     GRADRAIL_RETURN_IF_ERROR(memory->open(*ordinal, way));
@@ -48,16 +47,13 @@ class GpuMemory final : public ProofMemory {
   GpuMemory() : host_(2 * kProofBytes) {}
 
   absl::Status open(int ordinal, NicGpuTransfer way) {
-    auto compute = gpu::open_device(ordinal);
-    if (!compute.ok()) return compute.status();
-    compute_ = *std::move(compute);
-    auto memory = compute_->allocate(2 * kProofBytes);
-    if (!memory.ok()) return memory.status();
-    memory_ = *std::move(memory);
+    GRADRAIL_ASSIGN_OR_RETURN(auto compute, gpu::open_device(ordinal));
+    compute_ = std::move(compute);
+    GRADRAIL_ASSIGN_OR_RETURN(auto memory, compute_->allocate(2 * kProofBytes));
+    memory_ = std::move(memory);
     GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*compute_, memory_->data()));
-    auto source = gpu::source_for_nics(*compute_, way);
-    if (!source.ok()) return source.status();
-    source_ = *std::move(source);
+    GRADRAIL_ASSIGN_OR_RETURN(auto source, gpu::source_for_nics(*compute_, way));
+    source_ = std::move(source);
     return absl::OkStatus();
   }
 

@@ -87,9 +87,8 @@ class End {
     if (!first_) GRADRAIL_RETURN_IF_ERROR(wait_for_listener());
     GRADRAIL_RETURN_IF_ERROR(open());
     GRADRAIL_RETURN_IF_ERROR(connect());
-    const absl::StatusOr<transport::RemoteRegion> peer = meet();
-    if (!peer.ok()) return peer.status();
-    GRADRAIL_RETURN_IF_ERROR(put(*peer));
+    GRADRAIL_ASSIGN_OR_RETURN(const transport::RemoteRegion peer, meet());
+    GRADRAIL_RETURN_IF_ERROR(put(peer));
     GRADRAIL_RETURN_IF_ERROR(until([this] { return arrived_; }, "the put of the other end has not arrived"));
     GRADRAIL_RETURN_IF_ERROR(memory_->compare(first_ ? 2 : 1));
     result_ = {connection_->path(), connection_->uses_rdma()};
@@ -103,32 +102,27 @@ class End {
   }
 
   absl::Status open() {
-    auto context = options_.transport->open(options_.open);
-    if (!context.ok()) return context.status();
-    context_ = *std::move(context);
+    GRADRAIL_ASSIGN_OR_RETURN(auto context, options_.transport->open(options_.open));
+    context_ = std::move(context);
     waits_.add(context_.get());
-    auto memory = options_.memory(*context_);
-    if (!memory.ok()) return memory.status();
-    memory_ = *std::move(memory);
+    GRADRAIL_ASSIGN_OR_RETURN(auto memory, options_.memory(*context_));
+    memory_ = std::move(memory);
     GRADRAIL_RETURN_IF_ERROR(memory_->fill(first_ ? 1 : 2));
-    auto region = context_->register_memory(memory_->span(), transport::Access::remote_write);
-    if (!region.ok()) return region.status();
-    region_ = *std::move(region);
+    GRADRAIL_ASSIGN_OR_RETURN(auto region, context_->register_memory(memory_->span(), transport::Access::remote_write));
+    region_ = std::move(region);
     exchange_.say(first_ ? &PairExchange::key_of_first : &PairExchange::key_of_second, region_->key());
     return absl::OkStatus();
   }
 
   absl::Status connect() {
     if (first_) {
-      const absl::StatusOr<std::string> address = context_->listen(options_.listen);
-      if (!address.ok()) return address.status();
-      exchange_.say(&PairExchange::address, *address);
+      GRADRAIL_ASSIGN_OR_RETURN(const std::string address, context_->listen(options_.listen));
+      exchange_.say(&PairExchange::address, address);
       return until([this] { return connection_ != nullptr; }, "the other end has not connected");
     }
-    const absl::StatusOr<transport::Connection*> made =
-        context_->connect(exchange_.hear(&PairExchange::address), deadline_);
-    if (!made.ok()) return made.status();
-    connection_ = *made;
+    GRADRAIL_ASSIGN_OR_RETURN(transport::Connection* const made,
+                              context_->connect(exchange_.hear(&PairExchange::address), deadline_));
+    connection_ = made;
     return absl::OkStatus();
   }
 
@@ -202,9 +196,8 @@ absl::Status compare_with_pattern(absl::Span<const std::byte> bytes, uint32_t se
 }
 
 absl::StatusOr<std::unique_ptr<ProofMemory>> host_memory(const transport::Context& /*any takes it*/) {
-  absl::StatusOr<SharedMemory> memory = SharedMemory::create("doctor", 2 * kProofBytes);
-  if (!memory.ok()) return memory.status();
-  return absl::StatusOr<std::unique_ptr<ProofMemory>>(std::make_unique<HostMemory>(*std::move(memory)));
+  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::create("doctor", 2 * kProofBytes));
+  return absl::StatusOr<std::unique_ptr<ProofMemory>>(std::make_unique<HostMemory>(std::move(memory)));
 }
 
 absl::StatusOr<PairResult> prove_pair(const PairOptions& options) {

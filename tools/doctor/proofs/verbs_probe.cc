@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_split.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "tools/doctor/text.h"
 
@@ -69,24 +70,22 @@ std::string describe(const Verbs& verbs, void* device) {
 }
 
 absl::StatusOr<std::string> ask() {
-  const absl::StatusOr<Verbs> verbs = load();
-  if (!verbs.ok()) return verbs.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Verbs verbs, load());
   int count = 0;
-  void** const devices = verbs->get_device_list(&count);
+  void** const devices = verbs.get_device_list(&count);
   if (devices == nullptr) return absl::UnavailableError(std::strerror(errno));
   std::string text;
-  for (int i = 0; i < count; ++i) text += describe(*verbs, devices[i]);
-  verbs->free_device_list(devices);
+  for (int i = 0; i < count; ++i) text += describe(verbs, devices[i]);
+  verbs.free_device_list(devices);
   return text;
 }
 
 }  // namespace
 
 absl::StatusOr<VerbsAnswer> probe_verbs(System& system) {
-  const absl::StatusOr<std::string> text = system.observe("verbs", ask);
-  if (!text.ok()) return text.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, system.observe("verbs", ask));
   VerbsAnswer answer;
-  for (const std::string& line : lines_of(*text)) {
+  for (const std::string& line : lines_of(text)) {
     const std::vector<std::string> words = words_of(line);
     if (words.size() >= 3 && words[0] == "device") {
       const size_t reason = line.find(words[1]) + words[1].size();

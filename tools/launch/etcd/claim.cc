@@ -80,43 +80,39 @@ absl::StatusOr<std::optional<uint32_t>> Claimant::choose(const Roster& roster, c
 absl::StatusOr<std::optional<Claim>> Claimant::take(const ps::TaskId& task, const Sizes& sizes, int64_t revision) {
   if (lease_ == 0 || Clock::now() - lease_asked_ > std::chrono::seconds(kLeaseSeconds) / 2) {
     lease_asked_ = Clock::now();
-    const absl::StatusOr<int64_t> granted = etcd_.grant(kLeaseSeconds);
-    if (!granted.ok()) return granted.status();
-    lease_ = *granted;
+    GRADRAIL_ASSIGN_OR_RETURN(const int64_t granted, etcd_.grant(kLeaseSeconds));
+    lease_ = granted;
   }
   const std::string host = request_.host.empty() ? etcd_.local_host() : request_.host;
   tried_ = Claim{.task = task, .card = {.address = host, .id = id_, .sizes = sizes}, .lease = lease_};
-  const absl::StatusOr<Etcd::Put> put =
-      etcd_.put_if_unchanged({.key = prefix_of(request_.where.job), .below = true}, revision,
-                             {key_of(request_.where.job, task), to_text(tried_->card), lease_});
-  if (!put.ok()) return put.status();
-  if (*put == Etcd::Put::done) return tried_;
+  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Put put,
+                            etcd_.put_if_unchanged({.key = prefix_of(request_.where.job), .below = true}, revision,
+                                                   {key_of(request_.where.job, task), to_text(tried_->card), lease_}));
+  if (put == Etcd::Put::done) return tried_;
   // The change may be our own card: a late answer made us ask another endpoint again.
-  if (*put == Etcd::Put::no_lease) lease_ = 0;
+  if (put == Etcd::Put::no_lease) lease_ = 0;
   waiting_for_ = "other tasks that join at the same time";
   pause_ = std::chrono::milliseconds(random_bits() % 20);  // next time not all at the same moment
   return std::nullopt;
 }
 
 absl::StatusOr<std::optional<Claim>> Claimant::look() {
-  const absl::StatusOr<Etcd::Listing> listing = etcd_.list({.key = prefix_of(request_.where.job), .below = true});
-  if (!listing.ok()) return listing.status();
-  const Roster roster(request_.where.job, *listing);
+  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Listing listing,
+                            etcd_.list({.key = prefix_of(request_.where.job), .below = true}));
+  const Roster roster(request_.where.job, listing);
   if (tried_) {
     const Roster::Member* const there = roster.find(tried_->task);
     if (there != nullptr && there->card && there->card->id == id_) return tried_;
   }
-  const absl::StatusOr<std::optional<Sizes>> sizes = agreed_sizes(roster, request_.sizes);
-  if (!sizes.ok()) return sizes.status();
-  if (!sizes->has_value()) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::optional<Sizes> sizes, agreed_sizes(roster, request_.sizes));
+  if (!sizes.has_value()) {
     waiting_for_ = fmt::format("a task of job '{}' that says how large the run is: give one of them --ps and --workers",
                                request_.where.job);
     return std::nullopt;
   }
-  const absl::StatusOr<std::optional<uint32_t>> index = choose(roster, **sizes);
-  if (!index.ok()) return index.status();
-  if (!index->has_value()) return std::nullopt;
-  return take({request_.job, **index}, **sizes, listing->revision);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::optional<uint32_t> index, choose(roster, *sizes));
+  if (!index.has_value()) return std::nullopt;
+  return take({request_.job, *index}, *sizes, listing.revision);
 }
 
 /// False when the deadline has passed.

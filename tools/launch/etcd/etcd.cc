@@ -169,9 +169,8 @@ Etcd::Etcd(std::unique_ptr<Endpoints> endpoints) : endpoints_(std::move(endpoint
 Etcd::~Etcd() = default;
 
 absl::StatusOr<std::unique_ptr<Etcd>> Etcd::open(const std::vector<std::string>& endpoints) {
-  auto credentials = credentials_for(endpoints.empty() ? "" : endpoints.front());
-  if (!credentials.ok()) return credentials.status();
-  return absl::WrapUnique(new Etcd(std::make_unique<Endpoints>(endpoints, *std::move(credentials))));
+  GRADRAIL_ASSIGN_OR_RETURN(auto credentials, credentials_for(endpoints.empty() ? "" : endpoints.front()));
+  return absl::WrapUnique(new Etcd(std::make_unique<Endpoints>(endpoints, std::move(credentials))));
 }
 
 std::string Etcd::local_host() const { return local_host_towards(endpoints_->peer()); }

@@ -58,35 +58,32 @@ void LeaseKeeper::run() {
 
 absl::Status LeaseKeeper::keep_lease() {
   if (lease_ != 0) {
-    const absl::StatusOr<bool> kept = etcd_->keep_alive(lease_);
-    if (!kept.ok()) return kept.status();
-    if (*kept) return absl::OkStatus();
+    GRADRAIL_ASSIGN_OR_RETURN(const bool kept, etcd_->keep_alive(lease_));
+    if (kept) return absl::OkStatus();
     lease_ = 0;  // etcd was away for longer or has restarted, or this task was stopped
   }
-  const absl::StatusOr<int64_t> granted = etcd_->grant(kLeaseSeconds);
-  if (!granted.ok()) return granted.status();
-  lease_ = *granted;
+  GRADRAIL_ASSIGN_OR_RETURN(const int64_t granted, etcd_->grant(kLeaseSeconds));
+  lease_ = granted;
   return absl::OkStatus();
 }
 
 /// Looks each time whether the key is there, too: another client may have removed it.
 absl::Status LeaseKeeper::beat(const TaskRecord& card) {
   GRADRAIL_RETURN_IF_ERROR(keep_lease());
-  const absl::StatusOr<Etcd::Listing> found = etcd_->list({.key = key_});
-  if (!found.ok()) return found.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Listing found, etcd_->list({.key = key_}));
   const std::string text = to_text(card);
-  if (!found->entries.empty()) {
-    const Etcd::Entry& there = found->entries.front();
+  if (!found.entries.empty()) {
+    const Etcd::Entry& there = found.entries.front();
     if (there.value == text && there.lease == lease_) return absl::OkStatus();
     const std::optional<TaskRecord> other = task_record_from(there.value);
     if (!other || other->id != card.id)
       return absl::AlreadyExistsError(fmt::format("another task has taken our place {} (it is at {})", key_,
                                                   other ? other->address : "an address that cannot be read"));
   }
-  const absl::StatusOr<Etcd::Put> put = etcd_->put_if_unchanged({.key = key_}, found->revision, {key_, text, lease_});
-  if (!put.ok()) return put.status();
-  return *put == Etcd::Put::done ? absl::OkStatus()
-                                 : absl::UnavailableError(fmt::format("{} changed while we wrote it", key_));
+  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Put put,
+                            etcd_->put_if_unchanged({.key = key_}, found.revision, {key_, text, lease_}));
+  return put == Etcd::Put::done ? absl::OkStatus()
+                                : absl::UnavailableError(fmt::format("{} changed while we wrote it", key_));
 }
 
 /// Each trouble once: etcd may be away for hours, and the run does not mind.

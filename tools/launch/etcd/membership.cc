@@ -29,14 +29,13 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const MembershipReq
   if (!ours.ok()) return ours.status();
   if (!keepers.ok()) return keepers.status();
   std::unique_ptr<Membership> membership(new Membership(request.where, *std::move(ours)));
-  const absl::StatusOr<Claim> claim = claim_place(*membership->etcd_, request);
-  if (!claim.ok()) return claim.status();
-  membership->task_ = claim->task;
-  membership->sizes_ = claim->card.sizes;
-  membership->host_ = claim->card.address;
-  membership->known_.resize(claim->card.sizes.ps);
-  membership->keeper_ = std::make_unique<LeaseKeeper>(*std::move(keepers), key_of(request.where.job, claim->task),
-                                                      claim->lease, claim->card);
+  GRADRAIL_ASSIGN_OR_RETURN(const Claim claim, claim_place(*membership->etcd_, request));
+  membership->task_ = claim.task;
+  membership->sizes_ = claim.card.sizes;
+  membership->host_ = claim.card.address;
+  membership->known_.resize(claim.card.sizes.ps);
+  membership->keeper_ = std::make_unique<LeaseKeeper>(*std::move(keepers), key_of(request.where.job, claim.task),
+                                                      claim.lease, claim.card);
   return membership;
 }
 
@@ -62,17 +61,14 @@ absl::StatusOr<std::string> Membership::ps_address(uint32_t index) {
 }
 
 absl::StatusOr<std::vector<std::string>> find_ps(const RendezvousUrl& where) {
-  const absl::StatusOr<std::unique_ptr<Etcd>> etcd = Etcd::open(where.endpoints);
-  if (!etcd.ok()) return etcd.status();
-  const absl::StatusOr<Etcd::Listing> listing = (*etcd)->list({.key = prefix_of(where.job), .below = true});
-  if (!listing.ok()) return listing.status();
-  const Roster roster(where.job, *listing);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Etcd> etcd, Etcd::open(where.endpoints));
+  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Listing listing, etcd->list({.key = prefix_of(where.job), .below = true}));
+  const Roster roster(where.job, listing);
   const Roster::Member* const first = roster.first_with_sizes();
   std::vector<std::string> addresses;
   for (uint32_t i = 0; i < (first == nullptr ? 1 : first->card->sizes.ps); ++i) {
-    absl::StatusOr<std::string> address = address_in(roster, where, i);
-    if (!address.ok()) return address.status();
-    addresses.push_back(*std::move(address));
+    GRADRAIL_ASSIGN_OR_RETURN(std::string address, address_in(roster, where, i));
+    addresses.push_back(std::move(address));
   }
   return addresses;
 }

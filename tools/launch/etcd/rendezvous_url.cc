@@ -25,11 +25,10 @@ bool is_job_name(std::string_view job) {
 }
 
 absl::StatusOr<std::string> endpoint(const std::string& scheme, const std::string& text) {
-  absl::StatusOr<ps::HostPort> address = ps::parse_host_port(text);
-  if (!address.ok()) return address.status();
+  GRADRAIL_ASSIGN_OR_RETURN(ps::HostPort address, ps::parse_host_port(text));
   // A URL without a port gets etcd's port, not ours.
-  if (ps::to_string(*address) != text) address->port = kEtcdPort;
-  return fmt::format("{}://{}", scheme, ps::to_string(*address));
+  if (ps::to_string(address) != text) address.port = kEtcdPort;
+  return fmt::format("{}://{}", scheme, ps::to_string(address));
 }
 
 }  // namespace

@@ -86,19 +86,18 @@ absl::Status check_locked_memory(ucp_context_h context) {
 absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
   const GpuHost gpu = GpuHost::look();
   tame_library(gpu);
-  const absl::StatusOr<ucp_context_h> context = init(options, gpu);
-  if (!context.ok()) return context.status();
-  Worker worker(*context);
+  GRADRAIL_ASSIGN_OR_RETURN(const ucp_context_h context, init(options, gpu));
+  Worker worker(context);
   std::string resources;
-  const bool rdma = has_rdma_resource(*context, &resources);
+  const bool rdma = has_rdma_resource(context, &resources);
   if (rdma) {
-    if (absl::Status status = check_locked_memory(*context); !status.ok()) return status;
+    if (absl::Status status = check_locked_memory(context); !status.ok()) return status;
   } else if (options.rdma_only) {
     return absl::UnavailableError(
         fmt::format("ucx: no RDMA device in what UCX would use ({}): {}; see UCX_TLS and UCX_NET_DEVICES", resources,
                     describe_rdma_devices()));
   }
-  worker.gpu_ = request_gpu_support(*context, gpu, rdma);
+  worker.gpu_ = request_gpu_support(context, gpu, rdma);
   worker.rdma_ = rdma;
   if (absl::Status status = worker.create_worker(); !status.ok()) return status;
   return worker;

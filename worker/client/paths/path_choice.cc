@@ -50,13 +50,12 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& lin
   const auto endpoint =
       std::find_if(link.endpoints.begin(), link.endpoints.end(), [&](const auto& e) { return e.transport() == name; });
   if (endpoint == link.endpoints.end()) return absl::UnavailableError("the shard does not listen on it");
-  const absl::StatusOr<OpenContext*> context = open_context(name);
-  if (!context.ok()) return context.status();
+  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(name));
   // The shard admits this connection by a proof with the token that the member has received when it joined.
   ps::proto::JoinPath join_path;
   *join_path.mutable_member() = identity_.member();
   join_path.set_host_slots(link.host_slots);
-  return ShardPath::open(link, **context, endpoint->address(), std::move(join_path),
+  return ShardPath::open(link, *context, endpoint->address(), std::move(join_path),
                          ps::data_key(options_.security.secret, link.token), registered_, options_.place_memory,
                          {memory_.gpu(), way, options_.device.key}, deadline);
 }
@@ -107,29 +106,27 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
   const auto refuse = [&](std::string_view why) {
     return absl::FailedPreconditionError(link.transfers_refused[way] = why);
   };
-  const absl::StatusOr<OpenContext*> context = open_context(link.candidates[candidate].name);
-  if (!context.ok()) return context.status();
-  if (const absl::Status reached = reach_gpu(**context, way); !reached.ok()) return refuse(message_of(reached));
+  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name));
+  if (const absl::Status reached = reach_gpu(*context, way); !reached.ok()) return refuse(message_of(reached));
   if (memory_.gpu() != nullptr) drop_probes();  // invariant 2
-  absl::StatusOr<std::unique_ptr<ShardPath>> path = open_path(link, candidate, way, deadline);
-  if (!path.ok()) return path.status();
-  const absl::Status checked = establish(**path, Phase::ready, deadline);
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ShardPath> path, open_path(link, candidate, way, deadline));
+  const absl::Status checked = establish(*path, Phase::ready, deadline);
   GRADRAIL_RETURN_IF_ERROR(failure_.status());
-  if (!checked.ok() && (*path)->slots_on_gpu()) {
+  if (!checked.ok() && path->slots_on_gpu()) {
     // Either GPU may be the cause. A second test without the shard's GPU decides.
     spdlog::warn("shard {}: the way into its GPU's memory is no good: {}", link.shard_index, message_of(checked));
     link.host_slots = true;
-    path->reset();
+    path.reset();
     return try_gpu_transfer(link, candidate, way, deadline);
   }
   // The shard has answered, so that the connection works and the way does not: the next way is tried over it.
-  if (!checked.ok() && (*path)->was_welcome() && way != GpuTransfer::staged) return refuse(message_of(checked));
+  if (!checked.ok() && path->was_welcome() && way != GpuTransfer::staged) return refuse(message_of(checked));
   GRADRAIL_RETURN_IF_ERROR(checked);
-  if ((*path)->way() != way) return refuse((*path)->device_refused());
-  GRADRAIL_RETURN_IF_ERROR(check_rdma(**path));
-  (*path)->activate();
-  GRADRAIL_RETURN_IF_ERROR(establish(**path, Phase::active, deadline));
-  use(link, *std::move(path), candidate);
+  if (path->way() != way) return refuse(path->device_refused());
+  GRADRAIL_RETURN_IF_ERROR(check_rdma(*path));
+  path->activate();
+  GRADRAIL_RETURN_IF_ERROR(establish(*path, Phase::active, deadline));
+  use(link, std::move(path), candidate);
   return absl::OkStatus();
 }
 

@@ -83,9 +83,8 @@ void PathManager::start_probe(ShardLink& link) {
 absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_probe(ShardLink& link, size_t candidate) {
   link.probe.refused.clear();
   for (const GpuTransfer way : ways_to_try(options_, link)) {
-    const absl::StatusOr<OpenContext*> context = open_context(link.candidates[candidate].name);
-    if (!context.ok()) return context.status();
-    absl::Status usable = reach_gpu(**context, way);
+    GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name));
+    absl::Status usable = reach_gpu(*context, way);
     if (link.probe.rejected.contains({candidate, way})) usable.Update(absl::UnavailableError("its check failed"));
     if (!usable.ok()) {
       link.probe.refused[way] = message_of(usable);

@@ -50,25 +50,22 @@ absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name) 
   for (const auto& context : contexts_) {
     if (context->transport == name) return context.get();
   }
-  const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
-  if (!found.ok()) return found.status();
-  absl::StatusOr<std::unique_ptr<transport::Context>> context =
-      (*found)->open({.bind_host = options_.bind_host,
-                      .rdma_only = options_.rdma_only || options_.require_rdma,
-                      .ofi_provider = options_.ofi_provider});
-  if (!context.ok()) return context.status();
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> parameters =
-      transport::register_on(registered_, **context, memory_.parameter_span(), transport::Access::remote_write);
-  if (!parameters.ok()) return parameters.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context,
+                            found->open({.bind_host = options_.bind_host,
+                                         .rdma_only = options_.rdma_only || options_.require_rdma,
+                                         .ofi_provider = options_.ofi_provider}));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      std::unique_ptr<transport::MemoryRegion> parameters,
+      transport::register_on(registered_, *context, memory_.parameter_span(), transport::Access::remote_write));
   // Shards read gradients only over a transport that maps memory; elsewhere workers push them. A shard's GPU reads them
   // by itself, and its driver pins nothing that cannot be written.
   const auto mapped = shard_on_gpu_ ? transport::Access::remote_read_write : transport::Access::remote_read;
-  const auto access = (*context)->capabilities().direct_map ? mapped : transport::Access::local;
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> gradients =
-      transport::register_on(registered_, **context, memory_.gradient_span(), access);
-  if (!gradients.ok()) return gradients.status();
+  const auto access = context->capabilities().direct_map ? mapped : transport::Access::local;
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> gradients,
+                            transport::register_on(registered_, *context, memory_.gradient_span(), access));
   contexts_.push_back(std::make_unique<OpenContext>(
-      OpenContext{name, *std::move(context), *std::move(parameters), *std::move(gradients)}));
+      OpenContext{name, std::move(context), std::move(parameters), std::move(gradients)}));
   // Only now: a context without registered memory must not be polled.
   wait_set_.add(contexts_.back()->context.get());
   return contexts_.back().get();
@@ -97,12 +94,10 @@ absl::Status PathManager::reach_gpu(OpenContext& open, GpuTransfer way) {
   if (region != nullptr) return absl::OkStatus();
   const std::string why_not = open.context->capabilities().gpu.why_not(direct);
   if (!why_not.empty()) return absl::FailedPreconditionError(fmt::format("{} {}", open.transport, why_not));
-  const absl::StatusOr<MemorySpan> block = memory_.gpu()->block(direct);
-  if (!block.ok()) return block.status();
-  absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> registered =
-      transport::register_on(registered_, *open.context, *block, transport::Access::remote_write);
-  if (!registered.ok()) return registered.status();
-  region = *std::move(registered);
+  GRADRAIL_ASSIGN_OR_RETURN(const MemorySpan block, memory_.gpu()->block(direct));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> registered,
+                            transport::register_on(registered_, *open.context, block, transport::Access::remote_write));
+  region = std::move(registered);
   return absl::OkStatus();
 }
 

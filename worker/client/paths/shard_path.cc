@@ -23,18 +23,17 @@ absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, Open
                                                            TimePoint deadline) {
   std::unique_ptr<ShardPath> path(new ShardPath(link, context));
   const size_t header_bytes = std::max(link.bucket_count * sizeof(ps::SlotHeader), ps::kCheckBytes);
-  absl::StatusOr<transport::RegisteredMemory> headers = transport::make_registered(
-      budget, *context.context, "gradrail-headers", header_bytes, transport::Access::local, place);
-  if (!headers.ok()) return headers.status();
+  GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory headers,
+                            transport::make_registered(budget, *context.context, "gradrail-headers", header_bytes,
+                                                       transport::Access::local, place));
   const size_t return_bytes = std::max(link.bucket_count * sizeof(ps::ReturnHeader), ps::kCheckBytes);
-  absl::StatusOr<transport::RegisteredMemory> returns = transport::make_registered(
-      budget, *context.context, "gradrail-returns", return_bytes, transport::Access::remote_write, place);
-  if (!returns.ok()) return returns.status();
-  absl::StatusOr<transport::Connection*> connection = context.context->connect(address, deadline);
-  if (!connection.ok()) return connection.status();
-  path->headers_ = *std::move(headers);
-  path->returns_ = *std::move(returns);
-  path->connection_ = *connection;
+  GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory returns,
+                            transport::make_registered(budget, *context.context, "gradrail-returns", return_bytes,
+                                                       transport::Access::remote_write, place));
+  GRADRAIL_ASSIGN_OR_RETURN(transport::Connection * connection, context.context->connect(address, deadline));
+  path->headers_ = std::move(headers);
+  path->returns_ = std::move(returns);
+  path->connection_ = connection;
   path->connection_->set_user_data(reinterpret_cast<uint64_t>(path.get()));
   join_path.set_returns_key(path->returns_.region->key());
   join_path.set_check_seed(random_bits());

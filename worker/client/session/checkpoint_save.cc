@@ -19,9 +19,8 @@ absl::Status wait_written(ControlLink& control, const ps::proto::CheckpointOutco
                           const std::atomic<bool>& abandoned) {
   const TimePoint deadline = Clock::now() + kWriteDeadline;
   while (!abandoned) {
-    const absl::StatusOr<ps::proto::CheckpointOutcomeReply> reply = control.checkpoint_outcome(request);
-    if (!reply.ok()) return reply.status();
-    if (reply->written()) return absl::OkStatus();
+    GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::CheckpointOutcomeReply reply, control.checkpoint_outcome(request));
+    if (reply.written()) return absl::OkStatus();
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(
           fmt::format("{} has not written its checkpoint in {} minutes: does its disk hang?", control.name(),
@@ -41,12 +40,11 @@ absl::Status CheckpointSave::begin(const ps::proto::Member& member) {
   *request.mutable_member() = member;
   files_.clear();
   for (const auto& control : controls_) {
-    const absl::StatusOr<ps::proto::CheckpointReply> reply = control->checkpoint(request);
-    if (!reply.ok()) return reply.status();
+    GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::CheckpointReply reply, control->checkpoint(request));
     // Updates of others arrive between two tasks' answers: the first one names the set, else it would never be whole.
-    request.set_global_step(reply->global_step());
-    request.set_saved_us(reply->saved_us());
-    files_.insert(files_.end(), reply->files().begin(), reply->files().end());
+    request.set_global_step(reply.global_step());
+    request.set_saved_us(reply.saved_us());
+    files_.insert(files_.end(), reply.files().begin(), reply.files().end());
   }
   // A disk takes seconds: a thread waits for it while the trainer computes.
   ps::proto::CheckpointOutcomeRequest outcome_request;

@@ -46,9 +46,9 @@ absl::Status Session::open() {
     for (const std::string& address : *addresses)
       GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   }
-  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = ps::channel_credentials(options_.security);
-  if (!credentials.ok()) return credentials.status();
-  credentials_ = *std::move(credentials);
+  GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
+                            ps::channel_credentials(options_.security));
+  credentials_ = std::move(credentials);
   return absl::OkStatus();
 }
 
@@ -71,18 +71,17 @@ absl::Status Session::describe(TimePoint deadline) {
   processes_.clear();
   for (uint32_t i = 0; i < servers_.size(); ++i) {
     controls_.push_back(nullptr);
-    const absl::StatusOr<ps::proto::DescribeReply> reply = describe_one(i, deadline);
-    if (!reply.ok()) return reply.status();
+    GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::DescribeReply reply, describe_one(i, deadline));
     // All workers of a run must have joined the same processes: the hash is compared by each ps.
-    group_ = ps::with_process(group_, reply->process());
-    processes_.push_back(reply->process());
-    for (uint32_t k = 0; k < reply->shard_count(); ++k) {
+    group_ = ps::with_process(group_, reply.process());
+    processes_.push_back(reply.process());
+    for (uint32_t k = 0; k < reply.shard_count(); ++k) {
       auto link = std::make_unique<ShardLink>();
       link->ps_index = i;
       link->shard_index = shard_count++;
       link->server = controls_[i]->name();
       link->address = controls_[i]->address();
-      paths_.set_server(*link, *reply);
+      paths_.set_server(*link, reply);
       paths_.add(std::move(link));
     }
   }
@@ -152,22 +151,21 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
     ps::proto::JoinRequest request = join_request(static_cast<uint32_t>(next_link));
     if (again) request.set_process(processes_[i]);  // the ps refuses a request to another process
     if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
-    const absl::StatusOr<ps::proto::JoinReply> reply = controls_[i]->join(request, deadline);
-    if (!reply.ok()) return reply.status();
-    if (!began_from.has_value()) began_from = reply->began_from();
+    GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::JoinReply reply, controls_[i]->join(request, deadline));
+    if (!began_from.has_value()) began_from = reply.began_from();
     began_without_checkpoint_ = !began_from->has_global_step();
     if (i == 0) {
-      chief_ = reply->chief();
-      run_base_heard_ = run_base_followed_ = run_base_ = reply->base_step();
+      chief_ = reply.chief();
+      run_base_heard_ = run_base_followed_ = run_base_ = reply.base_step();
     }
     // From its reply on the ps counts this worker as a member, and would expire one that does not ping.
     start_heartbeat(i);
     // One uninitialised ps is enough: the chief then offers values to all of them.
-    initialised_ = initialised_ && reply->initialised();
-    first_step = std::min(first_step, reply->first_step());
+    initialised_ = initialised_ && reply.initialised();
+    first_step = std::min(first_step, reply.first_step());
     ++joined_count_;
-    saves_checkpoints_ = saves_checkpoints_ && reply->saves_checkpoints();
-    GRADRAIL_RETURN_IF_ERROR(take_shards(i, *reply, next_link));
+    saves_checkpoints_ = saves_checkpoints_ && reply.saves_checkpoints();
+    GRADRAIL_RETURN_IF_ERROR(take_shards(i, reply, next_link));
   }
   GRADRAIL_CHECK(joined_count_ == controls_.size());
   return first_step;
