@@ -119,7 +119,7 @@ absl::Status Pinner::bind_thread(const CpuSet& cpus) const {
   GRADRAIL_ASSIGN_OR_RETURN(const CpuSet after, thread_cpus());
   if (after == cpus) return absl::OkStatus();
   // The kernel quietly takes what is allowed of a set: half of what was planned is another plan.
-  (void)hwloc_set_cpubind(impl_->topology, to_bitmapbefore.get(), HWLOC_CPUBIND_THREAD);
+  (void)hwloc_set_cpubind(impl_->topology, to_bitmap(before).get(), HWLOC_CPUBIND_THREAD);
   return absl::InvalidArgumentError(
       fmt::format("{}: the kernel made it {} (cgroup or taskset allow no more; name others with --cores)", what,
                   after.to_string()));
