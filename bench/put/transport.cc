@@ -93,8 +93,7 @@ class TransportEnd final : public PutEnd {
     GRADRAIL_RETURN_IF_ERROR(link.say(region_->key()));
     // The context makes progress only in poll(), and the other end may need it for its own set-up.
     GRADRAIL_ASSIGN_OR_RETURN(const std::string key, link.hear([this] { turn_over().IgnoreError(); }));
-    GRADRAIL_ASSIGN_OR_RETURN(const transport::RemoteRegion imported, connection_->import(key));
-    peer_ = imported;
+    GRADRAIL_ASSIGN_OR_RETURN(peer_, connection_->import(key));
     return absl::OkStatus();
   }
 

@@ -18,11 +18,9 @@ constexpr size_t kAllocation = 2 << 20;
 absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const std::string& on, size_t elements) {
   auto made = std::unique_ptr<DeviceVariables>(new DeviceVariables);
   made->elements_ = elements;
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Compute> device, open_compute(on));
-  made->device_ = std::move(device);
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Memory> block,
+  GRADRAIL_ASSIGN_OR_RETURN(made->device_, open_compute(on));
+  GRADRAIL_ASSIGN_OR_RETURN(made->block_,
                             made->device_->allocate(std::max<size_t>(kAllocation, ps::device_block_bytes(elements))));
-  made->block_ = std::move(block);
   return made;
 }
 

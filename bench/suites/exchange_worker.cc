@@ -96,8 +96,7 @@ class Worker {
     if (load_.gpu.empty()) return absl::OkStatus();
     size_t elements = 0;
     for (const ps::Tensor& tensor : schema()) elements += tensor.elements();
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<DeviceVariables> device, DeviceVariables::create(load_.gpu, elements));
-    device_ = std::move(device);
+    GRADRAIL_ASSIGN_OR_RETURN(device_, DeviceVariables::create(load_.gpu, elements));
     options.device = device_->memory();
     options.require_device = load_.gpu_transfer != worker::GpuTransfer::staged;
     options.gpu_transfers.clear();

@@ -68,12 +68,10 @@ absl::StatusOr<Asked> understand(const Options& options) {
           "peers: all of them do SGD with one worker; leave --workers and --optimizer out");
     GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(own, "64", "64M", sizeof(float)));
     asked.exchanges = list;
-    GRADRAIL_ASSIGN_OR_RETURN(std::vector<TransportChoice> choices, choose_transports(own, true));
-    asked.choices = std::move(choices);
+    GRADRAIL_ASSIGN_OR_RETURN(asked.choices, choose_transports(own, true));
   }
   if (options.part != "exchange") {
-    GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "8", "4M", 8));
-    asked.puts = list;
+    GRADRAIL_ASSIGN_OR_RETURN(asked.puts, sizes(options, "8", "4M", 8));
   }
   return asked;
 }

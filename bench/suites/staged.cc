@@ -24,10 +24,8 @@ class StagedBench {
       : ordinal_(ordinal), bytes_(bytes), bucket_(bucket_bytes / sizeof(float)), elements_(bytes / sizeof(float)) {}
 
   absl::Status prepare() {
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Compute> device, gpu::open_device(ordinal_));
-    device_ = std::move(device);
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Memory> block, device_->allocate(ps::device_block_bytes(elements_)));
-    block_ = std::move(block);
+    GRADRAIL_ASSIGN_OR_RETURN(device_, gpu::open_device(ordinal_));
+    GRADRAIL_ASSIGN_OR_RETURN(block_, device_->allocate(ps::device_block_bytes(elements_)));
     for (SharedMemory* memory : {&parameters_, &gradients_}) {
       GRADRAIL_ASSIGN_OR_RETURN(SharedMemory made, SharedMemory::create("gradrail-bench", bytes_));
       *memory = std::move(made);
@@ -37,9 +35,8 @@ class StagedBench {
                                       .parameters = parameters,
                                       .gradients = parameters + ps::device_gradients_at(elements_),
                                       .bytes = ps::device_block_bytes(elements_)};
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::GpuVariables> variables,
+    GRADRAIL_ASSIGN_OR_RETURN(variables_,
                               worker::GpuVariables::create(memory, elements_, parameters_.span(), gradients_.span()));
-    variables_ = std::move(variables);
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::StagedCopies> copies, gpu::staged_copies(*device_));
     copies_ = std::move(copies);
     return check();

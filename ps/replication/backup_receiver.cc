@@ -12,8 +12,7 @@ absl::StatusOr<std::unique_ptr<BackupReceiver>> BackupReceiver::open(
     transport::Context& context, transport::Connection& connection, const std::string& notices_key, BackupLayout layout,
     transport::RegistrationBudget& budget, const MemoryBinder& place) {
   std::unique_ptr<BackupReceiver> receiver(new BackupReceiver(connection, std::move(layout)));
-  GRADRAIL_ASSIGN_OR_RETURN(const transport::RemoteRegion notices, connection.import(notices_key));
-  receiver->notices_ = notices;
+  GRADRAIL_ASSIGN_OR_RETURN(receiver->notices_, connection.import(notices_key));
   GRADRAIL_ASSIGN_OR_RETURN(
       transport::RegisteredMemory slots,
       transport::make_registered(budget, context, "gradrail-backup", std::max<size_t>(receiver->layout_.bytes(), 1),

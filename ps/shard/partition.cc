@@ -11,8 +11,7 @@ namespace gradrail::ps {
 absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make_store, const MemoryBinder& place) {
   is_set_up_ = false;
   setup_ = setup;
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ParameterStore> store, make_store(setup_.optimizer, range().count, place));
-  store_ = std::move(store);
+  GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));
   device_memory_ = store_->device_memory();
   return absl::OkStatus();
 }

@@ -241,8 +241,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   absl::StatusOr<MemorySpan> reachable_by_nics(NicGpuTransfer way, MemorySpan memory) {
     std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
     if (source == nullptr) {  // on first use: a driver without this way fails only when a transport asks for it
-      GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<GpuMemorySource> made, gpu::source_for_nics(*device_, way));
-      source = std::move(made);
+      GRADRAIL_ASSIGN_OR_RETURN(source, gpu::source_for_nics(*device_, way));
     }
     GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*device_, memory.data));
     memory.gpu = source.get();
@@ -250,8 +249,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   absl::Status allocate(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Memory> allocated, device_->allocate(std::max<size_t>(bytes, 1)));
-    memory = std::move(allocated);
+    GRADRAIL_ASSIGN_OR_RETURN(memory, device_->allocate(std::max<size_t>(bytes, 1)));
     return absl::OkStatus();
   }
 

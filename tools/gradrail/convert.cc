@@ -18,8 +18,7 @@ void add_convert_flags(CLI::App& command, ConvertFlags& flags) {
 absl::Status run_convert(const ConvertFlags& flags) {
   std::string folder = flags.data_dir;
   if (folder.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(const std::string built_in, worker::default_mnist_folder());
-    folder = built_in;
+    GRADRAIL_ASSIGN_OR_RETURN(folder, worker::default_mnist_folder());
   }
   GRADRAIL_ASSIGN_OR_RETURN(const worker::MnistData data, worker::load_mnist(folder));
   GRADRAIL_RETURN_IF_ERROR(worker::write_records(data, flags.out));

@@ -39,8 +39,7 @@ absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags) {
   ps::Security security = flags.security;
   if (const absl::Status fits = ps::check(security); !fits.ok()) return fits;
   if (flags.secret_file.empty()) return security;
-  GRADRAIL_ASSIGN_OR_RETURN(std::string secret, ps::read_secret_file(flags.secret_file));
-  security.secret = std::move(secret);
+  GRADRAIL_ASSIGN_OR_RETURN(security.secret, ps::read_secret_file(flags.secret_file));
   return security;
 }
 

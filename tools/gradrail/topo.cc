@@ -51,11 +51,9 @@ absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
     request.processes.push_back({.job = topology::Job::worker, .task_index = i, .units = flags.towers});
   request.towers = device(flags.device);
   request.cores_per_tower = flags.cores_per_tower;
-  GRADRAIL_ASSIGN_OR_RETURN(const CpuSet reserved, cpus("reserve", flags.reserve));
-  request.reserved = reserved;
+  GRADRAIL_ASSIGN_OR_RETURN(request.reserved, cpus("reserve", flags.reserve));
   if (!flags.cores.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(const CpuSet cores, cpus("cores", flags.cores));
-    request.cores = cores;
+    GRADRAIL_ASSIGN_OR_RETURN(request.cores, cpus("cores", flags.cores));
   }
   request.gpus = names(flags.gpu);
   request.nics = names(flags.nic);

@@ -44,8 +44,7 @@ absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlag
     for (Metric& metric : ps_metrics(*stats)) metrics.push_back(std::move(metric));
     return metrics;
   };
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics, serve(flags, task, collect));
-  monitor->metrics_ = std::move(metrics);
+  GRADRAIL_ASSIGN_OR_RETURN(monitor->metrics_, serve(flags, task, collect));
   return monitor;
 }
 

@@ -136,8 +136,7 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
   take_assignment(options, others->assignment());
   print_comment(explain(options));
   if (options.task.job == "ps") return run_launched_ps(options, *others, signals);
-  GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> addresses, others->ps_addresses());
-  options.cluster.ps = std::move(addresses);
+  GRADRAIL_ASSIGN_OR_RETURN(options.cluster.ps, others->ps_addresses());
   return run_worker(options, signals);
 }
 

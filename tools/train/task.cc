@@ -94,8 +94,7 @@ absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::Workl
 absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder, Model& model) {
   worker::WorkloadOptions common = workload_options(options);
   // Loaded once for all towers, which only read it.
-  GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<const worker::MnistData> data, worker::load_data(common));
-  common.data = std::move(data);
+  GRADRAIL_ASSIGN_OR_RETURN(common.data, worker::load_data(common));
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::Towers> towers,
                             worker::Towers::create(
                                 options.towers,

@@ -79,9 +79,8 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
     if (flags.task_index == -1 && !is_only_one)
       return absl::InvalidArgumentError("--task_index is missing (which task of job '" + flags.job_name +
                                         "' is this?)");
-    GRADRAIL_ASSIGN_OR_RETURN(ps::TaskId named, ps::resolve_task(options.cluster, flags.job_name,
-                                                                 flags.task_index == -1 ? 0 : flags.task_index));
-    task = std::move(named);
+    GRADRAIL_ASSIGN_OR_RETURN(
+        task, ps::resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index));
   }
   if (!task.has_value())
     return absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)");
@@ -152,12 +151,10 @@ absl::Status check_placement(const TrainFlags& flags, TrainOptions& options) {
         "--no-pin binds nothing, so that --cores and --reserve cannot be kept: give one or the other");
   }
   if (!flags.cores.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(topology::CpuSet cores, parse_cpus("--cores", flags.cores));
-    options.cores = std::move(cores);
+    GRADRAIL_ASSIGN_OR_RETURN(options.cores, parse_cpus("--cores", flags.cores));
   }
   if (!flags.reserve.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(topology::CpuSet reserved, parse_cpus("--reserve", flags.reserve));
-    options.reserved = std::move(reserved);
+    GRADRAIL_ASSIGN_OR_RETURN(options.reserved, parse_cpus("--reserve", flags.reserve));
   }
   if (!flags.nic.empty()) options.nics = absl::StrSplit(flags.nic, ',', absl::SkipWhitespace());
   if (!flags.gpu.empty()) options.gpus = absl::StrSplit(flags.gpu, ',', absl::SkipWhitespace());
@@ -324,8 +321,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_backup_ps(options));
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_monitoring(flags.monitoring, trains_alone(options)));
-  GRADRAIL_ASSIGN_OR_RETURN(ps::Security security, read_security(flags.security));
-  options.security = std::move(security);
+  GRADRAIL_ASSIGN_OR_RETURN(options.security, read_security(flags.security));
   // 0 asks for one per GPU: run_worker() replaces it once the plan is known.
   options.towers = std::max(1u, flags.towers);
   options.reduce = parse_reduce(flags.reduce);

@@ -53,8 +53,7 @@ absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOpt
   // A put of 0 bytes may name a region, which then must be an imported one.
   const bool has_target = target.region != RemoteRegion{} || source.bytes > 0;
   if (has_target) {
-    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t region, remote(target.region));
-    put.target_region = region;
+    GRADRAIL_ASSIGN_OR_RETURN(put.target_region, remote(target.region));
     put.target_offset = target.offset;
   }
   put.source = handle_of(source);

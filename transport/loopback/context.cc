@@ -60,8 +60,7 @@ absl::StatusOr<std::string> LoopbackContext::listen(const std::string& address) 
   if (port_ != nullptr) {
     return absl::AlreadyExistsError(fmt::format("loopback: this context already listens on '{}'", port_->owner.name));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(auto bound, bind({address, doorbell_, regions_}));
-  port_ = std::move(bound);
+  GRADRAIL_ASSIGN_OR_RETURN(port_, bind({address, doorbell_, regions_}));
   return port_->owner.name;
 }
 

@@ -42,12 +42,10 @@ absl::Status OfiConnection::open_link() {
   // A key that the provider chooses can be guessed: a domain of its own keeps an accepted peer out of all other memory.
   // FI_MR_ENDPOINT needs a domain with one endpoint, to which the regions are bound.
   if (provider.binds_regions || (provider.chooses_keys && side_channel_.accepted())) {
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Domain> opened, context_.open_domain());
-    own = std::move(opened);
+    GRADRAIL_ASSIGN_OR_RETURN(own, context_.open_domain());
   }
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Link::open(context_.fabric(), context_.default_domain(),
-                                                                   std::move(own), side_channel_.accepted()));
-  link_ = std::move(link);
+  GRADRAIL_ASSIGN_OR_RETURN(
+      link_, Link::open(context_.fabric(), context_.default_domain(), std::move(own), side_channel_.accepted()));
   context_.watch(link_->endpoint().wait_fd());
   context_.watch(link_->endpoint().event_fd());
   return absl::OkStatus();

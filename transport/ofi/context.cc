@@ -44,8 +44,7 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   const int error = fi_fabric(context->provider_->info->fabric_attr, &fabric, nullptr);
   if (error != 0) return native_error("open fabric of " + context->provider_->name, -error);
   context->fabric_.reset(fabric);
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Domain> default_domain, context->open_domain());
-  context->default_domain_ = std::move(default_domain);
+  GRADRAIL_ASSIGN_OR_RETURN(context->default_domain_, context->open_domain());
   GRADRAIL_RETURN_IF_ERROR(context->check_peer_to_peer());
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> tcp_context, tcp::open({.bind_host = options.bind_host}));
   context->side_channels_ = std::make_unique<common::SideChannels>(std::move(tcp_context));

@@ -56,8 +56,7 @@ absl::StatusOr<fid_mr*> Domain::try_register(MemorySpan memory, uint64_t flags) 
   const bool gpu = memory.kind == MemoryKind::cuda;
   std::optional<DmaBuf> dma_buf;  // until the registration has returned, which then holds the memory itself
   if (gpu && memory.gpu->way() == NicGpuTransfer::dma_buf) {
-    GRADRAIL_ASSIGN_OR_RETURN(DmaBuf exported, memory.gpu->export_dma_buf(memory.data, memory.bytes));
-    dma_buf = std::move(exported);
+    GRADRAIL_ASSIGN_OR_RETURN(dma_buf, memory.gpu->export_dma_buf(memory.data, memory.bytes));
   }
   int error = 0;
   for (int attempt = 0; attempt < kKeyAttempts; ++attempt) {

@@ -15,8 +15,7 @@ absl::StatusOr<std::unique_ptr<Link>> Link::open(fid_fabric* fabric, Domain& def
   link->domain_ = link->own_domain_ == nullptr ? &default_domain : link->own_domain_.get();
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::open(fabric, *link->domain_, accepts));
   link->endpoint_ = std::move(endpoint);
-  GRADRAIL_ASSIGN_OR_RETURN(Registration slab, link->domain_->add_messages(link->messages_.slab()));
-  link->message_memory_ = std::move(slab);
+  GRADRAIL_ASSIGN_OR_RETURN(link->message_memory_, link->domain_->add_messages(link->messages_.slab()));
   GRADRAIL_ASSIGN_OR_RETURN(
       Registration mailbox,
       link->domain_->add({.data = link->mailbox_, .bytes = sizeof(link->mailbox_)}, Access::remote_write));

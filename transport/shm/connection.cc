@@ -130,10 +130,9 @@ absl::Status ShmConnection::handle_region(Packet& packet) {
     if (!(region.key == packet.message.key) || region.data() != nullptr) continue;
     if (packet.descriptors.size() != 1) break;
     const bool writable = allows(region.access(), Access::remote_write);
-    GRADRAIL_ASSIGN_OR_RETURN(Mapping mapping,
+    GRADRAIL_ASSIGN_OR_RETURN(region.mapping,
                               Mapping::map_sealed(packet.descriptors[0].get(), region.key.bytes,
                                                   writable ? Mapping::Mode::read_write : Mapping::Mode::read));
-    region.mapping = std::move(mapping);
     --regions_requested_;
     return absl::OkStatus();
   }

@@ -121,8 +121,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory
   GRADRAIL_RETURN_IF_ERROR(check_memory("ucx", memory, worker_.gpu()));
   ucp_mem_h handle = nullptr;
   if (memory.bytes > 0) {
-    GRADRAIL_ASSIGN_OR_RETURN(const ucp_mem_h mapped, map(memory, access));
-    handle = mapped;
+    GRADRAIL_ASSIGN_OR_RETURN(handle, map(memory, access));
   }
   return std::make_unique<Region>(*this, memory, access, handle);
 }

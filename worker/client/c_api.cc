@@ -89,8 +89,7 @@ absl::StatusOr<ps::Security> security_of(const gradrail_options& given) {
   security.key_file = or_default(given.key_file, "");
   security.trusted_ca_file = or_default(given.trusted_ca_file, "");
   if (given.secret_file == nullptr) return security;
-  GRADRAIL_ASSIGN_OR_RETURN(std::string secret, ps::read_secret_file(given.secret_file));
-  security.secret = std::move(secret);
+  GRADRAIL_ASSIGN_OR_RETURN(security.secret, ps::read_secret_file(given.secret_file));
   return security;
 }
 
@@ -126,10 +125,8 @@ absl::StatusOr<ClientOptions> translate(const gradrail_options& given) {
   options.fallback = given.no_fallback == 0;
   options.checksums = given.checksums != 0;
   options.bind_host = or_default(given.bind_host, "");
-  GRADRAIL_ASSIGN_OR_RETURN(ps::Security security, security_of(given));
-  options.security = std::move(security);
-  GRADRAIL_ASSIGN_OR_RETURN(const Duration timeout, join_timeout(given.join_timeout_s, options.join_timeout));
-  options.join_timeout = timeout;
+  GRADRAIL_ASSIGN_OR_RETURN(options.security, security_of(given));
+  GRADRAIL_ASSIGN_OR_RETURN(options.join_timeout, join_timeout(given.join_timeout_s, options.join_timeout));
   return options;
 }
 

@@ -20,8 +20,7 @@ GpuVariables::GpuVariables(DeviceMemory device, size_t elements, MemorySpan para
 absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceMemory device, size_t elements,
                                                                    MemorySpan parameters, MemorySpan gradients) {
   std::unique_ptr<GpuVariables> variables(new GpuVariables(std::move(device), elements, parameters, gradients));
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::StagedCopies> copies, gpu::staged_copies(*variables->device_.device));
-  variables->copies_ = std::move(copies);
+  GRADRAIL_ASSIGN_OR_RETURN(variables->copies_, gpu::staged_copies(*variables->device_.device));
   variables->pins_[0] = variables->pin(parameters);
   variables->pins_[1] = variables->pin(gradients);
   return variables;

@@ -26,9 +26,7 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory
   parameters_ = std::move(parameters);
   gradients_ = std::move(gradients);
   if (device.device == nullptr) return absl::OkStatus();
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<GpuVariables> gpu,
-                            GpuVariables::create(device, elements(), parameters_.span(), gradients_.span()));
-  gpu_ = std::move(gpu);
+  GRADRAIL_ASSIGN_OR_RETURN(gpu_, GpuVariables::create(device, elements(), parameters_.span(), gradients_.span()));
   return absl::OkStatus();
 }
 

@@ -72,8 +72,7 @@ absl::Status DeviceNetwork::allocate() {
     return absl::Status(refused.code(), fmt::format("{} needs {} MiB: {}", plan_.name,
                                                     ((sizes.bytes() + variable_bytes) >> 20) + 1, message_of(refused)));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory costs, SharedMemory::create("gradrail-costs", plan_.batch * sizeof(float)));
-  host_costs_ = std::move(costs);
+  GRADRAIL_ASSIGN_OR_RETURN(host_costs_, SharedMemory::create("gradrail-costs", plan_.batch * sizeof(float)));
   memory_ = *std::move(memory);
   variables_ = *std::move(variables);
   return absl::OkStatus();

@@ -55,8 +55,7 @@ absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& o
   WorkloadOptions with_data = options;
   // The towers of a process share one copy: only a lone workload loads its own.
   if (with_data.data == nullptr) {
-    GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<const MnistData> data, load_data(options));
-    with_data.data = std::move(data);
+    GRADRAIL_ASSIGN_OR_RETURN(with_data.data, load_data(options));
   }
   GRADRAIL_RETURN_IF_ERROR(check_batch(with_data));
   return make_mnist_workload(with_data, std::move(device));

@@ -96,8 +96,7 @@ void RawWorker::vanish() {
 
 absl::Status RawWorker::open(const std::string& transport) {
   GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(transport));
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, found->open({}));
-  link_.context = std::move(context);
+  GRADRAIL_ASSIGN_OR_RETURN(link_.context, found->open({}));
   GRADRAIL_ASSIGN_OR_RETURN(transport::Connection * connection,
                             link_.context->connect(address(transport), Clock::now() + 5s));
   link_.connection = connection;
@@ -190,8 +189,7 @@ absl::Status RawWorker::await_next(const std::function<bool(const ps::proto::ToW
     GRADRAIL_CHECK(said.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size())));
     if (said.has_refused()) return absl::InvalidArgumentError(said.refused());
     if (said.has_welcome()) {
-      GRADRAIL_ASSIGN_OR_RETURN(transport::RemoteRegion slots, link_.connection->import(said.welcome().slots_key()));
-      link_.slots = slots;
+      GRADRAIL_ASSIGN_OR_RETURN(link_.slots, link_.connection->import(said.welcome().slots_key()));
     }
     if (is_it(&said)) return absl::OkStatus();
   }

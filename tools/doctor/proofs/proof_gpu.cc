@@ -47,13 +47,10 @@ class GpuMemory final : public ProofMemory {
   GpuMemory() : host_(2 * kProofBytes) {}
 
   absl::Status open(int ordinal, NicGpuTransfer way) {
-    GRADRAIL_ASSIGN_OR_RETURN(auto compute, gpu::open_device(ordinal));
-    compute_ = std::move(compute);
-    GRADRAIL_ASSIGN_OR_RETURN(auto memory, compute_->allocate(2 * kProofBytes));
-    memory_ = std::move(memory);
+    GRADRAIL_ASSIGN_OR_RETURN(compute_, gpu::open_device(ordinal));
+    GRADRAIL_ASSIGN_OR_RETURN(memory_, compute_->allocate(2 * kProofBytes));
     GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*compute_, memory_->data()));
-    GRADRAIL_ASSIGN_OR_RETURN(auto source, gpu::source_for_nics(*compute_, way));
-    source_ = std::move(source);
+    GRADRAIL_ASSIGN_OR_RETURN(source_, gpu::source_for_nics(*compute_, way));
     return absl::OkStatus();
   }
 

@@ -102,14 +102,12 @@ class End {
   }
 
   absl::Status open() {
-    GRADRAIL_ASSIGN_OR_RETURN(auto context, options_.transport->open(options_.open));
-    context_ = std::move(context);
+    GRADRAIL_ASSIGN_OR_RETURN(context_, options_.transport->open(options_.open));
     waits_.add(context_.get());
     GRADRAIL_ASSIGN_OR_RETURN(auto memory, options_.memory(*context_));
     memory_ = std::move(memory);
     GRADRAIL_RETURN_IF_ERROR(memory_->fill(first_ ? 1 : 2));
-    GRADRAIL_ASSIGN_OR_RETURN(auto region, context_->register_memory(memory_->span(), transport::Access::remote_write));
-    region_ = std::move(region);
+    GRADRAIL_ASSIGN_OR_RETURN(region_, context_->register_memory(memory_->span(), transport::Access::remote_write));
     exchange_.say(first_ ? &PairExchange::key_of_first : &PairExchange::key_of_second, region_->key());
     return absl::OkStatus();
   }

@@ -80,8 +80,7 @@ absl::StatusOr<std::optional<uint32_t>> Claimant::choose(const Roster& roster, c
 absl::StatusOr<std::optional<Claim>> Claimant::take(const ps::TaskId& task, const Sizes& sizes, int64_t revision) {
   if (lease_ == 0 || Clock::now() - lease_asked_ > std::chrono::seconds(kLeaseSeconds) / 2) {
     lease_asked_ = Clock::now();
-    GRADRAIL_ASSIGN_OR_RETURN(const int64_t granted, etcd_.grant(kLeaseSeconds));
-    lease_ = granted;
+    GRADRAIL_ASSIGN_OR_RETURN(lease_, etcd_.grant(kLeaseSeconds));
   }
   const std::string host = request_.host.empty() ? etcd_.local_host() : request_.host;
   tried_ = Claim{.task = task, .card = {.address = host, .id = id_, .sizes = sizes}, .lease = lease_};

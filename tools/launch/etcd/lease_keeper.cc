@@ -62,8 +62,7 @@ absl::Status LeaseKeeper::keep_lease() {
     if (kept) return absl::OkStatus();
     lease_ = 0;  // etcd was away for longer or has restarted, or this task was stopped
   }
-  GRADRAIL_ASSIGN_OR_RETURN(const int64_t granted, etcd_->grant(kLeaseSeconds));
-  lease_ = granted;
+  GRADRAIL_ASSIGN_OR_RETURN(lease_, etcd_->grant(kLeaseSeconds));
   return absl::OkStatus();
 }
 

@@ -95,9 +95,8 @@ absl::Status PathManager::reach_gpu(OpenContext& open, GpuTransfer way) {
   const std::string why_not = open.context->capabilities().gpu.why_not(direct);
   if (!why_not.empty()) return absl::FailedPreconditionError(fmt::format("{} {}", open.transport, why_not));
   GRADRAIL_ASSIGN_OR_RETURN(const MemorySpan block, memory_.gpu()->block(direct));
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> registered,
+  GRADRAIL_ASSIGN_OR_RETURN(region,
                             transport::register_on(registered_, *open.context, block, transport::Access::remote_write));
-  region = std::move(registered);
   return absl::OkStatus();
 }
 

@@ -77,7 +77,7 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   GRADRAIL_ASSIGN_OR_RETURN(Successor successor, find_successor(ps_index));
   // From here on the successor counts this worker as a member, and its heartbeat must start.
   session_.switch_to(ps_index, std::move(successor.control), successor.is_at_backup_address);
-  GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, successor->described, successor.joined));
+  GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, *successor.described, successor.joined));
   telemetry_.count_takeover();
   options_.notice(fmt::format("{}; {} ({}) has taken over at step {}, no step lost", message_of(cause),
                               successor.is_at_backup_address ? "its backup" : "a new task at its address",
@@ -117,10 +117,8 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
 /// Errors  DEADLINE_EXCEEDED: the task does not answer. Others are those of its join: it does not go on for the lost one.
 absl::Status Failover::request_takeover(uint32_t ps_index, Successor& task, TimePoint describe_deadline,
                                         TimePoint join_deadline) {
-  GRADRAIL_ASSIGN_OR_RETURN(ps::proto::DescribeReply described, task.control->describe(describe_deadline));
-  task.described = std::move(described);
-  GRADRAIL_ASSIGN_OR_RETURN(ps::proto::JoinReply joined, task.control->join(takeover_request(ps_index), join_deadline));
-  task.joined = std::move(joined);
+  GRADRAIL_ASSIGN_OR_RETURN(task.described, task.control->describe(describe_deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(task.joined, task.control->join(takeover_request(ps_index), join_deadline));
   return absl::OkStatus();
 }
 

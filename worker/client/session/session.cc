@@ -46,9 +46,7 @@ absl::Status Session::open() {
     for (const std::string& address : *addresses)
       GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
-                            ps::channel_credentials(options_.security));
-  credentials_ = std::move(credentials);
+  GRADRAIL_ASSIGN_OR_RETURN(credentials_, ps::channel_credentials(options_.security));
   return absl::OkStatus();
 }
 
