@@ -181,11 +181,11 @@ absl::StatusOr<int> compare_runs(const std::string& first_file, const std::strin
     return absl::InvalidArgumentError(
         fmt::format("the runs are not alike ({}); --unlike compares them all the same", fmt::join(different, "; ")));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(const Rows a, rows_of(first, first_file), b = rows_of(second, second_file));
-  if (!b.ok()) return b.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Rows a, rows_of(first, first_file));
+  GRADRAIL_ASSIGN_OR_RETURN(const Rows b, rows_of(second, second_file));
   std::map<std::string, std::pair<const Figure*, const Figure*>> both;
   for (const auto& [name, figure] : a) both[name].first = &figure;
-  for (const auto& [name, figure] : *b) both[name].second = &figure;
+  for (const auto& [name, figure] : b) both[name].second = &figure;
   const auto comparable = static_cast<size_t>(std::count_if(both.begin(), both.end(), [](const auto& row) {
     const auto& [one, other] = row.second;
     return one != nullptr && other != nullptr && has_rounds(*one) && has_rounds(*other);

@@ -48,20 +48,18 @@ absl::Status PrimaryRole::open_sender(const ShardEndpoint& endpoint, const std::
   while (capacity_ < std::max<size_t>(kFirstCapacity, 2 * state.done.size())) {
     capacity_ = std::max(kFirstCapacity, 2 * capacity_);
   }
-  GRADRAIL_ASSIGN_OR_RETURN(
-      std::unique_ptr<BackupSender> sender,
-      BackupSender::open(
-          **context, partition_.store(), environment_.registered,
-          {.address = endpoint.address,
-           .key = key,
-           .shard_index = partition_.shard_index(),
-           .layout = BackupLayout(partition_.map(), partition_.shard_index(),
-                                  state_vectors(partition_.optimizer().kind), capacity_),
-           .export_bucket = [this](uint32_t bucket,
-                                   BucketState& exported) { partition_.protocol().export_bucket(bucket, exported); },
-           .deadline = Clock::now() + kConnectDeadline}));
+  BackupSender::Options options = {
+      .address = endpoint.address,
+      .key = key,
+      .shard_index = partition_.shard_index(),
+      .layout = BackupLayout(partition_.map(), partition_.shard_index(), state_vectors(partition_.optimizer().kind),
+                             capacity_),
+      .export_bucket = [this](uint32_t bucket,
+                              BucketState& exported) { partition_.protocol().export_bucket(bucket, exported); },
+      .deadline = Clock::now() + kConnectDeadline};
   // held_ keeps its answers: only an acknowledgement or detach_backup() releases them.
-  sender_ = std::move(sender);
+  GRADRAIL_ASSIGN_OR_RETURN(
+      sender_, BackupSender::open(**context, partition_.store(), environment_.registered, std::move(options)));
   held_.resize(partition_.bucket_count());
   spdlog::info("{}: backup over {}", environment_.options.name, sender_->describe());
   return absl::OkStatus();

@@ -95,16 +95,15 @@ absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, Affi
   worker::WorkloadOptions common = workload_options(options);
   // Loaded once for all towers, which only read it.
   GRADRAIL_ASSIGN_OR_RETURN(common.data, worker::load_data(common));
+  const auto on_tower = [&](size_t tower) {
+    worker::WorkloadOptions own = common;
+    own.tower = tower;
+    own.threads = compute_threads(plan, options, tower);
+    return make_tower(own, tower, *model.devices);
+  };
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::Towers> towers,
                             worker::Towers::create(
-                                options.towers,
-                                [&](size_t tower) {
-                                  worker::WorkloadOptions own = common;
-                                  own.tower = tower;
-                                  own.threads = compute_threads(plan, options, tower);
-                                  return make_tower(own, tower, *model.devices);
-                                },
-                                [&](size_t tower) { binder.bind(tower); }, options.reduce));
+                                options.towers, on_tower, [&](size_t tower) { binder.bind(tower); }, options.reduce));
   model.averaged_by = towers->averaged_by();
   model.workload = std::move(towers);
   return absl::OkStatus();
@@ -209,33 +208,32 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   const std::string& advertised = options.cluster.ps[options.task.index];
   GRADRAIL_ASSIGN_OR_RETURN(const std::string listen, listen_address(options));
   FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
-  GRADRAIL_ASSIGN_OR_RETURN(
-      std::unique_ptr<ps::Server> server,
-      ps::Server::start(
-          {.task_index = options.task.index,
-           .listen_address = listen,
-           .advertised_host = host_of(advertised),
-           .shard_count = options.flags.shards,
-           .transports = options.transports,
-           .rdma_only = options.rdma_only,
-           .ofi_provider = options.flags.ofi_provider,
-           .worker_names = options.cluster.workers,
-           .wait = wait_policy(plan, options),
-           .replication_peer = replication_peer(options),
-           .begins_as_backup = begins_as_backup(options),
-           .device = options.flags.ps_device,
-           .checkpoint_dir = options.flags.checkpoint_dir,
-           .keep_checkpoints = options.flags.keep,
-           .heartbeat_timeout = std::chrono::seconds(options.flags.heartbeat_timeout_s),
-           .min_workers = options.flags.min_workers,
-           .away_limit = std::chrono::seconds(options.flags.rejoin_timeout_s) + kAwayLonger,
-           .console = print_line,
-           .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
-           .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
-           .marks = options.flags.monitoring.marks(),
-           .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
-           .dump_signals = &signals.dumps(),
-           .security = options.security}));
+  const ps::Server::Options server_options = {
+      .task_index = options.task.index,
+      .listen_address = listen,
+      .advertised_host = host_of(advertised),
+      .shard_count = options.flags.shards,
+      .transports = options.transports,
+      .rdma_only = options.rdma_only,
+      .ofi_provider = options.flags.ofi_provider,
+      .worker_names = options.cluster.workers,
+      .wait = wait_policy(plan, options),
+      .replication_peer = replication_peer(options),
+      .begins_as_backup = begins_as_backup(options),
+      .device = options.flags.ps_device,
+      .checkpoint_dir = options.flags.checkpoint_dir,
+      .keep_checkpoints = options.flags.keep,
+      .heartbeat_timeout = std::chrono::seconds(options.flags.heartbeat_timeout_s),
+      .min_workers = options.flags.min_workers,
+      .away_limit = std::chrono::seconds(options.flags.rejoin_timeout_s) + kAwayLonger,
+      .console = print_line,
+      .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
+      .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
+      .marks = options.flags.monitoring.marks(),
+      .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
+      .dump_signals = &signals.dumps(),
+      .security = options.security};
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ps::Server> server, ps::Server::start(server_options));
   GRADRAIL_ASSIGN_OR_RETURN(const auto monitor,
                             PsMonitor::start(options.flags.monitoring, monitored(options), *server));
   // Declared after the server: it is removed first, so no signal can wake a server that no longer exists.
@@ -259,7 +257,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   AffinityBinder binder(plan, options);
   signals.follow_cpus();
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
-  GRADRAIL_ASSIGN_OR_RETURN(worker::DeviceMemory device, model.devices->exported(model->workload));
+  GRADRAIL_ASSIGN_OR_RETURN(worker::DeviceMemory device, model.devices->exported(*model.workload));
   GRADRAIL_ASSIGN_OR_RETURN(const std::string source, source_host(options));
   GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.flags.monitoring, monitored(options)));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
@@ -318,7 +316,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
         "--save_steps, --save_secs or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
   }
   worker::ClientVariables variables(**client);
-  absl::Status trained = train(options, signals, variables, model->workload, summaries.get(), client->get(), [&] {
+  absl::Status trained = train(options, signals, variables, *model.workload, summaries.get(), client->get(), [&] {
     model.devices->decided(**client);
     finish_timeline(timeline.get(), **client);
     return where_it_was(binder, model, (*client)->memory(), options);
@@ -341,7 +339,7 @@ absl::Status run_alone(const TrainOptions& given, const HostPlan& plan, SignalTh
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
                             open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every));
   if (options.towers == 1) binder.bind(0);
-  return train(options, signals, *variables, model->workload, summaries.get(), nullptr,
+  return train(options, signals, *variables, *model.workload, summaries.get(), nullptr,
                [&] { return where_it_was(binder, model, variables->memory(), options); });
 }
 
