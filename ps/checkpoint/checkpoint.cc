@@ -59,6 +59,7 @@ uint64_t data_bytes(const CheckpointHeader& header) {
 }
 
 uint32_t chunk_crc(uint32_t header_crc, uint64_t chunk_index, absl::Span<const float> chunk) {
+  // A seed with the position: a chunk that a disk wrote to the wrong place is found.
   const uint32_t start = crc32c(&chunk_index, sizeof(chunk_index), header_crc);
   return crc32c(chunk.data(), chunk.size() * sizeof(float), start);
 }
@@ -75,6 +76,7 @@ absl::Status check_view(const std::string& path, const CheckpointView& view) {
     return wrong(message_of(header));
   }
   const uint64_t count = view.header->range.count;
+  // A wrong size is an error of this program. It is refused here, since the file would be unreadable.
   const bool sizes_agree = std::all_of(view.state.begin(), view.state.end(),
                                        [&](absl::Span<const float> state) { return state.size() == count; });
   if (view.parameters.size() != count || !sizes_agree) return wrong("a vector's length differs from the range's");
@@ -108,6 +110,7 @@ absl::StatusOr<Prologue> read_prologue(InputFile& file) {
     return damaged(file.path(), fmt::format("format version {} where this program reads {}", prologue.format_version,
                                             kFormatVersion));
   }
+  // Before the allocation of this size; the subtraction is safe after the check above.
   if (prologue.field_bytes > file.bytes() - sizeof(prologue) - kCrcBytes) {
     return damaged(file.path(), fmt::format("truncated or damaged: a header of {} bytes in a file of {}",
                                             prologue.field_bytes, file.bytes()));
@@ -117,6 +120,7 @@ absl::StatusOr<Prologue> read_prologue(InputFile& file) {
 
 absl::Status check_length(const InputFile& file, const Prologue& prologue, const CheckpointHeader& header) {
   const uint64_t implied = sizeof(Prologue) + prologue.field_bytes + kCrcBytes + data_bytes(header);
+  // The total is stored as well, so that a truncated file differs from contradicting fields.
   if (prologue.file_bytes != implied) {
     return damaged(file.path(), fmt::format("its sizes contradict each other: {} bytes by its header's total, {} by "
                                             "its range and optimizer",
@@ -151,6 +155,7 @@ absl::Status write_checkpoint(const std::string& path, const CheckpointView& che
   for (const absl::Span<const float> state : checkpoint.state) {
     GRADRAIL_RETURN_IF_ERROR(write_vector(file, state, header_crc, chunk_index));
   }
+  // The reader computes the same number from the header.
   GRADRAIL_CHECK(chunk_index == chunk_count(checkpoint.header->range.count) * (1 + checkpoint.state.size()));
   return file.commit();
 }

@@ -51,6 +51,7 @@ absl::Status InputFile::read(void* data, size_t bytes) {
   while (bytes > 0) {
     const ssize_t got = ::read(descriptor_.get(), position, bytes);
     if (got < 0 && errno == EINTR) continue;
+    // DATA_LOSS: a restore then tries the set before this one.
     if (got < 0 && errno == EIO) return absl::DataLossError(fmt::format("checkpoint {}: read: the disk failed", path_));
     if (got < 0) return failed("read", path_, errno);
     if (got == 0) return absl::DataLossError(fmt::format("checkpoint {}: became shorter while it was read", path_));
@@ -75,6 +76,7 @@ ReplacementFile::ReplacementFile(std::string path, FileDescriptor descriptor)
 
 ReplacementFile::ReplacementFile(ReplacementFile&& other) noexcept
     : path_(std::move(other.path_)),
+      // Emptied, so that only one of the two objects removes the file.
       temporary_path_(std::exchange(other.temporary_path_, {})),
       descriptor_(std::move(other.descriptor_)) {}
 

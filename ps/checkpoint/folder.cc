@@ -26,6 +26,7 @@ constexpr int kTries = 3;               // a set may be removed while it is read
 absl::Status check_usable(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  // At the start: else the first save would fail after minutes of training.
   if (!error && access(folder.c_str(), R_OK | W_OK | X_OK) != 0) error = {errno, std::generic_category()};
   if (!error && !std::filesystem::is_directory(folder, error)) error = std::make_error_code(std::errc::not_a_directory);
   if (!error) return absl::OkStatus();
@@ -65,6 +66,7 @@ absl::Status check_fits(const std::string& folder, const CheckpointHeader& heade
     return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint)", differs));
   }
   if (header.optimizer.kind != optimizer) {
+    // The state vectors of another optimizer have another meaning.
     return other_model(folder, fmt::format("was trained with optimizer {}, this run asks for {}",
                                            optimizer_name(header.optimizer.kind), optimizer_name(optimizer)));
   }
@@ -103,6 +105,7 @@ absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder) {
   absl::Status newest_damage;
   for (const CheckpointSet& set : sets) {
     if (!set.complete()) {
+      // A save that a crash interrupted, or a folder that this host does not see whole.
       passed_over.push_back(set.missing());
       continue;
     }
@@ -130,6 +133,7 @@ absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder)
 
 absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder) {
   absl::StatusOr<Checkpoint> checkpoint = try_newest_set(folder);
+  // NOT_FOUND: the retention of another task removed files between the listing and the read.
   for (int i = 1; i < kTries && absl::IsNotFound(checkpoint.status()); ++i) checkpoint = try_newest_set(folder);
   return checkpoint;
 }
@@ -150,6 +154,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string&
   const auto found = std::find_if(sets.begin(), sets.end(), [&](const CheckpointSet& candidate) {
     return candidate.global_step == set.global_step && candidate.saved_us == set.saved_us;
   });
+  // No older set is taken: all tasks of a run must begin from the same one.
   if (found == sets.end() || !found->complete()) {
     return absl::FailedPreconditionError(fmt::format(
         "checkpoint folder {}: {}, and another ps task has begun from that set (is it one folder for all of them, and "

@@ -43,6 +43,7 @@ class Decoder {
   float real() { return std::bit_cast<float>(integer<uint32_t>()); }
   std::string text() {
     const auto length = integer<uint32_t>();
+    // Before the copy: the length comes from the file.
     if (!has(length)) return {};
     position_ += length;
     return std::string(bytes_.substr(position_ - length, length));
@@ -102,6 +103,7 @@ Schema decode_schema(Decoder& in) {
     tensor.name = in.text();
     tensor.shape.resize(in.count(sizeof(int64_t)));
     for (int64_t& dimension : tensor.shape) dimension = in.integer<int64_t>();
+    // After an early end each read returns zeros: the loop would only fill empty tensors.
     if (in.ended_early()) break;
   }
   return schema;
@@ -143,6 +145,7 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes) {
     return absl::InvalidArgumentError(
         fmt::format("the field at byte {} needs more than the header's {} bytes", in.position(), bytes.size()));
   }
+  // Bytes that no field uses mean that another program wrote the header.
   if (!in.at_end()) {
     return absl::InvalidArgumentError(
         fmt::format("its fields end at byte {} of the header's {}", in.position(), bytes.size()));
@@ -152,6 +155,7 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes) {
 }
 
 absl::Status check_header(const CheckpointHeader& header) {
+  // The cast from a byte can give a number that is no kind.
   if (header.optimizer.kind > OptimizerKind::adam) {
     return absl::InvalidArgumentError(fmt::format("optimizer number {}", static_cast<int>(header.optimizer.kind)));
   }

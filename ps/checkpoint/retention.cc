@@ -22,6 +22,7 @@ struct Removal {
       failpoint("removed");
       ++removed;
     } else if (errno != ENOENT) {
+      // ENOENT: another task, or an administrator, was faster.
       error.Update(absl::ErrnoToStatus(errno, fmt::format("checkpoint {}: remove", path)));
     }
   }
@@ -38,6 +39,7 @@ std::vector<CheckpointSet> superfluous(const std::vector<CheckpointSet>& newest_
     // A later save may still be written, and a later step may be better than the run that returned to an earlier one.
     const bool later = set.saved_us > completed.saved_us || (set.complete() && set.global_step > completed.global_step);
     if (later) continue;
+    // A step that was saved twice counts once: the later save comes first in this order.
     if (set.complete() && kept < keep && set.global_step != last_kept) {
       ++kept;
       last_kept = set.global_step;
@@ -63,6 +65,7 @@ absl::StatusOr<size_t> remove_older_sets(const std::string& folder, const SavedS
     for (const uint32_t shard : set.present) removal.remove(set.path(folder, shard));
   }
   for (const UnfinishedFile& file : unfinished) {
+    // A later temporary file belongs to a save that has just begun.
     if (file.saved_us < completed.saved_us) removal.remove(file.path);
   }
   if (!removal.error.ok()) return removal.error;

@@ -30,6 +30,7 @@ template <typename Integer>
 bool take(std::string_view& rest, std::string_view prefix, Integer& value) {
   if (!rest.starts_with(prefix)) return false;
   rest.remove_prefix(prefix.size());
+  // from_chars() accepts leading zeros; parse_name() compares the whole name afterwards.
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
   if (error != std::errc()) return false;
   rest.remove_prefix(static_cast<size_t>(end - rest.data()));
@@ -77,6 +78,7 @@ absl::Status check_member(const CheckpointReader& shard, const ShardFile& name, 
   if (header.shard_index != name.shard_index || header.shard_count != name.shard_count) {
     return disagrees(shard, fmt::format("it holds shard {} of {}", header.shard_index, header.shard_count));
   }
+  // Shard 0 is the reference: any two of the files may be from other runs.
   if (header.schema != first.schema) return disagrees(shard, "schema: " + difference(header.schema, first.schema));
   if (header.optimizer != first.optimizer) {
     return disagrees(shard, fmt::format("optimizer {} here, {} in shard 0, or their settings differ",
@@ -87,6 +89,7 @@ absl::Status check_member(const CheckpointReader& shard, const ShardFile& name, 
     return disagrees(shard,
                      fmt::format("buckets of {} bytes here, {} in shard 0", header.bucket_bytes, first.bucket_bytes));
   }
+  // Ranges without a gap and without an overlap, in the order of the shards.
   if (header.range.first != covered) {
     return disagrees(shard,
                      fmt::format("it begins at element {}, the shard before ends at {}", header.range.first, covered));
@@ -174,6 +177,7 @@ absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, const 
   whole.header.range = {0, last.first + last.count};
   whole.header.shard_index = 0;
   whole.header.shard_count = 1;
+  // Buckets of another number of shards have other bounds: only the step applies to all.
   whole.header.bucket_versions = {set.global_step};
   whole.parameters.resize(whole.header.range.count);
   whole.state.assign(static_cast<size_t>(state_vectors(whole.header.optimizer.kind)),

@@ -25,6 +25,7 @@ bool is_ready(const std::shared_future<absl::Status>& future, Duration timeout) 
 std::optional<std::vector<Checkpoint>> CheckpointWriter::take_memory() {
   absl::MutexLock lock(&mutex_);
   if (writing_.valid() && !is_ready(writing_, Duration::zero())) return std::nullopt;
+  // The caller owns it until write(), so that no copy is made under the lock.
   return std::exchange(memory_, {});
 }
 
@@ -39,6 +40,7 @@ std::vector<std::string> CheckpointWriter::write(const SavedSet& set, std::vecto
                setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread, on Linux
                absl::Status written = write_all(snapshots);
                absl::MutexLock memory_lock(&mutex_);
+               // After a failure too: the next save needs the same amount.
                memory_ = std::move(snapshots);
                return written;
              }).share();

@@ -27,6 +27,7 @@ absl::Status BackupHandler::mirror(const proto::ReplicateRequest& request, proto
   if (request.protocol_version() != kProtocolVersion) {
     return absl::FailedPreconditionError("another protocol version: install the same gradrail on all hosts");
   }
+  // Before the lock: the answer depends on flags only.
   if (!replication_.has_peer()) return Replication::no_peer_error();
   MutexLock setup_lock(setup_.mutex);
   reply.set_process(replication_.process());
@@ -65,6 +66,7 @@ bool BackupHandler::waits_for_workers(const proto::ReplicateRequest& request) {
   const proto::ReplicateRequest& last = *setup_.primary.message;
   if (request.process() == last.process() || last.generation() == 0) return false;
   setup_.primary.has_restarted = true;
+  // away_limit is --rejoin-timeout and 30 s; a third of it stays below what the worker waits.
   const Duration limit = std::clamp<Duration>(context_.options.away_limit / 3, kWaitForWorkersAtLeast, kWaitForWorkers);
   {
     MutexLock lock(context_.state.mutex);
@@ -73,6 +75,7 @@ bool BackupHandler::waits_for_workers(const proto::ReplicateRequest& request) {
   const auto& workers = last.workers();
   const auto is_live = [](const proto::ReplicateRequest::Worker& worker) { return worker.departed().empty(); };
   if (std::none_of(workers.begin(), workers.end(), is_live)) return false;
+  // Without complete state here no worker can go on here, so there is nothing to wait for.
   return std::all_of(context_.shards.begin(), context_.shards.end(),
                      [](const auto& shard) { return shard->may_take_over({}, true).ok(); });
 }
@@ -92,9 +95,12 @@ absl::Status BackupHandler::accept(const proto::ReplicateRequest& request, proto
   {
     MutexLock lock(context_.state.mutex);
     context_.state.primary = {.heard = Clock::now(), .is_over = request.over()};
+    // The backup ends with the cause of its primary, not with a loss.
     if (request.over() && !request.aborted().empty()) context_.state.membership.abort_run(request.aborted());
   }
-  context_.losses.wake();  // the main thread may find that the run is over
+  // The main thread may find that the run is over.
+  context_.losses.wake();
+  // In each answer: the one to the message that made the token may have been lost.
   reply.set_token(setup_.primary.token);
   reply.set_host_id(transport::host_id());
   context_.shards.describe(reply);
@@ -116,6 +122,7 @@ absl::Status BackupHandler::follow_agreement(const proto::ReplicateRequest& requ
     setup_.agreement.set_began_from(from_proto(request.began_from()));
   }
   if (is_other || request.reconnect()) {
+    // A connection of the former process, or of the former state, must not write here any more.
     setup_.primary.token = new_token();
     const std::string key = data_key(context_.options.security.secret, setup_.primary.token);
     for (const auto& shard : context_.shards) GRADRAIL_RETURN_IF_ERROR(shard->expect_primary(key));
@@ -138,6 +145,7 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
   bool is_cut = setup.primary.has_restarted;
   {
     MutexLock lock(context_.state.mutex);
+    // A primary that is heard here serves: a worker that cannot reach it alone must not split the run.
     is_cut = is_cut || Clock::now() - context_.state.primary.heard > context_.options.heartbeat_timeout;
   }
   GRADRAIL_RETURN_IF_ERROR(check_versions(request, setup.agreement, is_cut));
@@ -147,6 +155,7 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
   for (const proto::ReplicateRequest::Worker& worker : last.workers()) {
     const auto [index, incarnation] = to_member(worker.member());
     known.push_back({index, incarnation, worker.name(), worker.departed()});
+    // Departed members too: a late push of theirs must be recognized as done.
     members.push_back({index, incarnation, worker.departed().empty()});
   }
   for (const auto& shard : context_.shards) GRADRAIL_RETURN_IF_ERROR(shard->take_over(members));
@@ -183,6 +192,7 @@ void BackupHandler::resume(const proto::JoinRequest& request) {
   {
     MutexLock lock(context_.state.mutex);
     for (const proto::JoinRequest::TakeOver::Barrier& barrier : request.take_over().barriers()) {
+      // Without this the others would wait for an entry that only the lost primary has seen.
       context_.state.membership.enter_barrier(barrier.name(), barrier.generation(), true, member.worker,
                                               member.incarnation);
     }

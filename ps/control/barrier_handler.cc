@@ -25,6 +25,7 @@ absl::Status BarrierHandler::enter(const proto::BarrierRequest& request, const s
   const auto deadline = Clock::now() + std::chrono::milliseconds(std::min(request.timeout_ms(), kLongestBarrierWaitMs));
   ControlState& state = context_.state;
   MutexLock lock(state.mutex);
+  // A worker in a barrier counts as heard by its call, too.
   GRADRAIL_RETURN_IF_ERROR(state.membership.heard(member.worker, member.incarnation, Clock::now()));
   bool others_know = false;
   while (true) {
@@ -33,6 +34,7 @@ absl::Status BarrierHandler::enter(const proto::BarrierRequest& request, const s
     if (!state.membership.aborted().empty()) return absl::AbortedError(state.membership.aborted());
     reply.set_complete(state.membership.enter_barrier(request.name(), request.generation(), request.live_only(),
                                                       member.worker, member.incarnation));
+    // An incomplete barrier is no error: the worker asks again and logs the missing ones.
     if (reply.complete() || Clock::now() >= deadline || is_cancelled()) break;
     // Others may wait for a smaller set of workers, which is complete with this one.
     if (!std::exchange(others_know, true)) state.changed.notify_all();

@@ -20,6 +20,7 @@ namespace {
 constexpr uint32_t kLongestOutcomeWaitMs = 5'000;
 
 uint64_t now_us() {
+  // Not Clock: the time is compared between hosts, and in file names after a restart.
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
 }
@@ -36,6 +37,7 @@ absl::Status take_snapshots(const ShardSet& shards, std::vector<Checkpoint>& sna
   absl::Status first_error;
   for (size_t i = 0; i < shards.size(); ++i) {
     absl::StatusOr<Checkpoint> copy = copies[i].get();
+    // All futures are awaited before an error returns: their threads use the shards.
     first_error.Update(copy.status());
     if (copy.ok()) snapshots[i] = *std::move(copy);
   }
@@ -56,6 +58,7 @@ uint64_t step_of(const std::vector<Checkpoint>& snapshots) {
 
 absl::Status CheckpointHandler::save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply) {
   const Membership::Member member = to_member(request.member());
+  // A worker that was replaced must not start a save.
   GRADRAIL_RETURN_IF_ERROR(context_.state.heard(member));
   if (context_.options.checkpoint_dir.empty()) {
     return absl::FailedPreconditionError("checkpoint: this ps task was started without --checkpoint_dir");
@@ -74,6 +77,7 @@ absl::Status CheckpointHandler::save(const proto::CheckpointRequest& request, pr
   const SavedSet set = {.global_step = request.has_global_step() ? request.global_step() : step_of(*snapshots),
                         .saved_us = request.has_global_step() ? request.saved_us() : now_us()};
   for (Checkpoint& snapshot : *snapshots) {
+    // A shard has the range of its elements only, not the tensors.
     snapshot.header.schema = setup_.agreement.schema();
     snapshot.header.global_step = set.global_step;
     snapshot.header.saved_us = set.saved_us;

@@ -30,6 +30,7 @@ void LossQueue::report(const Membership::Member& member, const std::string& caus
 void LossQueue::report_failure(const std::string& cause) {
   {
     MutexLock lock(mutex_);
+    // The first failure is the cause; others follow from it.
     if (content_.failure.empty()) content_.failure = cause;
   }
   changed_.notify_all();

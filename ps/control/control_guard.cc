@@ -18,6 +18,7 @@ namespace {
 std::string metadata_of(const grpc::ServerContext& context, const char* name) {
   const auto found = context.client_metadata().find(name);
   if (found == context.client_metadata().end()) return "";
+  // Values are binary, and not terminated by a zero.
   return std::string(found->second.data(), found->second.size());
 }
 
@@ -40,6 +41,7 @@ class ControlGuard final : public proto::Control::Service {
 
   grpc::Status Describe(grpc::ServerContext* context, Parts* parts, proto::DescribeReply* reply) override {
     // The first call of a link cannot prove anything yet: it receives a challenge, and no information.
+    // The request is not read: the caller has proven nothing.
     if (checker_.has_secret() && metadata_of(*context, kProofMetadata).empty()) {
       reply->set_protocol_version(kProtocolVersion);
       reply->set_challenge(checker_.new_challenge());
@@ -69,6 +71,7 @@ class ControlGuard final : public proto::Control::Service {
 
   grpc::Status Heartbeat(grpc::ServerContext* context,
                          grpc::ServerReaderWriter<proto::HeartbeatReply, proto::Ping>* stream) override {
+    // One proof for the whole stream: gRPC binds it to one connection.
     const absl::Status allowed = checker_.check(metadata_of(*context, kProofMetadata), "Heartbeat");
     if (!allowed.ok()) return to_grpc(allowed);
     std::optional<Membership::Member> member;

@@ -21,6 +21,7 @@ constexpr auto kLongestPause = std::chrono::seconds(1);
 
 absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::HeartbeatReply& notice) {
   const auto [worker, incarnation] = to_member(ping.member());
+  // Before the membership: a worker of a replaced task must not be kept live here.
   GRADRAIL_RETURN_IF_ERROR(replication_.check_serving());
   {
     ControlState& state = context_.state;
@@ -29,6 +30,7 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     notice.set_aborted(state.membership.aborted());
     notice.set_epoch(state.membership.epoch());
     notice.set_chief(state.membership.chief());
+    // correct_base() can change it after the join.
     notice.set_run_base(state.run.run_base);
     // A member that has left pings until its Leave is answered: that is no error.
     if (!live.ok() && notice.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
@@ -62,6 +64,7 @@ void HeartbeatHandler::housekeep(Duration timeout) {
   LossQueue::Content reported = context_.losses.wait(timeout);
   // After a suspension of this process the pings of all members wait in its sockets: none of them is silent.
   const TimePoint now = Clock::now();
+  // The time of wait() is not a suspension, so its timeout is subtracted.
   const Duration pause = now - std::exchange(housekept_, now) - timeout;
   if (reported.failure.empty()) reported.failure = backup_.why_run_is_lost();
   ControlState& state = context_.state;
@@ -77,6 +80,7 @@ void HeartbeatHandler::housekeep(Duration timeout) {
   std::vector<WorkerIndex> departed;
   {
     MutexLock lock(state.mutex);
+    // Before silent_members(), which then allows for the pause.
     if (pause > kLongestPause) state.membership.add_pause(pause);
     silent = state.membership.silent_members(now);
     state.membership.abort_if_deserted(now);
@@ -93,6 +97,7 @@ void HeartbeatHandler::housekeep(Duration timeout) {
   for (const Membership::Member& member : silent) {
     declare_lost({member, fmt::format("no heartbeat for {} s", seconds)});
   }
+  // A process that ended closes its connection at once. Silence can also be a network that returns.
   if (silent.empty()) return;
   MutexLock lock(state.mutex);
   // After declare_lost(), which sets the shorter limit of a process that has ended.
@@ -102,6 +107,7 @@ void HeartbeatHandler::housekeep(Duration timeout) {
 bool HeartbeatHandler::finished() {
   ControlState& state = context_.state;
   MutexLock lock(state.mutex);
+  // A backup has no members: only its primary can end the run.
   if (replication_.is_backup()) return state.primary.is_over || !state.membership.aborted().empty();
   return state.membership.finished();
 }

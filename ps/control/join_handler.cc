@@ -30,6 +30,7 @@ absl::Status check_version(uint32_t theirs) {
 }  // namespace
 
 absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto::DescribeReply& reply) const {
+  // Before the check, so that the caller learns the version also from a refusal.
   reply.set_protocol_version(kProtocolVersion);
   GRADRAIL_RETURN_IF_ERROR(check_version(request.protocol_version()));
   const ServerOptions& options = context_.options;
@@ -38,11 +39,13 @@ absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto:
   reply.set_checkpoint_folder(context_.checkpoint_folder);
   reply.set_on_gpu(options.device != "host");
   reply.set_process(replication_.process());
+  // A worker with another idea of --backup-ps stops here with a clear message.
   reply.set_replicated(replication_.has_peer());
   reply.set_heartbeat_timeout_ms(static_cast<uint32_t>(options.heartbeat_timeout / std::chrono::milliseconds(1)));
   // A task that was replaced counts as a backup, too: the worker then asks the other address.
   reply.set_backup(replication_.is_backup() || !replication_.check_serving().ok());
   GRADRAIL_CHECK(context_.shards.size() > 0);
+  // All shards of a task open the same transports.
   for (const Shard::Endpoint& endpoint : context_.shards[0].endpoints()) {
     proto::DescribeReply::Transport* transport = reply.add_transports();
     transport->set_name(endpoint.transport);
@@ -76,6 +79,7 @@ absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::Joi
   if (request.process() != 0 && request.process() != replication_.process())
     return absl::UnavailableError("it was started again since this worker has looked for it");
   MutexLock setup_lock(setup_.mutex);
+  // Also after a takeover: the second worker must pass the check of versions, too.
   if (replication_.is_backup() || request.has_take_over()) {
     GRADRAIL_RETURN_IF_ERROR(backup_.take_over(request, setup_));
   }
@@ -95,6 +99,7 @@ absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agre
     GRADRAIL_ASSIGN_OR_RETURN(const Shard::Stats stats, shard->stats());
     initialised = initialised && stats.initialised;
     next_step = std::min(next_step, stats.next_step);
+    // Buckets are updated one after the other, so that shards can differ by a step.
     reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats.version));
   }
   reply.set_initialised(initialised);
@@ -118,6 +123,7 @@ absl::StatusOr<std::string> JoinHandler::admit(const proto::JoinRequest& request
     const bool is_continued = request.has_left_group() && request.left_group() != request.group();
     if (is_continued) state.membership.mark_continued(Clock::now());
     GRADRAIL_RETURN_IF_ERROR(
+        // In the future by the longest join: the worker sends no ping before the reply.
         state.membership.join(member.worker, member.incarnation, request.worker_name(), Clock::now() + kLongestJoin));
   }
   context_.state.changed.notify_all();
@@ -143,6 +149,7 @@ absl::StatusOr<std::string> JoinHandler::admit(const proto::JoinRequest& request
 absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
   const Membership::Member member = to_member(request.member());
   ControlState& state = context_.state;
+  // The worker still evaluates the model: it needs parameters, but no step waits for it.
   if (request.stays()) {
     context_.shards.mark_finished(member);
     return absl::OkStatus();
@@ -172,6 +179,7 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
   state.changed.notify_all();
   context_.shards.remove_member(member);
   replication_.settle();  // a backup that takes over now must not wait for this worker
+  // The main thread then sees the end of the run at once.
   context_.losses.wake();
   return replication_.check_serving();
 }

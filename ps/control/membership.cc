@@ -26,6 +26,7 @@ absl::Status Membership::join(WorkerIndex worker, uint64_t incarnation, const st
   // A worker repeats its join when the answer was lost: that changes nothing.
   if (find_live(worker, incarnation) == nullptr) ++epoch_;
   incarnations_.insert(incarnation);
+  // A new entry, not an update: barriers of the former incarnation must not count.
   workers_[worker] = {.incarnation = incarnation,
                       .name = name,
                       .phase = Phase::live,
@@ -52,6 +53,7 @@ absl::Status Membership::heard(WorkerIndex worker, uint64_t incarnation, TimePoi
                                            was_lost ? "declared lost: " + found->second.cause : "left, or replaced"));
   }
   member->heard = now;
+  // It has come to this task after the takeover: a second incarnation is now an error.
   member->is_expected = false;
   return absl::OkStatus();
 }
@@ -101,6 +103,7 @@ bool Membership::mark_away(WorkerIndex worker, uint64_t incarnation, const std::
   for (auto& [other, each] : workers_) {
     if (each.phase == Phase::away) each.heard = now;  // another ps may be lost: every search begins again
   }
+  // Used only if no member returns in time.
   last_loss_ = fmt::format("worker {} ({}) did not come back: {}", worker, member->name, cause);
   return_deadline_ = now + options_.away_limit;
   ++epoch_;
@@ -165,6 +168,7 @@ std::vector<Membership::Known> Membership::known_members() const {
 void Membership::restore(const std::vector<Known>& members, TimePoint now) {
   if (!aborted_.empty()) return;
   for (const Known& known : members) {
+    // Through join(), so that the epoch and the incarnations are recorded as at the primary.
     join(known.worker, known.incarnation, known.name, now).IgnoreError();
     Worker& worker = workers_[known.worker];
     if (known.departed.empty()) {
@@ -181,6 +185,7 @@ void Membership::restore(const std::vector<Known>& members, TimePoint now) {
 std::vector<WorkerIndex> Membership::missing_at(const std::string& name, uint64_t generation, bool live_only) const {
   std::vector<WorkerIndex> missing;
   for (const auto& [index, worker] : workers_) {
+    // Members that left, are lost or away are not awaited (invariant 3).
     if (worker.phase != Phase::live) continue;
     const auto entered = worker.barrier_generation.find(name);
     if (entered == worker.barrier_generation.end() || entered->second < generation) missing.push_back(index);
@@ -235,6 +240,7 @@ WorkerIndex Membership::chief() const {
     if (worker.phase != Phase::live) continue;
     return first_absent < options_.worker_names.size() ? std::min(index, first_absent) : index;
   }
+  // Without a candidate the number has no meaning; no worker compares itself with it.
   return first_absent < options_.worker_names.size() ? first_absent : 0;
 }
 

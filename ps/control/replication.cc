@@ -20,6 +20,7 @@ absl::Status Replication::start() {
   GRADRAIL_CHECK(link_ == nullptr);
   const ServerOptions& options = context_.options;
   if (options.replication_peer.empty()) return absl::OkStatus();
+  // The state of the run travels to the peer: the rule for workers holds here as well.
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.replication_peer));
   GRADRAIL_ASSIGN_OR_RETURN(auto credentials, channel_credentials(options.security));
   link_ = std::make_unique<ReplicationLink>(
@@ -41,6 +42,7 @@ absl::Status Replication::start() {
 void Replication::on_replaced() {
   {
     MutexLock lock(context_.state.mutex);
+    // Two sources report it: the answer of the peer, and its first message.
     if (is_backup_) return;
     // A task without a run has nothing to lose. A begun run has answered workers: this process cannot follow another.
     is_backup_ = context_.state.run.generation == 0;
@@ -76,12 +78,14 @@ void Replication::take_over(uint64_t process, uint64_t term) {
   process_ = process;
   term_ = term;
   is_backup_ = false;
+  // The former primary can return as the backup of this task.
   if (replication_peer_can_return()) link_->start();
   spdlog::warn("took over from {}, which was lost", replication_peer_name());
 }
 
 absl::Status Replication::check_serving() const {
   if (was_replaced_) return absl::UnavailableError("its backup has taken over");
+  // A term above 0 is proof enough: this task has taken over in this process.
   if (link_ == nullptr || is_backup_ || term_ > 0 || link_->has_asked()) return absl::OkStatus();
   // A task that restarts after the takeover would otherwise begin a second run beside that of its backup.
   return absl::UnavailableError("it asks its backup first whether that has taken over");
@@ -144,6 +148,7 @@ void Replication::fill_message(proto::ReplicateRequest& message) {
       worker.set_name(known.name);
       worker.set_departed(known.departed);
     }
+    // Under the same lock as the members: the backup must not see a mixture.
     message.set_over(state.membership.finished());
     message.set_aborted(state.membership.aborted());
   }

@@ -25,6 +25,7 @@ constexpr auto kEveryWhileMissing = std::chrono::milliseconds(100);
 constexpr auto kCallDeadline = std::chrono::seconds(2);
 /// A host that refuses connections is up, so the process on it has exited.
 constexpr auto kRefusedLimit = std::chrono::milliseconds(300);
+// Longer than the silence limit of a backup in the usual setting: by then the loss is decided.
 constexpr auto kSettleDeadline = std::chrono::seconds(10);
 
 std::unique_ptr<proto::Control::Stub> open_stub(const std::string& address,
@@ -80,6 +81,7 @@ void ReplicationLink::stop() {
     stopping_ = true;
   }
   changed_.notify_all();
+  // end() and the destructor both come here.
   if (thread_.joinable()) thread_.join();
 }
 
@@ -112,7 +114,9 @@ void ReplicationLink::end() {
 
 void ReplicationLink::settle() {
   MutexLock lock(mutex_);
+  // Without a backup there is no copy to wait for.
   if (!present_ || stopping_) return;
+  // A round that began before this call may lack the state, so that the next one counts.
   const uint64_t target = ++wanted_;
   changed_.notify_all();
   const TimePoint deadline = Clock::now() + kSettleDeadline;
@@ -180,9 +184,11 @@ void ReplicationLink::send_state() {
 }
 
 absl::StatusOr<proto::ReplicateReply> ReplicationLink::ask(proto::ReplicateRequest& request) {
+  // Orders the messages at the backup: gRPC can deliver a timed-out call late.
   request.set_number(++number_);
   grpc::Status status;
   proto::DescribeReply described;
+  // Each process of the backup gives its own challenge.
   if (!introduced_) status = introduce(*channel_->stub, prover_, kCallDeadline, described);
   introduced_ = status.ok();
   proto::ReplicateReply reply;
@@ -213,6 +219,7 @@ void ReplicationLink::heard(const proto::ReplicateRequest& request, const proto:
     return;
   }
   has_asked_ = true;
+  // Another process at this address has none of the state.
   const bool other = std::exchange(process_, reply.process()) != reply.process();
   bool reconnect = false;
   {
@@ -223,6 +230,7 @@ void ReplicationLink::heard(const proto::ReplicateRequest& request, const proto:
     reconnect_ = reconnect_ || other;
     if (reconnect) reconnect_ = false;
   }
+  // The generation of the answered message, not the present one: the backup has set up its shards by that message.
   generation_ = request.generation();
   if (reconnect) attach(reply);
 }
@@ -283,6 +291,7 @@ void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
     lost_.clear();
     say_it = !std::exchange(is_none_of_ours ? said_refused_ : said_missing_, true);
   }
+  // Answers that wait for the backup can leave now.
   if (was_present) {
     for (const auto& shard : shards_) shard->detach_backup();
   }

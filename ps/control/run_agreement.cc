@@ -73,6 +73,7 @@ void RunAgreement::reset() {
 
 absl::Status RunAgreement::agree(const proto::JoinRequest& request, bool may_restore) {
   const Schema schema = schema_from_proto(request);
+  // First: all that follows may rely on a sound schema.
   GRADRAIL_RETURN_IF_ERROR(validate(schema));
   GRADRAIL_ASSIGN_OR_RETURN(const Training training, from_proto(request.training()));
   // Shards keep an entry for every index up to the highest one.
@@ -89,6 +90,7 @@ absl::Status RunAgreement::agree(const proto::JoinRequest& request, bool may_res
 
 absl::Status RunAgreement::compare(const proto::JoinRequest& request, const Schema& schema,
                                    const Training& training) const {
+  // The most frequent mistake, another model, is reported first.
   if (const std::string differs = difference(agreed().schema, schema); !differs.empty()) {
     return absl::FailedPreconditionError(fmt::format("schema mismatch: {}", differs));
   }
@@ -109,6 +111,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
   GRADRAIL_ASSIGN_OR_RETURN(ShardMap map, cut(request, schema, training, context_.shards.size()));
   absl::StatusOr<std::shared_ptr<const Checkpoint>> restored = std::shared_ptr<const Checkpoint>();
   if (may_restore) restored = restore(request, schema, training);
+  // Before any shard is changed.
   if (!restored.ok()) return restored.status();
   // A failure leaves no agreement, so that the next join sets all shards up again (invariant 1).
   for (uint32_t i = 0; i < context_.shards.size(); ++i) {
@@ -156,6 +159,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> RunAgreement::restore(const pr
                                                                         const Training& training) const {
   const std::string& folder = context_.options.checkpoint_dir;
   const proto::BeganFrom& others = request.begin_from();
+  // The others began from nothing: a checkpoint here would give this task other parameters.
   if (folder.empty() || (request.has_begin_from() && !others.has_global_step())) return nullptr;
   absl::StatusOr<std::shared_ptr<const Checkpoint>> restored =
       request.has_begin_from()
@@ -175,6 +179,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> RunAgreement::restore(const pr
 absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
   if (request.group() == agreed().group) {
     const bool returns = request.has_left_group() && request.left_group() != request.group();
+    // Only a worker of the former group has the position of the run.
     if (returns && agreed().newcomer.has_value()) correct_base(request);
     return absl::OkStatus();
   }
@@ -223,12 +228,14 @@ void RunAgreement::begin_again() {
   spdlog::warn("{}", kCause);
   // Fenced and not removed: a removal would apply steps without these members before they return.
   for (const Membership::Member& member : members) context_.shards.fence(member);
+  // A late join of this group must not bring it back (invariant 2).
   past_groups_.insert(agreed().group);
   reset();
 }
 
 /// Depends on what was restored, and on whether the worker has just begun or returns from a lost ps.
 int64_t RunAgreement::base_of(const proto::JoinRequest& request, Mode mode) const {
+  // Only synchronous modes number their steps by the version.
   if (!mode.sums()) return 0;
   if (!request.has_left_group()) return static_cast<int64_t>(began_from_.global_step.value_or(0));
   // Without a checkpoint versions count from 0 again, and the run continues at the position of the first worker.

@@ -9,6 +9,7 @@ namespace {
 
 void add_endpoints(const Shard& shard, proto::JoinReply::Shard& described) {
   for (const Shard::Endpoint& endpoint : shard.endpoints()) {
+    // A worker needs no transport that this shard could not open.
     if (!endpoint.refused.empty()) continue;
     proto::JoinReply::Endpoint* message = described.add_endpoints();
     message->set_transport(endpoint.transport);

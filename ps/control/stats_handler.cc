@@ -34,6 +34,7 @@ StatsHandler::StatsHandler(ControlContext& context, const CheckpointHandler& che
 StatsHandler::~StatsHandler() = default;
 
 absl::Status StatsHandler::stats(const proto::StatsRequest& request, proto::StatsReply& reply) {
+  // A counter, not a flag: each task compares it with the value of its last dump.
   if (request.dump()) dumps_.fetch_add(1, std::memory_order_relaxed);
   return gather(reply);
 }
@@ -79,6 +80,7 @@ absl::Status StatsHandler::trace(const proto::TraceRequest& request, proto::Trac
     if (request.has_marks()) {
       // Checked here: the chief would otherwise fail on the marks of another worker.
       GRADRAIL_RETURN_IF_ERROR(marks_from(request.marks()).status());
+      // One entry for each worker: a repeated upload replaces the former one.
       traces_[member.worker] = std::make_unique<proto::TaskMarks>(request.marks());
     }
     reply.set_count(static_cast<uint32_t>(1 + traces_.size()));
@@ -86,6 +88,7 @@ absl::Status StatsHandler::trace(const proto::TraceRequest& request, proto::Trac
     if (request.index() > traces_.size()) return absl::NotFoundError("no such marks");
     if (request.index() > 0) *reply.mutable_marks() = *std::next(traces_.begin(), request.index() - 1)->second;
   }
+  // An upload needs no marks in return.
   if (request.index() > 0 || request.has_marks()) return absl::OkStatus();
   return own_marks(*reply.mutable_marks());
 }

@@ -10,6 +10,7 @@ absl::Span<const Isa> supported_isas() {
   // Includes the check that the kernel saves the registers.
   static const size_t count = [] {
     if (!__builtin_cpu_supports("avx2")) return 1;
+    // The compiler uses these three extensions in the AVX-512 kernels.
     const bool avx512 =
         __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return avx512 ? 3 : 2;

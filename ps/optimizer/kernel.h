@@ -11,16 +11,19 @@ namespace gradrail::ps {
 struct KernelArguments {
   size_t count = 0;
   float* parameters = nullptr;
+  /// momentum, nesterov: the velocity. adam: m, v. sgd: none.
   float* state[2] = {nullptr, nullptr};
   const float* const* gradients = nullptr;
   size_t gradient_count = 0;
   float* const* targets = nullptr;
   size_t target_count = 0;
+  /// Decided by the caller, equal for all strips of a call.
   bool targets_bypass_cache = false;
 
   float gradient_scale = 1.0f;  ///< 1/N
   float rate = 0.0f;            ///< adam: with the bias correction of this update
   float momentum = 0.0f;
+  /// 1 − β is passed as well, so that all kernels use one rounding of it.
   float beta1 = 0.0f, one_minus_beta1 = 0.0f;
   float beta2 = 0.0f, one_minus_beta2 = 0.0f;
   float epsilon = 0.0f;

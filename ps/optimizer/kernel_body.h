@@ -11,6 +11,7 @@ constexpr size_t kStripElements = 1024;
 
 struct Sgd {
   static constexpr int kState = 0;
+  // One interface for all rules: unused state is passed as a dummy, which the compiler removes.
   static float fresh(const KernelArguments& a, float p, float g, float&, float&) { return p - a.rate * g; }
 };
 
@@ -76,6 +77,7 @@ void copy(float* __restrict target, const float* __restrict source, size_t count
 }
 
 /// Sum of one strip over all gradients, in worker order; a lone gradient is read where it lies.
+/// Two gradients at once halve the traffic of the sum, and ((s+g0)+g1) keeps the order of one at a time.
 const float* sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
   if (a.gradient_count == 1) return a.gradients[0] + first;
   sum_two(sum, a.gradients[0] + first, a.gradients[1] + first, count);
@@ -104,6 +106,7 @@ void apply_strip(const KernelArguments& a, size_t first, size_t count, float* su
   float* const parameters = a.parameters + first;
   float* const state0 = Rule::kState > 0 ? a.state[0] + first : nullptr;
   float* const state1 = Rule::kState > 1 ? a.state[1] + first : nullptr;
+  // While the fresh value is in a register, one target costs only its store.
   const bool fuse_first_target = a.target_count > 0 && !a.targets_bypass_cache;
   if (fuse_first_target) {
     update<Rule, true>(a, count, gradient, parameters, state0, state1, a.targets[0] + first);
@@ -122,6 +125,7 @@ void apply_strip(const KernelArguments& a, size_t first, size_t count, float* su
 template <typename Rule>
 void apply_all(const KernelArguments& a) {
   alignas(64) float sum[kStripElements];
+  // Strips are for reuse in the cache: with one gradient and one target nothing is read twice.
   const bool one_loop = a.gradient_count == 1 && a.target_count <= 1 && !a.targets_bypass_cache;
   const size_t strip = one_loop ? a.count : kStripElements;
   for (size_t first = 0; first < a.count; first += strip) {

@@ -12,6 +12,7 @@
 namespace gradrail::ps {
 namespace {
 
+// In the order of Isa; also the values of GRADRAIL_ISA.
 constexpr std::array<std::string_view, 3> kIsaNames = {"generic", "avx2", "avx512"};
 
 // Bytes of one buffer from which targets bypass the cache. Gradient, parameters and target together are then 48 MiB,
@@ -47,6 +48,7 @@ ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
 }
 
 Isa chosen_isa() {
+  // Once: a change during a run would not change the bits, but the speed.
   static const Isa chosen = choose_isa(std::getenv("GRADRAIL_ISA"), supported_isas());
   return chosen;
 }
@@ -92,6 +94,7 @@ void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& ar
   GRADRAIL_CHECK(!arguments.gradients.empty() && arguments.gradients.size() <= kMaxGradients);
   GRADRAIL_CHECK(arguments.targets.size() <= kMaxTargets);
   GRADRAIL_CHECK(arguments.update_index > 0);  // adam divides by 1 − β1^t
+  // A shard without elements takes part in each step like the others.
   if (arguments.count == 0) return;
   kernel_for(config.kind, kernels(isa))(kernel_arguments(config, arguments));
 }

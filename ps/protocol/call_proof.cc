@@ -13,6 +13,7 @@
 namespace gradrail::ps {
 namespace {
 
+// 128 bits each: no value repeats by chance during a run.
 constexpr size_t kClientChallengeBytes = 16;
 constexpr size_t kRandomBytes = 16;
 constexpr size_t kTokenBytes = 16;
@@ -26,6 +27,7 @@ constexpr auto kFirstUse = std::chrono::minutes(1);
 /// Links of one ps that have made good calls. Beyond it, the link that was silent longest has to be introduced again.
 constexpr size_t kMostLinks = 1 << 16;
 
+/// In host order, which is little-endian on every supported host.
 template <typename T>
 std::string bytes_of(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
@@ -69,8 +71,10 @@ CallProver::CallProver(std::string secret)
 
 absl::Status CallProver::set_up(const std::string& challenge, const std::string& answer) {
   if (secret_.empty())
+    // A task without a secret must not join a job that has one: its calls would be refused one by one.
     return challenge.empty() ? absl::OkStatus() : refused("this job has a secret: give --secret-file");
   if (challenge.empty()) return refused("has no secret, and this task has one: give --secret-file to all or to none");
+  // "ps" separates this MAC from that of a call: an answer cannot be replayed as a proof.
   if (!same_bytes(answer, mac_of(secret_, {"ps", client_challenge_, challenge})))
     return refused("does not know this job's secret: is its --secret-file another one?");
   challenge_ = challenge;
@@ -91,6 +95,7 @@ CallChecker::CallChecker(std::string secret) : secret_(std::move(secret)), own_k
 std::string CallChecker::new_challenge() const {
   if (!has_secret()) return "";
   // The challenge carries its own time and MAC, so that the ps keeps nothing for it before its first use.
+  // The time is that of this process: only this process checks it.
   const std::string fresh = bytes_of<int64_t>(Clock::now().time_since_epoch().count()) + random_bytes(kRandomBytes);
   return fresh + mac_of(own_key_, {fresh}).substr(0, kOwnMacBytes);
 }
@@ -102,6 +107,7 @@ std::string CallChecker::answer(std::string_view client_challenge, std::string_v
 absl::Status CallChecker::check(std::string_view proof, std::string_view method) {
   if (!has_secret()) return absl::OkStatus();
   if (proof.empty()) return refused("this job has a secret: give --secret-file");
+  // Before the parts are cut out: the lengths below are then exact.
   if (proof.size() != kProofBytes) return refused("this is no proof");
   const std::string_view challenge = proof.substr(0, kChallengeBytes);
   const std::string_view number = proof.substr(kChallengeBytes, sizeof(uint64_t));
@@ -118,6 +124,7 @@ absl::Status CallChecker::check(std::string_view proof, std::string_view method)
 
 bool CallChecker::is_ours(std::string_view challenge, TimePoint& issued) const {
   const std::string_view fresh = challenge.substr(0, kChallengeBytes - kOwnMacBytes);
+  // Read before the MAC is checked; the caller uses it only if the MAC is right.
   issued = TimePoint(Duration(value_of<int64_t>(fresh)));
   return same_bytes(challenge.substr(fresh.size()),
                     std::string_view(mac_of(own_key_, {fresh})).substr(0, kOwnMacBytes));
@@ -129,6 +136,7 @@ absl::Status CallChecker::take(const std::string& challenge, uint64_t number, Ti
   MutexLock lock(mutex_);
   auto place = used_.find(challenge);
   if (place == used_.end()) {
+    // Only the first use: a link works as long as its process runs.
     if (now - issued > kFirstUse) return refused("the challenge is too old");
     // Only proven calls come here: an attacker without the secret cannot displace a link.
     if (used_.size() >= kMostLinks) {
@@ -138,6 +146,7 @@ absl::Status CallChecker::take(const std::string& challenge, uint64_t number, Ti
     place = used_.emplace(challenge, Numbers{}).first;
   }
   Numbers& numbers = place->second;
+  // min(): a number above the highest is not behind, and the difference is unsigned.
   const uint64_t behind = numbers.highest - std::min(numbers.highest, number);
   if (number == 0 || behind >= kWindow || (number <= numbers.highest && (numbers.seen >> behind & 1) != 0))
     return refused("this call was made before");

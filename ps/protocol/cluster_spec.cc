@@ -31,6 +31,7 @@ absl::StatusOr<std::vector<std::string>> read_job(const Json& job, std::string_v
       tasks.push_back(task.get<std::string>());
     }
   } else if (job.is_object()) {
+    // As many numbers from 0 as there are entries: a gap or a wrong key then leaves one missing.
     for (size_t i = 0; i < job.size(); ++i) {
       const auto task = job.find(std::to_string(i));
       if (task == job.end() || !task->is_string()) {
@@ -93,6 +94,7 @@ absl::StatusOr<ClusterSpec> from_json(const Json& document, std::string_view sou
   if (chief.size() > 1) return invalid(source, "job 'chief' must have one task");
   if (!chief.empty()) {
     // The chief becomes worker 0, and the others move up by one (resolve_task).
+    // Before checked(), so that the chief counts in the limits and in the search for duplicates.
     cluster.workers.insert(cluster.workers.begin(), chief[0]);
     cluster.chief_job = true;
   }
@@ -123,10 +125,12 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
     address.host = text.substr(0, end);
     std::string_view rest = text.substr(end + 1);
     if (!rest.empty() && rest[0] != ':') return bad("expected ':' after ']'");
+    // A host without a port keeps the default port.
     port = rest.empty() ? rest : rest.substr(1);
     if (!rest.empty() && port.empty()) return bad("no port after ':'");
   } else {
     const size_t colon = text.find(':');
+    // Without brackets the last colon of an IPv6 address would be taken for the one before a port.
     if (colon != std::string_view::npos && text.find(':', colon + 1) != std::string_view::npos) {
       return bad("IPv6 addresses need brackets: [::1]:2222");
     }
@@ -182,6 +186,7 @@ absl::StatusOr<TfConfig> parse_tf_config(std::string_view json) {
   GRADRAIL_ASSIGN_OR_RETURN(ClusterSpec cluster, from_json(document, "TF_CONFIG"));
   TfConfig config{.cluster = std::move(cluster), .task = std::nullopt};
   if (document.contains("task")) {
+    // Each access is checked first: this library throws on a missing key or another type.
     const Json& task = document["task"];
     if (!task.is_object() || !task.contains("type") || !task["type"].is_string() || !task.contains("index") ||
         !task["index"].is_number_integer()) {
@@ -201,16 +206,19 @@ absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view
         fmt::format("task_index {}: job '{}' has tasks 0 to {} in the cluster specification", index, job, count - 1));
   };
   if (job == "ps") {
+    // A ps cannot come later: the parameters are cut over all of them at the begin.
     if (index < 0 || index >= static_cast<int64_t>(cluster.ps.size()))
       return bad(static_cast<int64_t>(cluster.ps.size()));
     return TaskId{"ps", static_cast<uint32_t>(index)};
   }
   // TensorFlow 1 has the name master for the chief.
   if ((job == "chief" || job == "master") && cluster.chief_job) {
+    // A cluster has one chief.
     if (index != 0) return bad(1);
     return TaskId{"worker", 0};
   }
   if (job == "worker") {
+    // The user counts workers without the chief, the program with it.
     const int64_t moved_up = cluster.chief_job ? 1 : 0;
     // An index beyond the list is a late worker: a cluster may grow during the run.
     if (index < 0 || index >= kMaxWorkers - moved_up) {

@@ -34,6 +34,7 @@ grpc::Status introduce(proto::Control::Stub& stub, CallProver& prover, Duration 
   request.set_protocol_version(kProtocolVersion);
   grpc::ClientContext context;
   set_deadline(context, timeout);
+  // Metadata arrive before the parts of the request, so that the ps can answer without them.
   context.AddMetadata(kClientChallengeMetadata, prover.client_challenge());
   reply.Clear();
   grpc::Status status = call(stub, &proto::Control::Stub::Describe, context, request, reply);
@@ -42,6 +43,7 @@ grpc::Status introduce(proto::Control::Stub& stub, CallProver& prover, Duration 
   if (const absl::Status known = prover.set_up(reply.challenge(), reply.answer()); !known.ok()) return to_grpc(known);
   if (reply.challenge().empty()) return status;  // the job has no secret: this reply is complete
   reply.Clear();
+  // The first reply has the challenge only; the description is for callers with a proof.
   return call(stub, prover, &proto::Control::Stub::Describe, "Describe", timeout, request, reply);
 }
 
@@ -58,8 +60,10 @@ std::vector<proto::Part> parts_of(const google::protobuf::MessageLite& message) 
 absl::Status read_parts(grpc::ServerReader<proto::Part>& reader, google::protobuf::MessageLite& message) {
   std::string bytes;
   proto::Part part;
+  // Without the mark of the last part a broken stream would look like a complete request.
   while (!part.last()) {
     if (!reader.Read(&part)) return absl::InvalidArgumentError("the request was cut off");
+    // Before the copy: a peer must not make the ps allocate more.
     if (bytes.size() + part.bytes().size() > kMaxWholeBytes)
       return absl::InvalidArgumentError(fmt::format("a message of more than {} MiB", kMaxWholeBytes >> 20));
     bytes += part.bytes();

@@ -8,6 +8,7 @@
 namespace gradrail::ps {
 
 // Abseil has gRPC's canonical codes with the same numbers.
+// The static casts are safe: the numbers are part of gRPC's wire protocol and never change.
 inline grpc::Status to_grpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }

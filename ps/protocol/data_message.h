@@ -10,6 +10,7 @@ class MessageLite;
 namespace gradrail::ps {
 
 /// Sends a ToShard or ToWorker as a small message of its data connection.
+/// Units   at most Capabilities::max_message_bytes after serialization.
 /// Errors  those of Connection::send().
 absl::Status send_message(transport::Connection& connection, const google::protobuf::MessageLite& message);
 

@@ -39,6 +39,7 @@ class Reader {
 };
 
 constexpr std::string_view kTcpScheme = "tcp://";
+// The limits of --ps and of workers together.
 constexpr uint32_t kMostTasks = kMaxWorkers + 64;
 
 /// The name of the job selects the port, so that two jobs on one host rarely collide. The range lies below the ports
@@ -46,6 +47,7 @@ constexpr uint32_t kMostTasks = kMaxWorkers + 64;
 uint16_t port_of(std::string_view job) {
   uint32_t hash = 2166136261;  // FNV-1a: every process must compute the same port, which std::hash does not promise
   for (const char c : job) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619;
+  // Linux assigns ports from 32768 on (net.ipv4.ip_local_port_range).
   return static_cast<uint16_t>(20000 + hash % 12000);
 }
 
@@ -55,6 +57,7 @@ std::string address(const std::string& host, uint16_t port) {
 
 /// Rank and size, which belong together. Nothing for a single process: it starts the tasks that it needs itself.
 Found ranks(const Reader& read, const char* rank_name, const char* size_name, const std::string& launcher) {
+  // One of the two alone is left over from an earlier shell, or was set by hand.
   const auto both = [&](const absl::Status& status) {
     return absl::InvalidArgumentError(fmt::format("{}: {} ({} sets {} and {} together: unset what is left over)",
                                                   launcher, message_of(status), launcher, rank_name, size_name));
@@ -74,12 +77,14 @@ Found from_torchrun(const Reader& read) {
   Found launch = ranks(read, "RANK", "WORLD_SIZE", "torchrun");
   if (!launch.ok() || !launch->has_value()) return launch;
   const std::string run = read.text("TORCHELASTIC_RUN_ID");
+  // torchrun writes "none" where the user gave no --rdzv-id.
   (*launch)->job = run.empty() || run == "none" ? "torchrun" : fmt::format("torchrun {}", run);
   uint32_t port = port_of((*launch)->job);
   if (read.has("MASTER_PORT")) {
     GRADRAIL_ASSIGN_OR_RETURN(const uint32_t given_port, read.number("MASTER_PORT", UINT16_MAX - 1));
     // torchrun itself listens on that port if it shares its store with the processes.
     port = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True" ? given_port + 1 : given_port;
+    // Two runs without an id differ by the address of their store.
     (*launch)->job += fmt::format(" {}:{}", read.text("MASTER_ADDR"), given_port);
   }
   (*launch)->rendezvous = address(read.text("MASTER_ADDR"), static_cast<uint16_t>(port));
@@ -89,6 +94,7 @@ Found from_torchrun(const Reader& read) {
 Found from_mpirun(const Reader& read) {
   Found launch = ranks(read, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun");
   if (!launch.ok() || !launch->has_value()) return launch;
+  // Without this name two jobs on one host would select the same port.
   const std::string space = read.text("PMIX_NAMESPACE");
   (*launch)->job = space.empty() ? "mpirun" : fmt::format("mpirun job {}", space);
   const bool one_host = read.text("OMPI_COMM_WORLD_LOCAL_SIZE") == read.text("OMPI_COMM_WORLD_SIZE");
@@ -103,6 +109,7 @@ Found from_slurm(const Reader& read) {
   (*launch)->job = fmt::format("Slurm job {} step {}", read.text("SLURM_JOB_ID"), read.text("SLURM_STEP_ID"));
   (*launch)->node = read.text("SLURMD_NODENAME");
   const std::string list = read.text("SLURM_STEP_NODELIST");
+  // The address stays unknown; --rendezvous can name it.
   if (list.empty()) return launch;
   const absl::StatusOr<std::vector<std::string>> nodes = expand_nodes(list);
   if (!nodes.ok())
@@ -121,6 +128,7 @@ absl::StatusOr<Launch::Role> dmlc_role(const std::string& word) {
 }
 
 Found from_dmlc(const Reader& read) {
+  // The tracker of ps-lite sets all of these; a missing one is a mistake of a script.
   const absl::StatusOr<Launch::Role> role = dmlc_role(read.text("DMLC_ROLE"));
   const absl::StatusOr<uint32_t> servers = read.number("DMLC_NUM_SERVER", 64);
   const absl::StatusOr<uint32_t> workers = read.number("DMLC_NUM_WORKER", kMaxWorkers);
@@ -170,6 +178,7 @@ Found read_launcher(const Variables& variable) {
   const Reader read(variable);
   const bool torchrun = read.has("RANK") || read.has("WORLD_SIZE");
   const bool dmlc = read.has("DMLC_ROLE") || read.has("DMLC_NUM_WORKER") || read.has("DMLC_NUM_SERVER");
+  // The order below is from the innermost launcher outwards; these two have no order.
   if (torchrun && dmlc)
     return absl::InvalidArgumentError(
         "RANK or WORLD_SIZE say torchrun, DMLC_… says ps-lite, and neither starts the other: unset one");

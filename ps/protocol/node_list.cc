@@ -21,6 +21,7 @@ absl::Status bad(std::string_view nodes, std::string_view why) {
 /// "03-05,9": 03 04 05 9.
 absl::StatusOr<Names> expand_ranges(std::string_view ranges, std::string_view nodes) {
   Names numbers;
+  // A range ends at a comma or at the end of the text. An empty one is no number and fails.
   while (true) {
     const size_t comma = ranges.find(',');
     const std::string_view range = ranges.substr(0, comma);
@@ -52,6 +53,7 @@ absl::StatusOr<Names> expand_element(std::string_view element, std::string_view 
     const size_t close = element.find(']', open);
     if (close == std::string_view::npos) return bad(nodes, "'[' without ']'");
     GRADRAIL_ASSIGN_OR_RETURN(const Names numbers, expand_ranges(element.substr(open + 1, close - open - 1), nodes));
+    // Both factors are at most kMostNodes, so that the product does not overflow.
     if (names.size() * numbers.size() > kMostNodes) return bad(nodes, "too many");
     Names longer;
     for (const std::string& name : names)
@@ -83,6 +85,7 @@ absl::StatusOr<std::vector<std::string>> expand_nodes(std::string_view nodes) {
     GRADRAIL_ASSIGN_OR_RETURN(Names some, expand_element(rest.substr(0, end), nodes));
     if (all.size() + some.size() > kMostNodes) return bad(nodes, "too many");
     all.insert(all.end(), some.begin(), some.end());
+    // A comma at the end leaves an empty rest, which fails in the next round.
     if (end == rest.size()) return all;
     rest.remove_prefix(end + 1);
   }

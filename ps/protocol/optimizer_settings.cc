@@ -21,6 +21,7 @@ absl::StatusOr<OptimizerKind> parse_optimizer(std::string_view name) {
     return absl::InvalidArgumentError(
         fmt::format("optimizer '{}': must be one of {}", name, fmt::join(kOptimizerNames, ", ")));
   }
+  // The numbers are part of the checkpoint format: new kinds go to the end.
   return static_cast<OptimizerKind>(found - kOptimizerNames.begin());
 }
 

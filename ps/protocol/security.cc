@@ -34,6 +34,7 @@ constexpr size_t kMostSecretBytes = 4096;          // a larger file is a mistake
 /// gRPC 1.51 has no option for the lowest TLS version. It reads the ciphers of versions up to 1.2 from this variable.
 /// The cipher below needs a pre-shared key, so that no 1.2 handshake succeeds. TLS 1.3 has its own ciphers.
 void allow_only_tls_1_3() {
+  // setenv() is not safe against other threads that read the environment: it runs once, before gRPC's first handshake.
   static std::once_flag once;
   std::call_once(once, [] { setenv("GRPC_SSL_CIPHER_SUITES", "PSK-AES256-GCM-SHA384", 1); });
 }
@@ -81,6 +82,7 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
     const char* flag;
     std::string& text;
   };
+  // The files are checked here, since gRPC fails later and without a cause.
   for (const Part& part :
        {Part{security.cert_file, "--cert-file", pem.certificate}, Part{security.key_file, "--key-file", pem.key},
         Part{security.trusted_ca_file, "--trusted-ca-file", pem.authority}}) {
@@ -95,6 +97,7 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
   }
   if (!pem.authority.empty())
     GRADRAIL_RETURN_IF_ERROR(read_certificate(pem.authority, "--trusted-ca-file", security.trusted_ca_file).status());
+  // A key of another certificate would fail each handshake on the other side only.
   if (!pem.certificate.empty()) GRADRAIL_RETURN_IF_ERROR(check_pair(security, pem));
   return pem;
 }
@@ -111,6 +114,7 @@ bool is_loopback(const std::string& host) {
 absl::Status check(const Security& security) {
   if (security.cert_file.empty() != security.key_file.empty())
     return absl::InvalidArgumentError("--cert-file and --key-file belong together: give both");
+  // A server without its own certificate speaks no TLS and can ask for none.
   if (security.client_cert_auth && (security.trusted_ca_file.empty() || security.cert_file.empty())) {
     return absl::InvalidArgumentError(
         "--client-cert-auth: needs --trusted-ca-file, which workers' certificates are checked against, and the ps' own "
@@ -132,6 +136,7 @@ absl::StatusOr<std::string> read_secret_file(const std::string& path) {
     return absl::FailedPreconditionError(fmt::format(
         "--secret-file {}: others than its owner may use it (mode {:04o}): chmod 600 it", path, about.st_mode & 07777));
   }
+  // Editors and echo add a line end, which is no part of the secret.
   const std::string secret(absl::StripTrailingAsciiWhitespace(*text));
   if (secret.size() < kLeastSecretBytes || secret.size() > kMostSecretBytes) {
     return absl::FailedPreconditionError(
@@ -142,6 +147,7 @@ absl::StatusOr<std::string> read_secret_file(const std::string& path) {
 }
 
 absl::Status check_exposure(const Security& security, const std::string& address) {
+  // The flag only permits the missing protection; it does not switch off one that is set up.
   if (security.insecure || security.tls() || !security.secret.empty()) return absl::OkStatus();
   const absl::StatusOr<HostPort> parsed = parse_host_port(address);
   if (!parsed.ok() || is_loopback(parsed->host)) return absl::OkStatus();  // a broken address fails at its use
@@ -162,6 +168,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(cons
                                                 ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                                                 : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
   options.pem_key_cert_pairs.push_back({pem.key, pem.certificate});
+  // Also without --client-cert-auth: gRPC then ignores it.
   options.pem_root_certs = pem.authority;
   return grpc::SslServerCredentials(options);
 }

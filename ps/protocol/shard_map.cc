@@ -23,6 +23,7 @@ std::string describe(const Tensor& tensor) {
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
+    // RFC 3629. C0 and C1 would begin overlong sequences of two bytes; F5 and above lie beyond U+10FFFF.
     const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
     if (length == 0 || i + length > text.size()) return false;
     uint32_t code = length == 1 ? lead : lead & (0x7F >> length);
@@ -42,6 +43,7 @@ bool is_utf8(std::string_view text) {
 uint64_t checked_elements(const Tensor& tensor) {
   uint64_t elements = 1;
   for (const int64_t dimension : tensor.shape) {
+    // As a division: the product of the dimensions could overflow.
     if (dimension < 1 || static_cast<uint64_t>(dimension) > kMaxElements / elements) return 0;
     elements *= static_cast<uint64_t>(dimension);
   }
@@ -88,6 +90,7 @@ std::string difference(const Schema& ours, const Schema& theirs) {
 
 absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes) {
   if (shard_count == 0) return absl::InvalidArgumentError("shard map: at least one shard is needed");
+  // A multiple of a cache line keeps each bucket on a boundary for vector instructions.
   if (bucket_bytes == 0 || bucket_bytes % 64 != 0) {
     return absl::InvalidArgumentError(
         fmt::format("bucket size {}: must be a positive multiple of 64 bytes", bucket_bytes));
@@ -102,6 +105,7 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
   const uint64_t lines = (elements + kAlignElements - 1) / kAlignElements;
   uint64_t first_line = 0;
   for (uint32_t i = 0; i < shard_count; ++i) {
+    // The first shards take one line more each until the rest is used up.
     const uint64_t line_count = lines / shard_count + (i < lines % shard_count ? 1 : 0);
     const uint64_t first = std::min(first_line * kAlignElements, elements);
     const uint64_t end = std::min((first_line + line_count) * kAlignElements, elements);

@@ -15,6 +15,7 @@ proto::TaskMarks to_proto(const std::string& task, const std::vector<Mark>& mark
   // The newest ones: the marks of all tasks must overlap in time to form one timeline.
   for (size_t i = marks.size() - std::min(marks.size(), kMaxTraceMarks); i < marks.size(); ++i) {
     const Mark& mark = marks[i];
+    // Columns, not one message per mark: protobuf packs numbers of one field without a tag each.
     message.add_at_ns(mark.at_ns - before);
     message.add_step(mark.step);
     message.add_worker(mark.worker);
@@ -29,6 +30,7 @@ proto::TaskMarks to_proto(const std::string& task, const std::vector<Mark>& mark
 
 absl::StatusOr<std::vector<Mark>> marks_from(const proto::TaskMarks& message) {
   const int count = message.at_ns_size();
+  // Before the allocation: the message comes from another process.
   if (static_cast<size_t>(count) > kMaxTraceMarks)
     return absl::InvalidArgumentError(
         fmt::format("{} marks of {} are more than {}", count, message.task(), kMaxTraceMarks));

@@ -27,6 +27,7 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
   }
   const std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
   const std::optional<uint32_t> bound = parse_number<uint32_t>(number);
+  // An empty text is no number: "ssp" alone fails here as well.
   if (!bound || *bound > kMaxModeBound) {
     return absl::InvalidArgumentError(
         fmt::format("mode '{}': {} wants a number from 0 to {}, {}", text, name, kMaxModeBound,
@@ -84,6 +85,7 @@ proto::Training to_proto(const Training& training) {
 absl::StatusOr<Training> from_proto(const proto::Training& message) {
   GRADRAIL_ASSIGN_OR_RETURN(Mode mode, parse_mode(message.mode()));
   GRADRAIL_ASSIGN_OR_RETURN(const OptimizerKind optimizer, parse_optimizer(message.optimizer()));
+  // In async no step waits, so that the number of workers has no meaning.
   if (mode.waits() && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
     return absl::InvalidArgumentError(fmt::format("mode {} needs the number of workers, 1 to {}: got {}",
                                                   message.mode(), kMaxWorkers, message.worker_count()));
@@ -146,6 +148,7 @@ void to_proto(const Schema& schema, proto::JoinRequest& request) {
   for (const Tensor& tensor : schema) {
     proto::Tensor* message = request.add_schema();
     message->set_name(tensor.name);
+    // The rank is not checked here: validate() checks whole schemas at both ends.
     message->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
   }
 }

@@ -24,12 +24,14 @@ BackupLayout::BackupLayout(const ShardMap& map, uint32_t shard_index, int state_
     firsts_.push_back(range.first - shard.first);
     counts_.push_back(range.count);
     const size_t values = range.count * sizeof(float) * static_cast<size_t>(1 + state_vectors);
+    // The last entry is the size of all slots.
     offsets_.push_back(offsets_.back() + aligned(sizeof(BackupHeader) + capacity * sizeof(BackupDone) + values));
   }
 }
 
 float* BackupLayout::values(std::byte* slot, uint32_t bucket, int vector) const {
   assert(bucket < counts_.size() && vector >= -1 && vector < state_vectors_);
+  // Behind the whole table, not behind its used rows: the place must not change with the number of workers.
   auto* first = reinterpret_cast<float*>(slot + sizeof(BackupHeader) + capacity_ * sizeof(BackupDone));
   return first + static_cast<size_t>(vector + 1) * counts_[bucket];
 }

@@ -19,13 +19,17 @@ namespace gradrail::ps {
 // One put per bucket, with the bucket's index as its immediate. The notice of the put says that the whole slot is
 // there. The backup copies the slot into its store. It answers with an empty put that has the same immediate.
 
+/// Aligned to a cache line, so that no two slots share one. The reserved bytes are zero.
 struct alignas(64) BackupHeader {
   static constexpr uint32_t kMagic = 0x4c504552;  // "REPL"
   uint32_t magic = kMagic;
   uint32_t bucket = 0;
+  /// Updates applied to this bucket.
   uint64_t version = 0;
+  /// ssp: the step that all expected workers have pushed.
   uint64_t floor = 0;
   uint32_t done_count = 0;
+  /// 0: the parameters have no values yet, and those of the slot are zeros.
   uint32_t initialised = 0;
   uint32_t crc32c = 0;  ///< of the slot behind the header
   uint32_t reserved[7] = {};
@@ -37,7 +41,9 @@ struct BackupDone {
   uint64_t step = 0;
   uint64_t staleness = 0;
   uint32_t worker = 0;
+  /// The last push came too late and was not summed.
   uint16_t dropped = 0;
+  /// ssp: nothing was pushed yet, and `step` is only where the worker begins.
   uint16_t fresh = 0;
 };
 

@@ -13,6 +13,7 @@ absl::StatusOr<std::unique_ptr<BackupReceiver>> BackupReceiver::open(
     transport::RegistrationBudget& budget, const MemoryBinder& place) {
   std::unique_ptr<BackupReceiver> receiver(new BackupReceiver(connection, std::move(layout)));
   GRADRAIL_ASSIGN_OR_RETURN(receiver->notices_, connection.import(notices_key));
+  // A shard without buckets has no slots, and no transport registers 0 bytes.
   GRADRAIL_ASSIGN_OR_RETURN(
       transport::RegisteredMemory slots,
       transport::make_registered(budget, context, "gradrail-backup", std::max<size_t>(receiver->layout_.bytes(), 1),

@@ -38,6 +38,7 @@ class BackupReceiver {
 
   transport::Connection& connection_;
   const BackupLayout layout_;
+  /// Written by the primary alone, with the layout of `layout_`.
   transport::RegisteredMemory slots_;
   transport::RemoteRegion notices_{};
 };

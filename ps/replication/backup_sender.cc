@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<BackupSender>> BackupSender::open(transport::Cont
                                                        transport::Access::remote_write));
   sender->slots_ = std::move(slots);
   sender->notices_ = std::move(notices);
+  // Last the connection: its events can refer to all of the rest.
   sender->buckets_.resize(layout.bucket_count());
   GRADRAIL_ASSIGN_OR_RETURN(transport::Connection* const connection,
                             context.connect(sender->options_.address, sender->options_.deadline));
@@ -57,6 +58,7 @@ BackupSender::~BackupSender() {
 }
 
 void BackupSender::fail(std::string_view why) {
+  // The first cause counts; later errors are its consequences.
   if (phase_ == Phase::lost) return;
   phase_ = Phase::lost;
   why_ = why;
@@ -148,6 +150,7 @@ bool BackupSender::advance() {
 }
 
 std::optional<uint32_t> BackupSender::on_acknowledged(uint64_t immediate) {
+  // The number comes from another process.
   if (immediate >= buckets_.size() || !buckets_[immediate].in_flight) {
     fail("it acknowledged a bucket that was not sent");
     return std::nullopt;

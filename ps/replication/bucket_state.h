@@ -19,7 +19,9 @@ struct BucketState {
     bool fresh = true;
     bool operator==(const Done&) const = default;
   };
+  /// Updates applied; a backup that takes over counts on from here.
   uint64_t version = 0;
+  /// ssp: step that all expected workers have pushed.
   uint64_t floor = 0;
   bool initialised = false;
   std::vector<Done> done;  ///< the last incarnation of each worker that was ever a member; ascending

@@ -14,6 +14,7 @@ void store_mean(float* parameters, size_t count, absl::Span<const float* const> 
                 absl::Span<float* const> targets) {
   // 4 KiB: a run stays in the first cache from one gradient to the next, as in the sums of the kernels.
   constexpr size_t kElementsAtOnce = 1024;
+  // Once per call: a multiplication for each element instead of a division.
   const float scale = 1.0f / static_cast<float>(gradients.size());
   for (size_t first = 0; first < count; first += kElementsAtOnce) {
     const size_t some = std::min(kElementsAtOnce, count - first);
@@ -51,6 +52,7 @@ class AblationStore final : public ParameterStore {
 
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                       absl::Span<float* const> targets, uint64_t update_index) override {
+    // The workers still receive a notice: the number of messages stays the same.
     if (left_out_.no_return) targets = {};
     if (left_out_.no_sum) gradients = gradients.first(1);
     if (!left_out_.no_optimizer) return inner_->update(offset, count, gradients, targets, update_index);
@@ -79,6 +81,7 @@ class AblationStore final : public ParameterStore {
 
 StoreMaker with_ablation(StoreMaker make, Ablation ablation) {
   if (!ablation.any()) return make;
+  // The maker is wrapped, not the store: a shard makes its store in its own thread.
   return
       [make = std::move(make), ablation](const OptimizerConfig& optimizer, size_t count,
                                          const MemoryBinder& place) -> absl::StatusOr<std::unique_ptr<ParameterStore>> {

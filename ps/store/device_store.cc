@@ -83,9 +83,12 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
 
   absl::Status allocate() {
     const size_t bytes = count_ * sizeof(float);
+    // The space for patterns lies behind the parameters: one registration covers both.
     GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, whole_pages(check_offset() + kCheckBytes)));
     for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
+    // Without it the host copy is downloaded after each kernel, which costs a copy more.
     copy_pin_ = pin(ParameterStore::parameters());
+    // cuMemAlloc() does not clear: an optimizer must begin with state 0.
     const std::vector<float> zeros(count_, 0.0f);
     for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(set_state(i, 0, zeros));
     return set(0, zeros);
@@ -95,6 +98,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   DeviceMemory* device_memory() override { return this; }
 
   PinnedRange pin(MemorySpan memory) override {
+    // A shard without elements has nothing to pin, and the driver refuses 0 bytes.
     if (memory.bytes == 0) return {};
     absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_->pin(memory.data, memory.bytes);
     if (!pinned.ok()) {
@@ -148,6 +152,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   absl::Status write(std::byte* to, absl::Span<const std::byte> from) override {
+    // upload() only starts the copy; finish() also returns its error.
     device_->upload(to, from.data(), from.size());
     return device_->finish();
   }
@@ -174,6 +179,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     GRADRAIL_CHECK(offset + values.size() <= count_);
     const size_t bytes = values.size() * sizeof(float);
     float* target = on_device_->as<float>() + offset;
+    // Memory of another process or of a NIC's slot can be device memory, which upload() cannot read.
     if (reachable_->holds(values.data(), bytes)) {
       GRADRAIL_RETURN_IF_ERROR(copy(values.data(), values.size(), target));
     } else {
@@ -188,6 +194,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
                       absl::Span<float* const> targets, uint64_t update_index) override {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     if (count == 0) return absl::OkStatus();
+    // No allocation in the usual case of at most 16 workers.
     absl::InlinedVector<const float*, kMaxGradients> sources(gradients.begin(), gradients.end());
     GRADRAIL_RETURN_IF_ERROR(fetch(count, absl::MakeSpan(sources)));
     float scale = 1.0f / static_cast<float>(gradients.size());
@@ -267,6 +274,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   /// Replaces sources that the device cannot read by copies in its memory.
   absl::Status fetch(size_t count, absl::Span<const float*> sources) {
     const size_t bytes = count * sizeof(float);
+    // Kept from update to update: an allocation on a GPU synchronizes the device.
     if (fetched_.size() < sources.size()) fetched_.resize(sources.size());
     for (size_t i = 0; i < sources.size(); ++i) {
       if (reachable_->holds(sources[i], bytes)) continue;
@@ -292,6 +300,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
 
   void launch(size_t offset, size_t count, absl::Span<const float* const> sources, absl::Span<float* const> targets,
               float scale, uint64_t update_index) {
+    // The same rounding as the kernels of the CPU: both must give equal bits.
     const KernelArguments values = kernel_arguments(
         optimizer_, {.count = count, .gradients = sources, .targets = targets, .update_index = update_index});
     const absl::InlinedVector<const void*, kMaxGradients> gradients(sources.begin(), sources.end());
@@ -345,6 +354,7 @@ absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
         fmt::format("device '{}' for parameters: must be host or gpu:N, as in gpu:0", device));
   }
   const int ordinal = static_cast<int>(*number);
+  // At the start of the task: else the first join would find out.
   if (const absl::Status opened = gpu::open_device(ordinal).status(); !opened.ok()) return opened;
   return StoreMaker([ordinal](const OptimizerConfig& optimizer, size_t count,
                               const MemoryBinder& place) -> absl::StatusOr<std::unique_ptr<ParameterStore>> {

@@ -26,6 +26,7 @@ class HostStore final : public ParameterStore {
   PinnedRange pin(MemorySpan) override { return {}; }
 
   absl::Status copy_out(size_t offset, size_t count, float* target) override {
+    // assert and not a check: this runs for each answer.
     assert(offset + count <= count_);
     std::memcpy(target, parameters_at(offset), count * sizeof(float));
     return absl::OkStatus();
@@ -42,6 +43,7 @@ class HostStore final : public ParameterStore {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     const float* sum = nullptr;
     if (gradients.size() > kMaxGradients) {
+      // A sum that is one gradient keeps its scale of 1 in apply().
       sum = sum_in_order(gradients, count);
       gradients = absl::MakeConstSpan(&sum, 1);
     }
@@ -51,6 +53,7 @@ class HostStore final : public ParameterStore {
                        .gradients = gradients,
                        .targets = targets,
                        .update_index = update_index,
+                       // The buckets of a shard follow each other: together they displace what the cache holds.
                        .pass_count = count_});
     return absl::OkStatus();
   }
@@ -91,6 +94,7 @@ class HostStore final : public ParameterStore {
 
 absl::StatusOr<SharedMemory> allocate_parameters(size_t count, const MemoryBinder& place) {
   absl::StatusOr<SharedMemory> memory = SharedMemory::create("gradrail-parameters", count * sizeof(float));
+  // The binding must come first: the first write to a page decides its place.
   if (memory.ok() && place) place(memory->span());
   return memory;
 }

@@ -54,6 +54,7 @@ Check conclude(const std::string& topic, const std::string& name, std::vector<Fi
     add_once(check.consequence, finding.consequence);
     add_once(check.remedy, finding.remedy);
   }
+  // The count states that the list was cut: a program that reads the JSON must not take it for complete.
   if (findings.size() > kMostEvidence)
     check.evidence.push_back(fmt::format("and {} more", findings.size() - kMostEvidence));
   return check;

@@ -24,6 +24,8 @@ absl::StatusOr<std::vector<std::string>> servers_of(const DoctorFlags& flags) {
   } else if (!flags.ps_hosts.empty()) {
     servers = absl::StrSplit(flags.ps_hosts, ',', absl::SkipWhitespace());
   }
+  // The addresses of both flags pass the parser of the tasks, so that an accepted address is one that a worker accepts
+  // as well.
   for (std::string& server : servers) {
     const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(server);
     if (!address.ok()) return absl::InvalidArgumentError(fmt::format("--ps_hosts: {}", message_of(address.status())));
@@ -32,6 +34,7 @@ absl::StatusOr<std::vector<std::string>> servers_of(const DoctorFlags& flags) {
   return servers;
 }
 
+/// A recording is files only. The flags that need this host are refused together with --root, not ignored.
 absl::Status check_flags(const DoctorFlags& flags) {
   if (flags.root.empty()) return absl::OkStatus();
   if (!flags.record.empty()) {
@@ -46,6 +49,7 @@ absl::Status check_flags(const DoctorFlags& flags) {
 
 /// On a terminal one line that is written over; what is piped or recorded holds the report alone.
 void tell(const std::string& what) {
+  // "\r\033[K" (ECMA-48, erase in line) returns to column 1 and removes the longer text of the step before.
   if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K{}", what);
 }
 
@@ -53,6 +57,7 @@ void tell(const std::string& what) {
 
 void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
+    // take_last(): a later flag overrides an earlier one, so that a script can append its own to given ones.
     command.add_option(name, value, help)->take_last();
   };
   command.option_defaults()->group("Report");
@@ -68,6 +73,7 @@ void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
 }
 
 absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
+  // All flags are checked before the first probe: the probes take seconds to minutes.
   GRADRAIL_RETURN_IF_ERROR(check_flags(flags));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> required, doctor::parse_requirements(flags.require));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> servers, servers_of(flags));
@@ -78,6 +84,7 @@ absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
         "--root {}: neither proc nor sys can be read in it; name a folder that `gradrail doctor --record` made",
         flags.root));
   }
+  // Before the first check: a recording holds what the checks read, and nothing else.
   if (!flags.record.empty()) GRADRAIL_RETURN_IF_ERROR(tree.record_to(flags.record));
   doctor::System system(std::move(tree));
   doctor::Report report =

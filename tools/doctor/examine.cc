@@ -17,6 +17,7 @@ namespace {
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
+/// An unknown value leaves its key out. A program then reads "absent", not an empty string.
 void add(Pairs& pairs, const char* name, const std::string& value) {
   if (!value.empty()) pairs.emplace_back(name, value);
 }
@@ -35,6 +36,7 @@ std::string distribution(Tree& tree) {
 
 std::string processor(Tree& tree) {
   constexpr std::string_view kName = "model name";
+  // arm64 has no such line: the report then leaves the processor out.
   for (const std::string& line : lines_of(tree.read("/proc/cpuinfo").text))
     if (line.compare(0, kName.size(), kName) == 0) return printable(trimmed(line.substr(line.find(':') + 1)));
   return "";
@@ -81,6 +83,7 @@ void add_proofs(System& system, const ExamineOptions& options, const std::vector
 }  // namespace
 
 Report examine(System& system, const ExamineOptions& options) {
+  // Both are read once and passed on: all checks judge the same devices even if one disappears meanwhile.
   const std::vector<RdmaDevice> devices = read_rdma_devices(system.tree());
   const GpuHost gpus = read_gpus(system);
   Report report{.machine = describe_machine(system, gpus, devices)};
@@ -94,6 +97,7 @@ Report examine(System& system, const ExamineOptions& options) {
   // A recording has no network: the tasks of a cluster are tried from a live host only.
   report.checks.push_back(check_tasks(system.is_live() ? options.servers : std::vector<std::string>{}));
   add_proofs(system, options, devices, gpus, report);
+  // Last: a requirement can depend on any check and on any transfer.
   report.requirements = judge(options.required, report.checks, report.proofs, system.is_live() && options.prove);
   return report;
 }

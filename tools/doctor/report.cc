@@ -11,6 +11,7 @@
 namespace gradrail::tools::doctor {
 namespace {
 
+/// Lines of evidence hold paths of /sys with 60 characters and more: 80 columns would break almost each of them.
 constexpr size_t kColumns = 100;
 /// Where the words of a check begin: behind its state and name.
 constexpr size_t kIndent = 34;
@@ -34,6 +35,7 @@ std::string painted(State state, const std::string& text, bool colour) {
 }
 
 /// `text` behind `head`, its further lines below its first.
+/// A word is never split: users copy paths and commands from the report.
 std::string wrapped(const std::string& head, size_t head_columns, const std::string& text) {
   std::string out = head;
   size_t column = head_columns;
@@ -59,11 +61,13 @@ std::string labelled(const char* label, const std::string& text) {
 }
 
 std::string draw(const Check& check, bool colour) {
+  // Padded before it is painted: the escape sequences have no width on the screen, but count as characters.
   const std::string state = fmt::format("{:<15}", name_of(check.state));
   const std::string head = fmt::format("  {}{:<17}", painted(check.state, state, colour), check.name);
   std::string text;
   for (const std::string& evidence : check.evidence)
     text += wrapped(text.empty() ? head : std::string(kIndent, ' '), kIndent, evidence);
+  // A check without evidence still has its line.
   if (text.empty()) text = head + "\n";
   return text + labelled("so:", check.consequence) + labelled("do:", check.remedy);
 }
@@ -132,6 +136,7 @@ std::string to_text(const Report& report, bool colour) {
 }
 
 std::string to_json(const Report& report) {
+  // Ordered: the keys appear as written here, so that two reports can be compared as text.
   using Json = nlohmann::ordered_json;
   Json checks = Json::array(), proofs = Json::array(), require = Json::array();
   for (const Check& check : report.checks) {

@@ -20,11 +20,13 @@ struct Rule {
   bool needs_transfer = false;              ///< nothing else shows it
 };
 
+/// Each RDMA transfer fails if one of these checks fails. The first one that failed is the reason of the report.
 const std::vector<std::string> kRdmaChecks = {"rdma-gids",     "rdma-pkeys", "rdma-providers",
                                               "uverbs-access", "memlock",    "cgroup-rdma"};
 
 std::vector<Rule> rules() {
   std::vector<std::string> gpu_direct = kRdmaChecks;
+  // "gpu-path" is no check: objection_to_gpu_path() combines two of them.
   gpu_direct.insert(gpu_direct.end(), {"gpu-bar1", "cuda", "gpu-path"});
   std::vector<Rule> all = {
       {"rdma", {"rdma-devices", "rdma-ports"}, kRdmaChecks, [](const Proof& proof) { return !proof.gpu; }, true},
@@ -37,6 +39,7 @@ std::vector<Rule> rules() {
       {"nccl", {"nccl"}, {}, nullptr},
       {"tasks", {"tasks"}, {}, nullptr},
   };
+  // Loopback connects contexts of one process and proves nothing about a host.
   for (const transport::Transport& transport : transport::transports()) {
     if (transport.in_process_only) continue;
     const std::string name = transport.name;
@@ -91,6 +94,7 @@ std::string objection(const Rule& rule, const std::vector<Check>& checks, const 
     const Check* const check = find(checks, name);
     if (check != nullptr && !holds_up(check->state)) return describe(*check);
   }
+  // An empty function means that no transfer shows the feature: then the checks alone decide.
   return rule.about && live ? objection_of_proofs(rule, proofs) : "";
 }
 
@@ -100,6 +104,7 @@ absl::StatusOr<std::vector<std::string>> parse_requirements(const std::string& l
   std::vector<std::string> words;
   if (list.empty()) return words;
   const std::vector<Rule> all = rules();
+  // The words are checked before the probes run, so that a typing error costs no minutes.
   for (const std::string& word : std::vector<std::string>(absl::StrSplit(list, ','))) {
     const bool known = std::any_of(all.begin(), all.end(), [&](const Rule& rule) { return rule.word == word; });
     if (!known) {
@@ -114,6 +119,7 @@ absl::StatusOr<std::vector<std::string>> parse_requirements(const std::string& l
 
 std::vector<Requirement> judge(const std::vector<std::string>& words, const std::vector<Check>& checks,
                                const std::vector<Proof>& proofs, bool live) {
+  // In the order of the rules, not of the words: a repeated word gives one line.
   std::vector<Requirement> requirements;
   for (const Rule& rule : rules()) {
     if (std::find(words.begin(), words.end(), rule.word) == words.end()) continue;

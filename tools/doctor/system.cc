@@ -12,6 +12,7 @@ namespace {
 constexpr Duration kObserveDeadline = std::chrono::seconds(30);
 
 /// The first text in the file of a failed observation.
+/// A recording keeps errors too: else --root would report "not recorded" where the host had a reason.
 constexpr std::string_view kFailed = "failed: ";
 
 }  // namespace
@@ -27,6 +28,7 @@ absl::StatusOr<std::string> System::observe(const std::string& name, const Ask& 
   // Several checks ask for the same fact: the child process runs once.
   if (const auto known = answers_.find(name); known != answers_.end()) return known->second;
   const std::string path = "/observed/" + name;
+  // A process of its own: a library that crashes or blocks in a probe must not end the report.
   absl::StatusOr<std::string> answer =
       is_live() ? run_in_subprocess(ask, {.timeout = kObserveDeadline}) : recorded(path);
   if (is_live()) {

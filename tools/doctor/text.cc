@@ -18,6 +18,7 @@ bool is_printable(char c) { return c >= ' ' && c <= '~'; }
 
 }  // namespace
 
+// The text of devices and files reaches a terminal: an escape sequence in a name must not be executed by it.
 std::string clean(std::string_view text) {
   std::string cleaned(text);
   std::replace_if(
@@ -44,6 +45,7 @@ std::vector<std::string> words_of(std::string_view text) {
   return absl::StrSplit(absl::string_view(text.data(), text.size()), absl::ByAnyChar(" \t\n\r"), absl::SkipEmpty());
 }
 
+// Exactly a number or nothing: "max" of a cgroup and "-1" of an older one both mean "no limit" to the callers.
 std::optional<uint64_t> number_of(std::string_view text, int base) {
   text = trimmed(text);
   if (base == 16 && text.substr(0, 2) == "0x") text.remove_prefix(2);

@@ -38,6 +38,7 @@ std::deque<std::string> parts_of(const std::string& path) { return absl::StrSpli
 
 std::string target_of(const std::string& path) {
   std::array<char, PATH_MAX> target;
+  // Both 0 and -1 mean that there is no target. readlink() adds no zero byte.
   const ssize_t bytes = readlink(path.c_str(), target.data(), target.size());
   return bytes > 0 ? std::string(target.data(), static_cast<size_t>(bytes)) : "";
 }
@@ -87,6 +88,7 @@ absl::Status Tree::record_to(const std::string& folder) {
     return absl::FailedPreconditionError(
         fmt::format("--record {}: {}; name a folder that can be made", folder, error.message()));
   }
+  // create_directories() also accepts a folder that exists. Old files in it would mix with the new ones.
   if (!fs::is_empty(folder, error) || error) {
     return absl::AlreadyExistsError(fmt::format("--record {}: not empty; name a new folder", folder));
   }
@@ -128,6 +130,7 @@ FileText Tree::read(const std::string& path) {
   const Place place = resolve(path, /*follow_last=*/true);
   if (place.error != 0) return {.error = place.error};
   int error = 0;
+  // Two steps, lstat() and then open(): read_descriptor() repeats the check, since the file can change in between.
   if (!is_openable(root_ + place.path, error)) return {.error = error};
   FileText file = read_file(root_ + place.path);
   if (file.ok()) add_to_recording(place.path, file.text);
@@ -163,6 +166,7 @@ std::vector<std::string> Tree::names(const std::string& folder) {
 bool Tree::exists(const std::string& path) {
   const Place place = resolve(path, /*follow_last=*/false);
   if (place.error != 0) return false;
+  // A live tree without a recording ends here: the rest only notes what is there.
   if (record_.empty()) return true;
   struct stat about {};
   if (lstat((root_ + place.path).c_str(), &about) != 0) return false;
@@ -198,6 +202,7 @@ std::string Tree::link_name(const std::string& path) {
 }
 
 bool Tree::make_room(const std::string& path) {
+  // The first failed write stops the recording: a full disk would give thousands of equal errors.
   if (record_.empty() || !recording_.ok()) return false;
   std::error_code error;
   fs::create_directories(fs::path(record_ + path).parent_path(), error);
@@ -208,6 +213,7 @@ bool Tree::make_room(const std::string& path) {
 void Tree::record_folder(const std::string& path) { make_room(path + "/."); }
 
 void Tree::record_link(const std::string& path, const std::string& target) {
+  // A link is reached over many paths, and symlink() refuses the second one with EEXIST.
   if (!make_room(path) || fs::is_symlink(record_ + path)) return;
   if (symlink(target.c_str(), (record_ + path).c_str()) != 0) {
     recording_ = absl::FailedPreconditionError(fmt::format("--record {}{}: {}", record_, path, std::strerror(errno)));
@@ -218,6 +224,7 @@ void Tree::add_to_recording(const std::string& path, std::string_view text) {
   if (!make_room(path)) return;
   std::ofstream file(record_ + path, std::ios::binary);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  // close() flushes, so that its failure is seen: a full disk is reported only then.
   file.close();
   if (!file) {
     recording_ = absl::FailedPreconditionError(

@@ -15,6 +15,7 @@
 namespace gradrail::tools {
 namespace {
 
+/// A model of hundreds of tensors must not fill the line.
 constexpr size_t kNamesShown = 4;
 
 std::string time_text(uint64_t saved_us) {
@@ -42,6 +43,7 @@ void print_set(const std::string& folder, const ps::CheckpointSet& set) {
   const std::string common = fmt::format("{:>12}  {:>6}  {:>14}  {:<19}", set.global_step, set.shard_count, set.bytes,
                                          time_text(set.saved_us));
   if (!set.complete()) return fmt::print("{}  {}\n", common, set.missing());
+  // open_checkpoint_set() reads the headers of all files. It checks what belongs together, not the data.
   const absl::StatusOr<std::vector<ps::CheckpointReader>> shards = ps::open_checkpoint_set(folder, set);
   if (!shards.ok()) return fmt::print("{}  damaged: {}\n", common, message_of(shards.status()));
   const ps::CheckpointHeader& header = shards->front().header();
@@ -55,6 +57,7 @@ absl::Status list(const std::string& folder) {
   if (sets.empty()) return absl::OkStatus();
   fmt::print("{:>12}  {:>6}  {:>14}  {:<19}  state     optimizer  schema\n", "step", "shards", "bytes", "saved");
   for (const ps::CheckpointSet& set : sets) print_set(folder, set);
+  // A crash in the middle of a save leaves such files; the next save of a run removes them.
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<ps::UnfinishedFile> unfinished, ps::list_unfinished_files(folder));
   for (const ps::UnfinishedFile& file : unfinished) fmt::print("unfinished: {}\n", file.path);
   return absl::OkStatus();
@@ -63,6 +66,7 @@ absl::Status list(const std::string& folder) {
 /// Every byte of every file, one file at a time; says what is wrong.
 bool verify_set(const std::string& folder, const ps::CheckpointSet& set) {
   std::vector<std::string> wrong;
+  // The files are read one after the other: a set can be larger than the memory.
   for (const uint32_t shard : set.present) {
     const absl::Status read = ps::read_checkpoint(set.path(folder, shard)).status();
     if (!read.ok()) wrong.emplace_back(message_of(read));
@@ -100,12 +104,14 @@ std::string state_name(ps::OptimizerKind kind, size_t vector) {
   return "velocity";
 }
 
+// The schema gives the order of the tensors in the file: a tensor begins where the one before it ends.
 void add_tensors(const ps::Schema& schema, absl::Span<const float> values, const std::string& suffix,
                  std::vector<NumpyArray>& arrays) {
   size_t first = 0;
   for (const ps::Tensor& tensor : schema) {
     const absl::Span<const float> part = values.subspan(first, tensor.elements());
     first += part.size();
+    // A colon separates tensor and vector, as in ":m". Names of tensors are those of the model.
     arrays.push_back({.name = tensor.name + suffix,
                       .type = "<f4",
                       .shape = tensor.shape,
@@ -121,6 +127,7 @@ absl::Status export_npz(const CheckpointFlags& flags) {
   // First: a build without libzip fails before it reads gigabytes.
   GRADRAIL_RETURN_IF_ERROR(check_npz());
   const std::string& folder = flags.folders.front();
+  // A given step must exist; without one a damaged newest set falls back to the one before it.
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Checkpoint checkpoint, flags.step.has_value()
                                                                  ? ps::read_checkpoint_set(folder, *flags.step)
                                                                  : ps::read_newest_set(folder));

@@ -19,6 +19,7 @@ struct CheckpointFlags {
   bool optimizer_state = false;  ///< export
 };
 
+/// Adds the three verbs as subcommands; `flags` must stay valid until the line is parsed.
 void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags);
 
 /// `gradrail checkpoint ls|verify|export FOLDER…`: what is in checkpoint folders, whether it is whole, and out of it

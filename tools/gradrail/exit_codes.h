@@ -6,14 +6,20 @@ namespace gradrail::tools {
 
 /// The program's exit codes and their meaning for the caller.
 enum ExitCode : int {
+  /// The run is complete.
   kGood = 0,
+  /// A requirement or a verification does not hold, or an error without a known remedy.
   kFailed = 1,
+  /// The parser rejected the command line.
   kUsage = 2,
+  /// `gradrail bench`: the verification of a result failed.
   kWrongResults = 3,
+  /// Flags, files or environment are wrong; the message names which.
   kConfiguration = 4,
   kRetry = 200,  ///< 128 and above: worth trying again, as TensorFlow's supervisors understand it
 };
 
+/// Retry only what can change without a change of the configuration: peers, hosts, time.
 inline ExitCode exit_code(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:

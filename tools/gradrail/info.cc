@@ -22,8 +22,10 @@ namespace {
 
 /// Opens the transport and listens: whether it is usable is tried, not guessed.
 std::string try_transport(const transport::Transport& transport) {
+  // Errors are results here: a missing transport is a line of the report.
   const absl::StatusOr<std::unique_ptr<transport::Context>> context = transport.open({});
   if (!context.ok()) return fmt::format("NOT usable: {}", message_of(context.status()));
+  // 127.0.0.1: the test must not open a port to other hosts.
   const absl::StatusOr<std::string> address = (*context)->listen(transport.same_host_only ? "" : "127.0.0.1:0");
   if (!address.ok()) return fmt::format("NOT usable: {}", message_of(address.status()));
   const transport::Capabilities can = (*context)->capabilities();
@@ -53,7 +55,9 @@ std::string try_gpu_memory(const transport::Transport& transport) {
 }
 
 std::string describe(const gpu::DeviceInfo& device) {
+  // GiB as in the documents of NVIDIA.
   constexpr double kGib = 1 << 30;
+  // Either dma-buf or the kernel module is enough; see docs/gpu.md.
   const bool module = gpu::peer_memory_module().ok();
   const char* direct = !device.gpu_direct_rdma    ? "not reachable by NICs"
                        : device.dma_buf && module ? "reachable by NICs (dma-buf, peer-memory module)"
@@ -103,6 +107,7 @@ int run_info() {
   fmt::print("transports, in order of preference:\n");
   for (const transport::Transport& transport : transport::transports()) {
     fmt::print("  {:9} {}; {}\n", transport.name, transport.purpose, try_transport(transport));
+    // shm and tcp need no device. `auto` never takes a transport that is used by name only.
     if (!transport.plugin || transport.by_name_only) continue;
     fmt::print("  {:9} {}\n", "", try_rdma(transport));
     if (const std::string gpu = try_gpu_memory(transport); !gpu.empty()) fmt::print("  {:9} {}\n", "", gpu);

@@ -27,6 +27,7 @@ namespace gradrail::tools {
 namespace {
 
 int finish(const absl::Status& status) {
+  // Errors go to stderr, so that a pipe after stdout receives results only.
   if (!status.ok()) fmt::print(stderr, "gradrail: {}\n", message_of(status));
   return exit_code(status);
 }
@@ -45,6 +46,7 @@ int inspect(const CheckpointFlags& flags) {
 }
 
 absl::Status run_task(const TrainOptions& options) {
+  // SignalThread starts a thread; a fork of a process with threads copies only the calling one.
   const absl::StatusOr<HostPlan> plan = plan_host(options);  // may fork, which a second thread would hinder
   if (!plan.ok()) return plan.status();
   SignalThread signals(SignalThread::Task::kOwn);
@@ -54,12 +56,15 @@ absl::Status run_task(const TrainOptions& options) {
 }
 
 int train(const TrainFlags& flags) {
+  // A new thread inherits the mask. A signal must reach the signal thread, not a thread of a library.
   block_signals();  // before any library starts a thread
   absl::StatusOr<TrainOptions> options = check_train_flags(flags);
   if (!options.ok()) return finish(options.status());
+  // 0: a value that the user has set counts more than the flag.
   if (flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
   if (is_local_cluster(*options)) return run_local_cluster(*std::move(options));
   if (!uses_etcd(flags) && !options->launch) return finish(run_task(*options));
+  // The rendezvous itself can take long: Ctrl-C must end it as well.
   SignalThread signals(SignalThread::Task::kRendezvous);
   if (uses_etcd(flags)) return finish(run_with_etcd(*std::move(options), signals));
   return finish(run_launched(*std::move(options), signals));
@@ -105,6 +110,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
+    // 0 means --help or --version, which CLI11 also reports by an exception.
     if (app.exit(error) == 0) return kGood;
     for (const std::string& hint : hints_for_renamed_flags({argv, static_cast<size_t>(argc)}))
       fmt::print(stderr, "gradrail: {}\n", hint);
@@ -121,6 +127,7 @@ int run(int argc, char** argv) {
   if (top_command.parsed()) return finish(run_top(top));
   if (pages_command.parsed()) return finish(write_pages(app, pages_folder));
   if (topo_command.parsed()) return finish(run_topo(topo));
+  // require_subcommand(1) leaves only this one.
   return train(flags);
 }
 

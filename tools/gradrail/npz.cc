@@ -13,6 +13,7 @@
 namespace gradrail::tools {
 namespace {
 
+// An archive that is not closed must be discarded: libzip then leaves the old file as it is.
 struct Discard {
   void operator()(zip_t* archive) const { zip_discard(archive); }
 };
@@ -25,9 +26,11 @@ std::string tuple(const std::vector<int64_t>& shape) {
 
 /// Everything before the numbers, which then begin on a line of the cache.
 std::string npy_header(const NumpyArray& array) {
+  // The format asks for a multiple of 64; magic, version and length have 10 bytes.
   constexpr size_t kAlignment = 64, kMagicBytes = 10;
   std::string fields =
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", array.type, tuple(array.shape));
+  // Spaces before the line end fill the block: one byte for the line end, ten for the start.
   fields.resize((kMagicBytes + fields.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - kMagicBytes - 1, ' ');
   fields += '\n';
   // Format 1.0 of NumPy: magic, version, the length in 16 bits, then a Python dictionary that ends with a line end.
@@ -48,13 +51,16 @@ absl::Status add(zip_t* archive, const std::string& path, const NumpyArray& arra
         reinterpret_cast<zip_uint8_t*>(const_cast<void*>(static_cast<const void*>(bytes.data()))), bytes.size()};
   };
   const zip_buffer_fragment_t fragments[] = {fragment(header), fragment(array.bytes)};
+  // The last 0: libzip does not free the memory, which belongs to the caller.
   zip_source_t* source = zip_source_buffer_fragment(archive, fragments, std::size(fragments), 0);
   if (source == nullptr) return failed(path, array.name, zip_strerror(archive));
   const zip_int64_t index = zip_file_add(archive, (array.name + ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);
   if (index < 0) {
+    // Only a successful zip_file_add() takes the source over.
     zip_source_free(source);
     return failed(path, array.name, zip_strerror(archive));
   }
+  // Stored: weights are almost random, so compression costs minutes and saves little.
   zip_set_file_compression(archive, static_cast<zip_uint64_t>(index), ZIP_CM_STORE, 0);
   return absl::OkStatus();
 }

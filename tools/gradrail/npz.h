@@ -20,6 +20,7 @@ struct NumpyArray {
 };
 
 /// UNIMPLEMENTED: built without libzip (npz_missing.cc).
+/// Asked before gigabytes are read for an export.
 absl::Status check_npz();
 
 /// Writes the file that numpy.load() reads as a dictionary of these arrays; it replaces `path` as a whole. Not

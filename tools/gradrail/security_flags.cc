@@ -12,6 +12,7 @@ std::string must_name_a_file(const std::string& path) { return path.empty() ? "n
 void add_security_flags(CLI::App& command, SecurityFlags& flags) {
   command.option_defaults()->group("Security");
   ps::Security& security = flags.security;
+  // Two spellings each: dashes as in etcd, underscores as in the flags of TensorFlow.
   command
       .add_option("--cert-file,--cert_file", security.cert_file,
                   "PEM certificate: a ps with one speaks TLS 1.3; a worker shows it to a ps that asks")
@@ -37,6 +38,7 @@ void add_security_flags(CLI::App& command, SecurityFlags& flags) {
 
 absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags) {
   ps::Security security = flags.security;
+  // Checked before the file is read: a contradiction of flags is the better message.
   if (const absl::Status fits = ps::check(security); !fits.ok()) return fits;
   if (flags.secret_file.empty()) return security;
   GRADRAIL_ASSIGN_OR_RETURN(security.secret, ps::read_secret_file(flags.secret_file));

@@ -27,6 +27,7 @@ using topology::Placement;
 // Far more than any host has, and few enough for a plan that ends.
 constexpr int kMaxCount = 4096;
 
+// An empty flag would give one empty name instead of none.
 std::vector<std::string> names(const std::string& list) {
   if (list.empty()) return {};
   return absl::StrSplit(list, ',');
@@ -44,6 +45,7 @@ topology::Towers device(const std::string& word) {
 }
 
 absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
+  // All ps tasks and workers of this host in one request: the plan shares the cores between them.
   topology::Request request;
   for (int i = 0; i < flags.ps; ++i)
     request.processes.push_back({.job = topology::Job::ps, .task_index = i, .units = flags.shards});
@@ -51,6 +53,7 @@ absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
     request.processes.push_back({.job = topology::Job::worker, .task_index = i, .units = flags.towers});
   request.towers = device(flags.device);
   request.cores_per_tower = flags.cores_per_tower;
+  // An empty list reserves no CPU, and parse() accepts it. For --cores an empty set would forbid all.
   GRADRAIL_ASSIGN_OR_RETURN(request.reserved, cpus("reserve", flags.reserve));
   if (!flags.cores.empty()) {
     GRADRAIL_ASSIGN_OR_RETURN(request.cores, cpus("cores", flags.cores));
@@ -111,6 +114,7 @@ void add_topo_flags(CLI::App& command, TopoFlags& flags) {
 }
 
 absl::Status run_topo(const TopoFlags& flags) {
+  // The flags are checked before hwloc scans the machine.
   GRADRAIL_ASSIGN_OR_RETURN(topology::Request wanted, request_of(flags));
   GRADRAIL_ASSIGN_OR_RETURN(const Machine machine,
                             flags.topology.empty() ? topology::discover() : topology::load(flags.topology));
@@ -124,6 +128,7 @@ absl::Status run_topo(const TopoFlags& flags) {
     text = topology::draw_tree(machine, placement) + "\n" + topology::draw_table(machine, placement);
     if (flags.explain) text += "\n" + topology::explain(machine, placement);
   }
+  // fwrite() and not fmt::print(): the text can hold braces and is written as it is.
   std::fwrite(text.data(), 1, text.size(), stdout);
   return absl::OkStatus();
 }

@@ -13,9 +13,12 @@ struct TopoFlags {
   int ps = 1;
   int shards = 1;
   int workers = 1;
+  // 0: one for each GPU, or one on the CPUs.
   int towers = 0;
   std::string device = "auto";
+  // 0: the cores are shared evenly.
   int cores_per_tower = 0;
+  // Comma-separated lists; empty: no restriction.
   std::string gpu, nic, cores, reserve, require;
   bool json = false;
   bool explain = false;

@@ -8,6 +8,7 @@ namespace {
 using nlohmann::json;
 using topology::Machine;
 
+// Negative indexes mean "none": null differs from node 0 for every reader.
 json node_number(const Machine& machine, int node) {
   return node < 0 ? json() : json(machine.numa_nodes[node].os_index);
 }
@@ -52,6 +53,7 @@ json cores_json(const Machine& machine) {
 json gpus_json(const Machine& machine) {
   json gpus = json::array();
   for (const topology::Gpu& gpu : machine.gpus) {
+    // A class for each pair of GPU and NIC, from one common switch to the link between packages.
     json paths = json::object();
     for (const topology::Nic& nic : machine.nics)
       paths[nic.name] = to_string(path_class(machine, gpu.place, nic.place));
@@ -129,6 +131,7 @@ json shards_json(const Machine& machine, const topology::Placement& placement) {
 }  // namespace
 
 std::string topo_json(const Machine& machine, const topology::Placement& placement) {
+  // The numbers of the system, not those of this program: they agree with lstopo and numactl.
   json packages = json::array();
   for (const topology::Package& package : machine.packages)
     packages.push_back({{"number", package.os_index}, {"model", package.model}});

@@ -11,6 +11,7 @@
 namespace gradrail::tools {
 namespace {
 
+/// More than 600 MB of marks per task is a typing error rather than a wish.
 constexpr uint32_t kMostRecords = 1 << 24;  // 40 bytes each
 
 }  // namespace
@@ -45,9 +46,11 @@ void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
 
 size_t MonitoringFlags::marks() const {
   // A timeline draws the marks of the flight recorder, and needs as many as one upload takes.
+  // Without a timeline the user's number counts, also 0.
   return timeline.empty() ? flight_records : std::max<size_t>(flight_records, ps::kMaxTraceMarks);
 }
 
+// Before the run: a flag that has no effect must not be found out after hours.
 absl::Status check_monitoring(const MonitoringFlags& flags, bool alone) {
   if (alone && flags.metrics_port.has_value()) {
     return absl::InvalidArgumentError(
@@ -55,6 +58,7 @@ absl::Status check_monitoring(const MonitoringFlags& flags, bool alone) {
   }
   if (alone && !flags.timeline.empty())
     return absl::InvalidArgumentError("--timeline_filename: with --ps 0 there is no exchange to draw");
+  // A name is refused: the library resolves none, and would only report that it cannot listen.
   // The larger of the two types: inet_pton() writes either.
   in6_addr address;
   const char* text = flags.metrics_bind.c_str();

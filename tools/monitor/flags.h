@@ -10,11 +10,13 @@
 namespace gradrail::tools {
 
 /// The flags of `gradrail train` about watching a run.
+/// Units  ports are TCP ports; flight_records counts marks.
 struct MonitoringFlags {
   std::optional<uint16_t> metrics_port;  ///< absent: nothing is served; 0: any
   std::string metrics_bind = "127.0.0.1";
   std::string logs_path;  ///< "": no summaries
   uint32_t flight_records = 4096;
+  // One file of the chief for all tasks; the others only upload their marks.
   std::string timeline;  ///< file; "": none
 
   /// Room of a task's flight recorder.

@@ -43,12 +43,14 @@ const char* name_of(Mark::Kind kind) {
   return "?";
 }
 
+// The caller passes the name of the system call: errno is still that of the call.
 absl::Status failed(const std::string& path, const char* call) {
   return absl::FailedPreconditionError(fmt::format("{}: {}: {}", path, call, std::strerror(errno)));
 }
 
 std::string utc_text() {
   const std::time_t now = std::time(nullptr);
+  // gmtime_r(): the tasks of one job can run in several time zones.
   std::tm parts{};
   gmtime_r(&now, &parts);
   char text[32];
@@ -67,7 +69,9 @@ std::string flight_text(std::vector<Mark> marks, const std::string& task, const 
       "# seconds before the dump, worker, its step, shard, bucket of the shard, what\n",
       task, getpid(), utc_text(), marks.size(), why);
   for (const Mark& mark : marks) {
+    // Negative: the moment lies before the dump.
     const auto seconds = static_cast<double>(mark.at_ns - now_ns) * 1e-9;
+    // A mark of the whole exchange belongs to no shard and no bucket.
     const bool whole = mark.kind == Mark::Kind::begun || mark.kind == Mark::Kind::done;
     const std::string place =
         whole ? fmt::format("{:>5}  {:>6}", "-", "-") : fmt::format("{:>5}  {:>6}", mark.shard, mark.bucket);
@@ -80,6 +84,7 @@ std::string flight_text(std::vector<Mark> marks, const std::string& task, const 
 FlightDump::FlightDump(std::string folder, std::string task) : folder_(std::move(folder)), task_(std::move(task)) {}
 
 absl::StatusOr<std::string> FlightDump::write(const std::vector<Mark>& marks, const std::string& why) {
+  // The overload with an error code: an exception must not end the task that only wants to write a dump.
   std::error_code error;
   const std::filesystem::path folder =
       folder_.empty() ? std::filesystem::temp_directory_path(error) : std::filesystem::path(folder_);
@@ -88,6 +93,7 @@ absl::StatusOr<std::string> FlightDump::write(const std::vector<Mark>& marks, co
   std::string name = task_;
   // "worker/1" would name a folder.
   std::replace(name.begin(), name.end(), '/', '-');
+  // Process number and count make the name unique in a folder that several tasks share.
   std::string path = fmt::format("{}/gradrail-flight-{}-{}-{}.txt", folder.string(), name, getpid(), ++count_);
   const std::string text = flight_text(marks, task_, why, Clock::now());
   // Never an existing file: all users write to a folder for temporary files. No fsync: an exchange may be waiting.

@@ -14,6 +14,7 @@ struct Metric {
     std::vector<std::pair<std::string, std::string>> labels;
     double value = 0.0;  ///< counter, gauge
     /// Histogram only: upper bounds, rising, and the count at or below each.
+    /// Prometheus adds the bucket of infinity itself, out of `count`.
     std::vector<std::pair<double, uint64_t>> buckets;
     uint64_t count = 0;
     double sum = 0.0;

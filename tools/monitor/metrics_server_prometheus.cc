@@ -19,6 +19,7 @@
 namespace gradrail::tools {
 namespace {
 
+// Probe after probe, since the server can accept one just before it is asked to end.
 constexpr auto kProbeInterval = std::chrono::milliseconds(10);
 constexpr int kProbeCount = 200;  // as long as the library takes by itself
 
@@ -46,6 +47,7 @@ prometheus::MetricType type_of(Metric::Kind kind) {
   return kind == Metric::Kind::gauge ? prometheus::MetricType::Gauge : prometheus::MetricType::Histogram;
 }
 
+// The library asks this object at each scrape, in its own threads.
 class Collector final : public prometheus::Collectable {
  public:
   explicit Collector(MetricsServer::Collect collect) : collect_(std::move(collect)) {}
@@ -66,6 +68,7 @@ class Collector final : public prometheus::Collectable {
 };
 
 std::string host_and_port(const std::string& host, int port) {
+  // An IPv6 address needs brackets before a port (RFC 3986).
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
 }
 
@@ -90,6 +93,7 @@ void send_probe(const std::string& host, int port) {
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {}};
   if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) return;
   const FileDescriptor probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // The result does not matter: an attempt to connect already wakes the thread.
   [[maybe_unused]] const int result =
       connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }
@@ -115,6 +119,7 @@ PrometheusServer::~PrometheusServer() {
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::string& host, uint16_t port,
                                                                     Collect collect) {
   const std::string address = host_and_port(host, port);
+  // Exposer's constructor throws if it cannot listen.
   try {  // the library's only way to say it
     auto exposer = std::make_unique<prometheus::Exposer>(address);
     auto collector = std::make_shared<Collector>(std::move(collect));

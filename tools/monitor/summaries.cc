@@ -13,6 +13,7 @@ namespace gradrail::tools {
 namespace {
 
 /// A slash in a tag begins a group of its own; other characters some readers refuse.
+/// bytes_in/ and bytes_out/ are the groups; the path must not open another one.
 std::string tag_of(std::string path) {
   for (char& c : path) c = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' ? c : '_';
   return path;
@@ -22,6 +23,7 @@ std::string tag_of(std::string path) {
 
 absl::StatusOr<std::unique_ptr<Summaries>> Summaries::create(const std::string& folder, uint32_t every) {
   absl::StatusOr<worker::EventFile> file = worker::EventFile::create(folder);
+  // The flag's name first: the caller prints the message without the flag that caused it.
   if (!file.ok()) return absl::Status(file.status().code(), fmt::format("--logs_path: {}", message_of(file.status())));
   return std::unique_ptr<Summaries>(new Summaries(*std::move(file), every));
 }
@@ -50,6 +52,7 @@ void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& 
     scalars.emplace_back("bytes_in/" + tag_of(path.path), static_cast<double>(path.returned));
     scalars.emplace_back("bytes_out/" + tag_of(path.path), static_cast<double>(path.pushed));
   }
+  // Totals, not differences: their curve is flat until such an event occurs.
   scalars.emplace_back("fallbacks", static_cast<double>(stats.moves));
   scalars.emplace_back("wait_s", static_cast<double>(stats.wait_ns) * 1e-9);
   scalars.emplace_back("dropped_gradients", static_cast<double>(stats.dropped));
@@ -58,16 +61,19 @@ void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& 
 
 void Summaries::step(const worker::Progress& progress, size_t batch_size, const worker::Client* client) {
   ++steps_;
+  // The last batch of an epoch always writes: an epoch may be shorter than `every_`.
   if (progress.batch % every_ != 0 && progress.batch != progress.batch_count) return;
   const TimePoint now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - written_at_).count();
   worker::Scalars scalars = {{"cost", progress.cost}};
+  // The first event can follow at once, and a rate over no time is infinite.
   if (seconds > 0) {
     scalars.emplace_back("examples/sec", static_cast<double>(steps_ * batch_size) / seconds);
     // A run that was restored does not begin with 0, and after the return of a ps it may have gone back.
     if (global_step_ > 0 && progress.global_step >= global_step_)
       scalars.emplace_back("global_step/sec", static_cast<double>(progress.global_step - global_step_) / seconds);
   }
+  // Null with --ps 0: then there is no exchange.
   if (client != nullptr) add_exchange(client->stats(), scalars);
   write(progress.global_step, scalars);
   steps_ = 0;
@@ -76,6 +82,7 @@ void Summaries::step(const worker::Progress& progress, size_t batch_size, const 
 }
 
 void Summaries::line(const std::string& text) {
+  // The trainer prints this line once, at the end; its text is an interface of the tutorials.
   constexpr std::string_view kAccuracy = "Test-Accuracy: ";
   if (!text.starts_with(kAccuracy)) return;
   write(global_step_, {{"accuracy", std::strtod(text.c_str() + kAccuracy.size(), nullptr)}});

@@ -27,6 +27,7 @@ class Summaries {
 
   /// After each step; writes with every `every`th of an epoch and its last. `client`: null without a parameter server.
   /// A disk that fails ends the summaries, not the run: the log says so.
+  /// `batch_size`: examples of this worker in one step, all towers together.
   void step(const worker::Progress& progress, size_t batch_size, const worker::Client* client);
   /// A line of the run's last words: an accuracy is taken from it.
   void line(const std::string& text);

@@ -22,6 +22,7 @@ Metric counter(std::string name, std::string help, double value) {
 }
 
 Metric latency(const Histogram& histogram) {
+  // Prometheus wants seconds, the recorder has nanoseconds.
   Metric::Sample sample{.count = histogram.count(), .sum = histogram.sum_ns() * 1e-9};
   for (int power = kFirstPower; power <= kLastPower; ++power) {
     sample.buckets.emplace_back(static_cast<double>(uint64_t{1} << power) * 1e-9, histogram.count_below_power(power));
@@ -53,6 +54,7 @@ Metric bytes_total() {
 }
 
 void add_path(Metric& bytes, const std::string& path, uint64_t in, uint64_t out) {
+  // From the view of this task: what a worker calls "out" is "in" at the ps.
   bytes.samples.push_back({.labels = {{"direction", "in"}, {"path", path}}, .value = static_cast<double>(in)});
   bytes.samples.push_back({.labels = {{"direction", "out"}, {"path", path}}, .value = static_cast<double>(out)});
 }
@@ -64,6 +66,7 @@ Metric global_step(uint64_t step) {
 }  // namespace
 
 Metric build_info(const std::string& task) {
+  // The labels carry the text, since a value is a number: the usual pattern for versions in Prometheus.
   return {.name = "gradrail_build_info",
           .help = "Always 1; the labels say which build this is and which task.",
           .kind = Metric::Kind::gauge,
@@ -74,6 +77,7 @@ Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way) {
   Metric bytes = bytes_total();
   for (const worker::ClientStats::PathBytes& path : stats.path_bytes)
     add_path(bytes, path.path, path.returned, path.pushed);
+  // The age of the exchange under way lets an alert see one that does not end; a latency is known only afterwards.
   return {latency(stats.exchange),
           gauge("gradrail_exchange_under_way_seconds", "Age of the exchange under way; 0 between exchanges.",
                 std::chrono::duration<double>(under_way).count()),
@@ -100,6 +104,7 @@ Metrics ps_metrics(const ps::proto::StatsReply& stats) {
       global_step(stats.global_step()),
       counter("gradrail_updates_total", "Updates of buckets, over all shards.", static_cast<double>(stats.updates())),
       std::move(bytes)};
+  // Absent before the first checkpoint: 0 would mean a fresh one.
   if (stats.has_checkpoint_age_s()) {
     metrics.push_back(
         gauge("gradrail_checkpoint_age_seconds", "Since this task last wrote a checkpoint.", stats.checkpoint_age_s()));

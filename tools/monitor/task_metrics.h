@@ -13,9 +13,11 @@ namespace gradrail::tools {
 Metric build_info(const std::string& task);
 
 /// The metrics of a worker; `under_way`: duration of its current exchange.
+/// Units  seconds and bytes in the output, as Prometheus asks for.
 Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way);
 
 /// The metrics of a ps task.
+/// Threads  Any: the statistics are a copy.
 Metrics ps_metrics(const ps::proto::StatsReply& stats);
 
 }  // namespace gradrail::tools

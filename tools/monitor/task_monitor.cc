@@ -11,6 +11,7 @@
 namespace gradrail::tools {
 namespace {
 
+/// Any process that can reach a ps can ask for dumps: it must not fill the disk.
 constexpr uint32_t kMostAnswers = 100;  // some 30 MB of files
 
 /// Null where nothing is to be served.
@@ -18,6 +19,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> serve(const MonitoringFlags& flag
                                                      MetricsServer::Collect collect) {
   if (!flags.metrics_port.has_value()) return nullptr;
   // Tasks of one host share the flag: each adds its place to the port.
+  // 0 stays 0: the kernel then assigns a free port to each task.
   const uint32_t port = *flags.metrics_port == 0 ? 0 : uint32_t{*flags.metrics_port} + task.place_on_host;
   if (port > std::numeric_limits<uint16_t>::max()) {
     return absl::InvalidArgumentError(fmt::format("--metrics_port {}: {} would be given port {}, and 65535 is the last",
@@ -34,9 +36,11 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> serve(const MonitoringFlags& flag
 absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlags& flags, MonitoredTask task,
                                                             ps::Server& server) {
   auto monitor = std::make_unique<PsMonitor>();
+  // `server` is captured by reference: the destructor of the metrics server waits for its threads.
   const auto collect = [&server, name = task.name] {
     Metrics metrics = {build_info(name)};
     const absl::StatusOr<ps::proto::StatsReply> stats = server.stats();
+    // The build information alone still shows that the task runs.
     if (!stats.ok()) {
       spdlog::warn("metrics: {}", message_of(stats.status()));
       return metrics;
@@ -51,6 +55,7 @@ absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlag
 absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags& flags, uint32_t worker,
                                                           uint32_t every) {
   if (flags.logs_path.empty()) return nullptr;
+  // TensorBoard shows each folder as a run of its own.
   return Summaries::create(fmt::format("{}/worker_{}", flags.logs_path, worker), every);
 }
 
@@ -72,6 +77,7 @@ void FlightLog::answer(const std::vector<Mark>& marks) {
 
 absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& flags, uint32_t worker) {
   if (flags.timeline.empty()) return nullptr;
+  // At this moment the chief is not known. Worker 0 is the first chief of each run.
   return Timeline::create(flags.timeline, worker == 0);
 }
 
@@ -82,6 +88,7 @@ void finish_timeline(Timeline* timeline, worker::Client& client) {
 }
 
 absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const MonitoringFlags& flags, MonitoredTask task) {
+  // Two phases: the callback needs the address of the monitor, and the server calls it as soon as it listens.
   std::unique_ptr<WorkerMonitor> monitor(new WorkerMonitor(std::move(task)));
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics,
                             serve(flags, monitor->task_, [raw = monitor.get()] { return raw->collect(); }));
@@ -105,6 +112,7 @@ WorkerMonitor::Watch::Watch(WorkerMonitor& monitor, worker::Client& client) : mo
 }
 
 WorkerMonitor::Watch::~Watch() {
+  // Waits for a scrape that reads the client.
   std::lock_guard lock(monitor_.mutex_);
   monitor_.client_ = nullptr;
 }

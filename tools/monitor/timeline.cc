@@ -24,6 +24,7 @@ struct Stage {
   const char* name;
   Kind from, to;
 };
+// "post" begins at "pushed" for host memory and at "copied" for GPU memory; see add_stages().
 constexpr std::array<Stage, 6> kStages = {{{"copy to host", Kind::pushed, Kind::copied},
                                            {"post", Kind::pushed, Kind::posted},
                                            {"wire and ps", Kind::posted, Kind::answered},
@@ -43,11 +44,13 @@ class TaskEvents {
     add_exchanges();
     for (const Mark& mark : trace_.marks) {
       if (mark.kind == Kind::begun || mark.kind == Kind::done) continue;
+      // Marks of one row come in the order of time. The key holds the worker: a ps serves several at once.
       Round& round = under_way_[{mark.shard, mark.worker, mark.bucket}];
       // A step's number comes twice where parameters are fetched once more after it.
       if (mark.kind == Kind::pushed || mark.kind == Kind::noticed || mark.step != round.step) finish(mark, round);
       round.moments[static_cast<size_t>(mark.kind)] = mark.at_ns;
     }
+    // The last step has no successor that would finish it.
     for (const auto& [row, round] : under_way_) add_stages(round.step, row, round.moments);
   }
 
@@ -69,6 +72,7 @@ class TaskEvents {
   }
 
   void add_event(const char* what, int row, uint64_t step, int64_t from, int64_t to) {
+    // A negative duration is no valid event of the format.
     events_.push_back({{"ph", "X"},
                        {"name", what},
                        {"pid", process_},
@@ -83,6 +87,7 @@ class TaskEvents {
     int64_t begun = 0, done = 0;
     for (const Mark& mark : trace_.marks) {
       if (mark.kind == Kind::begun) {
+        // Between two exchanges a worker computes.
         if (done != 0) add_event("compute", row_of_steps(), mark.step, done, mark.at_ns);
         begun = mark.at_ns;
       } else if (mark.kind == Kind::done) {
@@ -93,6 +98,7 @@ class TaskEvents {
     }
   }
 
+  // A step that lost a mark to the ring of the recorder still shows the stages that are complete.
   void add_stages(uint64_t step, const Row& row, const Moments& moments) {
     const auto at = [&](Kind kind) { return moments[static_cast<size_t>(kind)]; };
     for (const Stage& stage : kStages) {
@@ -111,6 +117,7 @@ class TaskEvents {
   int number_of(const Row& row) {
     const auto [found, added] = rows_.try_emplace(row, static_cast<int>(rows_.size()) + 1);
     const auto& [shard, worker, bucket] = row;
+    // A ps has rows for each worker; a worker has its own buckets only.
     if (added) {
       name("thread_name", found->second,
            trace_.task.starts_with("ps/") ? fmt::format("shard {}: bucket {} of worker {}", shard, bucket, worker)
@@ -129,6 +136,7 @@ class TaskEvents {
 };
 
 /// The file is one of those that are usually checkpoints.
+/// ReplacementFile names checkpoints in its errors. The user gave another flag.
 absl::Status about_timeline(const absl::Status& status) {
   if (status.ok()) return status;
   std::string_view why = message_of(status);
@@ -147,6 +155,7 @@ std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks) {
   json bounds = json::object();
   int process = 0;
   for (const worker::TaskTrace& task : tasks) {
+    // The process number of the trace is the order of the tasks, not that of the operating system.
     TaskEvents(task, ++process, start_ns, events).add();
     bounds[task.task] = static_cast<double>(task.bound_ns) * 1e-3;
   }
@@ -161,6 +170,7 @@ std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks) {
 }
 
 absl::StatusOr<std::unique_ptr<Timeline>> Timeline::create(const std::string& path, bool is_chief) {
+  // Early: the name is checked before the run, not after hours of training.
   std::unique_ptr<Timeline> timeline(new Timeline(path));
   if (is_chief) GRADRAIL_RETURN_IF_ERROR(timeline->create_file());
   return timeline;
@@ -175,6 +185,7 @@ absl::Status Timeline::create_file() {
 
 absl::Status Timeline::finish(worker::Client& client) {
   if (!client.is_chief()) return client.upload_trace();
+  // The first chief can leave, so that another worker finishes the run without a file.
   if (file_ == nullptr) GRADRAIL_RETURN_IF_ERROR(create_file());
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<worker::TaskTrace> traces, client.gather_trace());
   const std::string text = chrome_trace(traces);

@@ -27,6 +27,7 @@ namespace {
 constexpr int kRedrawMs = 1000;
 constexpr auto kBetweenTwo = std::chrono::milliseconds(500);  // for rates, where one table is all
 
+// A type that a signal handler may write (C++ standard, [support.signal]).
 volatile std::sig_atomic_t asked_to_end = 0;
 
 void on_signal(int) { asked_to_end = 1; }
@@ -38,6 +39,7 @@ class Screen {
     tcgetattr(STDIN_FILENO, &before_);
     termios raw = before_;
     raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // Ctrl-C stays a signal
+    // Zero for both: read() returns at once, since poll() has already waited.
     raw.c_cc[VMIN] = 0;
     raw.c_cc[VTIME] = 0;
     tcsetattr(STDIN_FILENO, TCSANOW, &raw);
@@ -50,6 +52,7 @@ class Screen {
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
+  // One write per picture, from the upper left corner without clearing: the picture does not flicker.
   void draw(const std::vector<std::string>& lines) {
     winsize size{};
     const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 1;
@@ -63,6 +66,7 @@ class Screen {
   /// Waits; true when q was typed.
   bool quits(int timeout_ms) {
     pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    // A signal ends poll() early; the loop then sees it.
     if (poll(&input, 1, timeout_ms) <= 0) return false;
     char typed[64];
     const ssize_t count = read(STDIN_FILENO, typed, sizeof(typed));
@@ -83,6 +87,7 @@ struct Watched {
   std::vector<std::string> addresses;
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   std::string secret;
+  // An entry belongs to the call of the same index, so concurrent calls need no lock.
   std::vector<std::unique_ptr<worker::ControlLink>> links;  ///< null: to be made
 };
 
@@ -94,6 +99,7 @@ PsAnswer query_one(Watched& watched, uint32_t index, bool dump) {
     control = std::make_unique<worker::ControlLink>(index, answer.address, watched.credentials, watched.secret, nullptr,
                                                     nullptr);
   }
+  // A new link must first prove the secret to the ps; an old one has done so.
   absl::StatusOr<ps::proto::StatsReply> stats = is_new ? control->stats_for_a_watcher(dump) : control->stats(dump);
   answer.at = Clock::now();
   if (stats.ok()) {
@@ -101,6 +107,7 @@ PsAnswer query_one(Watched& watched, uint32_t index, bool dump) {
   } else {
     answer.unreachable = std::string(message_of(stats.status()));
     answer.is_final = !absl::IsUnavailable(stats.status()) && !absl::IsDeadlineExceeded(stats.status());
+    // The column has the address already.
     const std::string known = control->name() + " was lost: ";
     if (answer.unreachable.starts_with(known)) answer.unreachable.erase(0, known.size());
     // The last part of gRPC's text is the cause.
@@ -132,6 +139,7 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
     const absl::StatusOr<RendezvousUrl> where = parse_rendezvous(flags.cluster);
     return where.ok() ? find_ps(*where) : where.status();
   }
+  // cluster_from_hosts() wants both lists; the entry for the workers is never used.
   GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, flags.cluster.empty()
                                                                ? ps::cluster_from_hosts(flags.ps_hosts, "none:1")
                                                                : ps::read_cluster_file(flags.cluster));
@@ -141,6 +149,7 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
 absl::StatusOr<Watched> watch(const TopFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> addresses, ps_addresses(flags));
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Security security, read_security(flags.security));
+  // Before the first packet: the rule that a job beyond localhost needs authentication holds here, too.
   for (const std::string& address : addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(security, address));
   GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials, ps::channel_credentials(security));
   Watched watched{.addresses = std::move(addresses), .credentials = std::move(credentials), .secret = security.secret};
@@ -151,10 +160,12 @@ absl::StatusOr<Watched> watch(const TopFlags& flags) {
 /// A ps may have moved; without a newer address the last one holds.
 void follow(Watched& watched, const TopFlags& flags) {
   absl::StatusOr<Watched> now = watch(flags);
+  // On errors the last answer stays: a short outage of etcd must not empty the screen.
   if (now.ok() && now->addresses != watched.addresses) watched = *std::move(now);
 }
 
 absl::Status show_once(Watched& watched, bool dump) {
+  // Rates need two samples. Only the first asks for a dump, else each task would write two.
   const std::vector<PsAnswer> before = ask(watched, dump);
   std::this_thread::sleep_for(kBetweenTwo);
   const std::vector<PsAnswer> answers = ask(watched, false);
@@ -179,6 +190,7 @@ void show_until_stopped(Watched& watched, const TopFlags& flags) {
   // The loop checks `asked_to_end` twice: the signal may arrive during the query or during the wait.
   do {
     if (is_rendezvous(flags)) follow(watched, flags);
+    // One dump per start, not one per second.
     std::vector<PsAnswer> answers = ask(watched, std::exchange(dump, false));
     const std::time_t now = std::time(nullptr);
     char clock[16];
@@ -207,6 +219,7 @@ void add_top_flags(CLI::App& command, TopFlags& flags) {
 absl::Status run_top(const TopFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(Watched watched, watch(flags));
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+  // A dump from a script is one request: it prints the table once.
   if (flags.once || (flags.dump && !terminal)) return show_once(watched, flags.dump);
   if (!terminal) return absl::FailedPreconditionError("top: this is no terminal: --once prints one table");
   show_until_stopped(watched, flags);

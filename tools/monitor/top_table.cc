@@ -9,6 +9,7 @@
 namespace gradrail::tools {
 namespace {
 
+/// Half of the middle pace, so that normal differences between hosts give no note.
 constexpr double kSlow = 0.5;         // of the pace in the middle
 constexpr double kSilentS = 3.0;      // six heartbeats
 constexpr double kLongExchangeS = 1;  // longer than any that only carries bytes: it waits for another task
@@ -20,6 +21,7 @@ struct Row {
 std::string line_of(const Row& row) {
   std::string line = fmt::format("{:<9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<24} {}", row.task, row.step, row.rate,
                                  row.p50, row.p99, row.staleness, row.path, row.note);
+  // No spaces at the end: tests and scripts compare lines.
   line.erase(line.find_last_not_of(' ') + 1);
   return line;
 }
@@ -42,6 +44,7 @@ double ps_rate(const PsAnswer& answer, const std::vector<PsAnswer>& before) {
     if (seconds > 0 && answer.stats.global_step() >= earlier.stats.global_step())
       return static_cast<double>(answer.stats.global_step() - earlier.stats.global_step()) / seconds;
   }
+  // Negative: no rate is known, while 0 means that nothing moves.
   return -1.0;
 }
 
@@ -79,6 +82,7 @@ std::map<uint32_t, ps::proto::StatsReply::Worker> latest_reports(const std::vect
 double middle_pace(const std::map<uint32_t, ps::proto::StatsReply::Worker>& workers) {
   std::vector<double> paces;
   for (const auto& [index, worker] : workers) {
+    // A worker that ended has the pace 0 and would lower the middle.
     if (worker.ended().empty()) paces.push_back(worker.report().exchanges_per_s());
   }
   if (paces.size() < 2) return 0.0;  // no other worker to compare with
@@ -94,6 +98,7 @@ std::string worker_note(const ps::proto::StatsReply::Worker& worker, double midd
   std::vector<std::string> notes;
   if (worker.age_s() > kSilentS) notes.push_back(fmt::format("silent for {:.0f} s", worker.age_s()));
   if (std::find(awaited.begin(), awaited.end(), worker.name()) != awaited.end()) notes.emplace_back("awaited");
+  // A worker in a long exchange waits for another one and is not slow itself.
   const bool waits = report.under_way_s() > kLongExchangeS;
   if (waits) notes.push_back(fmt::format("in an exchange for {:.1f} s", report.under_way_s()));
   if (!waits && report.exchanges_per_s() < kSlow * middle) notes.emplace_back("slow");
@@ -122,6 +127,7 @@ std::vector<std::string> top_table(const std::vector<PsAnswer>& answers, const s
     lines.push_back(line_of(ps_row(i, answers[i], before)));
     awaited.insert(awaited.end(), answers[i].stats.waiting_for().begin(), answers[i].stats.waiting_for().end());
   }
+  // A worker reports to each ps: the same worker appears in several answers.
   const auto workers = latest_reports(answers);
   const double middle = middle_pace(workers);
   for (const auto& [index, worker] : workers) lines.push_back(line_of(worker_row(worker, middle, awaited)));

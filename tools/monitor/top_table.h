@@ -8,7 +8,8 @@
 
 namespace gradrail::tools {
 
-/// The answer of one ps task, or the reason for none.
+/// The answer of one ps task, or the reason for none. Only silence and refused connections can end by themselves:
+/// other errors, such as a wrong secret, are final.
 struct PsAnswer {
   std::string address;
   std::string unreachable;  ///< "": it answered

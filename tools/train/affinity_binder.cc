@@ -24,6 +24,7 @@ std::string huge_pages(const std::vector<AffinityBinder::UnitMemory>& memory) {
     }
   }
   if (all == 0) return "";
+  // The variables lie in shared memory, for which this setting decides and not the one of ordinary memory.
   return fmt::format("Huge pages: {} of {} KiB{}", huge >> 10, all >> 10,
                      huge > 0 ? "" : " (/sys/kernel/mm/transparent_hugepage/shmem_enabled must say advise)");
 }
@@ -35,6 +36,7 @@ AffinityBinder::AffinityBinder(const HostPlan& plan, const TrainOptions& options
       task_cpus_(plan.task_cpus.empty() ? plan.machine.allowed : plan.task_cpus),
       one_node_(plan.machine.numa_nodes.size() == 1),
       refused_(std::make_unique<std::atomic<bool>[]>(places_.size())) {
+  // Both cases leave `pinner_` empty, and each later call returns at once.
   if (!plan.known || options.flags.no_pin) return;
   absl::StatusOr<topology::Pinner> pinner = topology::Pinner::open();
   if (!pinner.ok()) {
@@ -58,6 +60,7 @@ void AffinityBinder::bind(size_t unit) {
   if (!binds() || place.everywhere || !place.why_free.empty()) return;
   const absl::Status bound = pinner_->bind_thread(place.cpus);
   if (bound.ok()) return;
+  // The summary runs in another thread and must not claim a binding that does not exist.
   refused_[unit].store(true);
   refused(bound);
 }
@@ -71,6 +74,7 @@ void AffinityBinder::unbind(size_t unit) {
 
 void AffinityBinder::bind_memory(size_t unit, const MemorySpan& memory) {
   const int node = places_[unit].numa_os_index;
+  // Memory of a GPU has no NUMA node of the host.
   if (!binds() || node < 0 || memory.kind != MemoryKind::host) return;
   const absl::Status bound = pinner_->bind_memory(memory.data, memory.bytes, node);
   // With one NUMA node a refusal has no effect on the place of the memory.
@@ -100,6 +104,7 @@ std::string AffinityBinder::where_memory_lies(const UnitPlace& place, const Unit
 }
 
 std::vector<std::string> AffinityBinder::summary(const std::vector<UnitMemory>& memory, bool verbose) const {
+  // One entry per unit, in the order of the plan: the index connects both.
   GRADRAIL_CHECK(memory.size() == places_.size());
   std::vector<std::string> units;
   for (size_t i = 0; i < places_.size(); ++i) {

@@ -17,6 +17,7 @@ absl::Status check_backup_ps(const TrainOptions& options) {
   if (options.flags.backup_ps == 0) return absl::OkStatus();
   if (uses_etcd(options.flags)) {
     return absl::InvalidArgumentError(
+        // etcd gives a returning task any free place, but primary and backup have fixed indexes.
         "--backup-ps 1: not with --rendezvous, where a ps is found by its index alone; name the tasks (--cluster, or "
         "--ps_hosts and --worker_hosts)");
   }
@@ -40,6 +41,7 @@ std::string replication_peer(const TrainOptions& options) {
   return options.cluster.ps[(options.task.index + half(options)) % options.cluster.ps.size()];
 }
 
+// Without --backup-ps half() is the number of all ps tasks: then no index reaches it.
 bool begins_as_backup(const TrainOptions& options) { return options.task.index >= half(options); }
 
 ps::ClusterSpec without_backups(const TrainOptions& options) {

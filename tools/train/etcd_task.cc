@@ -15,6 +15,7 @@ absl::StatusOr<std::string> bind_host(const TrainFlags& flags) {
   if (flags.bind.empty()) return std::string();
   const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
+  // "": etcd's answer then shows which address of this host others reach.
   return bind->host == "0.0.0.0" || bind->host == "::" ? std::string() : bind->host;
 }
 
@@ -30,6 +31,7 @@ absl::StatusOr<std::unique_ptr<Membership>> take_place(const TrainOptions& optio
                             .timeout = std::chrono::seconds(flags.join_timeout_seconds),
                             .say = print_comment};
   if (flags.task_index >= 0) request.index = static_cast<uint32_t>(flags.task_index);
+  // check_rendezvous() has made sure that both numbers are given or none.
   if (flags.ps_given) request.sizes = {.ps = flags.ps, .workers = flags.workers};
   return Membership::join(request);
 }
@@ -51,10 +53,12 @@ absl::Status settle(TrainOptions& options, const Membership& membership) {
     // Port 0: the kernel selects a free one, and run_ps() publishes it.
     options.cluster.ps[options.task.index] = ps::to_string({.host = membership.host(), .port = 0});
   } else if (options.task.index < sizes.workers) {
+    // A worker beyond the size of the run has joined later and has no entry in the list.
     options.cluster.workers[options.task.index] = fmt::format("{} pid {}", membership.host(), getpid());
   }
   // Alone as far as the plan shows: it binds only where a flag has said which cpus are ours.
   options.own_cpus = true;
+  // With --cores the user has divided the host, and the binding cannot collide.
   if (options.cores) return absl::OkStatus();
   options.why_unbound = "not bound (other tasks of this host are not known: give each task its --cores)";
   // Unknown tasks may share the cores: a spinning wait would take their time.
@@ -92,6 +96,7 @@ absl::Status check_rendezvous(TrainOptions& options) {
         fmt::format("--rendezvous with --job_name '{}': each task is a ps or a worker; its --task_index may be "
                     "left out",
                     flags.job_name));
+  // -1: no index was given. The key in etcd holds 32 bits.
   if (flags.task_index < -1 || flags.task_index > UINT32_MAX)
     return absl::InvalidArgumentError(fmt::format("--task_index {}: indices count from 0", flags.task_index));
   // Either number alone would leave a task without the size of the other group.
@@ -111,6 +116,7 @@ absl::Status run_with_etcd(TrainOptions options, SignalThread& signals) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Membership> membership, take_place(options));
   GRADRAIL_RETURN_IF_ERROR(settle(options, *membership));
   print_comment(explain_place(options));
+  // The port is known only after the ps listens: until then its key names the host alone.
   if (options.task.job == "ps") return run_ps(options, signals, [&](uint16_t port) { membership->publish(port); });
   options.ps_address = [&](uint32_t index) { return membership->ps_address(index); };
   return run_worker(options, signals);

@@ -18,6 +18,7 @@ constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
 topology::Gpu unknown_place(const ProbedGpu& probed) {
   topology::Gpu gpu;
   unsigned domain = 0, bus = 0, device = 0, function = 0;
+  // A text that does not fit leaves zeros: the address is then unknown like the rest of the place.
   std::sscanf(probed.pci_address.c_str(), "%x:%x:%x.%x", &domain, &bus, &device, &function);
   gpu.place.address = {domain, static_cast<uint8_t>(bus), static_cast<uint8_t>(device), static_cast<uint8_t>(function)};
   return gpu;
@@ -28,6 +29,7 @@ topology::Gpu as_planned(const topology::Machine& machine, const ProbedGpu& prob
     return gpu.place.address.to_string() == probed.pci_address;
   });
   topology::Gpu gpu = at == machine.gpus.end() ? unknown_place(probed) : *at;
+  // CUDA's number, not hwloc's: the task opens its GPU by it.
   gpu.index = probed.ordinal;
   gpu.name = fmt::format("cuda{}", probed.ordinal);
   gpu.vendor = topology::Vendor::nvidia;
@@ -36,6 +38,7 @@ topology::Gpu as_planned(const topology::Machine& machine, const ProbedGpu& prob
 }
 
 absl::StatusOr<GpuChoice> none(const TrainOptions& options, std::string why) {
+  // A ps uses no towers, so that these flags do not concern it.
   const bool must = options.task.job != "ps" && (options.flags.no_soft_placement || !options.gpus.empty());
   if (!must) return GpuChoice{.why_none = std::move(why)};
   const std::string flag = options.flags.no_soft_placement ? "--no-soft-placement" : "--gpu " + options.flags.gpu;
@@ -43,6 +46,7 @@ absl::StatusOr<GpuChoice> none(const TrainOptions& options, std::string why) {
       fmt::format("{}: no GPU can be used: {}; without it towers compute on CPUs", flag, why));
 }
 
+// Only the texts for --log_device_placement change; the placement itself stays.
 void log_why_on_cpu(const std::string& why, topology::TowerPlace& tower) {
   for (topology::Decision& decision : tower.decisions) {
     if (decision.what != "GPU") continue;
@@ -77,6 +81,7 @@ absl::StatusOr<GpuChoice> choose_gpus(const TrainOptions& options, const ProbedG
   // The plan must know what the driver shows: CUDA_VISIBLE_DEVICES can hide GPUs and change their numbers.
   machine.gpus = std::move(gpus);
   GpuChoice choice{.towers = options.flags.no_soft_placement ? topology::Towers::gpu : topology::Towers::automatic};
+  // In a local cluster all tasks inherit one value, and the plan of the host divides these GPUs.
   if (!options.local && options.task.job != "ps" && std::getenv(kVisible) != nullptr) {
     choice.own_count = static_cast<int>(machine.gpus.size());
     // The plan of this host must not divide GPUs that only this task sees; finish_choice() assigns them.

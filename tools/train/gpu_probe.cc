@@ -22,6 +22,7 @@ constexpr Duration kTimeout = std::chrono::seconds(30);
 absl::StatusOr<std::string> probe_driver() {
   const absl::StatusOr<std::vector<gpu::DeviceInfo>> devices = gpu::list_devices();
   if (!devices.ok()) {
+    // Two codes, since only a driver that is installed but fails deserves a warning.
     const auto code = gpu::Driver::is_installed() ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kNotFound;
     return absl::Status(code, devices.status().message());
   }
@@ -38,6 +39,7 @@ ProbedGpus parse(const std::string& text) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   for (const std::string& line : lines) {
     const std::vector<std::string> parts = absl::StrSplit(line, '\t');
+    // A library that prints into the pipe must not become a GPU.
     if (parts.size() != 3) continue;
     const std::optional<int> ordinal = parse_number<int>(parts[0]);
     if (ordinal) found.gpus.push_back({.ordinal = *ordinal, .pci_address = parts[1], .name = parts[2]});

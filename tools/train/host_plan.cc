@@ -32,6 +32,7 @@ bool is_unlisted(const TrainOptions& options) {
 std::vector<topology::ProcessRequest> local_processes(const TrainOptions& options) {
   std::vector<topology::ProcessRequest> processes;
   for (uint32_t i = 0; i < options.flags.ps; ++i) {
+    // The order is a part of the input: each task must ask for the same plan.
     processes.push_back({Job::ps, static_cast<int>(i), static_cast<int>(options.flags.shards)});
   }
   for (uint32_t i = 0; i < options.flags.workers; ++i)
@@ -81,11 +82,13 @@ topology::Request request_of(const TrainOptions& options, const GpuChoice& gpus)
           .progress_threads = false,  // a worker's one thread computes and makes progress
           .reserved = options.reserved,
           .cores = options.cores,
+          // A list of GPUs without towers on GPUs would be an error of the plan.
           .gpus = gpus.towers == topology::Towers::cpu ? std::vector<std::string>() : options.gpus,
           .nics = options.nics,
           .rdma_only = options.flags.require == "rdma"};
 }
 
+// Flags that cannot be kept silently: with one of them a missing plan is an error, without them a warning.
 bool asks_for_something(const TrainOptions& options) {
   return options.cores.has_value() || !options.reserved.empty() || !options.nics.empty() || !options.gpus.empty() ||
          options.flags.no_soft_placement;
@@ -117,6 +120,7 @@ std::string why_table(const HostPlan& plan, const TrainOptions& options) {
   const bool chosen = options.flags.wait != "auto";
   text += fmt::format("waiting: {}: {}\n", spins ? "spin" : "block", chosen ? "--wait" : plan.placement.wait_reason);
   for (const std::string& note : plan.placement.notes) {
+    // The line above has this note already.
     if (note != plan.placement.wait_reason) text += fmt::format("note: {}\n", note);
   }
   for (const std::string& note : plan.machine.notes) text += fmt::format("note: {}\n", note);
@@ -128,6 +132,7 @@ UnitPlace unit(const HostPlan& plan, const TrainOptions& options, const std::str
                const topology::CpuSet& cpus) {
   return {.name = name,
           .cpus = cpus,
+          // A unit that may use all CPUs needs no binding: the call could only fail.
           .everywhere = cpus == plan.machine.allowed,
           .shared = plan.placement.oversubscribed,
           .numa_os_index = place.numa_node < 0 ? -1 : plan.machine.numa_nodes[place.numa_node].os_index,
@@ -148,6 +153,7 @@ absl::StatusOr<HostPlan> make_plan(topology::Machine machine, const ProbedGpus& 
                 .task_cpus = {},
                 .why_no_gpu = gpus.why_none,
                 .gpu_driver_failed = probed.driver_failed};
+  // After the plan: it changes towers that the planner has placed on CPUs.
   GRADRAIL_RETURN_IF_ERROR(finish_choice(gpus, options, plan.machine, plan.placement));
   return plan;
 }
@@ -191,12 +197,14 @@ absl::StatusOr<HostPlan> plan_host(const TrainOptions& options) {
 uint32_t tower_count(const HostPlan& plan, const TrainOptions& options) {
   if (options.flags.towers > 0) return options.flags.towers;
   const auto towers = topology::towers_of(plan.placement, static_cast<int>(options.task.index));
+  // Without a plan there is no tower in it, but a worker computes at least one.
   return std::max(1u, static_cast<uint32_t>(towers.size()));
 }
 
 std::vector<UnitPlace> places_of(const HostPlan& plan, const TrainOptions& options) {
   const auto task_index = static_cast<int>(options.task.index);
   const std::string task = fmt::format("{}/{}", options.task.job, options.task.index);
+  // A unit without a place in the plan: the plan failed, or it holds fewer units than the flags ask for.
   const std::string unknown = options.flags.no_pin ? "not bound (--no-pin)" : "not bound (see the warning)";
   std::vector<UnitPlace> places;
   if (is_ps(options)) {

@@ -16,6 +16,7 @@ absl::Status check_counts(const TrainFlags& flags, const ps::Launch& launch, uin
     return absl::InvalidArgumentError(
         fmt::format("--ps {}: {} has {} (DMLC_NUM_SERVER): leave the flag out, or --local for a cluster of its own",
                     flags.ps, launch.job, *launch.ps_count));
+  // Before the subtraction below: the difference of unsigned numbers must not wrap around.
   if (ps_count >= launch.size)
     return absl::InvalidArgumentError(fmt::format(
         "--ps {}: {} has started {} tasks, and one of them has to be a worker", ps_count, launch.job, launch.size));
@@ -47,6 +48,7 @@ std::string explain(const TrainOptions& options) {
   const std::string from = launch.role == ps::Launch::Role::by_rank
                                ? fmt::format("rank {} of {} of {}", *launch.rank, launch.size, launch.job)
                                : launch.job;
+  // Slurm names its nodes; other launchers give no name, so the host's own is used.
   return fmt::format("{}/{} of {}, with {}: {}, {} {}", options.task.job, options.task.index,
                      is_ps ? ps_count : workers, others, from, launch.node.empty() ? "host" : "node",
                      launch.node.empty() ? host_name() : launch.node);
@@ -82,6 +84,7 @@ absl::Status check_launch(TrainOptions& options) {
                                           "--rendezvous {}: --local and --ps 0 have no other tasks", flags.rendezvous));
   }
   absl::StatusOr<std::optional<ps::Launch>> launch = ps::read_launcher();
+  // Variables of an earlier launcher can be left over in a shell: the message names the way out.
   if (!launch.ok())
     return absl::InvalidArgumentError(fmt::format("{}; --local ignores such variables", message_of(launch.status())));
   if (!launch->has_value()) {
@@ -97,9 +100,11 @@ absl::Status check_launch(TrainOptions& options) {
     // The flag replaces the address that the launcher's variables give.
     (*launch)->rendezvous = std::move(address);
   }
+  // Open MPI names no host of its tasks, except where all are on this host.
   if ((*launch)->rendezvous.empty())
     return absl::InvalidArgumentError(fmt::format(
         "{} does not say where its first task is: name that host with --rendezvous tcp://HOST:PORT", (*launch)->job));
+  // Checked here, so that a wrong address fails before the wait of --join-timeout.
   const absl::StatusOr<ps::HostPort> meet = ps::parse_host_port((*launch)->rendezvous);
   if (!meet.ok())
     return absl::InvalidArgumentError(
@@ -136,6 +141,7 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
   take_assignment(options, others->assignment());
   print_comment(explain(options));
   if (options.task.job == "ps") return run_launched_ps(options, *others, signals);
+  // Waits until each ps listens: a worker needs the ports that the kernel has assigned.
   GRADRAIL_ASSIGN_OR_RETURN(options.cluster.ps, others->ps_addresses());
   return run_worker(options, signals);
 }

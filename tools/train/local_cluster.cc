@@ -39,6 +39,7 @@ constexpr auto kSaveGrace = std::chrono::seconds(60);
 constexpr Duration kOutputGracePeriod = std::chrono::seconds(1);
 /// For the others to find out by themselves that a task has failed, and to say so.
 constexpr Duration kFailureGracePeriod = std::chrono::seconds(3);
+// A ps with a GPU starts the driver first, which takes seconds.
 constexpr auto kStartDeadline = std::chrono::seconds(30);
 
 struct Process {
@@ -109,6 +110,7 @@ LocalCluster::LocalCluster(TrainOptions options, HostPlan plan) : options_(std::
   sigprocmask(SIG_BLOCK, &taken, nullptr);
   std::signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, no exit code would be kept for waitpid()
   signals_ = signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC);
+  // Without it no signal and no end of a task would be noticed.
   GRADRAIL_CHECK(signals_ >= 0);
 }
 
@@ -126,6 +128,7 @@ Process LocalCluster::spawn(const std::string& name, F body) {
   const pid_t pid = fork();
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // The parent can end between fork() and prctl(): then no signal would arrive any more.
     if (getppid() != parent) _exit(kFailed);
     // With these copies open, a sibling could write on after the end of its reader, without an error.
     for (const Process& other : processes_) close(other.output);
@@ -194,6 +197,7 @@ bool LocalCluster::start_ps() {
     uint16_t port = 0;
     const bool came_up = wait_for_port(ports[0], port);
     close(ports[0]);
+    // run() stops what has started and returns the exit code of the ps that failed.
     if (!came_up) return false;
     options_.cluster.ps[i] = fmt::format("127.0.0.1:{}", port);
   }
@@ -202,6 +206,7 @@ bool LocalCluster::start_ps() {
 
 void LocalCluster::start_workers() {
   for (uint32_t i = 0; i < options_.flags.workers; ++i) {
+    // A copy: each task gets its own index, and `options_` now has the addresses of all ps.
     TrainOptions options = options_;
     options.task = {"worker", i};
     Process process = spawn(fmt::format("worker/{}", i), [&] {
@@ -216,6 +221,7 @@ void LocalCluster::start_workers() {
 }
 
 void LocalCluster::print(const Process& process, const std::string& line) {
+  // The chief's step lines are the output of the run; those of other workers only move their bars.
   const bool is_step = process.is_worker && bars_.take(process.index, line);
   if (is_step && !process.is_chief) return;
   bars_.print_above(process.is_chief ? line : fmt::format("[{}] {}", process.name, line));
@@ -224,11 +230,13 @@ void LocalCluster::print(const Process& process, const std::string& line) {
 void LocalCluster::take_output(Process& process) {
   char buffer[4096];
   const ssize_t count = read(process.output, buffer, sizeof(buffer));
+  // End of file: the task and all its children have closed the pipe.
   if (count <= 0) {
     close(process.output);
     process.output = -1;
     return;
   }
+  // A read can end inside a line; only whole lines are printed, so that tasks do not mix.
   process.partial_line.append(buffer, static_cast<size_t>(count));
   for (size_t end = 0; (end = process.partial_line.find('\n')) != std::string::npos;) {
     print(process, process.partial_line.substr(0, end));
@@ -279,6 +287,7 @@ void LocalCluster::ended(Process& process, int status) {
   if (WIFEXITED(status)) {
     process.exit_code = WEXITSTATUS(status);
   } else {
+    // Killed by a signal: nothing shows that the configuration is wrong.
     process.exit_code = kRetry;
     const std::string how = killing_ ? "did not end when it was asked to, and was killed"
                                      : fmt::format("was killed by {}", describe_exit(status));
@@ -288,6 +297,7 @@ void LocalCluster::ended(Process& process, int status) {
   // run. Without a ps the others end by themselves, once they run: a task that still waits to join gets a signal.
   if (process.exit_code != kGood && !failing_) {
     failing_ = true;
+    // With a backup the run also survives the loss of a ps.
     const bool may_go = process.is_worker || options_.flags.backup_ps > 0;
     const bool others_go_on = may_go && process.exit_code >= kRetry;
     if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
@@ -306,6 +316,7 @@ void LocalCluster::reap() {
 
 void LocalCluster::signal_all(int signal_number) {
   for (const Process& process : processes_) {
+    // A process that was reaped has no number any more; the kernel may have given it to another one.
     if (process.running) kill(process.pid, signal_number);
   }
 }
@@ -360,9 +371,11 @@ int LocalCluster::result() const {
 
 int LocalCluster::run() {
   const bool have_ps = start_ps();
+  // A stop that came while the ps started leaves no reason to start workers.
   if (have_ps && asked_at_ == TimePoint::max()) start_workers();
   if (!have_ps) {
     signal_all(kStopOfSupervisor);
+    // Assigned, not reduced: no earlier deadline can exist before supervise().
     kill_at_ = Clock::now() + kGrace;
   }
   supervise();

@@ -27,6 +27,7 @@ void ProgressBar::show(const worker::Progress& progress) {
   const TimePoint now = Clock::now();
   if (now < next_draw_) return;
   next_draw_ = now + kDrawEvery;
+  // Epochs count from 1: the share is that of all epochs.
   const double done = static_cast<double>(progress.epoch - 1) +
                       static_cast<double>(progress.batch) / static_cast<double>(progress.batch_count);
   // Carriage return, then erase to the end of the line: a shorter bar leaves no rest of the longer one.

@@ -14,6 +14,7 @@ struct RenamedFlag {
   std::string_view new_name;
 };
 
+// The program keeps no aliases: an old script fails at once, with a hint.
 constexpr std::array<RenamedFlag, 5> kRenamedFlags = {{
     {"--join_timeout_s", "--join-timeout"},
     {"--meet", "--rendezvous tcp://HOST:PORT"},

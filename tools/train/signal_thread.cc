@@ -39,6 +39,7 @@ void end_by(int signal_number) {
 
 SignalThread::SignalThread(Task task) : task_(task), accepts_stop_(task != Task::kRendezvous) {
   std::signal(SIGPIPE, SIG_IGN);  // a write to a closed connection returns an error
+  // Last: run() uses all other members.
   thread_ = std::thread([this] { run(); });
 }
 
@@ -56,6 +57,7 @@ void SignalThread::run() {
     int number = 0;
     // All other threads have these signals blocked, as block_signals() left them: only this call takes a signal.
     GRADRAIL_CHECK(sigwait(&taken, &number) == 0);
+    // Tested first: the signal of the destructor is no request for a dump.
     if (ending_.load()) return;
     take(number);
   }
@@ -63,6 +65,7 @@ void SignalThread::run() {
 
 void SignalThread::take(int signal_number) {
   if (signal_number == SIGUSR1) {
+    // A counter, so that two requests in short order give two dumps.
     dumps_.fetch_add(1);
     return wake();
   }
@@ -86,6 +89,7 @@ void SignalThread::follow_cpus() {
 }
 
 void SignalThread::request_stop() {
+  // Before wake(): a thread that wakes up must see the request.
   stop_.store(true);
   wake();
 }
@@ -98,6 +102,7 @@ void SignalThread::wake() {
 
 SignalThread::Waker::Waker(SignalThread& signals, std::function<void()> wake) : signals_(signals) {
   const std::lock_guard lock(signals_.mutex_);
+  // Two users would overwrite each other.
   GRADRAIL_CHECK(!signals_.wake_);
   signals_.wake_ = std::move(wake);
 }

@@ -38,6 +38,7 @@ absl::StatusOr<std::string> listen_address(const TrainOptions& options) {
   if (options.flags.bind.empty()) return ours;
   const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
+  // parse_host_port() adds the default port: only a text that named a port is equal.
   if (options.flags.bind == ps::to_string(*bind)) return options.flags.bind;  // it names a port
   const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(ours);
   return ps::to_string({bind->host, address.ok() ? address->port : ps::kDefaultPort});
@@ -83,6 +84,7 @@ TrainOptions planned(TrainOptions options, const HostPlan& plan) {
 absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::WorkloadOptions& options, size_t tower,
                                                              TowerDevices& devices) {
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Compute> device, devices.open(tower));
+  // Asked now: the call below takes the device.
   const bool on_gpu = device != nullptr;
   absl::StatusOr<std::unique_ptr<worker::Workload>> workload = worker::make_workload(options, std::move(device));
   if (!on_gpu || !absl::IsFailedPrecondition(workload.status())) return workload;
@@ -139,6 +141,7 @@ std::vector<std::string> where_it_was(const AffinityBinder& binder, const Model&
 
 MonitoredTask monitored(const TrainOptions& options) {
   const bool is_ps = options.task.job == "ps";
+  // Ports of metrics: those of the ps come first, then those of the workers.
   const uint32_t before = is_ps ? 0 : options.flags.ps;
   return {.name = fmt::format("{}/{}", options.task.job, options.task.index),
           .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : options.place_on_host),
@@ -146,6 +149,7 @@ MonitoredTask monitored(const TrainOptions& options) {
 }
 
 /// The settings that workers of one synchronous run share, beyond those that the ps checks by itself.
+/// As text: the ps compares it whole, and shows both values if they differ.
 std::string agreement(const TrainOptions& options) {
   const TrainFlags& flags = options.flags;
   std::string text = fmt::format("--epochs {} --batch_size {} --seed {}", flags.epochs, flags.batch_size, flags.seed);
@@ -201,6 +205,7 @@ void print_comment(const std::string& line) { print_line("# " + line); }
 
 absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
                     const std::function<void(uint16_t)>& listening) {
+  // First: each line of the log names the task.
   start_log(fmt::format("ps/{}", options.task.index));
   signals.accept_stop();
   AffinityBinder binder(plan, options);  // before anything else: threads inherit
@@ -238,9 +243,11 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
                             PsMonitor::start(options.flags.monitoring, monitored(options), *server));
   // Declared after the server: it is removed first, so no signal can wake a server that no longer exists.
   const SignalThread::Waker waker(signals, [&] { server->wake(); });
+  // The supervisor or the rendezvous passes the port on: from now on workers come.
   listening(server->port());
   if (!options.local)
     print_comment(fmt::format("ps/{} listens on {}:{}", options.task.index, host_of(listen), server->port()));
+  // Only a launcher stops ps and workers at the same moment; else a stop of a ps counts at once.
   absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
   if (!finished.ok()) flight.write(server->marks(), std::string(message_of(finished)));
   for (const std::string& line : server->summary()) print_line(line);
@@ -256,6 +263,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   signals.accept_stop();
   AffinityBinder binder(plan, options);
   signals.follow_cpus();
+  // Before join(): the schema comes from the model, and a wrong data folder must not cost a membership.
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
   GRADRAIL_ASSIGN_OR_RETURN(worker::DeviceMemory device, model.devices->exported(*model.workload));
   GRADRAIL_ASSIGN_OR_RETURN(const std::string source, source_host(options));
@@ -305,6 +313,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   // Declared after the client, hence removed before it: no scrape reads a client that no longer exists.
   const WorkerMonitor::Watch watch(*monitor, **client);
   const SignalThread::Waker waker(signals, [&] { (*client)->wake(); });
+  // The ps reads the gradients on the GPU: the copy to the host is not needed.
   if ((*client)->on_device()) model.workload->stay_on_device();
   // Not before join(): the threads of the control plane started there and must not inherit the binding.
   if (options.towers == 1) binder.bind(0);
@@ -321,6 +330,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
     finish_timeline(timeline.get(), **client);
     return where_it_was(binder, model, (*client)->memory(), options);
   });
+  // A run that failed leaves its last operations; a good one leaves no files.
   if (!trained.ok()) flight.write((*client)->marks(), std::string(message_of(trained)));
   return trained;
 }

@@ -19,6 +19,7 @@ TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
     if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU was left for it";
   }
   const std::vector<topology::Gpu>& gpus = plan.machine.gpus;
+  // hwloc saw a GPU that no tower uses: the user should know why.
   const bool idle = std::any_of(gpus.begin(), gpus.end(),
                                 [](const topology::Gpu& gpu) { return gpu.vendor == topology::Vendor::nvidia; });
   if (!plan.why_no_gpu.empty() && worker::computes_on_devices(options.flags.model)) {
@@ -49,6 +50,7 @@ absl::StatusOr<std::unique_ptr<gpu::Compute>> TowerDevices::open(size_t tower) {
 absl::Status TowerDevices::instead_of(size_t index, const absl::Status& why) {
   Tower& tower = towers_[index];
   tower.label.clear();
+  // As TensorFlow's allow_soft_placement=False: a missing device is an error.
   if (!soft_) {
     return absl::Status(why.code(), fmt::format("--no-soft-placement: tower {}: {}", index, message_of(why)));
   }
@@ -89,6 +91,7 @@ absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& wo
                                              : "the tower is not on a GPU: " + towers_[0].why_cpu);
   }
   if (checksums_ && forbids_staging()) return none("--checksums are of bytes that pass through the host");
+  // An error here is not final: a NIC can still read the memory, so the client decides.
   const absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);
   return worker::DeviceMemory{.device = block.device,
                               .parameters = block.parameters,

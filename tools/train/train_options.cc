@@ -22,6 +22,7 @@ constexpr float kMlpLearningRate = 0.001f;   // the reference experiment's
 constexpr float kCnnLearningRate = 0.02f;    // test accuracy 0.99 after five epochs, updates a step old or not
 constexpr float kLinearLearningRate = 0.1f;  // converges within 20 epochs
 
+// One per GPU of the largest common hosts.
 constexpr uint32_t kMaxTowers = 16;
 constexpr double kMaxSaveSecs = 1e9;  // beyond it the clock's arithmetic would overflow
 
@@ -38,6 +39,7 @@ std::string both(const std::string& name) {
 }
 
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
+  // First: with etcd the flags may leave out both the index of the task and the size of the run.
   if (uses_etcd(flags)) return check_rendezvous(options);
   // TF_CONFIG has the lowest rank: flags and --local replace it.
   const char* tf_config = std::getenv("TF_CONFIG");
@@ -46,6 +48,7 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   if (flags.local && (!flags.cluster.empty() || hosts))
     return absl::InvalidArgumentError(
         "--local is a cluster of its own: leave out --cluster, --ps_hosts and --worker_hosts");
+  // No description of a cluster: the demo, or a task of a launcher, which check_launch() decides.
   options.local = flags.cluster.empty() && !hosts && (!configured || flags.local);
   if (!options.local && !flags.rendezvous.empty()) {
     return absl::InvalidArgumentError(fmt::format(
@@ -60,6 +63,7 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   }
   if (!flags.cluster.empty() && hosts)
     return absl::InvalidArgumentError("give either --cluster or --ps_hosts and --worker_hosts");
+  // TF_CONFIG can hold the task; --job_name replaces it.
   std::optional<ps::TaskId> task;
   absl::StatusOr<ps::ClusterSpec> cluster = absl::UnknownError("");
   if (!flags.cluster.empty()) {
@@ -129,6 +133,7 @@ float model_rate(const std::string& model) {
 
 absl::StatusOr<ps::OptimizerKind> chosen_optimizer(const TrainFlags& flags) {
   if (flags.optimizer != "auto") return ps::parse_optimizer(flags.optimizer);
+  // The tutorial trains the CNN with momentum; plain SGD needs more epochs.
   return flags.model == "cnn" ? ps::OptimizerKind::nesterov : ps::OptimizerKind::sgd;
 }
 
@@ -140,6 +145,7 @@ gpu::Reduce parse_reduce(const std::string& word) {
 absl::StatusOr<topology::CpuSet> parse_cpus(const char* flag, const std::string& list) {
   absl::StatusOr<topology::CpuSet> cpus = topology::CpuSet::parse(list);
   if (!cpus.ok()) return absl::InvalidArgumentError(fmt::format("{}: {}", flag, message_of(cpus.status())));
+  // An empty set would mean "no restriction" further on, which is the opposite of the flag.
   if (cpus->empty())
     return absl::InvalidArgumentError(fmt::format("{} names no cpu (a list as in taskset: 0-3,8)", flag));
   return cpus;
@@ -299,6 +305,7 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
     CLI::Option* const option = command.add_option(both(name), value, help)->capture_default_str()->take_last();
     using Value = std::remove_reference_t<decltype(value)>;
     (option->transform(permitted), ...);
+    // Without a range of its own a number still gets the check of NumberIn: CLI11 accepts "-1" for an unsigned type.
     if constexpr (sizeof...(permitted) == 0 && std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>)
       option->transform(NumberIn<Value>());
     return option;
@@ -339,6 +346,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   options.optimizer.kind = *optimizer;
   options.optimizer.momentum = flags.momentum;
   options.optimizer.learning_rate = flags.learning_rate > 0.0f ? flags.learning_rate : model_rate(flags.model);
+  // Before the list of transports: that list loads the plug-ins.
   GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
   if (!order.ok()) return absl::InvalidArgumentError(fmt::format("--transport: {}", message_of(order.status())));

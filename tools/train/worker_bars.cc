@@ -19,6 +19,7 @@ bool WorkerBars::take(uint32_t worker_index, const std::string& line) {
                   &cost) != 5) {
     return false;
   }
+  // Without a terminal the line is taken all the same: only the chief's steps belong to the output.
   if (!is_terminal_ || batches == 0) return true;
   bars_[worker_index] = ProgressBar::draw(static_cast<double>(batch) / batches,
                                           fmt::format("worker {}: epoch {}, cost {:.4f}", worker_index, epoch, cost));

@@ -10,6 +10,7 @@ namespace gradrail::tools::doctor {
 namespace {
 
 /// A folder of this process's cgroups and those above it, the nearest first.
+/// A limit applies to the group and to all groups below it: the nearest folder alone can say "max".
 std::vector<std::string> upwards(const std::string& mount, std::string path) {
   // Deeper than any manager nests them; a hostile file can name a path as long as it likes.
   constexpr size_t kDeepest = 32;
@@ -32,8 +33,10 @@ std::vector<std::string> folders_of(Tree& tree, const std::string& controller) {
     if (parts.size() != 3) continue;
     const std::vector<std::string> names = absl::StrSplit(parts[1], ',');
     std::string mount;
+    // systemd mounts the second hierarchy at "unified" on hosts that run both (hybrid mode).
     if (parts[1].empty()) mount = tree.exists("/sys/fs/cgroup/unified") ? "/sys/fs/cgroup/unified" : "/sys/fs/cgroup";
     if (std::find(names.begin(), names.end(), controller) != names.end() && !controller.empty())
+      // Controllers can share a mount, "cpu,cpuacct". The system then has a link for each single name.
       mount = "/sys/fs/cgroup/" + controller;
     if (mount.empty()) continue;
     for (std::string& folder : upwards(mount, parts[2])) folders.push_back(std::move(folder));
@@ -51,6 +54,7 @@ std::optional<Limit> smallest(Tree& tree, const std::string& controller, const s
   // The first hierarchy writes "no limit" as the largest multiple of a page.
   constexpr uint64_t kNoLimit = uint64_t{1} << 62;
   std::optional<Limit> least;
+  // A file that does not exist has no number: the names of both hierarchies can be tried one after the other.
   for (const std::string& folder : folders_of(tree, controller)) {
     for (const std::string& name : names) {
       const std::string file = fmt::format("{}/{}", folder, name);
@@ -68,6 +72,7 @@ std::optional<Limit> smallest_cpu_percent(Tree& tree) {
     std::vector<std::string> words = words_of(tree.line(folder + "/cpu.max"));
     std::string file = folder + "/cpu.max";
     if (words.empty()) {
+      // The older hierarchy has two files in place of one. Its "-1" is no number here, and so no limit.
       file = folder + "/cpu.cfs_quota_us";
       words = {tree.line(file), tree.line(folder + "/cpu.cfs_period_us")};
     }
@@ -92,6 +97,7 @@ std::vector<Finding> look_at_rdma_max(Tree& tree, const std::string& file, const
                                                      [&](const RdmaDevice& device) { return device.name == words[0]; });
     if (!known) continue;
     for (const std::string& word : words) {
+      // Without '=' the position is 0, and the whole word is tried as a number; the test below skips it.
       const std::optional<uint64_t> count = number_of(word.substr(std::min(word.size(), word.find('=') + 1)));
       if (word.find('=') == std::string::npos || !count) continue;  // "max"
       const bool handles = word.compare(0, 10, "hca_handle") == 0;
@@ -114,6 +120,7 @@ Check check_cgroup_rdma(System& system, const std::vector<RdmaDevice>& devices) 
   std::vector<Finding> findings;
   for (const std::string& folder : folders_of(system.tree(), "rdma")) {
     const std::string file = folder + "/rdma.max";
+    // Each folder on the way to the root can hold a limit, and all of them apply.
     for (Finding& finding : look_at_rdma_max(system.tree(), file, devices)) findings.push_back(std::move(finding));
   }
   if (!findings.empty()) return conclude(topic::kHost, name, std::move(findings));
@@ -122,8 +129,10 @@ Check check_cgroup_rdma(System& system, const std::vector<RdmaDevice>& devices) 
 }
 
 Check check_cgroup_limits(System& system) {
+  // For scale: a model of 100 million parameters with Adam takes 1.2 GB at its ps; 2 GiB is no room for more.
   constexpr uint64_t kLittleMemory = uint64_t{2} << 30;
   constexpr uint64_t kFewTasks = 200;  // gRPC alone takes a dozen threads a process
+  // Percent: two CPUs. A task has at least a thread that spins and one for gRPC.
   constexpr uint64_t kLittleCpu = 200;
   Tree& tree = system.tree();
   std::vector<Finding> findings;

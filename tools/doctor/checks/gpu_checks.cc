@@ -17,6 +17,7 @@ constexpr const char* kVersionFile = "/proc/driver/nvidia/version";
 constexpr Version kDmaBufKernel{5, 12, 0};
 constexpr int kDmaBufDriver = 515;
 
+// Without a PCI function there is only CUDA's list: a container can hide /sys of the device.
 Finding look_at_binding(const GpuFacts& gpu) {
   if (!gpu.pci) return {State::ok, fmt::format("GPU {} by libcuda.so.1", gpu.name)};
   if (gpu.pci->driver == "nvidia") return {State::ok, fmt::format("GPU {} in {}", gpu.name, gpu.pci->folder)};
@@ -55,6 +56,7 @@ std::vector<Finding> objections_to_dma_buf(Tree& tree, const GpuHost& host) {
   std::vector<Finding> findings;
   const std::string lost = "GPU memory cannot be registered with a NIC as a dma-buf";
   const std::string release = tree.line("/proc/sys/kernel/osrelease");
+  // An unreadable version gives no objection: an obstacle must have evidence.
   if (const std::optional<Version> kernel = version_of(release); kernel && *kernel < kDmaBufKernel) {
     findings.push_back({State::broken, fmt::format("/proc/sys/kernel/osrelease: {}, older than 5.12", release), lost,
                         "a kernel from 5.12 on; or the peer-memory module instead: sudo modprobe nvidia_peermem"});
@@ -126,6 +128,7 @@ Check check_gpu_driver(const GpuHost& host) {
   std::vector<Finding> findings;
   if (host.gpus.empty() && host.module_line.empty()) {
     // No GPU and no driver, or a driver that loads and shows none: there is nothing to repair.
+    // NOT_FOUND means that libcuda.so.1 is not installed.
     if (host.cuda.ok() || absl::IsNotFound(host.cuda)) return not_applicable(topic::kGpu, name, kNoGpu);
     findings.push_back({State::warning, fmt::format("libcuda.so.1 is here: {}", message_of(host.cuda)),
                         "if this host has a GPU, towers run on CPUs all the same", "nvidia-smi; dmesg | grep -i nvrm"});
@@ -151,6 +154,7 @@ Check check_peer_memory(System& system, const GpuHost& host) {
   std::vector<Finding> findings;
   for (const ModuleState& module : peer_memory_modules(system.tree())) {
     const std::string file = fmt::format("/sys/module/{}/initstate", module.name);
+    // One module that is live is enough: the others are older names of it.
     if (module.state == "live") return conclude(topic::kGpu, name, {{State::ok, file + ": live"}});
     findings.push_back({State::broken, fmt::format("{}: {}", file, module.state), "the module does not serve",
                         fmt::format("sudo rmmod {0}; sudo modprobe {0}; then dmesg", module.name)});
@@ -184,6 +188,7 @@ Check check_dma_buf(System& system, const GpuHost& host) {
     }
   }
   // Where the module serves, the lack is no loss.
+  // holds_up() separates warnings from errors: only errors are lowered.
   if (peer_memory_works(system.tree()))
     for (Finding& finding : findings)
       if (!holds_up(finding.state)) finding.state = State::warning;

@@ -37,6 +37,7 @@ Finding look_at_distances(Tree& tree) {
   bool differ = false;
   for (const std::string& node : nodes) {
     const std::vector<std::string> distances = words_of(tree.line(fmt::format("{}/{}/distance", kNodes, node)));
+    // distances is empty if the file cannot be read; then the loop has no element to compare with front().
     for (const std::string& each : distances) differ = differ || each != distances.front();
   }
   if (differ) return {State::ok, fmt::format("{} NUMA nodes, distances in {}", nodes.size(), where)};
@@ -56,6 +57,7 @@ Check check_kernel(System& system) {
                     {{State::unknown, fmt::format("{}: '{}'", file, release),
                       "which RDMA interfaces there are is not known", "uname -r"}});
   }
+  // The limit of kDmaBufKernel in gpu_checks.cc; this check also runs on hosts without a GPU.
   if (*version < Version{5, 12, 0}) {
     return conclude(topic::kHost, "kernel",
                     {{State::warning, fmt::format("{}: {}, older than 5.12", file, release),
@@ -88,6 +90,7 @@ Check check_numa_balancing(System& system) {
   if (value.empty()) return not_applicable(topic::kHost, "numa-balancing", fmt::format("no {}", file));
   const size_t nodes = numbered(system.tree(), kNodes, "node").size();
   const std::string what = fmt::format("{}: {}, {} NUMA nodes", file, value, nodes);
+  // On one node there is no other node to move a page to, and the kernel does not scan.
   if (value == "0" || nodes < 2) return conclude(topic::kHost, "numa-balancing", {{State::ok, what}});
   return conclude(
       topic::kHost, "numa-balancing",
@@ -111,6 +114,7 @@ Check check_hugepages(System& system) {
   const std::string word = tree.line(transparent);
   const std::string what = fmt::format("{}: {}; {}: {}", transparent, word.empty() ? "not there" : word, pools,
                                        seen.empty() ? "none reserved" : fmt::format("{}", fmt::join(seen, ", ")));
+  // The word in brackets is the active one. Either permits huge pages where a task asks for them (madvise).
   if (reserved > 0 || word.find("[always]") != std::string::npos || word.find("[madvise]") != std::string::npos)
     return conclude(topic::kHost, "hugepages", {{State::ok, what}});
   return conclude(topic::kHost, "hugepages",
@@ -127,6 +131,7 @@ Check check_governor(System& system) {
     const std::string governor = tree.line(file);
     if (governor.empty()) continue;
     // One example is enough as evidence; the counts have the rest.
+    // "performance" is the governor that keeps the clock up while a core waits.
     if (governor != "performance" && first.empty()) first = file;
     ++count[governor];
   }

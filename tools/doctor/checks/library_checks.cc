@@ -11,6 +11,7 @@ namespace {
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 Finding no_library(const char* name, const absl::Status& why, const char* package) {
+  // A transport is built against the library, so installing the package alone does not add it.
   return {State::missing, fmt::format("{}: {}", name, message_of(why)),
           fmt::format("the transport over {} cannot be used", name),
           fmt::format("sudo apt install {} and build gradrail again", package)};
@@ -21,9 +22,11 @@ std::vector<Finding> look_at_ucx(System& system, const LibraryAnswer& ucx, bool 
   const std::string modules = folder_of(ucx.path) + "/ucx";
   const auto has = [&](const char* name) { return system.tree().exists(fmt::format("{}/{}", modules, name)); };
   std::vector<Finding> findings = {{State::ok, fmt::format("{} {}", ucx.path, ucx.version)}};
+  // UCX loads these modules by name at its start; one that cannot be loaded is left out without an error.
   if (has("libuct_ib.so.0")) {
     findings.push_back({State::ok, modules + "/libuct_ib.so.0: verbs"});
   } else {
+    // Without an RDMA device the lack has no effect today.
     findings.push_back({rdma ? State::broken : State::warning, modules + "/libuct_ib.so.0 is not there",
                         "UCX uses no RDMA device", "a UCX built with verbs: ./configure --with-verbs --with-rdmacm"});
   }

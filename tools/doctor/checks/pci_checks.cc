@@ -24,6 +24,7 @@ std::vector<PciDevice> endpoints(Tree& tree, const GpuHost& host, const std::vec
   return found;
 }
 
+/// Little-endian, as all of the configuration space (PCI Local Bus Specification 3.0, 6.1).
 uint32_t word_at(const std::string& bytes, size_t at, size_t count) {
   uint32_t word = 0;
   for (size_t i = 0; i < count; ++i) word |= static_cast<uint32_t>(static_cast<uint8_t>(bytes[at + i])) << (8 * i);
@@ -66,6 +67,7 @@ Finding look_at_acs(const PciDevice& bridge, const AcsControl& acs) {
 
 Check check_acs(Tree& tree, const std::vector<PciDevice>& ends) {
   std::set<std::string> above;
+  // Bridges are counted once, although several devices lie below them.
   for (const PciDevice& each : ends) above.insert(each.bridges.begin(), each.bridges.end());
   if (ends.empty()) return not_applicable(topic::kPci, "pci-acs", kNone);
   std::vector<Finding> findings;
@@ -80,6 +82,7 @@ std::string iommu_type(Tree& tree, const PciDevice& device, std::string& file) {
   const std::string group = tree.link_name(device.folder + "/iommu_group");
   if (group.empty()) return "";
   file = fmt::format("/sys/kernel/iommu_groups/{}/type", group);
+  // Older kernels have no file for the type.
   const std::string type = tree.line(file);
   return type.empty() ? "of unknown type" : type;
 }
@@ -111,6 +114,7 @@ Check check_iommu(Tree& tree, const std::vector<PciDevice>& ends) {
 }  // namespace
 
 AcsControl read_acs(Tree& tree, const PciDevice& device) {
+  // Extended capabilities are a list that begins at 0x100: id 16 bits, version 4 bits, next offset 12 bits.
   constexpr size_t kFirst = 0x100, kWhole = 4096;
   constexpr uint32_t kAcs = 0x000d;
   const std::string config = tree.read(device.folder + "/config").text;
@@ -121,8 +125,10 @@ AcsControl read_acs(Tree& tree, const PciDevice& device) {
   for (size_t steps = 0; steps < kWhole / 8 && at >= kFirst && at + 8 <= config.size(); ++steps) {
     const uint32_t header = word_at(config, at, 4);
     if ((header & 0xffff) == kAcs) {
+      // The control word of ACS is at offset 6 of the capability (PCI Express Base Specification).
       return {AcsControl::Found::yes, static_cast<uint16_t>(word_at(config, at + 6, 2))};
     }
+    // The last entry has the offset 0, which ends the loop.
     at = header >> 20;
   }
   return {};

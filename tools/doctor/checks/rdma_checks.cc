@@ -38,6 +38,7 @@ Finding describe(const RdmaPort& port) {
                   port.phys_state, port.link_layer, port.rate, port.folder);
   if (port.is_active()) return {State::ok, seen};
   const std::string lost = fmt::format("nothing travels over {}", port.name);
+  // The text of /sys is "2: INIT": the digit is the value of enum ib_port_state.
   if (port.state.substr(0, 1) == "2") {  // INIT: the cable is there, no subnet manager runs
     return {State::broken, seen, lost + ": its link is up, but no subnet manager has configured it",
             "start a subnet manager: sudo systemctl start opensm, or the one in the switch; sminfo shows it"};
@@ -75,9 +76,11 @@ Finding look_at_pkeys(Tree& tree, const RdmaPort& port) {
   bool limited = false;
   for (const std::string& name : tree.names(folder)) {
     const std::optional<uint64_t> key = tree.number(folder + "/" + name, 16);
+    // Bit 15 of a partition key marks a full member (InfiniBand Architecture Specification, volume 1).
     constexpr uint64_t kFullMember = 0x8000;
     if (key && (*key & kFullMember) != 0)
       return {State::ok, fmt::format("{}: {:#06x} in {}/{}, full member", port.name, *key, folder, printable(name))};
+    // 0 marks a free entry of the table.
     limited = limited || (key && *key != 0);
   }
   if (limited) {
@@ -113,6 +116,7 @@ Check check_rdma_devices(System& system, const std::vector<RdmaDevice>& devices)
 Check check_rdma_ports(const std::vector<RdmaDevice>& devices) {
   if (devices.empty()) return not_applicable(topic::kRdma, "rdma-ports", kNoDevice);
   std::vector<Finding> findings =
+      // A device without ports is an error of its driver, not a missing cable.
       of_ports(devices, [](const RdmaDevice&, const RdmaPort& port) { return describe(port); });
   if (findings.empty()) {
     return conclude(topic::kRdma, "rdma-ports",
@@ -128,6 +132,7 @@ Check check_rdma_pkeys(System& system, const std::vector<RdmaDevice>& devices) {
   std::vector<Finding> findings;
   for (const RdmaDevice& device : devices)
     for (const RdmaPort& port : device.ports)
+      // RoCE has the default key alone. On InfiniBand the subnet manager fills the table when it activates the port.
       if (!port.is_ethernet() && port.is_active()) findings.push_back(look_at_pkeys(system.tree(), port));
   if (findings.empty())
     return not_applicable(topic::kRdma, "rdma-pkeys", "partitions are InfiniBand's; no active port is");

@@ -15,6 +15,7 @@ std::string interface_or_word(const RdmaPort& port) {
 
 /// InfiniBand makes its one GID out of the subnet's prefix and the card's number.
 Finding look_at_infiniband(const RdmaPort& port) {
+  // The first GID is enough: others are aliases of it.
   if (!port.gids.empty())
     return {State::ok,
             fmt::format("{}: {} in {}/gids/{}", port.name, port.gids[0].text, port.folder, port.gids[0].index)};
@@ -34,10 +35,12 @@ Finding look_at_addresses(const RdmaPort& port, const std::vector<Gid>& second,
                         message_of(addresses.status())),
             "the GID may belong to an address that is gone", "compare: ip address, and rdma link"};
   }
+  // A link-local address works within one network only, so any other address is preferred.
   const Gid* only_local = nullptr;
   for (const Gid& gid : second) {
     const std::string address = address_of_gid(gid.text);
     const bool there = std::any_of(addresses->begin(), addresses->end(), [&](const InterfaceAddress& each) {
+      // Older kernels do not name the interface of a GID: then the address on any interface counts.
       return each.address == address && (gid.interface.empty() || each.interface == gid.interface);
     });
     if (!there) continue;
@@ -65,6 +68,7 @@ Finding look_at_addresses(const RdmaPort& port, const std::vector<Gid>& second,
 Finding look_at_ethernet(const RdmaPort& port, const absl::StatusOr<std::vector<InterfaceAddress>>& addresses) {
   std::vector<Gid> second;
   std::copy_if(port.gids.begin(), port.gids.end(), std::back_inserter(second),
+               // The table lists each address twice, for RoCE v1 and v2; only v2 is used here.
                [](const Gid& gid) { return gid.type == "RoCE v2"; });
   if (!second.empty()) return look_at_addresses(port, second, addresses);
   const std::string table = port.folder + "/gid_attrs/types";

@@ -15,6 +15,7 @@ constexpr const char* kMtuCheck = "rdma-mtu";
 /// Bytes that the kernel subtracts from an Ethernet frame for RoCE's packet size (iboe_get_mtu). GRH 40, UDP 8, BTH
 /// 12, XRC 4, atomic header 28, checksum 4.
 constexpr uint64_t kRoceHeaders = 96;
+/// The sizes are powers of two from 256 to 4096 (enum ib_mtu).
 constexpr uint64_t kLargest = 4096;
 
 /// The largest of RDMA's packet sizes that fits, 0: none.
@@ -44,6 +45,7 @@ class MtuCheck {
 
   /// Ends that cut packets unlike each other lose the larger ones.
   void compare(std::vector<Finding>& findings) const {
+    // A set: equal MTUs give one element.
     if (seen_.size() < 2) return;
     findings.push_back(
         {State::warning,
@@ -71,6 +73,7 @@ class MtuCheck {
       return {State::unknown, fmt::format("{}: no interface in {}/gid_attrs/ndevs", port.name, port.folder),
               "RoCE takes its packet size from an interface", "ip link; rdma link"};
     }
+    // Only Ethernet: the MTU of an InfiniBand network comes from its subnet manager.
     seen_.insert(*interface_mtu);
     const uint64_t possible = fits(*interface_mtu);
     const std::string what =

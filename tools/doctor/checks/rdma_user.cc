@@ -27,6 +27,7 @@ Finding look_at_provider(Tree& tree, const RdmaDevice& device) {
                         device.folder),
             "libibverbs opens a device only with its provider", "ibv_devices shows those that have one"};
   }
+  // rdma-core reads the name from this folder and loads the library: both must be present.
   const std::string file = fmt::format("/etc/libibverbs.d/{}.driver", provider);
   const std::string library = find_plugin(tree, "libibverbs", fmt::format("lib{}-rdmav", provider));
   if (tree.exists(file) && !library.empty())
@@ -40,6 +41,7 @@ Finding look_at_provider(Tree& tree, const RdmaDevice& device) {
 }
 
 absl::StatusOr<std::string> try_access(const std::string& path) {
+  // The kernel decides, not the mode bits: a list of access rights or a cgroup of devices can also refuse.
   if (access(path.c_str(), R_OK | W_OK) == 0) return std::string("granted");
   return std::string(std::strerror(errno));
 }
@@ -53,6 +55,7 @@ Finding look_at_access(System& system, const RdmaDevice& device) {
                         "ib_uverbs && sudo udevadm trigger",
                         path)};
   }
+  // A recording has no device nodes to open, so the answer is observed and recorded.
   const absl::StatusOr<std::string> answer =
       system.observe("access-" + device.uverbs, [path] { return try_access(path); });
   if (!answer.ok()) {
@@ -104,12 +107,14 @@ Check check_memlock(System& system) {
                     {{State::unknown, std::string(message_of(limit.status())),
                       "RDMA pins what it registers, and a limit refuses it", "ulimit -l"}});
   }
+  // The soft limit counts: no part of this program raises it.
   if (!limit->soft) return conclude(topic::kRdma, name, {{State::ok, "unlimited in /proc/self/limits"}});
   const std::string what = fmt::format("{} in /proc/self/limits (Max locked memory)", size_text(*limit->soft));
   if (may_lock_without_limit(system.tree()))
     return conclude(topic::kRdma, name, {{State::ok, what + ", lifted by CAP_IPC_LOCK (/proc/self/status)"}});
   // A queue pair and its completion queue alone want some hundred KiB.
   constexpr uint64_t kTooLittle = 1 << 20;
+  // Above 1 GiB the parameters of common models fit: no warning.
   constexpr uint64_t kPlenty = uint64_t{1} << 30;
   if (*limit->soft >= kPlenty) return conclude(topic::kRdma, name, {{State::ok, what}});
   const std::string lost = *limit->soft < kTooLittle

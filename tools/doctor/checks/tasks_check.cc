@@ -47,7 +47,9 @@ void begin(Attempt& attempt) {
     attempt.unresolved = message_of(found.status());
     return;
   }
+  // Only the address that the resolver prefers (RFC 6724) is tried.
   const NetAddress& first = found->front();
+  // Nonblocking: a host that drops packets must not delay the attempts to the others.
   attempt.socket = FileDescriptor(socket(first.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!attempt.socket || connect(attempt.socket.get(), first.get(), first.bytes) == 0) {
     attempt.error = attempt.socket ? 0 : errno;
@@ -66,10 +68,12 @@ void collect(std::vector<Attempt>& attempts) {
         waiting.push_back({.fd = attempt.socket.get(), .events = POLLOUT, .revents = 0});
     if (waiting.empty()) return;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(start + kConnectTime - Clock::now());
+    // Plus one, since the cast rounds down: a wait of 0 ms would spin until the deadline.
     if (poll(waiting.data(), waiting.size(), static_cast<int>(left.count()) + 1) <= 0) continue;
     for (const pollfd& ready : waiting) {
       if (ready.revents == 0) continue;
       for (Attempt& attempt : attempts) {
+        // A socket number identifies its attempt: all sockets stay open until the end.
         if (attempt.socket.get() != ready.fd) continue;
         int error = 0;
         socklen_t bytes = sizeof(error);
@@ -91,6 +95,7 @@ absl::StatusOr<std::string> try_all(const std::vector<std::string>& servers) {
     if (!attempt.unresolved.empty()) {
       text += fmt::format("- {}\n", attempt.unresolved);
     } else {
+      // No answer until the deadline is reported as the kernel would do it after two minutes.
       text += fmt::format("{} {}\n", attempt.error.value_or(ETIMEDOUT), attempt.took < kQuick ? 1 : 0);
     }
   }
@@ -124,6 +129,7 @@ Finding judge_connect(const std::string& server, int error, bool quick) {
       return {State::broken, what + ": no answer at all, as when a firewall drops packets, or the host is off",
               "workers wait for this task in vain", "ping it; " + open_port};
     case EHOSTUNREACH:
+      // A router or firewall answers with ICMP in one round trip. This host gives the same error after ARP failed.
       if (quick) {
         return {State::broken, what + ": refused at once by a device on the way, as a firewall that rejects does",
                 "workers wait for this task in vain", open_port};
@@ -133,6 +139,7 @@ Finding judge_connect(const std::string& server, int error, bool quick) {
     case ENETUNREACH:
       return {State::broken, what + ": this host has no route there", "workers on this host cannot reach the task",
               "ip route get ADDRESS; sudo ip route add NETWORK via ROUTER"};
+    // The packet filter of this host makes connect() fail with these two.
     case EACCES:
     case EPERM:
       return {State::broken, what + ": a firewall on this host forbids it",
@@ -146,6 +153,7 @@ Finding judge_connect(const std::string& server, int error, bool quick) {
 Check check_tasks(const std::vector<std::string>& servers) {
   if (servers.empty()) return not_applicable(topic::kNetwork, kTasksCheck, "no --cluster and no --ps_hosts");
   const absl::StatusOr<std::string> text =
+      // A process of its own: getaddrinfo() has no deadline.
       run_in_subprocess([&] { return try_all(servers); }, {.timeout = kConnectDeadline});
   if (!text.ok()) {
     return conclude(

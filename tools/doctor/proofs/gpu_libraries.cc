@@ -21,6 +21,7 @@ struct Runtime {
 /// CUDA's runtime libraries, newest first.
 std::vector<Runtime> runtimes(Tree& tree) {
   std::vector<Runtime> found;
+  // Newest first. CUDA 11 kept the file name of its first release; CUDA 10 had a name for each release.
   for (const char* name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so.10.2"}) {
     const std::string path = find_library(tree, name);
     if (path.empty()) continue;
@@ -35,6 +36,7 @@ std::vector<Finding> compare_driver_halves(Tree& tree, const GpuHost& host) {
   const std::string path = find_library(tree, "libcuda.so.1");
   if (path.empty() || host.module_version.empty()) return {};
   const std::string version = library_version(tree, path);
+  // A name without a version, as in some containers, says nothing about the driver.
   if (version.find('.') == std::string::npos) return {};
   if (version == host.module_version) return {{State::ok, fmt::format("{} and kernel module are {}", path, version)}};
   return {{State::broken, fmt::format("{} is {}, {}: {}", path, version, kVersionFile, host.module_version),
@@ -48,6 +50,7 @@ Finding compare(Tree& tree, const Runtime& newest, const GpuHost& host) {
       fmt::format("{} is CUDA {}.{}, the driver speaks {}.{} ({})", newest.path, newest.version.major,
                   newest.version.minor, driver.major, driver.minor, host.cuda_version_source);
   // Within one major version any runtime runs on any driver.
+  // NVIDIA calls this minor version compatibility; it holds from CUDA 11 on.
   if (newest.version.major <= driver.major) return {State::ok, what};
   const std::string remedy = fmt::format(
       "a driver for CUDA {0}: sudo apt install nvidia-open; or CUDA's forward compatibility: sudo apt install "
@@ -98,6 +101,7 @@ Check check_nccl(System& system, const GpuHost& host) {
   const char* const name = "nccl";
   const char* const remedy = "sudo apt install libnccl2 (NVIDIA's package repository), 2.18 or newer";
   const std::string path = find_library(system.tree(), "libnccl.so.2");
+  // Asked also without a GPU, so that a recording holds the answer.
   const absl::StatusOr<std::string> version = system.observe("nccl", probe_nccl);
   if (host.gpus.empty()) {
     return not_applicable(topic::kGpu, name, path.empty() ? "no GPU" : path + " is there, but no GPU");
@@ -107,6 +111,7 @@ Check check_nccl(System& system, const GpuHost& host) {
         topic::kGpu, name,
         {{State::ok, fmt::format("{} ({})", printable(trimmed(*version)), path.empty() ? "libnccl.so.2" : path)}});
   }
+  // A recording from before this check has no answer, but its file names the version.
   if (!path.empty() && absl::IsNotFound(version.status()))
     return conclude(topic::kGpu, name,
                     {{State::ok, fmt::format("{} ({})", library_version(system.tree(), path), path)}});

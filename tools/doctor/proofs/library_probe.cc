@@ -19,6 +19,7 @@ std::string file_of(void* function) {
 }
 
 absl::StatusOr<void*> find(const char* library, const char* function) {
+  // Not closed: the path below comes from the loaded library, and the process ends after the answer.
   void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return absl::NotFoundError(dlerror());
   void* const found = dlsym(handle, function);
@@ -28,6 +29,7 @@ absl::StatusOr<void*> find(const char* library, const char* function) {
 
 /// libfabric has no function for this; a provider that can copy to a GPU names the call.
 bool names_cuda(const std::string& path) {
+  // The string table has the name also if the library loads CUDA at run time (--enable-cuda-dlopen).
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   return bytes.find("cudaMemcpy") != std::string::npos;
@@ -43,6 +45,7 @@ absl::StatusOr<std::string> probe_libfabric_live() {
   GRADRAIL_ASSIGN_OR_RETURN(void* const function, find("libfabric.so.1", "fi_version"));
   const uint32_t version = reinterpret_cast<uint32_t (*)()>(function)();
   const std::string path = file_of(function);
+  // fi_version() packs major and minor into 16 bits each (FI_VERSION).
   return fmt::format("{} {}.{} {}\n", path, version >> 16, version & 0xffff, names_cuda(path) ? "cuda" : "-");
 }
 

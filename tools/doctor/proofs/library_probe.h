@@ -13,6 +13,7 @@ struct LibraryAnswer {
 };
 
 /// As a run would find them, LD_LIBRARY_PATH and all.
+/// Each library is loaded in a process of its own.
 /// Errors  as System::observe; NOT_FOUND: no such library.
 absl::StatusOr<LibraryAnswer> probe_ucx(System& system);
 absl::StatusOr<LibraryAnswer> probe_libfabric(System& system);

@@ -30,6 +30,7 @@ bool is_version_6(const std::string& address) { return address.find(':') != std:
 std::string address_on(const std::string& interface, const std::vector<InterfaceAddress>& addresses) {
   std::string found;
   for (const InterfaceAddress& each : addresses) {
+    // A link-local address needs a scope, which the listen address of a transport cannot hold.
     if (each.interface != interface || each.address.compare(0, 4, "fe80") == 0) continue;
     if (!is_version_6(each.address)) return each.address;
     if (found.empty()) found = each.address;
@@ -61,6 +62,7 @@ std::vector<Place> rdma_places(System& system, const std::vector<RdmaDevice>& de
             (interface.empty() ? "INTERFACE (IPoIB: modprobe ib_ipoib)" : interface);
       } else {
         place.device += fmt::format(" ({})", address);
+        // rdma_only: a library that falls back to sockets would prove nothing about the device.
         place.open = {.bind_host = address, .rdma_only = true};
         place.listen = is_version_6(address) ? fmt::format("[{}]:0", address) : address + ":0";
       }
@@ -120,6 +122,7 @@ class Prover {
 
   /// Where host memory was moved. dma-buf first: it needs no module. The other way only where that fails.
   void prove_gpu(const Place& place, const std::string& gpu) {
+    // No copy of GPU memory can succeed where host memory failed, and each attempt can take a minute.
     if (takes_none_ || !host_moved_) return;
     std::vector<absl::Status> refused;
     for (const NicGpuTransfer way : {NicGpuTransfer::dma_buf, NicGpuTransfer::peer_memory}) {
@@ -140,6 +143,7 @@ class Prover {
   absl::Status attempt(const Place& place, const MakeMemory& memory, Proof& proof) const {
     tell_(fmt::format("{} over {}: {}", proof.transport, proof.device, proof.memory));
     const PairOptions options{.transport = &transport_, .open = place.open, .listen = place.listen, .memory = memory};
+    // A library that crashes, blocks or leaves threads behind affects one line of the report only.
     return fill_in(run_in_subprocess([&] { return run_pair(options); }, {.timeout = kProofDeadline}), proof);
   }
 

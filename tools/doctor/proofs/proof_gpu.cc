@@ -30,6 +30,7 @@ class GpuMemory final : public ProofMemory {
   absl::Status fill(uint32_t seed) override {
     for (size_t i = 0; i < kProofBytes; ++i) {
       host_[i] = proof_pattern(seed, i);
+      // The complement: memory that no put has written differs from the pattern in each byte.
       host_[kProofBytes + i] = ~proof_pattern(seed, i);
     }
     compute_->upload(memory_->data(), host_.data(), host_.size());
@@ -37,6 +38,7 @@ class GpuMemory final : public ProofMemory {
   }
 
   absl::Status compare(uint32_t seed) override {
+    // The write of a NIC can be announced before it is visible to the GPU; see gpu/direct.
     GRADRAIL_RETURN_IF_ERROR(gpu::flush_nic_writes(*compute_));
     const gpu::CopyTicket ticket = compute_->download(host_.data(), memory_->data() + kProofBytes, kProofBytes);
     GRADRAIL_RETURN_IF_ERROR(compute_->wait(ticket));
@@ -65,6 +67,7 @@ class GpuMemory final : public ProofMemory {
 
 MakeMemory gpu_memory(const std::string& pci_address, NicGpuTransfer way) {
   return [pci_address, way](const transport::Context& context) -> absl::StatusOr<std::unique_ptr<ProofMemory>> {
+    // Asked before a GPU is opened: after UNIMPLEMENTED the caller skips the other GPUs.
     if (const std::string why = context.capabilities().gpu.why_not(way); !why.empty())
       return absl::UnimplementedError(fmt::format("{} {}", context.name(), why));
     return GpuMemory::create(pci_address, way);

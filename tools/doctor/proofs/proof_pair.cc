@@ -16,6 +16,7 @@ namespace {
 
 using transport::Completion;
 
+/// Opening takes some seconds where a library examines many devices; the put itself takes less than 1 ms.
 constexpr Duration kPairDeadline = std::chrono::seconds(20);
 /// How long to look at the other thread and at the context by turns.
 constexpr Duration kTurn = std::chrono::milliseconds(2);
@@ -29,6 +30,7 @@ class HostMemory final : public ProofMemory {
   absl::Status fill(uint32_t seed) override {
     for (size_t i = 0; i < kProofBytes; ++i) {
       memory_.data()[i] = proof_pattern(seed, i);
+      // The complement: a put that did not arrive differs in each byte.
       memory_.data()[kProofBytes + i] = ~proof_pattern(seed, i);
     }
     return absl::OkStatus();
@@ -75,6 +77,7 @@ class End {
 
   absl::Status run() {
     absl::Status status = run_steps();
+    // The other thread then fails too, at its next look, instead of waiting for the deadline.
     if (!status.ok()) exchange_.failed = true;
     return status;
   }
@@ -126,6 +129,7 @@ class End {
 
   absl::StatusOr<transport::RemoteRegion> meet() {
     std::string PairExchange::*const key = first_ ? &PairExchange::key_of_second : &PairExchange::key_of_first;
+    // The second end waits here as well: a key exists only after the other end has opened its context.
     const absl::Status met =
         until([&] { return !exchange_.hear(key).empty(); }, "the other end has registered no memory");
     if (!met.ok()) return met;
@@ -136,6 +140,7 @@ class End {
     absl::Status status;
     const auto post = [&] {
       status = connection_->put({region_.get(), 0, kProofBytes}, {peer, kProofBytes}, {.immediate = 1});
+      // A full send queue is no failure: progress() frees it.
       return !absl::IsResourceExhausted(status);
     };
     GRADRAIL_RETURN_IF_ERROR(until(post, "the put cannot be posted"));
@@ -188,12 +193,14 @@ std::byte proof_pattern(uint32_t seed, size_t i) {
 absl::Status compare_with_pattern(absl::Span<const std::byte> bytes, uint32_t seed) {
   for (size_t i = 0; i < bytes.size(); ++i) {
     if (bytes[i] == proof_pattern(seed, i)) continue;
+    // The index states where a transfer was cut.
     return absl::DataLossError(fmt::format("byte {} of {} arrived wrong", i, bytes.size()));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<ProofMemory>> host_memory(const transport::Context& /*any takes it*/) {
+  // SharedMemory: shm can map it, and each other transport takes it as common memory.
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::create("doctor", 2 * kProofBytes));
   return absl::StatusOr<std::unique_ptr<ProofMemory>>(std::make_unique<HostMemory>(std::move(memory)));
 }

@@ -35,6 +35,7 @@ struct PortAttributes {
 };
 
 absl::StatusOr<Verbs> load() {
+  // Not linked: a program that links libibverbs does not start on a host without it.
   void* const library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return absl::NotFoundError(dlerror());
   Verbs verbs{};
@@ -55,12 +56,14 @@ uint64_t bytes_of_mtu(int number) { return number >= 1 && number <= 5 ? uint64_t
 std::string describe(const Verbs& verbs, void* device) {
   constexpr int kMostPorts = 16;
   const std::string name = verbs.get_device_name(device);
+  // Some providers fail without setting errno; an old value would name a wrong cause.
   errno = 0;
   void* const context = verbs.open_device(device);
   if (context == nullptr) return fmt::format("device {} {}\n", name, std::strerror(errno));
   std::string text = fmt::format("device {} opened\n", name);
   for (int port = 1; port <= kMostPorts; ++port) {
     PortAttributes attributes{};
+    // The first number that is no port ends the list: libibverbs numbers them from 1 without gaps.
     if (verbs.query_port(context, static_cast<uint8_t>(port), &attributes) != 0) break;
     text += fmt::format("port {} {} {} {}\n", name, port, bytes_of_mtu(attributes.max_mtu),
                         bytes_of_mtu(attributes.active_mtu));
@@ -73,6 +76,7 @@ absl::StatusOr<std::string> ask() {
   GRADRAIL_ASSIGN_OR_RETURN(const Verbs verbs, load());
   int count = 0;
   void** const devices = verbs.get_device_list(&count);
+  // ENOSYS: the library is there, but the kernel has no verbs interface.
   if (devices == nullptr) return absl::UnavailableError(std::strerror(errno));
   std::string text;
   for (int i = 0; i < count; ++i) text += describe(verbs, devices[i]);

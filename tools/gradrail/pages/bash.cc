@@ -32,6 +32,7 @@ constexpr const char* kBashTail = R"(  esac
 complete -o bashdefault -o default -F _gradrail gradrail
 )";
 
+// One case of the shell function: words are proposed for this command only.
 std::string bash_case(const ReferenceCommand& command) {
   std::vector<std::string> words, flags, other_spellings;
   std::string values;
@@ -45,6 +46,7 @@ std::string bash_case(const ReferenceCommand& command) {
       (has_long ? other_spellings : flags).push_back(name);
       has_long = has_long || name.starts_with("--");
     }
+    // A flag without a value must not take the next word.
     if (!option.value.empty()) {
       values += fmt::format("        {}) takes_value=1 values='{}' ;;\n", absl::StrJoin(option.names, " | "),
                             absl::StrJoin(option.choices, " "));
@@ -67,6 +69,7 @@ std::string bash_completion(const ReferenceCommand& program) {
   });
   const std::string head = kBashHead;
   const size_t place = head.find("%COMMANDS%");
+  // 10 is the length of %COMMANDS%.
   return head.substr(0, place) + absl::StrJoin(paths, " | ") + head.substr(place + 10) + cases + kBashTail;
 }
 

@@ -6,6 +6,7 @@
 namespace gradrail::tools {
 namespace {
 
+// Inside single quotes fish has two escapes: the backslash and the quote itself.
 std::string fish_quoted(const std::string& text) {
   return fmt::format("'{}'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}));
 }
@@ -15,6 +16,7 @@ std::string fish_condition(const ReferenceCommand& command) {
   std::vector<std::string> parts, below;
   for (size_t i = 1; i < command.path.size(); ++i) parts.push_back("__fish_seen_subcommand_from " + command.path[i]);
   for (const ReferenceCommand& sub : command.commands) below.push_back(sub.path.back());
+  // Without this test the options of "bench" would also appear after "bench put".
   if (!below.empty()) parts.push_back("not __fish_seen_subcommand_from " + absl::StrJoin(below, " "));
   return fish_quoted(absl::StrJoin(parts, "; and "));
 }
@@ -23,6 +25,7 @@ std::string fish_option(const std::string& where, const ReferenceOption& option)
   std::string line = where;
   for (const std::string& name : option.names)
     line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
+  // -x: a value and no file name. -r -F: a value that may be a file name.
   if (!option.choices.empty()) {
     line += fmt::format(" -x -a {}", fish_quoted(absl::StrJoin(option.choices, " ")));
   } else if (!option.value.empty()) {
@@ -34,6 +37,7 @@ std::string fish_option(const std::string& where, const ReferenceOption& option)
 }  // namespace
 
 std::string fish_completion(const ReferenceCommand& program) {
+  // -f: no file names, except where an option or an argument takes them.
   std::string text = "# fish completion for gradrail\ncomplete -c gradrail -f\n";
   visit_commands(program, [&](const ReferenceCommand& command) {
     const std::string where = fmt::format("complete -c gradrail -n {}", fish_condition(command));

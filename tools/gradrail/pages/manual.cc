@@ -11,7 +11,9 @@ namespace {
 
 /// A line of text must not begin with a roff request, and a hyphen of a flag must stay a hyphen-minus.
 std::string roff(const std::string& text) {
+  // \e prints a backslash in any font, \(aq and \(dq print ASCII quotes (groff_char(7)).
   std::string escaped = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}, {"\"", "\\(dq"}, {"'", "\\(aq"}});
+  // A period at the beginning of a line starts a request; \& prints nothing and hides it.
   if (escaped.starts_with('.')) escaped.insert(0, "\\&");
   return escaped;
 }
@@ -41,6 +43,7 @@ std::string synopsis(const ReferenceCommand& command) {
 
 std::string option_groups(const ReferenceCommand& command) {
   std::vector<std::string> groups;
+  // The order of definition, as in --help, not that of the alphabet.
   for (const ReferenceOption& option : command.options) {
     if (std::find(groups.begin(), groups.end(), option.group) == groups.end()) groups.push_back(option.group);
   }
@@ -58,6 +61,7 @@ std::string see_also(const ReferenceCommand& command) {
   std::vector<std::string> pages;
   std::string parent;
   for (size_t i = 0; i + 1 < command.path.size(); ++i) {
+    // Pages have the names of their files: gradrail-bench-put.
     parent += (i == 0 ? "" : "-") + command.path[i];
     pages.push_back(fmt::format("\\fB{}\\fR(1)", roff(parent)));
   }
@@ -70,6 +74,7 @@ std::string see_also(const ReferenceCommand& command) {
 
 std::string manual_page(const ReferenceCommand& command) {
   const std::string name = command.name("-");
+  // An empty date: the page of a release must not differ between two builds.
   std::string page = fmt::format(".TH {} 1 \"\" \"gradrail {}\" \"gradrail manual\"\n",
                                  roff(absl::AsciiStrToUpper(name)), GRADRAIL_VERSION);
   page += fmt::format(".SH NAME\n{} \\- {}\n", roff(name), roff(command.description));

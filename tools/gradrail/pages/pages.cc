@@ -13,6 +13,7 @@ namespace gradrail::tools {
 
 absl::Status write_pages(const CLI::App& program, const std::string& folder) {
   const ReferenceCommand reference = describe_command(program);
+  // A map: each build writes the files in the same order.
   std::map<std::string, std::string> files = {
       {"bash-completion/completions/gradrail", bash_completion(reference)},
       {"zsh/site-functions/_gradrail", zsh_completion(reference)},
@@ -24,6 +25,7 @@ absl::Status write_pages(const CLI::App& program, const std::string& folder) {
   for (const auto& [name, text] : files) {
     const std::filesystem::path path = std::filesystem::path(folder) / name;
     std::error_code error;
+    // An error shows itself below, as a file that cannot be written.
     std::filesystem::create_directories(path.parent_path(), error);
     std::ofstream file(path, std::ios::binary);
     file << text;

@@ -8,6 +8,7 @@ namespace {
 
 /// The type name holds what CLI11 and the validators say: "UINT:0..64", "TEXT:{mlp,cnn,linear}", "BOOLEAN".
 void describe_value(const std::string& type, ReferenceOption& option) {
+  // Only the first colon separates: a validator may print one itself.
   const std::vector<std::string> parts = absl::StrSplit(type, absl::MaxSplits(':', 1));
   option.is_number = parts.front() == "UINT" || parts.front() == "INT" || parts.front() == "FLOAT";
   option.value = parts.size() > 1 && !parts.back().empty() ? parts.back() : parts.front();
@@ -32,6 +33,7 @@ ReferenceOption describe_option(const CLI::Option& option) {
     for (const std::string& name : option.get_snames()) described.names.push_back("-" + name);
     for (const std::string& name : option.get_lnames()) described.names.push_back("--" + name);
   }
+  // A flag has the type size 0 and takes no value.
   if (option.get_type_size() != 0) describe_value(option.get_type_name(), described);
   return described;
 }
@@ -41,6 +43,7 @@ ReferenceCommand describe_below(const CLI::App& app, std::vector<std::string> pa
   ReferenceCommand command{
       .path = path, .description = app.get_description(), .options = {}, .positionals = {}, .commands = {}};
   for (const CLI::Option* option : app.get_options({})) {
+    // CLI11 hides an option or a command that has an empty group.
     if (option->get_group().empty()) continue;
     (option->get_positional() ? command.positionals : command.options).push_back(describe_option(*option));
   }

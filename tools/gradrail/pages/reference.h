@@ -9,6 +9,7 @@
 namespace gradrail::tools {
 
 /// An option or a positional argument of a command, as its definition states it.
+/// Pages and completions come from the parser itself, so that they cannot miss a flag.
 struct ReferenceOption {
   std::vector<std::string> names;  ///< "--batch_size", "--batch-size", "-b"; of a positional: its name
   std::string value;               ///< "0..64", "mlp|cnn|linear", "TEXT"; "": a flag without a value
@@ -21,6 +22,7 @@ struct ReferenceOption {
   std::string group;
 };
 
+/// One command with the commands below it; the tree of the program has a depth of three.
 struct ReferenceCommand {
   std::vector<std::string> path;  ///< "gradrail", "bench", "put"
   std::string description;
@@ -28,6 +30,7 @@ struct ReferenceCommand {
   std::vector<ReferenceOption> positionals;
   std::vector<ReferenceCommand> commands;
 
+  /// "gradrail bench put" or "gradrail-bench-put".
   std::string name(const char* separator) const;
 };
 

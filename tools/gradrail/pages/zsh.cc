@@ -25,13 +25,16 @@ std::string function_name(const ReferenceCommand& command) { return "_" + comman
 std::string zsh_arguments(const ReferenceCommand& command) {
   std::string text;
   for (const ReferenceOption& option : command.options) {
+    // The list in parentheses excludes the other spellings once one of them is given.
     for (const std::string& name : option.names) {
+      // "=" lets the value follow in the same word or in the next one; "+" does the same for a short option.
       const char* const joined = option.value.empty() ? "" : name.starts_with("--") ? "=" : "+";
       text += fmt::format(" \\\n    '({}){}{}[{}]{}'", absl::StrJoin(option.names, " "), name, joined,
                           zsh_quoted(option.description), zsh_action(option));
     }
   }
   for (const ReferenceOption& positional : command.positionals)
+    // "*": the argument can repeat.
     text += fmt::format(" \\\n    '{}{}'", positional.repeats ? "*" : "", zsh_action(positional));
   return text;
 }
@@ -39,6 +42,7 @@ std::string zsh_arguments(const ReferenceCommand& command) {
 std::string zsh_function(const ReferenceCommand& command) {
   if (command.commands.empty())
     return fmt::format("{}() {{\n  _arguments{}\n}}\n\n", function_name(command), zsh_arguments(command));
+  // -C lets "argument" run with the words that remain, so that each command completes its own.
   std::string names, cases;
   for (const ReferenceCommand& sub : command.commands) {
     names += fmt::format(" \\\n        '{}:{}'", sub.path.back(), zsh_quoted(sub.description));

@@ -10,8 +10,10 @@
 namespace gradrail::tools {
 namespace {
 
+// One read each 200 ms is no load for etcd, and no user notices the delay.
 constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
 constexpr auto kFirstNotice = std::chrono::seconds(1);  // an etcd that is up has answered by then
+// As often as the other waits of the program.
 constexpr auto kNoticeEvery = std::chrono::seconds(10);
 /// A task that holds a place for longer was not killed a moment ago.
 constexpr auto kPredecessorEnds = std::chrono::seconds(3 * kLeaseSeconds);
@@ -20,6 +22,7 @@ constexpr auto kPredecessorEnds = std::chrono::seconds(3 * kLeaseSeconds);
 class Claimant {
  public:
   Claimant(Etcd& etcd, const MembershipRequest& request)
+      // The id shows after a lost answer whether a key is this task's own.
       : etcd_(etcd), request_(request), id_(fmt::format("{:016x}", random_bits())) {}
 
   absl::StatusOr<Claim> claim();
@@ -47,6 +50,7 @@ class Claimant {
 
 absl::StatusOr<std::optional<uint32_t>> Claimant::wait_for_predecessor(const std::string& place,
                                                                        const std::string& taken) {
+  // From the first look, not from the start: etcd may have been unreachable before.
   if (!taken_since_) taken_since_ = Clock::now();
   if (Clock::now() - *taken_since_ > kPredecessorEnds)
     return absl::AlreadyExistsError(
@@ -64,6 +68,7 @@ absl::StatusOr<std::optional<uint32_t>> Claimant::choose_any(const Roster& roste
 }
 
 absl::StatusOr<std::optional<uint32_t>> Claimant::choose(const Roster& roster, const Sizes& sizes) {
+  // Workers may join beyond the size of the run; the shards of a ps are fixed at its begin.
   const uint32_t limit = request_.job == "ps" ? sizes.ps : ps::kMaxWorkers;
   if (!request_.index) return choose_any(roster, limit);
   if (*request_.index >= limit)
@@ -78,10 +83,13 @@ absl::StatusOr<std::optional<uint32_t>> Claimant::choose(const Roster& roster, c
 }
 
 absl::StatusOr<std::optional<Claim>> Claimant::take(const ps::TaskId& task, const Sizes& sizes, int64_t revision) {
+  // A lease that is half over could end before the keeper renews it the first time.
   if (lease_ == 0 || Clock::now() - lease_asked_ > std::chrono::seconds(kLeaseSeconds) / 2) {
+    // Before the call: etcd starts the time of the lease while the answer is on its way.
     lease_asked_ = Clock::now();
     GRADRAIL_ASSIGN_OR_RETURN(lease_, etcd_.grant(kLeaseSeconds));
   }
+  // After a first call only: local_host() uses the connection of the last answer.
   const std::string host = request_.host.empty() ? etcd_.local_host() : request_.host;
   tried_ = Claim{.task = task, .card = {.address = host, .id = id_, .sizes = sizes}, .lease = lease_};
   GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Put put,
@@ -101,6 +109,7 @@ absl::StatusOr<std::optional<Claim>> Claimant::look() {
   const Roster roster(request_.where.job, listing);
   if (tried_) {
     const Roster::Member* const there = roster.find(tried_->task);
+    // The transaction came through although its answer was lost.
     if (there != nullptr && there->card && there->card->id == id_) return tried_;
   }
   GRADRAIL_ASSIGN_OR_RETURN(const std::optional<Sizes> sizes, agreed_sizes(roster, request_.sizes));
@@ -111,6 +120,7 @@ absl::StatusOr<std::optional<Claim>> Claimant::look() {
   }
   GRADRAIL_ASSIGN_OR_RETURN(const std::optional<uint32_t> index, choose(roster, *sizes));
   if (!index.has_value()) return std::nullopt;
+  // `revision` ties the claim to this listing: a task that came in between makes it fail.
   return take({request_.job, *index}, *sizes, listing.revision);
 }
 
@@ -130,6 +140,7 @@ absl::StatusOr<Claim> Claimant::claim() {
   do {
     absl::StatusOr<std::optional<Claim>> found = look();
     if (found.ok() && found->has_value()) return **std::move(found);
+    // Only an absent etcd can come back; each other error is final.
     if (!found.ok() && !absl::IsUnavailable(found.status())) return found.status();
     if (!found.ok())
       waiting_for_ = fmt::format("{} (is it started, and is the address in --rendezvous {} right?)",

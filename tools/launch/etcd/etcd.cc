@@ -22,7 +22,9 @@ namespace {
 
 /// Several endpoints must have their turn before a lease of 5 s expires.
 constexpr Duration kCallDeadline = std::chrono::milliseconds(1500);
-constexpr int kConnectMs = 1000;  // less than kCallDeadline: else the cause of a failed connect is lost
+/// Less than kCallDeadline: else the cause of a failed connect is lost.
+constexpr int kConnectMs = 1000;
+// A line of a terminal or two: the text comes from an unknown peer.
 constexpr size_t kMaxCauseBytes = 300;
 constexpr std::string_view kTlsScheme = "https://";
 
@@ -32,12 +34,14 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials_for(const 
     const char* const path = std::getenv(variable);
     return std::string(path == nullptr ? "" : path);
   };
+  // The variables of etcdctl: administrators have set them where etcd asks for certificates.
   const ps::Security security{.cert_file = file("ETCDCTL_CERT"),
                               .key_file = file("ETCDCTL_KEY"),
                               .trusted_ca_file = file("ETCDCTL_CACERT"),
                               .system_authorities = true};
   auto credentials = ps::channel_credentials(security);
   if (credentials.ok()) return credentials;
+  // The shared code names flags of `train`, which do not exist for etcd.
   const std::string cause = absl::StrReplaceAll(
       credentials.status().message(),
       {{"--cert-file", "ETCDCTL_CERT"}, {"--key-file", "ETCDCTL_KEY"}, {"--trusted-ca-file", "ETCDCTL_CACERT"}});
@@ -68,9 +72,11 @@ Outcome explain(const grpc::Status& status, const std::string& endpoint, std::st
   switch (status.error_code()) {
     case grpc::StatusCode::OK:
       return {absl::OkStatus(), true};
+    // etcd answers so for a lease that has ended ("requested lease not found").
     case grpc::StatusCode::NOT_FOUND:
       return {absl::NotFoundError(cause), true};
     case grpc::StatusCode::UNIMPLEMENTED:
+    // Servers of other protocols give these two codes.
     case grpc::StatusCode::INTERNAL:
       return no_etcd(cause);
     case grpc::StatusCode::UNAVAILABLE:
@@ -83,6 +89,7 @@ Outcome explain(const grpc::Status& status, const std::string& endpoint, std::st
                         endpoint, cause))};
       [[fallthrough]];
     case grpc::StatusCode::DEADLINE_EXCEEDED:
+    // etcd answers so when its quota is used up or requests come too fast.
     case grpc::StatusCode::RESOURCE_EXHAUSTED: {
       // An etcd that expects TLS or a certificate closes the connection without a message.
       const bool hung_up = contains("Socket closed") || contains("Endpoint read failed");
@@ -101,6 +108,7 @@ template <typename Request>
 void set_range(Request& request, const Etcd::Keys& keys) {
   request.set_key(keys.key);
   if (!keys.below) return;
+  // etcd takes the range [key, end): the byte after '/' ends the keys below the prefix.
   std::string end = keys.key;
   ++end.back();
   request.set_range_end(end);
@@ -147,6 +155,7 @@ std::shared_ptr<grpc::Channel> Etcd::Endpoints::connect(const std::string& url) 
 absl::Status Etcd::Endpoints::call(std::string_view purpose, const Call& call) {
   absl::Status worst = absl::UnavailableError("no endpoint of etcd");
   for (size_t i = 0; i < members_.size(); ++i) {
+    // The member that answered last comes first: a member that is down costs its deadline only once.
     const size_t index = (last_good_ + i) % members_.size();
     Member& member = members_[index];
     if (member.channel == nullptr) member.channel = connect(member.url);
@@ -169,6 +178,7 @@ Etcd::Etcd(std::unique_ptr<Endpoints> endpoints) : endpoints_(std::move(endpoint
 Etcd::~Etcd() = default;
 
 absl::StatusOr<std::unique_ptr<Etcd>> Etcd::open(const std::vector<std::string>& endpoints) {
+  // One scheme for all endpoints: parse_rendezvous() gives all of them the same.
   GRADRAIL_ASSIGN_OR_RETURN(auto credentials, credentials_for(endpoints.empty() ? "" : endpoints.front()));
   return absl::WrapUnique(new Etcd(std::make_unique<Endpoints>(endpoints, std::move(credentials))));
 }
@@ -183,6 +193,7 @@ absl::StatusOr<Etcd::Listing> Etcd::list(const Keys& keys) {
     return etcdserverpb::KV::NewStub(channel)->Range(&context, request, &found);
   }));
   Listing listing{.revision = found.header().revision(), .entries = {}};
+  // Each answer of etcd has a revision of at least 1. A server that ignores unknown fields could answer without one.
   if (listing.revision <= 0)
     return absl::FailedPreconditionError(
         fmt::format("etcd at {}: the server there is no etcd: its answer has no revision", endpoints_->last_good()));
@@ -209,6 +220,7 @@ absl::StatusOr<bool> Etcd::keep_alive(int64_t lease) {
   etcdserverpb::LeaseKeepAliveResponse kept;
   const absl::Status status = endpoints_->call("keep a lease", [&](const auto& channel, auto& context) {
     const auto stream = etcdserverpb::Lease::NewStub(channel)->LeaseKeepAlive(&context);
+    // A second endpoint can run this again.
     kept.Clear();
     stream->Write(request);
     stream->WritesDone();
@@ -217,6 +229,7 @@ absl::StatusOr<bool> Etcd::keep_alive(int64_t lease) {
   });
   if (absl::IsNotFound(status)) return false;
   if (!status.ok()) return status;
+  // etcd answers with a time of 0 for a lease that does not exist, not with an error.
   return kept.ttl() > 0;
 }
 
@@ -227,6 +240,7 @@ absl::Status Etcd::revoke(int64_t lease) {
   const absl::Status status = endpoints_->call("revoke a lease", [&](const auto& channel, auto& context) {
     return etcdserverpb::Lease::NewStub(channel)->LeaseRevoke(&context, request, &revoked);
   });
+  // A lease that has ended already is what was asked for.
   return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
 
@@ -234,6 +248,7 @@ absl::StatusOr<Etcd::Put> Etcd::put_if_unchanged(const Keys& watched, int64_t re
   etcdserverpb::TxnRequest request;
   etcdserverpb::Compare& compare = *request.add_compare();
   set_range(compare, watched);
+  // A range compare (etcd 3.3): no key below the prefix was written after `revision`.
   compare.set_target(etcdserverpb::Compare::MOD);
   compare.set_result(etcdserverpb::Compare::LESS);
   compare.set_mod_revision(revision + 1);
@@ -245,6 +260,7 @@ absl::StatusOr<Etcd::Put> Etcd::put_if_unchanged(const Keys& watched, int64_t re
   const absl::Status status = endpoints_->call("take a key", [&](const auto& channel, auto& context) {
     return etcdserverpb::KV::NewStub(channel)->Txn(&context, request, &answer);
   });
+  // The transaction names one lease, so that nothing else can be missing.
   if (absl::IsNotFound(status)) return Put::no_lease;
   if (!status.ok()) return status;
   return answer.succeeded() ? Put::done : Put::changed;

@@ -11,12 +11,14 @@ namespace {
 
 /// One of three may get lost.
 constexpr auto kBetweenBeats = std::chrono::milliseconds(kLeaseSeconds * 1000 / 3);
+// Several tries fit into what is left of the lease.
 constexpr auto kBetweenTries = std::chrono::milliseconds(500);
 
 }  // namespace
 
 LeaseKeeper::LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t lease, TaskRecord card)
     : etcd_(std::move(etcd)), key_(std::move(key)), lease_(lease), card_(std::move(card)) {
+  // A thread of its own: a step of training can take longer than a lease.
   thread_ = std::thread([this] { run(); });
 }
 
@@ -28,6 +30,7 @@ LeaseKeeper::~LeaseKeeper() {
   changed_.notify_all();
   thread_.join();
   // Where that fails, the lease ends by itself.
+  // The place is free at once for a task that starts again.
   if (lease_ != 0) etcd_->revoke(lease_).IgnoreError();
 }
 
@@ -47,6 +50,7 @@ void LeaseKeeper::run() {
     changed_.wait_for(lock, pause, [&] { return ending_ || is_new_; });
     if (ending_) return;
     is_new_ = false;
+    // A copy, so that no call to etcd runs under the lock: publish_address() must not wait for etcd.
     const TaskRecord card = card_;
     lock.unlock();
     const absl::Status kept = beat(card);
@@ -73,8 +77,10 @@ absl::Status LeaseKeeper::beat(const TaskRecord& card) {
   const std::string text = to_text(card);
   if (!found.entries.empty()) {
     const Etcd::Entry& there = found.entries.front();
+    // The lease as well: a key under an old lease would vanish with it.
     if (there.value == text && there.lease == lease_) return absl::OkStatus();
     const std::optional<TaskRecord> other = task_record_from(there.value);
+    // This task was away for longer than its lease, and its place was given to another one.
     if (!other || other->id != card.id)
       return absl::AlreadyExistsError(fmt::format("another task has taken our place {} (it is at {})", key_,
                                                   other ? other->address : "an address that cannot be read"));

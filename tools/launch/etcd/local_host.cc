@@ -14,8 +14,10 @@ namespace gradrail::tools {
 std::string local_host_towards(const std::string& peer) {
   // gRPC escapes the brackets and the zone of an IPv6 address.
   const std::string address = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+  // "ipv4:" or "ipv6:" comes before the first colon.
   const absl::StatusOr<ps::HostPort> there = ps::parse_host_port(address.substr(address.find(':') + 1));
   if (!there.ok()) return "";
+  // Numeric only: the query must not ask a name server.
   const addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};
   addrinfo* found = nullptr;
   if (getaddrinfo(there->host.c_str(), std::to_string(there->port).c_str(), &hints, &found) != 0) return "";

@@ -14,6 +14,7 @@ absl::StatusOr<std::string> address_in(const Roster& roster, const RendezvousUrl
   const Roster::Member* const there = roster.find({"ps", index});
   const std::string address = there != nullptr && there->card ? there->card->address : "";
   const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  // parse_host_port() adds a default port, so that only a text with a port stays equal.
   if (parsed.ok() && ps::to_string(*parsed) == address) return address;
   // Without a port it does not listen yet.
   return absl::NotFoundError(
@@ -33,6 +34,7 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const MembershipReq
   membership->task_ = claim.task;
   membership->sizes_ = claim.card.sizes;
   membership->host_ = claim.card.address;
+  // ps_address() uses the index without a check: a worker asks for these ps only.
   membership->known_.resize(claim.card.sizes.ps);
   membership->keeper_ = std::make_unique<LeaseKeeper>(*std::move(keepers), key_of(request.where.job, claim.task),
                                                       claim.lease, claim.card);
@@ -44,6 +46,7 @@ void Membership::publish(uint16_t port) { keeper_->publish_address(ps::to_string
 absl::StatusOr<std::string> Membership::look_up(uint32_t index) {
   const absl::StatusOr<Etcd::Listing> listing = etcd_->list({.key = key_of(where_.job, {"ps", index})});
   if (!listing.ok()) {
+    // etcd gives addresses only: while it is away a ps is most likely where it was.
     if (!known_[index].last.empty()) return known_[index].last;
     return absl::UnavailableError(listing.status().message());
   }
@@ -54,6 +57,7 @@ absl::StatusOr<std::string> Membership::look_up(uint32_t index) {
 
 absl::StatusOr<std::string> Membership::ps_address(uint32_t index) {
   Known& known = known_[index];
+  // A worker asks before each attempt, and several attempts can follow within a millisecond.
   if (Clock::now() - known.asked < kLookupInterval) return known.answer;
   known.answer = look_up(index);
   known.asked = Clock::now();
@@ -66,6 +70,7 @@ absl::StatusOr<std::vector<std::string>> find_ps(const RendezvousUrl& where) {
   const Roster roster(where.job, listing);
   const Roster::Member* const first = roster.first_with_sizes();
   std::vector<std::string> addresses;
+  // Without a card no size is known: ps/0 gives the error of a job that does not run.
   for (uint32_t i = 0; i < (first == nullptr ? 1 : first->card->sizes.ps); ++i) {
     GRADRAIL_ASSIGN_OR_RETURN(std::string address, address_in(roster, where, i));
     addresses.push_back(std::move(address));

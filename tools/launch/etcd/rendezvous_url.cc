@@ -11,15 +11,18 @@ namespace gradrail::tools {
 namespace {
 
 constexpr uint16_t kEtcdPort = 2379;
+// A name, not a limit of etcd: it stands in each line of the log.
 constexpr size_t kLongestJob = 128;
 
 /// The scheme of etcd's own URLs for ours; "" for others.
 std::string scheme_of(std::string_view word) {
+  // http:// is what etcd prints as its own address, so it can be copied.
   if (word == "etcd" || word == "http") return "http";
   return word == "etcds" || word == "https" ? "https" : "";
 }
 
 bool is_job_name(std::string_view job) {
+  // No '/': the name is one part of a key, and another job must not lie below it.
   const auto fits = [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == '-'; };
   return !job.empty() && job.size() <= kLongestJob && std::all_of(job.begin(), job.end(), fits);
 }
@@ -27,6 +30,7 @@ bool is_job_name(std::string_view job) {
 absl::StatusOr<std::string> endpoint(const std::string& scheme, const std::string& text) {
   GRADRAIL_ASSIGN_OR_RETURN(ps::HostPort address, ps::parse_host_port(text));
   // A URL without a port gets etcd's port, not ours.
+  // parse_host_port() has filled in the port of a ps.
   if (ps::to_string(address) != text) address.port = kEtcdPort;
   return fmt::format("{}://{}", scheme, ps::to_string(address));
 }

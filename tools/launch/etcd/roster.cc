@@ -11,11 +11,13 @@ namespace {
 
 using nlohmann::json;
 
+// As --ps: a larger number was not written by this program.
 constexpr uint32_t kMostPs = 64;
 
 /// Mistakes in hand-written etcd keys are no reason to end.
 std::optional<uint32_t> number_in(const json& from, const char* name, uint32_t most) {
   const auto found = from.find(name);
+  // get() throws for another type.
   if (found == from.end() || !found->is_number_unsigned()) return std::nullopt;
   const auto value = found->get<uint64_t>();
   return value >= 1 && value <= most ? std::optional(static_cast<uint32_t>(value)) : std::nullopt;
@@ -28,6 +30,7 @@ std::optional<ps::TaskId> task_from(std::string_view rest) {
   ps::TaskId task{.job = std::string(rest.substr(0, slash)), .index = 0};
   if (task.job != "ps" && task.job != "worker") return std::nullopt;
   const std::string_view digits = rest.substr(slash + 1);
+  // The whole text must be a number: "ps/0/x" is no key of a task.
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), task.index);
   if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
   return task;
@@ -41,6 +44,7 @@ std::string to_text(const TaskRecord& card) {
 }
 
 std::optional<TaskRecord> task_record_from(const std::string& text) {
+  // false: the result is "discarded" instead of an exception.
   const json from = json::parse(text, nullptr, false);
   if (!from.is_object()) return std::nullopt;
   const auto address = from.find("address"), id = from.find("id");
@@ -88,6 +92,7 @@ std::optional<uint32_t> Roster::first_free(const std::string& job, uint32_t limi
 
 absl::StatusOr<std::optional<Sizes>> agreed_sizes(const Roster& roster, const std::optional<Sizes>& requested) {
   const Roster::Member* const said = roster.first_with_sizes();
+  // The first task with sizes decides for the run; until then all tasks without them wait.
   if (said == nullptr) return requested;
   const Sizes& sizes = said->card->sizes;
   if (!requested || *requested == sizes) return sizes;
