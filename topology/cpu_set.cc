@@ -10,6 +10,7 @@
 namespace gradrail::topology {
 namespace {
 
+// The set is a bitmap: a machine has at most some thousand cpus, and planning is mostly union and intersection.
 constexpr size_t kWordBits = 64;
 
 size_t word_of(int cpu) { return static_cast<size_t>(cpu) / kWordBits; }
@@ -32,6 +33,7 @@ absl::StatusOr<CpuSet> CpuSet::parse(std::string_view list) {
   while (!list.empty()) {
     const size_t comma = std::min(list.find(','), list.size());
     const std::string_view part = list.substr(0, comma);
+    // The comma itself stays for the check below.
     list.remove_prefix(comma);
     const size_t dash = std::min(part.find('-'), part.size());
     const int first = parse_cpu(part.substr(0, dash));
@@ -54,6 +56,7 @@ void CpuSet::insert(int cpu) {
 }
 
 void CpuSet::erase(int cpu) {
+  // Also keeps the index below within the words.
   if (!contains(cpu)) return;
   words_[word_of(cpu)] &= ~bit_of(cpu);
   trim();
@@ -110,6 +113,7 @@ CpuSet CpuSet::operator&(const CpuSet& other) const {
 }
 
 CpuSet CpuSet::operator|(const CpuSet& other) const {
+  // The longer one has no zero word at its end, so that the union needs no trim().
   CpuSet result = words_.size() < other.words_.size() ? other : *this;
   const CpuSet& shorter = words_.size() < other.words_.size() ? *this : other;
   for (size_t i = 0; i < shorter.words_.size(); ++i) result.words_[i] |= shorter.words_[i];

@@ -17,11 +17,13 @@ std::vector<int> bridges_above(const Machine& machine, int bridge) {
 
 /// The path class from the common part of two chains of bridges; nullopt when there is none.
 std::optional<PathClass> shared_bridges(const Machine& machine, const PciPlace& a, const PciPlace& b) {
+  // The first common bridge from below is the nearest one.
   const std::vector<int> above_a = bridges_above(machine, a.bridge);
   const std::vector<int> above_b = bridges_above(machine, b.bridge);
   for (size_t steps_a = 0; steps_a < above_a.size(); ++steps_a) {
     const auto common = std::find(above_b.begin(), above_b.end(), above_a[steps_a]);
     if (common == above_b.end()) continue;
+    // A common host bridge means that the traffic passes the root complex.
     if (machine.bridges[*common].host) return PathClass::same_root;
     // A switch is an upstream port with downstream ports below it: one bridge more on either side is still one switch.
     const auto steps_b = static_cast<size_t>(common - above_b.begin());
@@ -33,6 +35,7 @@ std::optional<PathClass> shared_bridges(const Machine& machine, const PciPlace& 
 }  // namespace
 
 std::string PciAddress::to_string() const {
+  // As sysfs and lspci -D write it, so that users can search for it.
   return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, device, function);
 }
 
@@ -46,6 +49,7 @@ bool Nic::usable() const {
 
 PathClass path_class(const Machine& machine, const PciPlace& a, const PciPlace& b) {
   if (const std::optional<PathClass> shared = shared_bridges(machine, a, b)) return *shared;
+  // No common bridge: both devices are below different roots, and their CPUs decide.
   if (a.numa_node >= 0 && a.numa_node == b.numa_node) return PathClass::same_numa_node;
   if (a.package >= 0 && a.package == b.package) return PathClass::same_package;
   // A device without a recorded place may be near or far: `across` would be a guess.

@@ -104,6 +104,7 @@ struct Machine {
   std::vector<Package> packages;
   std::vector<NumaNode> numa_nodes;
   std::vector<Core> cores;
+  /// The cpus on which this process may run, over all cores.
   CpuSet allowed;
   std::vector<Bridge> bridges;
   std::vector<Gpu> gpus;           ///< in order of index
@@ -127,9 +128,11 @@ const char* to_string(Vendor vendor);
 const char* to_string(PortState state);
 
 /// Computed from the PCI tree alone: the bridge the two have in common, else their NUMA nodes and packages.
+/// A path without recorded places is `unknown`, even if both devices could be near each other.
 PathClass path_class(const Machine& machine, const PciPlace& a, const PciPlace& b);
 
-/// Counts cores and cpus that this process may use.
+/// Counts the cores with a cpu that this process may use.
+/// Cores, not cpus: siblings share the execution units of one core.
 int usable_core_count(const Machine& machine);
 
 }  // namespace gradrail::topology

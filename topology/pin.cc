@@ -19,7 +19,7 @@
 namespace gradrail::topology {
 namespace {
 
-/// Below the smallest huge page of any system we run on there is nothing to gain.
+/// The huge page of x86-64 and of arm64 with pages of 4 KiB. A smaller range cannot contain one.
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 struct FreeBitmap {
@@ -54,6 +54,7 @@ absl::Status refused(const std::string& what, int error) {
     case ENOSYS:
       return absl::UnimplementedError(said + " (this system cannot; --no-pin goes without)");
     case EINVAL:
+    // hwloc reports EXDEV where the system cannot bind to exactly this set.
     case EXDEV:
       return absl::InvalidArgumentError(said + " (not among what this process may use; --no-pin goes without)");
     default:
@@ -100,6 +101,7 @@ absl::StatusOr<Pinner> Pinner::open() {
   hwloc_topology_set_flags(impl->topology,
                            HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED | HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
   if (hwloc_topology_load(impl->topology) != 0) return failed("load");
+  // hwloc accepts binding calls for a foreign topology and ignores them: the error would be invisible.
   if (hwloc_topology_is_thissystem(impl->topology) == 0) {
     return absl::FailedPreconditionError(
         "HWLOC_XMLFILE, HWLOC_SYNTHETIC or HWLOC_FSROOT describes another machine, and nothing can be bound there: "
@@ -148,6 +150,7 @@ absl::Status Pinner::bind_memory(void* data, size_t bytes, int numa_os_index) co
       0) {
     return refused(what, errno);
   }
+  // Read back: a call without an error does not prove that the policy holds.
   const Bitmap got = empty_bitmap();
   hwloc_membind_policy_t policy = HWLOC_MEMBIND_DEFAULT;
   // One byte: hwloc asks for every page, and they were bound in one call.
@@ -157,6 +160,7 @@ absl::Status Pinner::bind_memory(void* data, size_t bytes, int numa_os_index) co
   if (policy != HWLOC_MEMBIND_BIND || hwloc_bitmap_isequal(got.get(), node.get()) == 0) {
     return absl::InvalidArgumentError(fmt::format("{}: the kernel made it {}", what, text(got.get())));
   }
+  // After the binding: the pages of the first access then come from the node.
   request_huge_pages(data, bytes);
   return absl::OkStatus();
 }
@@ -180,6 +184,7 @@ size_t huge_page_bytes(const void* data) {
     unsigned long long first = 0, end = 0, kib = 0;
     if (std::sscanf(line.c_str(), "%llx-%llx ", &first, &end) == 2) ours = first <= address && address < end;
     if (!ours) continue;
+    // Private memory and shared memory (memfd, /dev/shm) have different fields in smaps (proc(5)).
     const bool huge = line.starts_with("AnonHugePages:") || line.starts_with("ShmemPmdMapped:");
     if (huge && std::sscanf(line.c_str(), "%*[^:]: %llu kB", &kib) == 1) kib_sum += kib;
   }
@@ -191,6 +196,7 @@ CpuSet usable_cpus() {
   CPU_ZERO(&set);
   CpuSet cpus;
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  // CPU_SETSIZE is 1024. On a machine with more cpus the call above fails, and the result is empty.
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
     if (CPU_ISSET(cpu, &set)) cpus.insert(cpu);
   return cpus;

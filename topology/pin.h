@@ -38,6 +38,7 @@ class Pinner {
   absl::Status bind_memory(void* data, size_t bytes, int numa_os_index) const;
 
   /// Where it is now; for summaries and tests.
+  /// Errors  as bind_thread().
   absl::StatusOr<CpuSet> thread_cpus() const;
   absl::StatusOr<int> numa_node_of(const void* data, size_t bytes) const;  ///< -1: several, or not touched yet
 

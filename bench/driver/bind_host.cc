@@ -21,6 +21,7 @@ std::string addresses_of_this_host() {
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
   std::string text;
   for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    // An interface without an address has no ifa_addr (getifaddrs(3)).
     if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
     char address[INET_ADDRSTRLEN] = "";
     inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, address, sizeof(address));

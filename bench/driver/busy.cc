@@ -28,6 +28,7 @@ std::optional<Ticks> ticks_now() {
   uint64_t value = 0;
   // Guest times follow; the kernel has counted them as user and nice already.
   for (int column = 0; column < 8 && file >> value; ++column) {  // user nice system idle iowait irq softirq steal
+    // All columns are counted: steal is time of this machine that its host gave to another.
     ticks.all += value;
     // A core that waits for a disk is free for a measurement.
     if (column == 3 || column == 4) ticks.idle += value;
@@ -42,6 +43,7 @@ std::string busy_warning() {
   const std::optional<Ticks> before = ticks_now();
   std::this_thread::sleep_for(kLook);
   const std::optional<Ticks> after = ticks_now();
+  // Containers may hide or emulate /proc/stat. No warning is then better than a wrong one.
   if (!before || !after || after->all <= before->all) return "";
   const double idle = static_cast<double>(after->idle - before->idle) / static_cast<double>(after->all - before->all);
   if (1.0 - idle < kTooMuch) return "";

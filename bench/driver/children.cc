@@ -13,10 +13,13 @@
 namespace gradrail::bench {
 namespace {
 
+// A batch system, a user, a closed terminal.
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP};
+// The steps of a wait. A child that ends at once costs one of them.
 constexpr int kTick_ms = 2;
 // The grace of a process for its children; they have the same for theirs. All of it is over within a second.
 constexpr int kGrace_ms = 300;
+// Longer than the grace of a child for its own children (300 ms) plus the wait after SIGKILL there.
 constexpr int kGraceOutermost_ms = 700;
 constexpr size_t kMost = 512;  // workers of one run, and some
 
@@ -39,6 +42,7 @@ void block_signals(sigset_t* before) {
 void note_child(pid_t child) {
   for (std::atomic<pid_t>& entry : children) {
     pid_t none = 0;
+    // Compare-and-swap and no lock: a signal handler that interrupts this line may change the list.
     if (entry.compare_exchange_strong(none, child)) return;
   }
 }
@@ -114,6 +118,7 @@ pid_t fork_child() {
   block_signals(&before);
   const pid_t child = fork();
   if (child == 0) {
+    // Both sides set the group, because either may run first.
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     // The list is a copy of the parent's: those processes are not children of this one.
@@ -148,6 +153,7 @@ int wait_child(pid_t child) {
 }
 
 void end_children() {
+  // Children that are about to end get no signal.
   if (!all_ended_within(kGrace_ms)) end_all_within(kGrace_ms);
 }
 

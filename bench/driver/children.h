@@ -10,7 +10,7 @@ namespace gradrail::bench {
 /// Threads  Nothing but the caller's may run.
 pid_t fork_child();
 
-/// Sends SIGTERM, kills it with its group when it has not within half a second, and waits for it.
+/// Sends SIGTERM and waits for the child. Kills it with its group if it has not ended after 0.6 s.
 void end_child(pid_t child);
 
 /// Until it has ended by itself; what waitpid says of it.

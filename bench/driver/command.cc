@@ -20,6 +20,7 @@
 namespace gradrail::bench {
 namespace {
 
+// The exit code of wrong flags, as of most programs.
 constexpr int kUsage = 2;
 
 void add_put_flags(CLI::App& app, Options& options) {
@@ -122,8 +123,10 @@ bool over_several_processes(const std::string& suite) {
 }  // namespace
 
 int run_bench(BenchFlags flags, int argc, char** argv) {
+  // Before the first fork: children log under the same name.
   start_log("bench");
   end_children_on_signals();
+  // The arguments as typed are part of the recorded run.
   flags.options.arguments.assign(argv + 1, argv + argc);
   const auto complain = [](const absl::Status& status) {
     fmt::print(stderr, "gradrail bench: {}\n", message_of(status));

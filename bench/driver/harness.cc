@@ -13,6 +13,7 @@
 namespace gradrail::bench {
 namespace {
 
+// A median of operations that take longer than the budget.
 constexpr size_t kFewest = 5;
 
 }  // namespace
@@ -24,6 +25,7 @@ Times measure(double seconds, const std::function<void()>& prepare, const std::f
     micros.clear();
     const TimePoint start = Clock::now();
     while (micros.size() < kFewest || seconds_since(start) < budget) {
+      // Outside the clock: for instance the gradient that a training step would write.
       prepare();
       const TimePoint begin = Clock::now();
       body();
@@ -47,6 +49,7 @@ std::string machine() {
   std::string processor = "unknown processor";
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
+    // x86 only. ARM has no such line, and "unknown processor" stays.
     if (line.starts_with("model name")) {
       processor = line.substr(line.find(':') + 2);
       break;

@@ -56,6 +56,7 @@ absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::s
   const auto parse = [&](const char* flag, const std::string& typed,
                          const std::string& own) -> absl::StatusOr<uint64_t> {
     const uint64_t bytes = parse_size(typed.empty() ? own : typed);
+    // A size that is no whole number of elements would be rounded, and two sizes could be one.
     if (bytes > 0 && bytes % unit == 0) return bytes;
     return absl::InvalidArgumentError(
         fmt::format("{} {}: a positive multiple of {} bytes, such as {} (K, M, G may follow)", flag, typed, unit, own));
@@ -80,6 +81,7 @@ absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::s
 }
 
 nlohmann::json config_of(const Options& o) {
+  // "question" is the former name of a suite: recorded runs have it, and compare_runs() reads them.
   return {{"question", o.suite},
           {"begin", o.begin},
           {"end", o.end},

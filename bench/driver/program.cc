@@ -28,6 +28,7 @@ std::string text_of(const FileDescriptor& output) {
 
 [[noreturn]] void become(const std::vector<std::string>& words, int output, int complaints) {
   std::vector<char*> arguments;
+  // This allocates after a fork. It is safe because the parent had one thread, so that no lock is held (children.h).
   arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -36,6 +37,7 @@ std::string text_of(const FileDescriptor& output) {
   dup2(nothing, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
   dup2(complaints, STDERR_FILENO);
+  // No shell: file names with spaces need no quotation.
   execvp(arguments[0], arguments.data());
   _exit(kNotFound);
 }
@@ -49,6 +51,7 @@ absl::StatusOr<std::string> run_program(const std::vector<std::string>& words) {
   if (child < 0) return absl::ResourceExhaustedError("no process could be started (ulimit -u)");
   if (child == 0) become(words, output.get(), complaints.get());
   const int status = wait_child(child);
+  // The output counts only if the program succeeded; otherwise its last line states the reason.
   if (status == 0) return text_of(output);
   const std::string said = last_line(text_of(complaints));
   return absl::InternalError(fmt::format("{} failed ({}){}{}", words.front(), describe_exit(status),

@@ -9,10 +9,12 @@
 namespace gradrail::bench {
 namespace {
 
+// To the first column, then erase to the end of the line (ECMA-48, EL).
 constexpr const char* kClearLine = "\r\033[K";
 
 /// The remaining time, in words.
 std::string about(double seconds) {
+  // The estimate of a longer run is not that exact: sizes differ in their time.
   if (seconds < 90) return fmt::format("about {:.0f} s left", seconds);
   return fmt::format("about {:.0f} minutes left", seconds / 60);
 }

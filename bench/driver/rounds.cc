@@ -12,6 +12,7 @@ namespace {
 std::vector<size_t> shuffled(size_t count, Random& random) {
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), 0);
+  // Fisher and Yates, with our own generator: std::shuffle gives other orders with other libraries.
   for (size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   return order;
 }
@@ -20,6 +21,7 @@ std::vector<size_t> shuffled(size_t count, Random& random) {
 
 void take_turns(const Options& options, const std::vector<uint64_t>& sizes, const std::vector<Contestant>& contestants,
                 Report& report, const std::function<void(std::vector<Figure>& rows)>& finish) {
+  // One generator for all sizes and rounds: equal seeds give equal orders.
   Random random(options.seed);
   Progress progress(sizes.size() * options.rounds * contestants.size());
   for (size_t size = 0; size < sizes.size(); ++size) {

@@ -11,6 +11,7 @@ namespace gradrail::bench {
 /// One row of a suite at one size: measured once a round.
 struct Contestant {
   std::string name;
+  /// Runs in this process; most contenders measure in a child (report/isolated_figures.h).
   std::function<std::vector<Figure>(uint64_t bytes)> measure;  ///< the same rows each time
 };
 

@@ -20,6 +20,7 @@ constexpr size_t kMaxResultBytes = size_t{64} << 20;  // figures and latencies t
   // Messages of foreign libraries may have invalid UTF-8: it is replaced, since an exception would lose the result.
   const std::string text = body().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   // _exit(): the child has copies of the parent's buffers and exit handlers.
+  // Fails when the parent has closed the pipe: no process waits for the result then.
   if (!write_all(fd, text)) _exit(1);
   end_children();
   _exit(0);
@@ -33,6 +34,7 @@ Subprocess::Subprocess(const std::function<nlohmann::json()>& body) {
   std::fflush(nullptr);  // else the child prints our buffers again
   process_ = fork_child();
   if (process_ == 0) {
+    // Each side closes the other's end: else no end of file would be seen when the child exits.
     pipe->reader.reset();
     run_child(pipe->writer.get(), body);
   }
@@ -59,6 +61,7 @@ absl::StatusOr<nlohmann::json> Subprocess::result(TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_until_closed(output_.get(), deadline, kMaxResultBytes));
   nlohmann::json parsed = nlohmann::json::parse(text, nullptr, false);
   if (!parsed.is_discarded()) return parsed;
+  // No valid result: the exit status has the reason, such as a signal.
   const int status = wait_child(std::exchange(process_, -1));
   return absl::InternalError(fmt::format("ended without a result ({})", describe_exit(status)));
 }

@@ -18,6 +18,7 @@ void try_to_open(const transport::Transport& transport, const Options& options, 
     const transport::GpuTransferSupport& gpu = (*context)->capabilities().gpu;
     return {{"no_dma_buf", gpu.why_no_dma_buf}, {"no_peer_memory", gpu.why_no_peer_memory}};
   });
+  // A device that does not answer must not keep the run from the transports that work.
   const absl::StatusOr<nlohmann::json> answer = opens.result(Clock::now() + std::chrono::seconds(20));
   if (!answer.ok()) {
     choice.unusable = std::string(message_of(answer.status()));

@@ -11,9 +11,11 @@
 namespace gradrail::bench {
 namespace {
 
+// Rate 1 and gradients of 1 make the expected result a whole number: count_wrong().
 constexpr ps::OptimizerConfig kSgd{.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
 
 Figure run_memcpy(const PeerLoad& load) {
+  // Written before the measurement, so that no page fault is timed.
   std::vector<char> source(load.bytes, 1), target(load.bytes, 2);
   Figure figure;
   figure.times = measure(
@@ -33,6 +35,7 @@ Figure run_apply(const PeerLoad& load) {
   figure.times = measure(
       load.seconds, [] {},
       [&] {
+        // One gradient and one target: what a shard does for one worker over shm.
         const float* gradients[] = {gradient.data()};
         float* targets[] = {worker.data()};
         ps::apply(kSgd, {.count = count,
@@ -66,6 +69,7 @@ void apply_sgd(float* parameters, const float* gradient, size_t count, uint64_t 
 int run_peer_program(int count, char** values,
                      const std::function<Figure(const PeerLoad&, const std::string& word)>& run) {
   const uint64_t bytes = count > 3 ? parse_size(values[1]) : 0;
+  // The exit code of wrong usage.
   if (bytes == 0) return 2;
   const Figure figure = run({.bytes = bytes, .seconds = std::atof(values[2]), .touch = std::atoi(values[3]) != 0},
                             count > 4 ? values[4] : "");

@@ -22,12 +22,17 @@
 namespace gradrail::bench {
 namespace {
 
+// Two windows of 64 puts, the largest --window: the loops limit the puts under way before this bound does.
 constexpr size_t kPutsUnderWay = 128;
-constexpr size_t kReceives = 128;  // for providers that use up receives for notices
+// Some providers use up a posted receive for each notice.
+constexpr size_t kReceives = 128;
+// Room for all own puts and for all notices of the peer at once: an overrun queue is lost.
 constexpr size_t kQueueEntries = 1024;
+// compare_put.py starts both programs within this time.
 constexpr Duration kConnectTime = std::chrono::seconds(30);
 
 struct FabricFlags {
+  // The defaults run on each host: tcp needs no device.
   std::string provider = "tcp;ofi_rxm";
   std::string endpoint = "rdm";
   bool unordered = false;
@@ -70,6 +75,7 @@ class FabricEnd final : public PutEnd {
     // The completion queue is bounded: it must have room for each put under way.
     if (under_way_ == kPutsUnderWay) return false;
     fi_context2* const context = &contexts_[next_++ % contexts_.size()];
+    // Both processes have the same layout: slots of the source, then slots of the target.
     const uint64_t remote = peer_target_.base + (kSlots + slot) * bytes_;
     const ssize_t result =
         immediate ? fi_writedata(endpoint_, source(slot), bytes, descriptor_, *immediate, peer_, remote,
@@ -107,16 +113,19 @@ class FabricEnd final : public PutEnd {
   absl::Status find(const FabricFlags& flags, const std::string& bind_host) {
     fi_info* const hints = fi_allocinfo();
     hints->caps = FI_MSG | FI_RMA;
+    // FI_CONTEXT2: some providers keep their state of an operation in the context that the caller passes.
     hints->mode = FI_CONTEXT | FI_CONTEXT2 | (connects_ ? FI_RX_CQ_DATA : 0);
     hints->ep_attr->type = connects_ ? FI_EP_MSG : FI_EP_RDM;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED;
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    // Manual progress: the loop polls, and a thread of the provider would need a second core.
     hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
     hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
     hints->domain_attr->cq_data_size = sizeof(uint32_t);
     // Write after write: the notice of a window must not overtake its puts.
     hints->tx_attr->msg_order = flags.unordered ? 0 : FI_ORDER_WAW;
     hints->rx_attr->msg_order = hints->tx_attr->msg_order;
+    // Without order a completion must mean that the bytes have arrived: the notice then follows all of them.
     if (flags.unordered) hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
     hints->fabric_attr->prov_name = strdup(flags.provider.c_str());
     const bool anywhere = bind_host.empty();
@@ -131,8 +140,10 @@ class FabricEnd final : public PutEnd {
     fi_cq_attr queue{};
     queue.size = kQueueEntries;
     queue.format = FI_CQ_FORMAT_DATA;
+    // The loops spin. A queue that can wake a thread may cost a system call for each completion.
     queue.wait_obj = FI_WAIT_NONE;
     GRADRAIL_RETURN_IF_ERROR(check_ok(fi_cq_open(domain_, &queue, &queue_, nullptr), "open completion queue"));
+    // The defaults of some providers take megabytes; twice the puts under way suffice.
     info_->tx_attr->size = std::min(info_->tx_attr->size, 2 * kPutsUnderWay);
     info_->rx_attr->size = std::min(info_->rx_attr->size, 2 * kReceives);
     takes_receives_ = (info_->mode & FI_RX_CQ_DATA) != 0;
@@ -173,6 +184,7 @@ class FabricEnd final : public PutEnd {
 
   absl::Status ask(PairLink& link) {
     GRADRAIL_ASSIGN_OR_RETURN(const std::string address, link.hear([] {}));
+    // malloc(): libfabric frees the field.
     info_->dest_addr = std::malloc(address.size());
     std::memcpy(info_->dest_addr, address.data(), address.size());
     info_->dest_addrlen = address.size();
@@ -210,9 +222,11 @@ class FabricEnd final : public PutEnd {
   absl::Status open_memory() {
     const size_t size = 2 * kSlots * bytes_;
     memory_ = static_cast<std::byte*>(
+        // MAP_POPULATE: page faults must not be timed.
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
     const auto mode = static_cast<uint64_t>(info_->domain_attr->mr_mode);
     fid_mr* region = nullptr;
+    // One region for sources, targets and receives: providers with FI_MR_LOCAL need a descriptor for each of them.
     const uint64_t access = FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_WRITE;
     GRADRAIL_RETURN_IF_ERROR(
         check_ok(fi_mr_reg(domain_, memory_, size, access, 0, 1, 0, &region, nullptr), "register memory"));

@@ -20,6 +20,7 @@
 
 namespace gradrail::bench {
 
+// A rank that has ended is noticed by its closed connection; this bounds all other waits.
 constexpr auto kTimeout = std::chrono::seconds(20);
 
 class Rank {
@@ -33,6 +34,7 @@ class Rank {
     gloo::transport::tcp::attr address;
     address.hostname = "127.0.0.1";
     auto device = gloo::transport::tcp::CreateDevice(address);
+    // Both ranks find each other through files: gloo needs no server for this.
     gloo::rendezvous::FileStore store(folder);
     context_->connectFullMesh(store, device);
     write_gradient();
@@ -43,6 +45,7 @@ class Rank {
     gloo::AllreduceOptions options(context_);
     options.setInput(gradient_.data(), gradient_.size());
     options.setOutput(sum_.data(), sum_.size());
+    // gloo::sum has overloads; the cast selects the one that gloo calls.
     options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
     gloo::allreduce(options);
     apply_sgd(parameters_.data(), sum_.data(), sum_.size(), ++updates_);
@@ -69,6 +72,7 @@ Figure run(const PeerLoad& load) {
   std::string folder = std::filesystem::temp_directory_path() / "gradrail-gloo-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return not_measured("", load.bytes, "no temporary folder");
   Figure figure;
+  // Before any object of gloo exists: its threads would not be copied into the child.
   if (fork_child() == 0) follow(folder, load.bytes / sizeof(float));
   try {  // gloo's only way to say it
     Rank rank(0, folder, load.bytes / sizeof(float));

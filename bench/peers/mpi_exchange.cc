@@ -19,6 +19,7 @@
 namespace gradrail::bench {
 namespace {
 
+// Tags. The server receives with any tag, and one of them ends it.
 constexpr int kGradient = 1, kParameters = 2, kEnd = 3;
 constexpr int kWorker = 0, kServer = 1;
 
@@ -74,6 +75,7 @@ class PutRank final : public Rank {
     const MPI_Aint bytes = static_cast<MPI_Aint>(count) * static_cast<MPI_Aint>(sizeof(float));
     MPI_Win_allocate(bytes, sizeof(float), MPI_INFO_NULL, MPI_COMM_WORLD, &arrived_, &window_);
     std::fill_n(arrived_, count, 0.0f);
+    // One epoch of passive access for the whole run: a lock for each put would be timed.
     MPI_Win_lock_all(0, window_);
     // No put may arrive before the window is filled with zeros.
     MPI_Barrier(MPI_COMM_WORLD);
@@ -122,6 +124,7 @@ class AllreduceRank final : public Rank {
   void write_gradient() override { std::fill_n(gradient_.begin(), count_, 0.5f); }
   void exchange() override { answer(); }
   bool answer() override {
+    // The end travels in the same message: a second one would be timed.
     MPI_Allreduce(gradient_.data(), sum_.data(), count_ + 1, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     if (sum_.back() != 0.0f) return false;
     apply_sgd(parameters_.data(), sum_.data(), static_cast<size_t>(count_), ++updates_);
@@ -156,6 +159,7 @@ void work(Rank& rank, int count, double seconds, bool touch) {
         rank.exchange();
         ++exchanges;
       });
+  // After the measurement: the server leaves its loop, and both reach MPI_Finalize().
   rank.end();
   figure.wrong = count_wrong(rank.parameters(), static_cast<size_t>(count), exchanges);
   std::printf("%s\n", to_json(figure).dump().c_str());
@@ -171,6 +175,7 @@ int main(int argc, char** argv) {
   const int count = argc == 5 ? static_cast<int>(gradrail::bench::parse_size(argv[1]) / sizeof(float)) : 0;
   const bool is_worker = index == gradrail::bench::kWorker;
   auto rank = count > 0 ? gradrail::bench::make_rank(argv[4], count, is_worker) : nullptr;
+  // All ranks end: one that returned alone would leave the other in a barrier.
   if (rank == nullptr) MPI_Abort(MPI_COMM_WORLD, 2);
   if (is_worker) {
     gradrail::bench::work(*rank, count, std::atof(argv[2]), std::atoi(argv[3]) != 0);

@@ -20,6 +20,7 @@ namespace {
 bool send_all(int fd, const void* data, size_t bytes) {
   const char* at = static_cast<const char*>(data);
   while (bytes > 0) {
+    // MSG_NOSIGNAL: a closed connection is a row with a reason, not the end of the process.
     const ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL);
     if (sent <= 0) return false;
     at += sent;
@@ -58,6 +59,7 @@ bool receive_all(int fd, void* data, size_t bytes) {
 Figure run_socket(const PeerLoad& load) {
   Figure figure;
   const size_t count = load.bytes / sizeof(float);
+  // Port 0: the kernel has a free one, and getsockname() returns it.
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
   socklen_t length = sizeof(address);
@@ -87,6 +89,7 @@ Figure run_socket(const PeerLoad& load) {
         good = good && send_all(fd, gradient.data(), load.bytes) && receive_all(fd, parameters.data(), load.bytes);
         ++exchanges;
       });
+  // The server ends when its connection is closed.
   close(fd);
   if (!good) figure.failed = "connection broke";
   figure.wrong = count_wrong(parameters.data(), count, exchanges);
@@ -98,6 +101,7 @@ Peer program(const std::string& name, const std::string& file, const std::vector
              const std::string& word, const std::string& remedy) {
   return {name, [=](const PeerLoad& load) {
             const std::string path = fmt::format("{}/{}", GRADRAIL_PEERS_DIR, file);
+            // A missing library at build time is the usual reason; the row states the remedy.
             if (access(path.c_str(), X_OK) != 0)
               return not_measured("", load.bytes, fmt::format("{} was not built ({})", file, remedy));
             std::vector<std::string> words = before;

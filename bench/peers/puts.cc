@@ -22,6 +22,7 @@ std::vector<std::string> script() { return {"python3", "-B", std::string(GRADRAI
 absl::StatusOr<nlohmann::json> ask(const std::vector<std::string>& words, double seconds) {
   Subprocess child([&]() -> nlohmann::json {
     std::vector<std::string> command = script();
+    // In a child: run_program() has no deadline of its own, and the end of the child ends the script.
     command.insert(command.end(), words.begin(), words.end());
     const absl::StatusOr<std::string> output = run_program(command);
     if (!output.ok()) return {{"failed", std::string(message_of(output.status()))}};
@@ -43,6 +44,7 @@ Figure figure_of(const nlohmann::json& answer, const std::string& what, uint64_t
     times.mean_us = answer.at("mean_us");
     times.p50_us = answer.value("p50_us", times.mean_us);
   } else {
+    // The time of one put, so that latency and bandwidth have one unit: bytes / (GB/s) · 1e-3 are microseconds.
     const double gb_per_s = answer.at("gb_per_s");
     times.mean_us = static_cast<double>(bytes) / gb_per_s * 1e-3;
     times.p50_us = static_cast<double>(bytes) / answer.value("p50_gb_per_s", gb_per_s) * 1e-3;
@@ -72,6 +74,7 @@ std::vector<Figure> measure(const PutContender& contender, const Options& option
   const absl::StatusOr<nlohmann::json> answer = ask(words, 2 * kTimeout_s + 4 * options.seconds);
   Figure figure =
       answer.ok() ? figure_of(*answer, what, bytes) : not_measured("", bytes, std::string(message_of(answer.status())));
+  // The script converts the time of this run into the number of iterations of the next round.
   if (answer.ok()) count = answer->at("next_count");
   figure.path = contender.path();
   figure.what = what;
@@ -96,6 +99,7 @@ absl::StatusOr<std::vector<PutContender>> put_contenders(const Options& options)
     const std::string group = each.at("group");
     const std::string transport = group.substr(0, group.find('-'));
     const auto& asked = options.transports;
+    // A group is named after its transport: "ucx-tcp" belongs to ucx.
     if (asked.empty() || std::find(asked.begin(), asked.end(), transport) != asked.end())
       contenders.push_back({.group = group, .name = each.at("contender"), .what = each.at("whats")});
   }
@@ -123,6 +127,7 @@ void add_put_ratios(const std::vector<PutContender>& contenders, std::vector<Fig
   };
   const PutContender* first = nullptr;
   for (const PutContender& contender : contenders) {
+    // The list is sorted by group, and ours is the first of each.
     if (first == nullptr || first->group != contender.group) {
       first = &contender;
       continue;

@@ -13,6 +13,7 @@
 namespace gradrail::bench {
 namespace {
 
+// Milliseconds, as ZMQ_RCVTIMEO counts. A server that ended in an error sends nothing.
 constexpr int kTimeoutMs = 20'000;
 
 /// A context with one socket; ends quickly, whatever is still on its way.
@@ -20,6 +21,7 @@ class Socket {
  public:
   explicit Socket(int kind) : context_(zmq_ctx_new()), socket_(zmq_socket(context_, kind)) {
     const int none = 0;
+    // By default zmq_ctx_term() waits forever for messages that no process receives any more.
     zmq_setsockopt(socket_, ZMQ_LINGER, &none, sizeof(none));
     zmq_setsockopt(socket_, ZMQ_RCVTIMEO, &kTimeoutMs, sizeof(kTimeoutMs));
   }
@@ -43,6 +45,7 @@ class Socket {
     size_t length = sizeof(endpoint);
     const bool bound = zmq_bind(socket.get(), where.c_str()) == 0 &&
                        zmq_getsockopt(socket.get(), ZMQ_LAST_ENDPOINT, endpoint, &length) == 0;
+    // The address after bind(): with port * the kernel has chosen one.
     if (!bound || write(port_fd, endpoint, sizeof(endpoint)) != sizeof(endpoint)) _exit(1);
     std::vector<float> parameters(count, 0.0f), gradient(count);
     const size_t bytes = count * sizeof(float);
@@ -60,6 +63,7 @@ Figure run(const std::string& where, const PeerLoad& load) {
   const size_t count = load.bytes / sizeof(float);
   int ends[2];
   if (pipe(ends) != 0) return not_measured("", load.bytes, "pipe");
+  // Before the first context: threads of ZeroMQ would not be copied into the child.
   if (fork_child() == 0) serve(ends[1], where, count);
   close(ends[1]);
   char endpoint[256] = "";

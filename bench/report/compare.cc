@@ -17,18 +17,24 @@
 namespace gradrail::bench {
 namespace {
 
+// The probability that any row of two equal runs is reported as different.
 constexpr double kFamilyLevel = 0.05;
-constexpr double kNoInterval = 1e3;  // says nothing
+// An interval up to a factor of 1000 is no information: it comes from two or three rounds.
+constexpr double kNoInterval = 1e3;
 
-/// Regularized incomplete beta function by its continued fraction (Lentz).
+/// Regularized incomplete beta function I_x(a, b), by its continued fraction.
+/// Source  Press et al., Numerical Recipes, 6.4; Lentz, Applied Optics 15 (1976).
 double incomplete_beta(double a, double b, double x) {
   if (x <= 0.0 || x >= 1.0) return x <= 0.0 ? 0.0 : 1.0;
   // The fraction converges fast below this bound only; the symmetry of the function covers the rest.
   if (x > (a + 1) / (a + b + 2)) return 1.0 - incomplete_beta(b, a, 1.0 - x);
+  // Lentz divides by partial results, which may be 0. A tiny number in place of 0 cancels in the next step.
   constexpr double kTiny = 1e-300;
   const auto away_from_zero = [](double value) { return std::fabs(value) < kTiny ? kTiny : value; };
   double c = 1.0, d = 1.0 / away_from_zero(1.0 - (a + b) * x / (a + 1)), fraction = d;
+  // Some ten steps suffice for the numbers of rounds that the flags permit; the bound guards against NaN.
   for (int m = 1; m < 500; ++m) {
+    // The fraction has two kinds of coefficients, which take turns.
     const double even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
     const double odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
     double change = 1.0;
@@ -40,12 +46,14 @@ double incomplete_beta(double a, double b, double x) {
     }
     if (std::fabs(change - 1.0) < 1e-12) break;
   }
+  // By logarithms: the gamma function overflows above 171. log1p() keeps the digits of a small x.
   return std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x)) *
          fraction / a;
 }
 
 /// The t beyond which so much of Student's distribution lies, on both sides together.
 double student_quantile(double freedom, double both_tails) {
+  // Bisection: the tails shrink with t. With one degree of freedom and a hundred rows t exceeds 1000.
   double low = 0.0, high = 1e12;
   for (int i = 0; i < 200; ++i) {
     const double middle = 0.5 * (low + high);
@@ -64,6 +72,7 @@ Moments moments_of_logs(const std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
   double sum = 0.0, squares = 0.0;
   for (const double value : values) sum += std::log(value);
+  // A second pass: the difference of two large sums would lose the digits of a small variance.
   for (const double value : values) squares += std::pow(std::log(value) - sum / n, 2);
   return {sum / n, squares / (n - 1) / n};
 }
@@ -81,6 +90,7 @@ absl::StatusOr<nlohmann::json> read(const std::string& file) {
   nlohmann::json run = nlohmann::json::parse(text, nullptr, false);
   const bool looks_right = run.is_object() && run.contains("results") && run["results"].is_array() &&
                            run.contains("config") && run["config"].is_object() && run.contains("machine");
+  // The fields are checked here once, because access to a missing field of a const object is undefined.
   if (looks_right) return run;
   return absl::DataLossError(fmt::format("{} was not written by `gradrail bench SUITE -J FILE`", file));
 }
@@ -96,9 +106,11 @@ std::vector<std::string> differences(const nlohmann::json& first, const nlohmann
     hold("libraries", first["libraries"], second["libraries"]);
   // An option that an earlier version lacked has its default value.
   nlohmann::json one = config_of(Options{}), other = one;
+  // The defaults first: each run replaces those that it recorded.
   one.update(first["config"]);
   other.update(second["config"]);
   for (const auto& [name, value] : one.items())
+    // The seed decides on the order of the rounds only, and a comparison of two orders is fair.
     if (name != "seed") hold(name, value, other.contains(name) ? other[name] : nlohmann::json());
   // The participants, and whether they spun.
   if (first.contains("title") && second.contains("title")) hold("load", first["title"], second["title"]);
@@ -112,6 +124,7 @@ absl::StatusOr<Rows> rows_of(const nlohmann::json& run, const std::string& file)
   try {  // nlohmann's only way to say that a field is missing or of another type
     for (const nlohmann::json& result : run["results"]) {
       const Figure figure = figure_from(result);
+      // The formatted name is key and printed text at once; a padded size sorts by its value.
       rows[fmt::format("{:<38} {:<10}{:>12}", figure.path, figure.what, figure.bytes)] = figure;
     }
   } catch (const nlohmann::json::exception& error) {
@@ -132,6 +145,7 @@ bool print_row(const std::string& name, const Figure* first, const Figure* secon
     return true;
   }
   if (!has_rounds(*first) || !has_rounds(*second)) {
+    // A path that works in one run only is a difference, also without figures.
     const bool alike = first->failed.empty() == second->failed.empty();
     fmt::print("  {} {}\n", name,
                alike                   ? "measured in neither"
@@ -184,8 +198,10 @@ absl::StatusOr<int> compare_runs(const std::string& first_file, const std::strin
   GRADRAIL_ASSIGN_OR_RETURN(const Rows a, rows_of(first, first_file));
   GRADRAIL_ASSIGN_OR_RETURN(const Rows b, rows_of(second, second_file));
   std::map<std::string, std::pair<const Figure*, const Figure*>> both;
+  // By name: a path that only one run has keeps its row.
   for (const auto& [name, figure] : a) both[name].first = &figure;
   for (const auto& [name, figure] : b) both[name].second = &figure;
+  // Counted before the rows are printed: the level of each interval depends on their number.
   const auto comparable = static_cast<size_t>(std::count_if(both.begin(), both.end(), [](const auto& row) {
     const auto& [one, other] = row.second;
     return one != nullptr && other != nullptr && has_rounds(*one) && has_rounds(*other);

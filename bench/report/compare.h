@@ -9,6 +9,7 @@ namespace gradrail::bench {
 
 /// Second over first, from the rounds of both.
 struct Ratio {
+  // Above 1 the second run is slower. The interval contains the ratio.
   double ratio = 1.0;
   double low = 1.0;  ///< of the confidence interval
   double high = 1.0;
@@ -18,6 +19,7 @@ struct Ratio {
 /// The rounds' logarithms by Welch's test, at a level of 5 % for all `comparisons` together (Bonferroni). Of twenty
 /// pairs of equal runs one shows a difference in some row. Fewer than two rounds say nothing: an interval from 0 to
 /// infinity. Source  B. L. Welch, The generalization of Student's problem, Biometrika 34 (1947).
+/// Units  any, the same in both; each value above 0.
 Ratio ratio_of(const std::vector<double>& first, const std::vector<double>& second, size_t comparisons);
 
 /// Prints the rows that both files have, with ratios of their times; the number of rows that differ.

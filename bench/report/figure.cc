@@ -12,6 +12,7 @@ namespace {
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
+  // The upper one of two middle values: a value that was measured, not a mean of two.
   return values.empty() ? 0.0 : values[values.size() / 2];
 }
 
@@ -40,6 +41,7 @@ std::vector<double> distribution_from(const nlohmann::json& result) {
   std::vector<double> distribution_us;
   const nlohmann::json object = result.value("distribution_us", nlohmann::json::object());
   for (const double share : kShares) {
+    // Found by the text of the share, as distribution_json() writes it.
     const auto found = object.find(fmt::format("{}", share));
     if (found == object.end()) return {};
     distribution_us.push_back(found->get<double>());
@@ -64,8 +66,10 @@ std::vector<std::pair<std::string, double>> medians(const std::vector<Figure>& r
 
 Times Times::of(std::vector<double>& micros) {
   if (micros.empty()) return {};
+  // In place: a copy of a million times would cost memory in the process that is measured.
   std::sort(micros.begin(), micros.end());
   const auto n = static_cast<double>(micros.size());
+  // Nearest rank, without interpolation: each figure is a time that was measured.
   const auto at = [&](double share) { return micros[std::min(micros.size() - 1, static_cast<size_t>(share * n))]; };
   const double mean = std::accumulate(micros.begin(), micros.end(), 0.0) / n;
   std::vector<double> distribution_us(kShares.size());
@@ -120,10 +124,12 @@ Figure merge(const std::vector<Figure>& rounds) {
   times.reserve(rounds.size());
   for (const Figure& round : rounds) times.push_back(round.times);
   merged.times.distribution_us = median_distribution(times);
+  // Counts are summed below, and the first round is among the summands.
   merged.times.count = merged.wrong = 0;
   merged.rounds_us.clear();
   for (const Figure& round : rounds) {
     merged.times.count += round.times.count;
+    // Extremes are over all rounds: a median of maxima would hide the slowest operation.
     merged.times.min_us = std::min(merged.times.min_us, round.times.min_us);
     merged.times.max_us = std::max(merged.times.max_us, round.times.max_us);
     merged.wrong += round.wrong;
@@ -154,6 +160,7 @@ nlohmann::json to_json(const Figure& f) {
           {"rounds_us", f.rounds_us},
           {"alg_bytes", f.alg_bytes},
           {"bus_bytes", f.bus_bytes},
+          // Derived from the fields above, for readers of the file; figure_from() computes them again.
           {"alg_bw", f.alg_gb_per_s()},
           {"bus_bw", f.bus_gb_per_s()},
           {"nwrong", f.wrong},

@@ -18,12 +18,14 @@ std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Du
     return list;
   });
   const absl::StatusOr<nlohmann::json> answer = child.result(Clock::now() + timeout);
+  // A child that was killed or hung still has its row, with the signal or the timeout as the reason.
   if (!answer.ok()) return failed(answer.status());
   std::vector<Figure> figures;
   for (const nlohmann::json& figure : *answer) figures.push_back(figure_from(figure));
   return figures;
 }
 
+// A minute for opening devices and for large sizes, then ten times the timed part for a busy machine.
 Duration timeout_for(double seconds) { return std::chrono::seconds(60 + static_cast<int64_t>(10 * seconds)); }
 
 }  // namespace gradrail::bench

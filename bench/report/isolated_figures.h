@@ -15,7 +15,7 @@ namespace gradrail::bench {
 std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Duration timeout,
                                      const std::function<absl::StatusOr<std::vector<Figure>>()>& body);
 
-/// For bodies that measure `seconds` at a time, on machines that have other things to do.
+/// The timeout of a body that measures for `seconds`, with room for devices that open slowly and for a busy machine.
 Duration timeout_for(double seconds);
 
 }  // namespace gradrail::bench

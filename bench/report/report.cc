@@ -23,6 +23,7 @@ namespace {
 std::string allowed_nodes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
+    // 18 is the length of this name.
     if (line.starts_with("Mems_allowed_list:")) return line.substr(line.find_first_not_of(" \t", 18));
   return "";
 }
@@ -60,8 +61,10 @@ Report::Report(const Options& options, std::string title) : options_(options), t
         "alg_bw,bus_bw,nwrong,failed\n");
   }
   note(title_);
+  // The head of a table names program and machine: a printed table alone must be enough to repeat it.
   note(fmt::format("{} | {}", build_version(), machine()));
   note(fmt::format("{} round{} of {} s", options_.rounds, options_.rounds == 1 ? "" : "s", options_.seconds));
+  // Before the first row: afterwards our own processes would count as load.
   if (const std::string busy = busy_warning(); !busy.empty()) note(busy);
 }
 
@@ -114,6 +117,7 @@ void Report::print_row(const Figure& f) {
   }
   for (const auto& [name, value] : f.more) fmt::print(" {}={:.4g}", name, value);
   fmt::print("\n");
+  // Stages go into lines of comments, so that the rows stay columns.
   if (!f.why_no_stages.empty()) fmt::print("#   no stages: {}\n", f.why_no_stages);
   if (f.stages.empty()) return;
   std::string text;
@@ -134,9 +138,11 @@ void Report::add(Figure f) {
     const bool bandwidth = f.what == "bandwidth";
     const std::string head =
         fmt::format("# {} {}\n# {:<16}{}", f.path, f.what, "Size", bandwidth ? "Bandwidth (MB/s)" : "Latency (us)");
+    // A head for each path, as each program of the OSU suite prints one.
     if (std::exchange(path_, head) != head) fmt::print("{}\n", head);
     fmt::print("{:<18}{:.2f}\n", f.bytes, bandwidth ? f.alg_gb_per_s() * 1e3 : f.times.p50_us);
   }
+  // A row is visible as soon as it is complete, also through a pipe: a run may take minutes.
   std::fflush(stdout);
   figures_.push_back(std::move(f));
 }
@@ -163,6 +169,7 @@ nlohmann::json Report::document() const {
 int Report::finish(bool failures_count) {
   uint64_t wrong = 0;
   int code = 0;
+  // By path and quantity. Sizes ascend, so that the last entry of a path has its largest size.
   std::map<std::string, const Figure*> largest;
   for (const Figure& figure : figures_) {
     wrong += figure.wrong;
@@ -178,17 +185,20 @@ int Report::finish(bool failures_count) {
     code = 1;
   }
   if (prints_table()) fmt::print("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
+  // One document at the end: JSON has no rows that could be printed as they come.
   if (options_.format == "json") fmt::print("{}\n", document().dump(2));
   if (!options_.json.empty()) {
     // Overwrites the file: it holds one run, which `compare` reads as a whole.
     std::ofstream file(options_.json);
     file << document().dump(2) << "\n";
+    // Closed before the test: a full disk shows when the buffer is written.
     file.close();
     if (!file) {
       fmt::print(stderr, "gradrail bench: -J {}: cannot be written\n", options_.json);
       code = 1;
     }
   }
+  // Before all other codes: figures of a path that changes bytes must not count.
   if (wrong > 0) return kWrongResult;
   const bool measured =
       std::any_of(figures_.begin(), figures_.end(), [](const Figure& figure) { return figure.failed.empty(); });

@@ -10,6 +10,7 @@
 
 namespace gradrail::bench {
 
+// Exit codes; docs/benchmarking.md lists all of them.
 inline constexpr int kWrongResult = 3;
 inline constexpr int kNothingMeasured = 4;
 

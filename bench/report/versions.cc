@@ -25,6 +25,7 @@ nlohmann::json libraries() {
     list["nccl"] = words(gpu::nccl_library(), [](const gpu::NcclLibrary* n) { return n->version; });
     return list;
   });
+  // Longer than loading takes on a busy machine. A run without versions is still a run, so this is no error.
   const absl::StatusOr<nlohmann::json> list = loads.result(Clock::now() + std::chrono::seconds(10));
   return list.ok() ? *list : nlohmann::json{{"unknown", std::string(message_of(list.status()))}};
 }

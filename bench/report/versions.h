@@ -5,6 +5,7 @@
 namespace gradrail::bench {
 
 /// Name → version or why there is none, of what carries bytes or computes: transports' libraries, CUDA, cuBLAS, NCCL.
+/// Takes up to ten seconds: libraries are loaded in a child. Without an answer the list is {"unknown": reason}.
 nlohmann::json libraries();
 
 }  // namespace gradrail::bench

@@ -15,11 +15,13 @@
 namespace gradrail::bench {
 namespace {
 
+// A launch and a wait cost some microseconds each, as much as a small update: twenty operations share one wait.
 constexpr int kRepeats = 20;  // on a device: enqueued behind one another, so that launches and waits do not count
 
 /// ps::apply over memory of this process: what a shard in host memory does.
 class HostUpdate {
  public:
+  // No value is 0: the state of adam would decay to subnormal numbers, which processors handle slowly.
   HostUpdate(const UpdateCase& c, size_t count) : case_(c), parameters_(count, 1.0f) {
     for (int i = 0; i < ps::state_vectors(kind()); ++i) state_[i].assign(count, 0.5f);
     for (size_t i = 0; i < c.gradients; ++i) gradients_.emplace_back(count, 0.25f);
@@ -49,9 +51,11 @@ class HostUpdate {
 
 std::vector<double> time_for(double seconds, uint64_t iterations, const std::function<void()>& pass) {
   std::vector<double> micros;
+  // The first pass warms caches and page tables up; `clear` keeps its capacity for the second.
   for (const double budget : {seconds / 10, seconds}) {
     micros.clear();
     const TimePoint start = Clock::now();
+    // At least five: a median of updates that take longer than the budget.
     while (iterations > 0 ? micros.size() < iterations : micros.size() < 5 || seconds_since(start) < budget) {
       const TimePoint begin = Clock::now();
       pass();
@@ -68,6 +72,7 @@ Figure figure_of(const UpdateCase& c, uint64_t bytes, std::vector<double>& micro
   figure.count = bytes / sizeof(float);
   figure.times = Times::of(micros);
   figure.alg_bytes = static_cast<double>(bytes);
+  // algbw is what a user sees (parameters per time); busbw is the traffic, and only that has a bound.
   figure.bus_bytes = bytes_per_element(c) * static_cast<double>(figure.count);
   figure.more = {{"bound_GB/s", bound}, {"%bound", bound > 0 ? 100 * figure.bus_gb_per_s() / bound : 0.0}};
   return figure;
@@ -77,10 +82,12 @@ Figure figure_of(const UpdateCase& c, uint64_t bytes, std::vector<double>& micro
 Figure measure_host(const UpdateCase& c, const Options& options, uint64_t bytes) {
   const size_t count = bytes / sizeof(float);
   HostUpdate update(c, count);
+  // A working set of equal size is in the same level of the caches, or beyond them all.
   MemoryProbe probe(static_cast<size_t>(bytes_per_element(c)) * count);
   const double before = probe.measure(options.seconds / 4).best();
   std::vector<double> micros = time_for(options.seconds, options.iterations, [&] { update.run(); });
   const double after = probe.measure(options.seconds / 4).best();
+  // A bound is what the machine can reach, so that the better half counts.
   return figure_of(c, bytes, micros, std::max(before, after));
 }
 
@@ -96,17 +103,20 @@ absl::StatusOr<double> per_operation(gpu::Compute& compute, const std::function<
 absl::StatusOr<Figure> measure_device(gpu::Compute& compute, const UpdateCase& c, const Options& options,
                                       uint64_t bytes) {
   GRADRAIL_ASSIGN_OR_RETURN(UpdateBuffers buffers, UpdateBuffers::create(compute, c, bytes / sizeof(float)));
+  // Before the measurement: the timed updates change the parameters, and only the first result is known.
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t wrong, options.check ? buffers.check(compute, c) : 0);
   std::vector<double> updates, copies;
   const TimePoint start = Clock::now();
   // The first turn warms up: clocks that idle, code that was never loaded.
   for (int turn = 0; turn < 4 || seconds_since(start) < options.seconds; ++turn) {
+    // Copy and update take turns: a change of the clock rate of the GPU affects both.
     GRADRAIL_ASSIGN_OR_RETURN(const double copied, per_operation(compute, [&] { buffers.copy(compute); }));
     GRADRAIL_ASSIGN_OR_RETURN(const double updated, per_operation(compute, [&] { buffers.update(compute, c); }));
     if (turn == 0) continue;
     copies.push_back(copied);
     updates.push_back(updated);
   }
+  // A copy reads and writes each byte; bytes per microsecond, times 1e-3, are 10^9 bytes per second.
   const double copy_us = Times::of(copies).p50_us;
   Figure figure = figure_of(c, bytes, updates, 2.0 * static_cast<double>(bytes) / copy_us * 1e-3);
   figure.wrong = wrong;
@@ -115,6 +125,7 @@ absl::StatusOr<Figure> measure_device(gpu::Compute& compute, const UpdateCase& c
 
 absl::StatusOr<Figure> measure_update(const UpdateCase& c, const Options& options, uint64_t bytes) {
   if (options.on == "host") return measure_host(c, options, bytes);
+  // In the child of measure_isolated(): a driver that the parent had started would be unusable after the fork.
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<gpu::Compute> compute, open_compute(options.on));
   return measure_device(*compute, c, options, bytes);
 }
@@ -130,6 +141,7 @@ std::vector<Figure> measure_isolated(const UpdateCase& c, const Options& options
 }  // namespace
 
 absl::StatusOr<int> run_apply_suite(const Options& options) {
+  // From the MNIST model (79,510 parameters) to a size beyond the caches, which are larger on a GPU.
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list,
                             sizes(options, "318040", options.on == "host" ? "64M" : "256M", 8));
   GRADRAIL_RETURN_IF_ERROR(can_open(options.on));

@@ -26,6 +26,7 @@ class DeviceVariables {
   DeviceVariables() = default;
 
   size_t elements_ = 0;
+  // The block ends before its device, because members are destroyed in reverse order.
   std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> block_;
 };

@@ -13,6 +13,7 @@
 namespace gradrail::bench {
 namespace {
 
+// Each worker is a process that is forked here; the list of children in bench/driver/children.cc has 512 places.
 constexpr uint32_t kMaxBenchWorkers = 256;
 
 }  // namespace
@@ -57,6 +58,7 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
   if (mode.kind == ps::ModeKind::backup)
     return absl::InvalidArgumentError("--mode backup: which gradients are dropped is chance, and results are checked");
   GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind optimizer, ps::parse_optimizer(options.optimizer));
+  // A launcher has decided the number of workers. A flag that states another number is a mistake, not a wish.
   const uint32_t here = options.workers == 0 ? default_workers : options.workers;
   const RankCoordinator* const coordinator = options.coordinator;
   const uint32_t workers = coordinator == nullptr ? here : static_cast<uint32_t>(coordinator->workers().size());
@@ -71,6 +73,7 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
     return absl::InvalidArgumentError(
         fmt::format("there are {} ranks for workers: at most {}", workers, kMaxBenchWorkers));
   return ExchangeLoad{.ofi_provider = options.ofi_provider,
+                      // Loopback by default: the servers of a bench accept unauthenticated connections (kOpen).
                       .bind_host = coordinator != nullptr      ? coordinator->bind_host()
                                    : options.bind_host.empty() ? "127.0.0.1"
                                                                : options.bind_host,
@@ -123,8 +126,10 @@ std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std
 void add_ranks(const ExchangeLoad& load, const std::vector<TransportChoice>& choices, Report& report) {
   for (const TransportChoice& choice : choices) {
     if (!choice.unusable.empty()) continue;
+    // The places of the processes are the same in each run, so that one short run over any transport shows them.
     ExchangeLoad probe = with(load, choice, 4 * sizeof(float) * load.shards);
     probe.iterations = probe.warmup = 1;
+    // Without layers the probe does not wait for a backward pass.
     probe.layers.clear();
     probe.stages = false;
     const ExchangeResult result = run_exchange(probe);

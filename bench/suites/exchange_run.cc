@@ -15,7 +15,9 @@
 namespace gradrail::bench {
 namespace {
 
+// The first exchanges contain page faults; the fastest of five does not.
 constexpr uint64_t kProbes = 5;
+// The look at one process. With a hundred processes a failure is found within half a second.
 constexpr Duration kGlance = std::chrono::milliseconds(5);
 
 /// Output of a run's tasks beside the result.
@@ -35,6 +37,7 @@ Rank rank_from(const nlohmann::json& json) {
 double median_of(const std::vector<Times>& workers, double Times::*value) {
   std::vector<double> values;
   for (const Times& times : workers) values.push_back(times.*value);
+  // The middle worker, not the mean: one slow worker must not move the figure of all.
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
@@ -72,6 +75,7 @@ bool take(const absl::StatusOr<nlohmann::json>& answer, const Running& one, Exch
     figure.failed = fmt::format("{} {}", one.task(), message_of(answer.status()));
     return false;
   }
+  // The process has ended in order and reports its own error, unlike a crash or a timeout above.
   if (answer->contains("failed")) {
     figure.failed = fmt::format("{}: {}", one.task(), answer->at("failed").get<std::string>());
     return false;
@@ -83,10 +87,12 @@ bool take(const absl::StatusOr<nlohmann::json>& answer, const Running& one, Exch
   result.ranks[one.serves ? result.workers.size() + one.index : one.index] = rank_from(answer->at("rank"));
   if (one.serves) return true;
   const Figure own = figure_from(answer->at("figure"));
+  // Path and reason are equal for all workers of a run: each has the same transports and settings.
   figure.path = own.path;
   figure.why = own.why;
   figure.wrong += own.wrong;
   result.workers[one.index] = own.times;
+  // The longest, because the total throughput of `incast` counts until the last worker has ended.
   result.seconds = std::max(result.seconds, answer->at("seconds").get<double>());
   return true;
 }
@@ -112,6 +118,7 @@ absl::Status start(const std::vector<Member*>& servers, const std::vector<Member
 bool collect(std::vector<Running> running, TimePoint deadline, ExchangeResult& result, Recordings& recordings) {
   while (!running.empty()) {
     for (size_t i = 0; i < running.size(); ++i) {
+      // A copy: erase() below moves the elements.
       const Running one = running[i];
       if (!one.member->is_done(kGlance) && Clock::now() < deadline) continue;
       try {  // what another process sent
@@ -130,6 +137,8 @@ bool collect(std::vector<Running> running, TimePoint deadline, ExchangeResult& r
 bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& workers, const ExchangeLoad& load,
                ExchangeResult& result, Recordings& recordings) {
   const TimePoint deadline =
+      // Two start-ups: joining, then the wait for the number of exchanges. Eight times the timed part: the run also has
+      // a warm-up and a check. The fastest exchange sets the number, and others may take several times as long.
       Clock::now() + 2 * kStartUp + std::chrono::milliseconds(static_cast<int64_t>(load.seconds * 8000));
   std::vector<Running> running;
   result.workers.resize(workers.size());
@@ -153,6 +162,7 @@ void run_here(const ExchangeLoad& load, ExchangeResult& result, Recordings& reco
   std::deque<LocalMember> members;
   std::vector<Member*> workers;
   for (uint32_t i = 0; i < load.workers; ++i) workers.push_back(&members.emplace_back(*page.get()));
+  // The result has the reason of a failure, as in run_there().
   run_tasks({&server}, workers, load, result, recordings);
 }
 
@@ -163,6 +173,7 @@ void run_there(ExchangeLoad load, ExchangeResult& result, Recordings& recordings
     ExchangeLoad probe = load;
     probe.iterations = kProbes;
     probe.warmup = 1;
+    // A check needs barriers and a pull, and says nothing about the time of an exchange.
     probe.check = false;
     ExchangeResult probed;
     Recordings none;
@@ -181,6 +192,7 @@ ExchangeResult run_once(const ExchangeLoad& load, Recordings& recordings) {
   result.figure.bytes = load.bytes;
   result.figure.count = load.bytes / sizeof(float);
   result.figure.alg_bytes = static_cast<double>(load.bytes);
+  // Gradients in one direction, parameters in the other.
   result.figure.bus_bytes = (load.ablation.no_return ? 1.0 : 2.0) * static_cast<double>(load.bytes);
   load.coordinator == nullptr ? run_here(load, result, recordings) : run_there(load, result, recordings);
   if (result.figure.failed.empty()) result.figure.times = over_workers(result.workers);
@@ -190,11 +202,13 @@ ExchangeResult run_once(const ExchangeLoad& load, Recordings& recordings) {
 /// In a run of its own, since marks take time, too.
 void measure_stages(ExchangeLoad load, Figure& figure) {
   load.check = false;
+  // Shorter: the rings keep the last kMarks marks only, and the timed run has checked the results already.
   load.seconds /= 4;
   Recordings recordings;
   const ExchangeResult result = run_once(load, recordings);
   figure.stages = stages_of(recordings.workers, recordings.shards, !load.layers.empty());
   if (!figure.stages.empty()) return;
+  // A run without an error has no stages if no exchange has all its marks: each has more marks than a ring.
   figure.why_no_stages = !result.figure.failed.empty() ? result.figure.failed
                                                        : fmt::format("there is room for {} marks of a task", kMarks);
 }

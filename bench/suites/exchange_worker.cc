@@ -14,9 +14,12 @@
 namespace gradrail::bench {
 namespace {
 
+// Longer than an exchange of any usual size: a wait never falls asleep within a measurement.
 constexpr Duration kSpin = std::chrono::seconds(1);
 constexpr uint64_t kCalibration = 5;  // exchanges that the others' number is reckoned from
+// The times of one worker then take 8 MB.
 constexpr uint64_t kMostIterations = 1'000'000;
+// Neighbouring elements differ, so that bytes which arrive shifted are found.
 constexpr uint32_t kPatterns = 4;
 
 /// A worker of a run.
@@ -29,6 +32,7 @@ class Worker {
     // The others wait for this number: the value ends their wait at once.
     if (!status.ok() && index_ == 0) shared_.iterations = UINT64_MAX;
     if (!status.ok()) return {{"failed", std::string(message_of(status))}};
+    // A child sends its distribution and not its times, which are a million numbers at most.
     const Times times = Times::of(micros_);
     Figure figure;
     figure.times = times;
@@ -45,6 +49,7 @@ class Worker {
   absl::Status measure() {
     GRADRAIL_RETURN_IF_ERROR(join());
     GRADRAIL_RETURN_IF_ERROR(write_gradient());
+    // All workers take part in these exchanges: in `sync` no step ends without one of them.
     for (uint64_t i = 0; i < kCalibration; ++i) GRADRAIL_RETURN_IF_ERROR(one());
     GRADRAIL_ASSIGN_OR_RETURN(const uint64_t count, agree_on_count());
     // No allocation while the clock runs.
@@ -54,6 +59,7 @@ class Worker {
     const TimePoint start = Clock::now();
     for (uint64_t i = 0; i < count; ++i) GRADRAIL_RETURN_IF_ERROR(one());
     seconds_ = seconds_since(start);
+    // Before the check: its pull adds marks of its own.
     marks_ = client_->marks();
     if (load_.check && !load_.ablation.any()) GRADRAIL_RETURN_IF_ERROR(check());
     return client_->leave();
@@ -79,6 +85,7 @@ class Worker {
                               worker::Client::join(std::move(options), schema()));
     client_ = std::move(joined);
     for (size_t i = 0; i < tensors(); ++i)
+      // The values of the chief are used; zeros let expected() compute the result of one element.
       std::fill_n(client_->parameters(i).begin(), client_->parameters(i).size(), 0.0f);
     GRADRAIL_RETURN_IF_ERROR(client_->start());
     const worker::ClientStats stats = client_->stats();
@@ -99,6 +106,7 @@ class Worker {
     GRADRAIL_ASSIGN_OR_RETURN(device_, DeviceVariables::create(load_.gpu, elements));
     options.device = device_->memory();
     options.require_device = load_.gpu_transfer != worker::GpuTransfer::staged;
+    // One method or none: a fallback to another one would give its figures to this row.
     options.gpu_transfers.clear();
     if (options.require_device) options.gpu_transfers.push_back(load_.gpu_transfer);
     return absl::OkStatus();
@@ -115,6 +123,7 @@ class Worker {
   }
 
   ps::OptimizerConfig optimizer() const {
+    // With rate 1 and integer gradients sgd computes exactly. The other rules round, and expected() rounds alike.
     return {.kind = load_.optimizer, .learning_rate = load_.optimizer == ps::OptimizerKind::sgd ? 1.0f : 0.001f};
   }
 
@@ -166,8 +175,10 @@ class Worker {
       shared_.iterations = load_.iterations > 0 ? load_.iterations : exchanges_within(load_.seconds, fastest);
     }
     const TimePoint deadline = Clock::now() + kStartUp;
+    // All workers run equally many exchanges: `sync` would wait forever for the gradient of one that runs fewer.
     while (shared_.iterations == 0) {
       if (Clock::now() > deadline) return absl::DeadlineExceededError("worker 0 did not get as far as this one");
+      // A sleep: worker 0 may still measure on the same core.
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     if (shared_.iterations == UINT64_MAX) return absl::AbortedError("worker 0 gave up");
@@ -178,6 +189,7 @@ class Worker {
 
   /// Every parameter must be what that many updates make of it.
   absl::Status check() {
+    // The last updates of the others must be in the parameters before this worker reads them.
     GRADRAIL_RETURN_IF_ERROR(client_->barrier("measured"));
     GRADRAIL_RETURN_IF_ERROR(client_->pull());
     GRADRAIL_RETURN_IF_ERROR(client_->fetch());
@@ -229,10 +241,12 @@ nlohmann::json work(const ExchangeLoad& load, RunShared& shared, uint32_t index)
 }
 
 uint64_t exchanges_within(double seconds, double micros) {
+  // A clock that did not advance would give a division by zero.
   const double wanted = seconds * 1e6 / std::max(micros, 0.1);
   return std::clamp<uint64_t>(static_cast<uint64_t>(wanted), kCalibration, kMostIterations);
 }
 
+// Workers of a bench have no address: they connect to servers, and no task connects to them.
 std::vector<std::string> worker_names(uint32_t count) { return std::vector<std::string>(count, "bench"); }
 
 transport::WaitPolicy wait_of(const ExchangeLoad& load) { return {.spin = load.block ? Duration::zero() : kSpin}; }

@@ -17,8 +17,9 @@ struct RunShared {
   std::atomic<uint64_t> iterations{0};  ///< timed ones of each worker, said by worker 0; the highest: it gave up
 };
 
-inline constexpr Duration kStartUp = std::chrono::seconds(20);  ///< joining, first touch of large regions, slow devices
-/// The servers of a bench live for seconds and hold random numbers.
+/// Joining, the first touch of large regions and slow devices end within this time.
+inline constexpr Duration kStartUp = std::chrono::seconds(20);
+/// The servers of a bench run for seconds, hold no user data, and listen on the loopback interface by default.
 inline const ps::Security kOpen = {.insecure = true};
 inline constexpr size_t kMarks = 16384;  ///< of a task: some thousands of small exchanges, ten of 64 MiB
 

@@ -27,6 +27,8 @@ double bytes_per_element(const UpdateCase& c);
 /// The memory of one case, filled.
 class UpdateBuffers {
  public:
+  /// Shapes  each buffer: [count] elements, in the memory of `compute`.
+  /// Errors  RESOURCE_EXHAUSTED: the device has too little memory.
   static absl::StatusOr<UpdateBuffers> create(gpu::Compute& compute, const UpdateCase& c, size_t count);
 
   /// Elements that one update leaves other than ps::apply does, bit for bit.
@@ -37,6 +39,7 @@ class UpdateBuffers {
 
  private:
   size_t count_ = 0;
+  // memories_ owns the memory; the pointers below point into it.
   std::vector<std::unique_ptr<gpu::Memory>> memories_;
   std::byte* copied_ = nullptr;
   float* parameters_ = nullptr;

@@ -16,6 +16,7 @@ std::vector<Figure> rows_of(const ExchangeResult& result) {
   double fastest = result.workers.front().p50_us, slowest = fastest, exchanges = 0.0;
   for (size_t i = 0; i < result.workers.size(); ++i) {
     const Times& times = result.workers[i];
+    // Medians: the ratio states how evenly the shard serves its workers, not how the machine behaves at times.
     fastest = std::min(fastest, times.p50_us);
     slowest = std::max(slowest, times.p50_us);
     exchanges += static_cast<double>(times.count);
@@ -26,6 +27,7 @@ std::vector<Figure> rows_of(const ExchangeResult& result) {
     one.wrong = 0;       // counted in the row of all
     rows.push_back(std::move(one));
   }
+  // The numbers of the workers differ in `async`, so that each worker's own count is added.
   const double bytes = exchanges * static_cast<double>(result.figure.bytes);
   rows.front().more = {{"slowest/fastest", fastest > 0 ? slowest / fastest : 0.0},
                        {"aggregate_GB/s", result.seconds > 0 ? bytes / result.seconds * 1e-9 : 0.0}};

@@ -1,3 +1,8 @@
+// A layer list, one line for each tensor in the order in which gradients become ready:
+//
+//   name bytes microseconds     # comment
+//   fc.weight 8192000 41000.0   8,192,000 bytes of fp32, ready 41 ms after the step began
+//
 #include "bench/suites/layer_list.h"
 
 #include <algorithm>
@@ -15,18 +20,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The largest published models have some thousand tensors. A file with more lines than this is another kind of file.
 constexpr size_t kMostLayers = 100'000;
-constexpr double kLongestStep = 60e6;  // microseconds
+// Microseconds. A worker spins through the backward pass; a larger number is a mistake in the unit.
+constexpr double kLongestStep = 60e6;
 
 /// Beside the program in its build tree, or where it was installed.
 std::vector<fs::path> folders() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+  // An installed program uses its own lists, also where the build tree still exists.
   return {program / "../share/gradrail/layers", GRADRAIL_LAYERS_DIR};
 }
 
 absl::StatusOr<fs::path> find(const std::string& file) {
   std::error_code error;
+  // A file of the user wins over a built-in list of the same name.
   if (fs::is_regular_file(file, error)) return fs::path(file);
   std::vector<std::string> known;
   for (const fs::path& folder : folders()) {
@@ -44,9 +53,11 @@ absl::StatusOr<fs::path> find(const std::string& file) {
 absl::StatusOr<ExchangeLoad::Layer> parse(const std::string& line) {
   std::istringstream words(line);
   std::string name, rest;
+  // A double also reads 1e6; up to 1e12 it holds each integer exactly.
   double bytes = 0.0, micros = 0.0;
   if (!(words >> name >> bytes >> micros) || words >> rest)
     return absl::DataLossError("must be `name bytes microseconds`");
+  // Written as a negation, so that NaN is rejected, too.
   if (!(bytes >= 4 && bytes <= 1e12) || std::fmod(bytes, 4.0) != 0.0)
     return absl::DataLossError("bytes must be a positive multiple of 4");
   if (!(micros >= 0 && micros <= kLongestStep))
@@ -76,6 +87,7 @@ absl::StatusOr<LayerList> read_layer_list(const std::string& file) {
       return absl::DataLossError(
           fmt::format("{}:{}: {}", path.string(), number, layer.ok() ? "too many layers" : message_of(layer.status())));
     }
+    // The worker hands layers over in the order of the file: an earlier one behind a later one would wait for it.
     if (!list.layers.empty() && layer->ready_us < list.layers.back().ready_us)
       return absl::DataLossError(fmt::format("{}:{}: ready before the line above", path.string(), number));
     list.layers.push_back(*layer);

@@ -12,6 +12,7 @@ namespace gradrail::bench {
 struct LayerList {
   std::string name;
   std::vector<ExchangeLoad::Layer> layers;
+  /// The gradients of all layers, in bytes of fp32.
   uint64_t bytes() const;
 };
 

@@ -22,6 +22,7 @@ absl::StatusOr<std::vector<Way>> all_ways(const Options& options) {
   std::vector<Way> ways;
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> by_device, choose_transports(options, false));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> by_anything, choose_transports(options, true));
+  // Both lists have the same transports in the same order: they differ in the permission of sockets only.
   for (size_t i = 0; i < by_device.size(); ++i) {
     const TransportChoice& device = by_device[i];
     if (device.rdma_only) ways.push_back({device.name + " by an RDMA device", device});
@@ -55,6 +56,7 @@ Contestant contestant(const std::string& name, const ExchangeLoad& load, const T
             if (!failed->empty()) return {not_measured(name, bytes, *failed)};
             Figure figure = run_exchange(with(load, choice, bytes)).figure;
             *failed = figure.failed = in_short(figure.failed);
+            // A failed run never had a connection that could name its path.
             if (!figure.failed.empty()) figure.path = name;
             return {figure};
           }};
@@ -81,6 +83,7 @@ std::vector<Contestant> from_gpu(const ExchangeLoad& load, const std::string& gp
     }
     ExchangeLoad device = load;
     device.gpu = gpu;
+    // Each row permits one method, so that it fails where the worker would fall back to staging.
     device.gpu_transfer = out;
     // It is a GPU's kernel that reads another process' GPU memory.
     if (out == worker::GpuTransfer::ipc) device.ps_device = gpu;
@@ -112,6 +115,7 @@ absl::StatusOr<int> run_paths_suite(const Options& options) {
   for (const auto& [name, choice] : ways) contestants.push_back(contestant(name, load, choice));
   for (Contestant& row : from_gpu(load, gpu, ways)) contestants.push_back(std::move(row));
   take_turns(options, list, contestants, report);
+  // Failed rows are the normal case of this suite: no host has all paths.
   return report.finish(false);
 }
 

@@ -13,6 +13,7 @@ namespace {
 constexpr const char* kOurs = "gradrail ";
 
 std::vector<Figure> run_isolated(const Peer& peer, const PeerLoad& load) {
+  // mpirun needs seconds to start its ranks; ZeroMQ and Gloo give up after 20 s and report the reason themselves.
   const Duration timeout = std::chrono::seconds(30 + static_cast<int64_t>(8 * load.seconds));
   Figure figure =
       isolated_figures(peer.name, load.bytes, timeout, [&] { return std::vector<Figure>{peer.run(load)}; }).front();
@@ -32,6 +33,7 @@ double time_of(const std::vector<Figure>& rows, const std::string& path) {
 
 /// How many times as long as one fused apply, and as ours takes, each takes.
 void add_ratios(std::vector<Figure>& rows) {
+  // The rows of one size: the bound and ours were measured in the same rounds.
   const double bound = time_of(rows, kApplyBound);
   std::vector<std::pair<std::string, double>> ours;
   for (const Figure& row : rows)
@@ -58,6 +60,7 @@ absl::StatusOr<Asked> understand(const Options& options) {
   Asked asked{.options = options};
   if (options.part != "put") {
     Options& own = asked.options;
+    // The peers have these two carriers. ucx and ofi are compared with their own libraries below.
     if (own.transports.empty()) own.transports = {"shm", "tcp"};
     GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(own, 1, "sync"));
     asked.load = load;
@@ -70,6 +73,7 @@ absl::StatusOr<Asked> understand(const Options& options) {
     asked.exchanges = list;
     GRADRAIL_ASSIGN_OR_RETURN(asked.choices, choose_transports(own, true));
   }
+  // The unit is 8: the smallest put that the loops can verify.
   if (options.part != "exchange") {
     GRADRAIL_ASSIGN_OR_RETURN(asked.puts, sizes(options, "8", "4M", 8));
   }

@@ -21,6 +21,7 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
                .iterations = options.iterations,
                .warmup = options.warmup};
   GRADRAIL_ASSIGN_OR_RETURN(const PutFigure measured, pair.lead(what, load));
+  // The other process ends in order: it may have files to remove.
   GRADRAIL_RETURN_IF_ERROR(pair.end());
   Figure figure;
   figure.path = path;
@@ -29,6 +30,7 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
   figure.count = bytes;
   figure.type = "byte";
   figure.times = measured.times;
+  // The time of bandwidth is that of a whole window.
   figure.alg_bytes = figure.bus_bytes = static_cast<double>(bytes) * load.window;
   figure.wrong = options.check ? measured.wrong : 0;
   if (what == "bandwidth") figure.more = {{"window", load.window}};
@@ -48,6 +50,7 @@ absl::StatusOr<std::vector<Figure>> measure_puts(const TransportChoice& choice, 
   if (!link.leads()) {
     if (end.ok()) PutPair(link, **end).answer().IgnoreError();  // the one that leads sees it
     if (end.ok()) end->reset();                                 // libraries have files to remove
+    // _exit(): the child has copies of the output buffers and exit handlers of its parent.
     _exit(0);
   }
   if (!end.ok()) return end.status();

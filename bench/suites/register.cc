@@ -12,6 +12,8 @@
 namespace gradrail::bench {
 namespace {
 
+// A registration of 64 MiB of untouched pages takes many milliseconds, that of one page takes microseconds. A median
+// needs three of them, and more than a thousand do not change it.
 constexpr uint64_t kFewest = 3;
 constexpr uint64_t kMost = 1000;
 
@@ -60,6 +62,7 @@ absl::StatusOr<std::vector<Figure>> measure_registration(const TransportChoice& 
   for (uint64_t i = 0; i < kMost; ++i) {
     if (options.iterations > 0 ? i >= options.iterations : i >= kFewest && seconds_since(start) > options.seconds)
       break;
+    // Both series take turns, so that a slow moment of the machine affects both.
     for (Series& one : series) GRADRAIL_RETURN_IF_ERROR(measure_once(*context, bytes, one, ends));
   }
   std::vector<Figure> figures;

@@ -11,6 +11,7 @@ namespace gradrail::bench {
 absl::StatusOr<int> run_replay_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const LayerList list, read_layer_list(options.file));
   GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, 1, "sync"));
+  // The size of the run follows from the list: the flags -b and -e have no effect here.
   load.layers = list.layers;
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
@@ -27,6 +28,7 @@ absl::StatusOr<int> run_replay_suite(const Options& options) {
     contestants.push_back({choice.name, [&, choice](uint64_t bytes) -> std::vector<Figure> {
                              if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
                              Figure figure = run_exchange(with(load, choice, bytes)).figure;
+                             // The backward pass has an exact length here: the rest of the step is due to the exchange.
                              figure.more = {{"exposed_us", figure.times.p50_us - backward_us}};
                              return {figure};
                            }});

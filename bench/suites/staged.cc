@@ -26,6 +26,7 @@ class StagedBench {
   absl::Status prepare() {
     GRADRAIL_ASSIGN_OR_RETURN(device_, gpu::open_device(ordinal_));
     GRADRAIL_ASSIGN_OR_RETURN(block_, device_->allocate(ps::device_block_bytes(elements_)));
+    // The memory that a client has: GpuVariables pins it, so that copies go by DMA.
     for (SharedMemory* memory : {&parameters_, &gradients_}) {
       GRADRAIL_ASSIGN_OR_RETURN(SharedMemory made, SharedMemory::create("gradrail-bench", bytes_));
       *memory = std::move(made);
@@ -37,6 +38,7 @@ class StagedBench {
                                       .bytes = ps::device_block_bytes(elements_)};
     GRADRAIL_ASSIGN_OR_RETURN(variables_,
                               worker::GpuVariables::create(memory, elements_, parameters_.span(), gradients_.span()));
+    // Streams of their own for the plain copies: they must not wait behind the buckets.
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::StagedCopies> copies, gpu::staged_copies(*device_));
     copies_ = std::move(copies);
     return check();
@@ -45,8 +47,10 @@ class StagedBench {
   /// Once, and that all of it comes.
   absl::Status check() {
     auto* const values = reinterpret_cast<float*>(gradients_.data());
+    // 8191 is prime and no divisor of a bucket: a bucket in the wrong place has the wrong values.
     for (uint64_t i = 0; i < elements_; ++i) values[i] = static_cast<float>(i % 8191);
     GRADRAIL_RETURN_IF_ERROR(variables_->upload_initial());
+    // Else the values that went up would still be here, and a copy that does nothing would pass.
     std::memset(gradients_.data(), 0, gradients_.bytes());
     pieces_down();
     for (uint64_t i = 0; i < elements_; ++i) {
@@ -61,9 +65,11 @@ class StagedBench {
   }
   void plain_up() {
     copies_->upload(block_->data(), parameters_.data(), bytes_);
+    // The errors are sticky: status() returns them after the measurement.
     copies_->finish().IgnoreError();
   }
   void pieces_down() {
+    // As an exchange does it: all buckets are enqueued, and each is sent when its copy has ended.
     std::vector<gpu::CopyTicket> tickets;
     for (uint64_t first = 0; first < elements_; first += bucket_) {
       tickets.push_back(variables_->download_gradients({first, std::min(bucket_, elements_ - first)}));

@@ -11,6 +11,7 @@ namespace gradrail::bench {
 namespace {
 
 using Kind = Mark::Kind;
+// `applied` is the last value of Mark::Kind.
 constexpr size_t kKinds = static_cast<size_t>(Kind::applied) + 1;
 
 /// Moments of one bucket in one exchange, of both ends; 0: not marked.
@@ -40,6 +41,7 @@ Exchanges gather(const std::vector<Mark>& workers, const std::vector<Mark>& shar
     const auto exchange = exchanges.find({mark.worker, mark.step});
     // The rings of both ends cover different spans: the oldest marks of a shard may have no exchange.
     if (exchange == exchanges.end()) continue;
+    // Both ends count the buckets of each shard from 0, so that shard and bucket together identify one.
     const auto bucket = exchange->second.buckets.find({mark.shard, mark.bucket});
     if (bucket != exchange->second.buckets.end()) bucket->second[static_cast<size_t>(mark.kind)] = mark.at_ns;
   }
@@ -47,6 +49,7 @@ Exchanges gather(const std::vector<Mark>& workers, const std::vector<Mark>& shar
 }
 
 const Moments* last_answered(const Exchange& exchange) {
+  // An exchange ends with its last answer, so that this bucket is on the critical path.
   const auto at = [](const auto& bucket) { return bucket.second[static_cast<size_t>(Kind::answered)]; };
   const auto last = std::max_element(exchange.buckets.begin(), exchange.buckets.end(),
                                      [&](const auto& a, const auto& b) { return at(a) < at(b); });
@@ -84,6 +87,7 @@ bool measure_exchange(const Exchange& exchange, Lengths& lengths) {
   for (size_t i = 0; i < kStages.size(); ++i) {
     const int64_t end = moment(kStages[i].end);
     if (end == 0) return false;
+    // Marks of two processes may cross by some nanoseconds. A negative stage counts as 0, and the sum stays the exchange.
     lengths[i] = static_cast<double>(std::max(end, before) - before) * 1e-3;
     before = std::max(end, before);
   }
@@ -107,6 +111,7 @@ std::vector<std::pair<std::string, double>> stages_of(const std::vector<Mark>& w
   if (all.empty()) return {};
   // The middle fifth by total time: the stages of typical exchanges add up to their time; medians of stages do not.
   std::sort(all.begin(), all.end(), [](const Lengths& a, const Lengths& b) { return total(a) < total(b); });
+  // max(): fewer than five exchanges still have one in the middle.
   const size_t first = all.size() * 2 / 5, end = std::max(first + 1, all.size() * 3 / 5);
   Lengths mean{};
   for (size_t i = first; i < end; ++i)

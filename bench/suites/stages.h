@@ -16,6 +16,8 @@ namespace gradrail::bench {
 std::vector<std::pair<std::string, double>> stages_of(const std::vector<Mark>& workers, const std::vector<Mark>& shards,
                                                       bool backward);
 
+/// For the pipe between two processes of a run: arrays of six numbers, since a run has tens of thousands of marks.
+/// Errors  marks_from(): exceptions of nlohmann where another process sent something else.
 nlohmann::json to_json(const std::vector<Mark>& marks);
 std::vector<Mark> marks_from(const nlohmann::json& json);
 

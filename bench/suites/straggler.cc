@@ -20,6 +20,7 @@ namespace gradrail::bench {
 namespace {
 
 /// A row must hold many steps of the slow worker, however short a round of other suites is.
+/// With the default flags a slow step takes 20 ms: 0.3 s would hold 15 of them.
 constexpr double kLonger = 5.0;
 
 struct Scene {
@@ -32,6 +33,7 @@ struct Scene {
   double seconds = 1.0;
 
   double step_ms_of(uint32_t worker, uint64_t step) const {
+    // In turn, the slow step of each worker comes once in 10 × workers steps. It models pauses of a shared machine.
     const bool is_slow = in_turn ? step % 10 == 0 && step / 10 % workers == worker : worker + 1 == workers;
     return is_slow ? step_ms * slowdown : step_ms;
   }
@@ -60,6 +62,7 @@ Share work(const Scene& scene, const ps::ClusterSpec& cluster, uint32_t task) {
   const TimePoint start = Clock::now();
   for (uint64_t step = 1; share.ended.ok() && seconds_since(start) < scene.seconds; ++step) {
     const TimePoint step_start = Clock::now();
+    // A sleep stands for a computation: the result then does not depend on the number of cores.
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(scene.step_ms_of(task, step)));
     (*client)->exchange();
     share.ended = (*client)->wait();
@@ -67,6 +70,7 @@ Share work(const Scene& scene, const ps::ClusterSpec& cluster, uint32_t task) {
   }
   if (!share.ended.ok()) return share;
   share.seconds = seconds_since(start);
+  // Not the number of loops: in `backup` a worker skips the steps that went on without it.
   share.advanced = (*client)->position();
   share.stats = (*client)->stats();
   share.ended = (*client)->leave();
@@ -76,6 +80,7 @@ Share work(const Scene& scene, const ps::ClusterSpec& cluster, uint32_t task) {
 absl::StatusOr<std::vector<Share>> play(const Scene& scene) {
   ps::ClusterSpec cluster;
   for (uint32_t i = 0; i < scene.workers; ++i) cluster.workers.push_back(fmt::format("worker/{}", i));
+  // All tasks are threads of this process, usually more than cores. They block, because one that spins slows the others.
   GRADRAIL_ASSIGN_OR_RETURN(const auto server, ps::Server::start({.listen_address = "127.0.0.1:0",
                                                                   .advertised_host = "127.0.0.1",
                                                                   .transports = {"shm"},
@@ -85,6 +90,7 @@ absl::StatusOr<std::vector<Share>> play(const Scene& scene) {
   std::vector<Share> shares(scene.workers);
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < scene.workers; ++i) threads.emplace_back([&, i] { shares[i] = work(scene, cluster, i); });
+  // All are joined before an error is returned: their clients use the server on this stack.
   for (std::thread& thread : threads) thread.join();
   for (const Share& share : shares) GRADRAIL_RETURN_IF_ERROR(share.ended);
   return shares;
@@ -174,6 +180,7 @@ absl::StatusOr<int> run_straggler_suite(const Options& options) {
                                                  .slowdown = options.slowdown,
                                                  .in_turn = in_turn,
                                                  .seconds = kLonger * options.seconds};
+                               // Two runs of that length, and as much again for joining and for slow steps at the end.
                                return isolated_figures(name, bytes, timeout_for(4 * kLonger * options.seconds),
                                                        [&] { return measure_scene(scene, name); });
                              }});

@@ -18,6 +18,7 @@ std::string words(const cublas::Functions& api, cublas::Status result) {
 absl::StatusOr<std::unique_ptr<const BlasLibrary>> load() {
   const absl::StatusOr<const Driver*> driver = Driver::get();
   const absl::StatusOr<Library> library =
+      // Without a driver every version is tried: the message then lists them all.
       Library::open(blas_library_names(driver.ok() ? (*driver)->version() : INT_MAX));
   if (!library.ok()) {
     return absl::FailedPreconditionError(
@@ -53,12 +54,14 @@ std::vector<const char*> blas_library_names(int driver_version) {
   std::vector<const char*> names;
   for (const auto& [major, name] :
        {std::pair{13, "libcublas.so.13"}, std::pair{12, "libcublas.so.12"}, std::pair{11, "libcublas.so.11"}}) {
+    // CUDA numbers its versions 1000 · major + 10 · minor.
     if (major <= driver_version / 1000) names.push_back(name);
   }
   return names;
 }
 
 absl::StatusOr<const BlasLibrary*> blas_library() {
+  // Once for the process, also after a failure: a search of the library path must not repeat in each step.
   static const absl::StatusOr<std::unique_ptr<const BlasLibrary>> library = load();
   if (!library.ok()) return library.status();
   return library->get();
@@ -74,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Blas>> Blas::create(SharedContext context, const 
   std::unique_ptr<Blas> blas(new Blas(std::move(context), api, handle));
   GRADRAIL_RETURN_IF_ERROR(blas->status(created, "starting cuBLAS"));
   GRADRAIL_RETURN_IF_ERROR(blas->status(api.cublasSetStream_v2(handle, stream.handle()), "cublasSetStream"));
+  // fp32 without TF32. This is the default of cuBLAS; it is set because blas.h promises it.
   GRADRAIL_RETURN_IF_ERROR(blas->status(api.cublasSetMathMode(handle, cublas::kDefaultMath), "cublasSetMathMode"));
   return blas;
 }
@@ -120,6 +124,7 @@ absl::Status Blas::column_sums(size_t rows, size_t columns, const float* x, cons
 
 absl::Status Blas::status(cublas::Status result, std::string_view operation) const {
   if (result == cublas::kSuccess) return absl::OkStatus();
+  // The only error with a remedy for the user: a smaller batch.
   const auto code = result == cublas::kAllocFailed ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal;
   return {code, fmt::format("{}: {}: {}", context_->label(), operation, words(api_, result))};
 }

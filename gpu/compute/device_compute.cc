@@ -12,6 +12,7 @@
 namespace gradrail::gpu {
 namespace {
 
+// Eight warps. Any kernel fits: at most 255 registers × 256 threads are within the 65,536 of a multiprocessor.
 constexpr unsigned kThreadsPerBlock = 256;
 /// Enough blocks to fill every multiprocessor (2048 threads each) and a few to come; kernels stride over the rest.
 constexpr size_t kBlocksPerMultiprocessor = 16;
@@ -27,6 +28,7 @@ absl::StatusOr<std::unique_ptr<DeviceCompute>> DeviceCompute::open(const Driver&
                                                                    const DeviceOptions& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const DeviceInfo device, find_device(driver, ordinal));
   GRADRAIL_ASSIGN_OR_RETURN(const SharedContext context, PrimaryContext::retain(driver, device));
+  // The kernels first: a device that cannot run them is refused before it has streams.
   GRADRAIL_ASSIGN_OR_RETURN(Module module, Module::load(context));
   GRADRAIL_ASSIGN_OR_RETURN(Stream compute, Stream::create(context));
   GRADRAIL_ASSIGN_OR_RETURN(Stream copies, Stream::create(context));
@@ -65,6 +67,7 @@ void DeviceCompute::upload(void* to, const void* from, size_t bytes) {
 }
 
 void DeviceCompute::launch_kernel(const char* kernel, size_t work_items, void** arguments) {
+  // CUDA refuses a launch without blocks.
   if (work_items == 0 || !begin()) return;
   const absl::StatusOr<cuda::Function> function = module_.find(kernel);
   if (!function.ok()) return fail(function.status());
@@ -135,6 +138,7 @@ bool DeviceCompute::begin() {
 }
 
 void DeviceCompute::fail(const absl::Status& error) {
+  // The first error is the cause; those that follow are its effects.
   if (error_.ok()) error_ = error;
 }
 
@@ -149,6 +153,7 @@ bool DeviceCompute::check(cuda::Result result, std::string_view operation) {
   const bool lasts = is_lasting(result);
   // A device that is lost hides what went wrong before.
   if (error_.ok() || (lasts && !error_lasts_)) error_ = context_->status(result, operation);
+  // No operation can succeed any more: waits must not continue for marks that are never reached.
   if (lasts) give_up();
   return false;
 }

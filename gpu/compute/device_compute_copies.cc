@@ -8,6 +8,7 @@ namespace gradrail::gpu {
 
 CopyTicket DeviceCompute::download(void* to, const void* from, size_t bytes) {
   if (begin()) wait_if_pageable(to, bytes);
+  // Counted in any case: the caller gets a ticket of its own even after an error.
   const CopyTicket ticket = ++last_ticket_;
   // Asked again, because that wait may have found the device lost. A ticket without a mark counts as done.
   if (!begin()) return ticket;
@@ -15,6 +16,7 @@ CopyTicket DeviceCompute::download(void* to, const void* from, size_t bytes) {
   const bool behind = check(compute_.record(behind_), "marking the work so far") &&
                       check(copies_.wait_for(behind_), "waiting for the work so far");
   if (!behind) return ticket;
+  // No bytes: the mark alone. wait_if_pageable() and finish() use it as a wait for all work so far.
   if (bytes > 0) {
     check(context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, copies_.handle()),
           fmt::format("copying {} bytes from it", bytes));
@@ -33,6 +35,7 @@ bool DeviceCompute::wait_if_pageable(const void* host, size_t bytes) {
 void DeviceCompute::collect_copies() {
   if (error_lasts_) return;
   const cuda::Result result = marks_.collect();
+  // CUDA reports an error of earlier asynchronous work through whichever call comes next (CUDA C++ Guide, 3.2.11).
   if (result != cuda::kNotReady) check(result, "work that was enqueued");
   if (marks_.is_overdue()) {
     const double seconds = std::chrono::duration<double>(options_.answer_timeout).count();
@@ -51,6 +54,7 @@ bool DeviceCompute::is_done(CopyTicket ticket) {
 }
 
 void DeviceCompute::wait_in_turns(CopyTicket ticket) {
+  // The loop ends in any case: give_up() makes each ticket count as reached.
   for (WaitInTurns wait; !is_done(ticket);) wait.turn();
 }
 

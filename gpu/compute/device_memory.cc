@@ -10,6 +10,7 @@ absl::Status refusal(const PrimaryContext& context, cuda::Result result, size_t 
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   context.api().cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  // The free bytes are read after the refusal. Other processes of the GPU may have changed them.
   return context.status(result, fmt::format("{} bytes of memory, of {} free of {}", bytes, free_bytes, total_bytes));
 }
 
@@ -44,6 +45,7 @@ absl::StatusOr<std::unique_ptr<HostPin>> HostPin::pin(SharedContext context, voi
       context->api().cuMemHostRegister_v2(data, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
   if (result == cuda::kSuccess) return std::unique_ptr<HostPin>(new HostPin(std::move(context), data));
   absl::Status status = context->status(result, fmt::format("pinning {} bytes of host memory", bytes));
+  // A code of its own, because the caller can go on: another object keeps the range pinned.
   if (result == cuda::kHostMemoryAlreadyRegistered) return absl::AlreadyExistsError(status.message());
   return status;
 }

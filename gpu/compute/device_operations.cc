@@ -27,6 +27,7 @@ kernels::Function function_of(Activation f) {
 
 /// Kernels count rows of a matrix in 64 bits, but all within one row in 32: division by those is what takes the time.
 Bits32 narrow(size_t length) {
+  // A row of 2^32 elements has 16 GiB; no layer comes near it.
   GRADRAIL_CHECK(length <= UINT32_MAX);
   return static_cast<Bits32>(length);
 }
@@ -73,6 +74,7 @@ void DeviceCompute::activation_backward(size_t count, Activation f, const float*
 void DeviceCompute::softmax_cross_entropy(size_t rows, size_t columns, const uint8_t* labels, float* logits,
                                           float* costs) {
   if (rows == 0 || columns == 0) return;
+  // share: the gradient is that of the mean over the batch, so that each row contributes 1/rows.
   const kernels::SoftmaxArguments arguments = {.rows = rows,
                                                .columns = narrow(columns),
                                                .share = 1.0f / static_cast<float>(rows),
@@ -86,12 +88,14 @@ void DeviceCompute::softmax_cross_entropy(size_t rows, size_t columns, const uin
 void DeviceCompute::im2col(const ImageShape& shape, size_t kernel, const float* images, float* columns) {
   const kernels::PatchArguments arguments = {
       .shape = image_run(shape, {images, columns}), .side = narrow(kernel), .source = images, .target = columns};
+  // One thread for each entry of a patch, or for four channels of it.
   launch("gradrail_im2col", shape.elements() * kernel * kernel / per_thread(arguments.shape), arguments);
 }
 
 void DeviceCompute::col2im(const ImageShape& shape, size_t kernel, const float* columns, float* images) {
   const kernels::PatchArguments arguments = {
       .shape = image_run(shape, {images, columns}), .side = narrow(kernel), .source = columns, .target = images};
+  // One thread for each element of the image. It gathers its entries: no atomic operation, one order of the sum.
   launch("gradrail_col2im", shape.elements() / per_thread(arguments.shape), arguments);
 }
 

@@ -1,3 +1,7 @@
+// CRC32C in parallel. The buffer is cut into runs, and each thread computes the rest of one run. A multiplication with
+// x^(8 · bytes behind the run) moves the rest to its place. The sum is linear, so that the exclusive or of all rests is
+// the rest of the whole buffer.
+// Source  RFC 3720, 12.1 (polynomial); crc32_combine() of zlib (moving a rest).
 #include <algorithm>
 #include <vector>
 
@@ -19,6 +23,7 @@ constexpr size_t kMostRuns = size_t{1} << 18;
 uint32_t multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (uint32_t bit = kOne; bit != 0; bit >>= 1) {
+    // Bit-reversed: the highest bit is the lowest power, and multiplication by x is a shift to the right.
     if ((a & bit) != 0) product ^= b;
     b = (b >> 1) ^ (kPolynomial & (0u - (b & 1u)));
   }
@@ -29,6 +34,7 @@ uint32_t multiply(uint32_t a, uint32_t b) {
 uint32_t shift_factor(size_t bytes) {
   uint32_t factor = kOne;
   uint32_t power = kOne >> 8;  // x^8
+  // Binary exponentiation: 64 steps at most, for any length.
   for (; bytes != 0; bytes >>= 1, power = multiply(power, power)) {
     if ((bytes & 1) != 0) factor = multiply(factor, power);
   }
@@ -54,6 +60,7 @@ absl::StatusOr<uint32_t> DeviceCompute::crc32c(const void* data, size_t bytes) {
   // Multiples of 16: in a buffer with an aligned end every run is aligned, and 16 bytes are read at a time.
   const size_t run_bytes = std::max(kLeastRunBytes, (bytes / kMostRuns + 16) / 16 * 16);
   const size_t runs = (bytes + run_bytes - 1) / run_bytes;
+  // The host joins the rests: a second kernel would cost more than this loop over 1 MB.
   std::vector<uint32_t> partials(runs);
   if (runs > 0) {
     std::byte* const memory = scratch(runs * sizeof(uint32_t));
@@ -65,6 +72,7 @@ absl::StatusOr<uint32_t> DeviceCompute::crc32c(const void* data, size_t bytes) {
   if (const absl::Status status = finish(); !status.ok()) return status;
   uint32_t rest = multiply(shift_factor(bytes), ~0u);  // where the sum begins, moved past all bytes
   for (const uint32_t partial : partials) rest ^= partial;
+  // CRC32C begins with all ones and inverts its result.
   return ~rest;
 }
 

@@ -6,6 +6,7 @@
 namespace gradrail::gpu::kernels {
 namespace {
 
+// Four fp32 are 16 bytes, the longest load of a thread; four bf16 are 8.
 constexpr size_t kQuad = 4;
 
 bool all_aligned(absl::Span<const Buffer> buffers, size_t head) {
@@ -22,10 +23,12 @@ Run run_of(size_t count, absl::Span<const Buffer> buffers) {
   for (size_t head = 0; head < std::min(count, kQuad); ++head) {
     if (all_aligned(buffers, head)) return {.count = count, .head = head, .quads = (count - head) / kQuad};
   }
+  // The head is the part before the first quad: here it is everything.
   return {.count = count, .head = count, .quads = 0};
 }
 
 size_t threads_for(const Run& run, size_t quads) {
+  // The same threads take the quads, then the single elements of head and tail.
   return std::max<size_t>((run.quads + quads - 1) / quads, run.count - kQuad * run.quads);
 }
 

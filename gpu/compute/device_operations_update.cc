@@ -24,11 +24,13 @@ constexpr std::array<std::array<const char*, 2>, 4> kUpdateKernels = {{
 }};
 
 size_t state_vectors(UpdateRule rule) {
+  // As ps::state_vectors(), which this folder may not include.
   if (rule == UpdateRule::sgd) return 0;
   return rule == UpdateRule::adam ? 2 : 1;
 }
 
 kernels::Run update_run(const UpdateArguments& a) {
+  // All buffers that one thread touches must agree on the alignment: the worst one decides.
   std::vector<Buffer> buffers = {{a.parameters}};
   for (size_t i = 0; i < state_vectors(a.rule); ++i) buffers.push_back({a.state[i]});
   for (const float* target : a.targets) buffers.push_back({target});
@@ -60,6 +62,7 @@ kernels::UpdateArguments update_arguments(const UpdateArguments& a) {
 
 void DeviceCompute::update(const UpdateArguments& a) {
   GRADRAIL_CHECK(!a.gradients.empty() && a.gradients.size() <= kernels::kMaxBuffers);
+  // Arguments of a kernel have a fixed size: arrays of kMaxBuffers addresses.
   GRADRAIL_CHECK(a.targets.size() <= kernels::kMaxBuffers);
   const kernels::UpdateArguments arguments = update_arguments(a);
   const char* const kernel = kUpdateKernels[static_cast<size_t>(a.rule)][a.gradients_are_bf16 ? 1 : 0];

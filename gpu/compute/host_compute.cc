@@ -46,9 +46,11 @@ class HostCompute final : public Compute {
     }
     return std::make_unique<HostMemory>(static_cast<std::byte*>(data), bytes);
   }
+  // Host memory needs no pin: operations use its addresses.
   absl::StatusOr<std::unique_ptr<Pin>> pin(void*, size_t) override { return std::make_unique<Pin>(); }
 
   void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  // A copy is complete when it returns: its ticket exists for callers that also run on devices.
   CopyTicket download(void* to, const void* from, size_t bytes) override {
     copy(to, from, bytes);
     return ++last_ticket_;
@@ -116,6 +118,7 @@ void HostCompute::product(const ProductShape& s, const float* a, const float* b,
     if (!accumulate) std::fill_n(c, s.m * s.n, 0.0f);
     return;
   }
+  // dnnl_sgemm() is row-major, unlike cuBLAS: the operands keep their order.
   const auto side = [](size_t length) { return static_cast<dnnl_dim_t>(length); };
   const dnnl_status_t status = dnnl_sgemm(s.transposed_a ? 'T' : 'N', s.transposed_b ? 'T' : 'N', side(s.m), side(s.n),
                                           side(s.k), 1.0f, a, side(s.transposed_a ? s.m : s.k), b,

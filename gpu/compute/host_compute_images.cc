@@ -10,6 +10,7 @@ namespace {
 /// outside(patch entry) for entries beyond the border. Calls follow the order of the columns.
 template <typename Visit, typename Outside>
 void walk_patches(const ImageShape& shape, size_t kernel, Visit visit, Outside outside) {
+  // The kernel is odd: as much border on each side, and the output has the size of the image.
   const size_t border = kernel / 2;
   size_t entry = 0;
   for (size_t image = 0; image < shape.count; ++image) {
@@ -59,6 +60,7 @@ void im2col(const ImageShape& shape, size_t kernel, const float* images, float* 
 }
 
 void col2im(const ImageShape& shape, size_t kernel, const float* columns, float* images) {
+  // Patches overlap, so that an element collects several entries.
   std::fill_n(images, shape.elements(), 0.0f);
   const auto add = [&](size_t entry, size_t element) {
     for (size_t c = 0; c < shape.channels; ++c) images[element + c] += columns[entry + c];

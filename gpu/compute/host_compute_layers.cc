@@ -45,6 +45,7 @@ void activation_backward(size_t count, Activation f, const float* y, float* grad
 }
 
 void column_sums(size_t rows, size_t columns, const float* x, float* sums) {
+  // Row by row: the inner loop runs over adjacent elements, so that the compiler vectorises it.
   std::fill_n(sums, columns, 0.0f);
   for (size_t i = 0; i < rows; ++i, x += columns) {
     for (size_t j = 0; j < columns; ++j) sums[j] += x[j];

@@ -21,6 +21,7 @@ uint16_t narrow(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   // Rounding up could carry a NaN's last bits into infinity; its top bits with the quiet bit are a NaN as well.
   if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  // To nearest, ties to even: the added half is one less where the kept part is even.
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
@@ -81,6 +82,7 @@ void from_bf16(size_t count, const uint16_t* source, float* target) {
 
 void update(const UpdateArguments& a) {
   GRADRAIL_CHECK(!a.gradients.empty() && a.gradients.size() <= kMaxBuffers && a.targets.size() <= kMaxBuffers);
+  // 4 KiB on the stack: the mean of a strip needs no allocation.
   float mean[kStripElements];
   const auto sum_gradients = a.gradients_are_bf16 ? sum_strip<uint16_t> : sum_strip<float>;
   for (size_t first = 0; first < a.count; first += kStripElements) {
@@ -88,6 +90,7 @@ void update(const UpdateArguments& a) {
     sum_gradients(a.gradients, first, length, a.gradient_scale, mean);
     float* const parameters = a.parameters + first;
     for (size_t i = 0; i < length; ++i) parameters[i] = fresh(a, first + i, parameters[i], mean[i]);
+    // While the strip is still in the first cache.
     for (float* target : a.targets) std::copy_n(parameters, length, target + first);
   }
 }

@@ -56,7 +56,9 @@ absl::StatusOr<DmaBuf> export_dma_buf(Compute& compute, const void* data, size_t
       context.api().cuMemGetHandleForAddressRange(&fd, begin, whole, cuda::kRangeHandleDmaBufFd, 0);
   if (result == cuda::kSuccess) return DmaBuf{FileDescriptor(fd), address - begin, whole};
   absl::Status status = context.status(result, fmt::format("a dma-buf of {} bytes", bytes));
+  // CUDA's answer to an address that is no device memory: a mistake of the caller.
   if (result == cuda::kInvalidValue) return absl::InvalidArgumentError(status.message());
+  // All other refusals lead to staging. Only a lost device must end the worker.
   return absl::IsUnavailable(status) ? status : absl::FailedPreconditionError(status.message());
 }
 
@@ -83,6 +85,7 @@ absl::StatusOr<std::unique_ptr<GpuMemorySource>> source_for_nics(Compute& comput
   const absl::Status supported =
       way == NicGpuTransfer::dma_buf ? check_support(context) : peer_memory_module().status();
   if (!supported.ok()) return supported;
+  // Nothing is exported yet: the transport does it for each region (base/gpu_memory.h).
   return std::make_unique<Source>(compute, context.device().ordinal, way);
 }
 
@@ -93,6 +96,7 @@ bool needs_flush(Compute& compute) {
 
 absl::Status flush_nic_writes(Compute& compute) {
   const absl::StatusOr<DeviceCompute*> device = dma_buf_device(compute);
+  // Host memory is coherent with network devices: nothing to flush.
   if (!device.ok()) return absl::OkStatus();
   const PrimaryContext& context = *(*device)->context();
   if (context.device().writes_flush == WritesFlush::none) return absl::OkStatus();

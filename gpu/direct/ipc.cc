@@ -28,6 +28,7 @@ static_assert(sizeof(Exported) == 112 && std::is_trivially_copyable_v<Exported>)
 /// Alignment of allocations. Kernels may rely on it.
 constexpr uint64_t kAlignBytes = 256;
 
+// The last character is the version of this layout: both processes must come from compatible builds.
 constexpr std::array<char, 8> kMagic = {'g', 'r', 'a', 'd', 'g', 'p', 'u', '1'};
 
 class MappedMemory final : public Memory {
@@ -56,6 +57,7 @@ absl::StatusOr<Exported> read_exported(std::string_view words) {
     return absl::InvalidArgumentError(
         fmt::format("exported GPU memory is {} bytes, these are {}", sizeof(exported), words.size()));
   }
+  // A copy: bytes of a message have no alignment.
   std::memcpy(&exported, words.data(), sizeof(exported));
   if (exported.magic != kMagic || exported.pci_address.back() != '\0') {
     return absl::InvalidArgumentError("this is no exported GPU memory of this version");
@@ -77,6 +79,7 @@ absl::Status check_run(const PrimaryContext& context, cuda::DevicePointer base, 
   cuda::DevicePointer begin = 0;
   size_t bytes = 0;
   if (context.api().cuMemGetAddressRange_v2(&begin, &bytes, base) != cuda::kSuccess) return absl::OkStatus();
+  // Written without a sum of `offset` and `bytes`, which could overflow: both come from the other process.
   const size_t before = base - begin;
   if (exported.offset <= bytes - before && exported.bytes <= bytes - before - exported.offset) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format("exported GPU memory: bytes {} to {} of an allocation of {}",
@@ -86,6 +89,8 @@ absl::Status check_run(const PrimaryContext& context, cuda::DevicePointer base, 
 absl::Status open_refusal(const PrimaryContext& context, cuda::Result result, const Exported& exported) {
   absl::Status status = context.status(result, fmt::format("mapping memory of process {}", exported.process));
   if (absl::IsUnavailable(status)) return status;
+  // CUDA cannot map memory of the same process. A pid of another namespace may be equal by chance, so this comes after
+  // the driver's refusal.
   if (exported.process == static_cast<uint64_t>(getpid())) {
     return absl::FailedPreconditionError(fmt::format("{}: it is this process", message_of(status)));
   }
@@ -116,6 +121,7 @@ absl::StatusOr<std::string> export_memory(Compute& compute, const void* data, si
   // CUDA exports whole allocations: the offset leads to the run.
   Exported exported{
       .magic = kMagic, .process = static_cast<uint64_t>(getpid()), .offset = address - base, .bytes = bytes};
+  // For error messages of the receiver only; the handle itself leads to the device.
   context.device().pci_address.copy(exported.pci_address.data(), exported.pci_address.size() - 1);
   const cuda::Result result = context.api().cuIpcGetMemHandle(&exported.handle, base);
   if (result != cuda::kSuccess) {

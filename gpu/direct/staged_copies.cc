@@ -23,6 +23,7 @@ class Lane {
 
   cuda::Result copy(const cuda::Functions& api, void* to, const void* from, size_t bytes) {
     const cuda::Result copied = api.cuMemcpyAsync(address_of(to), address_of(from), bytes, stream_.handle());
+    // A mark behind each copy: buckets are sent one by one, as soon as each has ended.
     return copied == cuda::kSuccess ? marks_.mark(stream_, ++last_) : copied;
   }
   CopyTicket last() const { return last_; }
@@ -41,6 +42,7 @@ class DeviceCopies final : public StagedCopies {
   /// Copies in flight use memory that its owner reclaims next.
   ~DeviceCopies() override { finish().IgnoreError(); }
 
+  // A copy that did not start has the ticket of the one before; after an error each ticket counts as done.
   CopyTicket download(void* to, const void* from, size_t bytes) override {
     start(down_, to, from, bytes, to);
     return down_.last();
@@ -52,6 +54,7 @@ class DeviceCopies final : public StagedCopies {
   void upload(void* to, const void* from, size_t bytes) override { start(up_, to, from, bytes, from); }
   absl::Status status() const override { return error_; }
   absl::Status finish() override {
+    // A wait of the host orders the copies before all operations that are enqueued later, on any stream.
     for (Lane* lane : {&down_, &up_}) wait(*lane);
     return error_;
   }

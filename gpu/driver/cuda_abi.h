@@ -14,6 +14,7 @@ struct CUevent_st;
 
 namespace gradrail::gpu::cuda {
 
+// Handles are opaque pointers to the driver's objects; a device is a number, and its memory an integer address.
 using Result = int;
 using Device = int;
 using DevicePointer = unsigned long long;
@@ -23,10 +24,13 @@ using Function = CUfunc_st*;
 using Stream = CUstream_st*;
 using Event = CUevent_st*;
 
+/// Opaque bytes of CUipcMemHandle, which one process sends to another.
 struct IpcMemoryHandle {
   char reserved[64];
 };
 
+// Results (CUresult, by the number of CUDA_ERROR_…). Names follow CUDA's; native_error.cc sorts them into lost devices,
+// broken contexts and others.
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
 inline constexpr Result kOutOfMemory = 2;
@@ -36,6 +40,7 @@ inline constexpr Result kStubLibrary = 34;
 inline constexpr Result kDeviceUnavailable = 46;
 inline constexpr Result kNoDevice = 100;
 inline constexpr Result kInvalidDevice = 101;
+// 200 to 226: kernel images, contexts, and errors that the hardware reports.
 inline constexpr Result kInvalidImage = 200;
 inline constexpr Result kInvalidContext = 201;
 inline constexpr Result kNoBinaryForGpu = 209;
@@ -49,7 +54,9 @@ inline constexpr Result kContained = 226;
 inline constexpr Result kOperatingSystem = 304;
 inline constexpr Result kInvalidHandle = 400;
 inline constexpr Result kNotFound = 500;
+// No error: cuEventQuery on work that has not ended.
 inline constexpr Result kNotReady = 600;
+// From here on mostly errors of kernels. They appear in a later call, because launches are asynchronous.
 inline constexpr Result kIllegalAddress = 700;
 inline constexpr Result kLaunchOutOfResources = 701;
 inline constexpr Result kLaunchTimeout = 702;
@@ -64,6 +71,7 @@ inline constexpr Result kMisalignedAddress = 716;
 inline constexpr Result kInvalidAddressSpace = 717;
 inline constexpr Result kInvalidPc = 718;
 inline constexpr Result kLaunchFailed = 719;
+// From 800 on: system and MPS.
 inline constexpr Result kNotPermitted = 800;
 inline constexpr Result kNotSupported = 801;
 inline constexpr Result kSystemNotReady = 802;
@@ -73,27 +81,32 @@ inline constexpr Result kMpsClientTerminated = 810;
 inline constexpr Result kExternalDevice = 911;
 inline constexpr Result kUnknown = 999;
 
+// Attributes of a device (CUdevice_attribute).
 inline constexpr int kMultiprocessorCount = 16;
 inline constexpr int kIntegrated = 18;
 inline constexpr int kUnifiedAddressing = 41;
 inline constexpr int kComputeCapabilityMajor = 75;
 inline constexpr int kComputeCapabilityMinor = 76;
 inline constexpr int kCanUseHostPointerForRegisteredMemory = 91;
+// From here on attributes that older drivers lack: a query fails there and counts as 0 (device.cc).
 inline constexpr int kGpuDirectRdmaSupported = 116;
 inline constexpr int kGpuDirectRdmaFlushWritesOptions = 117;
 inline constexpr int kGpuDirectRdmaWritesOrdering = 118;
 inline constexpr int kDmaBufSupported = 124;
 
+// Flags of streams, events, host memory and IPC.
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;
 inline constexpr int kRangeHandleDmaBufFd = 1;
+// Attributes of an address (CUpointer_attribute) and their values.
 inline constexpr int kPointerAttributeMemoryType = 2;
 inline constexpr int kPointerAttributeSyncMemops = 6;
 inline constexpr unsigned kMemoryTypeHost = 1;
 inline constexpr unsigned kMemoryTypeDevice = 2;
+// GPUDirect RDMA: how and for which reader the writes of a NIC are flushed or ordered.
 inline constexpr int kFlushWritesOptionHost = 1;
 inline constexpr int kWritesOrderingOwner = 100;
 inline constexpr int kFlushWritesTargetCurrentContext = 0;
@@ -147,6 +160,7 @@ inline constexpr int kFlushWritesToOwner = 100;
     (void* handle, DevicePointer address, size_t bytes, int handle_type, unsigned long long flags)) \
   X(cuFlushGPUDirectRDMAWrites, (int target, int scope))
 
+/// Table of the functions above. Pointers are null until Driver::load() has filled them.
 struct Functions {
 // A declaration has no place for parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define GRADRAIL_DECLARE(name, parameters) Result(*name) parameters = nullptr;

@@ -48,6 +48,7 @@ void describe(const Driver& driver, DeviceInfo& info) {
 absl::StatusOr<DeviceInfo> read_device(const Driver& driver, int ordinal) {
   const cuda::Functions& api = driver.api();
   DeviceInfo info{.ordinal = ordinal};
+  // One byte stays 0: drivers may cut a long name without a terminator.
   std::array<char, 256> name{};
   std::array<char, 32> address{};
   cuda::Result result = api.cuDeviceGet(&info.handle, ordinal);
@@ -56,6 +57,7 @@ absl::StatusOr<DeviceInfo> read_device(const Driver& driver, int ordinal) {
   if (result == cuda::kSuccess) result = api.cuDeviceTotalMem_v2(&info.memory_bytes, info.handle);
   if (result != cuda::kSuccess) {
     const absl::Status status = to_status(driver, result, fmt::format("GPU {}", ordinal), "asking for its properties");
+    // Any error here means that the device does not answer: its code alone would call some of them INTERNAL.
     return absl::UnavailableError(status.message());
   }
   info.name = name.data();
@@ -83,6 +85,7 @@ absl::StatusOr<std::vector<DeviceInfo>> list_devices() {
 }
 
 absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal) {
+  // Only the device that is wanted: a neighbour that is lost must not stop this one.
   if (ordinal >= 0 && ordinal < driver.device_count()) return read_device(driver, ordinal);
   if (driver.device_count() == 0) {
     return absl::NotFoundError(fmt::format(
@@ -102,6 +105,7 @@ std::optional<int> ordinal_at(absl::Span<const DeviceInfo> devices, std::string_
   if (wanted.size() == 16 && wanted.starts_with("0000")) wanted.erase(0, 4);
   const auto found = std::find_if(devices.begin(), devices.end(),
                                   [&](const DeviceInfo& device) { return device.pci_address == wanted; });
+  // CUDA_VISIBLE_DEVICES may hide it.
   if (found == devices.end()) return std::nullopt;
   return found->ordinal;
 }

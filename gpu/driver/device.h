@@ -26,6 +26,7 @@ struct DeviceInfo {
   cuda::Device handle = 0;
   std::string name;         ///< "NVIDIA H200"
   std::string pci_address;  ///< "0000:19:00.0", as the kernel and topology/ write it
+  // Compute capability: 9 and 0 stand for sm_90. Module refuses devices below sm_80.
   int compute_major = 0;
   int compute_minor = 0;
   size_t memory_bytes = 0;
@@ -33,6 +34,7 @@ struct DeviceInfo {
   bool dma_buf = false;           ///< its memory can be exported as a dma-buf
   bool gpu_direct_rdma = false;   ///< NICs may reach its memory, by dma-buf or a peer-memory module
   bool pinned_addresses = false;  ///< kernels may use the host's address of pinned host memory
+  // The safe value: it forbids NICs to write into this memory.
   WritesFlush writes_flush = WritesFlush::read_back;
 
   /// "GPU 0 (NVIDIA H200, 0000:19:00.0)".
@@ -68,6 +70,7 @@ class PrimaryContext {
   const std::string& label() const { return label_; }
 
   /// For the calling thread; what the driver calls "current" belongs to threads.
+  /// No result: on a context that was lost the next call fails as well, and that call has a status.
   void make_current() const { api().cuCtxSetCurrent(context_); }
   absl::Status status(cuda::Result result, std::string_view operation) const;
 

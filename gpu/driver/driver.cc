@@ -18,6 +18,7 @@ std::string version_words(int version) { return fmt::format("{}.{}", version / 1
 }  // namespace
 
 absl::StatusOr<const Driver*> Driver::get() {
+  // The first caller loads, and C++ makes the others wait. A failure is kept: all parts then report the same reason.
   static const absl::StatusOr<std::unique_ptr<const Driver>> driver = load(kLibrary);
   if (!driver.ok()) return driver.status();
   return driver->get();
@@ -39,6 +40,7 @@ absl::Status Driver::find_functions(const char* name) {
     return absl::FailedPreconditionError(fmt::format(
         "no NVIDIA driver ({}): install it, or in a container ask for the host's GPUs", message_of(library.status())));
   }
+  // Before the version, which is itself the result of one of these functions.
   const char* missing = nullptr;
 #define GRADRAIL_FIND(name, parameters) api_.name = reinterpret_cast<decltype(api_.name)>(library->symbol(#name));
 #define GRADRAIL_NEED(name, parameters) \
@@ -73,6 +75,7 @@ absl::Status Driver::start() {
 
 int Driver::device_count() const {
   int count = 0;
+  // cuInit may have ended with kNoDevice; the count then is an error, which counts as 0.
   return api_.cuDeviceGetCount(&count) == cuda::kSuccess ? count : 0;
 }
 

@@ -27,6 +27,7 @@ class Driver {
   /// "13.0".
   std::string version_text() const;
   /// 0 with a driver that sees no device.
+  /// After CUDA_VISIBLE_DEVICES.
   int device_count() const;
 
   /// CUDA's own name of a result, "CUDA_ERROR_OUT_OF_MEMORY".
@@ -34,9 +35,11 @@ class Driver {
 
  private:
   Driver() = default;
+  // Called in this order. start() compares the version before cuInit, so that an old driver is named as the reason.
   absl::Status find_functions(const char* library);
   absl::Status start();
 
+  // Set by load(), constant afterwards: any thread may call.
   cuda::Functions api_;
   int version_ = 0;
 };

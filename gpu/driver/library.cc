@@ -15,6 +15,7 @@ absl::StatusOr<Library> Library::open(absl::Span<const char* const> names) {
   for (const char* name : names) {
     // Local: a program that links another version of the same library keeps its own.
     if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return Library(handle, name);
+    // All reasons, because the first is usually "no such file" and a later one the real obstacle.
     reasons.emplace_back(dlerror());
   }
   return absl::NotFoundError(fmt::format("{}", fmt::join(reasons, "; ")));

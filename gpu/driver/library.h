@@ -22,6 +22,7 @@ class Library {
  private:
   Library(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
   void* handle_;
+  // The one of `names` that loaded: versions of a library differ in it.
   std::string name_;
 };
 

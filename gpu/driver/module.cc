@@ -9,6 +9,7 @@
 namespace gradrail::gpu {
 namespace {
 
+/// The image does not fit device or driver, which an update can change. All other errors are those of the device.
 bool is_refused_image(cuda::Result result) {
   return result == cuda::kInvalidImage || result == cuda::kNoBinaryForGpu || result == cuda::kInvalidPtx ||
          result == cuda::kUnsupportedPtxVersion || result == cuda::kJitCompilerNotFound;
@@ -45,6 +46,7 @@ absl::Status refusal(const PrimaryContext& context, cuda::Result result) {
 absl::StatusOr<Module> Module::load(SharedContext context) {
   context->make_current();
   cuda::Module handle = nullptr;
+  // The driver chooses the code of this device from the image, or compiles its PTX (seconds, once per user and driver).
   const cuda::Result result = context->api().cuModuleLoadData(&handle, kernel_image().data());
   if (result != cuda::kSuccess) return refusal(*context, result);
   return Module(std::move(context), handle);
@@ -62,6 +64,7 @@ Module::~Module() {
 }
 
 absl::StatusOr<cuda::Function> Module::find(std::string_view kernel) {
+  // Each kernel is looked up in the driver once: a step launches it many times.
   if (const auto known = functions_.find(kernel); known != functions_.end()) return known->second;
   const std::string name(kernel);
   cuda::Function function = nullptr;

@@ -19,6 +19,8 @@ class Module {
   ~Module();
 
   /// Errors  INTERNAL: no kernel of this name.
+  /// Names are those of gpu/kernels/list.inc. The first call for a name asks the driver.
+  /// Threads  One owner: the table of known names is not locked.
   absl::StatusOr<cuda::Function> find(std::string_view kernel);
 
  private:

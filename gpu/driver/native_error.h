@@ -9,10 +9,12 @@ namespace gradrail::gpu {
 
 /// True where nothing that this process enqueues on the device will ever work again: the device is gone, or a kernel
 /// broke the context.
+/// Such an error ends the use of the device in this process; all others are those of one call.
 bool is_lasting(cuda::Result result);
 
 /// Ours for the driver's: UNAVAILABLE where the device itself was lost, RESOURCE_EXHAUSTED for memory, INTERNAL for the
 /// rest. `device` and `operation` go into the words: "GPU 0 (…): cuMemAlloc of 12 bytes: CUDA_ERROR_…".
+/// OK for kSuccess, so that callers can return the result of a call directly.
 absl::Status to_status(const Driver& driver, cuda::Result result, std::string_view device, std::string_view operation);
 
 /// A driver that is installed and does not start: FAILED_PRECONDITION with the remedy.

@@ -23,6 +23,7 @@ cuda::Result Event::make(SharedContext context) {
 Event::Event(Event&& other) noexcept { *this = std::move(other); }
 
 Event& Event::operator=(Event&& other) noexcept {
+  // A swap: the destructor of `other` frees what this object had.
   std::swap(context_, other.context_);
   std::swap(handle_, other.handle_);
   return *this;

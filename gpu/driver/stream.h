@@ -8,6 +8,7 @@ namespace gradrail::gpu {
 /// A mark in a stream; no timing.
 class Event {
  public:
+  /// Errors  as to_status().
   static absl::StatusOr<Event> create(const SharedContext& context);
   /// An empty one, for make().
   Event() = default;
@@ -28,6 +29,7 @@ class Event {
 /// Work in order; streams run beside each other, and beside the default stream of others in the process.
 class Stream {
  public:
+  /// Errors  as to_status(). The stream has no implicit order with the default stream.
   static absl::StatusOr<Stream> create(SharedContext context);
   Stream() = default;
   Stream(Stream&& other) noexcept;
@@ -35,6 +37,8 @@ class Stream {
   ~Stream();
 
   cuda::Stream handle() const { return handle_; }
+  /// The mark stands behind all work that was enqueued so far. A second record() moves it. Waits that were enqueued
+  /// before keep the former place.
   cuda::Result record(const Event& event) const;
   /// Later work of this stream starts behind the mark.
   cuda::Result wait_for(const Event& event) const;

@@ -31,6 +31,7 @@ void take(Placement& placement, const CoreAssignment& thread, int cpu) {
 /// them.
 std::vector<CoreAssignment> in_turns(const std::vector<Grant>& grants) {
   std::vector<CoreAssignment> line;
+  // Level 0 only: siblings are assigned by assign_beside().
   for (const ThreadRole role : {ThreadRole::compute, ThreadRole::shard, ThreadRole::compute, ThreadRole::progress}) {
     // The role occurs twice: for the first core of each tower, and for the others.
     const bool rest = !line.empty() && role == ThreadRole::compute;
@@ -52,6 +53,7 @@ std::vector<CoreAssignment> side_by_side(const std::vector<Grant>& grants) {
     if (grant.level == 0) line.push_back(grant);
   std::stable_sort(line.begin(), line.end(), [](const Grant& a, const Grant& b) {
     const bool shard_a = a.role == ThreadRole::shard, shard_b = b.role == ThreadRole::shard;
+    // Shards last; they are in reverse order, so that shard 0 has the last core of the pool.
     if (shard_a != shard_b) return shard_b;
     if (a.owner != b.owner) return shard_a ? a.owner > b.owner : a.owner < b.owner;
     return a.role < b.role;
@@ -67,6 +69,7 @@ class Table {
   Table(const Pool& pool, Placement& placement) : pool_(pool), placement_(placement), assignments_(pool.cores.size()) {}
 
   void assign(size_t core, const CoreAssignment& thread) {
+    // Invariant: a core has at most as many threads as cpus, and its first thread has its first cpu.
     GRADRAIL_CHECK(core < assignments_.size() && assignments_[core].size() < pool_.cores[core].cpus.size());
     take(placement_, thread, pool_.cores[core].cpus[assignments_[core].size()]);
     assignments_[core].push_back(thread);
@@ -77,6 +80,7 @@ class Table {
   void assign_beside(const Grant& grant) {
     size_t best = assignments_.size();
     for (size_t core = 0; core < assignments_.size(); ++core) {
+      // Exactly `level` threads: FreeCores::serve() fills a level on all cores before it grants the next one.
       if (assignments_[core].size() != grant.level || pool_.cores[core].cpus.size() <= grant.level) continue;
       const bool own =
           std::any_of(assignments_[core].begin(), assignments_[core].end(), [&](const CoreAssignment& other) {

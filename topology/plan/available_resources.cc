@@ -29,6 +29,7 @@ absl::Status read_cpus(const Machine& machine, const Request& request, Available
   // Kept only for the text of the plan: a reader must see why a cpu was left out.
   available.closed = all - open;
   if (request.cores) {
+    // Two errors with different remedies: a typing mistake, or a launcher that bound the process.
     const CpuSet missing = *request.cores - all;
     const CpuSet closed = *request.cores & available.closed;
     if (!missing.empty()) {
@@ -42,6 +43,7 @@ absl::Status read_cpus(const Machine& machine, const Request& request, Available
     }
     available.outside = open - *request.cores;
   }
+  // Only what would be used otherwise: a reserved cpu that is closed anyway must not appear twice in the explanation.
   available.reserved = (open - available.outside) & request.reserved;
   available.cpus = open - available.outside - available.reserved;
   if (!available.cpus.empty()) return absl::OkStatus();
@@ -58,6 +60,7 @@ absl::Status read_gpus(const Machine& machine, const Request& request, Available
   for (size_t i = 0; i < machine.gpus.size(); ++i) {
     const bool wanted = std::find(named.begin(), named.end(), static_cast<int>(i)) != named.end();
     if (!request.gpus.empty() && !wanted) available.gpu_out[i] = "not among those of --gpu";
+    // Later reasons overwrite earlier ones: a GPU that could never be used says so, named or not.
     if (machine.gpus[i].vendor == Vendor::nvidia) continue;
     const std::string vendor =
         machine.gpus[i].vendor == Vendor::other ? "this vendor's" : to_string(machine.gpus[i].vendor);
@@ -73,6 +76,7 @@ absl::Status read_gpus(const Machine& machine, const Request& request, Available
     if (!request.gpus.empty()) available.notes.push_back("--gpu has no effect: towers on CPUs were asked for");
     return absl::OkStatus();
   }
+  // In the order of the flag, and repeated GPUs stay: both are the user's choice.
   if (!request.gpus.empty()) available.gpus = named;
   for (size_t i = 0; i < machine.gpus.size() && request.gpus.empty(); ++i)
     if (available.gpu_out[i].empty()) available.gpus.push_back(static_cast<int>(i));
@@ -98,6 +102,7 @@ absl::Status read_nics(const Machine& machine, const Request& request, Available
     if (!nic.usable()) why = ports_of(nic);
     if (request.rdma_only && !nic.rdma) why = "plain Ethernet, and only RDMA was asked for";
     if (!wanted) why = "not among those of --nic";
+    // A note for RDMA devices only: a host has many Ethernet ports without a cable.
     if (!nic.usable() && nic.rdma && wanted) {
       available.notes.push_back(fmt::format("NIC {} is not used: {}", nic.name, why));
     }

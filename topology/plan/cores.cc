@@ -35,6 +35,7 @@ class FreeCores {
   /// threads. So no far thread takes a cpu beside another thread. Removes the served threads.
   void serve(std::vector<Thread>& threads, size_t levels, std::vector<Grant>& grants) {
     for (size_t level = 0; level < levels; ++level) {
+      // The distance is the outer loop of the threads: all near wishes are served before any far one.
       for (int away = 0; away <= kFarthest; ++away) {
         std::erase_if(threads, [&](const Thread& thread) {
           const int pool = best_pool(level, away, thread);
@@ -68,6 +69,7 @@ class FreeCores {
 
 ThreadDemand count_threads(const std::vector<Pool>& pools, const Request& request, const Placement& placement) {
   ThreadDemand demand{.others = request.other_threads, .progress = request.progress_threads};
+  // A tower counts as one compute thread here: further cores are given from what is left.
   demand.threads = static_cast<int>(placement.shards.size() + placement.towers.size() * (demand.progress ? 2 : 1));
   for (const Pool& pool : pools) {
     demand.cores += static_cast<int>(pool.cores.size());
@@ -89,8 +91,10 @@ std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& re
   for (const Grant& grant : std::vector<Grant>(grants)) {
     if (!demand.progress || grant.role != ThreadRole::compute) continue;
     const Pool& pool = pools[grant.pool];
+    // Near the core that the tower has got, not near its GPU: both threads share the caches.
     progress.push_back({ThreadRole::progress, grant.owner, {.numa_node = pool.numa_node, .package = pool.package}});
   }
+  // The grants are in the order of distance. By owner, the plan does not depend on which tower was served first.
   std::sort(progress.begin(), progress.end(), [](const Thread& a, const Thread& b) { return a.owner < b.owner; });
   free_cores.serve(progress, free_cores.levels(), grants);
 
@@ -106,11 +110,13 @@ std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& re
   for (int round = 0; round < wanted; ++round) {
     std::vector<Thread> more;
     for (size_t t = 0; t < towers.size(); ++t) {
+      // Extra cores far from the GPU would only copy through another node. Only an explicit number asks for them.
       const bool only_there = towers[t].feeds_gpu && request.cores_per_tower == 0;
       more.push_back({ThreadRole::compute, t, towers[t], stay[t], only_there});
     }
     const size_t before = grants.size();
     free_cores.serve(more, 1, grants);  // a sibling would slow the thread beside it: cores only
+    // No tower got a core in this round, so that no later round gives one.
     if (grants.size() == before) break;
     remember(before);
   }
@@ -132,13 +138,16 @@ void share_all(const std::vector<Pool>& pools, const ThreadDemand& demand, Place
     const auto after = [&](size_t p) { return static_cast<double>(load[p] + count) / pools[p].cpus.count(); };
     size_t best = 0;
     for (size_t p = 1; p < pools.size(); ++p)
+      // Greedy: each process goes to the pool with the least load per cpu after it. Ties go to the first pool.
       if (after(p) < after(best)) best = p;
     load[best] += count;
     pool_of[process] = best;
   }
   // A quarter more than the average is what nearness may cost.
+  // Otherwise a full pool would slow its processes while cpus of other pools idle: then all share all cpus.
   bool fair = true;
   for (size_t p = 0; p < pools.size(); ++p)
+    // load / cpus of the pool <= 5/4 · threads / cpus of the host, in integers: no rounding decides.
     fair = fair && int64_t{4} * load[p] * demand.cpus <= int64_t{5} * demand.threads * pools[p].cpus.count();
   const auto set_of = [&](Job job, int task) { return fair ? pools[pool_of[{job, task}]].cpus : everything; };
   const auto node_of = [&](Job job, int task) {

@@ -26,6 +26,7 @@ struct ThreadDemand {
   int cpus = 0;
   bool progress = false;  ///< towers have progress threads
   bool oversubscribed() const { return threads + others > cpus; }
+  /// Without `others`: they need a cpu now and then, but no core of their own.
   bool siblings() const { return !oversubscribed() && threads > cores; }
 };
 ThreadDemand count_threads(const std::vector<Pool>& pools, const Request& request, const Placement& placement);

@@ -22,6 +22,7 @@ std::vector<int> gpu_shares(const std::vector<ProcessRequest>& workers, int gpus
   std::vector<int> shares;
   int open = 0;
   for (const ProcessRequest& worker : workers) {
+    // min() keeps the rest at 0 or more: more towers than GPUs is judged in deal_gpus().
     shares.push_back(std::min(worker.units, gpus));
     gpus -= shares.back();
     open += worker.units == 0;
@@ -44,6 +45,7 @@ absl::Status deal_gpus(const Request& request, const AvailableResources& availab
   size_t next = 0;
   int without = 0;
   for (size_t i = 0; i < workers.size(); ++i) {
+    // A worker without a number and without a GPU still has one tower, on CPUs.
     const int towers = workers[i].units > 0 ? workers[i].units : std::max(shares[i], 1);
     for (int tower = 0; tower < towers; ++tower) {
       placement.towers.push_back({.task_index = workers[i].task_index, .tower = tower});
@@ -59,6 +61,7 @@ absl::Status deal_gpus(const Request& request, const AvailableResources& availab
         fmt::format("{} towers were to be on GPUs, and {} can be used: ask for fewer towers, or allow CPUs",
                     placement.towers.size(), available.gpus.size()));
   }
+  // Not an error, but a note: without it a user would search elsewhere for the reason of a slow run.
   if (without > 0 && request.towers == Towers::automatic) {
     const std::string of = fmt::format("{} of {} towers on the CPU: ", without, placement.towers.size());
     placement.notes.push_back(of + (available.gpus.empty()

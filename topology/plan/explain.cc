@@ -12,6 +12,7 @@ void explain_wait(const ThreadDemand& demand, Placement& placement) {
   std::string busy = count_of(demand.threads, "busy thread");
   if (demand.others > 0) busy += fmt::format(" and {} busy now and then", demand.others);
   placement.oversubscribed = demand.oversubscribed();
+  // Rule 5 of plan.h, and siblings: they share the execution units of a core, so that spinning is not free there.
   placement.wait = demand.oversubscribed() || demand.threads > demand.cores ? SpinMode::block : SpinMode::spin;
   if (demand.oversubscribed()) {
     placement.wait_reason = fmt::format("{} share {} of {}: a spinning thread takes time from threads with work", busy,
@@ -32,6 +33,7 @@ void note_shortage(const Grounds& grounds, Placement& placement) {
   const int wanted = grounds.request.cores_per_tower;
   int short_of = 0;
   for (const TowerPlace& tower : placement.towers)
+    // On an oversubscribed host no tower has cores of its own, and the note above says so.
     short_of += !demand.oversubscribed() && tower.compute.count() < wanted;
   if (short_of > 0) {
     placement.notes.push_back(fmt::format("{} of {} towers have fewer than the {} asked for: {} in all", short_of,
@@ -43,6 +45,7 @@ void note_shortage(const Grounds& grounds, Placement& placement) {
 }  // namespace
 
 void explain(Grounds grounds, Placement& placement) {
+  // Both tables are inverses of the placement: reasons name the other users of a device.
   grounds.tower_of_gpu.assign(grounds.machine.gpus.size(), -1);
   grounds.towers_on_nic.assign(grounds.machine.nics.size(), 0);
   for (size_t t = 0; t < placement.towers.size(); ++t) {

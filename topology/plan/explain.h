@@ -18,6 +18,7 @@ struct Grounds {
   const std::vector<Pool>& pools;
   const std::vector<Locality>& localities;  ///< of towers
   const ThreadDemand& demand;
+  // explain() fills both; the caller leaves them empty.
   std::vector<int> tower_of_gpu;   ///< by index into Machine::gpus; -1: no tower uses it
   std::vector<int> towers_on_nic;  ///< by index into Machine::nics
 };

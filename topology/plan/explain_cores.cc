@@ -25,6 +25,7 @@ std::string pools_of(const Grounds& grounds, const CpuSet& cpus) {
 
 /// The distances from `locality` of the nearest and the farthest cores taken.
 std::pair<int, int> distances(const Grounds& grounds, const CpuSet& taken, const Locality& locality) {
+  // Inverted at first: the first pool sets both ends.
   std::pair<int, int> range{kFarthest, 0};
   for (const Pool& pool : grounds.pools) {
     if (!pool.cpus.intersects(taken)) continue;
@@ -51,6 +52,7 @@ std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const 
     if (pool.cpus.intersects(taken)) {
       siblings = siblings | pool.siblings;
     } else if (distance(pool, locality) > farthest) {
+      // Farther than what was taken is a reason of its own; otherwise other threads took the cores.
       rejected.push_back({pool_name(grounds.machine, pool), fmt::format("farther from {}", to)});
     } else {
       rejected.push_back({pool_name(grounds.machine, pool), "for others, or not needed"});
@@ -82,6 +84,7 @@ std::string nearness(const Grounds& grounds, const CpuSet& cpus, const Locality&
     return to.empty() ? "there is no NIC to be beside" : fmt::format("the position of {} is not recorded", to);
   const auto [nearest, farthest] = distances(grounds, cpus, locality);
   if (farthest == 0) return fmt::format("beside {}", to);
+  // Some are near and some are not: the near ones were not enough.
   if (nearest == 0) return fmt::format("all that were left beside {}, the others farther away", to);
   if (nearest == 1) return fmt::format("in the package of {}; its own node had none left", to);
   return fmt::format("far from {}; its package had none left", to);

@@ -45,6 +45,7 @@ std::string path_words(const Grounds& grounds, const Nic& nic, const PciPlace& p
 std::string why_not(const Grounds& grounds, int other, int chosen, const PciPlace& place, const std::string& from) {
   const Nic& loser = grounds.machine.nics[other];
   const Nic& winner = grounds.machine.nics[chosen];
+  // The fields are compared in the order of NicRank: the first difference decided.
   const NicRank lost = rank(grounds.machine, loser, place);
   const NicRank won = rank(grounds.machine, winner, place);
   if (lost.no_rdma != won.no_rdma) return fmt::format("plain Ethernet, and {} carries RDMA", winner.name);

@@ -29,6 +29,7 @@ std::string gpus_there_are(const Machine& machine) {
   const std::vector<Gpu>& gpus = machine.gpus;
   if (gpus.empty()) return "this machine has no GPU";
   if (gpus.size() == 1) return fmt::format("this machine has one GPU, {} ({})", gpus[0].index, gpus[0].name);
+  // CUDA_VISIBLE_DEVICES can leave gaps: a range would name GPUs that do not exist.
   const auto gap =
       std::adjacent_find(gpus.begin(), gpus.end(), [](const Gpu& a, const Gpu& b) { return b.index != a.index + 1; });
   if (gap == gpus.end()) {

@@ -48,6 +48,7 @@ NicRank rank(const Machine& machine, const Nic& nic, const PciPlace& place) {
 }
 
 PciPlace place_of(const Locality& locality) {
+  // No bridge and no address: path_class() then compares node and package only.
   PciPlace place;
   place.numa_node = locality.numa_node;
   place.package = locality.package;

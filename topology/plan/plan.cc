@@ -38,6 +38,7 @@ void place_memory(const Machine& machine, const std::vector<Pool>& pools, const 
     TowerPlace& tower = placement.towers[t];
     // Data staged for a GPU passes its PCI root: the memory belongs there even when the tower's cores are elsewhere.
     if (tower.gpu >= 0) tower.numa_node = open(machine.gpus[tower.gpu].place.numa_node);
+    // Without grants the host is oversubscribed, and share_all() has set the node.
     if (tower.numa_node < 0 && !grants.empty()) tower.numa_node = open(computes[t]);
     tower.numa_node = open(tower.numa_node);
   }
@@ -52,6 +53,7 @@ void place_memory(const Machine& machine, const std::vector<Pool>& pools, const 
 
 absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
   if (const absl::Status sound = check_request(request); !sound.ok()) return sound;
+  // Later steps choose among what is available. After this call only too few GPUs can be an error.
   GRADRAIL_ASSIGN_OR_RETURN(AvailableResources available, read_available_resources(machine, request));
   Placement placement;
   placement.notes = available.notes;

@@ -13,6 +13,7 @@ std::vector<Pool> make_pools(const Machine& machine, const CpuSet& cpus) {
     Pool::UsableCore usable{.core = static_cast<int>(i), .cpus = {}};
     for (const int cpu : core.allowed)
       if (cpus.contains(cpu)) usable.cpus.push_back(cpu);
+    // A core without a usable cpu is in no pool: neither its place nor its siblings count.
     if (usable.cpus.empty()) continue;
     Pool& pool = by_place[{core.package, core.numa_node}];
     for (const int cpu : usable.cpus) {
@@ -38,6 +39,7 @@ std::vector<Pool> make_pools(const Machine& machine, const CpuSet& cpus) {
 int distance(const Pool& pool, const Locality& locality) {
   if (locality.numa_node >= 0 && locality.numa_node == pool.numa_node) return 0;
   const bool one_package = locality.package >= 0 && locality.package == pool.package;
+  // A device with a package but without a node is near all nodes of that package.
   if (locality.numa_node < 0) return locality.package < 0 || one_package ? 0 : kFarthest;
   return one_package ? 1 : kFarthest;
 }

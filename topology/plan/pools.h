@@ -28,6 +28,7 @@ struct Pool {
   CpuSet siblings;                ///< of those, all except the first cpu of each core
 };
 
+/// Each pool has at least one core. `cpus` is what the request may use.
 std::vector<Pool> make_pools(const Machine& machine, const CpuSet& cpus);
 
 constexpr int kFarthest = 2;

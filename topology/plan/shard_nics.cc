@@ -14,6 +14,7 @@ class Room {
   Room(const std::vector<Pool>& pools, const std::vector<Locality>& towers, int threads_each) : pools_(pools) {
     for (const Pool& pool : pools) free_.push_back(static_cast<int>(pool.cores.size()));
     for (const Locality& locality : towers)
+      // An estimate before any core is granted: towers have the cores near their GPU first (rule 3).
       if (const int pool = roomiest(locality); pool >= 0) free_[pool] -= threads_each;
   }
 
@@ -28,6 +29,7 @@ class Room {
 
   int at(const Locality& locality) const {
     const int pool = roomiest(locality);
+    // Towers may want more cores than a pool has; a negative rest is as full as 0.
     return pool < 0 ? 0 : std::max(free_[pool], 0);
   }
 
@@ -117,11 +119,13 @@ std::vector<Locality> choose_shard_nics(const Machine& machine, const Request& r
       const NicRank seen = rank(machine, machine.nics[nic], {});
       const Locality locality = locality_of(machine, machine.nics[nic].place);
       const int left = room.at(locality);
+      // `minus_room`: smaller is better in all fields, and more free cores are better.
       merits.push_back({seen.no_rdma, seen.not_active, left == 0, shards.card(nic), shards.nic(nic),
                         packages[locality.package], towers.card(nic), -left, nic});
     }
     if (merits.empty()) {
       shard.decisions = {no_nic(machine, available)};
+      // Without a NIC a shard goes where most cores are free: shared memory reaches it anywhere.
       localities.push_back(room.take({}));
       continue;
     }

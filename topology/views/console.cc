@@ -9,7 +9,8 @@
 namespace gradrail::topology {
 namespace {
 
-/// Adjacent cores with equal text in one line: "cores 0-5 (cpus 0-5,48-53)  worker/0 tower 1".
+/// The cores of a box with equal text share a line: "6 cores, cpus 0-5,48-53: worker/0 tower 1". A machine has hundreds
+/// of cores, and most of them differ in their numbers only.
 struct Run {
   int count = 0;
   CpuSet cpus;
@@ -42,8 +43,10 @@ class Tree {
     if (!box.detail.empty()) text_ += fmt::format(" ({})", box.detail);
     if (!box.occupants.empty()) text_ += "  ◀ " + names(outline_, box.occupants);
     text_ += "\n";
+    // Below the last branch there is no line to continue; the root has no branch at all.
     const std::string below = indent + (branch.empty() ? "" : branch == "└─ " ? "   " : "│  ");
     const std::vector<std::string> cores = core_lines(box);
+    // Cores before boxes: the corner belongs to the last line of either kind.
     for (size_t i = 0; i < cores.size(); ++i)
       text_ += below + (i + 1 == cores.size() && box.inside.empty() ? "└─ " : "├─ ") + cores[i] + "\n";
     for (size_t i = 0; i < box.inside.size(); ++i)
@@ -54,6 +57,7 @@ class Tree {
     std::vector<std::pair<std::string, Run>> runs;  // in order of appearance
     for (const CoreSlot& slot : box.slots) {
       const std::string what = occupants_of(outline_, slot);
+      // A linear search: a box has a few different texts, and their order of appearance stays.
       auto run = std::find_if(runs.begin(), runs.end(), [&](const auto& entry) { return entry.first == what; });
       if (run == runs.end()) run = runs.insert(runs.end(), {what, {}});
       ++run->second.count;
@@ -90,6 +94,7 @@ std::string draw_tree(const Machine& machine, const Placement& placement) {
 std::string draw_table(const Machine& machine, const Placement& placement) {
   std::vector<std::vector<std::string>> rows = {{"task", "GPU", "NIC", "path", "NUMA", "cpus", "progress"}};
   for (const TowerPlace& tower : placement.towers) {
+    // The PCI address, too: lstopo and nvidia-smi number GPUs differently.
     const Gpu* gpu = tower.gpu < 0 ? nullptr : &machine.gpus[tower.gpu];
     rows.push_back({fmt::format("worker/{} tower {}", tower.task_index, tower.tower),
                     gpu == nullptr ? "-" : fmt::format("{} {}", gpu->index, gpu->place.address.to_string()),
@@ -104,6 +109,7 @@ std::string draw_table(const Machine& machine, const Placement& placement) {
   std::string text = align_columns(rows);
   text += fmt::format("waiting: {} ({})\n", placement.wait == SpinMode::spin ? "spin" : "block", placement.wait_reason);
   for (const std::string& note : placement.notes) {
+    // A host that blocks has the reason as a note for the log; the line above shows it already.
     if (note != placement.wait_reason) text += fmt::format("note: {}\n", note);
   }
   for (const std::string& note : machine.notes) text += fmt::format("note: {}\n", note);

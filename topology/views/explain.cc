@@ -11,6 +11,7 @@
 namespace gradrail::topology {
 namespace {
 
+/// The words of `nvidia-smi topo -m`. PKG is ours: nvidia-smi has no class between NODE and SYS.
 const char* letters(PathClass path) {
   switch (path) {
     case PathClass::same_switch:
@@ -59,6 +60,7 @@ void add_decisions(std::string& text, const std::string& occupant, const std::ve
 
 std::string draw_paths(const Machine& machine) {
   if (machine.gpus.empty() || machine.nics.empty()) return "";
+  // One row for each GPU and one column for each NIC, as nvidia-smi prints it.
   std::vector<std::vector<std::string>> rows = {{""}};
   for (const Nic& nic : machine.nics) rows[0].push_back(nic.name);
   // Only the letters that the table has: the legend stays short.

@@ -12,6 +12,7 @@ namespace {
 using Kind = Box::Kind;
 
 std::string gigabytes(uint64_t bytes) {
+  // 2^30 bytes, as lstopo counts: both outputs are compared.
   return bytes == 0 ? "" : fmt::format("{:.0f} GB", static_cast<double>(bytes) / (1 << 30));
 }
 
@@ -25,6 +26,7 @@ std::string joined(const std::vector<std::string>& parts, const char* between) {
 
 std::string describe(const Nic& nic) {
   std::vector<std::string> parts;
+  // A NIC without RDMA is named after its interface, which the title has already.
   if (nic.interface != nic.name) parts.push_back(nic.interface);
   parts.push_back(nic.infiniband ? "InfiniBand" : nic.rdma ? "Ethernet, RDMA" : "Ethernet");
   for (const NicPort& port : nic.ports) {
@@ -49,6 +51,7 @@ class OutlineMaker {
     Box whole{.kind = Kind::machine,
               .title = machine_.name.empty() ? "Machine" : fmt::format("Machine {}", machine_.name),
               .detail = machine_.source};
+    // From the outside inwards: each level adds its inner boxes first, then what belongs to no inner box.
     for (int package = 0; package < static_cast<int>(machine_.packages.size()); ++package)
       whole.inside.push_back(package_box(package));
     add_contents(whole, -1, -1);
@@ -79,6 +82,7 @@ class OutlineMaker {
   /// Cores and devices that belong right here: neither to a box further inside nor to one further out.
   void add_contents(Box& box, int package, int node) {
     for (const Core& core : machine_.cores)
+      // -1 equals -1: a core without a recorded place is drawn in the machine itself.
       if (core.package == package && core.numa_node == node) box.slots.push_back(slot(core));
     // Nodes that span packages, or belong to none.
     if (package < 0 && node < 0) {
@@ -93,6 +97,7 @@ class OutlineMaker {
       }
     }
     add_devices(box, [&](const PciPlace& place) {
+      // Devices below a bridge are drawn there, and the root of the bridge has the place.
       return place.bridge < 0 && std::pair(place.package, place.numa_node) == std::pair(package, node);
     });
   }
@@ -153,6 +158,7 @@ class OutlineMaker {
     };
     for (size_t i = 0; i < placement_.towers.size(); ++i) {
       const TowerPlace& tower = placement_.towers[i];
+      // A tower occupies a core once, also where its progress thread runs on a sibling of its compute thread.
       if (runs_on(tower.compute | tower.progress)) slot.occupants.push_back(static_cast<int>(i));
       slot.progress = slot.progress || (runs_on(tower.progress) && !runs_on(tower.compute));
     }
@@ -169,6 +175,7 @@ class OutlineMaker {
       while (top >= 0 && machine_.bridges[top].parent >= 0) top = machine_.bridges[top].parent;
       if (top != root) return;
       const std::pair<int, int> here(place.package, place.numa_node);
+      // Devices of one root that disagree put the root outside of all packages: it would be wrong for some of them.
       locality = !locality.has_value() || *locality == here ? here : std::pair(-1, -1);
     };
     for (const Gpu& gpu : machine_.gpus) look_at(gpu.place);

@@ -35,6 +35,7 @@ struct Box {
 
 /// Content of the console tree and of the picture.
 struct Outline {
+  // Other structures refer to an occupant by its index: a device has several, a core too.
   std::vector<Occupant> occupants;  ///< towers, then shards, in the placement's order
   Box machine;
 };

@@ -13,13 +13,16 @@ namespace {
 
 // All lengths in pixels.
 constexpr double kPad = 10;
+// The text has 12 px, and a line half as much again. Boxes and chips align with it.
 constexpr double kLine = 18;  ///< of text
 constexpr double kBoldCharacter = 8.2;
 constexpr double kCharacter = 6.9;  ///< of 12 px sans-serif, on the wide side
 constexpr double kCellHeight = 24;
 constexpr double kCellGap = 4;
 constexpr double kChip = 12;
+// The least width of the legend: below the picture of a small machine it would become a column.
 constexpr double kNarrowLegend = 600;
+// A divisor of most core counts: rows of 12 are full on processors with 24, 48 or 96 cores.
 constexpr size_t kCellsPerRow = 12;
 constexpr size_t kLongestDetail = 64;  ///< characters; the tree has the rest
 
@@ -34,6 +37,7 @@ std::string escape(std::string_view text) {
   for (const char c : text) {
     switch (c) {
       case '<':
+        // Names of machines and devices come from files that the user may have received: no text may become an element.
         safe += "&lt;";
         break;
       case '>':
@@ -54,6 +58,7 @@ std::string escape(std::string_view text) {
 }
 
 std::string shortened(const std::string& text) {
+  // A long path of a file would make the whole picture as wide.
   return text.size() <= kLongestDetail ? text : text.substr(0, kLongestDetail - 3) + "...";
 }
 
@@ -81,6 +86,7 @@ size_t columns_of(const Box& box) {
   const auto large = std::count_if(box.inside.begin(), box.inside.end(), [](const Box& inner) {
     return inner.kind == Box::Kind::package || inner.kind == Box::Kind::numa_node;
   });
+  // Up to four packages beside each other; more would not fit on a screen.
   if (box.kind == Box::Kind::machine) return large > 4 ? 4 : static_cast<size_t>(std::max<long>(1, large));
   return large >= 4 ? 2 : 1;
 }
@@ -88,6 +94,7 @@ size_t columns_of(const Box& box) {
 void lay_cells(Laid& laid) {
   const std::vector<CoreSlot>& slots = laid.box->slots;
   if (slots.empty()) return;
+  // Cells of a box are equally wide, so that they form a grid.
   for (const CoreSlot& slot : slots) laid.cell_width = std::max(laid.cell_width, text_width(cpu_list(slot)) + 8);
   const size_t columns = std::min(slots.size(), kCellsPerRow);
   const size_t rows = (slots.size() + columns - 1) / columns;
@@ -99,6 +106,7 @@ void lay_cells(Laid& laid) {
 /// Inner boxes in rows of so many columns: all of a column equally wide, each row as high as its highest.
 void lay_inside(Laid& laid) {
   const size_t columns = columns_of(*laid.box);
+  // The layout has two steps: sizes from the inside outwards here, then stretch() from the outside inwards.
   std::vector<double> widths(columns, 0);
   for (size_t i = 0; i < laid.inside.size(); ++i)
     widths[i % columns] = std::max(widths[i % columns], laid.inside[i].width);
@@ -118,6 +126,7 @@ void lay_inside(Laid& laid) {
 Laid lay(const Box& box) {
   Laid laid{.box = &box};
   const double chips = static_cast<double>(box.occupants.size()) * (kChip + 4);
+  // The head of a box decides on its least width: title, detail and the marks of its users.
   laid.width = 2 * kPad + title_width(box) + text_width(shortened(box.detail)) + chips;
   laid.height = kPad / 2 + kLine + kPad / 2;
   lay_cells(laid);
@@ -142,6 +151,7 @@ class Picture {
   std::string draw() {
     Laid machine = lay(outline_.machine);
     stretch(machine);
+    // Drawn first, because the size of the picture depends on it; elements that follow do not overlap it.
     const double legend = draw_legend(machine.height + 2 * kPad, std::max(machine.width, kNarrowLegend));
     draw_box(machine, kPad, kPad);
     const double width = std::max(machine.width, legend_width_) + 2 * kPad;
@@ -190,6 +200,7 @@ class Picture {
     text(x + kPad, baseline, box.title, "font-weight=\"bold\" fill=\"#1b1f24\"");
     text(x + kPad + title_width(box), baseline, shortened(box.detail), "fill=\"#57606a\"");
     double chip_x = x + laid.width - kPad / 2;
+    // From the right edge to the left, so that the marks end at the edge and keep their order.
     for (auto occupant = box.occupants.rbegin(); occupant != box.occupants.rend(); ++occupant) {
       chip_x -= kChip + 4;
       draw_chip(*occupant, chip_x, baseline - kChip + 1);
@@ -245,6 +256,7 @@ class Picture {
     for (size_t i = 0; i < outline_.occupants.size(); ++i) {
       entry(outline_.occupants[i].name, [&](double at_x, double at_y) { draw_chip(static_cast<int>(i), at_x, at_y); });
     }
+    // Always present, also if the machine has neither: pictures of two machines then have the same legend.
     entry("progress thread", [&](double at_x, double at_y) {
       rectangle(at_x, at_y, kChip, kChip, "#ffffff", "stroke=\"#1b1f24\" stroke-width=\"2\" stroke-dasharray=\"3 2\"");
     });
