@@ -128,6 +128,8 @@ absl::Status ShmConnection::answer_fetch(const RegionKey& key, int fd) {
 absl::Status ShmConnection::handle_region(Packet& packet) {
   for (ImportedRegion& region : imported_) {
     if (!(region.key == packet.message.key) || region.data() != nullptr) continue;
+    // import() asks for no local region, so an answer would decrease a count that is 0.
+    if (region.access() == Access::local) continue;
     if (packet.descriptors.size() != 1) break;
     const bool writable = allows(region.access(), Access::remote_write);
     GRADRAIL_ASSIGN_OR_RETURN(region.mapping,
