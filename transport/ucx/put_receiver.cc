@@ -20,7 +20,8 @@ ucs_status_t PutReceiver::arrived(const Header& header, void* data, size_t bytes
     region = *found;
   }
   std::byte* const target = region == nullptr ? nullptr : region->span().data + header.offset;
-  const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  // A put of no bytes has no region to receive into. The return without a receive ends its rendezvous.
+  const bool rendezvous = bytes > 0 && (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   // The processor would write the bytes to an address of the GPU (wire.h).
   if (!rendezvous && region != nullptr && region->on_gpu()) {
     return connection_.refuse(absl::DataLossError("a put to GPU memory that did not come by rendezvous"));
