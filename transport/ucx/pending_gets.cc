@@ -40,9 +40,10 @@ absl::Status PendingGets::start(const LocalSlice& target, const RegionKey& sourc
 
 ucs_status_t PendingGets::data_arrived(const Header& header, void* data, size_t bytes, bool rendezvous) {
   Get& get = gets_[header.value % kMaxGets];
-  if (get.region == nullptr || get.number != header.value || get.bytes != bytes) {
+  if (get.region == nullptr || get.number != header.value || get.bytes != bytes || get.answered) {
     return connection_.refuse(absl::DataLossError("the answer to a get that was not asked"));
   }
+  get.answered = true;
   if (!rendezvous) {
     if (bytes > 0 && get.region->on_gpu()) {
       return connection_.refuse(absl::DataLossError("the answer to a get into GPU memory did not come by rendezvous"));

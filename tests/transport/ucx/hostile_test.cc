@@ -319,6 +319,28 @@ TEST(UcxHostile, a_put_of_no_bytes_by_rendezvous_only_notifies) {
   victim->close(&peer.connection());
 }
 
+TEST(UcxHostile, a_second_answer_to_a_get_is_refused) {
+  for (const unsigned second : {unsigned{UCP_AM_SEND_FLAG_RNDV}, 0U}) {
+    const std::unique_ptr<Context> victim = must_open();
+    std::vector<std::byte> memory(1 << 16);
+    const auto target = *victim->register_memory({memory.data(), memory.size()}, Access::local);
+    RawPeer peer(*victim, *victim->listen("127.0.0.1:0"));
+    const RegionKey key = {.context = RawPeer::kContext, .bytes = memory.size(), .access = Access::remote_read};
+    const RemoteRegion source = *peer.connection().import(key.encode());
+    EXPECT_TRUE(peer.progress_until([&] {
+      return peer.connection().get({target.get(), 0, memory.size()}, {source, 0}, 7).ok();
+    }));
+    const Header answer = {.kind = MessageKind::get_data, .value = kMaxGets};  // the number of the first get
+    const std::string body(memory.size(), 'x');
+    peer.send(answer, body, UCP_AM_SEND_FLAG_RNDV);
+    peer.send(answer, body, second);
+    EXPECT_TRUE(peer.progress_until([&] { return peer.count(Completion::Kind::peer_lost) == 1; }));
+    EXPECT_LE(peer.count(Completion::Kind::get_done), 1U);
+    EXPECT_NE(peer.cause().message().find("a get that was not asked"), absl::string_view::npos) << peer.cause();
+    victim->close(&peer.connection());
+  }
+}
+
 TEST(UcxHostile, another_release_of_ucx_is_refused_by_name) {
   Owner owner;
   const Handshake handshake = {.context = 1, .token = 2, .ucx_major = 99, .ucx_minor = 1, .worker_address = "nowhere"};
