@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <fstream>
 
 #include "base/read_file.h"
 #include "fmt/format.h"
@@ -66,6 +67,23 @@ absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes,
   if (!text) return absl::ErrnoToStatus(errno, fmt::format("{}: cannot be read", path));
   if (text->size() > max_bytes) return too_long;
   return *std::move(text);
+}
+
+std::string first_line(const std::filesystem::path& file) {
+  std::string line;
+  std::ifstream stream(file);
+  std::getline(stream, line);
+  return line;
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
+    names.push_back(each->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace gradrail

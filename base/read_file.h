@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -16,5 +18,11 @@ enum class FileKind {
 /// Errors  as open() and read(): NOT_FOUND, PERMISSION_DENIED, …; INVALID_ARGUMENT: not a regular file, or longer than
 ///         `max_bytes`. Each message begins with the path.
 absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes, FileKind kind = FileKind::regular);
+
+/// The first line of an attribute in /sys. "" also for a file that cannot be read: an interface that is down refuses it.
+std::string first_line(const std::filesystem::path& file);
+
+/// The names in a folder, sorted, because the kernel lists /sys in no defined order. Empty without the folder.
+std::vector<std::string> names_in(const std::filesystem::path& folder);
 
 }  // namespace gradrail

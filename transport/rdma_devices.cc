@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <vector>
 
+#include "base/read_file.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -13,24 +13,6 @@ namespace gradrail::transport {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<fs::path> entries(const fs::path& folder) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
-    found.push_back(each->path());
-  }
-  // The kernel lists a folder in no defined order, but messages should not change from call to call.
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
-std::string first_line(const fs::path& file) {
-  std::string line;
-  std::ifstream stream(file);
-  std::getline(stream, line);
-  return line;
-}
 
 /// "4: ACTIVE" is "active" to people.
 std::string state_of(const fs::path& port) {
@@ -41,24 +23,26 @@ std::string state_of(const fs::path& port) {
 }
 
 /// A device that is being removed stays in the kernel's list until its last user has closed it, but opens no more.
-bool can_be_opened(const fs::path& device, const std::string& root) {
-  const std::vector<fs::path> verbs = entries(fs::path(root) / "class/infiniband_verbs");
+bool can_be_opened(const std::string& device, const std::string& root) {
+  const fs::path folder = fs::path(root) / "class/infiniband_verbs";
+  const std::vector<std::string> verbs = names_in(folder);
   return std::any_of(verbs.begin(), verbs.end(),
-                     [&](const fs::path& each) { return first_line(each / "ibdev") == device.filename().string(); });
+                     [&](const std::string& each) { return first_line(folder / each / "ibdev") == device; });
 }
 
 }  // namespace
 
 std::string describe_rdma_devices(const std::string& root) {
   std::vector<std::string> found;
-  for (const fs::path& device : entries(fs::path(root) / "class/infiniband")) {
-    const std::string name = device.filename().string();
-    if (!can_be_opened(device, root)) {
+  const fs::path devices = fs::path(root) / "class/infiniband";
+  for (const std::string& name : names_in(devices)) {
+    if (!can_be_opened(name, root)) {
       found.push_back(fmt::format("{} is being removed, or ib_uverbs is not loaded", name));
       continue;
     }
-    for (const fs::path& port : entries(device / "ports")) {
-      found.push_back(fmt::format("{} port {} is {}", name, port.filename().string(), state_of(port)));
+    const fs::path ports = devices / name / "ports";
+    for (const std::string& port : names_in(ports)) {
+      found.push_back(fmt::format("{} port {} is {}", name, port, state_of(ports / port)));
     }
   }
   if (found.empty()) return "no RDMA device on this host: nothing in /sys/class/infiniband";

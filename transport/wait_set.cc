@@ -15,6 +15,7 @@ WaitSet::WaitSet(WaitPolicy policy) : policy_(policy), wake_fd_(eventfd(0, EFD_C
 }
 
 void WaitSet::add(Context* context) {
+  GRADRAIL_CHECK(context != nullptr && std::find(contexts_.begin(), contexts_.end(), context) == contexts_.end());
   contexts_.push_back(context);
   fds_.push_back({.fd = context->wait_fd(), .events = POLLIN, .revents = 0});
 }

@@ -32,6 +32,20 @@ class ReadFile : public testing::Test {
   const std::string folder_ = testing::TempDir() + "gradrail_read_file_" + std::to_string(getpid());
 };
 
+TEST_F(ReadFile, ReturnsTheFirstLineAndNothingOfAMissingFile) {
+  write("lines", "first\nsecond\n");
+  write("unfinished", "first");
+  EXPECT_EQ(first_line(path("lines")), "first");
+  EXPECT_EQ(first_line(path("unfinished")), "first");
+  EXPECT_EQ(first_line(path("missing")), "");
+}
+
+TEST_F(ReadFile, ReturnsTheNamesOfAFolderInOrder) {
+  for (const char* const name : {"b", "c", "a"}) write(name, "");
+  EXPECT_THAT(names_in(path("")), testing::ElementsAre("a", "b", "c"));
+  EXPECT_THAT(names_in(path("missing")), testing::IsEmpty());
+}
+
 TEST_F(ReadFile, ReturnsTheContent) {
   const std::string text(70'000, 'x');
   write("long", text);

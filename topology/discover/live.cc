@@ -3,34 +3,16 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <string_view>
 #include <system_error>
 
+#include "base/read_file.h"
 #include "topology/discover/hwloc.h"
 
 namespace gradrail::topology {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The first line of a file; "" when there is none (attributes of an interface that is down refuse to be read).
-std::string line_of(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-/// Returns the names in a folder, sorted, or an empty list if the folder does not exist.
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
-    names.push_back(entry->path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -61,11 +43,11 @@ PortState rdma_state(std::string_view line) {
 }
 
 PortState interface_state(const fs::path& interface) {
-  const std::string state = line_of(interface / "operstate");
+  const std::string state = first_line(interface / "operstate");
   if (state == "up") return PortState::active;
   if (state != "unknown" && !state.empty()) return PortState::down;
   // Some drivers do not keep operstate; carrier they all know.
-  return line_of(interface / "carrier") == "1" ? PortState::active : PortState::unknown;
+  return first_line(interface / "carrier") == "1" ? PortState::active : PortState::unknown;
 }
 
 std::vector<NicPort> rdma_ports(const fs::path& device) {
@@ -73,8 +55,8 @@ std::vector<NicPort> rdma_ports(const fs::path& device) {
   for (const std::string& name : names_in(device / "ports")) {
     const fs::path port = device / "ports" / name;
     ports.push_back({.number = static_cast<int>(number_of(name)),
-                     .state = rdma_state(line_of(port / "state")),
-                     .gbit_per_s = number_of(line_of(port / "rate"))});
+                     .state = rdma_state(first_line(port / "state")),
+                     .gbit_per_s = number_of(first_line(port / "rate"))});
   }
   std::sort(ports.begin(), ports.end(), [](const NicPort& a, const NicPort& b) { return a.number < b.number; });
   return ports;
@@ -83,24 +65,24 @@ std::vector<NicPort> rdma_ports(const fs::path& device) {
 /// The interface below an RDMA device: the kernel names it for Ethernet; soft-RoCE has it as its parent.
 std::string interface_of(const fs::path& device) {
   for (const fs::path& file : {device / "ports/1/gid_attrs/ndevs/0", device / "parent"})
-    if (std::string name = line_of(file); !name.empty()) return name;
+    if (std::string name = first_line(file); !name.empty()) return name;
   const std::vector<std::string> names = names_in(device / "device/net");
   return names.empty() ? "" : names.front();
 }
 
 void add_rdma_facts(const fs::path& device, Nic& nic) {
-  if (const std::string layer = line_of(device / "ports/1/link_layer"); !layer.empty())
+  if (const std::string layer = first_line(device / "ports/1/link_layer"); !layer.empty())
     nic.infiniband = layer == "InfiniBand";
   if (std::vector<NicPort> ports = rdma_ports(device); !ports.empty()) nic.ports = std::move(ports);
   if (nic.interface.empty()) nic.interface = printable(interface_of(device).c_str());
 }
 
 void add_interface_facts(const fs::path& interface, Nic& nic) {
-  if (nic.address.empty()) nic.address = printable(line_of(interface / "address").c_str());
+  if (nic.address.empty()) nic.address = printable(first_line(interface / "address").c_str());
   if (nic.rdma) return;
   constexpr double kMbitPerGbit = 1000;
   nic.ports = {
-      {.state = interface_state(interface), .gbit_per_s = number_of(line_of(interface / "speed")) / kMbitPerGbit}};
+      {.state = interface_state(interface), .gbit_per_s = number_of(first_line(interface / "speed")) / kMbitPerGbit}};
 }
 
 bool has_nic(const Machine& machine, bool rdma, const std::string& name) {

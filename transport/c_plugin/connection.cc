@@ -1,5 +1,6 @@
 #include "transport/c_plugin/connection.h"
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/c_plugin/memory_region.h"
@@ -8,7 +9,9 @@ namespace gradrail::transport::c_plugin {
 namespace {
 
 gradrail_transport_region* handle_of(const LocalSlice& slice) {
-  return slice.bytes == 0 ? nullptr : static_cast<const PluginRegion*>(slice.region)->handle();
+  if (slice.bytes == 0) return nullptr;
+  GRADRAIL_CHECK(slice.region != nullptr);  // check_local() refuses bytes of no region
+  return static_cast<const PluginRegion*>(slice.region)->handle();
 }
 
 }  // namespace
@@ -63,6 +66,7 @@ absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOpt
   // The plug-in may rely on an immediate within immediate_bits (plugin.h). read_capabilities() keeps the shift below
   // 64.
   const int unused_bits = 64 - capabilities_.immediate_bits;
+  GRADRAIL_CHECK(unused_bits >= 0 && unused_bits < 64);
   put.immediate = options.immediate.value_or(0) << unused_bits >> unused_bits;
   if (options.tag != 0) {
     // Tags of the caller may repeat. These numbers never do, so a completion of an unknown operation is detected.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/check.h"
 #include "transport/c_plugin/table.h"
 #include "transport/capabilities.h"
 #include "transport/connection.h"
@@ -33,7 +34,10 @@ class PluginConnection final : public Connection {
   gradrail_transport_connection* handle() const { return handle_; }
   bool lost() const { return !cause_.ok(); }
   /// Refuses all posts from now on.
-  void lose(absl::Status cause) { cause_ = std::move(cause); }
+  void lose(absl::Status cause) {
+    GRADRAIL_CHECK(!lost() && !cause.ok());
+    cause_ = std::move(cause);
+  }
   /// The tag of a post that is now complete.
   /// Errors  NOT_FOUND: no such operation of this kind is outstanding.
   absl::StatusOr<uint64_t> take_tag(uint64_t operation, bool is_get);

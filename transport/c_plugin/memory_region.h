@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 
+#include "base/check.h"
 #include "transport/c_plugin/table.h"
 #include "transport/memory_region.h"
 
@@ -21,6 +22,7 @@ class PluginRegion final : public MemoryRegion {
     ++region_count_;
   }
   ~PluginRegion() override {
+    GRADRAIL_CHECK(region_count_ > 0);  // the context checks the count at its end
     table_->deregister_memory(context_, handle_);
     --region_count_;
   }

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/check.h"
 #include "base/little_endian.h"
 
 namespace gradrail::transport::common {
@@ -33,7 +34,10 @@ class ByteWriter {
     out_.append(bytes);
     return *this;
   }
-  ByteWriter& text(std::string_view value) { return number(static_cast<uint16_t>(value.size())).raw(value); }
+  ByteWriter& text(std::string_view value) {
+    GRADRAIL_CHECK(value.size() <= UINT16_MAX);  // the field of its length
+    return number(static_cast<uint16_t>(value.size())).raw(value);
+  }
   /// Appends the CRC32C of all bytes so far.
   ByteWriter& seal();
   std::string take() { return std::move(out_); }

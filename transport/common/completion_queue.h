@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/check.h"
 #include "transport/completion.h"
 
 namespace gradrail::transport::common {
@@ -60,6 +61,7 @@ class CompletionQueue {
   static constexpr size_t kMaxTaken = 256;  ///< completions of one poll of a usual caller
 
   void drop_taken() {
+    GRADRAIL_CHECK(next_ <= waiting_.size());
     waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(next_));
     next_ = 0;
   }

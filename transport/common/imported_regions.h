@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "transport/connection.h"
 
 namespace gradrail::transport::common {
@@ -14,6 +15,7 @@ template <typename Region>
 class ImportedRegions {
  public:
   RemoteRegion add(Region region) {
+    GRADRAIL_CHECK(regions_.size() < UINT32_MAX);  // RemoteRegion has 32 bits
     regions_.push_back(std::move(region));
     return static_cast<RemoteRegion>(regions_.size());
   }

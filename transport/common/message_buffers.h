@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+
 namespace gradrail::transport::common {
 
 using MessageBuffer = std::unique_ptr<std::byte[]>;
@@ -21,6 +23,7 @@ class MessageBuffers {
     return buffer;
   }
   void give_back(MessageBuffer buffer) {
+    GRADRAIL_CHECK(buffer != nullptr);  // take() would return it
     if (spare_.size() < max_spare_) spare_.push_back(std::move(buffer));
   }
 

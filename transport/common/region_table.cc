@@ -14,6 +14,7 @@ absl::Status refuse(std::string_view request, std::string_view why) {
 }  // namespace
 
 RegionId RegionTable::add(const MemoryRegion* region, uint64_t token) {
+  GRADRAIL_CHECK(region != nullptr && slots_.size() < UINT32_MAX);
   if (free_.empty()) {
     free_.push_back(static_cast<uint32_t>(slots_.size()));
     slots_.emplace_back();
@@ -21,6 +22,7 @@ RegionId RegionTable::add(const MemoryRegion* region, uint64_t token) {
   const uint32_t number = free_.back();
   free_.pop_back();
   Slot& slot = slots_[number];
+  GRADRAIL_CHECK(slot.region == nullptr);  // a number in free_ names no region
   slot = {region, slot.epoch + 1, token};
   return {number, slot.epoch, token};
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "base/check.h"
 #include "transport/common/byte_codec.h"
 
 namespace gradrail::transport::common {
@@ -23,6 +24,7 @@ std::string ends_of(const Connection& connection) {
 SideChannel::SideChannel(SideChannels& all, Connection* connection, Side side, SideChannelUser& user,
                          TimePoint deadline)
     : all_(all), connection_(connection), side_(side), user_(user), deadline_(deadline), ends_(ends_of(*connection)) {
+  GRADRAIL_CHECK(connection->user_data() == 0);  // no other SideChannel has this connection
   // dispatch() finds this object by it.
   connection->set_user_data(reinterpret_cast<uint64_t>(this));
 }
@@ -53,7 +55,10 @@ void SideChannels::poll(const std::function<void(Connection*)>& accept) {
 }
 
 void SideChannels::dispatch(const Completion& event) {
+  // accept() has made the SideChannel of an open connection, or closed the connection (invariant).
+  GRADRAIL_CHECK(event.connection->user_data() != 0);
   auto& channel = *reinterpret_cast<SideChannel*>(event.connection->user_data());
+  GRADRAIL_CHECK(channel.connection_ == event.connection);
   switch (event.kind) {
     case Completion::Kind::message:
       return channel.user_.on_side_channel_message(as_text(event.message));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -40,7 +41,9 @@ inline absl::Status check_remote(std::string_view transport, const RemoteSlice& 
 
 /// The begin of a checked slice; null for a slice of no bytes.
 inline std::byte* address_of(const LocalSlice& slice) {
-  return slice.bytes == 0 ? nullptr : slice.region->span().data + slice.offset;
+  if (slice.bytes == 0) return nullptr;
+  assert(is_inside(slice.offset, slice.bytes, slice.region->span().bytes));
+  return slice.region->span().data + slice.offset;
 }
 
 }  // namespace gradrail::transport::common

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "base/check.h"
 #include "fmt/format.h"
 
 namespace gradrail::transport::loopback {
@@ -43,7 +44,8 @@ void unbind(Port& port) {
   {
     Table& names = table();
     const std::lock_guard lock(names.mutex);
-    names.ports.erase(port.owner.name);
+    const size_t erased = names.ports.erase(port.owner.name);
+    GRADRAIL_CHECK(erased == 1);  // bind() has added it
   }
   const std::lock_guard lock(port.mutex);
   // A dial() that found the port before it left the table is refused by this flag.

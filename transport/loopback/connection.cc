@@ -1,5 +1,6 @@
 #include "transport/loopback/connection.h"
 
+#include "base/check.h"
 #include "fmt/format.h"
 
 namespace gradrail::transport::loopback {
@@ -12,7 +13,9 @@ void Report::add_message(Connection* connection, std::vector<std::byte> message)
 
 LoopbackConnection::LoopbackConnection(std::shared_ptr<Link> link, int end, const Faults& faults,
                                        uint64_t random_stream)
-    : link_(std::move(link)), end_(end), faults_(faults), random_(faults.seed, random_stream) {}
+    : link_(std::move(link)), end_(end), faults_(faults), random_(faults.seed, random_stream) {
+  GRADRAIL_CHECK(link_ != nullptr && (end_ == 0 || end_ == 1));
+}
 
 absl::StatusOr<RemoteRegion> LoopbackConnection::import(std::string_view key) {
   if (!is_key(key)) return absl::InvalidArgumentError(fmt::format("{}: not a key of loopback", describe()));

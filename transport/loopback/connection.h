@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/random.h"
 #include "transport/common/imported_regions.h"
 #include "transport/completion.h"
@@ -22,7 +23,10 @@ class Report {
   Report(absl::Span<Completion> out, std::vector<std::vector<std::byte>>& messages) : out_(out), messages_(&messages) {}
   bool full() const { return count_ == out_.size(); }
   size_t count() const { return count_; }
-  void add(Completion completion) { out_[count_++] = std::move(completion); }
+  void add(Completion completion) {
+    GRADRAIL_CHECK(!full());  // its caller leaves the event in the queue until there is room
+    out_[count_++] = std::move(completion);
+  }
   void add_message(Connection* connection, std::vector<std::byte> message);
 
  private:

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/common/slice.h"
@@ -128,7 +129,10 @@ absl::Status LoopbackConnection::carry_out(Lane lane, Operation& operation, Repo
   // After move_bytes(), which has moved a part of the bytes: a real loss leaves such a part behind.
   if (operation.breaks_link) return absl::UnavailableError(fmt::format("{}: injected loss of link", describe()));
   if (lane == Lane::message) report.add_message(this, std::move(operation.message));
-  if (lane == Lane::get || operation.tag != 0) theirs().done.push_back({operation.tag, lane == Lane::get});
+  if (lane == Lane::get || operation.tag != 0) {
+    GRADRAIL_CHECK(theirs().done.size() < kQueueDepth);  // Link, invariant 1: the operation still counts
+    theirs().done.push_back({operation.tag, lane == Lane::get});
+  }
   if (operation.immediate) {
     report.add({.kind = Completion::Kind::put_arrived, .connection = this, .immediate = *operation.immediate});
   }
@@ -141,6 +145,7 @@ absl::Status LoopbackConnection::refused(const absl::Status& why) const {
 
 absl::Status LoopbackConnection::move_bytes(Lane lane, const Operation& operation) {
   if (operation.bytes == 0) return absl::OkStatus();
+  GRADRAIL_CHECK(link_->lost.ok() && operation.memory != nullptr);  // Link, invariants 2 and 3
   const absl::StatusOr<std::byte*> found =
       // Looked up now and not at the post: the region may have ended since.
       us().regions->resolve(lane == Lane::put ? "put" : "get", operation.key,

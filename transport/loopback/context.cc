@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/capabilities.h"
@@ -79,7 +80,7 @@ LoopbackConnection* LoopbackContext::add(std::shared_ptr<Link> link, int end) {
 void LoopbackContext::close(Connection* connection) {
   const auto found = std::find_if(connections_.begin(), connections_.end(),
                                   [&](const auto& candidate) { return candidate.get() == connection; });
-  if (found == connections_.end()) return;
+  GRADRAIL_CHECK(found != connections_.end());
   (*found)->leave();
   connections_.erase(found);
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "base/check.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "transport/common/byte_codec.h"
@@ -21,6 +22,7 @@ uint64_t next_token() {
 
 common::RegionId id_of(std::string_view key) {
   // import() has checked the form of a peer's key, so all fields are there.
+  GRADRAIL_CHECK(is_key(key));
   common::ByteReader in(key.substr(kMagic.size()));
   return {in.number<uint32_t>(), in.number<uint32_t>(), in.number<uint64_t>()};
 }

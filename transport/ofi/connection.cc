@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -37,6 +38,7 @@ std::string OfiConnection::path() const { return path_of(context_.provider()); }
 bool OfiConnection::uses_rdma() const { return context_.provider().rdma; }
 
 absl::Status OfiConnection::open_link() {
+  GRADRAIL_CHECK(link_ == nullptr && waits_for_hello());  // invariant 1
   const Provider& provider = context_.provider();
   std::unique_ptr<Domain> own;
   // A key that the provider chooses can be guessed: a domain of its own keeps an accepted peer out of all other memory.
@@ -57,6 +59,7 @@ void OfiConnection::release_link() {
   context_.unwatch(link_->endpoint().event_fd());
   // No registration may outlive its domain (Region, invariant 2).
   if (link_->has_own_domain()) context_.regions().forget(link_->domain());
+  GRADRAIL_CHECK(retired_ == nullptr);
   // Its buffers hold messages that are reported and that the owner has not read yet.
   retired_ = std::move(link_);
   context_.defer_close(retired_);
@@ -168,6 +171,7 @@ void OfiConnection::check_deadline(TimePoint now) {
 
 void OfiConnection::lose(absl::Status cause) {
   if (lost()) return;
+  GRADRAIL_CHECK(!cause.ok());
   state_ = State::lost;
   if (cause.message().find(name_) == absl::string_view::npos) {
     cause = absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));

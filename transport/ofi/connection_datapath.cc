@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/common/slice.h"
@@ -65,6 +66,7 @@ absl::Status OfiConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
     return absl::OkStatus();
   }
   // A granted import implies the hello, so the link can be used.
+  GRADRAIL_CHECK(state_ == State::open);
   if (absl::Status status = transfers_.get(*link_, target, *import, source.offset, tag); !status.ok()) return status;
   return pump_or_lose();
 }
@@ -75,6 +77,7 @@ absl::Status OfiConnection::send(absl::Span<const std::byte> message) {
         fmt::format("ofi: message of {} bytes, more than {}", message.size(), kMaxMessageBytes));
   }
   if (lost()) return lost_error();
+  GRADRAIL_CHECK(link_ != nullptr);  // invariant 1: the owner has no pending connection
   if (absl::Status status = link_->messages().send(message); !status.ok()) return status;
   return pump_or_lose();
 }
@@ -130,6 +133,7 @@ void OfiConnection::progress_connecting() {
 }
 
 bool OfiConnection::read_queue() {
+  GRADRAIL_CHECK(link_ != nullptr && !lost());
   std::array<fi_cq_data_entry, kEntriesPerRead> entries;
   const ssize_t got = fi_cq_read(link_->endpoint().queue(), entries.data(), entries.size());
   if (got == -FI_EAGAIN) return false;

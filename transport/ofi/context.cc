@@ -68,6 +68,7 @@ absl::Status OfiContext::check_peer_to_peer() {
 }
 
 OfiContext::~OfiContext() {
+  GRADRAIL_CHECK(regions_.empty());  // a region must not outlive its Context
   ready_.clear();
   connections_.clear();  // they still use what is declared after them
   // Domain and fabric end next, and fi_close fails as long as an endpoint is open (handle.h).
@@ -139,7 +140,9 @@ void OfiContext::close(Connection* connection) {
 
 void OfiContext::defer_close(std::shared_ptr<Link> link) {
   if (!provider_->lingers) return link->shut();
-  deferred_closes_.push_back({std::move(link), Clock::now() + kDeferredCloseTime});
+  const TimePoint until = Clock::now() + kDeferredCloseTime;
+  GRADRAIL_CHECK(deferred_closes_.empty() || deferred_closes_.back().until <= until);  // the oldest expires first
+  deferred_closes_.push_back({std::move(link), until});
 }
 
 void OfiContext::watch(int fd) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/side_channel.h"
@@ -60,7 +61,10 @@ class OfiContext final : public Context {
   common::SideChannels& side_channels() { return *side_channels_; }
   absl::StatusOr<std::unique_ptr<Domain>> open_domain();
   /// `slot` holds completion.message.
-  void report(Completion completion, MessageSlot slot = {}) { ready_.push(std::move(completion), slot); }
+  void report(Completion completion, MessageSlot slot = {}) {
+    GRADRAIL_CHECK(completion.connection != nullptr);
+    ready_.push(std::move(completion), slot);
+  }
   size_t room() const { return ready_.size() < room_ ? room_ - ready_.size() : 0; }
   bool has_ready() const { return !ready_.empty(); }
   /// Closes the link, now or where the provider needs it a little later.

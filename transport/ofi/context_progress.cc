@@ -3,8 +3,10 @@
 #include <sys/timerfd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/ofi/connection.h"
@@ -42,7 +44,10 @@ void OfiContext::progress() {
   ++turn_;
   if (side_channels_->due()) poll_side_channels();
   const size_t count = connections_.size();
-  for (size_t i = 0; i < count; ++i) connections_[(turn_ + i) % count]->progress();
+  for (size_t i = 0; i < count; ++i) {
+    assert(connections_.size() == count);  // drop_lost_pending() and accept() run before the loop
+    connections_[(turn_ + i) % count]->progress();
+  }
 }
 
 void OfiContext::poll_side_channels() {
@@ -111,6 +116,7 @@ void OfiContext::set_timer() {
   const bool wanted = wait != Duration::max();
   // The usual case of providers with wait objects costs no system call.
   if (!wanted && !timer_set_) return;
+  GRADRAIL_CHECK(!wanted || wait < std::chrono::seconds(1));
   itimerspec when{};
   // Every interval is below 1 s, so the nanoseconds hold it.
   if (wanted) when.it_value.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/check.h"
 #include "transport/ofi/handshake.h"
 #include "transport/ofi/native_error.h"
 
@@ -94,6 +95,8 @@ absl::Status Endpoint::name_after(struct fid* object) {
 }
 
 absl::Status Endpoint::make_from(fi_info* info) {
+  // An endpoint has an address table, or events of a connection of its own.
+  GRADRAIL_CHECK(endpoint_ == nullptr && (addresses_ == nullptr) != (events_ == nullptr));
   fid_ep* endpoint = nullptr;
   int error = fi_endpoint(domain_.fid(), info, &endpoint, nullptr);
   if (error != 0) return native_error("open endpoint", -error);
@@ -114,6 +117,7 @@ void Endpoint::require_peer_to_peer() {
 }
 
 absl::Status Endpoint::set_peer(std::string_view address) {
+  GRADRAIL_CHECK(addresses_ != nullptr && !connected_);
   const std::string terminated(address);  // addresses that are text end with the zero byte of theirs, or with this one
   const int inserted = fi_av_insert(addresses_.get(), terminated.c_str(), 1, &peer_, 0, nullptr);
   connected_ = inserted == 1;

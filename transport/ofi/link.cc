@@ -1,4 +1,5 @@
 #include "transport/ofi/link.h"
+#include "base/check.h"
 #include "base/status.h"
 
 #include <rdma/fi_errno.h>
@@ -57,6 +58,7 @@ void Link::drain() const {
 }
 
 void Link::shut() {
+  GRADRAIL_CHECK(endpoint_ != nullptr);  // a link is shut once
   // libfabric closes no object that another one uses: endpoint, registrations, domain.
   endpoint_.reset();
   mailbox_memory_ = {};

@@ -69,6 +69,7 @@ class RegionTable {
   /// Registers what only transfers from here can mean, before the first of them.
   absl::Status prepare(Domain& domain) const;
   void forget(const Domain& domain) const;
+  bool empty() const { return table_.empty(); }
 
  private:
   friend class Region;

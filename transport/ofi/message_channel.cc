@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/little_endian.h"
 #include "base/random_bits.h"
 #include "base/status.h"
@@ -34,6 +35,7 @@ MessageChannel::MessageChannel()
 }
 
 absl::Status MessageChannel::start(const Endpoint& endpoint, void* descriptor) {
+  GRADRAIL_CHECK(to_repost_.size() == kReceiveSlots);  // no receive is posted so far
   descriptor_ = descriptor;
   // A buffer is posted before its credit is returned, because a credit promises a posted buffer.
   if (absl::Status status = repost(endpoint); !status.ok()) return status;
@@ -50,6 +52,8 @@ void MessageChannel::set_peer(uint32_t credits, uint64_t token) {
 
 absl::Status MessageChannel::send(absl::Span<const std::byte> message) {
   if (free_sends_.empty()) return absl::ResourceExhaustedError("ofi: too many messages under way, poll first");
+  // The queue holds slots that are not free, so it is not full.
+  GRADRAIL_CHECK(message.size() <= kMaxMessageBytes && end_queued_ - first_queued_ < kSendSlots);
   const uint32_t slot = free_sends_.back();
   free_sends_.pop_back();
   if (!message.empty()) std::memcpy(send_slot(slot) + kHeaderBytes, message.data(), message.size());
@@ -127,7 +131,10 @@ absl::StatusOr<bool> MessageChannel::post_send(const Endpoint& endpoint, uint32_
 }
 
 void MessageChannel::sent(const Operation& operation) {
-  (operation.slot < kSendSlots ? free_sends_ : free_credit_sends_).push_back(operation.slot);
+  GRADRAIL_CHECK(operation.slot < sends_.size());
+  std::vector<uint32_t>& free = operation.slot < kSendSlots ? free_sends_ : free_credit_sends_;
+  GRADRAIL_CHECK(free.size() < (operation.slot < kSendSlots ? kSendSlots : kCreditSlots));
+  free.push_back(operation.slot);
 }
 
 absl::StatusOr<std::optional<absl::Span<const std::byte>>> MessageChannel::received(const Operation& operation,
@@ -143,7 +150,7 @@ absl::StatusOr<std::optional<absl::Span<const std::byte>>> MessageChannel::recei
   if (kind == Kind::message) return absl::Span<const std::byte>(header + kHeaderBytes, length);
   if (kind != Kind::credits || length != 0) return damaged;
   // The peer paid no credit for news of credits, so its buffer returns none.
-  to_repost_.push_back({operation.slot, false});
+  repost_later({operation.slot, false});
   return std::nullopt;
 }
 

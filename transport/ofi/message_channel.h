@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/check.h"
 #include "transport/ofi/endpoint.h"
 
 namespace gradrail::transport::ofi {
@@ -49,9 +50,9 @@ class MessageChannel {
   /// Errors  DATA_LOSS: no message of this peer.
   absl::StatusOr<std::optional<absl::Span<const std::byte>>> received(const Operation& operation, size_t bytes);
   /// The owner has seen the message: its buffer can receive again.
-  void release(uint32_t slot) { to_repost_.push_back({slot, true}); }
+  void release(uint32_t slot) { repost_later({slot, true}); }
   /// A notice took the buffer, as it does where FI_RX_CQ_DATA is.
-  void taken(const Operation& operation) { to_repost_.push_back({operation.slot, false}); }
+  void taken(const Operation& operation) { repost_later({operation.slot, false}); }
 
  private:
   struct Emptied {
@@ -69,6 +70,10 @@ class MessageChannel {
   static constexpr uint32_t kSendSlots = 2 * kReceives;
   static constexpr size_t kSlabBytes = (kReceiveSlots + kSendSlots + kCreditSlots) * kSlotBytes;
 
+  void repost_later(Emptied emptied) {
+    GRADRAIL_CHECK(emptied.slot < kReceiveSlots && to_repost_.size() < kReceiveSlots);  // each buffer once
+    to_repost_.push_back(emptied);
+  }
   std::byte* receive_slot(uint32_t slot) const { return slab_.get() + slot * kSlotBytes; }
   std::byte* send_slot(uint32_t slot) const { return receive_slot(kReceiveSlots + slot); }
   void write_header(uint32_t slot, Kind kind, uint32_t bytes);

@@ -20,7 +20,10 @@ TransferQueue::TransferQueue(Operation::Kind kind, size_t capacity, size_t piece
   }
 }
 
-void TransferQueue::push(const Transfer& transfer) { at(end_++) = {.transfer = transfer}; }
+void TransferQueue::push(const Transfer& transfer) {
+  GRADRAIL_CHECK(room() > 0);
+  at(end_++) = {.transfer = transfer};
+}
 
 ssize_t TransferQueue::post_piece(const Endpoint& endpoint, Entry& entry, Operation& operation, uint64_t bytes) {
   Transfer piece = entry.transfer;
@@ -63,6 +66,7 @@ ssize_t TransferQueue::post_confirmed(const Endpoint& endpoint, const Transfer& 
 absl::Status TransferQueue::pump(const Endpoint& endpoint) {
   while (next_ < end_ && !free_.empty()) {
     Entry& entry = at(next_);
+    GRADRAIL_CHECK(!entry.posted && entry.posted_bytes <= entry.transfer.bytes);  // invariant 1
     Operation& operation = *free_.back();
     operation.slot = static_cast<uint32_t>(next_ & (entries_.size() - 1));
     const uint64_t bytes = std::min<uint64_t>(piece_bytes_, entry.transfer.bytes - entry.posted_bytes);
@@ -89,7 +93,9 @@ uint64_t TransferQueue::bytes_under_way() {
 }
 
 std::optional<uint64_t> TransferQueue::finished(const Operation& operation) {
+  GRADRAIL_CHECK(operation.kind == kind_ && operation.slot < entries_.size() && free_.size() < operations_.size());
   Entry& entry = entries_[operation.slot];
+  GRADRAIL_CHECK(entry.pieces_under_way > 0);  // invariant 2: the piece was posted
   free_.push_back(const_cast<Operation*>(&operation));
   --entry.pieces_under_way;
   ++finished_count_;
@@ -97,6 +103,7 @@ std::optional<uint64_t> TransferQueue::finished(const Operation& operation) {
   const uint64_t tag = entry.transfer.tag;
   // Pieces of several transfers may finish in any order: the queue shrinks from its front.
   while (done_ < next_ && at(done_).posted && at(done_).pieces_under_way == 0) ++done_;
+  GRADRAIL_CHECK(done_ <= next_ && next_ <= end_);  // invariant 1
   return tag;
 }
 

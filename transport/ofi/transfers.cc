@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "transport/common/slice.h"
 
@@ -18,6 +19,7 @@ constexpr Duration kSilence = std::chrono::seconds(3);
 constexpr double kSlowestDevice = 4e6;  // bytes a second
 
 absl::StatusOr<Transfer> local_part(const Link& link, const LocalSlice& slice) {
+  GRADRAIL_CHECK(slice.region != nullptr && slice.bytes > 0);
   const auto* region = static_cast<const Region*>(slice.region);
   GRADRAIL_ASSIGN_OR_RETURN(void* const descriptor, region->descriptor_in(link.domain()));
   return Transfer{.local = common::address_of(slice), .descriptor = descriptor, .bytes = slice.bytes};
@@ -46,10 +48,12 @@ absl::Status Transfers::check_room(const TransferQueue& queue) {
 absl::Status Transfers::put(Link& link, const LocalSlice& source, const Import* target, uint64_t offset,
                             const PutOptions& options) {
   if (source.bytes == 0) {
+    GRADRAIL_CHECK(options.immediate.has_value());  // a put of no bytes that notifies of nothing is done at once
     puts_.push(notice(link, *options.immediate, options.tag));
     return absl::OkStatus();
   }
   GRADRAIL_ASSIGN_OR_RETURN(Transfer transfer, local_part(link, source));
+  GRADRAIL_CHECK(target != nullptr && target->granted);  // the device key comes with the grant
   transfer.remote = target->base + offset;
   transfer.key = target->device_key;
   // The tag stays with the bytes, also beside a separate notice: put_done frees their source.
@@ -74,6 +78,7 @@ Transfer Transfers::notice(Link& link, uint64_t immediate, uint64_t tag) const {
 absl::Status Transfers::get(const Link& link, const LocalSlice& target, const Import& source, uint64_t offset,
                             uint64_t tag) {
   GRADRAIL_ASSIGN_OR_RETURN(Transfer transfer, local_part(link, target));
+  GRADRAIL_CHECK(source.granted);
   transfer.remote = source.base + offset;
   transfer.key = source.device_key;
   transfer.tag = tag;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr int kPacketsPerLook = 64;
 
 Ring* produced_ring(const Mapping& rings, ConnectionParts::Side side) {
+  GRADRAIL_CHECK(rings.bytes() >= sizeof(RingPair));
   auto* pair = reinterpret_cast<RingPair*>(rings.data());
   return side == ConnectionParts::Side::connector ? &pair->from_connector : &pair->from_acceptor;
 }
@@ -36,6 +38,8 @@ ShmConnection::ShmConnection(ConnectionParts parts)
       consumer_(consumed_ring(rings_, side_)),
       channel_(std::move(parts.channel)),
       peer_bell_(std::move(parts.peer_bell)) {
+  // The welcome, which brings the bell to a connector, is still to come.
+  GRADRAIL_CHECK(static_cast<bool>(peer_bell_) == (side_ == ConnectionParts::Side::acceptor));
   // The connector receives its connection as the result of connect() instead.
   if (side_ == ConnectionParts::Side::acceptor) local_.push_back({.kind = Completion::Kind::connected});
 }
@@ -128,11 +132,14 @@ absl::Status ShmConnection::answer_fetch(const RegionKey& key, int fd) {
 absl::Status ShmConnection::handle_region(Packet& packet) {
   for (ImportedRegion& region : imported_) {
     if (!(region.key == packet.message.key) || region.data() != nullptr) continue;
+    // import() asks for no local region, so an answer would decrease a count that is 0.
+    if (region.access() == Access::local) continue;
     if (packet.descriptors.size() != 1) break;
     const bool writable = allows(region.access(), Access::remote_write);
     GRADRAIL_ASSIGN_OR_RETURN(region.mapping,
                               Mapping::map_sealed(packet.descriptors[0].get(), region.key.bytes,
                                                   writable ? Mapping::Mode::read_write : Mapping::Mode::read));
+    GRADRAIL_CHECK(regions_requested_ > 0);
     --regions_requested_;
     return absl::OkStatus();
   }
@@ -147,6 +154,7 @@ void ShmConnection::refuse(const absl::Status& why, Drain drain) {
 
 void ShmConnection::lose(absl::Status cause, Drain drain) {
   if (!cause_.ok()) return;
+  GRADRAIL_CHECK(!cause.ok());  // an OK cause would make the connection usable again
   channel_.close();
   cause_ = std::move(cause);
   drain_ = drain == Drain::yes;

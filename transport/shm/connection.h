@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "transport/completion.h"
 #include "transport/connection.h"
 #include "transport/shm/control_channel.h"
@@ -21,9 +22,13 @@ class MessageArena {
   MessageArena() : bytes_(16 * kMaxMessageBytes) {}
   void reset() { used_ = 0; }
   bool has_room() const { return bytes_.size() - used_ >= kMaxMessageBytes; }
-  absl::Span<std::byte> room() { return absl::MakeSpan(bytes_).subspan(used_, kMaxMessageBytes); }
+  absl::Span<std::byte> room() {
+    GRADRAIL_CHECK(has_room());
+    return absl::MakeSpan(bytes_).subspan(used_, kMaxMessageBytes);
+  }
   /// Keeps the first `bytes` of room().
   absl::Span<const std::byte> keep(size_t bytes) {
+    GRADRAIL_CHECK(bytes <= kMaxMessageBytes);
     const absl::Span<const std::byte> kept = absl::MakeConstSpan(bytes_).subspan(used_, bytes);
     used_ += (bytes + 15) & ~size_t{15};  // the reader may look at it as numbers
     return kept;

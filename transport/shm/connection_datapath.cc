@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "transport/common/slice.h"
 #include "transport/shm/connection.h"
@@ -23,6 +24,7 @@ absl::StatusOr<std::byte*> ShmConnection::locate(RemoteSlice slice, size_t bytes
   if (region.data() == nullptr) {
     return absl::ResourceExhaustedError("shm: region is being mapped: poll and try again");
   }
+  GRADRAIL_CHECK(region.mapping.bytes() >= region.key.bytes);  // handle_region() maps all of the key's bytes
   return region.data() + slice.offset;
 }
 
@@ -143,6 +145,7 @@ size_t ShmConnection::poll_ring(absl::Span<Completion> out, MessageArena& arena)
 }
 
 size_t ShmConnection::poll(absl::Span<Completion> out, MessageArena& arena) {
+  GRADRAIL_CHECK(!lost_reported_ || local_.empty());  // invariant 2
   size_t count = 0;
   for (; count < out.size() && !local_.empty(); ++count) {
     out[count] = std::move(local_.front());

@@ -139,6 +139,8 @@ void ShmContext::admit(Descriptor socket) {
     return;
   }
   const int fd = channel.fd();
+  // A pending connection has its descriptor open, so the kernel gives its number to no other socket.
+  GRADRAIL_CHECK(!pending_connections_.contains(fd));
   PendingConnection& pending = pending_connections_[fd];
   pending = {.channel = std::move(channel), .pid = *pid, .accepted = Clock::now()};
   // The connector sends its hello right after connect(), so it has usually arrived.

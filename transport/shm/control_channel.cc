@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "transport/shm/native_error.h"
 
@@ -24,6 +25,7 @@ void ControlChannel::watch(bool for_writing) {
 }
 
 absl::Status ControlChannel::send(const ControlMessage& message, absl::Span<const int> descriptors) {
+  GRADRAIL_CHECK(open());
   // A packet never overtakes the backlog.
   if (backlog_.empty()) {
     GRADRAIL_ASSIGN_OR_RETURN(Sent sent, send_packet(socket_.get(), message, descriptors));

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/capabilities.h"
@@ -66,6 +67,7 @@ absl::StatusOr<int> find_descriptor(const common::RegionTable& table, const Regi
   if (!region.ok() || (*region)->key() != encode(shown)) {
     return absl::PermissionDeniedError(fmt::format("shm: wrong or withdrawn key of region {}", shown.id));
   }
+  GRADRAIL_CHECK((*region)->span().fd >= 0);  // check_shareable() refuses memory without a file
   return (*region)->span().fd;
 }
 

@@ -4,9 +4,12 @@
 #include <cassert>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace gradrail::transport::shm {
 
 RingProducer::Room RingProducer::look_again(size_t entries) {
+  GRADRAIL_CHECK(known_head_ <= tail_ && entries <= kRingEntries);
   // Pairs with release(): the consumer has finished with the entries that are written next.
   const uint64_t head = ring_->head.load(std::memory_order_acquire);
   // A head that goes back, or beyond the published entries, would let the producer overwrite unread entries.
@@ -43,6 +46,7 @@ void RingProducer::publish_message(absl::Span<const std::byte> message) {
 }
 
 RingConsumer::Taken RingConsumer::take(absl::Span<std::byte> message) {
+  assert(message.size() >= kMaxMessageBytes);  // else a valid message would count as broken
   const uint64_t sequence = next_sequence(std::memory_order_acquire);
   if (sequence < head_ + 1) return {};
   // An entry can only hold the number of this lap or of an earlier one.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "base/check.h"
 
 /// One direction of a connection: a single-producer, single-consumer ring in memory shared by two processes.
 ///
@@ -59,12 +60,17 @@ constexpr size_t entries_for(size_t message_bytes) {
   return message_bytes == 0 ? 1 : (message_bytes + kEntryBodyBytes - 1) / kEntryBodyBytes;
 }
 
+inline void check_ring(const Ring* ring) {
+  // An atomic that crosses a cache line is not atomic for the other process.
+  GRADRAIL_CHECK(ring != nullptr && reinterpret_cast<uintptr_t>(ring) % alignof(Ring) == 0);
+}
+
 /// Threads  One.
 class RingProducer {
  public:
   enum class Room { available, full, broken };
 
-  explicit RingProducer(Ring* ring) : ring_(ring) {}
+  explicit RingProducer(Ring* ring) : ring_(ring) { check_ring(ring); }
 
   /// Whether `entries` more fit. broken: the consumer claims to have consumed what was never published.
   Room room_for(size_t entries) {
@@ -101,7 +107,7 @@ class RingConsumer {
     size_t message_bytes = 0;
   };
 
-  explicit RingConsumer(Ring* ring) : ring_(ring) {}
+  explicit RingConsumer(Ring* ring) : ring_(ring) { check_ring(ring); }
 
   /// Takes the next entry; a message is copied into `message`, which holds kMaxMessageBytes. broken: the producer wrote
   /// an entry that cannot be, and nothing more should be taken.

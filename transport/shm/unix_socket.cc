@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/check.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -39,6 +40,7 @@ absl::StatusOr<UnixAddress> unix_address(const std::string& address) {
   char* end = result.name.sun_path + 1;  // the leading zero byte selects the abstract namespace
   end = std::copy(kNamePrefix.begin(), kNamePrefix.end(), end);
   end = std::copy(address.begin(), address.end(), end);
+  GRADRAIL_CHECK(end <= result.name.sun_path + sizeof(result.name.sun_path));
   // The length ends an abstract name; it has no terminating zero byte (unix(7)).
   result.bytes = static_cast<socklen_t>(end - reinterpret_cast<char*>(&result.name));
   return result;
@@ -122,6 +124,7 @@ absl::StatusOr<pid_t> check_peer(int socket) {
 }
 
 absl::StatusOr<Sent> send_packet(int socket, const ControlMessage& message, absl::Span<const int> descriptors) {
+  GRADRAIL_CHECK(descriptors.size() <= kMaxDescriptors);  // the size of ControlBuffer
   iovec body{.iov_base = const_cast<ControlMessage*>(&message), .iov_len = sizeof(message)};
   msghdr header{};
   header.msg_iov = &body;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "fmt/format.h"
 #include "transport/common/byte_codec.h"
 #include "transport/shm/ring.h"
@@ -28,6 +29,7 @@ ControlMessage make_hello() {
 }
 
 ControlMessage make_disconnect(const absl::Status& why) {
+  GRADRAIL_CHECK(!why.ok());  // the peer reads code 0 as an unknown reason
   ControlMessage disconnect;
   disconnect.kind = ControlKind::disconnect;
   disconnect.code = static_cast<uint8_t>(why.code());

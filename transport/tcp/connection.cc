@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/tcp/native_error.h"
@@ -41,6 +42,7 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
   }
   handshake_done_ = true;
   if (side_ == Side::accepted) {
+    GRADRAIL_CHECK(state_ == State::pending);
     state_ = State::open;
     // Reports `connected` before any further frame of this read can report a completion.
     context_.on_handshake_done(this);
@@ -59,6 +61,7 @@ absl::StatusOr<std::byte*> TcpConnection::map(RemoteRegion) {
 }
 
 void TcpConnection::refuse(const absl::Status& why) {
+  GRADRAIL_CHECK(state_ != State::lost);  // the peer gets one refusal
   // The peer finds the refusal only at a frame boundary, so the frame that is partly sent is completed first. Zeros
   // replace the bytes of a region that is no longer registered.
   const bool zeros = queue_.begun_frame_is_answer() && !answers_alive();
@@ -80,17 +83,17 @@ void TcpConnection::hand_over(std::string final_bytes) {
 
 void TcpConnection::close_silently() {
   if (state_ == State::lost) return;
+  GRADRAIL_CHECK(state_ == State::open);  // a pending connection is unknown to the owner (invariant 2)
   // May still report put_done or a loss: TcpContext::close() forgets these completions afterwards.
   flush();
-  const bool pending = state_ == State::pending;
   state_ = State::lost;
-  if (pending) return;
   // Not a plain close: unread input would turn it into a reset, which overtakes bytes that are still in flight.
   hand_over("");
 }
 
 void TcpConnection::lose(absl::Status cause) {
   if (state_ == State::lost) return;
+  GRADRAIL_CHECK(!cause.ok());
   const bool pending = state_ == State::pending;
   state_ = State::lost;
   set_blocked(false);

@@ -68,6 +68,7 @@ absl::Status TcpConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
   GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(source, target.bytes));
   // remote() accepts the empty slice for the sake of puts; a get always reads a region.
   if (key->region == kNoRegion) return absl::InvalidArgumentError("tcp: get from no region");
+  GRADRAIL_CHECK(gets_.empty() || gets_.back().number + 1 == next_get_);  // the peer answers in this order
   gets_.push_back({.number = next_get_, .target = common::address_of(target), .bytes = target.bytes, .tag = tag});
   post({.header = {.type = FrameType::get_request,
                    .region = key->region,
@@ -93,6 +94,7 @@ absl::Status TcpConnection::send(absl::Span<const std::byte> message) {
 }
 
 void TcpConnection::post(SendOp op, bool ring) {
+  GRADRAIL_CHECK(state_ == State::open);  // lose() has cleared the queue of a lost connection
   queue_.push(std::move(op));
   if (ring) flush();
   // flush() ends at its budget. A blocked socket is not listed: EPOLLOUT calls writable() for it.
@@ -121,6 +123,7 @@ bool TcpConnection::send_once(uint64_t& budget_bytes) {
     return false;
   }
   const absl::Span<const iovec> pieces = queue_.gather(budget_bytes);
+  GRADRAIL_CHECK(!pieces.empty());  // sendable() was true
   uint64_t offered = 0;
   for (const iovec& piece : pieces) offered += piece.iov_len;
   msghdr message{};
@@ -185,6 +188,9 @@ TcpConnection::ReadResult TcpConnection::read_once(uint64_t& budget_bytes) {
     refuse(absl::PermissionDeniedError("put to a region that is no longer registered"));
     return ReadResult::stop;
   }
+  // consume_ahead() stops there. A payload without missing bytes would make the readv below wait for nothing.
+  GRADRAIL_CHECK(ahead_begin_ <= ahead_end_ && ahead_end_ - ahead_begin_ < kHeaderBytes);
+  GRADRAIL_CHECK(!in_payload_ || target_bytes_ > 0);
   std::copy(&ahead_[ahead_begin_], &ahead_[ahead_end_], ahead_.get());  // less than a header is left
   ahead_end_ -= std::exchange(ahead_begin_, 0);
   // One call takes the rest of a payload to its place, and the next headers with what is small.
@@ -205,6 +211,7 @@ TcpConnection::ReadResult TcpConnection::read_once(uint64_t& budget_bytes) {
 }
 
 void TcpConnection::payload_received(uint64_t bytes) {
+  GRADRAIL_CHECK(bytes <= target_bytes_);  // invariant 1
   target_ += bytes;
   target_bytes_ -= bytes;
   if (in_payload_ && target_bytes_ == 0) finish_frame();
@@ -270,6 +277,7 @@ void TcpConnection::header_complete(const HeaderBytes& header) {
 }
 
 absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
+  GRADRAIL_CHECK(!in_payload_ && target_bytes_ == 0);  // the frame before has ended
   frame_ = frame;
   if (frame.type == FrameType::hello && !handshake_done_) return begin_hello(frame);
   // A refusal may be the first frame: adopt() sends it alone when too many connections are open.
@@ -288,6 +296,7 @@ absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
     case FrameType::message:
     case FrameType::refusal:
       // decode() has bounded the length by kMaxMessageBytes or kMaxRefusalBytes, and a buffer holds the larger of them.
+      GRADRAIL_CHECK(frame.length <= kMaxMessageBytes);
       if (body_ == nullptr) body_ = context_.buffers().take();
       target_ = body_.get();
       break;
@@ -367,6 +376,7 @@ void TcpConnection::finish_frame() {
 }
 
 void TcpConnection::finish_message() {
+  GRADRAIL_CHECK(body_ != nullptr);
   Completion message;
   message.kind = Completion::Kind::message;
   message.connection = this;
@@ -375,6 +385,7 @@ void TcpConnection::finish_message() {
 }
 
 void TcpConnection::finish_get_data() {
+  GRADRAIL_CHECK(!gets_.empty() && gets_.front().number == frame_.value);
   PendingGet& get = gets_.front();
   get.received_bytes += frame_.length;
   if (get.received_bytes < get.bytes) return;

@@ -58,6 +58,8 @@ TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, Fd ep
 TcpContext::~TcpContext() {
   connections_.clear();  // they still use what is declared after them
   pending_connections_.clear();
+  GRADRAIL_CHECK(blocked_count_ == 0);
+  GRADRAIL_CHECK(regions_.empty());  // a region must not outlive its Context
 }
 
 Capabilities TcpContext::capabilities() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/check.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/message_buffers.h"
 #include "transport/common/region_table.h"
@@ -62,6 +63,7 @@ class TcpContext final : public Context {
   common::MessageBuffers& buffers() { return buffers_; }
   /// `body` is the memory of completion.message.
   void report(Completion completion, common::MessageBuffer body = nullptr) {
+    GRADRAIL_CHECK(completion.connection != nullptr);
     ready_.push(std::move(completion), std::move(body));
   }
   bool has_room() const { return ready_.size() < room_; }
@@ -72,7 +74,10 @@ class TcpContext final : public Context {
   void stopped_before_dry() { more_to_read_ = true; }
   void watch(int fd, EventSource* source, bool writable_too);
   void unwatch(int fd);
-  void count_blocked(int change) { blocked_count_ += change; }
+  void count_blocked(int change) {
+    blocked_count_ += change;
+    GRADRAIL_CHECK(blocked_count_ >= 0);
+  }
   void close_lingering(Fd fd, std::string final_bytes);
   void on_handshake_done(TcpConnection* pending);
   void close_pending(TcpConnection* pending, std::string_view why);

@@ -84,6 +84,7 @@ void TcpContext::on_handshake_done(TcpConnection* pending) {
 
 void TcpContext::close_pending(TcpConnection* pending, std::string_view why) {
   rate_limited_log_.write(fmt::format("closed a connection that is not from a peer: {}: {}", pending->describe(), why));
+  GRADRAIL_CHECK(pending->lost());  // the loops over pending_connections_ end because lose() takes one away
   std::erase(to_flush_, pending);
   std::erase(to_read_, pending);
   // Its own read() may be running, and later events of the batch may point to it: it is destroyed after the poll.

@@ -2,8 +2,10 @@
 #include <sys/epoll.h>
 
 #include <array>
+#include <cassert>
 #include <utility>
 
+#include "base/check.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/context.h"
 
@@ -51,6 +53,7 @@ void TcpContext::progress() {
 }
 
 void TcpContext::flush_later(TcpConnection* connection) {
+  GRADRAIL_CHECK(!connection->lost());
   if (connection->flush_listed) return;
   connection->flush_listed = true;
   to_flush_.push_back(connection);
@@ -86,7 +89,10 @@ void TcpContext::flush_pending() {
 void TcpContext::poll_directly() {
   // A lost connection stays in connections_ until close(), so indexes are stable during this loop.
   const size_t count = connections_.size();
-  for (size_t i = 0; i < count; ++i) connections_[(turn_ / 2 + i) % count]->read();
+  for (size_t i = 0; i < count; ++i) {
+    assert(connections_.size() == count);
+    connections_[(turn_ / 2 + i) % count]->read();
+  }
 }
 
 void TcpContext::poll_events() {

@@ -1,10 +1,14 @@
 #include "transport/tcp/send_queue.h"
 
 #include <algorithm>
+#include <cassert>
+
+#include "base/check.h"
 
 namespace gradrail::transport::tcp {
 
 void SendQueue::push(SendOp op) {
+  GRADRAIL_CHECK(op.header.type != FrameType::message || op.body.size() == op.header.length);
   Lane& lane = op.header.type == FrameType::put ? puts_ : op.header.type == FrameType::get_data ? answers_ : control_;
   lane.push_back(std::move(op));
 }
@@ -66,6 +70,8 @@ absl::Span<const iovec> SendQueue::gather(uint64_t budget_bytes) {
   if (begun_bytes_ > 0) {
     // Part of this header is on the wire: the rest must come from the same encoding.
     const Frame& begun = frames_[0];
+    GRADRAIL_CHECK(begun.lane != nullptr && !begun.lane->empty());  // invariant 1
+    GRADRAIL_CHECK(begun_bytes_ < kHeaderBytes + begun.payload_bytes);
     if (begun.lane != &control_) answers_turn_ = begun.lane == &puts_;
     advance(begun.lane == &control_ ? control : begun.lane == &answers_ ? answers : puts, begun);
     bytes = kHeaderBytes + begun.payload_bytes - begun_bytes_;
@@ -83,7 +89,9 @@ absl::Span<const iovec> SendQueue::gather(uint64_t budget_bytes) {
 size_t SendQueue::lay_out(size_t count) {
   size_t pieces = 0;
   const auto add = [&](const std::byte* data, uint64_t bytes, uint64_t skip) {
-    if (bytes > skip) pieces_[pieces++] = {const_cast<std::byte*>(data + skip), bytes - skip};
+    if (bytes <= skip) return;
+    assert(pieces < pieces_.size());
+    pieces_[pieces++] = {const_cast<std::byte*>(data + skip), bytes - skip};
   };
   for (size_t i = 0; i < count; ++i) {
     const Frame& frame = frames_[i];

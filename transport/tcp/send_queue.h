@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
+#include "base/check.h"
 #include "transport/tcp/frame.h"
 
 namespace gradrail::transport::tcp {
@@ -55,6 +56,7 @@ class SendQueue {
       if (i == 0) begun_bytes_ = 0;
       finish(frame, done);
     }
+    GRADRAIL_CHECK(bytes == 0);  // gather() offered no more
   }
 
   /// Bytes that the peer must still receive before another frame may follow. `zeros`: the memory behind it no longer
@@ -86,8 +88,10 @@ class SendQueue {
 
   template <typename Done>
   void finish(const Frame& frame, Done& done) {
+    GRADRAIL_CHECK(frame.lane != nullptr && !frame.lane->empty());  // invariant 2
     SendOp& op = frame.lane->front();
     op.sent_bytes += frame.payload_bytes;
+    GRADRAIL_CHECK(frame.last == (op.sent_bytes == op.header.payload_bytes()));
     if (frame.lane != &control_) answers_turn_ = frame.lane == &puts_;
     if (!frame.last) return;
     done(std::as_const(op));

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 
+#include "base/check.h"
 #include "transport/ucx/wire.h"
 
 namespace gradrail::transport::ucx {
@@ -42,7 +43,10 @@ class Arrivals {
  public:
   bool empty() const { return arrivals_.empty(); }
   Arrival& front() { return arrivals_.front(); }
-  void pop() { arrivals_.pop_front(); }
+  void pop() {
+    GRADRAIL_CHECK(!empty() && front().state == Arrival::State::done);  // UCX may write to any other
+    arrivals_.pop_front();
+  }
   /// The new one is the youngest; its address stays. Null: the sender does not keep to the bound.
   Arrival* push();
 

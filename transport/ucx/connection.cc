@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -150,6 +151,7 @@ void UcxConnection::on_side_channel_misused() {
 
 void UcxConnection::fail(absl::Status cause) {
   if (state_ != State::handshake && state_ != State::open) return;
+  GRADRAIL_CHECK(!cause.ok());
   const bool handshake = state_ == State::handshake;
   state_ = State::failing;
   cause_ = std::move(cause);
@@ -179,6 +181,7 @@ void UcxConnection::send_reason(FrameKind kind) {
 }
 
 void UcxConnection::begin_end() {
+  GRADRAIL_CHECK(state_ == State::failing && !cause_.ok());
   const TimePoint now = Clock::now();
   end_deadline_ = now + kEndTime;
   // A refusal and a loss of the side channel are their own reason; an error of UCX's may be the peer's refusal.
@@ -215,6 +218,7 @@ bool UcxConnection::ended(TimePoint now) const {
 }
 
 void UcxConnection::reap() {
+  GRADRAIL_CHECK(state_ == State::ending || state_ == State::lost);
   endpoint_.reap();
   side_channel_.close();
   if (!released() && !abandoned()) {

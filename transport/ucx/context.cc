@@ -45,6 +45,7 @@ UcxContext::UcxContext(Worker worker, std::unique_ptr<Context> side_channels, tc
       buffers_(kMaxMessageBytes, kSpareBuffers) {}
 
 UcxContext::~UcxContext() {
+  GRADRAIL_CHECK(regions_.empty());  // a region must not outlive its Context
   for (const auto& connection : connections_) {
     if (connection == nullptr) continue;
     finish(connection.get());
@@ -107,6 +108,7 @@ void UcxContext::remove(UcxConnection* connection) {
   std::erase(ending_, connection);
   std::erase(to_confirm_alive_, connection);
   std::unique_ptr<UcxConnection>& place = connections_[connection->number()];
+  GRADRAIL_CHECK(place.get() == connection);  // invariant 1
   // Resources that UCX still holds must stay.
   if (!connection->released()) abandoned_.push_back(std::move(place));
   place.reset();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/check.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/message_buffers.h"
 #include "transport/common/side_channel.h"
@@ -57,6 +58,7 @@ class UcxContext final : public Context {
   void introduce(UcxConnection* pending);
   /// `body` is the memory of completion.message.
   void report(Completion completion, common::MessageBuffer body = nullptr) {
+    GRADRAIL_CHECK(completion.connection != nullptr);
     ready_.push(std::move(completion), std::move(body));
   }
   void end_soon(UcxConnection* connection) { failing_.push_back(connection); }

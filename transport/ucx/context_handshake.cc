@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -87,6 +88,7 @@ void UcxContext::await_path(const UcxConnection& connection, TimePoint deadline)
 }
 
 void UcxContext::introduce(UcxConnection* pending) {
+  GRADRAIL_CHECK(pending_connections_ > 0);
   --pending_connections_;
   report({.kind = Completion::Kind::connected, .connection = pending});
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "spdlog/spdlog.h"
 #include "transport/ucx/context.h"
@@ -78,6 +79,7 @@ void UcxContext::reap_ended() {
     connection->reap();
     if (!connection->side_channel().introduced()) {
       spdlog::warn("{}", message_of(connection->cause()));
+      GRADRAIL_CHECK(pending_connections_ > 0);
       --pending_connections_;
       remove(connection);
       continue;

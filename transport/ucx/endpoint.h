@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/check.h"
 #include "transport/ucx/device/lanes.h"
 
 namespace gradrail::transport::ucx {
@@ -23,7 +24,10 @@ class Endpoint {
   /// Null before open() and after close().
   ucp_ep_h get() const { return endpoint_; }
   const Lanes& lanes() const { return lanes_; }
-  void read_lanes() { lanes_ = lanes_of(endpoint_); }
+  void read_lanes() {
+    GRADRAIL_CHECK(endpoint_ != nullptr);
+    lanes_ = lanes_of(endpoint_);
+  }
 
  private:
   ucp_ep_h endpoint_ = nullptr;

@@ -1,5 +1,6 @@
 #include "transport/ucx/handshake.h"
 
+#include "base/check.h"
 #include "base/crc32c.h"
 #include "fmt/format.h"
 #include "transport/common/byte_codec.h"
@@ -31,6 +32,7 @@ std::string frame(FrameKind kind, bool more, std::string_view text) {
 }  // namespace
 
 std::vector<std::string> frames_of(FrameKind kind, std::string_view text, size_t max_frame_bytes) {
+  GRADRAIL_CHECK(max_frame_bytes > kFrameHeaderBytes);
   const size_t part_bytes = max_frame_bytes - kFrameHeaderBytes;
   std::vector<std::string> frames;
   // An empty text is one frame as well.

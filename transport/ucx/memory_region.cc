@@ -4,10 +4,12 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/capabilities.h"
 #include "transport/common/byte_codec.h"
+#include "transport/common/slice.h"
 #include "transport/ucx/native_error.h"
 
 namespace gradrail::transport::ucx {
@@ -67,6 +69,8 @@ Region::~Region() { table_.remove(*this); }
 
 ucs_status_ptr_t Region::receive(ucp_worker_h worker, void* message, std::byte* target, size_t bytes,
                                  ucp_am_recv_data_nbx_callback_t done, void* user) const {
+  GRADRAIL_CHECK(target >= span().data &&
+                 common::is_inside(static_cast<uint64_t>(target - span().data), bytes, span().bytes));
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH;

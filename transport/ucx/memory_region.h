@@ -71,6 +71,7 @@ class RegionTable {
   /// The region that a header names, if its sender may reach `bytes` bytes there in this way.
   /// Errors  PERMISSION_DENIED: the reason, which the peer may read.
   absl::StatusOr<const Region*> resolve(const Header& header, uint64_t bytes, Access wanted) const;
+  bool empty() const { return table_.empty(); }
 
  private:
   friend class Region;

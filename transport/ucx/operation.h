@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
 #include "transport/common/message_buffers.h"
 #include "transport/ucx/wire.h"
 
@@ -36,12 +37,14 @@ class OperationPool {
   bool empty() const { return free_ == nullptr; }
   /// Not empty.
   Operation* take() {
+    GRADRAIL_CHECK(free_ != nullptr);
     Operation* const taken = free_;
     free_ = taken->next_free;
     ++in_use_;
     return taken;
   }
   void give_back(Operation* operation) {
+    GRADRAIL_CHECK(in_use_ > 0 && operation >= slots_.data() && operation < slots_.data() + slots_.size());
     --in_use_;
     release(operation);
   }

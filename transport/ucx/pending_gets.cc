@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "transport/ucx/connection.h"
 #include "transport/ucx/context.h"
 
@@ -18,6 +19,7 @@ absl::Status PendingGets::start(const LocalSlice& target, const RegionKey& sourc
   const auto get = std::find_if(gets_.begin(), gets_.end(), [](const Get& each) { return each.region == nullptr; });
   // Sender::request() relies on a free operation.
   if (get == gets_.end() || sender.full()) return Sender::full_error();
+  GRADRAIL_CHECK(target.region != nullptr && !get->moved);  // null marks a free slot
   const auto* const region = static_cast<const Region*>(target.region);
   // The number of the slot, with a counter that no late answer matches.
   const uint64_t number = ++next_ * kMaxGets + static_cast<uint64_t>(get - gets_.begin());
@@ -40,9 +42,10 @@ absl::Status PendingGets::start(const LocalSlice& target, const RegionKey& sourc
 
 ucs_status_t PendingGets::data_arrived(const Header& header, void* data, size_t bytes, bool rendezvous) {
   Get& get = gets_[header.value % kMaxGets];
-  if (get.region == nullptr || get.number != header.value || get.bytes != bytes) {
+  if (get.region == nullptr || get.number != header.value || get.bytes != bytes || get.answered) {
     return connection_.refuse(absl::DataLossError("the answer to a get that was not asked"));
   }
+  get.answered = true;
   if (!rendezvous) {
     if (bytes > 0 && get.region->on_gpu()) {
       return connection_.refuse(absl::DataLossError("the answer to a get into GPU memory did not come by rendezvous"));
@@ -78,6 +81,7 @@ void PendingGets::confirm() {
 }
 
 void PendingGets::done(Get& get) {
+  GRADRAIL_CHECK(get.region != nullptr && get.answered);  // one completion for each get
   context_.report({.kind = Completion::Kind::get_done, .connection = &connection_, .tag = get.tag});
   get.region = nullptr;
   get.moved = false;
@@ -87,6 +91,7 @@ void PendingGets::on_moved(void* request, ucs_status_t status, size_t, void* use
   ucp_request_free(request);
   auto& get = *static_cast<Get*>(user);
   PendingGets& self = *get.gets;
+  GRADRAIL_CHECK(self.receiving_ > 0);
   --self.receiving_;
   // peer_lost stands for the gets of a connection that ends.
   if (self.connection_.state() != UcxConnection::State::open) return;

@@ -38,7 +38,8 @@ class PendingGets {
     uint64_t tag = 0;
     const Region* region = nullptr;  ///< null: the slot is free
     uint64_t number = 0;
-    bool moved = false;  ///< all bytes are here; the check of the side channel is pending
+    bool answered = false;  ///< a second answer would write behind the end of the get
+    bool moved = false;     ///< all bytes are here; the check of the side channel is pending
   };
 
   void moved(Get& get);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "transport/ucx/connection.h"
 #include "transport/ucx/context.h"
 
@@ -20,7 +21,8 @@ ucs_status_t PutReceiver::arrived(const Header& header, void* data, size_t bytes
     region = *found;
   }
   std::byte* const target = region == nullptr ? nullptr : region->span().data + header.offset;
-  const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  // A put of no bytes has no region to receive into. The return without a receive ends its rendezvous.
+  const bool rendezvous = bytes > 0 && (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   // The processor would write the bytes to an address of the GPU (wire.h).
   if (!rendezvous && region != nullptr && region->on_gpu()) {
     return connection_.refuse(absl::DataLossError("a put to GPU memory that did not come by rendezvous"));
@@ -59,6 +61,8 @@ ucs_status_t PutReceiver::hold(Arrival& arrival, void* data, const ucp_am_recv_p
 }
 
 void PutReceiver::start(Arrival& arrival, void* data) {
+  GRADRAIL_CHECK(arrival.state == Arrival::State::waiting && arrival.held == nullptr);
+  GRADRAIL_CHECK(arrival.region != nullptr || (arrival.bytes == 0 && !arrival.rendezvous));
   if (!arrival.rendezvous) {
     if (arrival.bytes > 0) std::memcpy(arrival.target, data, arrival.bytes);
     arrival.state = Arrival::State::done;
@@ -79,6 +83,7 @@ void PutReceiver::on_moved(void* request, ucs_status_t status, size_t, void* use
   ucp_request_free(request);
   auto& arrival = *static_cast<Arrival*>(user);
   PutReceiver& self = *arrival.receiver;
+  GRADRAIL_CHECK(self.receiving_ > 0 && arrival.state == Arrival::State::moving);
   --self.receiving_;
   if (status == UCS_OK && self.connection_.state() == UcxConnection::State::open) return self.moved(arrival);
   arrival.state = Arrival::State::moved;  // never to be announced

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/common/slice.h"
@@ -77,6 +78,7 @@ absl::Status Sender::put(const LocalSlice& source, const RegionKey& target, uint
 
 absl::Status Sender::send(absl::Span<const std::byte> message) {
   if (operations_.empty()) return full_error();
+  GRADRAIL_CHECK(message.size() <= kMaxMessageBytes);  // the size of a body
   Operation* const operation = operations_.take();
   operation->kind = MessageKind::message;
   operation->tag = 0;
@@ -127,6 +129,7 @@ ucs_status_t Sender::answer(const Header& request) {
 
 absl::Status Sender::post(Operation* operation, Header header, const std::byte* data, size_t bytes,
                           const Region* region, bool by_rendezvous) {
+  GRADRAIL_CHECK(connection_.endpoint() != nullptr);
   header.connection = connection_.peer().connection;
   header.token = connection_.peer().token;
   operation->sender = this;
@@ -186,6 +189,9 @@ void Sender::sent(Operation* operation, ucs_status_t status) {
 }
 
 void Sender::put_sent(uint32_t sequence) {
+  // Numbers wrap, so the place in the window is the difference.
+  GRADRAIL_CHECK(sequence - oldest_put_ < next_put_ - oldest_put_ && next_put_ - oldest_put_ <= kPutWindow);
+  GRADRAIL_CHECK(!put_done_[sequence % kPutWindow]);
   put_done_[sequence % kPutWindow] = true;
   // UCX completes puts in any order; the window begins at the oldest that is unfinished.
   while (oldest_put_ != next_put_ && put_done_[oldest_put_ % kPutWindow]) ++oldest_put_;

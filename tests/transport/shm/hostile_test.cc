@@ -381,6 +381,19 @@ TEST_F(ShmHostileOwner, RegionWithoutDescriptorIsRefused) {
   EXPECT_EQ(await(*context_).kind, Completion::Kind::peer_lost);
 }
 
+TEST_F(ShmHostileOwner, LocalRegionThatWasNotAskedForIsRefused) {
+  RegionKey key = key_of(4096);
+  key.access = static_cast<uint8_t>(Access::local);
+  ASSERT_TRUE(connection_->import(encode(key)).ok());
+  absl::StatusOr<Descriptor> file = create_sealed("local", 4096);
+  ASSERT_TRUE(file.ok());
+  ControlMessage answer;
+  answer.kind = ControlKind::region;
+  answer.key = key;
+  peer_->say(answer, {file->get()});
+  EXPECT_THAT(std::string(await(*context_).cause.message()), HasSubstr("not asked for"));
+}
+
 TEST_F(ShmHostileOwner, BellThatIsNoBellIsRefused) {
   ControlMessage welcome;
   welcome.kind = ControlKind::welcome;

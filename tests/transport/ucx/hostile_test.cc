@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,8 +16,11 @@
 #include "transport/tcp/context.h"
 #include "transport/ucx/context.h"
 #include "transport/ucx/device/network_device.h"
+#include "transport/ucx/device/worker.h"
+#include "transport/ucx/endpoint.h"
 #include "transport/ucx/handshake.h"
 #include "transport/ucx/memory_region.h"
+#include "transport/ucx/wire.h"
 
 namespace gradrail::transport::ucx {
 namespace {
@@ -203,6 +207,138 @@ TEST(UcxHostile, garbled_handshakes_are_answered_with_a_reason) {
   more[7] = 1;  // never ends
   EXPECT_NE(answer_to(owner, std::vector<std::string>(400, more)).find("too many"), std::string::npos);
   expect_serving(owner);
+}
+
+/// A peer that writes its messages of UCX itself.
+class RawPeer {
+ public:
+  static constexpr uint64_t kContext = 1;
+
+  /// Connects and says hello, while `victim` polls. The connection of the victim is then in connection().
+  RawPeer(Context& victim, const std::string& address) : victim_(victim) {
+    tcp_connection_ = *tcp_->connect(address, Clock::now() + kTimeout);
+    ucp_am_handler_param_t handler{};
+    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB;
+    handler.id = kActiveMessage;
+    handler.cb = ignore_message;
+    EXPECT_EQ(ucp_worker_set_am_recv_handler(worker_.get(), &handler), UCS_OK);
+    const Handshake handshake = {.context = kContext,
+                                 .token = 2,
+                                 .ucx_major = UCP_API_MAJOR,
+                                 .ucx_minor = UCP_API_MINOR,
+                                 .worker_address = *worker_.address()};
+    for (const std::string& frame : frames_of(FrameKind::handshake, encode(handshake), kMaxMessageBytes)) {
+      EXPECT_TRUE(tcp_connection_->send(bytes_of(frame)).ok());
+    }
+    std::string answer;
+    EXPECT_TRUE(progress_until([&] { return receive(answer); }));
+    peer_ = *parse_handshake(answer, UCP_API_MAJOR, UCP_API_MINOR);
+    EXPECT_TRUE(endpoint_.open(worker_.get(), peer_.worker_address, ignore_failure, nullptr).ok());
+    send({.kind = MessageKind::hello}, "", 0);
+    EXPECT_TRUE(progress_until([&] { return connection_ != nullptr; }));
+  }
+  ~RawPeer() {
+    tcp_->close(tcp_connection_);
+    endpoint_.close();
+    EXPECT_TRUE(progress_until([&] { return endpoint_.released(); }));
+    endpoint_.reap();
+  }
+
+  void send(Header header, const std::string& body, unsigned flags) {
+    header.connection = peer_.connection;
+    header.token = peer_.token;
+    sent_.push_back({encode(header), body});
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = flags;
+    const ucs_status_ptr_t request =
+        ucp_am_send_nbx(endpoint_.get(), kActiveMessage, sent_.back().header.data(), header.bytes(),
+                        sent_.back().body.data(), sent_.back().body.size(), &param);
+    ASSERT_FALSE(UCS_PTR_IS_ERR(request));
+    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
+  }
+
+  template <typename Done>
+  bool progress_until(const Done& done) {
+    const TimePoint deadline = Clock::now() + kTimeout;
+    std::array<Completion, 1> out;
+    while (Clock::now() < deadline) {
+      ucp_worker_progress(worker_.get());
+      if (victim_.poll(absl::MakeSpan(out)) > 0) {
+        if (out[0].kind == Completion::Kind::connected) connection_ = out[0].connection;
+        seen_.push_back(out[0]);
+      }
+      if (done()) return true;
+    }
+    return false;
+  }
+
+  Connection& connection() { return *connection_; }
+  size_t count(Completion::Kind kind) const {
+    return static_cast<size_t>(
+        std::count_if(seen_.begin(), seen_.end(), [&](const Completion& each) { return each.kind == kind; }));
+  }
+  absl::Status cause() const { return seen_.back().cause; }
+
+ private:
+  struct Sent {
+    HeaderBytes header;
+    std::string body;
+  };
+  static void ignore_failure(void*, ucp_ep_h, ucs_status_t) {}
+  static ucs_status_t ignore_message(void*, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*) {
+    return UCS_OK;
+  }
+
+  bool receive(std::string& answer) {
+    std::array<Completion, 1> out;
+    if (tcp_->poll(absl::MakeSpan(out)) == 0) return false;
+    EXPECT_EQ(out[0].kind, Completion::Kind::message) << out[0].cause;
+    const auto frame = parse_frame({reinterpret_cast<const char*>(out[0].message.data()), out[0].message.size()});
+    EXPECT_TRUE(frame.ok()) << frame.status();
+    answer += frame->text;
+    return !frame->more;
+  }
+
+  Context& victim_;
+  std::unique_ptr<Context> tcp_ = *tcp::open({});
+  Connection* tcp_connection_ = nullptr;
+  Worker worker_ = *Worker::open({});
+  Handshake peer_;
+  Endpoint endpoint_;
+  std::deque<Sent> sent_;  ///< UCX reads a rendezvous from here
+  Connection* connection_ = nullptr;
+  std::vector<Completion> seen_;
+};
+
+TEST(UcxHostile, a_put_of_no_bytes_by_rendezvous_only_notifies) {
+  const std::unique_ptr<Context> victim = must_open();
+  RawPeer peer(*victim, *victim->listen("127.0.0.1:0"));
+  peer.send({.kind = MessageKind::put, .notify = true, .value = 5}, "", UCP_AM_SEND_FLAG_RNDV);
+  EXPECT_TRUE(peer.progress_until([&] { return peer.count(Completion::Kind::put_arrived) == 1; }));
+  victim->close(&peer.connection());
+}
+
+TEST(UcxHostile, a_second_answer_to_a_get_is_refused) {
+  for (const unsigned second : {unsigned{UCP_AM_SEND_FLAG_RNDV}, 0U}) {
+    const std::unique_ptr<Context> victim = must_open();
+    std::vector<std::byte> memory(1 << 16);
+    const auto target = *victim->register_memory({memory.data(), memory.size()}, Access::local);
+    RawPeer peer(*victim, *victim->listen("127.0.0.1:0"));
+    const RegionKey key = {.context = RawPeer::kContext, .bytes = memory.size(), .access = Access::remote_read};
+    const RemoteRegion source = *peer.connection().import(key.encode());
+    EXPECT_TRUE(peer.progress_until([&] {
+      return peer.connection().get({target.get(), 0, memory.size()}, {source, 0}, 7).ok();
+    }));
+    const Header answer = {.kind = MessageKind::get_data, .value = kMaxGets};  // the number of the first get
+    const std::string body(memory.size(), 'x');
+    peer.send(answer, body, UCP_AM_SEND_FLAG_RNDV);
+    peer.send(answer, body, second);
+    EXPECT_TRUE(peer.progress_until([&] { return peer.count(Completion::Kind::peer_lost) == 1; }));
+    EXPECT_LE(peer.count(Completion::Kind::get_done), 1U);
+    EXPECT_NE(peer.cause().message().find("a get that was not asked"), absl::string_view::npos) << peer.cause();
+    victim->close(&peer.connection());
+  }
 }
 
 TEST(UcxHostile, another_release_of_ucx_is_refused_by_name) {

@@ -5,36 +5,20 @@
 #include <net/if.h>
 #include <netdb.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <fstream>
+
+#include "base/read_file.h"
 
 namespace gradrail::transport::ucx {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string first_line(const fs::path& file) {
-  std::string line;
-  std::ifstream stream(file);
-  std::getline(stream, line);
-  return line;
-}
-
-std::vector<fs::path> entries(const fs::path& folder) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
-    found.push_back(each->path());
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
 std::string interface_of_port(const fs::path& port) {
   // Entries of unused GIDs cannot be read; the first that can names the interface.
-  for (const fs::path& entry : entries(port / "gid_attrs" / "ndevs")) {
-    if (std::string name = first_line(entry); !name.empty()) return name;
+  const fs::path folder = port / "gid_attrs" / "ndevs";
+  for (const std::string& entry : names_in(folder)) {
+    if (std::string name = first_line(folder / entry); !name.empty()) return name;
   }
   return "";
 }
@@ -49,12 +33,13 @@ std::string numeric(const sockaddr* address) {
 
 std::vector<RdmaPort> rdma_ports(const std::string& root) {
   std::vector<RdmaPort> ports;
-  for (const fs::path& device : entries(fs::path(root) / "class" / "infiniband")) {
+  const fs::path devices = fs::path(root) / "class" / "infiniband";
+  for (const std::string& device : names_in(devices)) {
     // rxe is not a device on a bus. It is the only kind with a description that says so.
-    const bool soft_roce = first_line(device / "node_desc").substr(0, 3) == "rxe";
-    for (const fs::path& port : entries(device / "ports")) {
-      ports.push_back(
-          {device.filename().string() + ":" + port.filename().string(), interface_of_port(port), soft_roce});
+    const bool soft_roce = first_line(devices / device / "node_desc").substr(0, 3) == "rxe";
+    const fs::path folder = devices / device / "ports";
+    for (const std::string& port : names_in(folder)) {
+      ports.push_back({device + ":" + port, interface_of_port(folder / port), soft_roce});
     }
   }
   return ports;
