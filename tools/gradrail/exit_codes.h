@@ -4,7 +4,8 @@
 
 namespace gradrail::tools {
 
-/// The program's exit codes and their meaning for the caller.
+/// The program's exit codes and their meaning for the caller. `gradrail bench` has its own codes 3 and 4
+/// (bench/report/report.h).
 enum ExitCode : int {
   /// The run is complete.
   kGood = 0,
@@ -12,8 +13,6 @@ enum ExitCode : int {
   kFailed = 1,
   /// The parser rejected the command line.
   kUsage = 2,
-  /// `gradrail bench`: the verification of a result failed.
-  kWrongResults = 3,
   /// Flags, files or environment are wrong; the message names which.
   kConfiguration = 4,
   kRetry = 200,  ///< 128 and above: worth trying again, as TensorFlow's supervisors understand it
