@@ -117,7 +117,7 @@ nlohmann::json answer(const nlohmann::json& request, const std::string& bind_hos
   member.reset();
   page = std::make_unique<SharedPage>();
   if (page->get() == nullptr) return {{"failed", "no memory"}};
-  member = std::make_unique<LocalMember>(*page->get());
+  member = std::make_unique<LocalMember>(*page);
   ExchangeLoad load = load_from(request.at("load"));
   load.bind_host = bind_host;
   const uint32_t task = request.at("task");
@@ -155,7 +155,7 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   coordinator->bind_host_ = bind_host.empty() && !place.by_launcher ? meet.host : bind_host;
   if (coordinator->page_.get() == nullptr) return absl::ResourceExhaustedError("no memory");
   coordinator->members_.resize(place.size);
-  coordinator->members_[0] = std::make_unique<LocalMember>(*coordinator->page_.get());
+  coordinator->members_[0] = std::make_unique<LocalMember>(coordinator->page_);
   coordinator->count(transport::host_id(), topology::usable_cpus(), 0);
   const TimePoint deadline = Clock::now() + kGather;
   const auto missing = [&] {

@@ -149,10 +149,10 @@ void run_here(const ExchangeLoad& load, ExchangeResult& result, Recordings& reco
     result.figure.failed = "no memory";
     return;
   }
-  LocalMember server(*page.get());
+  LocalMember server(page);
   std::deque<LocalMember> members;
   std::vector<Member*> workers;
-  for (uint32_t i = 0; i < load.workers; ++i) workers.push_back(&members.emplace_back(*page.get()));
+  for (uint32_t i = 0; i < load.workers; ++i) workers.push_back(&members.emplace_back(page));
   run_tasks({&server}, workers, load, result, recordings);
 }
 
