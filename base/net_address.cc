@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/file_descriptor.h"
 #include "fmt/format.h"
 
 namespace gradrail {
@@ -57,6 +58,11 @@ absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_
     std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
   }
   return addresses;
+}
+
+int bind_error(const NetAddress& address) {
+  const FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return fd && bind(fd.get(), address.get(), address.bytes) == 0 ? 0 : errno;
 }
 
 }  // namespace gradrail

@@ -30,4 +30,7 @@ struct NetAddress {
 /// Errors  UNAVAILABLE: the message of the resolver.
 absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_t port);
 
+/// 0, or the errno with which the kernel refuses to bind a TCP socket to the address.
+int bind_error(const NetAddress& address);
+
 }  // namespace gradrail

@@ -1,7 +1,6 @@
 #include "ps/server.h"
 
 #include <grpcpp/grpcpp.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +8,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/file_descriptor.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -32,10 +30,9 @@ constexpr auto kHousekeepEvery = std::chrono::milliseconds(200);
 std::string why_not_bound(const HostPort& address) {
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(address.host, address.port);
   if (!found.ok()) return fmt::format("{}: is the host name right?", message_of(found.status()));
-  const NetAddress& first = found->front();
-  const FileDescriptor probe(socket(first.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int error = bind(probe.get(), first.get(), first.bytes) == 0 ? EADDRINUSE : errno;
-  if (error == EADDRINUSE) return "the port is in use (choose another one in the cluster, or with --bind)";
+  const int error = bind_error(found->front());
+  if (error == 0 || error == EADDRINUSE)
+    return "the port is in use (choose another one in the cluster, or with --bind)";
   if (error != EADDRNOTAVAIL) return std::strerror(error);
   return "the address is not one of this host (is --task_index right? if so, name a local address with --bind)";
 }

@@ -5,7 +5,7 @@
 
 namespace gradrail::bench {
 
-/// All of a load but its processes and their addresses: every process of a run needs it.
+/// All of a load but its processes: every process of a run needs it.
 nlohmann::json to_json(const ExchangeLoad& load);
 /// Errors: nlohmann's exceptions, for the reader of another process's text.
 ExchangeLoad load_from(const nlohmann::json& json);

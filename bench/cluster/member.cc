@@ -1,10 +1,13 @@
 #include "bench/cluster/member.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <new>
 #include <thread>
 
 #include "base/status.h"
+#include "bench/cluster/load_json.h"
 #include "bench/suites/stages.h"
 #include "fmt/format.h"
 #include "ps/server.h"
@@ -41,28 +44,47 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
 
 }  // namespace
 
-SharedPage::SharedPage()
-    : page_(mmap(nullptr, sizeof(RunShared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
-      shared_(page_ == MAP_FAILED ? nullptr : new (page_) RunShared) {}
+SharedPage::SharedPage() : SharedPage(memfd_create("run", 0)) {
+  if (shared_ != nullptr) new (shared_) RunShared;
+}
+
+SharedPage::SharedPage(int fd) : fd_(fd), shared_(nullptr) {
+  if (!fd_ || ftruncate(fd, sizeof(RunShared)) != 0) return;
+  void* const page = mmap(nullptr, sizeof(RunShared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (page != MAP_FAILED) shared_ = static_cast<RunShared*>(page);
+}
 
 SharedPage::~SharedPage() {
-  if (shared_ != nullptr) munmap(page_, sizeof(RunShared));
+  if (shared_ != nullptr) munmap(shared_, sizeof(RunShared));
+}
+
+nlohmann::json run_task(const nlohmann::json& job) {
+  SharedPage page(job.at("page").get<int>());
+  if (page.get() == nullptr) return {{"failed", "no memory"}};
+  const ExchangeLoad load = load_from(job.at("load"));
+  const uint32_t task = job.at("task");
+  return job.at("do") == "serve" ? run_server(load, *page.get(), task) : work(load, *page.get(), task);
+}
+
+void LocalMember::start(const char* what, const ExchangeLoad& load, uint32_t task) {
+  child_.emplace(Subprocess::start({{"do", what}, {"task", task}, {"load", to_json(load)}, {"page", page_.fd()}}));
 }
 
 absl::StatusOr<std::string> LocalMember::serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) {
-  shared_.port = 0;
-  child_.emplace([&] { return run_server(load, shared_, task); });
-  while (shared_.port == 0 && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  const std::atomic<int>& port = page_.get()->port;
+  page_.get()->port = 0;
+  start("serve", load, task);
+  while (port == 0 && Clock::now() < deadline && !child_->is_done(std::chrono::milliseconds(0)))
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
   // Else the child has failed, or is late: its result has the cause.
-  if (shared_.port > 0)
-    return ps::to_string({.host = load.bind_host, .port = static_cast<uint16_t>(shared_.port.load())});
+  if (port > 0) return ps::to_string({.host = load.bind_host, .port = static_cast<uint16_t>(port.load())});
   const absl::StatusOr<nlohmann::json> why = collect(deadline);
   if (!why.ok()) return why.status();
   return absl::UnavailableError(why->value("failed", "did not start"));
 }
 
 absl::Status LocalMember::work(const ExchangeLoad& load, uint32_t task) {
-  child_.emplace([&, task] { return bench::work(load, shared_, task); });
+  start("work", load, task);
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/file_descriptor.h"
 #include "bench/driver/subprocess.h"
 #include "bench/suites/exchange_worker.h"
 
@@ -27,25 +28,28 @@ class Member {
   virtual void abandon() = 0;
 };
 
-/// Memory for RunShared that forked processes keep.
+/// Memory for RunShared that the processes of a run on this host map.
 class SharedPage {
  public:
   SharedPage();
+  explicit SharedPage(int fd);  ///< of another process
   ~SharedPage();
   SharedPage(const SharedPage&) = delete;
   SharedPage& operator=(const SharedPage&) = delete;
   RunShared* get() { return shared_; }  ///< null: no memory
+  /// Child processes inherit it.
+  int fd() const { return fd_.get(); }
 
  private:
-  void* page_;
+  FileDescriptor fd_;
   RunShared* shared_;
 };
 
-/// On this host, forked for each task.
+/// On this host: a process for each task.
 class LocalMember final : public Member {
  public:
-  /// `shared` outlives it.
-  explicit LocalMember(RunShared& shared) : shared_(shared) {}
+  /// `page` has memory and outlives it.
+  explicit LocalMember(SharedPage& page) : page_(page) {}
   absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) override;
   absl::Status work(const ExchangeLoad& load, uint32_t task) override;
   bool is_done(Duration timeout) override { return !child_ || child_->is_done(timeout); }
@@ -53,8 +57,12 @@ class LocalMember final : public Member {
   void abandon() override { child_.reset(); }
 
  private:
-  RunShared& shared_;
+  void start(const char* what, const ExchangeLoad& load, uint32_t task);
+  SharedPage& page_;
   std::optional<Subprocess> child_;
 };
+
+/// The job of a LocalMember's process: {"do": "serve" or "work", "task": its index, "load": …, "page": its descriptor}.
+nlohmann::json run_task(const nlohmann::json& job);
 
 }  // namespace gradrail::bench

@@ -8,18 +8,17 @@
 #include "absl/status/statusor.h"
 #include "bench/cluster/member.h"
 #include "bench/cluster/ranks.h"
+#include "ps/rendezvous/rank_server.h"
 #include "topology/cpu_set.h"
 
 namespace gradrail::bench {
 
 /// Rank 0's view of a run over several processes: it is the first server, asks the others to do theirs and prints.
-/// Threads  One.
+/// Threads  One, beside those of gRPC: child processes must not be plain forks.
 class RankCoordinator {
  public:
-  /// Waits for all others. Errors  DEADLINE_EXCEEDED: names those that did not come. FAILED_PRECONDITION: one of
-  /// another version; the address cannot be listened at.
+  /// Waits for all others. Errors  those of ps::RankServer.
   static absl::StatusOr<std::unique_ptr<RankCoordinator>> open(const Place& place, const std::string& bind_host);
-  ~RankCoordinator();
 
   std::vector<Member*> servers() const;
   std::vector<Member*> workers() const;
@@ -31,22 +30,22 @@ class RankCoordinator {
   bool oversubscribed(uint32_t shards) const;
 
  private:
-  RankCoordinator() = default;
-  Place place_;
-  std::string bind_host_;
-  SharedPage page_;
+  explicit RankCoordinator(const Place& place) : place_(place) {}
   struct Host {
     topology::CpuSet cpus;  ///< that any of its ranks may use
     uint32_t servers = 0;
     uint32_t workers = 0;
   };
+  const Place place_;
+  std::string bind_host_;
+  SharedPage page_;
   std::map<std::string, Host> hosts_;
+  std::unique_ptr<ps::RankServer> ranks_;
   std::vector<std::unique_ptr<Member>> members_;  ///< by rank
-  void count(const std::string& host, const topology::CpuSet& cpus, uint32_t rank);
 };
 
-/// Any other rank: does what rank 0 asks for until the run is over. Errors  UNAVAILABLE: rank 0 was lost.
-/// FAILED_PRECONDITION: it does not want this one; says why. DEADLINE_EXCEEDED: it was never there.
+/// Any other rank: does what rank 0 asks for until the run is over. Errors  those of ps::join_first_rank() and
+/// ps::RankStream.
 absl::Status serve_rank(const Place& place, const std::string& bind_host);
 
 }  // namespace gradrail::bench

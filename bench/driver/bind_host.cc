@@ -6,7 +6,6 @@
 
 #include <memory>
 
-#include "base/file_descriptor.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -30,19 +29,13 @@ std::string addresses_of_this_host() {
   return text.empty() ? "none" : text;
 }
 
-/// Asks the kernel, which has more than the interfaces: all of 127.0.0.0/8 is this host.
-bool can_listen_at(const NetAddress& address) {
-  // Port 0: the test needs the address alone, and the kernel has a free port for it.
-  const FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return fd && bind(fd.get(), address.get(), address.bytes) == 0;
-}
-
 }  // namespace
 
 absl::Status check_bind_host(const std::string& host) {
   if (host.empty()) return absl::OkStatus();
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
-  if (found.ok() && can_listen_at(found->front())) return absl::OkStatus();
+  // The kernel has more addresses than the interfaces: all of 127.0.0.0/8 is this host.
+  if (found.ok() && bind_error(found->front()) == 0) return absl::OkStatus();
   const std::string_view why = found.ok() ? "not an address of this host" : message_of(found.status());
   return absl::FailedPreconditionError(
       fmt::format("--bind-host {}: {}; this host has {}", host, why, addresses_of_this_host()));

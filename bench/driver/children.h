@@ -7,7 +7,7 @@ namespace gradrail::bench {
 /// fork() for processes that must not outlive us. A signal ends them when we end, however that happens, and when we
 /// are (end_children_on_signals, which they inherit). Each has a group of its own, for what it starts itself.
 /// Returns 0 in the child, -1 when no process could be started.
-/// Threads  Nothing but the caller's may run.
+/// Threads  Only the caller's may run, unless the child calls exec() at once.
 pid_t fork_child();
 
 /// Sends SIGTERM and waits for the child. Kills it with its group if it has not ended after 0.6 s.

@@ -11,11 +11,13 @@
 #include "bench/cluster/ranks.h"
 #include "bench/driver/bind_host.h"
 #include "bench/driver/children.h"
+#include "bench/driver/jobs.h"
 #include "bench/driver/suite.h"
 #include "bench/report/compare.h"
 #include "bench/report/report.h"
 #include "bench/suites/exchange_flags.h"
 #include "fmt/format.h"
+#include "transport/plugin_loader.h"
 
 namespace gradrail::bench {
 namespace {
@@ -105,6 +107,8 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   compare.add_option("second", flags.compare.second, "written by -J")->required();
   compare.add_flag("--unlike", flags.compare.unlike,
                    "compare runs with different machines, versions or settings as well");
+  CLI::App& job = *command.add_subcommand("job", "a job of a run; gradrail itself starts it")->group("");  // hidden
+  job.add_option("output", flags.job_output)->required();
   // Ours to say what can be asked: from here on, since subcommands take this over when they are made.
   command.require_subcommand(0, 1);
   command.allow_extras();
@@ -126,6 +130,7 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
   // Before the first fork: children log under the same name.
   start_log("bench");
   end_children_on_signals();
+  if (flags.job_output >= 0) run_job_of_parent(flags.job_output);
   // The arguments as typed are part of the recorded run.
   flags.options.arguments.assign(argv + 1, argv + argc);
   const auto complain = [](const absl::Status& status) {
@@ -138,6 +143,10 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
   }
   if (flags.options.suite.empty()) return complain(absl::InvalidArgumentError(what_can_be_asked(flags.no_suite)));
   if (absl::Status status = check_bind_host(flags.options.bind_host); !status.ok()) return complain(status);
+  if (const std::string& folder = flags.options.plugin_dir; !folder.empty()) {
+    if (absl::Status status = transport::set_plugin_dir(folder); !status.ok()) return complain(status);
+    setenv("GRADRAIL_PLUGIN_DIR", folder.c_str(), 1);  // for the child processes
+  }
   std::unique_ptr<RankCoordinator> coordinator;
   if (over_several_processes(flags.options.suite)) {
     const absl::StatusOr<Place> place = place_of(flags.options);

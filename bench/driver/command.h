@@ -16,6 +16,7 @@ struct CompareFlags {
 /// The request of the command line.
 struct BenchFlags {
   Options options;
+  int job_output = -1;                ///< of the hidden `job`; -1: not started for one
   std::vector<std::string> no_suite;  ///< words where a suite should have been
   CompareFlags compare;
 };

@@ -1,6 +1,8 @@
 #include "bench/driver/subprocess.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -16,17 +18,19 @@ namespace {
 
 constexpr size_t kMaxResultBytes = size_t{64} << 20;  // figures and latencies take a few MB at most
 
-[[noreturn]] void run_child(int fd, const std::function<nlohmann::json()>& body) {
-  // Messages of foreign libraries may have invalid UTF-8: it is replaced, since an exception would lose the result.
-  const std::string text = body().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  // _exit(): the child has copies of the parent's buffers and exit handlers.
-  // Fails when the parent has closed the pipe: no process waits for the result then.
-  if (!write_all(fd, text)) _exit(1);
-  end_children();
-  _exit(0);
+/// Messages of foreign libraries may have invalid UTF-8: it is replaced, since an exception would lose the result.
+std::string text_of(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
+
+void run_child(int output, const std::function<nlohmann::json()>& body) {
+  // _exit(): the child has copies of the parent's buffers and exit handlers.
+  if (!write_all(output, text_of(body()))) _exit(1);
+  end_children();
+  _exit(0);
+}
 
 Subprocess::Subprocess(const std::function<nlohmann::json()>& body) {
   absl::StatusOr<Pipe> pipe = open_pipe();
@@ -39,6 +43,26 @@ Subprocess::Subprocess(const std::function<nlohmann::json()>& body) {
     run_child(pipe->writer.get(), body);
   }
   output_ = std::move(pipe->reader);
+}
+
+Subprocess Subprocess::start(const nlohmann::json& job) {
+  Subprocess child;
+  absl::StatusOr<Pipe> pipe = open_pipe();
+  // A file, not a pipe: the parent does not wait until the child reads it.
+  const FileDescriptor input(memfd_create("job", MFD_CLOEXEC));
+  if (!pipe.ok() || !input || !write_all(input.get(), text_of(job)) || lseek(input.get(), 0, SEEK_SET) != 0)
+    return child;
+  const std::string output = std::to_string(pipe->writer.get());
+  const char* const arguments[] = {"gradrail", "bench", "job", output.c_str(), nullptr};
+  child.process_ = fork_child();
+  if (child.process_ == 0) {  // other threads may hold locks: only functions that are safe in signal handlers
+    dup2(input.get(), STDIN_FILENO);
+    fcntl(pipe->writer.get(), F_SETFD, 0);  // stays open
+    execv("/proc/self/exe", const_cast<char* const*>(arguments));
+    _exit(1);
+  }
+  child.output_ = std::move(pipe->reader);
+  return child;
 }
 
 Subprocess::Subprocess(Subprocess&& other) noexcept

@@ -11,10 +11,12 @@ namespace gradrail::bench {
 
 /// Something that runs in a process of its own, so that threads, memory and failures of one do not touch the next.
 /// Destruction ends it with all that it has started (children.h).
-/// Threads  Nothing but the caller's may run when it starts: it is forked.
+/// Threads  Only the caller's thread may run when a body starts: it is forked.
 class Subprocess {
  public:
   explicit Subprocess(const std::function<nlohmann::json()>& body);
+  /// Starts this program again for a job of jobs.h. Any thread may run, unlike above.
+  static Subprocess start(const nlohmann::json& job);
   Subprocess(Subprocess&& other) noexcept;
   Subprocess& operator=(Subprocess&&) = delete;
   ~Subprocess();
@@ -25,8 +27,12 @@ class Subprocess {
   absl::StatusOr<nlohmann::json> result(TimePoint deadline);
 
  private:
+  Subprocess() = default;
   int process_ = -1;
   FileDescriptor output_;
 };
+
+/// Writes the result of the body to the parent, and ends this process.
+[[noreturn]] void run_child(int output, const std::function<nlohmann::json()>& body);
 
 }  // namespace gradrail::bench

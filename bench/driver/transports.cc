@@ -9,15 +9,13 @@ namespace gradrail::bench {
 namespace {
 
 /// Fills in what only opening it shows.
-void try_to_open(const transport::Transport& transport, const Options& options, TransportChoice& choice) {
+void try_to_open(const Options& options, TransportChoice& choice) {
   // In a child: the library of a plug-in may crash, hang, or start threads, which a later fork does not copy.
-  Subprocess opens([&]() -> nlohmann::json {
-    const auto context = transport.open(
-        {.bind_host = options.bind_host, .rdma_only = choice.rdma_only, .ofi_provider = options.ofi_provider});
-    if (!context.ok()) return {{"unusable", std::string(message_of(context.status()))}};
-    const transport::GpuTransferSupport& gpu = (*context)->capabilities().gpu;
-    return {{"no_dma_buf", gpu.why_no_dma_buf}, {"no_peer_memory", gpu.why_no_peer_memory}};
-  });
+  Subprocess opens = Subprocess::start({{"do", "open transport"},
+                                        {"name", choice.name},
+                                        {"bind_host", options.bind_host},
+                                        {"rdma_only", choice.rdma_only},
+                                        {"ofi_provider", options.ofi_provider}});
   // A device that does not answer must not keep the run from the transports that work.
   const absl::StatusOr<nlohmann::json> answer = opens.result(Clock::now() + std::chrono::seconds(20));
   if (!answer.ok()) {
@@ -31,8 +29,18 @@ void try_to_open(const transport::Transport& transport, const Options& options, 
 
 }  // namespace
 
+nlohmann::json open_transport(const nlohmann::json& job) {
+  const absl::StatusOr<const transport::Transport*> found =
+      transport::find_transport(job.at("name").get<std::string>());
+  if (!found.ok()) return {{"unusable", std::string(message_of(found.status()))}};
+  const auto context = (*found)->open(
+      {.bind_host = job.at("bind_host"), .rdma_only = job.at("rdma_only"), .ofi_provider = job.at("ofi_provider")});
+  if (!context.ok()) return {{"unusable", std::string(message_of(context.status()))}};
+  const transport::GpuTransferSupport& gpu = (*context)->capabilities().gpu;
+  return {{"no_dma_buf", gpu.why_no_dma_buf}, {"no_peer_memory", gpu.why_no_peer_memory}};
+}
+
 absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets) {
-  if (!options.plugin_dir.empty()) GRADRAIL_RETURN_IF_ERROR(transport::set_plugin_dir(options.plugin_dir));
   std::vector<std::string> names = options.transports;
   if (names.empty()) {
     for (const transport::Transport& transport : transport::transports())
@@ -45,7 +53,7 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
       return absl::InvalidArgumentError(name + " works within one process only: there is nothing to measure");
     TransportChoice choice{
         .name = name, .rdma_only = found->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
-    try_to_open(*found, options, choice);
+    try_to_open(options, choice);
     choices.push_back(std::move(choice));
   }
   return choices;

@@ -23,4 +23,7 @@ struct TransportChoice {
 /// Errors  NOT_FOUND: no such transport.
 absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets);
 
+/// The part of it that runs in that process (jobs.h).
+nlohmann::json open_transport(const nlohmann::json& job);
+
 }  // namespace gradrail::bench

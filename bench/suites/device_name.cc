@@ -25,11 +25,15 @@ absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on
   return gpu::open_device(ordinal);
 }
 
+nlohmann::json open_device(const nlohmann::json& job) {
+  return std::string(message_of(open_compute(job.at("on")).status()));
+}
+
 absl::Status can_open(const std::string& on) {
   if (on == "host") return absl::OkStatus();
   if (const absl::Status named = gpu_ordinal(on).status(); !named.ok()) return named;
   // A status does not cross the pipe: the message alone does, and an empty one stands for success.
-  Subprocess opens([&]() -> nlohmann::json { return std::string(message_of(open_compute(on).status())); });
+  Subprocess opens = Subprocess::start({{"do", "open device"}, {"on", on}});
   // Starting a driver takes seconds on a host with many GPUs, and the first kernel may be compiled from PTX.
   GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json why, opens.result(Clock::now() + std::chrono::seconds(60)));
   const auto words = why.get<std::string>();

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu/compute/compute.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace gradrail::bench {
 
@@ -17,5 +18,8 @@ absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on
 /// Errors  INVALID_ARGUMENT: not such a name. FAILED_PRECONDITION: the cause, so that it is logged once and not in each
 /// row.
 absl::Status can_open(const std::string& on);
+
+/// The part of it that runs in that process (bench/driver/jobs.h).
+nlohmann::json open_device(const nlohmann::json& job);
 
 }  // namespace gradrail::bench

@@ -158,10 +158,10 @@ void run_here(const ExchangeLoad& load, ExchangeResult& result, Recordings& reco
     result.figure.failed = "no memory";
     return;
   }
-  LocalMember server(*page.get());
+  LocalMember server(page);
   std::deque<LocalMember> members;
   std::vector<Member*> workers;
-  for (uint32_t i = 0; i < load.workers; ++i) workers.push_back(&members.emplace_back(*page.get()));
+  for (uint32_t i = 0; i < load.workers; ++i) workers.push_back(&members.emplace_back(page));
   // The result has the reason of a failure, as in run_there().
   run_tasks({&server}, workers, load, result, recordings);
 }

@@ -66,9 +66,9 @@ class BenchCluster(cluster.ClusterTest):
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.05)
         foreign.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
-        for message in (b"", b'{"gradrail bench": 5}', b'{"gradrail bench": "x", "rank": -1, "size": 3, "host": 1, "cpus": []}'):
+        for noise in (b"", b"\0\0\0\x16" + b'{"gradrail bench": 5}', b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100):
             with socket.create_connection((host, int(port)), timeout=1) as other:
-                other.sendall(len(message).to_bytes(4, "big") + message)
+                other.sendall(noise)
         for i in range(2):
             self.start("worker", i)
         self.assertIn("# Out of bounds values : 0 OK", self.text(server))
@@ -76,11 +76,13 @@ class BenchCluster(cluster.ClusterTest):
 
     def test_two_of_the_same(self):
         server = self.start("ps", 0)
-        self.start("worker", 0)
-        time.sleep(0.3)
-        twin = self.start("worker", 0)
-        self.assertRegex(self.text(server, cluster.CONFIGURATION), "rank 1: there is another one")
-        self.assertIn(sorted(process.wait(cluster.FINISH) for process in (self.started[1], twin)), [[0, 4]])
+        twins = [self.start("worker", 0) for _ in range(2)]
+        cluster.wait_until(lambda: any(twin.poll() is not None for twin in twins), cluster.START, lambda: "both wait")
+        self.start("worker", 1)
+        self.assertIn("there is another rank 1", self.text(server))
+        refused, joined = sorted(twins, key=lambda twin: twin.wait(cluster.FINISH) == 0)
+        self.assertIn("there is another rank 1", self.text(refused, cluster.CONFIGURATION))
+        self.assertEqual(joined.returncode, 0)
 
     def test_a_worker_that_fails_is_named(self):
         server = self.start("ps", 0, "-n", 50_000_000)

@@ -63,6 +63,11 @@ class Pages(cluster.ClusterTest):
                 ungrouped = re.search(r"^Options:\n((?:  .*\n)+)", text, re.M)[1]
                 self.assertEqual(flags_of(ungrouped), {"-h", "--help"})
 
+    def test_commands_of_gradrail_itself_are_hidden(self):
+        self.assertNotRegex(help_of("bench"), r"(?m)^ +job\b")
+        self.assertFalse(self.manual(["bench", "job"]).exists())
+        self.assertNotIn("'gradrail bench job'", self.bash_script.read_text())
+
     def test_manual_pages_have_each_flag_of_the_help(self):
         seen = 0
         for path, text in walk():

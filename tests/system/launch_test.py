@@ -133,7 +133,7 @@ class Launchers(LaunchTest):
         [port] = cluster.free_ports(1)
         address = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         first = self.train(*SMALL, "--join-timeout", "1", environment={**address, "RANK": "0"})
-        self.assert_ends(first, cluster.retry_worthy, says=[r"worker/0, worker/1 of torchrun .* did not come within 1 s"])
+        self.assert_ends(first, cluster.retry_worthy, says=[r"worker/0, worker/1 of torchrun .* did not join within 1 s"])
         other = self.train(*SMALL, "--join-timeout", "1", environment={**address, "RANK": "2"})
         self.assert_ends(other, cluster.retry_worthy, says=[r"the first task of .* did not come: no process listens at"])
         self.assertLess(len(other.lines()), 4, other.transcript())

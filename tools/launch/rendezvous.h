@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/launcher.h"
+#include "ps/rendezvous/rendezvous.pb.h"
 
 namespace gradrail::tools {
 
@@ -17,31 +17,22 @@ namespace gradrail::tools {
 struct RendezvousRequest {
   ps::Launch launch;
   uint32_t ps_count = 1;
-  std::string bind_host;  ///< that others reach us at; "": found out
+  std::string bind_host;  ///< at which others reach this task; "": its address in the connection
   Duration timeout = std::chrono::seconds(60);
-  std::function<void(const std::string&)> say;  ///< for people that wait
-};
-
-/// The description of it that the others have then.
-struct RankAssignment {
-  ps::TaskId task;
-  std::vector<std::string> ps_hosts;  ///< by task index
-  std::vector<std::string> worker_hosts;
-  bool own_cpus = false;       ///< the launcher has bound the tasks of this host to different cpus
-  uint16_t place_on_host = 0;  ///< among the tasks of this host
+  std::function<void(const std::string&)> say;  ///< progress for users
 };
 
 /// All tasks of a job find each other where its launcher gave only numbers. The first ps task, or ps-lite's scheduler,
 /// waits at an address that all tasks have. It gives each task its index and passes on at which ports the ps listen.
-/// Threads  One.
+/// Errors   those of ps::RankServer, ps::join_first_rank() and ps::RankStream, which name the other task.
+/// Threads  One, beside those of gRPC.
 class Rendezvous {
  public:
-  /// Until all have joined. Errors  DEADLINE_EXCEEDED: the missing tasks. FAILED_PRECONDITION: the address cannot be
-  /// listened at; tasks were started with different flags. UNAVAILABLE: a task that had joined is gone.
+  /// Waits until all have joined.
   static absl::StatusOr<std::unique_ptr<Rendezvous>> join(const RendezvousRequest& request);
   virtual ~Rendezvous() = default;
 
-  const RankAssignment& assignment() const { return assignment_; }
+  const ps::proto::RankAssignment& assignment() const { return assignment_; }
 
   /// A ps listens at this port of its host; the scheduler has none: 0. The first ps (or the scheduler) waits for the
   /// others' and notifies the workers.
@@ -50,7 +41,7 @@ class Rendezvous {
   virtual absl::StatusOr<std::vector<std::string>> ps_addresses() = 0;
 
  protected:
-  RankAssignment assignment_;
+  ps::proto::RankAssignment assignment_;
 };
 
 }  // namespace gradrail::tools

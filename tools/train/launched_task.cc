@@ -54,15 +54,15 @@ std::string explain(const TrainOptions& options) {
                      launch.node.empty() ? host_name() : launch.node);
 }
 
-void take_assignment(TrainOptions& options, const RankAssignment& assignment) {
-  options.task = assignment.task;
-  options.own_cpus = assignment.own_cpus;
-  options.place_on_host = assignment.place_on_host;
+void take_assignment(TrainOptions& options, const ps::proto::RankAssignment& assignment) {
+  options.task = {.job = assignment.job(), .index = assignment.index()};
+  options.own_cpus = assignment.own_cpus();
+  options.place_on_host = static_cast<uint16_t>(assignment.place_on_host());
   options.cluster.ps.clear();
-  for (const std::string& host : assignment.ps_hosts)
+  for (const std::string& host : assignment.ps_hosts())
     // Port 0: the rendezvous passes on the ports once all ps listen.
     options.cluster.ps.push_back(ps::to_string({.host = host, .port = 0}));
-  options.cluster.workers = assignment.worker_hosts;
+  options.cluster.workers = {assignment.worker_hosts().begin(), assignment.worker_hosts().end()};
 }
 
 absl::Status run_launched_ps(const TrainOptions& options, Rendezvous& others, SignalThread& signals) {

@@ -1,0 +1,103 @@
+#include "ps/rendezvous/rank_join.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
+#include "ps/rendezvous/rendezvous.grpc.pb.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr auto kBetweenTries = std::chrono::milliseconds(100);
+constexpr auto kOneTry = std::chrono::seconds(5);
+
+class ClientStream final : public ReactorStream<grpc::ClientBidiReactor<proto::RankMessage, proto::RankMessage>> {
+ public:
+  explicit ClientStream(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {
+    stub_.async()->Join(&context_, this);
+    AddHold();  // until close() or release(): reads and writes start outside of callbacks, too
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  void OnReadInitialMetadataDone(bool ok) override {
+    const MutexLock lock(mutex_);
+    answered_ = ok;
+    changed_.notify_all();
+  }
+  void OnDone(const grpc::Status& status) override {
+    note_done(absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
+  }
+
+  /// Waits for the answer of a server. Errors  those of gRPC.
+  absl::Status wait_answered(TimePoint deadline) {
+    MutexLock lock(mutex_);
+    while (!answered_ && !done_)
+      if (!changed_.wait_until(lock, deadline) && !answered_ && !done_) return absl::DeadlineExceededError("no answer");
+    return answered_ ? absl::OkStatus() : why_;
+  }
+  std::string peer_host() const { return host_of_peer(context_.peer()); }
+
+ protected:
+  void close(const absl::Status&) override {
+    context_.TryCancel();
+    RemoveHold();
+  }
+  void release() override { RemoveHold(); }
+  void cancel() override { context_.TryCancel(); }
+
+ private:
+  proto::Rendezvous::Stub stub_;
+  grpc::ClientContext context_;
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+std::shared_ptr<grpc::Channel> open_channel(const std::string& address, int max_message_bytes) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(max_message_bytes);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // cluster addresses are never behind $http_proxy
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else a new channel inherits an old one's pause
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kOneTry / std::chrono::milliseconds(1));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kRankPing_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kRankPingTimeout_ms);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto::RankHello hello, TimePoint deadline,
+                                              int max_message_bytes,
+                                              const std::function<void(const std::string&)>& say) {
+  if (const absl::Status parsed = parse_host_port(address).status(); !parsed.ok()) return parsed;
+  const std::string first = fmt::format("the first task of {} at {}", hello.job(), address);
+  TimePoint progress = Clock::now() + kRankProgress;
+  while (true) {
+    // A new channel for each try: an old one waits longer and longer between its own.
+    std::unique_ptr<ClientStream, EndRankStream> stream(new ClientStream(open_channel(address, max_message_bytes)));
+    stream->set_peer_name(first);
+    const absl::Status answered = stream->wait_answered(std::min(deadline, Clock::now() + kOneTry));
+    if (answered.ok()) {
+      hello.set_first_address(stream->peer_host());
+      proto::RankMessage message;
+      *message.mutable_hello() = std::move(hello);
+      GRADRAIL_RETURN_IF_ERROR(stream->send(std::move(message), Clock::now() + kOneTry));
+      return RankStreamPtr(stream.release());
+    }
+    const std::string cause = fmt::format("no process listens at {} ({})", address, message_of(answered));
+    if (Clock::now() + kBetweenTries > deadline)
+      return absl::DeadlineExceededError(fmt::format("the first task of {} did not come: {}", hello.job(), cause));
+    if (Clock::now() > progress) {
+      say(fmt::format("waiting for the first task of {}: {}", hello.job(), cause));
+      progress += kRankProgress;
+    }
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+}
+
+}  // namespace gradrail::ps
