@@ -450,8 +450,8 @@ TEST(ShmSocket, APacketJustBeforeTheEndIsNotMissed) {
       int socket = -1;
       while ((socket = other_end.exchange(-1)) == -1) std::this_thread::yield();
       if (socket == kFinished) return;
-      for (volatile uint64_t turns = random.below(400); turns > 0; turns = turns - 1) {
-      }
+      volatile uint64_t turns = random.below(400);
+      while (turns > 0) turns = turns - 1;
       const Descriptor mine(socket);
       EXPECT_TRUE(send_packet(socket, make_hello(), {}).ok());
     }
