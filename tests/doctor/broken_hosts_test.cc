@@ -152,6 +152,17 @@ const BrokenHost kHosts[] = {
                   "0x0000000000000000 0x0000000000000000 0x0000000000000000");
      },
      "gpu-bar1", State::broken, "none assigned", "Above 4G Decoding"},
+    {"Bar1BehindAWideBar0NotAssigned",
+     [](RecordedHost& host) {
+       host.write(std::string(kGpu) + "/resource",
+                  "0x0000224042000000 0x0000224042ffffff 0x000000000014220c\n"
+                  "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+                  "0x0000000000000000 0x0000001fffffffff 0x000000002014220c\n"
+                  "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+                  "0x0000224040000000 0x0000224041ffffff 0x000000000014220c");
+     },
+     "gpu-bar1", State::broken, "none assigned in /sys/bus/pci/devices/0000:19:00.0/resource, line 3",
+     "Above 4G Decoding"},
     {"Bar1SmallerThanMemory",
      [](RecordedHost& host) {
        host.write(std::string(kGpu) + "/resource",
@@ -266,6 +277,28 @@ TEST(HealthyHost, HasNothingToComplainAbout) {
   EXPECT_TRUE(report.all_required_hold());
   EXPECT_TRUE(report.proofs.empty());
   EXPECT_THAT(report.why_no_proofs, HasSubstr("recording"));
+}
+
+/// BAR 0 of an H100 has 64 bits and takes lines 1 and 2.
+TEST(GpuBar1, OfAnH100IsInLine3) {
+  const Report report = healthy_host().examine({"gpu-direct"});
+  const Check check = check_in(report, "gpu-bar1");
+  EXPECT_STREQ(name_of(check.state), "ok");
+  EXPECT_THAT(fmt::format("{}", fmt::join(check.evidence, "\n")), HasSubstr("0000:19:00.0/resource, line 3"));
+  EXPECT_TRUE(report.all_required_hold());
+}
+
+TEST(GpuBar1, OfAnA100IsInLine2) {
+  RecordedHost host = healthy_host();
+  host.write(std::string(kGpu) + "/resource",
+             "0x00000000d0000000 0x00000000d0ffffff 0x0000000000040200\n"
+             "0x0000220000000000 0x0000221fffffffff 0x000000000014220c\n"
+             "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+             "0x0000222000000000 0x0000222001ffffff 0x000000000014220c");
+  const Check check = check_in(host.examine(), "gpu-bar1");
+  EXPECT_STREQ(name_of(check.state), "ok");
+  EXPECT_THAT(fmt::format("{}", fmt::join(check.evidence, "\n")),
+              HasSubstr("128 GiB in /sys/bus/pci/devices/0000:19:00.0/resource, line 2"));
 }
 
 TEST(Requirements, SayWhichCheckFailed) {

@@ -96,10 +96,15 @@ void add_cards(RecordedHost& host) {
     add_pci_link(host, card, "32.0 GT/s PCIe");
   }
   for (const char* gpu : {"0000:19:00.0", "0000:1b:00.0"}) {
-    // BAR0 16 MiB, BAR1 128 GiB: as the kernel writes "start end flags".
+    // As the kernel writes "start end flags". Each BAR of an H100 has 64 bits, and the line behind it is zero.
+    // The sizes are 16 MiB, 128 GiB (BAR1) and 32 MiB.
     host.write(fmt::format("/sys/devices/{}/{}/resource", below, gpu),
-               "0x00000000d0000000 0x00000000d0ffffff 0x0000000000040200\n"
+               "0x0000224042000000 0x0000224042ffffff 0x000000000014220c\n"
+               "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
                "0x0000220000000000 0x0000221fffffffff 0x000000000014220c\n"
+               "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+               "0x0000224040000000 0x0000224041ffffff 0x000000000014220c\n"
+               "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
                "0x0000000000000000 0x0000000000000000 0x0000000000000000");
   }
   add_hca(host, "mlx5_0", fmt::format("{}/0000:1a:00.0", below), 0);

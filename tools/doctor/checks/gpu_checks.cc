@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -82,17 +83,51 @@ Finding dma_buf_as_cuda_says(const GpuFacts& gpu) {
       "NVIDIA's open kernel modules (sudo apt install nvidia-open) and CUDA 11.7 on; or sudo modprobe nvidia_peermem"};
 }
 
-/// BAR1 is the second of the six, as wide as what NICs can reach at once.
-std::optional<uint64_t> bar1_bytes(Tree& tree, const GpuFacts& gpu) {
-  const std::vector<std::string> rows = lines_of(tree.read(gpu.pci->folder + "/resource").text);
-  if (rows.size() < 2) return std::nullopt;
-  const std::vector<std::string> words = words_of(rows[1]);
+/// Flags of a PCI resource (linux/ioport.h).
+constexpr uint64_t kMemory = 0x200;
+constexpr uint64_t kPrefetchable = 0x2000;
+constexpr uint64_t kWide = 0x10'0000;          // IORESOURCE_MEM_64: the BAR takes two lines
+constexpr uint64_t kUnassigned = 0x2000'0000;  // IORESOURCE_UNSET: the range has a size and no address
+constexpr size_t kBars = 6;                    // the lines behind them are the ROM and the windows of bridges
+
+struct PciResource {
+  uint64_t first = 0;
+  uint64_t last = 0;
+  uint64_t flags = 0;
+};
+
+std::optional<PciResource> resource_from(const std::string& row) {
+  const std::vector<std::string> words = words_of(row);
   if (words.size() != 3) return std::nullopt;
   const std::optional<uint64_t> first = number_of(words[0], 16);
   const std::optional<uint64_t> last = number_of(words[1], 16);
-  if (!first || !last || *last < *first) return std::nullopt;
-  // The kernel writes zeros for a BAR without an address.
-  return *last == 0 ? 0 : *last - *first + 1;
+  const std::optional<uint64_t> flags = number_of(words[2], 16);
+  if (!first || !last || !flags || *last < *first) return std::nullopt;
+  return PciResource{*first, *last, *flags};
+}
+
+struct Bar1 {
+  uint64_t bytes = 0;  ///< 0: no address is assigned
+  size_t line = 0;     ///< of the file, from 1
+};
+
+/// BAR1 is the window that NICs can reach at once: the first prefetchable BAR behind BAR 0. BAR 0 of an A100 has 32 bits
+/// and takes one line. BAR 0 of an H100 has 64 bits and takes two lines.
+std::optional<Bar1> find_bar1(Tree& tree, const GpuFacts& gpu) {
+  const std::vector<std::string> rows = lines_of(tree.read(gpu.pci->folder + "/resource").text);
+  bool is_bar0 = true;
+  for (size_t i = 0; i < std::min(rows.size(), kBars);) {
+    const std::optional<PciResource> bar = resource_from(rows[i]);
+    if (!bar) return std::nullopt;
+    const size_t line = i + 1;
+    i += (bar->flags & kWide) != 0 ? 2 : 1;
+    if (std::exchange(is_bar0, false)) continue;
+    // The kernel clears the line of a BAR for which it has found no space, or marks it.
+    if (bar->last == 0 || (bar->flags & kUnassigned) != 0) return Bar1{.bytes = 0, .line = line};
+    if ((bar->flags & kMemory) != 0 && (bar->flags & kPrefetchable) != 0)
+      return Bar1{.bytes = bar->last - bar->first + 1, .line = line};
+  }
+  return std::nullopt;
 }
 
 Finding look_at_bar1(Tree& tree, const GpuFacts& gpu) {
@@ -100,19 +135,19 @@ Finding look_at_bar1(Tree& tree, const GpuFacts& gpu) {
   const char* const remedy =
       "in the firmware's setup: Above 4G Decoding and Re-Size BAR on; in a virtual machine: a larger 64-bit MMIO "
       "window; then nvidia-smi -q | grep -A 3 BAR1";
-  const std::optional<uint64_t> bytes = bar1_bytes(tree, gpu);
-  if (!bytes) {
-    return {State::unknown, fmt::format("GPU {}: no second line of numbers in {}", gpu.name, file),
+  const std::optional<Bar1> bar = find_bar1(tree, gpu);
+  if (!bar) {
+    return {State::unknown, fmt::format("GPU {}: no prefetchable memory behind BAR 0 in {}", gpu.name, file),
             "how much of its memory NICs can reach is not known", "nvidia-smi -q | grep -A 3 BAR1"};
   }
-  if (*bytes == 0)
-    return {State::broken, fmt::format("GPU {}: none assigned in {}", gpu.name, file),
+  if (bar->bytes == 0)
+    return {State::broken, fmt::format("GPU {}: none assigned in {}, line {}", gpu.name, file, bar->line),
             "NICs cannot reach its memory at all", remedy};
-  const std::string what = fmt::format("GPU {}: {} in {}, line 2", gpu.name, size_text(*bytes), file);
+  const std::string what = fmt::format("GPU {}: {} in {}, line {}", gpu.name, size_text(bar->bytes), file, bar->line);
   constexpr uint64_t kClassic = 256 << 20;  // what cards have without a resizable BAR; the driver takes a part of it
-  if (*bytes <= kClassic)
+  if (bar->bytes <= kClassic)
     return {State::broken, what, "registering more GPU memory than that fails, and some of it is taken", remedy};
-  if (gpu.memory_bytes && *bytes < *gpu.memory_bytes) {
+  if (gpu.memory_bytes && bar->bytes < *gpu.memory_bytes) {
     return {State::warning, fmt::format("{}, of {} memory", what, size_text(*gpu.memory_bytes)),
             "only that much can be registered with NICs at once", remedy};
   }
