@@ -280,8 +280,11 @@ void Membership::abort_if_deserted(TimePoint now) {
 
 bool Membership::finished() const {
   if (live_count() > 0) return false;
+  if (!aborted_.empty()) return true;
+  // A member that is away returns, or becomes a loss in expire_absent().
+  if (workers_.empty() || expects_members() || !never_joined().empty()) return false;
   // After a loss the worker may return. abort_if_deserted() ends the run if it does not.
-  return !aborted_.empty() || (!workers_.empty() && never_joined().empty() && last_loss_.empty());
+  return last_loss_.empty();
 }
 
 std::vector<std::string> Membership::never_joined() const {

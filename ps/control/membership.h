@@ -115,7 +115,8 @@ class Membership {
   bool expire_absent(TimePoint now);
   /// Aborts a run if its last worker was lost and no worker has returned in time.
   void abort_if_deserted(TimePoint now);
-  /// Every worker of the specification has joined and all members have left, or the run is aborted and has no member.
+  /// Every worker of the specification has joined, all members have left and none is away; or the run is aborted and no
+  /// member is live.
   bool finished() const;
   /// Names of the workers of the specification that have never joined.
   std::vector<std::string> never_joined() const;

@@ -198,6 +198,32 @@ TEST_F(MembershipTest, FinishedWhenAllHaveJoinedAndLeft) {
   EXPECT_TRUE(membership_.finished());
 }
 
+/// The departure of another worker ended the ps while worker 0 searched for a lost ps.
+TEST_F(MembershipTest, NotFinishedWhileAMemberIsAway) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  membership_.mark_away(0, 100, "ps 1 is gone", at(1s));
+  membership_.leave(1, 101);
+  membership_.leave(2, 102);
+  EXPECT_FALSE(membership_.finished());
+  membership_.abort_if_deserted(at(91s));
+  EXPECT_EQ(membership_.aborted(), "");
+  ASSERT_TRUE(membership_.join(0, 7, "host:0", at(91s)).ok());
+  membership_.leave(0, 7);
+  EXPECT_TRUE(membership_.finished());
+}
+
+TEST_F(MembershipTest, AMemberThatStaysAwayEndsTheRun) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  membership_.mark_away(0, 100, "ps 1 is gone", at(1s));
+  membership_.leave(1, 101);
+  membership_.leave(2, 102);
+  EXPECT_TRUE(membership_.expire_absent(at(92s)));
+  EXPECT_FALSE(membership_.finished());
+  membership_.abort_if_deserted(at(123s));
+  EXPECT_THAT(membership_.aborted(), HasSubstr("worker 0 (host:0) was lost"));
+  EXPECT_TRUE(membership_.finished());
+}
+
 TEST_F(MembershipTest, ALostLastWorkerMayReturnWithinTheReturnLimit) {
   for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
   membership_.leave(0, 100);
