@@ -27,13 +27,16 @@ class Port {
       EXPECT_EQ(listen(fd_, 8), 0);
     }
     getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &bytes);
-    name_ = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+    number_ = ntohs(address.sin_port);
+    name_ = fmt::format("127.0.0.1:{}", number_);
   }
   ~Port() { close(fd_); }
   const std::string& name() const { return name_; }
+  uint16_t number() const { return number_; }
 
  private:
   int fd_;
+  uint16_t number_ = 0;
   std::string name_;
 };
 
@@ -51,6 +54,24 @@ TEST(Tasks, AllThereIsOk) {
   const Port first(true), second(true);
   EXPECT_EQ(check_tasks({first.name(), second.name()}).state, State::ok);
   EXPECT_EQ(check_tasks({}).state, State::not_applicable);
+}
+
+/// "localhost" often stands for ::1 and 127.0.0.1, and a ps may listen at one of them.
+TEST(Tasks, EachAddressOfANameIsTried) {
+  const Port open(true), shut(false);
+  const auto resolver = [&](const std::string& host, uint16_t) -> absl::StatusOr<std::vector<NetAddress>> {
+    std::vector<NetAddress> addresses;
+    for (const Port* port : {&shut, &open}) {
+      if (host == "nowhere" && port == &open) continue;
+      addresses.push_back(*resolve("127.0.0.1", port->number()).value().begin());
+    }
+    return addresses;
+  };
+  const Check both = check_tasks({"name:1"}, resolver);
+  EXPECT_EQ(both.state, State::ok);
+  ASSERT_FALSE(both.evidence.empty());
+  EXPECT_THAT(both.evidence[0], HasSubstr("name:1: connected"));
+  EXPECT_EQ(check_tasks({"name:1", "nowhere:1"}, resolver).state, State::missing);
 }
 
 TEST(Tasks, ANameThatDoesNotExistIsSaid) {

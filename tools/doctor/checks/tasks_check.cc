@@ -28,41 +28,46 @@ constexpr Duration kConnectDeadline = std::chrono::seconds(60);
 /// ARP gives up on a host that is off after 3 s; an answer before that came from another host.
 constexpr Duration kQuick = std::chrono::seconds(2);
 
+/// A connection to one address of a server.
 struct Attempt {
-  std::string server;
+  size_t server_index = 0;
   FileDescriptor socket;
   std::optional<int> error;  ///< 0: connected; none: no answer yet
-  std::string unresolved;
   Duration took{};
 };
 
-void begin(Attempt& attempt) {
-  const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(attempt.server);
-  if (!address.ok()) {
-    attempt.unresolved = message_of(address.status());
-    return;
-  }
-  const absl::StatusOr<std::vector<NetAddress>> found = resolve(address->host, address->port);
-  if (!found.ok()) {
-    attempt.unresolved = message_of(found.status());
-    return;
-  }
-  const NetAddress& first = found->front();
-  attempt.socket = FileDescriptor(socket(first.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!attempt.socket || connect(attempt.socket.get(), first.get(), first.bytes) == 0) {
-    attempt.error = attempt.socket ? 0 : errno;
+struct Server {
+  std::string unresolved;  ///< why its name has no address
+  bool connected = false;  ///< over one of its addresses
+};
+
+Attempt begin(const NetAddress& address, size_t server_index) {
+  Attempt attempt{.server_index = server_index,
+                  .socket = FileDescriptor(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0))};
+  if (!attempt.socket) {
+    attempt.error = errno;
+  } else if (connect(attempt.socket.get(), address.get(), address.bytes) == 0) {
+    attempt.error = 0;
   } else if (errno != EINPROGRESS) {
     attempt.error = errno;
   }
+  return attempt;
 }
 
-/// Collects answers until all are there or the time is over.
-void collect(std::vector<Attempt>& attempts) {
+absl::StatusOr<std::vector<NetAddress>> addresses_of(const std::string& server, const Resolver& resolver) {
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort address, ps::parse_host_port(server));
+  return resolver(address.host, address.port);
+}
+
+/// Collects answers until each server is connected or all its addresses have answered, or the time is over.
+void collect(std::vector<Attempt>& attempts, std::vector<Server>& servers) {
   const TimePoint start = Clock::now();
   while (Clock::now() < start + kConnectTime) {
     std::vector<pollfd> waiting;
     for (const Attempt& attempt : attempts)
-      if (attempt.socket && !attempt.error)
+      if (attempt.error == 0) servers[attempt.server_index].connected = true;
+    for (const Attempt& attempt : attempts)
+      if (attempt.socket && !attempt.error && !servers[attempt.server_index].connected)
         waiting.push_back({.fd = attempt.socket.get(), .events = POLLOUT, .revents = 0});
     if (waiting.empty()) return;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(start + kConnectTime - Clock::now());
@@ -81,18 +86,48 @@ void collect(std::vector<Attempt>& attempts) {
   }
 }
 
+/// The lowest rank of a server's attempts gives its result. Hosts without a route over IPv6 are common, so that an error
+/// of this host has the highest rank.
+int rank(const Attempt& attempt) {
+  switch (attempt.error.value_or(ETIMEDOUT)) {
+    case 0:
+      return 0;
+    case ECONNREFUSED:
+      return 1;
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EACCES:
+    case EPERM:
+      return 2;
+    default:
+      return 3;
+  }
+}
+
 /// One line for each server: "errno quick" or "- reason".
-absl::StatusOr<std::string> try_all(const std::vector<std::string>& servers) {
+absl::StatusOr<std::string> try_all(const std::vector<std::string>& names, const Resolver& resolver) {
+  std::vector<Server> servers(names.size());
   std::vector<Attempt> attempts;
-  for (const std::string& server : servers) begin(attempts.emplace_back(Attempt{.server = server}));
-  collect(attempts);
-  std::string text;
-  for (const Attempt& attempt : attempts) {
-    if (!attempt.unresolved.empty()) {
-      text += fmt::format("- {}\n", attempt.unresolved);
-    } else {
-      text += fmt::format("{} {}\n", attempt.error.value_or(ETIMEDOUT), attempt.took < kQuick ? 1 : 0);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const absl::StatusOr<std::vector<NetAddress>> found = addresses_of(names[i], resolver);
+    if (!found.ok()) {
+      servers[i].unresolved = message_of(found.status());
+      continue;
     }
+    for (const NetAddress& address : *found) attempts.push_back(begin(address, i));
+  }
+  collect(attempts, servers);
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!servers[i].unresolved.empty()) {
+      text += fmt::format("- {}\n", servers[i].unresolved);
+      continue;
+    }
+    const Attempt* best = nullptr;
+    for (const Attempt& attempt : attempts) {
+      if (attempt.server_index == i && (best == nullptr || rank(attempt) < rank(*best))) best = &attempt;
+    }
+    text += fmt::format("{} {}\n", best->error.value_or(ETIMEDOUT), best->took < kQuick ? 1 : 0);
   }
   return text;
 }
@@ -143,10 +178,10 @@ Finding judge_connect(const std::string& server, int error, bool quick) {
   }
 }
 
-Check check_tasks(const std::vector<std::string>& servers) {
+Check check_tasks(const std::vector<std::string>& servers, const Resolver& resolver) {
   if (servers.empty()) return not_applicable(topic::kNetwork, kTasksCheck, "no --cluster and no --ps_hosts");
   const absl::StatusOr<std::string> text =
-      run_in_subprocess([&] { return try_all(servers); }, {.timeout = kConnectDeadline});
+      run_in_subprocess([&] { return try_all(servers, resolver); }, {.timeout = kConnectDeadline});
   if (!text.ok()) {
     return conclude(
         topic::kNetwork, kTasksCheck,
