@@ -129,7 +129,11 @@ bool BackupSender::advance() {
     Bucket& bucket = buckets_[index];
     if (!is_front_filled_) {
       // The slot is filled as late as possible: one transfer then carries all updates until now.
-      if (const absl::Status filled = fill_slot(index); !filled.ok()) fail(message_of(filled));
+      if (const absl::Status filled = fill_slot(index); !filled.ok()) {
+        // The slot is not sealed: its header is not that of its values.
+        fail(message_of(filled));
+        return false;
+      }
       // Counted here and not at the put: changes while the slot waits for room are not in it.
       bucket.sent = bucket.changes;
       is_front_filled_ = true;
