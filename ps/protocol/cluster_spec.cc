@@ -75,6 +75,9 @@ absl::StatusOr<ClusterSpec> from_json(const Json& document, std::string_view sou
   // TF_CONFIG has the jobs inside "cluster", a cluster file at the top.
   const Json& jobs = document.contains("cluster") ? document["cluster"] : document;
   if (!jobs.is_object()) return invalid(source, "\"cluster\" must be an object of jobs");
+  // The jobs have no order: the choice of one of them would be silent.
+  if (jobs.contains("chief") && jobs.contains("master"))
+    return invalid(source, "jobs 'chief' and 'master' are two names of one job: keep one of them");
   ClusterSpec cluster;
   std::vector<std::string> chief;
   for (const auto& [name, job] : jobs.items()) {

@@ -106,6 +106,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"ObjectOfWords", with_worker(R"({"first": "b"})"), "task 0 is missing"},
         Bad{"ObjectWithNumber", with_worker(R"({"0": 7})"), "task 0 is missing"},
         Bad{"TwoChiefs", R"({"ps": ["a"], "worker": ["b"], "chief": ["c", "d"]})", "job 'chief' must have one task"},
+        Bad{"ChiefAndMaster", R"({"ps": ["a"], "worker": ["b"], "chief": ["c"], "master": ["d"]})",
+            "jobs 'chief' and 'master' are two names of one job: keep one of them"},
         Bad{"SameAddressInTwoJobs", with_worker(R"(["a:2222"])"), "address a:2222 is given to two tasks"},
         Bad{"SameAddressTwice", with_worker(R"(["b", "b"])"), "address b:2222 is given to two tasks"},
         Bad{"PortZero", with_worker(R"(["b:0"])"), "a task's port must not be 0"},
