@@ -44,9 +44,10 @@ absl::Status offer_identity(const std::string& path) {
   GRADRAIL_RETURN_IF_ERROR(file.commit());
   // Without links the last of several simultaneous tasks wins. The others then differ from it and end.
   const bool linked = ::link(ours.c_str(), path.c_str()) == 0 || errno == EEXIST;
-  if (!linked && ::rename(ours.c_str(), path.c_str()) != 0) return absl::ErrnoToStatus(errno, "rename to " + path);
+  absl::Status offered;
+  if (!linked && ::rename(ours.c_str(), path.c_str()) != 0) offered = absl::ErrnoToStatus(errno, "rename to " + path);
   ::unlink(ours.c_str());
-  return absl::OkStatus();
+  return offered;
 }
 
 std::string read_identity(const std::string& path) {

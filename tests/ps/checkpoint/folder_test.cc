@@ -1,7 +1,12 @@
 #include "ps/checkpoint/folder.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -11,6 +16,28 @@
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/ps/checkpoint/checkpoint_files.h"
+
+namespace {
+
+/// While true, no file gets the name of a folder's identity, as on a file system that fails.
+std::atomic<bool> identity_fails = false;
+
+bool fails(const char* to) { return identity_fails && std::string_view(to).ends_with("/gradrail-folder"); }
+
+}  // namespace
+
+// These functions replace those of libc in this program.
+extern "C" int link(const char* from, const char* to) noexcept {
+  if (!fails(to)) return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+  errno = EPERM;
+  return -1;
+}
+
+extern "C" int rename(const char* from, const char* to) noexcept {
+  if (!fails(to)) return renameat(AT_FDCWD, from, AT_FDCWD, to);
+  errno = EIO;
+  return -1;
+}
 
 namespace gradrail::ps {
 namespace {
@@ -53,6 +80,18 @@ TEST(CheckpointFolder, TasksThatShareItAgreeOnItsIdentity) {
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.file("below"))) ++files;
     EXPECT_EQ(files, 1u) << "what the slower ones wrote is gone";
   }
+}
+
+/// The temporary file of the identity stayed in the folder.
+TEST(CheckpointFolder, AnIdentityThatCannotBeNamedLeavesNoFile) {
+  const TemporaryFolder folder;
+  identity_fails = true;
+  const absl::Status refused = prepare_checkpoint_folder(folder.path()).status();
+  identity_fails = false;
+  EXPECT_THAT(words(refused),
+              AllOf(HasSubstr("rename to " + folder.file("gradrail-folder")), HasSubstr("Input/output error")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  EXPECT_TRUE(prepare_checkpoint_folder(folder.path()).ok());
 }
 
 TEST(CheckpointFolder, TwoFoldersAreNotOne) {
