@@ -4,12 +4,12 @@
 
 namespace gradrail::tools {
 
-/// The program's exit codes and their meaning for the caller.
+/// The program's exit codes and their meaning for the caller. `gradrail bench` has its own codes 3 and 4
+/// (bench/report/report.h).
 enum ExitCode : int {
   kGood = 0,
   kFailed = 1,
   kUsage = 2,
-  kWrongResults = 3,
   kConfiguration = 4,
   kRetry = 200,  ///< 128 and above: worth trying again, as TensorFlow's supervisors understand it
 };

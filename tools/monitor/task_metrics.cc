@@ -1,7 +1,5 @@
 #include "tools/monitor/task_metrics.h"
 
-#include <limits>
-
 namespace gradrail::tools {
 namespace {
 

@@ -39,7 +39,6 @@ class LeaseKeeper {
   // The thread's.
   int64_t lease_;  ///< 0: none
   std::string trouble_;
-  bool said_taken_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;
