@@ -76,6 +76,35 @@ TEST(Tree, IsNotRecordedOverSomethingElse) {
   EXPECT_EQ(tree.record_to("/proc/none/here").code(), absl::StatusCode::kFailedPrecondition);
 }
 
+/// A path that has 3950 bytes together with `root`. The name of the recording has 200 bytes more: there the path exceeds
+/// PATH_MAX.
+std::string deep_path(const std::string& root) {
+  std::string path;
+  while (root.size() + path.size() < 3600) path += "/" + std::string(99, 'd');
+  return path + "/" + std::string(3950 - root.size() - path.size() - 1 - 150 - 1, 'e') + "/" + std::string(150, 'f');
+}
+
+/// std::filesystem threw an exception for a path that cannot be read in the recording.
+TEST(Tree, AFailedRecordingOfAFileIsAnError) {
+  const Scratch source, copy;
+  const std::string path = deep_path(source.path());
+  RecordedHost().write(path, "x").save(source.path());
+  Tree tree = open(source.path());
+  ASSERT_TRUE(tree.record_to(copy.path() + "/" + std::string(199, 'r')).ok());
+  EXPECT_TRUE(tree.exists(path));
+  EXPECT_THAT(std::string(tree.recording().message()), HasSubstr("File name too long"));
+}
+
+TEST(Tree, AFailedRecordingOfALinkIsAnError) {
+  const Scratch source, copy;
+  const std::string path = deep_path(source.path());
+  RecordedHost().link(path, "target").save(source.path());
+  Tree tree = open(source.path());
+  ASSERT_TRUE(tree.record_to(copy.path() + "/" + std::string(199, 'r')).ok());
+  EXPECT_EQ(tree.link(path), "target");
+  EXPECT_THAT(std::string(tree.recording().message()), HasSubstr("File name too long"));
+}
+
 TEST(Tree, TheRootMustBeAFolder) {
   const Scratch scratch;
   EXPECT_EQ(Tree::open(scratch.path()).status().code(), absl::StatusCode::kNotFound);

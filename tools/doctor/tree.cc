@@ -170,7 +170,7 @@ bool Tree::exists(const std::string& path) {
     record_link(place.path, target_of(root_ + place.path));
   } else if (S_ISDIR(about.st_mode)) {
     record_folder(place.path);
-  } else if (!fs::exists(record_ + place.path)) {
+  } else if (std::error_code error; !fs::exists(record_ + place.path, error)) {
     add_to_recording(place.path, "");  // that it is there; the reader adds the content
   }
   return true;
@@ -208,7 +208,8 @@ bool Tree::make_room(const std::string& path) {
 void Tree::record_folder(const std::string& path) { make_room(path + "/."); }
 
 void Tree::record_link(const std::string& path, const std::string& target) {
-  if (!make_room(path) || fs::is_symlink(record_ + path)) return;
+  std::error_code error;  // symlink() below finds the same error and reports it
+  if (!make_room(path) || fs::is_symlink(record_ + path, error)) return;
   if (symlink(target.c_str(), (record_ + path).c_str()) != 0) {
     recording_ = absl::FailedPreconditionError(fmt::format("--record {}{}: {}", record_, path, std::strerror(errno)));
   }
