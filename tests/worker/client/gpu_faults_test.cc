@@ -128,5 +128,32 @@ TEST_F(ClientGpuFaults, FirstBucketsLeaveBeforeTheTensorIsOnTheHost) {
   EXPECT_TRUE(worker.client().wait().ok());
 }
 
+/// A shard may put an answer directly behind Active. The worker crashed: its link had no path yet.
+TEST_F(ClientGpuFaults, ANoticeOnAPathThatIsNotYetInUseIsIgnored) {
+  gpu::Simulation::configure("");
+  const NicFault fault("early,lose=30");
+  Cluster cluster({.worker_count = 1, .transports = {"simnic"}});
+  ClientOptions options = cluster.options(0);
+  options.transports = {"simnic"};
+  const std::unique_ptr<Client> client = join(options, odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  constexpr uint64_t kSteps = 20;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    fill_gradients(*client, 0, step);
+    client->exchange();
+    const absl::Status waited = client->wait();
+    ASSERT_TRUE(waited.ok()) << waited;
+  }
+  EXPECT_GT(client->stats().moves, 0u);
+  const std::vector<float> got = flatten(*client);
+  for (size_t i = 0; i < got.size(); ++i) {
+    float expected = initial_of(i);
+    for (uint64_t step = 1; step <= kSteps; ++step) expected -= gradient_of(0, step, i);
+    ASSERT_EQ(got[i], expected) << i;
+  }
+}
+
 }  // namespace
 }  // namespace gradrail::worker

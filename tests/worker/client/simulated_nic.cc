@@ -5,12 +5,14 @@
 //   damage    reads and writes of GPU memory access other memory: all calls succeed, and the bytes are wrong.
 //   host      it takes host memory only.
 //   wrong_source   reads of read-only memory access other memory.
+//   early     each connection that was opened here receives a notice of bucket 0 directly behind the shard's Active.
 //   lose=N    each connection that was opened here is lost after N notifications.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -97,17 +99,25 @@ class NicContext final : public Context {
   }
   void close(Connection* connection) override {
     std::erase(opened_, connection);
+    messages_.erase(connection);
     inner_->close(connection);
   }
   size_t poll(absl::Span<Completion> out) override {
     if (notices_ >= loss_after_ && !opened_.empty()) return lose(out);
-    const size_t count = inner_->poll(out);
+    // The last place is left to an early notice.
+    const size_t count = inner_->poll(is_early_ ? out.first(out.size() - 1) : out);
+    Connection* activated = nullptr;
     for (const Completion& completion : out.first(count)) {
+      // A shard's messages are Challenge, Welcome and Active.
+      const bool is_message = completion.kind == Completion::Kind::message;
+      if (is_message && ++messages_[completion.connection] == 3) activated = completion.connection;
       if (completion.kind != Completion::Kind::put_arrived) continue;
       ++notices_;
       tell_driver();
     }
-    return count;
+    if (!is_early_ || activated == nullptr) return count;
+    out[count] = {.kind = Completion::Kind::put_arrived, .connection = activated};
+    return count + 1;
   }
   int wait_fd() const override { return inner_->wait_fd(); }
   bool arm() override { return (notices_ < loss_after_ || opened_.empty()) && inner_->arm(); }
@@ -134,9 +144,11 @@ class NicContext final : public Context {
 
   std::vector<Window> windows_;  ///< behind regions, which end before the context
   std::vector<const std::byte*> gpu_memory_;
-  std::vector<Connection*> opened_;  ///< by us, and not lost
+  std::vector<Connection*> opened_;      ///< by us, and not lost
+  std::map<Connection*, int> messages_;  ///< arrived, by connection
   uint64_t notices_ = 0;
   const uint64_t loss_after_ = notices_until_loss();
+  const bool is_early_ = has_fault("early");
   std::unique_ptr<Context> inner_;
 };
 

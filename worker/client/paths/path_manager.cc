@@ -115,15 +115,21 @@ void PathManager::deliver(const transport::Completion& completion) {
   using Kind = transport::Completion::Kind;
   GRADRAIL_CHECK(completion.connection->user_data() != 0);  // ShardPath::open() has set it
   auto& path = *reinterpret_cast<ShardPath*>(completion.connection->user_data());
-  const bool in_use = path.phase() == ShardPath::Phase::active;
+  const bool is_active = path.phase() == ShardPath::Phase::active;
   switch (completion.kind) {
     case Kind::put_arrived:
-      in_use ? events_.on_answer(path.link(), completion.immediate) : path.on_check(completion.immediate);
+      // A shard may answer directly behind Active, before use() has made this path the one of its link. That answer is
+      // ignored: the exchange sends the bucket again in on_path_lost(), and the shard repeats the answer.
+      if (!is_active) {
+        path.on_check(completion.immediate);
+      } else if (path.link().path.get() == &path) {
+        events_.on_answer(path.link(), completion.immediate);
+      }
       break;
     case Kind::message:
       path.on_message(completion.message);
       // An active path carries no messages but a refusal: the shard ends the run of this worker.
-      if (in_use) {
+      if (is_active) {
         failure_.fail(absl::FailedPreconditionError(fmt::format(
             "shard {} at {} refused this worker: {}", path.link().shard_index, path.link().address, path.why())));
       }
@@ -131,7 +137,7 @@ void PathManager::deliver(const transport::Completion& completion) {
     case Kind::peer_lost:
       path.on_lost(message_of(completion.cause));
       // A probe that is lost costs nothing: only the path in use has to be replaced.
-      path_lost_ = path_lost_ || in_use;
+      path_lost_ = path_lost_ || is_active;
       break;
     default:
       break;  // no put_done or get_done is asked for
