@@ -264,6 +264,23 @@ TEST(Server, AnIncompleteRequestIsRefused) {
   EXPECT_TRUE(caller.begin(&proto::Control::Stub::Join, {part}).ok());
 }
 
+/// The worker takes the minimum over all tasks: a task without buckets must not lower it.
+TEST(Server, ATaskWithoutBucketsHasNoFirstStep) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  proto::JoinRequest request = good_join();
+  request.clear_schema();
+  to_proto({{"w", {2}}}, request);
+  request.set_total_shards(4);
+  request.set_first_shard(2);
+  request.mutable_training()->set_mode("sync");
+  request.mutable_training()->set_worker_count(1);
+  proto::JoinReply reply;
+  const grpc::Status joined = Caller((*server)->port()).join(request, reply);
+  ASSERT_TRUE(joined.ok()) << joined.error_message();
+  EXPECT_EQ(reply.first_step(), UINT64_MAX);
+}
+
 /// No correct worker sends these requests. Each is refused, and the server continues to serve.
 TEST(Server, ImpossibleJoinsAreRefused) {
   const auto server = Server::start(local());
