@@ -94,7 +94,7 @@ absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::Joi
 
 absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agreement) {
   bool initialised = true;
-  uint64_t next_step = UINT64_MAX;  // without buckets no part in the worker's minimum over all tasks
+  uint64_t next_step = UINT64_MAX;  // without buckets: the worker takes the minimum over all tasks
   for (const auto& shard : context_.shards) {
     GRADRAIL_ASSIGN_OR_RETURN(const Shard::Stats stats, shard->stats());
     initialised = initialised && stats.initialised;

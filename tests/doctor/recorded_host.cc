@@ -96,8 +96,8 @@ void add_cards(RecordedHost& host) {
     add_pci_link(host, card, "32.0 GT/s PCIe");
   }
   for (const char* gpu : {"0000:19:00.0", "0000:1b:00.0"}) {
-    // As the kernel writes "start end flags". Each BAR of an H100 has 64 bits, and the line behind it is zero:
-    // BAR 0 16 MiB, BAR 1 128 GiB, BAR 2 32 MiB.
+    // As the kernel writes "start end flags". Each BAR of an H100 has 64 bits, and the line behind it is zero.
+    // The sizes are 16 MiB, 128 GiB (BAR1) and 32 MiB.
     host.write(fmt::format("/sys/devices/{}/{}/resource", below, gpu),
                "0x0000224042000000 0x0000224042ffffff 0x000000000014220c\n"
                "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"

@@ -9,6 +9,14 @@
 #include "transport/ucx/context.h"
 
 namespace gradrail::transport::ucx {
+namespace {
+
+/// Puts arrive before this side has opened: the peer may put as soon as its own side is open.
+bool receives(const UcxConnection& connection) {
+  return connection.state() == UcxConnection::State::handshake || connection.state() == UcxConnection::State::open;
+}
+
+}  // namespace
 
 ucs_status_t PutReceiver::arrived(const Header& header, void* data, size_t bytes, const ucp_am_recv_param_t& param) {
   if (header.sequence != next_++) {
@@ -85,9 +93,10 @@ void PutReceiver::on_moved(void* request, ucs_status_t status, size_t, void* use
   PutReceiver& self = *arrival.receiver;
   GRADRAIL_CHECK(self.receiving_ > 0 && arrival.state == Arrival::State::moving);
   --self.receiving_;
-  if (status == UCS_OK && self.connection_.state() == UcxConnection::State::open) return self.moved(arrival);
+  if (status == UCS_OK && receives(self.connection_)) return self.moved(arrival);
   arrival.state = Arrival::State::moved;  // never to be announced
-  self.connection_.fail_native("receive a put", status);
+  // A put that completes while the connection ends is no second cause.
+  if (status != UCS_OK) self.connection_.fail_native("receive a put", status);
 }
 
 // A device reads the sender's memory over a queue pair that ends with the sender's connection. A system call or the
@@ -124,7 +133,7 @@ void PutReceiver::announce_done() {
 }
 
 void PutReceiver::start_waiting() {
-  while (connection_.state() == UcxConnection::State::open) {
+  while (receives(connection_)) {
     Arrival* const arrival = arrivals_.next_to_start();
     if (arrival == nullptr) return;
     void* const held = std::exchange(arrival->held, nullptr);

@@ -26,7 +26,7 @@ bool fails(const char* to) { return identity_fails && std::string_view(to).ends_
 
 }  // namespace
 
-// They take the place of the functions of libc in this program.
+// These functions replace those of libc in this program.
 extern "C" int link(const char* from, const char* to) noexcept {
   if (!fails(to)) return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
   errno = EPERM;

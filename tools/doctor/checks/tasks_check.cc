@@ -90,8 +90,8 @@ void collect(std::vector<Attempt>& attempts, std::vector<Server>& servers) {
   }
 }
 
-/// The attempt that tells most about a server has the lowest rank. A host with no route over IPv6 is common, and says
-/// nothing about a server that IPv4 reaches.
+/// The lowest rank of a server's attempts gives its result. Hosts without a route over IPv6 are common, so that an error
+/// of this host has the highest rank.
 int rank(const Attempt& attempt) {
   switch (attempt.error.value_or(ETIMEDOUT)) {
     case 0:
