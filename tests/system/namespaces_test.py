@@ -80,5 +80,30 @@ class Tasks(four_hosts.FourHosts):
 
 
 
+class Ranks(four_hosts.FourHosts):
+    """A rank on each host. The rendezvous finds the addresses of the hosts."""
+
+    def ranks(self, *arguments):
+        address = {"WORLD_SIZE": "3", "MASTER_ADDR": f"{four_hosts.NETWORK}.1", "MASTER_PORT": "29400"}
+        return [self.launch(f"rank {rank}", ["ip", "netns", "exec", self.hosts[rank], cluster.binary(), *arguments],
+                            {**address, "RANK": str(rank), "TMPDIR": str(self.folder)})
+                for rank in range(3)]
+
+    def test_ranks_of_a_launcher(self):
+        tasks = self.ranks("train", "--model", "linear", "--epochs", "2", "--mode", "sync", "--ps", "2", "--insecure")
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+        for index in range(2):
+            self.assert_says(tasks[index], rf"# ps/{index} listens on {four_hosts.NETWORK}\.{index + 1}:\d+")
+        self.assert_says(tasks[2], rf"Path: shard 0 at {four_hosts.NETWORK}\.1:\d+: tcp")
+
+    def test_ranks_of_a_benchmark(self):
+        tasks = self.ranks("bench", "exchange", "--ps", "2", "--rounds", "1", "--seconds", "0.05", "-b", "4K", "-e", "4K",
+                           "--transport", "tcp")
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+        self.assert_says(tasks[0], r"Out of bounds values : 0 OK")
+
+
 if __name__ == "__main__":
     four_hosts.run_or_skip(unittest.main)
