@@ -39,7 +39,7 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
       rejoin_(options_, failure_, telemetry_, exchange_, paths_, session_,
               {.join_cluster = [this](TimePoint deadline) { return join_cluster(deadline); },
                .start = [this] { return start(); }}) {
-  if (!options_.notice) options_.notice = [](const std::string& text) { spdlog::warn("{}", text); };
+  if (!options_.log) options_.log = [](const std::string& text) { spdlog::warn("{}", text); };
 }
 
 Client::Impl::~Impl() {
@@ -200,14 +200,14 @@ void Client::Impl::log_missing_peers() {
   const absl::StatusOr<ps::proto::StatsReply> stats = session_.control(0).stats();
   if (!stats.ok()) return;  // the heartbeat reports a lost ps
   if (exchange_.is_pull() && !session_.is_initialised()) {
-    return options_.notice(
+    return options_.log(
         fmt::format("waiting for the chief (worker {}) to initialise the parameters", session_.chief()));
   }
   if (!stats->waiting_for().empty()) {
-    return options_.notice(
+    return options_.log(
         fmt::format("step {}: waiting for {}", exchange_.step(), fmt::join(stats->waiting_for(), ", ")));
   }
-  options_.notice(fmt::format("step {}: waiting for {}", exchange_.step(), session_.control(0).name()));
+  options_.log(fmt::format("step {}: waiting for {}", exchange_.step(), session_.control(0).name()));
 }
 
 ClientStats Client::Impl::stats() const {
