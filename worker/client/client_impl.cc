@@ -147,7 +147,7 @@ absl::Status Client::Impl::wait() {
     if (!exchange_.is_under_way()) return absl::OkStatus();  // rejoined: the trainer goes on at position()
     if (exchange_.is_pull() && !session_.is_initialised() && session_.is_chief()) exchange_.offer_instead_of_pull();
     // The end of a copy from a GPU is no event of the wait set: it is polled.
-    const bool is_staging = exchange_.send_waiting();
+    const bool is_staging = exchange_.post_backlog();
     const bool must_retry = paths_.advance_probes() || exchange_.has_backlog();
     const Duration timeout = is_staging ? Duration::zero() : must_retry ? Duration(kRetryRound) : Duration(kLookRound);
     if (paths_.wait_events(Clock::now() + timeout) > 0) continue;
