@@ -122,7 +122,7 @@ def ib_write(device):
     return Contender("ib_write", command, read)
 
 
-# As our transport sets it (transport/ucx/settings.cc): both run with the same.
+# As our transport sets it (transport/ucx/device/settings.cc): both run with the same.
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_TCP_TX_SEG_SIZE": "64k", "UCX_TCP_RX_SEG_SIZE": "64k"}
 UCX_POSIX = {"UCX_TLS": "posix", "UCX_POSIX_ERROR_HANDLING": "y"}
 UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}

@@ -84,7 +84,7 @@ class StagedBench {
     for (uint64_t first = 0; first < elements_; first += bucket_) {
       variables_->upload_parameters({first, std::min(bucket_, elements_ - first)});
     }
-    variables_->settle().IgnoreError();
+    variables_->finish_transfers().IgnoreError();
   }
 
   std::vector<Figure> measure_all(double seconds) {

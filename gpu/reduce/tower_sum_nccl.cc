@@ -80,10 +80,10 @@ absl::StatusOr<std::unique_ptr<NcclTowerSum>> NcclTowerSum::create(const NcclLib
 }
 
 NcclTowerSum::~NcclTowerSum() {
-  bool settled = true;
-  for (const auto& tower : towers_) settled = settle(*tower) && settled;
+  bool is_drained = true;
+  for (const auto& tower : towers_) is_drained = drain(*tower) && is_drained;
   // NCCL ends a communicator in peace only when all it has to do is done.
-  if (!settled) abort(absl::UnavailableError("the towers ended while means of their gradients were under way"));
+  if (!is_drained) abort(absl::UnavailableError("the towers ended while means of their gradients were under way"));
   if (failed_) return;  // the communicators ended with abort()
   for (const auto& tower : towers_) {
     if (tower->communicator == nullptr) continue;
@@ -93,7 +93,7 @@ NcclTowerSum::~NcclTowerSum() {
 }
 
 /// Operations in flight use memory of the caller. Returns whether all of them have ended.
-bool NcclTowerSum::settle(Tower& tower) {
+bool NcclTowerSum::drain(Tower& tower) {
   for (WaitInTurns wait;; wait.turn()) {
     const cuda::Result result = tower.marks.collect();
     if (result != cuda::kNotReady) return result == cuda::kSuccess;

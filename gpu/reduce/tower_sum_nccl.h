@@ -63,7 +63,7 @@ class NcclTowerSum final : public TowerSum {
   void deliver(Tower& tower, CopyTicket ticket);
   absl::Status reduce(Tower& tower, float* gradient, size_t count);
   absl::Status error();
-  bool settle(Tower& tower);
+  bool drain(Tower& tower);
   void abort_communicators();
 
   const NcclLibrary& library_;

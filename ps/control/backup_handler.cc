@@ -142,13 +142,14 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
     return absl::FailedPreconditionError(
         fmt::format("the backup of {} has heard nothing from it yet", replication_.replication_peer_name()));
   }
-  bool is_cut = setup.primary.has_restarted;
+  bool is_primary_unreachable = setup.primary.has_restarted;
   {
     MutexLock lock(context_.state.mutex);
     // A primary that is heard here serves: a worker that cannot reach it alone must not split the run.
-    is_cut = is_cut || Clock::now() - context_.state.primary.heard > context_.options.heartbeat_timeout;
+    is_primary_unreachable =
+        is_primary_unreachable || Clock::now() - context_.state.primary.heard > context_.options.heartbeat_timeout;
   }
-  GRADRAIL_RETURN_IF_ERROR(check_versions(request, setup.agreement, is_cut));
+  GRADRAIL_RETURN_IF_ERROR(check_versions(request, setup.agreement, is_primary_unreachable));
   if (!replication_.is_backup()) return absl::OkStatus();  // another worker was first
   std::vector<Membership::Known> known;
   std::vector<Shard::Successor> members;
@@ -172,14 +173,14 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
 
 /// Parameters that a worker has seen must be here: it would otherwise compute from values that never were.
 absl::Status BackupHandler::check_versions(const proto::JoinRequest& request, const RunAgreement& agreement,
-                                           bool is_cut) const {
+                                           bool is_primary_unreachable) const {
   const auto& seen = request.take_over().versions();  // of the buckets of all shards, one shard after the other
   auto next = seen.begin();
   for (size_t i = 0; i < context_.shards.size(); ++i) {
     std::vector<uint64_t> versions;
     const size_t count = agreement.bucket_count(i);
     while (versions.size() < count && next != seen.end()) versions.push_back(*next++);
-    if (const absl::Status may = context_.shards[i].may_take_over(versions, is_cut); !may.ok()) {
+    if (const absl::Status may = context_.shards[i].may_take_over(versions, is_primary_unreachable); !may.ok()) {
       return absl::Status(may.code(), fmt::format("the backup of {} cannot go on for it: {}",
                                                   replication_.replication_peer_name(), message_of(may)));
     }

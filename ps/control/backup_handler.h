@@ -44,7 +44,8 @@ class BackupHandler {
   absl::Status accept(const proto::ReplicateRequest& request, proto::ReplicateReply& reply)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(setup_.mutex);
   absl::Status follow_agreement(const proto::ReplicateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setup_.mutex);
-  absl::Status check_versions(const proto::JoinRequest& request, const RunAgreement& agreement, bool is_cut) const;
+  absl::Status check_versions(const proto::JoinRequest& request, const RunAgreement& agreement,
+                              bool is_primary_unreachable) const;
 
   ControlContext& context_;
   RunSetup& setup_;

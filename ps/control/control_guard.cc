@@ -78,11 +78,11 @@ class ControlGuard final : public proto::Control::Service {
     proto::Ping ping;
     while (stream->Read(&ping)) {
       member = to_member(ping.member());
-      proto::HeartbeatReply notice;
+      proto::HeartbeatReply reply;
       // The member receives the reason by this status. It is no loss that the others have to hear of.
-      if (const absl::Status live = plane_.heartbeat.on_ping(ping, notice); !live.ok()) return to_grpc(live);
+      if (const absl::Status live = plane_.heartbeat.on_ping(ping, reply); !live.ok()) return to_grpc(live);
       // The link has ended: on_stream_end() decides whether that is a loss.
-      if (!stream->Write(notice)) break;
+      if (!stream->Write(reply)) break;
     }
     if (member.has_value()) plane_.heartbeat.on_stream_end(*member);
     return grpc::Status::OK;

@@ -19,7 +19,7 @@ constexpr auto kLongestPause = std::chrono::seconds(1);
 
 }  // namespace
 
-absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::HeartbeatReply& notice) {
+absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::HeartbeatReply& reply) {
   const auto [worker, incarnation] = to_member(ping.member());
   // Before the membership: a worker of a replaced task must not be kept live here.
   GRADRAIL_RETURN_IF_ERROR(replication_.check_serving());
@@ -27,18 +27,18 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     ControlState& state = context_.state;
     MutexLock lock(state.mutex);
     const absl::Status live = state.membership.heard(worker, incarnation, Clock::now());
-    notice.set_aborted(state.membership.aborted());
-    notice.set_epoch(state.membership.epoch());
-    notice.set_chief(state.membership.chief());
+    reply.set_aborted(state.membership.aborted());
+    reply.set_epoch(state.membership.epoch());
+    reply.set_chief(state.membership.chief());
     // correct_base() can change it after the join.
-    notice.set_run_base(state.run.run_base);
+    reply.set_run_base(state.run.run_base);
     // A member that has left pings until its Leave is answered: that is no error.
-    if (!live.ok() && notice.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
+    if (!live.ok() && reply.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
     if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), Clock::now());
   }
-  notice.set_dumps(stats_.dumps_asked());
+  reply.set_dumps(stats_.dumps_asked());
   // Last: time between this reading and the reply would look like a difference of the clocks.
-  notice.set_clock_ns(Clock::now().time_since_epoch().count());
+  reply.set_clock_ns(Clock::now().time_since_epoch().count());
   return absl::OkStatus();
 }
 

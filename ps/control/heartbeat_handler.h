@@ -26,7 +26,7 @@ class HeartbeatHandler {
 
   /// Threads  Any thread.
   /// Errors   As Membership::heard(). UNAVAILABLE: the backup serves instead.
-  absl::Status on_ping(const proto::Ping& ping, proto::HeartbeatReply& notice);
+  absl::Status on_ping(const proto::Ping& ping, proto::HeartbeatReply& reply);
   /// The stream of a member has ended. Without Leave before, this is a loss.
   void on_stream_end(const Membership::Member& member) {
     context_.losses.report(member, "its control connection ended");

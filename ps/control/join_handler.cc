@@ -57,7 +57,7 @@ absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto:
 absl::Status JoinHandler::join(const proto::JoinRequest& request, proto::JoinReply& reply) {
   absl::Status joined = try_join(request, reply);
   if (joined.ok() && replication_.has_peer()) {
-    replication_.settle();  // a backup without this member would not wait for it after a takeover
+    replication_.wait_for_backup();  // a backup without this member would not wait for it after a takeover
     joined = replication_.check_serving();
   }
   if (!joined.ok()) log_refusal(request, joined);
@@ -178,7 +178,7 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
   }
   state.changed.notify_all();
   context_.shards.remove_member(member);
-  replication_.settle();  // a backup that takes over now must not wait for this worker
+  replication_.wait_for_backup();  // a backup that takes over now must not wait for this worker
   // The main thread then sees the end of the run at once.
   context_.losses.wake();
   return replication_.check_serving();

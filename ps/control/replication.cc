@@ -115,8 +115,8 @@ void Replication::report_shard(const std::string& cause) {
   if (link_ != nullptr) link_->on_shard_report(cause);
 }
 
-void Replication::settle() {
-  if (link_ != nullptr) link_->settle();
+void Replication::wait_for_backup() {
+  if (link_ != nullptr) link_->wait_for_backup();
 }
 
 void Replication::end() {

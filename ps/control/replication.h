@@ -11,7 +11,7 @@
 
 namespace gradrail::ps {
 
-/// Which of two replication peer tasks serves the workers: this one or its backup. The primary sends its state through a link of
+/// Which of two ps tasks serves the workers: the primary or its backup. The primary sends its state through a link of
 /// its own, and waits for the backup's first answer before it serves.
 ///
 /// Invariants
@@ -22,13 +22,14 @@ class Replication {
  public:
   explicit Replication(ControlContext& context);
 
-  /// Opens the link to the replication peer, if there is one. Once, when there are shards and before the first call arrives.
+  /// Opens the link to the replication peer, if there is one. Once, when there are shards and before the first call
+  /// arrives.
   /// Errors   those of check_exposure() and channel_credentials().
   absl::Status start();
   /// From a shard's thread: the backup of the shard is level (""), or was lost.
   void report_shard(const std::string& cause);
   /// Waits until the backup has the present state, or there is no backup.
-  void settle();
+  void wait_for_backup();
   /// The run is over: the backup is informed.
   void end();
   /// Before the shards are destroyed.

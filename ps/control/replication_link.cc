@@ -26,7 +26,7 @@ constexpr auto kCallDeadline = std::chrono::seconds(2);
 /// A host that refuses connections is up, so the process on it has exited.
 constexpr auto kRefusedLimit = std::chrono::milliseconds(300);
 // Longer than the silence limit of a backup in the usual setting: by then the loss is decided.
-constexpr auto kSettleDeadline = std::chrono::seconds(10);
+constexpr auto kBackupDeadline = std::chrono::seconds(10);
 
 std::unique_ptr<proto::Control::Stub> open_stub(const std::string& address,
                                                 const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
@@ -112,14 +112,14 @@ void ReplicationLink::end() {
   ask(request).status().IgnoreError();  // without this message the backup finds the primary lost, and its run over
 }
 
-void ReplicationLink::settle() {
+void ReplicationLink::wait_for_backup() {
   MutexLock lock(mutex_);
   // Without a backup there is no copy to wait for.
   if (!present_ || stopping_) return;
   // A round that began before this call may lack the state, so that the next one counts.
   const uint64_t target = ++wanted_;
   changed_.notify_all();
-  const TimePoint deadline = Clock::now() + kSettleDeadline;
+  const TimePoint deadline = Clock::now() + kBackupDeadline;
   while (done_ < target && present_ && !stopping_) {
     // No error: the caller asks check_serving() whether it may answer.
     if (!changed_.wait_until(lock, deadline)) return;

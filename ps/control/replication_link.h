@@ -50,7 +50,7 @@ class ReplicationLink {
   void start();
 
   /// Waits until the backup has the present state, or there is none.
-  void settle();
+  void wait_for_backup();
   /// From a shard's thread: the shard's backup is level (""), or was lost.
   void on_shard_report(const std::string& cause);
   /// The run is over: sends the last state and stops.

@@ -21,7 +21,7 @@ struct PrimaryRecord {
 };
 
 /// State that decides how the shards are set up. One lock serialises joins, snapshots and the primary's messages,
-/// because each of them asks the shards several questions that belong together.
+/// because each of them makes several calls to the shards that belong together.
 struct RunSetup {
   explicit RunSetup(ControlContext& context);
 

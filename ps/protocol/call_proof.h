@@ -27,7 +27,7 @@ inline std::string data_key(const std::string& secret, const std::string& token)
 }
 
 /// A caller's proof that it has the job's secret, which itself never travels. A ps gives each link a challenge
-/// (Describe) and proves its own knowledge by an answer to the caller's question. From then on each call carries
+/// (Describe), and proves that it has the secret by an answer to the client challenge. From then on each call carries
 ///     challenge | number | HMAC-SHA256(secret, challenge, number, method)
 /// A number is good for one call, so a recorded call cannot be replayed. The bytes of a call are not covered: TLS
 /// protects against an attacker that can change them on the way.
@@ -37,7 +37,7 @@ class CallProver {
   explicit CallProver(std::string secret);
 
   const std::string& client_challenge() const { return client_challenge_; }
-  /// Uses the reply of the ps to the question.
+  /// Uses the reply of the ps to the client challenge.
   /// Errors  UNAUTHENTICATED: the ps does not know the secret, or only one side has a secret.
   absl::Status set_up(const std::string& challenge, const std::string& answer);
   /// "": there is no secret.

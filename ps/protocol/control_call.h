@@ -20,7 +20,8 @@ namespace gradrail::ps {
 /// Largest message that a ps reads, which bounds the memory that an unauthenticated sender can occupy.
 inline constexpr size_t kMaxMessageBytes = 64 << 10;
 
-/// gRPC metadata of a proof, and of the question of a caller that has no challenge yet.
+/// gRPC metadata of a proof, and of the client challenge of a caller that has no challenge of the ps yet. The second
+/// key has the former name of the client challenge.
 inline constexpr char kProofMetadata[] = "gradrail-proof-bin";
 inline constexpr char kClientChallengeMetadata[] = "gradrail-question-bin";
 

@@ -21,41 +21,41 @@ void BackupRole::expect_primary(const std::string& key) {
   is_level_ = is_outdated_ = false;
 }
 
-void BackupRole::accept_hello(ShardPeer& peer, const proto::JoinReplication& join_path) {
-  if (primary_key_.empty() || !same_bytes(join_path.proof(), mac_of(primary_key_, {peer.challenge})) ||
+void BackupRole::accept_replication(ShardPeer& peer, const proto::JoinReplication& join) {
+  if (primary_key_.empty() || !same_bytes(join.proof(), mac_of(primary_key_, {peer.challenge})) ||
       !partition_.is_set_up()) {
     return peers_.refuse(peer, "this shard is not the backup of yours: register at the control plane first");
   }
-  if (const absl::Status opened = open_receiver(peer, join_path); !opened.ok()) {
+  if (const absl::Status opened = open_receiver(peer, join); !opened.ok()) {
     peers_.refuse(peer, std::string(message_of(opened)));
   }
 }
 
-absl::Status BackupRole::open_receiver(ShardPeer& peer, const proto::JoinReplication& join_path) {
-  if (join_path.shard_index() != partition_.shard_index()) {
+absl::Status BackupRole::open_receiver(ShardPeer& peer, const proto::JoinReplication& join) {
+  if (join.shard_index() != partition_.shard_index()) {
     return absl::InvalidArgumentError(
-        fmt::format("shard {} there is shard {} here", join_path.shard_index(), partition_.shard_index()));
+        fmt::format("shard {} there is shard {} here", join.shard_index(), partition_.shard_index()));
   }
   // The primary rounds up to twice its members. Without a limit the slots could take any amount of memory.
-  if (join_path.capacity() > 2 * kMaxWorkers) {
-    return absl::InvalidArgumentError(fmt::format("{} places for workers are too many", join_path.capacity()));
+  if (join.capacity() > 2 * kMaxWorkers) {
+    return absl::InvalidArgumentError(fmt::format("{} places for workers are too many", join.capacity()));
   }
   // Not close(): a completion of the former connection may follow in the same turn (invariant 3 of PeerTable).
-  if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.remove_member(*former, Clock::now());
+  if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.start_closing(*former, Clock::now());
   // The primary begins with empty slots: until it declares level again, this shard may be behind an answer.
   is_level_ = false;
   GRADRAIL_ASSIGN_OR_RETURN(
       std::unique_ptr<BackupReceiver> receiver,
-      BackupReceiver::open(*environment_.contexts[peer.context_index], *peer.connection, join_path.notices_key(),
+      BackupReceiver::open(*environment_.contexts[peer.context_index], *peer.connection, join.notices_key(),
                            BackupLayout(partition_.map(), partition_.shard_index(),
-                                        state_vectors(partition_.optimizer().kind), join_path.capacity()),
+                                        state_vectors(partition_.optimizer().kind), join.capacity()),
                            environment_.registered, environment_.options.place_memory));
   peer.receiver = std::move(receiver);
   proto::ToWorker message;
   message.mutable_replication_welcome()->set_slots_key(peer.receiver->key());
   GRADRAIL_RETURN_IF_ERROR(send_message(*peer.connection, message));
   peer.phase = ShardPeer::Phase::primary;
-  peers_.settle(peer);
+  peers_.update_unsettled(peer);
   return absl::OkStatus();
 }
 
@@ -74,11 +74,11 @@ void BackupRole::on_bucket(ShardPeer& peer, uint64_t immediate) {
 void BackupRole::acknowledge(ShardPeer& peer) {
   GRADRAIL_CHECK(peer.phase == ShardPeer::Phase::primary);
   while (!peer.backlog.empty() && peer.receiver->acknowledge(peer.backlog.front())) peer.backlog.pop_front();
-  peers_.settle(peer);
+  peers_.update_unsettled(peer);
 }
 
-absl::Status BackupRole::check_takeover(const std::vector<uint64_t>& versions, bool is_fenced) {
-  if (peers_.primary() != nullptr && !is_fenced) return absl::UnavailableError("its primary is alive");
+absl::Status BackupRole::check_takeover(const std::vector<uint64_t>& versions, bool is_primary_unreachable) {
+  if (peers_.primary() != nullptr && !is_primary_unreachable) return absl::UnavailableError("its primary is alive");
   if (!partition_.is_set_up() || !is_level_) {
     return absl::FailedPreconditionError("it did not have everything yet when its primary was lost");
   }
@@ -101,7 +101,7 @@ void BackupRole::take_over(const std::vector<ShardSuccessor>& members) {
   GRADRAIL_CHECK(partition_.is_set_up());  // check_takeover() was OK
   if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.close(*former);
   primary_key_.clear();  // the former primary may still run: it must not write here again
-  Actions dropped;       // a worker that would be answered now repeats its question
+  Actions dropped;       // a worker that would be answered now repeats its request
   for (const ShardSuccessor& member : members) {
     // Departed members are added too: the protocol keeps the steps of one that returns.
     partition_.protocol().add_worker(member.worker, member.incarnation);

@@ -37,7 +37,7 @@ class BackupRole {
   void reset() { is_level_ = is_outdated_ = false; }
 
   // The connection to the primary.
-  void accept_hello(ShardPeer& peer, const proto::JoinReplication& join_path);
+  void accept_replication(ShardPeer& peer, const proto::JoinReplication& join);
   void on_level() { is_level_ = true; }
   void on_bucket(ShardPeer& peer, uint64_t immediate);
   /// Sends the acknowledgements in the backlog until the transport has no room.
@@ -45,15 +45,15 @@ class BackupRole {
   uint64_t updates() const { return updates_; }
 
   /// OK when this shard can continue in place of its primary. `versions` of its buckets have been seen by a worker;
-  /// empty: the control plane does not have them. `is_fenced`: the primary serves no more, though its connection may
-  /// exist.
+  /// empty: the control plane does not have them. `is_primary_unreachable`: the control plane has lost the primary,
+  /// although its connection to this shard may exist.
   /// Errors  FAILED_PRECONDITION: the shard never was level, or a worker has seen a state that the shard does not have.
   ///         UNAVAILABLE: the primary is connected.
-  absl::Status check_takeover(const std::vector<uint64_t>& versions, bool is_fenced);
+  absl::Status check_takeover(const std::vector<uint64_t>& versions, bool is_primary_unreachable);
   void take_over(const std::vector<ShardSuccessor>& members);
 
  private:
-  absl::Status open_receiver(ShardPeer& peer, const proto::JoinReplication& join_path);
+  absl::Status open_receiver(ShardPeer& peer, const proto::JoinReplication& join);
 
   ShardEnvironment& environment_;
   Partition& partition_;

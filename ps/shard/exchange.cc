@@ -160,7 +160,7 @@ void ShardExchange::apply(const Action& action) {
 
 void ShardExchange::answer(const Action& action) {
   ShardPeer* const peer = peers_.active(action.worker);
-  if (peer == nullptr) return;  // its connection is lost: the worker repeats its question when it returns
+  if (peer == nullptr) return;  // its connection is lost: the worker repeats its request when it returns
   if (action.dropped) ++dropped_;
   write_header(*peer, action);
   const ElementRange range = partition_.bucket_range(action.bucket);
@@ -177,7 +177,7 @@ void ShardExchange::answer(const Action& action) {
   // Behind a backlog, or without room: answers leave in their order.
   if (peer->backlog.empty() && post_answer(*peer, action.bucket)) return;
   peer->backlog.push_back(action.bucket);
-  peers_.settle(*peer);
+  peers_.update_unsettled(*peer);
 }
 
 void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
@@ -238,7 +238,7 @@ bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
 
 void ShardExchange::post_backlog(ShardPeer& peer) {
   while (!peer.backlog.empty() && post_answer(peer, peer.backlog.front())) peer.backlog.pop_front();
-  peers_.settle(peer);
+  peers_.update_unsettled(peer);
 }
 
 /// A store that fails has lost the parameters of all workers: from now on no answer may show them.

@@ -26,10 +26,10 @@ namespace gradrail::ps {
 ///   exchange.cc         apply() calls the store; answer() completes an answer, post_answer() posts it
 ///   ../store/host_store.cc, or device_store.cc on a GPU: updates the parameters
 ///
-/// A shard with a backup holds the answer in between, in primary_role.cc.
+/// With a backup two more files: primary_role.cc holds the answer, ../replication/backup_sender.cc puts the bucket to
+/// the backup. The acknowledgement of the backup releases the answer.
 ///
-/// Verbs  apply: changes the parameters. hold: keeps an answer until the backup has its state. answer: completes an
-///        answer. post: hands it to the transport, which may have no room; the answer is then in the peer's backlog.
+/// Verbs    docs/design/exchange.md lists them.
 /// Errors   A wrong header refuses its peer. An error of the store fails the shard: it carries out no action any more.
 /// Threads  Owner thread of the shard.
 class ShardExchange {

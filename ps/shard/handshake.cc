@@ -30,7 +30,7 @@ void Handshake::send_challenge(ShardPeer& peer) {
   message.set_challenge(peer.challenge);
   if (send_message(*peer.connection, message).ok()) return;
   // The connection is lost already. Its completion may follow in the same batch, so the peer must not be closed here.
-  peers_.remove_member(peer, Clock::now());
+  peers_.start_closing(peer, Clock::now());
 }
 
 void Handshake::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
@@ -40,8 +40,8 @@ void Handshake::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
   proto::ToShard message;
   const bool parsed = message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   if (peer.phase == Phase::handshake) {
-    if (parsed && message.has_join_replication()) return backup_.accept_hello(peer, message.join_replication());
-    return parsed && message.has_join_path() ? accept_hello(peer, message.join_path())
+    if (parsed && message.has_join_replication()) return backup_.accept_replication(peer, message.join_replication());
+    return parsed && message.has_join_path() ? accept_join_path(peer, message.join_path())
                                              : peers_.refuse(peer, "the first message is not a JoinPath");
   }
   if (parsed && message.has_ready() && peer.phase == Phase::validated) return activate(peer);
@@ -54,7 +54,7 @@ void Handshake::advance(ShardPeer& peer) {
   if (peer.phase == ShardPeer::Phase::answering) answer_pattern(peer);
 }
 
-void Handshake::accept_hello(ShardPeer& peer, const proto::JoinPath& join_path) {
+void Handshake::accept_join_path(ShardPeer& peer, const proto::JoinPath& join_path) {
   const PeerTable::Admission* const admission = peers_.admission(join_path.member().task_index());
   if (admission == nullptr || admission->incarnation != join_path.member().incarnation() ||
       !same_bytes(join_path.proof(), mac_of(admission->key, {peer.challenge}))) {

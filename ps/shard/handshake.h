@@ -18,7 +18,7 @@ namespace proto {
 class JoinPath;
 }
 
-/// Takes a data connection from its acceptance to active. The messages are those of ps/control.proto:
+/// Takes a data connection from its acceptance to active. The messages are those of ps/protocol/control.proto:
 ///
 ///   shard                                   worker
 ///   Challenge                       →
@@ -49,7 +49,7 @@ class Handshake {
 
  private:
   // handshake.cc
-  void accept_hello(ShardPeer& peer, const proto::JoinPath& join_path);
+  void accept_join_path(ShardPeer& peer, const proto::JoinPath& join_path);
   absl::Status import_offer(ShardPeer& peer, const proto::JoinPath& join_path);
   void map_memory(ShardPeer& peer);
   absl::Status send_welcome(ShardPeer& peer);

@@ -71,7 +71,7 @@ struct ShardPeer {
   std::vector<TimePoint> arrived_at;     ///< per bucket: arrival of the last push; empty in a mode without waiting
   std::deque<uint32_t> backlog;          ///< buckets with an answer that the transport could not take yet
   std::vector<bool> parameters_sent;     ///< per bucket in backlog: only the header is missing
-  bool is_counted_unsettled = false;     ///< PeerTable::settle()
+  bool is_counted_unsettled = false;     ///< PeerTable::update_unsettled()
 
   std::unique_ptr<BackupReceiver> receiver;  ///< in phase primary; `backlog` then has buckets to acknowledge
 

@@ -65,7 +65,7 @@ ShardPeer& PeerTable::accept(transport::Connection& connection, size_t context_i
   peer->phase_deadline = Clock::now() + kHandshakeDeadline;
   connection.set_user_data(reinterpret_cast<uint64_t>(peer.get()));
   ShardPeer& accepted = *(peers_[&connection] = std::move(peer));
-  settle(accepted);
+  update_unsettled(accepted);
   return accepted;
 }
 
@@ -85,13 +85,13 @@ ShardPeer* PeerTable::primary() const {
 void PeerTable::activate(ShardPeer& peer) {
   GRADRAIL_CHECK(peer.phase == ShardPeer::Phase::validated);
   // The former connection serves until this moment: a worker that verifies a better path still pushes over it.
-  if (ShardPeer* former = active(peer.worker); former != nullptr) remove_member(*former, Clock::now());
+  if (ShardPeer* former = active(peer.worker); former != nullptr) start_closing(*former, Clock::now());
   // Else expire() would report the worker as lost although it has returned.
   std::erase_if(absent_, [&](const Absent& absent) { return absent.worker == peer.worker; });
   if (active_.size() <= peer.worker) active_.resize(peer.worker + 1, nullptr);
   active_[peer.worker] = &peer;
   peer.phase = ShardPeer::Phase::active;
-  settle(peer);
+  update_unsettled(peer);
 }
 
 /// The slots of the connection end with it, and the gradients in them. The worker repeats them when it returns.
@@ -101,18 +101,18 @@ void PeerTable::deactivate(ShardPeer& peer) {
   on_inactive_(peer);
 }
 
-void PeerTable::remove_member(ShardPeer& peer, TimePoint deadline) {
+void PeerTable::start_closing(ShardPeer& peer, TimePoint deadline) {
   if (active(peer.worker) == &peer) deactivate(peer);
   peer.backlog.clear();
   peer.phase = ShardPeer::Phase::closing;
   peer.phase_deadline = deadline;
-  settle(peer);
+  update_unsettled(peer);
 }
 
 void PeerTable::refuse(ShardPeer& peer, const std::string& why) {
   spdlog::warn("{}: refused {}: {}", environment_.options.name, peer.connection->describe(), why);
   const bool was_active = peer.phase == ShardPeer::Phase::active;
-  remove_member(peer, Clock::now() + kGracePeriod);
+  start_closing(peer, Clock::now() + kGracePeriod);
   // The heartbeat of the worker may continue. Without a report, sync would wait for its gradients forever.
   if (was_active && environment_.options.on_lost) {
     environment_.options.on_lost(peer.worker, peer.incarnation, fmt::format("it was refused: {}", why));
@@ -150,12 +150,12 @@ void PeerTable::close(ShardPeer& peer) {
   GRADRAIL_CHECK(erased == 1);
 }
 
-void PeerTable::close_greeted() {
-  std::vector<ShardPeer*> on_handshake_done;
+void PeerTable::close_joined() {
+  std::vector<ShardPeer*> joined;
   for (const auto& [connection, peer] : peers_) {
-    if (peer->phase != ShardPeer::Phase::handshake) on_handshake_done.push_back(peer.get());
+    if (peer->phase != ShardPeer::Phase::handshake) joined.push_back(peer.get());
   }
-  for (ShardPeer* peer : on_handshake_done) close(*peer);
+  for (ShardPeer* peer : joined) close(*peer);
 }
 
 void PeerTable::expire(TimePoint now) {
@@ -181,7 +181,7 @@ void PeerTable::expire(TimePoint now) {
   std::erase_if(absent_, [&](const Absent& absent) { return now >= absent.deadline; });
 }
 
-void PeerTable::settle(ShardPeer& peer) {
+void PeerTable::update_unsettled(ShardPeer& peer) {
   const bool is_unsettled = !peer.is_settled();
   if (peer.is_counted_unsettled == is_unsettled) return;
   peer.is_counted_unsettled = is_unsettled;

@@ -27,7 +27,7 @@ struct PathTraffic {
 ///   2. `unsettled_` is the number of peers for which is_settled() is false. The event loop scans the peers only while
 ///      it is not 0, or while a member is absent.
 ///   3. Only close() frees a peer. A completion of a peer may be in the event loop's hands at any other time: refuse()
-///      and remove_member() leave the peer to expire().
+///      and start_closing() leave the peer to expire().
 /// Threads  Owner thread of the shard.
 class PeerTable {
  public:
@@ -68,20 +68,20 @@ class PeerTable {
 
   /// Makes a validated peer the active one of its worker. A former one is removed.
   void activate(ShardPeer& peer);
-  /// Sends the reason to the peer and dismisses it; reports an active worker as lost.
+  /// Sends the reason to the peer and starts to close it. Reports an active worker as lost.
   void refuse(ShardPeer& peer, const std::string& why);
-  /// Takes the peer out of service. expire() closes it after `deadline`.
-  void remove_member(ShardPeer& peer, TimePoint deadline);
+  /// Takes the peer out of service; its admission stays. expire() closes the peer after `deadline`.
+  void start_closing(ShardPeer& peer, TimePoint deadline);
   /// The transport has lost the connection. An active worker is absent from now on, and may return.
   void on_lost(ShardPeer& peer, const std::string& cause);
   void close(ShardPeer& peer);
   /// Closes the peers that have sent JoinPath: they refer to the store.
-  void close_greeted();
+  void close_joined();
   /// Closes peers after their deadline. Reports members that have been absent for too long as lost.
   void expire(TimePoint now);
 
-  /// To be called after each change of a peer's phase or backlog (invariant 2).
-  void settle(ShardPeer& peer);
+  /// Counts the peer as settled or unsettled. To be called after each change of its phase or backlog (invariant 2).
+  void update_unsettled(ShardPeer& peer);
   bool has_unsettled() const { return unsettled_ > 0; }
   bool needs_visit() const { return unsettled_ > 0 || !absent_.empty(); }
 

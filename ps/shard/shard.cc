@@ -185,7 +185,7 @@ absl::Status Shard::begin(const Setup& setup) {
   // Connections refer to regions, and regions to the store: they end in this order.
   peers_.withdraw_admissions();
   peers_.forget_absent();
-  peers_.close_greeted();
+  peers_.close_joined();
   primary_.reset();
   backup_.reset();
   parameters_.close();
@@ -239,7 +239,7 @@ void Shard::stop_serving() {
   run_void_in_thread([this] {
     peers_.withdraw_admissions();
     backup_.expect_no_primary();
-    peers_.close_greeted();
+    peers_.close_joined();
   });
 }
 
@@ -258,8 +258,9 @@ absl::Status Shard::expect_primary(const std::string& key) {
   });
 }
 
-absl::Status Shard::may_take_over(const std::vector<uint64_t>& versions, bool cut) {
-  return run_status_in_thread([this, versions, cut] { return backup_.check_takeover(versions, cut); });
+absl::Status Shard::may_take_over(const std::vector<uint64_t>& versions, bool is_primary_unreachable) {
+  return run_status_in_thread(
+      [this, versions, is_primary_unreachable] { return backup_.check_takeover(versions, is_primary_unreachable); });
 }
 
 absl::Status Shard::take_over(const std::vector<Successor>& members) {

@@ -77,7 +77,7 @@ class Shard {
   absl::Status replicate_to(const std::vector<Endpoint>& endpoints, const std::string& key);
   void detach_backup();
   absl::Status expect_primary(const std::string& key);
-  absl::Status may_take_over(const std::vector<uint64_t>& versions, bool cut);
+  absl::Status may_take_over(const std::vector<uint64_t>& versions, bool is_primary_unreachable);
   absl::Status take_over(const std::vector<Successor>& members);
 
   // State, for statistics, summaries and checkpoints.

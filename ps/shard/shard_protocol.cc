@@ -64,7 +64,7 @@ void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Acti
   drop_all(*member);
   member->live = false;
   // done_step stays: the incarnation may return and repeat that push.
-  for (Exchange& exchange : member->exchanges) exchange.held = false;
+  for (Exchange& exchange : member->exchanges) exchange.withheld = false;
   stop_expecting(worker, actions);
 }
 
@@ -87,7 +87,7 @@ void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
   --expected_count_;
   // With one worker less the next step of a bucket may be complete.
   for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    mode_.kind == ModeKind::ssp ? release(bucket, actions) : settle(bucket, actions);
+    mode_.kind == ModeKind::ssp ? answer_withheld(bucket, actions) : complete_step(bucket, actions);
   }
 }
 
@@ -138,8 +138,8 @@ bool ShardProtocol::is_member(WorkerIndex worker, uint64_t incarnation) const {
 std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
   std::vector<WorkerIndex> missing;
   const bool ssp = mode_.kind == ModeKind::ssp;
-  const auto is_held = [&](const auto& entry) { return entry.second.exchanges[bucket].held; };
-  if (ssp && std::none_of(members_.begin(), members_.end(), is_held)) return missing;
+  const auto is_withheld = [&](const auto& entry) { return entry.second.exchanges[bucket].withheld; };
+  if (ssp && std::none_of(members_.begin(), members_.end(), is_withheld)) return missing;
   const uint64_t slowest = ssp ? slowest_step(bucket) : 0;
   for (WorkerIndex worker = 0; worker < expected_.size(); ++worker) {
     if (!expected_[worker]) continue;
@@ -176,8 +176,8 @@ ShardProtocol::Member* ShardProtocol::find(WorkerIndex worker, uint64_t incarnat
   return &place->second;
 }
 
-void ShardProtocol::hold(Exchange& exchange, const Arrival& arrival) {
-  // One place per worker and bucket: a worker has one question open at a time, and the later one replaces it.
+void ShardProtocol::keep_waiting(Exchange& exchange, const Arrival& arrival) {
+  // One place per worker and bucket: a worker has one open request at a time, and the later one replaces it.
   drop(exchange, arrival.bucket);
   exchange.waiting = true;
   exchange.kind = arrival.kind;
@@ -220,7 +220,7 @@ void ShardProtocol::on_pull(Exchange& exchange, const Arrival& arrival, Actions&
   if (buckets_[arrival.bucket].initialised) return answer(arrival, actions);
   // The push stays: its answer brings the parameters as well.
   if (exchange.waiting && exchange.kind == ArrivalKind::push) return;
-  hold(exchange, arrival);
+  keep_waiting(exchange, arrival);
 }
 
 void ShardProtocol::on_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
@@ -231,14 +231,14 @@ void ShardProtocol::on_push(Exchange& exchange, const Arrival& arrival, Actions&
   // A late copy of an older step is ignored: its answer would overwrite the one for which the worker waits.
   const bool push_waits = exchange.waiting && exchange.kind == ArrivalKind::push;
   if (arrival.step < exchange.done_step || (push_waits && arrival.step <= exchange.step)) return;
-  if (arrival.step == exchange.done_step) return acknowledge(exchange, arrival, actions);
+  if (arrival.step == exchange.done_step) return answer_or_withhold(exchange, arrival, actions);
   mode_.sums() ? on_summed_push(exchange, arrival, actions) : on_single_push(exchange, arrival, actions);
 }
 
 void ShardProtocol::on_single_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   const uint64_t expected = exchange.done_step + 1;
   if (arrival.step != expected) return refuse(arrival, fmt::format("expected step {}", expected), actions);
-  if (!buckets_[arrival.bucket].initialised) return hold(exchange, arrival);
+  if (!buckets_[arrival.bucket].initialised) return keep_waiting(exchange, arrival);
   apply_one(exchange, arrival, actions);
 }
 
@@ -252,8 +252,8 @@ void ShardProtocol::on_summed_push(Exchange& exchange, const Arrival& arrival, A
     exchange.done_dropped = true;
     return answer_done(exchange, arrival, actions);
   }
-  hold(exchange, arrival);
-  settle(arrival.bucket, actions);
+  keep_waiting(exchange, arrival);
+  complete_step(arrival.bucket, actions);
 }
 
 void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions) {
@@ -270,18 +270,19 @@ void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Action
   action.version = bucket.version;
   action.staleness = exchange.done_staleness;
   action.contributors.push_back(arrival.worker);
-  acknowledge(exchange, arrival, actions);
+  answer_or_withhold(exchange, arrival, actions);
 }
 
-/// Answers a push that is done, for the first time or again. ssp: release() answers when the worker is not too far
+/// Answers a push that is done, for the first time or again. ssp: withholds the answer while the worker is too far
 /// ahead.
-void ShardProtocol::acknowledge(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+void ShardProtocol::answer_or_withhold(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   if (mode_.kind != ModeKind::ssp) return answer_done(exchange, arrival, actions);
-  exchange.held = true;
-  release(arrival.bucket, actions);
+  exchange.withheld = true;
+  answer_withheld(arrival.bucket, actions);
 }
 
-void ShardProtocol::settle(uint32_t bucket_index, Actions& actions) {
+/// Applies the next step of the bucket and answers its contributors, if enough pushes of it wait.
+void ShardProtocol::complete_step(uint32_t bucket_index, Actions& actions) {
   Bucket& bucket = buckets_[bucket_index];
   // Without an expected worker enough() is 0: a step without contributors would be applied.
   if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_push_count < enough()) return;
@@ -313,8 +314,8 @@ void ShardProtocol::settle(uint32_t bucket_index, Actions& actions) {
   }
 }
 
-/// ssp: answers the workers that are at most `bound` steps ahead of the slowest.
-void ShardProtocol::release(uint32_t bucket_index, Actions& actions) {
+/// ssp: sends the withheld answers of the workers that are at most `bound` steps ahead of the slowest.
+void ShardProtocol::answer_withheld(uint32_t bucket_index, Actions& actions) {
   Bucket& bucket = buckets_[bucket_index];
   const uint64_t slowest = slowest_step(bucket_index);
   // The floor never falls, because a late worker begins there. Without an expected worker it stays.
@@ -322,8 +323,8 @@ void ShardProtocol::release(uint32_t bucket_index, Actions& actions) {
   for (auto& [worker, member] : members_) {
     Exchange& exchange = member.exchanges[bucket_index];
     // min(): a worker that is not expected any more may be behind the slowest one, and the difference would wrap.
-    if (!exchange.held || exchange.done_step - std::min(exchange.done_step, slowest) > mode_.bound) continue;
-    exchange.held = false;
+    if (!exchange.withheld || exchange.done_step - std::min(exchange.done_step, slowest) > mode_.bound) continue;
+    exchange.withheld = false;
     answer_done(exchange, {worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.done_step}, actions);
   }
 }
@@ -342,7 +343,7 @@ void ShardProtocol::answer_waiting(uint32_t bucket, Actions& actions) {
     }
   }
   // Summed pushes stay until now: one step applies all of them.
-  if (mode_.sums()) settle(bucket, actions);
+  if (mode_.sums()) complete_step(bucket, actions);
 }
 
 void ShardProtocol::refuse(const Arrival& arrival, std::string_view why, Actions& actions) {

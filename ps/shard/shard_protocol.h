@@ -129,7 +129,7 @@ class ShardProtocol {
     uint64_t done_step = 0;       ///< latest push answered
     uint64_t done_staleness = 0;  ///< for repeated answers
     bool done_dropped = false;    ///< for repeated answers
-    bool held = false;            ///< ssp: done, and not yet answered
+    bool withheld = false;        ///< ssp: done, and not yet answered
     bool fresh = true;            ///< ssp: nothing was pushed yet; done_step is only where it begins
   };
   struct Member {
@@ -152,7 +152,7 @@ class ShardProtocol {
   void stop_expecting(WorkerIndex worker, Actions& actions);
   uint32_t enough() const;
   uint64_t slowest_step(uint32_t bucket) const;
-  void hold(Exchange& exchange, const Arrival& arrival);
+  void keep_waiting(Exchange& exchange, const Arrival& arrival);
   void drop(Exchange& exchange, uint32_t bucket);
   void drop_all(Member& member);
 
@@ -162,10 +162,10 @@ class ShardProtocol {
   void on_single_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void on_summed_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions);
-  void acknowledge(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void answer_or_withhold(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void answer_done(const Exchange& exchange, const Arrival& arrival, Actions& actions) const;
-  void settle(uint32_t bucket, Actions& actions);
-  void release(uint32_t bucket, Actions& actions);
+  void complete_step(uint32_t bucket, Actions& actions);
+  void answer_withheld(uint32_t bucket, Actions& actions);
   void answer_waiting(uint32_t bucket, Actions& actions);
   void refuse(const Arrival& arrival, std::string_view why, Actions& actions);
   void answer(const Arrival& arrival, Actions& actions) const;

@@ -13,7 +13,7 @@
 namespace gradrail::ps {
 
 /// Variables of a worker in the memory of a GPU of this host, mapped for the store's device. [elements of the model]
-/// each, laid out as ps/exchange_layout.h draws them.
+/// each, laid out as ps/protocol/exchange_layout.h draws them.
 struct DeviceVariables {
   float* parameters = nullptr;
   const float* gradients = nullptr;

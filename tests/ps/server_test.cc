@@ -65,16 +65,16 @@ class Caller {
     return stub_->Heartbeat(&context)->Finish();
   }
   /// The reply to one ping. Without housekeep() the end of the stream has no effect here.
-  proto::HeartbeatReply notice(const proto::Member& member) {
+  proto::HeartbeatReply heartbeat(const proto::Member& member) {
     grpc::ClientContext context;
     set_deadline(context, 20s);
     const auto stream = stub_->Heartbeat(&context);
     proto::Ping ping;
     *ping.mutable_member() = member;
-    proto::HeartbeatReply notice;
-    EXPECT_TRUE(stream->Write(ping) && stream->Read(&notice));
+    proto::HeartbeatReply reply;
+    EXPECT_TRUE(stream->Write(ping) && stream->Read(&reply));
     context.TryCancel();
-    return notice;
+    return reply;
   }
   grpc::Status join(const proto::JoinRequest& request, proto::JoinReply& reply) {
     return call(&proto::Control::Stub::Join, request, reply);
@@ -355,10 +355,10 @@ TEST(Server, ANewcomerReceivesTheBaseOfTheRun) {
   proto::JoinReply first, second;
   ASSERT_TRUE(caller.join(newcomer, first).ok());
   EXPECT_EQ(first.base_step(), 200);
-  EXPECT_EQ(caller.notice(newcomer.member()).run_base(), 200);
+  EXPECT_EQ(caller.heartbeat(newcomer.member()).run_base(), 200);
   ASSERT_TRUE(caller.join(comes_back, second).ok());
   EXPECT_EQ(second.base_step(), 50);
-  EXPECT_EQ(caller.notice(newcomer.member()).run_base(), 50);
+  EXPECT_EQ(caller.heartbeat(newcomer.member()).run_base(), 50);
 }
 
 TEST(Server, AJoinForAnotherProcessIsUnavailable) {

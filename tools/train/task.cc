@@ -295,7 +295,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        // A local cluster's ps is not started again.
        .rejoin_timeout = std::chrono::seconds(options.local ? 0 : options.flags.rejoin_timeout_s),
        .ps_address = options.ps_address,
-       .notice = nullptr,
+       .log = nullptr,
        .stop = &signals.stop(),
        .device = std::move(device),
        .gpu_transfers = model.devices->ways(),

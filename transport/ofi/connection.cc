@@ -87,22 +87,22 @@ absl::Status OfiConnection::start_handshake() {
 
 void OfiConnection::on_side_channel_message(std::string_view message) {
   if (lost()) return;
-  const absl::StatusOr<ControlMessage> word = decode(common::as_bytes(message));
-  absl::Status status = word.status();
-  if (status.ok()) status = handle_control_message(*word);
+  const absl::StatusOr<ControlMessage> decoded = decode(common::as_bytes(message));
+  absl::Status status = decoded.status();
+  if (status.ok()) status = handle_control_message(*decoded);
   if (!status.ok()) lose(std::move(status));
 }
 
-absl::Status OfiConnection::handle_control_message(const ControlMessage& word) {
-  if (const auto* disconnect = std::get_if<Disconnect>(&word)) {
+absl::Status OfiConnection::handle_control_message(const ControlMessage& message) {
+  if (const auto* disconnect = std::get_if<Disconnect>(&message)) {
     side_channel_.close();  // the reason is known
     lose(absl::UnavailableError(fmt::format("{}: the peer gave up: {}", name_, disconnect->reason)));
     return absl::OkStatus();
   }
-  if (const auto* hello = std::get_if<EndpointHello>(&word)) return handle_hello(*hello);
+  if (const auto* hello = std::get_if<EndpointHello>(&message)) return handle_hello(*hello);
   if (state_ != State::open) return absl::DataLossError("ofi: no hello");
-  if (const auto* request = std::get_if<Request>(&word)) return answer(*request);
-  return handle_grant(std::get<Grant>(word));
+  if (const auto* request = std::get_if<Request>(&message)) return answer(*request);
+  return handle_grant(std::get<Grant>(message));
 }
 
 absl::Status OfiConnection::handle_hello(const EndpointHello& hello) {

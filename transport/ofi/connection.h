@@ -79,7 +79,7 @@ class OfiConnection final : public Connection, private common::SideChannelUser {
 
   // connection.cc
   absl::Status open_link();
-  absl::Status handle_control_message(const ControlMessage& word);
+  absl::Status handle_control_message(const ControlMessage& message);
   absl::Status handle_hello(const EndpointHello& hello);
   absl::Status answer(const Request& request);
   absl::Status handle_grant(const Grant& grant);

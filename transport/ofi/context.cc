@@ -19,9 +19,9 @@
 namespace gradrail::transport::ofi {
 namespace {
 
-/// A peer that polls answers within milliseconds, and then what is posted leaves at once. One that is busy is not
-/// waited for: it greets later, and posts are kept until then.
-constexpr Duration kSettleTime = std::chrono::seconds(1);
+/// A peer that polls answers within milliseconds, and posted operations leave at once. connect() does not wait longer
+/// for a busy peer: its hello may arrive later, and posted operations wait for it.
+constexpr Duration kConnectTime = std::chrono::seconds(1);
 /// By then the peer has heard of the end over its side channel, and has sent what it sends. Short, since an endpoint can
 /// take 10 MB (shm).
 constexpr Duration kDeferredCloseTime = std::chrono::milliseconds(300);
@@ -109,11 +109,11 @@ absl::StatusOr<Connection*> OfiContext::connect(const std::string& address, Time
   auto connection = std::make_unique<OfiConnection>(*this, side_channel, OfiConnection::Side::connected, deadline);
   if (absl::Status status = connection->start_handshake(); !status.ok()) return status;
   connections_.push_back(std::move(connection));
-  return settle(connections_.back().get(), deadline);
+  return finish_connect(connections_.back().get(), deadline);
 }
 
-absl::StatusOr<Connection*> OfiContext::settle(OfiConnection* connection, TimePoint deadline) {
-  const TimePoint until = std::min(deadline, Clock::now() + kSettleTime);
+absl::StatusOr<Connection*> OfiContext::finish_connect(OfiConnection* connection, TimePoint deadline) {
+  const TimePoint until = std::min(deadline, Clock::now() + kConnectTime);
   room_ = SIZE_MAX;  // what comes for others meanwhile is for the next poll
   while (!connection->ready() && !connection->lost() && Clock::now() < until) {
     poll_side_channels();

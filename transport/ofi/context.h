@@ -80,7 +80,8 @@ class OfiContext final : public Context {
 
   OfiContext() = default;
   absl::Status check_peer_to_peer();
-  absl::StatusOr<Connection*> settle(OfiConnection* connection, TimePoint deadline);
+  /// Waits a limited time for the handshake; the connection may still be pending then.
+  absl::StatusOr<Connection*> finish_connect(OfiConnection* connection, TimePoint deadline);
 
   // context_progress.cc
   void progress();

@@ -38,7 +38,7 @@ enum class GpuTransfer : uint8_t {
 };
 GRADRAIL_EXPORT const char* name_of(GpuTransfer way);
 
-/// A worker's variables in one block of its GPU's memory, as ps/exchange_layout.h has it, in the order of the schema.
+/// A worker's variables in one block of its GPU's memory, in the order of the schema (ps/protocol/exchange_layout.h).
 struct DeviceMemory {
   gpu::Compute* device = nullptr;  ///< null: variables are in host memory. Outlives the client, which calls it
   float* parameters = nullptr;
@@ -79,7 +79,7 @@ struct ClientOptions {
   /// UNAVAILABLE mean that the address is not known yet; the client tries again. Empty: the address in `cluster`.
   std::function<absl::StatusOr<std::string>(uint32_t ps_index)> ps_address = {};
   /// Receives every 10 s the peers that this worker waits for. Empty: they are logged as warnings.
-  std::function<void(const std::string&)> notice;
+  std::function<void(const std::string&)> log;
   const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after 2 s, waiting: CANCELLED
 
   // Memory.

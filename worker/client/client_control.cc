@@ -42,7 +42,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
     if (reply->complete()) return absl::OkStatus();
     if (Clock::now() < notice_at) continue;
     notice_at += kBarrierReportEvery;
-    options_.notice(fmt::format("barrier '{}': waiting for {}", name, fmt::join(reply->missing(), ", ")));
+    options_.log(fmt::format("barrier '{}': waiting for {}", name, fmt::join(reply->missing(), ", ")));
   }
 }
 

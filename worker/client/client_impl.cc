@@ -39,7 +39,7 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
       rejoin_(options_, failure_, telemetry_, exchange_, paths_, session_,
               {.join_cluster = [this](TimePoint deadline) { return join_cluster(deadline); },
                .start = [this] { return start(); }}) {
-  if (!options_.notice) options_.notice = [](const std::string& text) { spdlog::warn("{}", text); };
+  if (!options_.log) options_.log = [](const std::string& text) { spdlog::warn("{}", text); };
 }
 
 Client::Impl::~Impl() {
@@ -147,7 +147,7 @@ absl::Status Client::Impl::wait() {
     if (!exchange_.is_under_way()) return absl::OkStatus();  // rejoined: the trainer goes on at position()
     if (exchange_.is_pull() && !session_.is_initialised() && session_.is_chief()) exchange_.offer_instead_of_pull();
     // The end of a copy from a GPU is no event of the wait set: it is polled.
-    const bool is_staging = exchange_.send_waiting();
+    const bool is_staging = exchange_.post_backlog();
     const bool must_retry = paths_.advance_probes() || exchange_.has_backlog();
     const Duration timeout = is_staging ? Duration::zero() : must_retry ? Duration(kRetryRound) : Duration(kLookRound);
     if (paths_.wait_events(Clock::now() + timeout) > 0) continue;
@@ -200,14 +200,14 @@ void Client::Impl::log_missing_peers() {
   const absl::StatusOr<ps::proto::StatsReply> stats = session_.control(0).stats();
   if (!stats.ok()) return;  // the heartbeat reports a lost ps
   if (exchange_.is_pull() && !session_.is_initialised()) {
-    return options_.notice(
+    return options_.log(
         fmt::format("waiting for the chief (worker {}) to initialise the parameters", session_.chief()));
   }
   if (!stats->waiting_for().empty()) {
-    return options_.notice(
+    return options_.log(
         fmt::format("step {}: waiting for {}", exchange_.step(), fmt::join(stats->waiting_for(), ", ")));
   }
-  options_.notice(fmt::format("step {}: waiting for {}", exchange_.step(), session_.control(0).name()));
+  options_.log(fmt::format("step {}: waiting for {}", exchange_.step(), session_.control(0).name()));
 }
 
 ClientStats Client::Impl::stats() const {

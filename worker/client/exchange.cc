@@ -170,11 +170,11 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
   bucket.sent = payload_elements == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing;
   shard.link->bytes->pushed += payload_bytes + sizeof(header);
   // Behind a backlog it waits, too: invariant 3.
-  if (!backlog_.empty() || !transmit(shard, bucket_index)) backlog_.push_back({&shard, bucket_index});
+  if (!backlog_.empty() || !post_bucket(shard, bucket_index)) backlog_.push_back({&shard, bucket_index});
 }
 
 /// False: the path has no room now.
-bool Exchange::transmit(Shard& shard, uint32_t bucket_index) {
+bool Exchange::post_bucket(Shard& shard, uint32_t bucket_index) {
   if (!shard.link->is_up()) return true;  // on_path_lost() repeats it
   Bucket& bucket = shard.buckets[bucket_index];
   bucket.sent = shard.link->path->send_bucket(bucket_index, bucket.range, bucket.sent);
@@ -183,8 +183,8 @@ bool Exchange::transmit(Shard& shard, uint32_t bucket_index) {
   return true;
 }
 
-bool Exchange::send_waiting() {
-  while (!backlog_.empty() && transmit(*backlog_.front().shard, backlog_.front().bucket_index)) backlog_.pop_front();
+bool Exchange::post_backlog() {
+  while (!backlog_.empty() && post_bucket(*backlog_.front().shard, backlog_.front().bucket_index)) backlog_.pop_front();
   return submit_staged();
 }
 
@@ -194,7 +194,7 @@ void Exchange::progress() {
   const bool may_stage = std::any_of(shards_.begin(), shards_.end(),
                                      [&](const Shard& shard) { return shard.link->is_up() && is_staged(*shard.link); });
   if (!may_stage) return;
-  send_waiting();
+  post_backlog();
   paths_.poll_events();
 }
 
@@ -272,9 +272,9 @@ absl::Status Exchange::finish() {
   GRADRAIL_CHECK(outstanding_ == 0);
   if (memory_.gpu() != nullptr) {
     // Kernels of the next step must see all parameters, on whichever way they came.
-    if (absl::Status settled = memory_.gpu()->settle(); !settled.ok()) {
-      failure_.fail(settled);
-      return settled;
+    if (absl::Status finished = memory_.gpu()->finish_transfers(); !finished.ok()) {
+      failure_.fail(finished);
+      return finished;
     }
   }
   telemetry_.mark(Mark::Kind::done, step_);
@@ -285,7 +285,7 @@ absl::Status Exchange::finish() {
   return absl::OkStatus();
 }
 
-/// Part of this gradient came too late: the other workers are further on (ps/protocol.h, "Joining").
+/// Part of this gradient came too late: the other workers are further on (ps/shard/shard_protocol.h, "Joining").
 void Exchange::catch_up() {
   telemetry_.count_dropped();
   uint64_t lowest = UINT64_MAX;

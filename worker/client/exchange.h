@@ -26,7 +26,7 @@ namespace gradrail::worker {
 ///   Exchange::push_bucket      all tensors that overlap the bucket are complete
 ///     stage                    … it is copied from the GPU first, where no device reads GPU memory
 ///     submit                   its header is written
-///     transmit                 the path has room for it; without room it waits in the backlog
+///     post_bucket              the path has room for it; without room it waits in the backlog
 ///   ShardPath::send_bucket     payload, then header
 ///   Connection::put            one write into the shard's memory
 /// and its answer Exchange::on_answer.
@@ -48,13 +48,14 @@ class Exchange final : public PathEvents {
   /// Forgets the shards and whatever is under way, before this worker joins again.
   void clear();
 
-  // One exchange: begin(), ready() for complete tensors (optional), push_all(), send_waiting() until outstanding() is
+  // One exchange: begin(), ready() for complete tensors (optional), push_all(), post_backlog() until outstanding() is
   // 0, finish().
   void begin(ps::ArrivalKind kind, TimePoint now);
   void ready(size_t tensor_index);
   void push_all();
-  /// Sends what has come out of a GPU or waited for room; true while copies from the GPU are under way.
-  bool send_waiting();
+  /// Posts the backlog until the paths have no room, and submits the buckets that were copied from the GPU. True while
+  /// copies from the GPU are under way.
+  bool post_backlog();
   /// The same and the delivery of events, while the trainer computes; nothing to do where no bucket is staged.
   void progress();
   /// Offers initial values in place of a pull under way: the former chief left before it had sent its own.
@@ -110,7 +111,7 @@ class Exchange final : public PathEvents {
   void push_bucket(Shard& shard, uint32_t bucket_index);
   bool is_staged(const ShardLink& link) const;
   void submit(Shard& shard, uint32_t bucket_index);
-  bool transmit(Shard& shard, uint32_t bucket_index);
+  bool post_bucket(Shard& shard, uint32_t bucket_index);
   bool submit_staged();
   void catch_up();
 

@@ -72,7 +72,7 @@ absl::Status GpuVariables::write_check(uint64_t seed) {
 std::string GpuVariables::compare_check(uint64_t seed) {
   nic_wrote();
   std::vector<std::byte> arrived(ps::kCheckBytes);
-  absl::Status read = settle();
+  absl::Status read = finish_transfers();
   copies_->download(arrived.data(), reinterpret_cast<std::byte*>(device_.parameters) + check_in_offset(),
                     arrived.size());
   read.Update(copies_->finish());
@@ -91,7 +91,7 @@ void GpuVariables::upload_parameters(ps::ElementRange range) {
   copies_->upload(device_.parameters + range.first, host_parameters_.data + range.first * sizeof(float), bytes);
 }
 
-absl::Status GpuVariables::settle() {
+absl::Status GpuVariables::finish_transfers() {
   // The event of a put confirms the order of the bytes on the bus. Some GPUs need a flush before a kernel can read them.
   if (std::exchange(unflushed_, false) && gpu::needs_flush(*device_.device)) {
     flushed_.Update(gpu::flush_nic_writes(*device_.device));

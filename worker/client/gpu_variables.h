@@ -47,8 +47,8 @@ class GpuVariables {
 
   /// A network device has written parameters.
   void nic_wrote() { unflushed_ = true; }
-  /// Until kernels see all parameters that have come, whichever way.
-  absl::Status settle();
+  /// Finishes copies and flushes writes of network devices: kernels then see all parameters that have arrived.
+  absl::Status finish_transfers();
 
   absl::Status upload_initial();  ///< the host's gradients: the chief's values leave from there
   absl::Status fetch_parameters();

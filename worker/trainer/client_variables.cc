@@ -32,7 +32,7 @@ std::string histogram(const ClientStats& stats) {
 
 }  // namespace
 
-absl::Status ClientVariables::settle() {
+absl::Status ClientVariables::pull_final() {
   // The order matters: own steps, then those of all live workers, then the parameters that result.
   GRADRAIL_RETURN_IF_ERROR(client_.finish_steps());
   GRADRAIL_RETURN_IF_ERROR(client_.barrier_live("training done", kTimeoutForAbsent));

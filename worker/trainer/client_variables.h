@@ -24,7 +24,7 @@ class ClientVariables final : public Variables {
   uint64_t global_step() const override { return client_.global_step(); }
   uint64_t position() const override { return client_.position(); }
   bool is_chief() const override { return client_.is_chief(); }
-  absl::Status settle() override;
+  absl::Status pull_final() override;
   absl::Status fetch() override { return client_.fetch(); }
   bool device_failed() const override { return client_.device_failed(); }
   bool saves_checkpoints() const override { return client_.saves_checkpoints(); }

@@ -77,7 +77,7 @@ class Run {
  private:
   absl::Status step();
   absl::Status model_failed(const absl::Status& why);
-  absl::Status settle();
+  absl::Status pull_final();
   bool stopped_waiting(const absl::Status& status) const { return absl::IsCancelled(status) && stop_.load(); }
   std::string step_line(uint32_t epoch, size_t batch, double average_ms) const;
   void report(uint32_t epoch, size_t batch);
@@ -180,10 +180,10 @@ void Run::summary(double seconds) {
 }
 
 /// A request to stop ends the wait for other workers, and the last checkpoint is still to be saved.
-absl::Status Run::settle() {
-  const absl::Status settled = variables_.settle();
-  if (!stopped_waiting(settled)) return settled;
-  interruption_ = settled;
+absl::Status Run::pull_final() {
+  const absl::Status pulled = variables_.pull_final();
+  if (!stopped_waiting(pulled)) return pulled;
+  interruption_ = pulled;
   return absl::OkStatus();
 }
 
@@ -200,7 +200,7 @@ absl::Status Run::finish_run() {
                              : fmt::format("Stopped after {} steps of this worker", steps_));
   }
   bool is_chief = variables_.is_chief();
-  if (is_chief && !stopped) GRADRAIL_RETURN_IF_ERROR(settle());
+  if (is_chief && !stopped) GRADRAIL_RETURN_IF_ERROR(pull_final());
   GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   const absl::StatusOr<std::vector<std::string>> verdict = workload_.verdict(views_.parameters);
   if (!verdict.ok()) return model_failed(verdict.status());
@@ -210,7 +210,7 @@ absl::Status Run::finish_run() {
   // The chief waits for all of us to leave: where it is another one by now, it was lost, and the last word is ours.
   if (!is_chief && !stopped && variables_.is_chief()) {
     is_chief = true;
-    GRADRAIL_RETURN_IF_ERROR(settle());
+    GRADRAIL_RETURN_IF_ERROR(pull_final());
     GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   }
   if (output_.line) {

@@ -36,8 +36,8 @@ class Variables {
   /// Whether this worker saves and has the last word; may become true in mid-run.
   virtual bool is_chief() const { return true; }
 
-  /// For the chief's last report: until parameters() are those after the last update of all workers.
-  virtual absl::Status settle() = 0;
+  /// For the chief's last report: waits for all workers, then fetches the parameters after their last update.
+  virtual absl::Status pull_final() = 0;
 
   /// For readers on this host: until parameters() are what a device holds, where they are on one.
   virtual absl::Status fetch() { return absl::OkStatus(); }

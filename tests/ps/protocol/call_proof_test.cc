@@ -74,7 +74,7 @@ TEST(CallProof, AnotherSecretOrAnotherServerIsRefused) {
   EXPECT_THAT(std::string(prover.set_up(challenge, other.answer(prover.client_challenge(), challenge)).message()),
               HasSubstr("does not know this job's secret"));
   const std::string recorded = ours.new_challenge();
-  EXPECT_FALSE(prover.set_up(recorded, ours.answer("another question", recorded)).ok()) << "a recorded answer";
+  EXPECT_FALSE(prover.set_up(recorded, ours.answer("another client challenge", recorded)).ok()) << "a recorded answer";
   introduce(prover, ours);
   EXPECT_TRUE(absl::IsUnavailable(again.check(prover.proof_of("Join"), "Join"))) << "the same ps after a restart";
   EXPECT_TRUE(ours.check(prover.proof_of("Join"), "Join").ok());

@@ -108,18 +108,18 @@ TEST_F(PeerTableTest, AnActivePeerIsSettledUntilItHasABacklog) {
   EXPECT_EQ(peers_->active(0), nullptr);
   EXPECT_FALSE(peers_->has_unsettled());
   peer.backlog.push_back(5);
-  peers_->settle(peer);
-  peers_->settle(peer);
+  peers_->update_unsettled(peer);
+  peers_->update_unsettled(peer);
   EXPECT_TRUE(peers_->has_unsettled());
   peer.backlog.clear();
-  peers_->settle(peer);
+  peers_->update_unsettled(peer);
   EXPECT_FALSE(peers_->has_unsettled());
 }
 
 TEST_F(PeerTableTest, AWorkerHasOneActivePeer) {
   ShardPeer& former = activate(1);
   former.backlog.push_back(0);
-  peers_->settle(former);
+  peers_->update_unsettled(former);
   const ShardPeer& now = activate(1);
   EXPECT_EQ(peers_->active(1), &now);
   EXPECT_EQ(former.phase, Phase::closing);
@@ -182,10 +182,10 @@ TEST_F(PeerTableTest, ARemovedMemberLosesAllItsConnectionsAndItsAdmission) {
   EXPECT_FALSE(peers_->has_unsettled());
 }
 
-TEST_F(PeerTableTest, CloseGreetedLeavesPeersWithoutHello) {
+TEST_F(PeerTableTest, CloseJoinedLeavesPeersWithoutJoinPath) {
   accept();
   activate(0);
-  peers_->close_greeted();
+  peers_->close_joined();
   EXPECT_THAT(closed_, ElementsAre(&connections_[1]));
   EXPECT_TRUE(peers_->has_unsettled());
 }

@@ -206,7 +206,7 @@ TEST(UninitialisedProtocol, SyncPushesWaitForTheValuesAndForEachOther) {
   driver.push(1, 1);
   driver.push(0, 1);
   EXPECT_THAT(driver.protocol.waiting_for(0), IsEmpty());
-  driver.remove(1);  // must not settle a bucket that holds no values
+  driver.remove(1);  // must not complete a step of a bucket without values
   EXPECT_EQ(driver.protocol.version(0), 0u);
   driver.protocol.add_worker(1, kFirstIncarnation);
   EXPECT_THAT(driver.push(1, 1), IsEmpty());

@@ -54,8 +54,8 @@ std::string answer_to(const std::string& words) {
   const bool answered = drive(*listener, *pending, [&](const Completion& completion) {
     EXPECT_NE(completion.kind, Completion::Kind::connected) << "the listener's owner must not hear of it";
     if (completion.kind != Completion::Kind::message) return false;
-    const auto word = decode(completion.message);
-    if (word.ok() && std::holds_alternative<Disconnect>(*word)) reason = std::get<Disconnect>(*word).reason;
+    const auto message = decode(completion.message);
+    if (message.ok() && std::holds_alternative<Disconnect>(*message)) reason = std::get<Disconnect>(*message).reason;
     return true;
   });
   EXPECT_TRUE(answered);

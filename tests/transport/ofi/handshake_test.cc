@@ -27,9 +27,9 @@ absl::Span<const std::byte> span(const std::string& text) {
 absl::StatusOr<ControlMessage> heard(const std::string& text) { return decode(span(text)); }
 
 TEST(OfiHandshake, what_is_said_is_heard) {
-  const auto word = heard(encode(hello()));
-  ASSERT_TRUE(word.ok()) << word.status();
-  const auto& got = std::get<EndpointHello>(*word);
+  const auto message = heard(encode(hello()));
+  ASSERT_TRUE(message.ok()) << message.status();
+  const auto& got = std::get<EndpointHello>(*message);
   EXPECT_EQ(got.provider, "verbs");
   EXPECT_EQ(got.immediate_bits, 32);
   EXPECT_EQ(got.message_bytes, 4096u);
@@ -53,9 +53,9 @@ TEST(OfiHandshake, what_is_said_is_heard) {
 TEST(OfiHandshake, another_version_is_named) {
   EndpointHello other = hello();
   other.version = kProtocolVersion + 1;
-  const auto word = heard(encode(other));
-  EXPECT_EQ(word.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(word.status().message().find("version 2"), absl::string_view::npos) << word.status();
+  const auto message = heard(encode(other));
+  EXPECT_EQ(message.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(message.status().message().find("version 2"), absl::string_view::npos) << message.status();
 }
 
 TEST(OfiHandshake, another_version_is_named_whatever_follows) {
@@ -100,17 +100,17 @@ TEST(OfiHandshake, random_bytes_never_crash) {
   for (int i = 0; i < 20'000; ++i) {
     std::string text = valid;
     for (int flips = 0; flips < 3; ++flips) text[random.below(text.size())] = static_cast<char>(random.below(256));
-    const auto word = heard(text);  // whatever it says, it says it
-    if (!word.ok()) {
-      EXPECT_FALSE(word.status().message().empty());
+    const auto message = heard(text);  // whatever it says, it says it
+    if (!message.ok()) {
+      EXPECT_FALSE(message.status().message().empty());
     }
   }
 }
 
 TEST(OfiHandshake, a_reason_is_cut_and_made_printable) {
-  const auto word = heard(encode(Disconnect{"\x1b[31m" + std::string(2000, 'r')}));
-  ASSERT_TRUE(word.ok()) << word.status();
-  const std::string& reason = std::get<Disconnect>(*word).reason;
+  const auto message = heard(encode(Disconnect{"\x1b[31m" + std::string(2000, 'r')}));
+  ASSERT_TRUE(message.ok()) << message.status();
+  const std::string& reason = std::get<Disconnect>(*message).reason;
   EXPECT_EQ(reason.size(), kMaxReasonBytes);
   EXPECT_EQ(reason.substr(0, 5), "?[31m");
 }

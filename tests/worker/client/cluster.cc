@@ -100,7 +100,7 @@ ClientOptions Cluster::options(uint32_t task_index) const {
   options.bucket_bytes = 4096;
   options.transports = {transports_[0]};
   options.join_timeout = 20s;
-  options.notice = [](const std::string&) {};
+  options.log = [](const std::string&) {};
   return options;
 }
 

@@ -65,8 +65,8 @@ absl::Status RawWorker::join() {
     ps::proto::Ping ping;
     ping.mutable_member()->set_task_index(options_.task_index);
     ping.mutable_member()->set_incarnation(incarnation_);
-    ps::proto::HeartbeatReply notice;
-    while (stream->Write(ping) && stream->Read(&notice)) {
+    ps::proto::HeartbeatReply reply;
+    while (stream->Write(ping) && stream->Read(&reply)) {
       beats_ = true;
       std::this_thread::sleep_for(100ms);
     }

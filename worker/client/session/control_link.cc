@@ -297,17 +297,17 @@ absl::Status ControlLink::beat(const ps::proto::Member& member,
   const auto stream = rpc_->stub->Heartbeat(&context);
   ps::proto::Ping ping;
   *ping.mutable_member() = member;
-  ps::proto::HeartbeatReply notice;
+  ps::proto::HeartbeatReply reply;
   for (bool stopping = false; !stopping;) {
     if (fill_) fill_(ping);
     const TimePoint asked = Clock::now();
-    if (!stream->Write(ping) || !stream->Read(&notice)) break;
+    if (!stream->Write(ping) || !stream->Read(&reply)) break;
     const TimePoint answered = Clock::now();
-    if (!notice.aborted().empty()) return absl::AbortedError(notice.aborted());
-    heard(notice);
+    if (!reply.aborted().empty()) return absl::AbortedError(reply.aborted());
+    heard(reply);
     MutexLock lock(mutex_);
     // Every heartbeat is also a comparison of the two clocks.
-    clocks_.add(asked, notice.clock_ns(), answered);
+    clocks_.add(asked, reply.clock_ns(), answered);
     while (!stopping_ && changed_.wait_until(lock, answered + kPingEvery)) {
     }
     stopping = stopping_;

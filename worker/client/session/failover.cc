@@ -79,9 +79,9 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   session_.switch_to(ps_index, std::move(successor.control), successor.is_at_backup_address);
   GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, *successor.described, successor.joined));
   telemetry_.count_takeover();
-  options_.notice(fmt::format("{}; {} ({}) has taken over at step {}, no step lost", message_of(cause),
-                              successor.is_at_backup_address ? "its backup" : "a new task at its address",
-                              session_.serving_address(ps_index), successor.joined.global_step()));
+  options_.log(fmt::format("{}; {} ({}) has taken over at step {}, no step lost", message_of(cause),
+                           successor.is_at_backup_address ? "its backup" : "a new task at its address",
+                           session_.serving_address(ps_index), successor.joined.global_step()));
   return absl::OkStatus();
 }
 
@@ -91,7 +91,7 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
   TimePoint deadline = Clock::now() + kTakeOverDeadline;
   bool was_refused = false;  // by the backup, finally, in the round before
   for (bool answered = false;; std::this_thread::sleep_for(kBetweenFailovers)) {
-    Successor backup = {.control = session_.open_control(ps_index, session_.backup_address(ps_index), options_.notice),
+    Successor backup = {.control = session_.open_control(ps_index, session_.backup_address(ps_index), options_.log),
                         .is_at_backup_address = true};
     absl::Status from_backup = request_takeover(ps_index, backup, Clock::now() + kDescribeDeadline, deadline);
     if (from_backup.ok()) return backup;

@@ -41,8 +41,8 @@ absl::Status Rejoin::run() {
   const absl::Status cause = failure_.status();
   const TimePoint deadline = Clock::now() + options_.rejoin_timeout;
   const uint64_t former_version = exchange_.global_step();
-  options_.notice(fmt::format("{}; waiting up to {} s for it to come back", message_of(cause),
-                              std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
+  options_.log(fmt::format("{}; waiting up to {} s for it to come back", message_of(cause),
+                           std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
   under_way_ = true;
   const uint64_t former_group = session_.group();
   const bool saved_before = session_.saves_checkpoints();
@@ -69,10 +69,10 @@ absl::Status Rejoin::run() {
     return failure_.status();
   }
   if (saved_before && !session_.saves_checkpoints())
-    options_.notice("no checkpoints are saved any more: a parameter server was started again without --checkpoint_dir");
+    options_.log("no checkpoints are saved any more: a parameter server was started again without --checkpoint_dir");
   const uint64_t repeated = left_position_ - std::min(left_position_, position());
   telemetry_.count_rejoin(repeated);
-  options_.notice(
+  options_.log(
       fmt::format("all parameter servers are back: global step {} where it was {}; {} steps of this worker "
                   "are done once more",
                   exchange_.global_step(), former_version, repeated));

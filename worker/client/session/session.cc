@@ -90,7 +90,7 @@ absl::Status Session::describe(TimePoint deadline) {
 /// Asks both addresses of a ps task in turn until one of them serves; they change places when it is the backup.
 absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index, TimePoint deadline) {
   Server& server = servers_[ps_index];
-  const LogSink log = has_backups() ? rate_limited(options_.notice) : options_.notice;
+  const LogSink log = has_backups() ? rate_limited(options_.log) : options_.log;
   while (true) {
     controls_[ps_index] = open_control(ps_index, server.serving, log);
     const TimePoint soon = has_backups() ? std::min(deadline, Clock::now() + kDescribeDeadline) : deadline;
