@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "bench/driver/harness.h"
@@ -53,9 +55,12 @@ Figure run_apply(const PeerLoad& load) {
 const char* const kApplyBound = "bound: one fused apply";
 
 uint64_t count_wrong(const float* parameters, size_t count, uint64_t updates) {
-  // Gradients and learning rate are 1: each update subtracts exactly 1, as long as fp32 counts exactly (2^24).
+  // Gradients and learning rate are 1: each update subtracts exactly 1. From -2^24 on fp32 rounds the result back to
+  // -2^24, so that further updates do not change it.
+  constexpr uint64_t kLargestExact = uint64_t{1} << std::numeric_limits<float>::digits;
+  const float expected = -static_cast<float>(std::min(updates, kLargestExact));
   uint64_t wrong = 0;
-  for (size_t i = 0; i < count; ++i) wrong += parameters[i] != -static_cast<float>(updates) ? 1 : 0;
+  for (size_t i = 0; i < count; ++i) wrong += parameters[i] != expected ? 1 : 0;
   return wrong;
 }
 

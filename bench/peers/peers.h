@@ -34,7 +34,7 @@ std::vector<Peer> peers();
 int run_peer_program(int count, char** values,
                      const std::function<Figure(const PeerLoad&, const std::string& word)>& run);
 
-/// For all of them: gradient [count] of ones, SGD with rate 1: after `updates` every parameter is -updates.
+/// For all of them: gradient [count] of ones, SGD with rate 1: after `updates` every parameter is -updates, at least -2^24.
 uint64_t count_wrong(const float* parameters, size_t count, uint64_t updates);
 /// The server's part: parameters -= gradient.
 void apply_sgd(float* parameters, const float* gradient, size_t count, uint64_t update_index);

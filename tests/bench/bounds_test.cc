@@ -1,0 +1,26 @@
+#include <gtest/gtest.h>
+
+#include "bench/peers/peers.h"
+
+namespace gradrail::bench {
+namespace {
+
+constexpr uint64_t kLargestExact = 1 << 24;
+
+TEST(Bounds, CountsWrongValues) {
+  const float parameters[] = {-3.0f, -2.0f, -3.0f};
+  EXPECT_EQ(count_wrong(parameters, 3, 3), 1u);
+}
+
+TEST(Bounds, MoreUpdatesThanFp32Counts) {
+  float parameter = -static_cast<float>(kLargestExact - 1);
+  const float gradient = 1.0f;
+  for (uint64_t update = kLargestExact; update < kLargestExact + 4; ++update) {
+    apply_sgd(&parameter, &gradient, 1, update);
+    EXPECT_EQ(count_wrong(&parameter, 1, update), 0u) << update;
+  }
+  EXPECT_EQ(count_wrong(&parameter, 1, kLargestExact - 1), 1u);
+}
+
+}  // namespace
+}  // namespace gradrail::bench
