@@ -29,6 +29,7 @@ class Subprocess {
  private:
   Subprocess() = default;
   int process_ = -1;
+  TimePoint start_ = Clock::now();
   FileDescriptor output_;
 };
 
