@@ -145,7 +145,7 @@ absl::StatusOr<std::vector<Figure>> measure_one(const Options& options, uint64_t
 absl::StatusOr<int> run_staged_suite(const Options& options) {
   Options own = options;
   if (own.on == "host") own.on = "gpu:0";
-  if (const absl::Status named = gpu_ordinal(own.on).status(); !named.ok()) return named;
+  GRADRAIL_RETURN_IF_ERROR(gpu_ordinal(own.on).status());
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(own, "64M", "64M", sizeof(float)));
   GRADRAIL_RETURN_IF_ERROR(can_open(own.on));
   Report report(own, fmt::format("gradrail bench staged: gradients and parameters between {} and the host", own.on));

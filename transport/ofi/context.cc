@@ -107,7 +107,7 @@ absl::StatusOr<std::string> OfiContext::listen(const std::string& address) { ret
 absl::StatusOr<Connection*> OfiContext::connect(const std::string& address, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(Connection* const side_channel, side_channels_->connect(address, deadline));
   auto connection = std::make_unique<OfiConnection>(*this, side_channel, OfiConnection::Side::connected, deadline);
-  if (absl::Status status = connection->start_handshake(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(connection->start_handshake());
   connections_.push_back(std::move(connection));
   return settle(connections_.back().get(), deadline);
 }

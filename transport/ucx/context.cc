@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
   if (!epoll) return tcp::native_error("open epoll", errno);
   auto context =
       std::make_unique<UcxContext>(std::move(worker), std::move(side_channels), std::move(epoll), std::move(address));
-  if (absl::Status status = context->start(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(context->start());
   return context;
 }
 
