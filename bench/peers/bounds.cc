@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <vector>
 
+#include "base/parse_number.h"
 #include "bench/driver/harness.h"
 #include "bench/peers/peers.h"
 #include "nlohmann/json.hpp"
@@ -71,13 +71,21 @@ void apply_sgd(float* parameters, const float* gradient, size_t count, uint64_t 
       {.count = count, .parameters = parameters, .gradients = gradients, .targets = {}, .update_index = update_index});
 }
 
+std::optional<PeerLoad> peer_load_from(int count, char** values) {
+  if (count < 4) return std::nullopt;
+  const uint64_t bytes = parse_size(values[1]);
+  const auto seconds = parse_number<double>(values[2]);
+  const auto touch = parse_number<int>(values[3]);
+  if (bytes == 0 || !seconds || !touch) return std::nullopt;
+  return PeerLoad{.bytes = bytes, .seconds = *seconds, .touch = *touch != 0};
+}
+
 int run_peer_program(int count, char** values,
                      const std::function<Figure(const PeerLoad&, const std::string& word)>& run) {
-  const uint64_t bytes = count > 3 ? parse_size(values[1]) : 0;
+  const std::optional<PeerLoad> load = peer_load_from(count, values);
   // The exit code of wrong usage.
-  if (bytes == 0) return 2;
-  const Figure figure = run({.bytes = bytes, .seconds = std::atof(values[2]), .touch = std::atoi(values[3]) != 0},
-                            count > 4 ? values[4] : "");
+  if (!load) return 2;
+  const Figure figure = run(*load, count > 4 ? values[4] : "");
   std::printf("%s\n", to_json(figure).dump().c_str());
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ extern const char* const kApplyBound;  ///< name of the second
 /// the benchmarks (gradrail does not need their libraries), where it was built.
 std::vector<Peer> peers();
 
+/// The arguments of such a program: `PROGRAM BYTES SECONDS TOUCH`. nullopt: they are wrong.
+std::optional<PeerLoad> peer_load_from(int count, char** values);
 /// The whole of such a program: `PROGRAM BYTES SECONDS TOUCH [WORD]`, and its last line is a Figure.
 int run_peer_program(int count, char** values,
                      const std::function<Figure(const PeerLoad&, const std::string& word)>& run);

@@ -22,5 +22,20 @@ TEST(Bounds, MoreUpdatesThanFp32Counts) {
   EXPECT_EQ(count_wrong(&parameter, 1, kLargestExact - 1), 1u);
 }
 
+TEST(Bounds, ArgumentsOfAPeer) {
+  const auto parse = [](std::vector<const char*> values) {
+    return peer_load_from(static_cast<int>(values.size()), const_cast<char**>(values.data()));
+  };
+  const std::optional<PeerLoad> load = parse({"peer", "4K", "0.5", "1", "tcp"});
+  ASSERT_TRUE(load);
+  EXPECT_EQ(load->bytes, 4096u);
+  EXPECT_EQ(load->seconds, 0.5);
+  EXPECT_TRUE(load->touch);
+  EXPECT_FALSE(parse({"peer", "4K", "0.5"}));
+  EXPECT_FALSE(parse({"peer", "x", "0.5", "1"}));
+  EXPECT_FALSE(parse({"peer", "4K", "soon", "1"}));
+  EXPECT_FALSE(parse({"peer", "4K", "0.5", "yes"}));
+}
+
 }  // namespace
 }  // namespace gradrail::bench

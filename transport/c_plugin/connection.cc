@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/c_plugin/memory_region.h"
+#include "transport/common/slice.h"
 
 namespace gradrail::transport::c_plugin {
 namespace {
@@ -19,15 +20,6 @@ gradrail_transport_region* handle_of(const LocalSlice& slice) {
 absl::Status PluginConnection::check_post() const {
   if (!lost()) return absl::OkStatus();
   return absl::UnavailableError(cause_.message());
-}
-
-absl::Status PluginConnection::check_local(const LocalSlice& slice) const {
-  const size_t size = slice.region == nullptr ? 0 : slice.region->span().bytes;
-  // No sum is built, because it could wrap.
-  if (slice.offset <= size && slice.bytes <= size - slice.offset) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("{}: local slice outside region (offset {}, length {}, region {} bytes)", table_.name(), slice.offset,
-                  slice.bytes, size));
 }
 
 absl::StatusOr<uint64_t> PluginConnection::remote(RemoteRegion region) const {
@@ -51,7 +43,7 @@ absl::StatusOr<RemoteRegion> PluginConnection::import(std::string_view key) {
 
 absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   GRADRAIL_RETURN_IF_ERROR(check_post());
-  GRADRAIL_RETURN_IF_ERROR(check_local(source));
+  GRADRAIL_RETURN_IF_ERROR(common::check_local(table_.name(), source));
   gradrail_transport_put put{};
   // A put of 0 bytes may name a region, which then must be an imported one.
   const bool has_target = target.region != RemoteRegion{} || source.bytes > 0;
@@ -79,7 +71,7 @@ absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOpt
 
 absl::Status PluginConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
   GRADRAIL_RETURN_IF_ERROR(check_post());
-  GRADRAIL_RETURN_IF_ERROR(check_local(target));
+  GRADRAIL_RETURN_IF_ERROR(common::check_local(table_.name(), target));
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t region, remote(source.region));
   const gradrail_transport_get get = {.target = handle_of(target),
                                       .target_offset = target.offset,
