@@ -95,6 +95,7 @@ nlohmann::json config_of(const Options& o) {
           {"transports", o.transports},
           {"ofi_provider", o.ofi_provider},
           {"bind_host", o.bind_host},
+          {"plugin_dir", o.plugin_dir},
           {"workers", o.workers},
           {"shards", o.shards},
           {"mode", o.mode},

@@ -26,5 +26,12 @@ TEST(Report, ArgumentsWithInvalidUtf8DoNotLoseTheRun) {
   EXPECT_EQ(run["results"].size(), 1u);
 }
 
+TEST(Report, HasTheFolderOfPlugins) {
+  Options options;
+  options.format = "json";
+  options.plugin_dir = "/plugins";
+  EXPECT_EQ(nlohmann::json::parse(json_of(options))["config"]["plugin_dir"], "/plugins");
+}
+
 }  // namespace
 }  // namespace gradrail::bench
