@@ -2,6 +2,7 @@
 // bytes. Shows the cost of the pieces, and the time at which the first bucket can be sent.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/status.h"
 #include "bench/driver/harness.h"
