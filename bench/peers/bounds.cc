@@ -71,6 +71,27 @@ void apply_sgd(float* parameters, const float* gradient, size_t count, uint64_t 
       {.count = count, .parameters = parameters, .gradients = gradients, .targets = {}, .update_index = update_index});
 }
 
+Figure measure_exchanges(const PeerLoad& load,
+                         const std::function<bool(const float* gradient, float* parameters)>& exchange) {
+  const size_t count = load.bytes / sizeof(float);
+  std::vector<float> gradient(count, 1.0f), parameters(count, 0.0f);
+  bool good = true;
+  uint64_t exchanges = 0;
+  Figure figure;
+  figure.times = measure(
+      load.seconds,
+      [&] {
+        if (load.touch) std::fill(gradient.begin(), gradient.end(), 1.0f);
+      },
+      [&] {
+        good = good && exchange(gradient.data(), parameters.data());
+        ++exchanges;
+      });
+  if (!good) figure.failed = "connection broke";
+  figure.wrong = count_wrong(parameters.data(), count, exchanges);
+  return figure;
+}
+
 std::optional<PeerLoad> peer_load_from(int count, char** values) {
   if (count < 4) return std::nullopt;
   const uint64_t bytes = parse_size(values[1]);

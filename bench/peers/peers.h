@@ -39,6 +39,9 @@ int run_peer_program(int count, char** values,
 
 /// For all of them: gradient [count] of ones, SGD with rate 1: after `updates` every parameter is -updates, at least -2^24.
 uint64_t count_wrong(const float* parameters, size_t count, uint64_t updates);
+/// Times the exchanges of a worker and verifies its last parameters. `exchange` returns false if the connection broke.
+Figure measure_exchanges(const PeerLoad& load,
+                         const std::function<bool(const float* gradient, float* parameters)>& exchange);
 /// The server's part: parameters -= gradient.
 void apply_sgd(float* parameters, const float* gradient, size_t count, uint64_t update_index);
 

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "bench/peers/peers.h"
 
 namespace gradrail::bench {
@@ -20,6 +22,21 @@ TEST(Bounds, MoreUpdatesThanFp32Counts) {
     EXPECT_EQ(count_wrong(&parameter, 1, update), 0u) << update;
   }
   EXPECT_EQ(count_wrong(&parameter, 1, kLargestExact - 1), 1u);
+}
+
+TEST(Bounds, ExchangesOfAPeerAreVerified) {
+  const PeerLoad load = {.bytes = 2 * sizeof(float), .seconds = 0.001, .touch = true};
+  float server[2] = {};
+  uint64_t updates = 0;
+  const auto exchange = [&](const float* gradient, float* parameters) {
+    apply_sgd(server, gradient, 2, ++updates);
+    std::copy_n(server, 2, parameters);
+    return true;
+  };
+  EXPECT_EQ(measure_exchanges(load, exchange).wrong, 0u);
+  // The server starts from another value than the worker expects.
+  EXPECT_EQ(measure_exchanges(load, exchange).wrong, 2u);
+  EXPECT_EQ(measure_exchanges(load, [](const float*, float*) { return false; }).failed, "connection broke");
 }
 
 TEST(Bounds, ArgumentsOfAPeer) {
