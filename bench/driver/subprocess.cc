@@ -82,7 +82,8 @@ bool Subprocess::is_done(Duration timeout) const {
 
 absl::StatusOr<nlohmann::json> Subprocess::result(TimePoint deadline) {
   if (process_ < 0) return absl::ResourceExhaustedError("no process could be started (ulimit -u)");
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_until_closed(output_.get(), start_, deadline, kMaxResultBytes));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string text,
+                            read_until_closed(output_.get(), start_, deadline, kMaxResultBytes));
   nlohmann::json parsed = nlohmann::json::parse(text, nullptr, false);
   if (!parsed.is_discarded()) return parsed;
   // No valid result: the exit status has the reason, such as a signal.

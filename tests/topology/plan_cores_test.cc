@@ -160,8 +160,7 @@ TEST(PlanCores, TheReasonForAnotherPortOfACardNamesThePorts) {
   EXPECT_EQ(placement.shards[0].nic, 0);
   EXPECT_EQ(placement.shards[1].nic, 1);
   const std::string& winner = builder.machine().nics[1].name;
-  EXPECT_EQ(placement.shards[1].decisions[0].rejected[0].reason,
-            "feeds 1 of the shards already; " + winner + " fed 0");
+  EXPECT_EQ(placement.shards[1].decisions[0].rejected[0].reason, "feeds 1 of the shards already; " + winner + " fed 0");
 }
 
 TEST(PlanCores, TheReasonForAnotherCardNamesTheCards) {
