@@ -17,7 +17,7 @@ namespace {
 
 // The first exchanges contain page faults; the fastest of five does not.
 constexpr uint64_t kProbes = 5;
-// An oversubscribed host, whose processes wait for their core several times in an exchange.
+// The time on an oversubscribed host: processes wait for their core several times in an exchange.
 constexpr double kSlowestExchange_s = 0.02;
 // Ethernet of 1 Gb/s, the slowest usual link.
 constexpr double kSlowestBytesPerSecond = 100e6;
