@@ -71,7 +71,7 @@ absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr
   GRADRAIL_ASSIGN_OR_RETURN(Pipe pipe, open_pipe());
   // The child inherits a copy of all buffers: text left in them could appear twice.
   std::fflush(nullptr);
-  const TimePoint deadline = Clock::now() + limits.timeout;
+  const TimePoint start = Clock::now();
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) return absl::ResourceExhaustedError(fmt::format("fork: {} (ulimit -u)", std::strerror(errno)));
@@ -84,7 +84,7 @@ absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr
   // Codes of absl::Status have at most two digits; a line end follows.
   constexpr size_t kMaxCodeBytes = 4;
   absl::StatusOr<std::string> output =
-      read_until_closed(pipe.reader.get(), deadline, limits.max_output_bytes + kMaxCodeBytes);
+      read_until_closed(pipe.reader.get(), start, start + limits.timeout, limits.max_output_bytes + kMaxCodeBytes);
   if (!output.ok()) kill(child, SIGKILL);
   const std::optional<int> status = reap(child);
   if (!output.ok()) return output;
@@ -93,8 +93,7 @@ absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr
   return parse_result(*output);
 }
 
-absl::StatusOr<std::string> read_until_closed(int fd, TimePoint deadline, size_t max_bytes) {
-  const TimePoint start = Clock::now();
+absl::StatusOr<std::string> read_until_closed(int fd, TimePoint start, TimePoint deadline, size_t max_bytes) {
   std::string text;
   std::array<char, 4096> piece;
   while (true) {
@@ -104,9 +103,11 @@ absl::StatusOr<std::string> read_until_closed(int fd, TimePoint deadline, size_t
     const int ready = left > 0 ? poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX))) : 0;
     if (ready < 0 && errno == EINTR) continue;
     if (ready < 0) return absl::ErrnoToStatus(errno, "poll");
-    if (ready == 0)
+    if (ready == 0) {
+      const auto timeout = std::chrono::round<std::chrono::milliseconds>(deadline - start);
       return absl::DeadlineExceededError(
-          fmt::format("no answer within {:g} s", std::chrono::duration<double>(deadline - start).count()));
+          fmt::format("no answer within {:g} s", std::chrono::duration<double>(timeout).count()));
+    }
     const ssize_t count = read(fd, piece.data(), piece.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return text;

@@ -23,8 +23,9 @@ absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr
                                               const SubprocessLimits& limits);
 
 /// Reads until the other end of a pipe is closed.
-/// Errors  DEADLINE_EXCEEDED. RESOURCE_EXHAUSTED: more than `max_bytes`.
-absl::StatusOr<std::string> read_until_closed(int fd, TimePoint deadline, size_t max_bytes);
+/// Errors  DEADLINE_EXCEEDED: the message has the time from `start`, when the other end began, to the deadline.
+///         RESOURCE_EXHAUSTED: more than `max_bytes`.
+absl::StatusOr<std::string> read_until_closed(int fd, TimePoint start, TimePoint deadline, size_t max_bytes);
 
 /// The status of waitpid() as text: "signal 11 (Segmentation fault)" or "exit code 1".
 std::string describe_exit(int wait_status);

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "fmt/format.h"
@@ -192,13 +193,18 @@ size_t huge_page_bytes(const void* data) {
 }
 
 CpuSet usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
   CpuSet cpus;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
-  // CPU_SETSIZE is 1024. On a machine with more cpus the call above fails, and the result is empty.
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &set)) cpus.insert(cpu);
+  // The kernel refuses a mask that is smaller than its own, with EINVAL. cpu_set_t has 1024 cpus.
+  for (int count = CPU_SETSIZE; count <= CpuSet::kMaxCpu + 1; count *= 2) {
+    const size_t bytes = CPU_ALLOC_SIZE(count);
+    std::vector<cpu_set_t> mask((bytes + sizeof(cpu_set_t) - 1) / sizeof(cpu_set_t));
+    if (sched_getaffinity(0, bytes, mask.data()) == 0) {
+      for (int cpu = 0; cpu < count; ++cpu)
+        if (CPU_ISSET_S(cpu, bytes, mask.data())) cpus.insert(cpu);
+      return cpus;
+    }
+    if (errno != EINVAL) return cpus;
+  }
   return cpus;
 }
 

@@ -28,9 +28,8 @@ absl::Status send(ps::RankStream& stream, const nlohmann::json& json, TimePoint 
 }
 
 absl::StatusOr<nlohmann::json> receive(ps::RankStream& stream, TimePoint deadline) {
-  const absl::StatusOr<RankMessage> message = stream.receive(RankMessage::kJson, deadline);
-  if (!message.ok()) return message.status();
-  nlohmann::json json = nlohmann::json::parse(message->json(), nullptr, false);
+  GRADRAIL_ASSIGN_OR_RETURN(const RankMessage message, stream.receive(RankMessage::kJson, deadline));
+  nlohmann::json json = nlohmann::json::parse(message.json(), nullptr, false);
   if (!json.is_object()) return absl::UnavailableError("a rank sent a malformed message");
   return json;
 }
@@ -41,11 +40,10 @@ class RemoteMember final : public Member {
   RemoteMember(ps::RankStreamPtr stream, std::string host) : stream_(std::move(stream)), host_(std::move(host)) {}
 
   absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) override {
-    const absl::StatusOr<nlohmann::json> answer =
-        ask({{"do", "serve"}, {"task", task}, {"load", to_json(at_host(load))}}, deadline);
-    if (!answer.ok()) return answer.status();
-    if (!answer->contains("address")) return absl::UnavailableError(answer->value("failed", "did not start"));
-    return answer->at("address").get<std::string>();
+    GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json answer,
+                              ask({{"do", "serve"}, {"task", task}, {"load", to_json(at_host(load))}}, deadline));
+    if (!answer.contains("address")) return absl::UnavailableError(answer.value("failed", "did not start"));
+    return answer.at("address").get<std::string>();
   }
 
   absl::Status work(const ExchangeLoad& load, uint32_t task) override {
@@ -61,12 +59,11 @@ class RemoteMember final : public Member {
 
   absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    const absl::StatusOr<nlohmann::json> answer =
-        // The rank answers at the deadline at the latest; its answer needs time to arrive, too.
-        ask({{"do", "collect"}, {"within_ms", std::max<int64_t>(0, left)}}, deadline + kShort);
-    if (!answer.ok()) return answer.status();
-    if (answer->contains("ended")) return absl::UnavailableError(answer->at("ended").get<std::string>());
-    return *answer;
+    // The rank answers at the deadline at the latest; its answer needs time to arrive, too.
+    GRADRAIL_ASSIGN_OR_RETURN(nlohmann::json answer,
+                              ask({{"do", "collect"}, {"within_ms", std::max<int64_t>(0, left)}}, deadline + kShort));
+    if (answer.contains("ended")) return absl::UnavailableError(answer.at("ended").get<std::string>());
+    return answer;
   }
 
   void abandon() override { ask({{"do", "abandon"}}, Clock::now() + kShort).IgnoreError(); }
@@ -184,17 +181,16 @@ bool RankCoordinator::oversubscribed(uint32_t shards) const {
 }
 
 absl::Status serve_rank(const Place& place, const std::string& bind_host) {
-  const absl::StatusOr<ps::RankStreamPtr> stream =
-      ps::join_first_rank(place.rendezvous, hello_of(place, bind_host), Clock::now() + kGather, kMaxMessageBytes, say);
-  if (!stream.ok()) return stream.status();
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const ps::RankStreamPtr stream,
+      ps::join_first_rank(place.rendezvous, hello_of(place, bind_host), Clock::now() + kGather, kMaxMessageBytes, say));
   std::unique_ptr<SharedPage> page;
   std::unique_ptr<LocalMember> member;
   while (true) {
-    const absl::StatusOr<nlohmann::json> request = receive(**stream, TimePoint::max());
-    if (!request.ok()) return request.status();
+    GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json request, receive(*stream, TimePoint::max()));
     try {
-      if (request->at("do") == "end") return absl::OkStatus();
-      GRADRAIL_RETURN_IF_ERROR(send(**stream, answer(*request, page, member), Clock::now() + kShort));
+      if (request.at("do") == "end") return absl::OkStatus();
+      GRADRAIL_RETURN_IF_ERROR(send(*stream, answer(request, page, member), Clock::now() + kShort));
     } catch (const nlohmann::json::exception& error) {
       return absl::FailedPreconditionError(
           fmt::format("rank 0 at {} sent a malformed request: {}", place.rendezvous, error.what()));

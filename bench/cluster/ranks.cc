@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/launcher.h"
@@ -10,20 +11,18 @@ namespace gradrail::bench {
 namespace {
 
 absl::StatusOr<Place> from_cluster(const Options& o) {
-  const absl::StatusOr<ps::ClusterSpec> cluster =
-      o.cluster.empty() ? ps::cluster_from_hosts(o.ps_hosts, o.worker_hosts) : ps::read_cluster_file(o.cluster);
-  if (!cluster.ok()) return cluster.status();
-  const absl::StatusOr<ps::TaskId> task = ps::resolve_task(*cluster, o.job_name, o.task_index);
-  if (!task.ok()) return task.status();
-  const auto servers = static_cast<uint32_t>(cluster->ps.size());
-  const auto size = static_cast<uint32_t>(cluster->ps.size() + cluster->workers.size());
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, o.cluster.empty()
+                                                               ? ps::cluster_from_hosts(o.ps_hosts, o.worker_hosts)
+                                                               : ps::read_cluster_file(o.cluster));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::TaskId task, ps::resolve_task(cluster, o.job_name, o.task_index));
+  const auto servers = static_cast<uint32_t>(cluster.ps.size());
+  const auto size = static_cast<uint32_t>(cluster.ps.size() + cluster.workers.size());
   // Servers have the first ranks, so rank 0 is at an address that the cluster states.
-  const uint32_t rank = task->job == "ps" ? task->index : servers + task->index;
+  const uint32_t rank = task.job == "ps" ? task.index : servers + task.index;
   if (rank >= size)
     return absl::InvalidArgumentError(
-        fmt::format("--task_index {}: the cluster has {} workers", o.task_index, cluster->workers.size()));
-  return Place{
-      .rank = rank, .size = size, .servers = servers, .rendezvous = cluster->ps.front(), .from = "the cluster"};
+        fmt::format("--task_index {}: the cluster has {} workers", o.task_index, cluster.workers.size()));
+  return Place{.rank = rank, .size = size, .servers = servers, .rendezvous = cluster.ps.front(), .from = "the cluster"};
 }
 
 /// The place in the environment; size 1 where it has none. Roles of ps-lite mean nothing to a measurement.
@@ -49,9 +48,7 @@ absl::StatusOr<Place> place_of(const Options& o) {
   place->servers = o.servers;
   place->by_launcher = true;
   if (!o.rendezvous.empty()) {
-    absl::StatusOr<std::string> address = ps::parse_tcp_rendezvous(o.rendezvous);
-    if (!address.ok()) return address.status();
-    place->rendezvous = *std::move(address);
+    GRADRAIL_ASSIGN_OR_RETURN(place->rendezvous, ps::parse_tcp_rendezvous(o.rendezvous));
   }
   if (place->rendezvous.empty()) {
     return absl::InvalidArgumentError(

@@ -53,15 +53,20 @@ void add_peers_flags(CLI::App& app, Options& options) {
                "puts: all of them run before whatever else the machine does; needs CAP_SYS_NICE");
 }
 
-void add_paths_flags(CLI::App& app, Options& options) {
+void add_distributed_flags(CLI::App& app, Options& options) {
   add_exchange_flags(app, options);
+  add_cluster_flags(app, options);
+}
+
+void add_paths_flags(CLI::App& app, Options& options) {
+  add_distributed_flags(app, options);
   app.option_defaults()->group("GPU");
   app.add_option("--on", options.on, "GPU of the rows in GPU memory, gpu:N; default: gpu:0");
 }
 
 void add_replay_flags(CLI::App& app, Options& options) {
   app.add_option("file", options.file, "layer list: a file, or the name of a built-in list")->required();
-  add_exchange_flags(app, options);
+  add_distributed_flags(app, options);
 }
 
 }  // namespace
@@ -70,15 +75,27 @@ const std::vector<Suite>& suites() {
   static const std::vector<Suite> list = {
       {"paths", "one exchange over every path of this host, and why not over the others", add_paths_flags,
        run_paths_suite},
-      {"exchange", "the whole step: gradients pushed, applied, parameters back", add_exchange_flags,
+      {"exchange", "the whole step: gradients pushed, applied, parameters back", add_distributed_flags,
        run_exchange_suite},
-      {"incast", "N workers at one shard: what each gets, and how evenly", add_exchange_flags, run_incast_suite},
+      {"incast", "N workers at one shard: what each gets, and how evenly", add_distributed_flags, run_incast_suite},
       {"put", "latency and bandwidth of one-sided puts", add_put_flags, run_put_suite},
-      {"apply", "optimizers against the speed of memory, on the host or a GPU", add_apply_flags, run_apply_suite},
-      {"register", "what registering memory costs", nullptr, run_register_suite},
-      {"staged", "what it costs to go bucket by bucket between a GPU and the host", add_staged_flags, run_staged_suite},
+      {"apply",
+       "optimizers against the speed of memory, on the host or a GPU",
+       add_apply_flags,
+       run_apply_suite,
+       {"-w"}},
+      {"register", "what registering memory costs", nullptr, run_register_suite, {"-w", "-c"}},
+      {"staged",
+       "what it costs to go bucket by bucket between a GPU and the host",
+       add_staged_flags,
+       run_staged_suite,
+       {"-n", "-w", "-c"}},
       {"replay", "a model's backward pass against the real server", add_replay_flags, run_replay_suite},
-      {"straggler", "what a slow worker costs the others, mode by mode", add_straggler_flags, run_straggler_suite},
+      {"straggler",
+       "what a slow worker costs the others, mode by mode",
+       add_straggler_flags,
+       run_straggler_suite,
+       {"-n", "-w", "-c"}},
       {"peers", "what others need for the same exchanges, and for the same puts", add_peers_flags, run_peers_suite},
   };
   return list;
@@ -99,6 +116,7 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   for (const Suite& suite : suites()) {
     CLI::App& app = *command.add_subcommand(suite.name, suite.about);
     add_flags(app, flags.options);
+    for (const char* flag : suite.refused_flags) app.remove_option(app.get_option(flag));
     if (suite.add_flags != nullptr) suite.add_flags(app, flags.options);
     app.callback([&flags, &suite] { flags.options.suite = suite.name; });
   }

@@ -63,19 +63,18 @@ absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::s
   };
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t first, parse("-b", options.begin, begin));
   // A first size without a last one means that size alone, when it lies beyond our own end.
-  absl::StatusOr<uint64_t> last = parse("-e", options.end, end);
-  if (!last.ok()) return last.status();
-  if (options.end.empty()) last = std::max(first, *last);
-  if (*last < first) {
+  GRADRAIL_ASSIGN_OR_RETURN(uint64_t last, parse("-e", options.end, end));
+  if (options.end.empty()) last = std::max(first, last);
+  if (last < first) {
     return absl::InvalidArgumentError(
-        fmt::format("-e {} is less than -b {}{}", *last, first,
+        fmt::format("-e {} is less than -b {}{}", last, first,
                     options.begin.empty() ? ", where this suite begins unless -b says otherwise" : ""));
   }
   std::vector<uint64_t> list;
-  for (uint64_t bytes = first; bytes <= *last; bytes *= options.factor) {
+  for (uint64_t bytes = first; bytes <= last; bytes *= options.factor) {
     list.push_back(bytes);
     // Before the multiplication, which could overflow.
-    if (bytes > *last / options.factor) break;
+    if (bytes > last / options.factor) break;
   }
   return list;
 }
@@ -95,6 +94,7 @@ nlohmann::json config_of(const Options& o) {
           {"transports", o.transports},
           {"ofi_provider", o.ofi_provider},
           {"bind_host", o.bind_host},
+          {"plugin_dir", o.plugin_dir},
           {"workers", o.workers},
           {"shards", o.shards},
           {"mode", o.mode},

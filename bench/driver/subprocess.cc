@@ -66,7 +66,7 @@ Subprocess Subprocess::start(const nlohmann::json& job) {
 }
 
 Subprocess::Subprocess(Subprocess&& other) noexcept
-    : process_(std::exchange(other.process_, -1)), output_(std::move(other.output_)) {}
+    : process_(std::exchange(other.process_, -1)), start_(other.start_), output_(std::move(other.output_)) {}
 
 Subprocess::~Subprocess() {
   output_.reset();  // a child that writes a result ends
@@ -82,7 +82,8 @@ bool Subprocess::is_done(Duration timeout) const {
 
 absl::StatusOr<nlohmann::json> Subprocess::result(TimePoint deadline) {
   if (process_ < 0) return absl::ResourceExhaustedError("no process could be started (ulimit -u)");
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_until_closed(output_.get(), deadline, kMaxResultBytes));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string text,
+                            read_until_closed(output_.get(), start_, deadline, kMaxResultBytes));
   nlohmann::json parsed = nlohmann::json::parse(text, nullptr, false);
   if (!parsed.is_discarded()) return parsed;
   // No valid result: the exit status has the reason, such as a signal.

@@ -11,6 +11,8 @@ namespace gradrail::bench {
 
 /// Something that runs in a process of its own, so that threads, memory and failures of one do not touch the next.
 /// Destruction ends it with all that it has started (children.h).
+/// run_in_subprocess() of base/subprocess.h waits for its one child. A benchmark runs several children at a time and
+/// polls them with is_done(). It also ends their children, and starts them by exec() when other threads run.
 /// Threads  Only the caller's thread may run when a body starts: it is forked.
 class Subprocess {
  public:
@@ -29,6 +31,7 @@ class Subprocess {
  private:
   Subprocess() = default;
   int process_ = -1;
+  TimePoint start_ = Clock::now();
   FileDescriptor output_;
 };
 

@@ -15,6 +15,7 @@ struct Suite {
   /// Prints its rows. Returns the exit code: 1 a path failed, 3 something arrived wrong.
   /// Errors  INVALID_ARGUMENT: flags. Others: nothing could be measured; says why.
   absl::StatusOr<int> (*run)(const Options& options);
+  std::vector<const char*> refused_flags = {};  ///< flags of all suites that would have no effect in this one
 };
 
 /// In the order in which people should read them.

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -147,13 +146,13 @@ std::unique_ptr<Rank> make_rank(const std::string& way, int count, bool is_worke
   return nullptr;
 }
 
-void work(Rank& rank, int count, double seconds, bool touch) {
+void work(Rank& rank, const PeerLoad& load) {
   uint64_t exchanges = 0;
   Figure figure;
   figure.times = measure(
-      seconds,
+      load.seconds,
       [&] {
-        if (touch) rank.write_gradient();
+        if (load.touch) rank.write_gradient();
       },
       [&] {
         rank.exchange();
@@ -161,7 +160,7 @@ void work(Rank& rank, int count, double seconds, bool touch) {
       });
   // After the measurement: the server leaves its loop, and both reach MPI_Finalize().
   rank.end();
-  figure.wrong = count_wrong(rank.parameters(), static_cast<size_t>(count), exchanges);
+  figure.wrong = count_wrong(rank.parameters(), load.bytes / sizeof(float), exchanges);
   std::printf("%s\n", to_json(figure).dump().c_str());
 }
 
@@ -172,13 +171,14 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int index = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &index);
-  const int count = argc == 5 ? static_cast<int>(gradrail::bench::parse_size(argv[1]) / sizeof(float)) : 0;
+  const auto load = argc == 5 ? gradrail::bench::peer_load_from(argc, argv) : std::nullopt;
+  const int count = load ? static_cast<int>(load->bytes / sizeof(float)) : 0;
   const bool is_worker = index == gradrail::bench::kWorker;
   auto rank = count > 0 ? gradrail::bench::make_rank(argv[4], count, is_worker) : nullptr;
   // All ranks end: one that returned alone would leave the other in a barrier.
   if (rank == nullptr) MPI_Abort(MPI_COMM_WORLD, 2);
   if (is_worker) {
-    gradrail::bench::work(*rank, count, std::atof(argv[2]), std::atoi(argv[3]) != 0);
+    gradrail::bench::work(*rank, *load);
   } else {
     while (rank->answer()) {
     }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,17 @@ extern const char* const kApplyBound;  ///< name of the second
 /// the benchmarks (gradrail does not need their libraries), where it was built.
 std::vector<Peer> peers();
 
+/// The arguments of such a program: `PROGRAM BYTES SECONDS TOUCH`. nullopt: they are wrong.
+std::optional<PeerLoad> peer_load_from(int count, char** values);
 /// The whole of such a program: `PROGRAM BYTES SECONDS TOUCH [WORD]`, and its last line is a Figure.
 int run_peer_program(int count, char** values,
                      const std::function<Figure(const PeerLoad&, const std::string& word)>& run);
 
-/// For all of them: gradient [count] of ones, SGD with rate 1: after `updates` every parameter is -updates.
+/// For all of them: gradient [count] of ones, SGD with rate 1: after `updates` every parameter is -updates, at least -2^24.
 uint64_t count_wrong(const float* parameters, size_t count, uint64_t updates);
+/// Times the exchanges of a worker and verifies its last parameters. `exchange` returns false if the connection broke.
+Figure measure_exchanges(const PeerLoad& load,
+                         const std::function<bool(const float* gradient, float* parameters)>& exchange);
 /// The server's part: parameters -= gradient.
 void apply_sgd(float* parameters, const float* gradient, size_t count, uint64_t update_index);
 

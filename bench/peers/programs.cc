@@ -8,7 +8,6 @@
 
 #include "base/status.h"
 #include "bench/driver/children.h"
-#include "bench/driver/harness.h"
 #include "bench/driver/program.h"
 #include "bench/peers/peers.h"
 #include "fmt/format.h"
@@ -77,22 +76,11 @@ Figure run_socket(const PeerLoad& load) {
   }
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  std::vector<float> gradient(count, 1.0f), parameters(count, 0.0f);
-  bool good = true;
-  uint64_t exchanges = 0;
-  figure.times = measure(
-      load.seconds,
-      [&] {
-        if (load.touch) std::fill(gradient.begin(), gradient.end(), 1.0f);
-      },
-      [&] {
-        good = good && send_all(fd, gradient.data(), load.bytes) && receive_all(fd, parameters.data(), load.bytes);
-        ++exchanges;
-      });
+  figure = measure_exchanges(load, [&](const float* gradient, float* parameters) {
+    return send_all(fd, gradient, load.bytes) && receive_all(fd, parameters, load.bytes);
+  });
   // The server ends when its connection is closed.
   close(fd);
-  if (!good) figure.failed = "connection broke";
-  figure.wrong = count_wrong(parameters.data(), count, exchanges);
   return figure;
 }
 

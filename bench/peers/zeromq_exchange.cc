@@ -5,8 +5,9 @@
 
 #include <cstring>
 
+#include "base/file_descriptor.h"
+#include "base/status.h"
 #include "bench/driver/children.h"
-#include "bench/driver/harness.h"
 #include "bench/peers/peers.h"
 #include "fmt/format.h"
 
@@ -59,34 +60,21 @@ class Socket {
 }
 
 Figure run(const std::string& where, const PeerLoad& load) {
-  Figure figure;
-  const size_t count = load.bytes / sizeof(float);
-  int ends[2];
-  if (pipe(ends) != 0) return not_measured("", load.bytes, "pipe");
+  absl::StatusOr<Pipe> pipe = open_pipe();
+  if (!pipe.ok()) return not_measured("", load.bytes, std::string(message_of(pipe.status())));
   // Before the first context: threads of ZeroMQ would not be copied into the child.
-  if (fork_child() == 0) serve(ends[1], where, count);
-  close(ends[1]);
+  if (fork_child() == 0) serve(pipe->writer.get(), where, load.bytes / sizeof(float));
+  pipe->writer.reset();
   char endpoint[256] = "";
-  if (read(ends[0], endpoint, sizeof(endpoint)) != sizeof(endpoint))
+  if (read(pipe->reader.get(), endpoint, sizeof(endpoint)) != sizeof(endpoint))
     return not_measured("", load.bytes, "the server did not start");
   Socket socket(ZMQ_REQ);
   if (zmq_connect(socket.get(), endpoint) != 0) return not_measured("", load.bytes, zmq_strerror(zmq_errno()));
-  std::vector<float> gradient(count, 1.0f), parameters(count, 0.0f);
-  bool good = true;
-  uint64_t exchanges = 0;
-  figure.times = measure(
-      load.seconds,
-      [&] {
-        if (load.touch) std::fill(gradient.begin(), gradient.end(), 1.0f);
-      },
-      [&] {
-        good = good && zmq_send(socket.get(), gradient.data(), load.bytes, 0) == static_cast<int>(load.bytes) &&
-               zmq_recv(socket.get(), parameters.data(), load.bytes, 0) == static_cast<int>(load.bytes);
-        ++exchanges;
-      });
-  if (!good) figure.failed = "connection broke";
-  figure.wrong = count_wrong(parameters.data(), count, exchanges);
-  return figure;
+  return measure_exchanges(load, [&](const float* gradient, float* parameters) {
+    const auto bytes = static_cast<int>(load.bytes);
+    return zmq_send(socket.get(), gradient, load.bytes, 0) == bytes &&
+           zmq_recv(socket.get(), parameters, load.bytes, 0) == bytes;
+  });
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ class TransportEnd final : public PutEnd {
   absl::Status progress_until(Condition&& met) {
     const TimePoint deadline = Clock::now() + kConnectDeadline;
     while (!met()) {
-      if (absl::Status status = turn_over(); !status.ok()) return status;
+      GRADRAIL_RETURN_IF_ERROR(turn_over());
       if (Clock::now() > deadline) return absl::DeadlineExceededError("the other process did not connect");
     }
     return absl::OkStatus();

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <numeric>
 
+#include "base/read_file.h"
 #include "base/status.h"
 #include "bench/driver/options.h"
 #include "bench/report/figure.h"
@@ -21,6 +21,8 @@ namespace {
 constexpr double kFamilyLevel = 0.05;
 // An interval up to a factor of 1000 is no information: it comes from two or three rounds.
 constexpr double kNoInterval = 1e3;
+// A recorded run has about a kilobyte for each row.
+constexpr size_t kMaxRunBytes = size_t{256} << 20;
 
 /// Regularized incomplete beta function I_x(a, b), by its continued fraction.
 /// Source  Press et al., Numerical Recipes, 6.4; Lentz, Applied Optics 15 (1976).
@@ -85,8 +87,7 @@ double middle_of(const std::vector<double>& rounds) {
 }
 
 absl::StatusOr<nlohmann::json> read(const std::string& file) {
-  std::ifstream text(file);
-  if (!text) return absl::NotFoundError(fmt::format("{} cannot be read", file));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxRunBytes, FileKind::any));
   nlohmann::json run = nlohmann::json::parse(text, nullptr, false);
   const bool looks_right = run.is_object() && run.contains("results") && run["results"].is_array() &&
                            run.contains("config") && run["config"].is_object() && run.contains("machine");

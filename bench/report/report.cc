@@ -166,6 +166,9 @@ nlohmann::json Report::document() const {
           {"devices", devices},         {"results", results}};
 }
 
+// Arguments are bytes of the user: invalid UTF-8 is replaced, since an exception would lose the figures.
+std::string Report::text() const { return document().dump(2, ' ', false, nlohmann::json::error_handler_t::replace); }
+
 int Report::finish(bool failures_count) {
   uint64_t wrong = 0;
   int code = 0;
@@ -186,11 +189,11 @@ int Report::finish(bool failures_count) {
   }
   if (prints_table()) fmt::print("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
   // One document at the end: JSON has no rows that could be printed as they come.
-  if (options_.format == "json") fmt::print("{}\n", document().dump(2));
+  if (options_.format == "json") fmt::print("{}\n", text());
   if (!options_.json.empty()) {
     // Overwrites the file: it holds one run, which `compare` reads as a whole.
     std::ofstream file(options_.json);
-    file << document().dump(2) << "\n";
+    file << text() << "\n";
     // Closed before the test: a full disk shows when the buffer is written.
     file.close();
     if (!file) {

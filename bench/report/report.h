@@ -53,6 +53,7 @@ class Report {
   void print_row(const Figure& figure);
   void print_failed(const Figure& figure);
   nlohmann::json document() const;
+  std::string text() const;  ///< of the document
   bool prints_table() const { return options_.format == "table"; }
 
   const Options options_;

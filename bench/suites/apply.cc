@@ -145,6 +145,11 @@ absl::StatusOr<int> run_apply_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list,
                             sizes(options, "318040", options.on == "host" ? "64M" : "256M", 8));
   GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
+  // Here, not in the table of flags: each has an effect for the other value of --on.
+  if (options.on == "host" && !options.check)
+    return absl::InvalidArgumentError("-c 0: only the results of a GPU are verified; leave -c out");
+  if (options.on != "host" && options.iterations > 0)
+    return absl::InvalidArgumentError("-n: the time limits the updates on a GPU; use --seconds");
   Report report(options, fmt::format("gradrail bench apply: updates on {}", options.on));
   report.note("busbw: bytes that an update has to read and write / time. size: of the parameters");
   report.note(options.on == "host"

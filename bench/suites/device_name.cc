@@ -31,7 +31,7 @@ nlohmann::json open_device(const nlohmann::json& job) {
 
 absl::Status can_open(const std::string& on) {
   if (on == "host") return absl::OkStatus();
-  if (const absl::Status named = gpu_ordinal(on).status(); !named.ok()) return named;
+  GRADRAIL_RETURN_IF_ERROR(gpu_ordinal(on).status());
   // A status does not cross the pipe: the message alone does, and an empty one stands for success.
   Subprocess opens = Subprocess::start({{"do", "open device"}, {"on", on}});
   // Starting a driver takes seconds on a host with many GPUs, and the first kernel may be compiled from PTX.

@@ -30,6 +30,16 @@ void add_exchange_flags(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--bucket_kib", options.bucket_kib, "size of a bucket in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib));
+  app.option_defaults()->group("Measurement");
+  app.add_flag("--stages", options.stages, "measure the stages in a second run; the default of exchange");
+  app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: skip the second run");
+  app.add_flag("--no-sum,--no_sum", options.no_sum, "omit the sum (one gradient stands for all)");
+  app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "omit the optimizer (the mean is stored)");
+  app.add_flag("--no-return,--no_return", options.no_return, "omit the parameters in the answer");
+  app.add_flag("--touch", options.touch, "workers write their gradients before each exchange (not timed)");
+}
+
+void add_cluster_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Cluster");
   app.add_option("--cluster", options.cluster, "cluster.json: one process per task, each with this command line");
   app.add_option("--ps_hosts,--ps-hosts", options.ps_hosts,
@@ -44,13 +54,6 @@ void add_exchange_flags(CLI::App& app, Options& options) {
                  "under srun, mpirun, torchrun: number of ranks that are servers; the others are workers")
       ->transform(NumberIn(1u, 64u))
       ->capture_default_str();
-  app.option_defaults()->group("Measurement");
-  app.add_flag("--stages", options.stages, "measure the stages in a second run; the default of exchange");
-  app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: skip the second run");
-  app.add_flag("--no-sum,--no_sum", options.no_sum, "omit the sum (one gradient stands for all)");
-  app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "omit the optimizer (the mean is stored)");
-  app.add_flag("--no-return,--no_return", options.no_return, "omit the parameters in the answer");
-  app.add_flag("--touch", options.touch, "workers write their gradients before each exchange (not timed)");
 }
 
 absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {

@@ -17,6 +17,8 @@ namespace gradrail::bench {
 
 /// --workers, --shards, --mode, --optimizer, --bucket_kib, --touch.
 void add_exchange_flags(CLI::App& app, Options& options);
+/// --cluster, --rendezvous and the other flags of a run over several processes (bench/cluster/ranks.h).
+void add_cluster_flags(CLI::App& app, Options& options);
 
 /// Errors  INVALID_ARGUMENT: names the flag.
 absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode);

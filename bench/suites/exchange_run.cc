@@ -17,6 +17,10 @@ namespace {
 
 // The first exchanges contain page faults; the fastest of five does not.
 constexpr uint64_t kProbes = 5;
+// The time on an oversubscribed host: processes wait for their core several times in an exchange.
+constexpr double kSlowestExchange_s = 0.02;
+// Ethernet of 1 Gb/s, the slowest usual link.
+constexpr double kSlowestBytesPerSecond = 100e6;
 // The look at one process. With a hundred processes a failure is found within half a second.
 constexpr Duration kGlance = std::chrono::milliseconds(5);
 
@@ -136,10 +140,7 @@ bool collect(std::vector<Running> running, TimePoint deadline, ExchangeResult& r
 /// False: one of them failed, and the figure says why. Every member is left without a task.
 bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& workers, const ExchangeLoad& load,
                ExchangeResult& result, Recordings& recordings) {
-  const TimePoint deadline =
-      // Two start-ups: joining, then the wait for the number of exchanges. Eight times the timed part: the run also has
-      // a warm-up and a check. The fastest exchange sets the number, and others may take several times as long.
-      Clock::now() + 2 * kStartUp + std::chrono::milliseconds(static_cast<int64_t>(load.seconds * 8000));
+  const TimePoint deadline = Clock::now() + time_limit(load);
   std::vector<Running> running;
   result.workers.resize(workers.size());
   result.ranks.resize(servers.size() + workers.size());
@@ -221,6 +222,22 @@ std::string left_out(const ExchangeLoad& load) {
   if (load.ablation.no_optimizer) parts.push_back("optimizer");
   if (load.ablation.no_return) parts.push_back("return of parameters");
   return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+Duration time_limit(const ExchangeLoad& load) {
+  // Exchanges that take place also if one of them is longer than the timed part.
+  const auto timed = static_cast<double>(load.iterations > 0 ? load.iterations : kCalibration);
+  const double warmup = load.warmup > 0 ? static_cast<double>(load.warmup) : timed / 10;
+  const double backward_s = load.layers.empty() ? 0.0 : load.layers.back().ready_us * 1e-6;
+  const double bytes = 2.0 * static_cast<double>(load.bytes) * load.workers;
+  const double step_s = backward_s + kSlowestExchange_s + bytes / kSlowestBytesPerSecond;
+  // Eight times the timed part: the run also has a warm-up and a check. The fastest exchange sets the number, and
+  // others may take several times as long.
+  const double seconds = 8 * load.seconds + (kCalibration + warmup + timed) * step_s;
+  // A large number of exchanges must not overflow the clock.
+  constexpr double kLongest_s = 1e8;
+  // Two start-ups: joining, then the wait for the number of exchanges.
+  return 2 * kStartUp + std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, kLongest_s) * 1000));
 }
 
 ExchangeResult run_exchange(const ExchangeLoad& load) {

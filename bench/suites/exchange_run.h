@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "bench/report/figure.h"
 #include "bench/report/report.h"
 #include "ps/protocol/mode.h"
@@ -56,6 +57,9 @@ struct ExchangeResult {
 
 /// The parts that a load leaves out, in words; "": none.
 std::string left_out(const ExchangeLoad& load);
+
+/// The time after which a run has failed. It is longer than any run that makes progress.
+Duration time_limit(const ExchangeLoad& load);
 
 /// The result's figure.failed says why there is none. Figures are of one exchange: from before the push to after the
 /// last fresh parameter; with layers, of one step.

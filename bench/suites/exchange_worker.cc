@@ -16,7 +16,6 @@ namespace {
 
 // Longer than an exchange of any usual size: a wait never falls asleep within a measurement.
 constexpr Duration kSpin = std::chrono::seconds(1);
-constexpr uint64_t kCalibration = 5;  // exchanges that the others' number is reckoned from
 // The times of one worker then take 8 MB.
 constexpr uint64_t kMostIterations = 1'000'000;
 // Neighbouring elements differ, so that bytes which arrive shifted are found.

@@ -21,7 +21,8 @@ struct RunShared {
 inline constexpr Duration kStartUp = std::chrono::seconds(20);
 /// The servers of a bench run for seconds, hold no user data, and listen on the loopback interface by default.
 inline const ps::Security kOpen = {.insecure = true};
-inline constexpr size_t kMarks = 16384;  ///< of a task: some thousands of small exchanges, ten of 64 MiB
+inline constexpr uint64_t kCalibration = 5;  ///< the first exchanges: their times set the number of timed ones
+inline constexpr size_t kMarks = 16384;      ///< of a task: some thousands of small exchanges, ten of 64 MiB
 
 /// A worker of a run, from joining to leaving: {"figure", "seconds", "rank", "marks"} or {"failed"}.
 nlohmann::json work(const ExchangeLoad& load, RunShared& shared, uint32_t index);

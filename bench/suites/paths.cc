@@ -100,7 +100,7 @@ std::vector<Contestant> from_gpu(const ExchangeLoad& load, const std::string& gp
 
 absl::StatusOr<int> run_paths_suite(const Options& options) {
   const std::string gpu = options.on == "host" ? "gpu:0" : options.on;
-  if (const absl::Status named = gpu_ordinal(gpu).status(); !named.ok()) return named;
+  GRADRAIL_RETURN_IF_ERROR(gpu_ordinal(gpu).status());
   GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 1, "sync"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
   GRADRAIL_ASSIGN_OR_RETURN(const auto ways, all_ways(options));

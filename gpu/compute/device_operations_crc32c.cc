@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/status.h"
 #include "gpu/compute/device_compute.h"
 #include "gpu/kernels/arguments.h"
 
@@ -69,7 +70,7 @@ absl::StatusOr<uint32_t> DeviceCompute::crc32c(const void* data, size_t bytes) {
     launch("gradrail_crc32c", runs, arguments);
     download(partials.data(), memory, runs * sizeof(uint32_t));
   }
-  if (const absl::Status status = finish(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(finish());
   uint32_t rest = multiply(shift_factor(bytes), ~0u);  // where the sum begins, moved past all bytes
   for (const uint32_t partial : partials) rest ^= partial;
   // CRC32C begins with all ones and inverts its result.

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "base/crc32c.h"
+#include "base/status.h"
 #include "dnnl.h"
 #include "fmt/format.h"
 #include "gpu/compute/compute.h"
@@ -98,7 +99,7 @@ class HostCompute final : public Compute {
     if (error_.ok()) host::update(arguments);
   }
   absl::StatusOr<uint32_t> crc32c(const void* data, size_t bytes) override {
-    if (absl::Status status = finish(); !status.ok()) return status;
+    GRADRAIL_RETURN_IF_ERROR(finish());
     return gradrail::crc32c(data, bytes);
   }
 

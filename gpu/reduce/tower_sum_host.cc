@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/stream_marks.h"
 
@@ -35,7 +36,7 @@ std::unique_ptr<HostTowerSum::Staging> HostTowerSum::find_staging(Tower& tower, 
 }
 
 absl::StatusOr<CopyTicket> HostTowerSum::start(size_t index, float* gradient, size_t count, float* host) {
-  if (const absl::Status known = error(); !known.ok()) return known;
+  GRADRAIL_RETURN_IF_ERROR(error());
   Tower& tower = towers_[index];
   Part part = {.ticket = ++tower.last, .gradient = gradient, .host = host, .count = count};
   part.staging = find_staging(tower, count);
@@ -58,7 +59,7 @@ absl::StatusOr<CopyTicket> HostTowerSum::start(size_t index, float* gradient, si
 /// Makes known what has come from the tower's device; adds up when it was the last one that was missing.
 absl::Status HostTowerSum::arrive(size_t index, Part& part) {
   // Done: this wait only asks for the error.
-  if (absl::Status copied = towers_[index].compute->wait(part.download); !copied.ok()) return copied;
+  GRADRAIL_RETURN_IF_ERROR(towers_[index].compute->wait(part.download));
   part.arrived = true;
   std::vector<const float*> sources;
   std::vector<float> mean;

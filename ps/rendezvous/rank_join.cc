@@ -74,7 +74,7 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& address, int max_
 absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto::RankHello hello, TimePoint deadline,
                                               int max_message_bytes,
                                               const std::function<void(const std::string&)>& say) {
-  if (const absl::Status parsed = parse_host_port(address).status(); !parsed.ok()) return parsed;
+  GRADRAIL_RETURN_IF_ERROR(parse_host_port(address).status());
   const std::string first = fmt::format("the first task of {} at {}", hello.job(), address);
   TimePoint progress = Clock::now() + kRankProgress;
   while (true) {

@@ -355,7 +355,7 @@ absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
   }
   const int ordinal = static_cast<int>(*number);
   // At the start of the task: else the first join would find out.
-  if (const absl::Status opened = gpu::open_device(ordinal).status(); !opened.ok()) return opened;
+  GRADRAIL_RETURN_IF_ERROR(gpu::open_device(ordinal).status());
   return StoreMaker([ordinal](const OptimizerConfig& optimizer, size_t count,
                               const MemoryBinder& place) -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Compute> opened, gpu::open_device(ordinal));

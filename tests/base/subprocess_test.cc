@@ -89,13 +89,26 @@ TEST(Subprocess, ReadUntilClosedReportsEachLimit) {
   absl::StatusOr<Pipe> pipe = open_pipe();
   ASSERT_TRUE(pipe.ok());
   ASSERT_TRUE(write_all(pipe->writer.get(), "12345"));
-  const auto soon = [] { return Clock::now() + std::chrono::milliseconds(50); };
-  EXPECT_EQ(read_until_closed(pipe->reader.get(), soon(), 100).status().code(), absl::StatusCode::kDeadlineExceeded);
+  const auto read_for = [&](Duration timeout, size_t max_bytes) {
+    const TimePoint start = Clock::now();
+    return read_until_closed(pipe->reader.get(), start, start + timeout, max_bytes);
+  };
+  constexpr Duration kSoon = std::chrono::milliseconds(50);
+  EXPECT_EQ(read_for(kSoon, 100).status(), absl::DeadlineExceededError("no answer within 0.05 s"));
   ASSERT_TRUE(write_all(pipe->writer.get(), "12345"));
-  EXPECT_EQ(read_until_closed(pipe->reader.get(), soon(), 4).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(read_for(kSoon, 4).status().code(), absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(write_all(pipe->writer.get(), "1234"));
   pipe->writer.reset();
-  EXPECT_EQ(read_until_closed(pipe->reader.get(), Clock::now() + kTimeout, 4).value_or(""), "1234");
+  EXPECT_EQ(read_for(kTimeout, 4).value_or(""), "1234");
+}
+
+TEST(Subprocess, TheMessageOfATimeoutHasTheWholeTimeout) {
+  const absl::StatusOr<Pipe> pipe = open_pipe();
+  ASSERT_TRUE(pipe.ok());
+  // The other end began two seconds ago, and its second is over before the read begins.
+  const TimePoint start = Clock::now() - std::chrono::seconds(2);
+  EXPECT_EQ(read_until_closed(pipe->reader.get(), start, start + std::chrono::seconds(1), 100).status(),
+            absl::DeadlineExceededError("no answer within 1 s"));
 }
 
 }  // namespace

@@ -124,6 +124,7 @@ class Bench(cluster.ClusterTest):
                                  ("-J /none/x: cannot be written", ["put", "-J", "/none/x"]),
                                  ("SGD with one worker", ["peers", "--workers", "2"]),
                                  ("--workers: '1000' is not a whole number from 1 to 256", ["incast", "--workers", "1000"]),
+                                 ("-c 0: only the results of a GPU are verified", ["apply", "-c", "0"]),
                                  ("mode", ["exchange", "--mode", "later"])):
             with self.subTest(arguments=arguments):
                 self.assertRegex(self.bench(*arguments, code=cluster.USAGE), words)
@@ -134,6 +135,14 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(self.bench("replay", "nothing", code=cluster.CONFIGURATION),
                          "no file nothing; lists that come along: .*resnet50")
         self.assertRegex(self.bench("put", "--transport", "pigeon", code=cluster.CONFIGURATION), "pigeon")
+
+    def test_flags_without_an_effect_are_refused(self):
+        refused = {"peers": ["--cluster", "--job_name", "--rendezvous", "--ps_hosts"], "apply": ["-w"],
+                   "register": ["-w", "-c"], "staged": ["-n", "-w", "-c"], "straggler": ["-n", "-w", "-c"]}
+        for suite, flags in refused.items():
+            for flag in flags:
+                with self.subTest(suite=suite, flag=flag):
+                    self.assertIn(flag, self.bench(suite, flag, "1", code=cluster.USAGE))
 
     def test_damaged_layer_lists(self):
         for line, words in (("conv 10 0", "multiple of 4"), ("conv 16", "name bytes microseconds"), ("conv 16 1 1", "name"),

@@ -152,6 +152,25 @@ TEST(PlanCores, ShardsGoOverTheNicsAwayFromTowers) {
   EXPECT_EQ(fed, (std::vector<int>{2, 2}));
 }
 
+TEST(PlanCores, TheReasonForAnotherPortOfACardNamesThePorts) {
+  MachineBuilder builder({.cores_per_node = 8});
+  builder.nic(builder.root(0, 0));
+  builder.nic_port();
+  const Placement placement = placed(builder.machine(), host(2, 0));
+  EXPECT_EQ(placement.shards[0].nic, 0);
+  EXPECT_EQ(placement.shards[1].nic, 1);
+  const std::string& winner = builder.machine().nics[1].name;
+  EXPECT_EQ(placement.shards[1].decisions[0].rejected[0].reason, "feeds 1 of the shards already; " + winner + " fed 0");
+}
+
+TEST(PlanCores, TheReasonForAnotherCardNamesTheCards) {
+  MachineBuilder builder({.cores_per_node = 8});
+  for (int i = 0; i < 2; ++i) builder.nic(builder.root(0, 0));
+  const Placement placement = placed(builder.machine(), host(2, 0));
+  EXPECT_EQ(placement.shards[1].nic, 1);
+  EXPECT_THAT(placement.shards[1].decisions[0].rejected[0].reason, HasSubstr("its card feeds 1 of the shards already"));
+}
+
 TEST(PlanCores, ShardsGoOverThePackagesWhereNicsAreAlike) {
   MachineBuilder builder({.packages = 2, .cores_per_node = 8});
   for (const int package : {0, 0, 1, 1}) builder.nic(builder.root(package, package));

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/little_endian.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -83,7 +84,7 @@ absl::Status write_npz(const std::string& path, absl::Span<const NumpyArray> arr
   std::deque<std::string> headers;
   for (const NumpyArray& array : arrays) {
     headers.push_back(npy_header(array));
-    if (absl::Status added = add(archive.get(), path, array, headers.back()); !added.ok()) return added;
+    GRADRAIL_RETURN_IF_ERROR(add(archive.get(), path, array, headers.back()));
   }
   if (zip_close(archive.get()) != 0) return failed(path, "write", zip_strerror(archive.get()));
   // zip_close() has freed the archive; after a failure it has not, and the deleter discards it.

@@ -39,7 +39,7 @@ void add_security_flags(CLI::App& command, SecurityFlags& flags) {
 absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags) {
   ps::Security security = flags.security;
   // Checked before the file is read: a contradiction of flags is the better message.
-  if (const absl::Status fits = ps::check(security); !fits.ok()) return fits;
+  GRADRAIL_RETURN_IF_ERROR(ps::check(security));
   if (flags.secret_file.empty()) return security;
   GRADRAIL_ASSIGN_OR_RETURN(security.secret, ps::read_secret_file(flags.secret_file));
   return security;

@@ -91,13 +91,10 @@ class OtherTask final : public Rendezvous {
 
   absl::Status arrive() {
     const TimePoint deadline = Clock::now() + request_.timeout;
-    absl::StatusOr<ps::RankStreamPtr> stream =
-        ps::join_first_rank(request_.launch.rendezvous, hello_of(request_), deadline, kMaxMessageBytes, request_.say);
-    if (!stream.ok()) return stream.status();
-    stream_ = *std::move(stream);
-    absl::StatusOr<RankMessage> answer = stream_->receive(RankMessage::kAssignment, deadline + kLonger);
-    if (!answer.ok()) return answer.status();
-    assignment_ = std::move(*answer->mutable_assignment());
+    GRADRAIL_ASSIGN_OR_RETURN(stream_, ps::join_first_rank(request_.launch.rendezvous, hello_of(request_), deadline,
+                                                           kMaxMessageBytes, request_.say));
+    GRADRAIL_ASSIGN_OR_RETURN(RankMessage answer, stream_->receive(RankMessage::kAssignment, deadline + kLonger));
+    assignment_ = std::move(*answer.mutable_assignment());
     // The index selects an element of these lists later.
     const int tasks = assignment_.job() == "ps" ? assignment_.ps_hosts_size() : assignment_.worker_hosts_size();
     return static_cast<int64_t>(assignment_.index()) < tasks ? absl::OkStatus() : malformed();
@@ -110,10 +107,9 @@ class OtherTask final : public Rendezvous {
   }
 
   absl::StatusOr<std::vector<std::string>> ps_addresses() override {
-    const absl::StatusOr<RankMessage> answer =
-        stream_->receive(RankMessage::kPsAddresses, Clock::now() + request_.timeout + kLonger);
-    if (!answer.ok()) return answer.status();
-    const auto& list = answer->ps_addresses().addresses();
+    GRADRAIL_ASSIGN_OR_RETURN(const RankMessage answer,
+                              stream_->receive(RankMessage::kPsAddresses, Clock::now() + request_.timeout + kLonger));
+    const auto& list = answer.ps_addresses().addresses();
     if (list.size() != static_cast<int>(request_.ps_count)) return malformed();
     return std::vector<std::string>(list.begin(), list.end());
   }

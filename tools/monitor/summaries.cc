@@ -1,10 +1,10 @@
 #include "tools/monitor/summaries.h"
 
 #include <cctype>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -85,7 +85,8 @@ void Summaries::line(const std::string& text) {
   // The trainer prints this line once, at the end; its text is an interface of the tutorials.
   constexpr std::string_view kAccuracy = "Test-Accuracy: ";
   if (!text.starts_with(kAccuracy)) return;
-  write(global_step_, {{"accuracy", std::strtod(text.c_str() + kAccuracy.size(), nullptr)}});
+  if (const auto accuracy = parse_number<double>(std::string_view(text).substr(kAccuracy.size())))
+    write(global_step_, {{"accuracy", *accuracy}});
 }
 
 }  // namespace gradrail::tools

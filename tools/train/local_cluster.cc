@@ -1,6 +1,5 @@
 #include "tools/train/local_cluster.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -19,6 +18,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"
@@ -117,9 +117,9 @@ LocalCluster::LocalCluster(TrainOptions options, HostPlan plan) : options_(std::
 /// Forks a task with its stdout in a pipe. The child ends with the body's result and ends when we end.
 template <typename F>
 Process LocalCluster::spawn(const std::string& name, F body) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    fmt::print(stderr, "gradrail: pipe: {}\n", std::strerror(errno));
+  absl::StatusOr<Pipe> pipe = open_pipe();
+  if (!pipe.ok()) {
+    fmt::print(stderr, "gradrail: {}\n", message_of(pipe.status()));
     return {.name = name, .running = false, .exit_code = kFailed};
   }
   std::fflush(nullptr);  // else the child prints our buffers again
@@ -136,24 +136,23 @@ Process LocalCluster::spawn(const std::string& name, F body) {
     // The supervisor alone reads SIGCHLD from a signalfd; a task needs the usual behaviour.
     const sigset_t children = signal_set({SIGCHLD});
     sigprocmask(SIG_UNBLOCK, &children, nullptr);
-    dup2(ends[1], STDOUT_FILENO);
-    close(ends[0]);
-    close(ends[1]);
+    dup2(pipe->writer.get(), STDOUT_FILENO);
+    pipe->reader.reset();
+    pipe->writer.reset();
     // The kernel keeps 15 characters and a zero.
     prctl(PR_SET_NAME, name.substr(0, 15).c_str());
     const int code = body();
     std::fflush(nullptr);
     _exit(code);  // no destructors of the parent's objects
   }
-  close(ends[1]);
+  pipe->writer.reset();
   if (pid < 0) {
     fmt::print(stderr, "gradrail: fork: {}\n", std::strerror(errno));
-    close(ends[0]);
     return {.name = name, .running = false, .exit_code = kFailed};
   }
   fmt::print("# {}: pid {}\n", name, pid);
   std::fflush(stdout);  // the reader of a pipe needs it now
-  return {.name = name, .pid = pid, .output = ends[0]};
+  return {.name = name, .pid = pid, .output = pipe->reader.release()};
 }
 
 /// A request to stop does not end the wait: the ps comes up, and is stopped like any other.
@@ -177,26 +176,25 @@ bool LocalCluster::start_ps() {
   for (uint32_t n = 0; n < options_.flags.ps; ++n) {
     // Backups first: a task gets the address of its own.
     const uint32_t i = options_.flags.backup_ps > 0 ? options_.flags.ps - 1 - n : n;
-    int ports[2];
-    if (pipe2(ports, O_CLOEXEC) != 0) return false;
+    absl::StatusOr<Pipe> ports = open_pipe();
+    if (!ports.ok()) return false;
     TrainOptions options = options_;
     options.task = {"ps", i};
     options.flags.bind.clear();
     Process process = spawn(fmt::format("ps/{}", i), [&] {
-      close(ports[0]);
+      ports->reader.reset();
       SignalThread signals(SignalThread::Task::kLocalPs);
       return report(fmt::format("ps/{}", i), run_ps(options, plan_, signals, [&](uint16_t port) {
-                      if (write(ports[1], &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
-                      close(ports[1]);
+                      if (write(ports->writer.get(), &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
+                      ports->writer.reset();
                     }));
     });
     process.index = i;
     // The last writer besides the child: without this close the end of a failed ps would not end the wait.
-    close(ports[1]);
+    ports->writer.reset();
     processes_.push_back(std::move(process));
     uint16_t port = 0;
-    const bool came_up = wait_for_port(ports[0], port);
-    close(ports[0]);
+    const bool came_up = wait_for_port(ports->reader.get(), port);
     // run() stops what has started and returns the exit code of the ps that failed.
     if (!came_up) return false;
     options_.cluster.ps[i] = fmt::format("127.0.0.1:{}", port);

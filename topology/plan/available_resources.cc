@@ -152,8 +152,7 @@ absl::Status check_request(const Request& request) {
 
 absl::StatusOr<AvailableResources> read_available_resources(const Machine& machine, const Request& request) {
   AvailableResources available;
-  for (const auto read : {read_cpus, read_gpus, read_nics})
-    if (const absl::Status status = read(machine, request, available); !status.ok()) return status;
+  for (const auto read : {read_cpus, read_gpus, read_nics}) GRADRAIL_RETURN_IF_ERROR(read(machine, request, available));
   return available;
 }
 

@@ -52,12 +52,12 @@ void place_memory(const Machine& machine, const std::vector<Pool>& pools, const 
 }  // namespace
 
 absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
-  if (const absl::Status sound = check_request(request); !sound.ok()) return sound;
+  GRADRAIL_RETURN_IF_ERROR(check_request(request));
   // Later steps choose among what is available. After this call only too few GPUs can be an error.
   GRADRAIL_ASSIGN_OR_RETURN(AvailableResources available, read_available_resources(machine, request));
   Placement placement;
   placement.notes = available.notes;
-  if (const absl::Status dealt = deal_gpus(request, available, placement); !dealt.ok()) return dealt;
+  GRADRAIL_RETURN_IF_ERROR(deal_gpus(request, available, placement));
 
   const std::vector<Pool> pools = make_pools(machine, available.cpus);
   // Devices before cores: towers have cores beside their GPU, and shards beside their NIC.

@@ -59,9 +59,11 @@ std::string why(const Merit& lost, const Merit& won, const std::string& winner) 
   if (lost.no_rdma != won.no_rdma) return fmt::format("plain Ethernet, and {} carries RDMA", winner);
   if (lost.not_active != won.not_active) return fmt::format("its state is not recorded; {} is active", winner);
   if (lost.no_room != won.no_room) return fmt::format("no core beside it is left; {} has {}", winner, -won.minus_room);
-  if (lost.card_shards != won.card_shards || lost.nic_shards != won.nic_shards) {
-    return fmt::format("feeds {} of the shards already; {} fed {}", lost.card_shards, winner, won.card_shards);
-  }
+  if (lost.card_shards != won.card_shards)
+    return fmt::format("its card feeds {} of the shards already; that of {} fed {}", lost.card_shards, winner,
+                       won.card_shards);
+  if (lost.nic_shards != won.nic_shards)
+    return fmt::format("feeds {} of the shards already; {} fed {}", lost.nic_shards, winner, won.nic_shards);
   if (lost.package_shards != won.package_shards) {
     return fmt::format("{} of the shards are in its package already; {} in that of {}", lost.package_shards,
                        won.package_shards, winner);

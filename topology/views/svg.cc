@@ -24,7 +24,7 @@ constexpr double kChip = 12;
 constexpr double kNarrowLegend = 600;
 // A divisor of most core counts: rows of 12 are full on processors with 24, 48 or 96 cores.
 constexpr size_t kCellsPerRow = 12;
-constexpr size_t kLongestDetail = 64;  ///< characters; the tree has the rest
+constexpr size_t kLongestDetail = 64;  ///< bytes; the tree has the rest
 
 // Palette of Okabe and Ito (2008): distinguishable with any colour vision. After the last colour the first one follows.
 constexpr std::array<const char*, 8> kColours = {"#56b4e9", "#e69f00", "#009e73", "#f0e442",
@@ -59,7 +59,11 @@ std::string escape(std::string_view text) {
 
 std::string shortened(const std::string& text) {
   // A long path of a file would make the whole picture as wide.
-  return text.size() <= kLongestDetail ? text : text.substr(0, kLongestDetail - 3) + "...";
+  if (text.size() <= kLongestDetail) return text;
+  size_t end = kLongestDetail - 3;
+  // A part of a UTF-8 character makes the file invalid XML. Each byte but the first is 10xxxxxx.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return text.substr(0, end) + "...";
 }
 
 // An estimate: the fonts of the viewer are not known here.

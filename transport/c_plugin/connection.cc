@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/c_plugin/memory_region.h"
+#include "transport/common/slice.h"
 
 namespace gradrail::transport::c_plugin {
 namespace {
@@ -19,15 +20,6 @@ gradrail_transport_region* handle_of(const LocalSlice& slice) {
 absl::Status PluginConnection::check_post() const {
   if (!lost()) return absl::OkStatus();
   return absl::UnavailableError(cause_.message());
-}
-
-absl::Status PluginConnection::check_local(const LocalSlice& slice) const {
-  const size_t size = slice.region == nullptr ? 0 : slice.region->span().bytes;
-  // No sum is built, because it could wrap.
-  if (slice.offset <= size && slice.bytes <= size - slice.offset) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("{}: local slice outside region (offset {}, length {}, region {} bytes)", table_.name(), slice.offset,
-                  slice.bytes, size));
 }
 
 absl::StatusOr<uint64_t> PluginConnection::remote(RemoteRegion region) const {
@@ -50,8 +42,8 @@ absl::StatusOr<RemoteRegion> PluginConnection::import(std::string_view key) {
 }
 
 absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
-  if (absl::Status status = check_post(); !status.ok()) return status;
-  if (absl::Status status = check_local(source); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(check_post());
+  GRADRAIL_RETURN_IF_ERROR(common::check_local(table_.name(), source));
   gradrail_transport_put put{};
   // A put of 0 bytes may name a region, which then must be an imported one.
   const bool has_target = target.region != RemoteRegion{} || source.bytes > 0;
@@ -78,8 +70,8 @@ absl::Status PluginConnection::put(LocalSlice source, RemoteSlice target, PutOpt
 }
 
 absl::Status PluginConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
-  if (absl::Status status = check_post(); !status.ok()) return status;
-  if (absl::Status status = check_local(target); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(check_post());
+  GRADRAIL_RETURN_IF_ERROR(common::check_local(table_.name(), target));
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t region, remote(source.region));
   const gradrail_transport_get get = {.target = handle_of(target),
                                       .target_offset = target.offset,
@@ -105,7 +97,7 @@ absl::Status PluginConnection::send(absl::Span<const std::byte> message) {
     return absl::InvalidArgumentError(fmt::format("{}: message of {} bytes, more than {}", table_.name(),
                                                   message.size(), capabilities_.max_message_bytes));
   }
-  if (absl::Status status = check_post(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(check_post());
   Text error;
   return table_.status("send", table_->send(handle_, message.data(), message.size(), &error), error);
 }
@@ -114,7 +106,7 @@ absl::StatusOr<std::byte*> PluginConnection::map(RemoteRegion region) {
   if (!capabilities_.direct_map) {
     return absl::UnimplementedError(fmt::format("{} cannot map a peer's memory", table_.name()));
   }
-  if (absl::Status status = check_post(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(check_post());
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t number, remote(region));
   void* address = nullptr;
   Text error;

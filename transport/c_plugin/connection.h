@@ -49,7 +49,6 @@ class PluginConnection final : public Connection {
   };
 
   absl::Status check_post() const;
-  absl::Status check_local(const LocalSlice& slice) const;
   absl::StatusOr<uint64_t> remote(RemoteRegion region) const;
   absl::Status posted(std::string_view call, int code, const gradrail_transport_text& error, uint64_t operation);
 

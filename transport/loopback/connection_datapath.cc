@@ -15,7 +15,7 @@ absl::StatusOr<std::byte*> check_slice(const LocalSlice& slice) {
   if (slice.region != nullptr && dynamic_cast<const LoopbackRegion*>(slice.region) == nullptr) {
     return absl::InvalidArgumentError("loopback: a local slice of a region of another transport");
   }
-  if (absl::Status status = common::check_local("loopback", slice); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("loopback", slice));
   return common::address_of(slice);
 }
 
@@ -124,7 +124,7 @@ bool LoopbackConnection::run_lane(Lane lane, Report& report) {
 
 absl::Status LoopbackConnection::carry_out(Lane lane, Operation& operation, Report& report) {
   if (lane != Lane::message) {
-    if (absl::Status moved = move_bytes(lane, operation); !moved.ok()) return moved;
+    GRADRAIL_RETURN_IF_ERROR(move_bytes(lane, operation));
   }
   // After move_bytes(), which has moved a part of the bytes: a real loss leaves such a part behind.
   if (operation.breaks_link) return absl::UnavailableError(fmt::format("{}: injected loss of link", describe()));

@@ -81,7 +81,7 @@ EndpointHello OfiConnection::own_hello() const {
 }
 
 absl::Status OfiConnection::start_handshake() {
-  if (absl::Status status = open_link(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(open_link());
   return side_channel_.send(encode(own_hello()));
 }
 
@@ -108,16 +108,16 @@ absl::Status OfiConnection::handle_control_message(const ControlMessage& message
 absl::Status OfiConnection::handle_hello(const EndpointHello& hello) {
   if (!waits_for_hello()) return absl::DataLossError("ofi: second hello");
   // This check comes before any resource is opened: a peer that does not match costs nothing.
-  if (absl::Status status = compare(own_hello(), hello); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(compare(own_hello(), hello));
   if (side_channel_.accepted()) {
-    if (absl::Status status = open_link(); !status.ok()) return status;
+    GRADRAIL_RETURN_IF_ERROR(open_link());
   }
   // Before the answer: the peer may transfer as soon as it has our hello.
-  if (absl::Status status = link_->set_peer(hello.address, hello.token); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(link_->set_peer(hello.address, hello.token));
   link_->messages().set_peer(hello.receives, hello.token);
   transfers_.set_mailbox(hello.mailbox_key, hello.mailbox_base);
   if (side_channel_.accepted()) {
-    if (absl::Status status = side_channel_.send(encode(own_hello())); !status.ok()) return status;
+    GRADRAIL_RETURN_IF_ERROR(side_channel_.send(encode(own_hello())));
   }
   state_ = State::open;
   if (side_channel_.introduce()) context_.report({.kind = Completion::Kind::connected, .connection = this});
@@ -135,10 +135,10 @@ absl::Status OfiConnection::answer(const Request& request) {
 }
 
 absl::Status OfiConnection::handle_grant(const Grant& grant) {
-  if (absl::Status status = imports_.grant(grant); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(imports_.grant(grant));
   // Transfers will follow: what is registered now does not delay the first of them.
   if (link_->has_own_domain() && !prepared_) {
-    if (absl::Status status = context_.regions().prepare(link_->domain()); !status.ok()) return status;
+    GRADRAIL_RETURN_IF_ERROR(context_.regions().prepare(link_->domain()));
   }
   prepared_ = true;
   return absl::OkStatus();
@@ -148,7 +148,7 @@ absl::StatusOr<RemoteRegion> OfiConnection::import(std::string_view key) {
   GRADRAIL_ASSIGN_OR_RETURN(const RegionKey parsed, RegionKey::parse(key));
   if (lost()) return lost_error();
   GRADRAIL_ASSIGN_OR_RETURN(const Request request, imports_.request(parsed));
-  if (absl::Status status = side_channel_.send(encode(request)); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(side_channel_.send(encode(request)));
   return imports_.add(parsed);
 }
 

@@ -43,8 +43,8 @@ absl::Status OfiConnection::lost_error() const {
 
 absl::Status OfiConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   if (lost()) return lost_error();
-  if (absl::Status status = transfers_.check_put_room(); !status.ok()) return status;
-  if (absl::Status status = common::check_local("ofi", source); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(transfers_.check_put_room());
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("ofi", source));
   GRADRAIL_ASSIGN_OR_RETURN(const Import* const import, imports_.find(target, source.bytes, Access::remote_write));
   // Address and mailbox of the peer come with its hello.
   if (state_ != State::open) return absl::ResourceExhaustedError("ofi: the peer has not greeted yet, poll first");
@@ -52,14 +52,14 @@ absl::Status OfiConnection::put(LocalSlice source, RemoteSlice target, PutOption
     if (options.tag != 0) report_done(Completion::Kind::put_done, options.tag);
     return absl::OkStatus();
   }
-  if (absl::Status status = transfers_.put(*link_, source, import, target.offset, options); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(transfers_.put(*link_, source, import, target.offset, options));
   return pump_or_lose();
 }
 
 absl::Status OfiConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
   if (lost()) return lost_error();
-  if (absl::Status status = transfers_.check_get_room(); !status.ok()) return status;
-  if (absl::Status status = common::check_local("ofi", target); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(transfers_.check_get_room());
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("ofi", target));
   GRADRAIL_ASSIGN_OR_RETURN(const Import* const import, imports_.find(source, target.bytes, Access::remote_read));
   if (target.bytes == 0) {
     report_done(Completion::Kind::get_done, tag);
@@ -67,7 +67,7 @@ absl::Status OfiConnection::get(LocalSlice target, RemoteSlice source, uint64_t 
   }
   // A granted import implies the hello, so the link can be used.
   GRADRAIL_CHECK(state_ == State::open);
-  if (absl::Status status = transfers_.get(*link_, target, *import, source.offset, tag); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(transfers_.get(*link_, target, *import, source.offset, tag));
   return pump_or_lose();
 }
 
@@ -78,7 +78,7 @@ absl::Status OfiConnection::send(absl::Span<const std::byte> message) {
   }
   if (lost()) return lost_error();
   GRADRAIL_CHECK(link_ != nullptr);  // invariant 1: the owner has no pending connection
-  if (absl::Status status = link_->messages().send(message); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(link_->messages().send(message));
   return pump_or_lose();
 }
 
@@ -90,7 +90,7 @@ absl::Status OfiConnection::pump() {
   // Endpoints with connections of their own come later: posts stay in the queues until then.
   if (state_ != State::open || !link_->connected()) return absl::OkStatus();
   // First, because a control message must not wait behind bulk data.
-  if (absl::Status status = link_->messages().pump(link_->endpoint()); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(link_->messages().pump(link_->endpoint()));
   return transfers_.pump(link_->endpoint());
 }
 

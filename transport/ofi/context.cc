@@ -48,8 +48,8 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   GRADRAIL_RETURN_IF_ERROR(context->check_peer_to_peer());
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> tcp_context, tcp::open({.bind_host = options.bind_host}));
   context->side_channels_ = std::make_unique<common::SideChannels>(std::move(tcp_context));
-  context->epoll_ = tcp::Fd(epoll_create1(EPOLL_CLOEXEC));
-  context->timer_ = tcp::Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  context->epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  context->timer_ = FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!context->epoll_ || !context->timer_) return tcp::native_error("open epoll and timer", errno);
   context->watch(context->side_channels_->wait_fd());
   context->watch(context->timer_.get());
@@ -107,7 +107,7 @@ absl::StatusOr<std::string> OfiContext::listen(const std::string& address) { ret
 absl::StatusOr<Connection*> OfiContext::connect(const std::string& address, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(Connection* const side_channel, side_channels_->connect(address, deadline));
   auto connection = std::make_unique<OfiConnection>(*this, side_channel, OfiConnection::Side::connected, deadline);
-  if (absl::Status status = connection->start_handshake(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(connection->start_handshake());
   connections_.push_back(std::move(connection));
   return finish_connect(connections_.back().get(), deadline);
 }

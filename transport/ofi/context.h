@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/side_channel.h"
 #include "transport/context.h"
@@ -19,7 +20,6 @@
 #include "transport/ofi/memory_region.h"
 #include "transport/ofi/provider.h"
 #include "transport/registry.h"
-#include "transport/tcp/socket.h"
 
 namespace gradrail::transport::ofi {
 
@@ -96,8 +96,8 @@ class OfiContext final : public Context {
   std::unique_ptr<Provider> provider_;  ///< where it lies is known to domains
   Handle<fid_fabric> fabric_;
   std::unique_ptr<Domain> default_domain_;  ///< of all regions, and of all connections that have no domain of their own
-  tcp::Fd epoll_;
-  tcp::Fd timer_;
+  FileDescriptor epoll_;
+  FileDescriptor timer_;
 
   // Owner thread.
   std::unique_ptr<common::SideChannels> side_channels_;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "transport/ofi/handshake.h"
 #include "transport/ofi/native_error.h"
 
@@ -21,7 +22,7 @@ constexpr size_t kQueueEntries = 1024;
 
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::open(fid_fabric* fabric, Domain& domain, bool accepts) {
   std::unique_ptr<Endpoint> made(new Endpoint(domain));
-  if (absl::Status status = made->open_queue(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(made->open_queue());
   // An endpoint with a connection of its own is made later, from the address or the request of its peer.
   absl::Status status = domain.provider().connects ? made->open_events(fabric, accepts) : made->open_addresses();
   if (status.ok() && !domain.provider().connects) status = made->make_from(domain.provider().info.get());
@@ -177,7 +178,7 @@ absl::StatusOr<Endpoint::Event> Endpoint::next_event(uint64_t token) {
     fi_reject(listener_.get(), info->handle, nullptr, 0);  // an unknown peer
     return Event::none;
   }
-  if (absl::Status status = make_from(info.get()); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(make_from(info.get()));
   return Event::asked;
 }
 

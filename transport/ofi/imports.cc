@@ -1,5 +1,6 @@
 #include "transport/ofi/imports.h"
 
+#include "base/status.h"
 #include "transport/common/slice.h"
 
 namespace gradrail::transport::ofi {
@@ -37,7 +38,7 @@ absl::StatusOr<const Import*> Imports::find(const RemoteSlice& slice, uint64_t b
     return absl::InvalidArgumentError(wanted == Access::remote_write ? "ofi: put to a region not remotely writable"
                                                                      : "ofi: get from a region not remotely readable");
   }
-  if (absl::Status status = common::check_remote("ofi", slice, bytes, import->key.bytes); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(common::check_remote("ofi", slice, bytes, import->key.bytes));
   if (!import->granted) return absl::ResourceExhaustedError("ofi: the peer has not opened its region yet, poll first");
   return import;
 }

@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<Link>> Link::open(fid_fabric* fabric, Domain& def
   link->mailbox_memory_ = std::move(mailbox);
   // The endpoint that takes the receives does not exist yet; set_peer() or progress_connecting() makes it.
   if (link->domain_->provider().connects) return link;
-  if (absl::Status status = link->start(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(link->start());
   return link;
 }
 
@@ -32,9 +32,9 @@ absl::Status Link::start() { return messages_.start(*endpoint_, message_memory_.
 absl::Status Link::set_peer(std::string_view address, uint64_t token) {
   if (!domain_->provider().connects) return endpoint_->set_peer(address);
   if (accepts_) return absl::OkStatus();
-  if (absl::Status status = endpoint_->make(address); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(endpoint_->make(address));
   // Receives come before the connection, so no message meets an endpoint without a buffer.
-  if (absl::Status status = start(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(start());
   return endpoint_->connect(token);
 }
 
@@ -42,7 +42,7 @@ absl::Status Link::progress_connecting() {
   if (!domain_->provider().connects) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(const Endpoint::Event event, endpoint_->next_event(messages_.token()));
   if (event != Endpoint::Event::asked) return absl::OkStatus();
-  if (absl::Status status = start(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(start());
   return endpoint_->accept();
 }
 

@@ -38,7 +38,7 @@ absl::Status MessageChannel::start(const Endpoint& endpoint, void* descriptor) {
   GRADRAIL_CHECK(to_repost_.size() == kReceiveSlots);  // no receive is posted so far
   descriptor_ = descriptor;
   // A buffer is posted before its credit is returned, because a credit promises a posted buffer.
-  if (absl::Status status = repost(endpoint); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(repost(endpoint));
   // The hello promises the peer all of these buffers.
   if (!to_repost_.empty()) return native_error("post receives", FI_EAGAIN);
   return absl::OkStatus();
@@ -64,8 +64,8 @@ absl::Status MessageChannel::send(absl::Span<const std::byte> message) {
 
 absl::Status MessageChannel::pump(const Endpoint& endpoint) {
   blocked_ = false;
-  if (absl::Status status = repost(endpoint); !status.ok()) return status;
-  if (absl::Status status = send_queued(endpoint); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(repost(endpoint));
+  GRADRAIL_RETURN_IF_ERROR(send_queued(endpoint));
   return return_credits(endpoint);
 }
 

@@ -87,7 +87,7 @@ absl::Status Transfers::get(const Link& link, const LocalSlice& target, const Im
 }
 
 absl::Status Transfers::pump(const Endpoint& endpoint) {
-  if (absl::Status status = puts_.pump(endpoint); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(puts_.pump(endpoint));
   return gets_.pump(endpoint);
 }
 

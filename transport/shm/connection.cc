@@ -118,7 +118,7 @@ absl::Status ShmConnection::handle_fetch(const RegionKey& key) {
   GRADRAIL_ASSIGN_OR_RETURN(int fd, find_descriptor(*regions_, key));
   if (allows(static_cast<Access>(key.access), Access::remote_write)) return answer_fetch(key, fd);
   // The kernel enforces the right: a file that is open for reading alone cannot be mapped for writing.
-  GRADRAIL_ASSIGN_OR_RETURN(Descriptor read_only, reopen_read_only(fd));
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor read_only, reopen_read_only(fd));
   return answer_fetch(key, read_only.get());
 }
 

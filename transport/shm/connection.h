@@ -45,7 +45,7 @@ struct ConnectionParts {
   Side side = Side::connector;
   ControlChannel channel;
   Mapping rings;
-  Descriptor peer_bell;  ///< a connector learns it with the welcome
+  FileDescriptor peer_bell;  ///< a connector learns it with the welcome
   const common::RegionTable* regions = nullptr;
   pid_t peer_pid = 0;
   std::string address;
@@ -120,7 +120,7 @@ class ShmConnection final : public transport::Connection {
 
   // Owner thread, rare.
   ControlChannel channel_;
-  Descriptor peer_bell_;
+  FileDescriptor peer_bell_;
   size_t regions_requested_ = 0;
   absl::Status cause_;
   bool drain_ = true;

@@ -33,9 +33,9 @@ constexpr int kAcceptsPerLook = 64;
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return ShmContext::create(); }
 
 absl::StatusOr<std::unique_ptr<Context>> ShmContext::create() {
-  Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return from_errno(errno, "epoll_create1");
-  GRADRAIL_ASSIGN_OR_RETURN(Descriptor bell, create_bell());
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor bell, create_bell());
   std::unique_ptr<ShmContext> context(new ShmContext(std::move(epoll), std::move(bell)));
   GRADRAIL_RETURN_IF_ERROR(context->watch(context->bell_.get()));
   return context;
@@ -70,7 +70,7 @@ absl::Status ShmContext::watch(int fd) {
 absl::StatusOr<std::string> ShmContext::listen(const std::string& address) {
   if (listener_) return absl::FailedPreconditionError("shm: this context listens already");
   const std::string name = address.empty() ? random_address() : address;
-  GRADRAIL_ASSIGN_OR_RETURN(Descriptor listener, listen_on(name));
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor listener, listen_on(name));
   GRADRAIL_RETURN_IF_ERROR(watch(listener.get()));
   listener_ = std::move(listener);
   address_ = name;
@@ -78,9 +78,9 @@ absl::StatusOr<std::string> ShmContext::listen(const std::string& address) {
 }
 
 absl::StatusOr<Connection*> ShmContext::connect(const std::string& address, TimePoint deadline) {
-  GRADRAIL_ASSIGN_OR_RETURN(Descriptor socket, connect_to(address, deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor socket, connect_to(address, deadline));
   GRADRAIL_ASSIGN_OR_RETURN(pid_t pid, check_peer(socket.get()));
-  GRADRAIL_ASSIGN_OR_RETURN(Descriptor file, create_sealed("gradrail-rings", sizeof(RingPair)));
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor file, create_sealed("gradrail-rings", sizeof(RingPair)));
   GRADRAIL_ASSIGN_OR_RETURN(Mapping rings,
                             Mapping::map_sealed(file.get(), sizeof(RingPair), Mapping::Mode::read_write));
   ControlChannel channel(std::move(socket), epoll_.get());
@@ -111,7 +111,7 @@ void ShmContext::close(Connection* connection) {
 
 void ShmContext::accept_peers() {
   for (int i = 0; i < kAcceptsPerLook; ++i) {
-    Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
       admit(std::move(socket));
       continue;
@@ -128,7 +128,7 @@ void ShmContext::accept_peers() {
   }
 }
 
-void ShmContext::admit(Descriptor socket) {
+void ShmContext::admit(FileDescriptor socket) {
   absl::StatusOr<pid_t> pid = check_peer(socket.get());
   ControlChannel channel(std::move(socket), epoll_.get());
   if (pid.ok() && pending_connections_.size() >= kMaxPendingConnections)

@@ -38,7 +38,7 @@ class ShmContext final : public Context {
     TimePoint accepted;
   };
 
-  ShmContext(Descriptor epoll, Descriptor bell) : epoll_(std::move(epoll)), bell_(std::move(bell)) {}
+  ShmContext(FileDescriptor epoll, FileDescriptor bell) : epoll_(std::move(epoll)), bell_(std::move(bell)) {}
 
   bool sockets_due();
   void look_at_sockets();
@@ -47,16 +47,16 @@ class ShmContext final : public Context {
   absl::Status watch(int fd);
 
   void accept_peers();
-  void admit(Descriptor socket);
+  void admit(FileDescriptor socket);
   void start_handshake(PendingConnection& pending);
   absl::Status welcome(PendingConnection& pending, Packet& hello);
   void drop_silent_pending();
   Connection* add(ConnectionParts parts);
 
   // Set once.
-  Descriptor epoll_;  ///< bell, listener, and the socket of each connection
-  Descriptor bell_;   ///< peers ring it when we sleep
-  Descriptor listener_;
+  FileDescriptor epoll_;  ///< bell, listener, and the socket of each connection
+  FileDescriptor bell_;   ///< peers ring it when we sleep
+  FileDescriptor listener_;
   std::string address_;
 
   // Owner thread.

@@ -12,7 +12,7 @@
 
 namespace gradrail::transport::shm {
 
-ControlChannel::ControlChannel(Descriptor socket, int epoll) : socket_(std::move(socket)), epoll_(epoll) {
+ControlChannel::ControlChannel(FileDescriptor socket, int epoll) : socket_(std::move(socket)), epoll_(epoll) {
   epoll_event event{.events = EPOLLIN, .data = {.fd = socket_.get()}};
   epoll_ctl(epoll_, EPOLL_CTL_ADD, socket_.get(), &event);
 }
@@ -45,7 +45,7 @@ absl::Status ControlChannel::send(const ControlMessage& message, absl::Span<cons
 absl::Status ControlChannel::send_backlog() {
   while (!backlog_.empty()) {
     std::vector<int> descriptors;
-    for (const Descriptor& descriptor : backlog_.front().descriptors) descriptors.push_back(descriptor.get());
+    for (const FileDescriptor& descriptor : backlog_.front().descriptors) descriptors.push_back(descriptor.get());
     GRADRAIL_ASSIGN_OR_RETURN(Sent sent, send_packet(socket_.get(), backlog_.front().message, descriptors));
     if (sent == Sent::would_block) return absl::OkStatus();
     backlog_.pop_front();

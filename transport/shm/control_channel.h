@@ -15,7 +15,7 @@ class ControlChannel {
  public:
   ControlChannel() = default;
   /// `epoll` outlives this.
-  ControlChannel(Descriptor socket, int epoll);
+  ControlChannel(FileDescriptor socket, int epoll);
   ControlChannel(ControlChannel&&) = default;
   ControlChannel& operator=(ControlChannel&&) = default;
   ~ControlChannel() { close(); }
@@ -36,11 +36,11 @@ class ControlChannel {
  private:
   struct Waiting {
     ControlMessage message;
-    std::vector<Descriptor> descriptors;
+    std::vector<FileDescriptor> descriptors;
   };
   void watch(bool for_writing);
 
-  Descriptor socket_;
+  FileDescriptor socket_;
   int epoll_ = -1;
   std::deque<Waiting> backlog_;
 };

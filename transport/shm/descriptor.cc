@@ -54,8 +54,8 @@ Mapping::~Mapping() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }
 
-absl::StatusOr<Descriptor> create_sealed(const char* name, size_t bytes) {
-  Descriptor file(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+absl::StatusOr<FileDescriptor> create_sealed(const char* name, size_t bytes) {
+  FileDescriptor file(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) return from_errno(errno, "memfd_create");
   if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return from_errno(errno, "ftruncate");
   // F_SEAL_SEAL: a peer that holds the descriptor can add no seal of its own, such as one against writing.
@@ -63,14 +63,14 @@ absl::StatusOr<Descriptor> create_sealed(const char* name, size_t bytes) {
   return file;
 }
 
-absl::StatusOr<Descriptor> reopen_read_only(int fd) {
-  Descriptor file(::open(link_of(fd).c_str(), O_RDONLY | O_CLOEXEC));
+absl::StatusOr<FileDescriptor> reopen_read_only(int fd) {
+  FileDescriptor file(::open(link_of(fd).c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return from_errno(errno, "reopen without write permission (is /proc mounted?)");
   return file;
 }
 
-absl::StatusOr<Descriptor> create_bell() {
-  Descriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+absl::StatusOr<FileDescriptor> create_bell() {
+  FileDescriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell) return from_errno(errno, "eventfd");
   return bell;
 }

@@ -9,8 +9,6 @@
 
 namespace gradrail::transport::shm {
 
-using Descriptor = FileDescriptor;
-
 /// Owns a shared mapping of a file, from its beginning.
 class Mapping {
  public:
@@ -42,13 +40,13 @@ class Mapping {
 absl::Status check_sealed(int fd, size_t bytes);
 
 /// A memfd of `bytes` zeroes, its size sealed.
-absl::StatusOr<Descriptor> create_sealed(const char* name, size_t bytes);
+absl::StatusOr<FileDescriptor> create_sealed(const char* name, size_t bytes);
 
 /// The same file without the right to write it.
-absl::StatusOr<Descriptor> reopen_read_only(int fd);
+absl::StatusOr<FileDescriptor> reopen_read_only(int fd);
 
 /// An eventfd of our own.
-absl::StatusOr<Descriptor> create_bell();
+absl::StatusOr<FileDescriptor> create_bell();
 
 /// Checks that a descriptor from a peer is an eventfd, and makes it non-blocking: ringing must never wait.
 absl::Status check_bell(int fd);

@@ -46,8 +46,8 @@ absl::StatusOr<UnixAddress> unix_address(const std::string& address) {
   return result;
 }
 
-absl::StatusOr<Descriptor> open_socket(int flags) {
-  Descriptor socket_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+absl::StatusOr<FileDescriptor> open_socket(int flags) {
+  FileDescriptor socket_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
   if (!socket_fd) return from_errno(errno, "socket");
   return socket_fd;
 }
@@ -68,8 +68,8 @@ union ControlBuffer {
 };
 
 /// Owned from here on, also when the packet is refused for another reason.
-std::vector<Descriptor> take_descriptors(msghdr& header) {
-  std::vector<Descriptor> descriptors;
+std::vector<FileDescriptor> take_descriptors(msghdr& header) {
+  std::vector<FileDescriptor> descriptors;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -87,9 +87,9 @@ std::vector<Descriptor> take_descriptors(msghdr& header) {
 
 std::string random_address() { return fmt::format("{}-{:016x}{:016x}", getpid(), random_bits(), random_bits()); }
 
-absl::StatusOr<Descriptor> listen_on(const std::string& address) {
+absl::StatusOr<FileDescriptor> listen_on(const std::string& address) {
   GRADRAIL_ASSIGN_OR_RETURN(UnixAddress name, unix_address(address));
-  GRADRAIL_ASSIGN_OR_RETURN(Descriptor listener, open_socket(SOCK_NONBLOCK));
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor listener, open_socket(SOCK_NONBLOCK));
   if (bind(listener.get(), reinterpret_cast<sockaddr*>(&name.name), name.bytes) != 0) {
     return from_errno(errno, fmt::format("listen on {}", address));
   }
@@ -97,9 +97,9 @@ absl::StatusOr<Descriptor> listen_on(const std::string& address) {
   return listener;
 }
 
-absl::StatusOr<Descriptor> connect_to(const std::string& address, TimePoint deadline) {
+absl::StatusOr<FileDescriptor> connect_to(const std::string& address, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(UnixAddress name, unix_address(address));
-  absl::StatusOr<Descriptor> socket_fd = open_socket(0);  // blocking: only a blocking connect waits in the queue
+  absl::StatusOr<FileDescriptor> socket_fd = open_socket(0);  // blocking: only a blocking connect waits in the queue
   if (!socket_fd.ok()) return socket_fd.status();
   int result = -1;
   do {

@@ -21,10 +21,10 @@ namespace gradrail::transport::shm {
 std::string random_address();
 
 /// Errors  INVALID_ARGUMENT: empty, too long, or not printable. ALREADY_EXISTS.
-absl::StatusOr<Descriptor> listen_on(const std::string& address);
+absl::StatusOr<FileDescriptor> listen_on(const std::string& address);
 
 /// Waits only while the listener's queue is full. Errors  UNAVAILABLE, DEADLINE_EXCEEDED, PERMISSION_DENIED.
-absl::StatusOr<Descriptor> connect_to(const std::string& address, TimePoint deadline);
+absl::StatusOr<FileDescriptor> connect_to(const std::string& address, TimePoint deadline);
 
 /// The process at the other end. PERMISSION_DENIED: it belongs to another user.
 absl::StatusOr<pid_t> check_peer(int socket);
@@ -37,7 +37,7 @@ struct Packet {
   enum class Kind { nothing, message, ended };
   Kind kind = Kind::nothing;
   ControlMessage message;
-  std::vector<Descriptor> descriptors;
+  std::vector<FileDescriptor> descriptors;
 };
 /// Never blocks. INVALID_ARGUMENT: not a ControlMessage of our magic number, or descriptors that did not fit.
 absl::StatusOr<Packet> receive_packet(int socket);

@@ -11,7 +11,7 @@
 
 namespace gradrail::transport::tcp {
 
-TcpConnection::TcpConnection(TcpContext& context, Fd fd, Side side)
+TcpConnection::TcpConnection(TcpContext& context, FileDescriptor fd, Side side)
     : EventSource(Kind::connection),
       context_(context),
       side_(side),

@@ -25,7 +25,7 @@ namespace gradrail::transport::tcp {
 class TcpConnection final : public Connection, public EventSource {
  public:
   enum class Side { connected, accepted };
-  TcpConnection(TcpContext& context, Fd fd, Side side);
+  TcpConnection(TcpContext& context, FileDescriptor fd, Side side);
   ~TcpConnection() override;
 
   // Connection.
@@ -107,7 +107,7 @@ class TcpConnection final : public Connection, public EventSource {
   const std::string name_;
 
   // Owner thread.
-  Fd fd_;
+  FileDescriptor fd_;
   State state_;
   bool handshake_done_ = false;
   common::ImportedRegions<RegionKey> imported_;

@@ -38,13 +38,13 @@ absl::StatusOr<const RegionKey*> TcpConnection::remote(RemoteSlice slice, uint64
   if (slice.region == RemoteRegion{} && bytes == 0 && slice.offset == 0) return &kNowhere;
   const RegionKey* const key = imported_.find(slice.region);
   if (key == nullptr) return absl::InvalidArgumentError("tcp: not an imported region");
-  if (absl::Status status = common::check_remote("tcp", slice, bytes, key->bytes); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(common::check_remote("tcp", slice, bytes, key->bytes));
   return key;
 }
 
 absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
-  if (absl::Status status = check_post(); !status.ok()) return status;
-  if (absl::Status status = common::check_local("tcp", source); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(check_post());
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("tcp", source));
   GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(target, source.bytes));
   // Without an immediate the put waits in the queue and shares a sendmsg with the next one (connection.h permits it).
   post({.header = {.type = FrameType::put,
@@ -62,9 +62,9 @@ absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOption
 }
 
 absl::Status TcpConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
-  if (absl::Status status = check_post(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(check_post());
   if (gets_.size() >= kMaxGets) return absl::ResourceExhaustedError("tcp: too many gets outstanding, poll first");
-  if (absl::Status status = common::check_local("tcp", target); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("tcp", target));
   GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(source, target.bytes));
   // remote() accepts the empty slice for the sake of puts; a get always reads a region.
   if (key->region == kNoRegion) return absl::InvalidArgumentError("tcp: get from no region");
@@ -86,7 +86,7 @@ absl::Status TcpConnection::send(absl::Span<const std::byte> message) {
     return absl::InvalidArgumentError(
         fmt::format("tcp: message of {} bytes, more than {}", message.size(), kMaxMessageBytes));
   }
-  if (absl::Status status = check_post(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(check_post());
   post({.header = {.type = FrameType::message, .length = message.size()},
         .body = std::string(reinterpret_cast<const char*>(message.data()), message.size())},
        true);
@@ -288,10 +288,10 @@ absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
     case FrameType::get_request:
       return answer_get(frame);
     case FrameType::put:
-      if (absl::Status status = begin_put(frame); !status.ok()) return status;
+      GRADRAIL_RETURN_IF_ERROR(begin_put(frame));
       break;
     case FrameType::get_data:
-      if (absl::Status status = begin_get_data(frame); !status.ok()) return status;
+      GRADRAIL_RETURN_IF_ERROR(begin_get_data(frame));
       break;
     case FrameType::message:
     case FrameType::refusal:

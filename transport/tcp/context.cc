@@ -38,14 +38,14 @@ absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, 
     if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
     sources = *std::move(found);
   }
-  Fd epoll(epoll_create1(EPOLL_CLOEXEC));
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return native_error("open epoll", errno);
-  Fd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  FileDescriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer) return native_error("open timer", errno);
   return std::make_unique<TcpContext>(std::move(sources), tuning, std::move(epoll), std::move(timer));
 }
 
-TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, Fd epoll, Fd timer)
+TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, FileDescriptor epoll, FileDescriptor timer)
     : sources_(std::move(sources)),
       tuning_(tuning),
       epoll_(std::move(epoll)),
@@ -80,7 +80,7 @@ absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {
   if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
   absl::Status status = absl::UnavailableError(fmt::format("tcp: no address for {}", address));
   for (const Address& each : *found) {
-    absl::StatusOr<Fd> fd = listen_at(each);
+    absl::StatusOr<FileDescriptor> fd = listen_at(each);
     status = fd.status();
     if (!fd.ok()) continue;
     listener_ = *std::move(fd);
@@ -97,7 +97,7 @@ const Address* TcpContext::source_for(int family) const {
   return found == sources_.end() ? nullptr : &*found;
 }
 
-absl::StatusOr<Fd> TcpContext::connect_any(const std::vector<Address>& targets, TimePoint deadline) {
+absl::StatusOr<FileDescriptor> TcpContext::connect_any(const std::vector<Address>& targets, TimePoint deadline) {
   absl::Status status = absl::UnavailableError("tcp: the host has no address");
   for (const Address& target : targets) {
     const Address* source = source_for(target.family());
@@ -106,7 +106,7 @@ absl::StatusOr<Fd> TcpContext::connect_any(const std::vector<Address>& targets, 
           fmt::format("tcp: {} is not of the address family of the source {}", target.text(), sources_[0].text()));
       continue;
     }
-    absl::StatusOr<Fd> fd = connect_to(target, source, tuning_.socket, deadline);
+    absl::StatusOr<FileDescriptor> fd = connect_to(target, source, tuning_.socket, deadline);
     if (fd.ok()) return fd;
     status = fd.status();
   }
@@ -123,7 +123,7 @@ absl::StatusOr<Connection*> TcpContext::connect(const std::string& address, Time
     return absl::ResourceExhaustedError(fmt::format("tcp: more than {} connections", tuning_.max_connections));
   }
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Address> found, resolve(where));
-  GRADRAIL_ASSIGN_OR_RETURN(Fd fd, connect_any(found, deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor fd, connect_any(found, deadline));
   connections_.push_back(std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::connected));
   connections_.back()->start_handshake();
   watch_peers();
@@ -154,7 +154,7 @@ void TcpContext::watch(int fd, EventSource* source, bool writable_too) {
 
 void TcpContext::unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
-void TcpContext::close_lingering(Fd fd, std::string final_bytes) {
+void TcpContext::close_lingering(FileDescriptor fd, std::string final_bytes) {
   if (lingering_closes_.size() >= kMaxLingeringCloses) {
     // The oldest has had the most time. Events of the current batch may still point to it, so it is destroyed after
     // them (invariant 2).

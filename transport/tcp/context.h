@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, 
 ///             3. A completion of a connection is in ready_ only while the connection is not closed.
 class TcpContext final : public Context {
  public:
-  TcpContext(std::vector<Address> sources, const Tuning& tuning, Fd epoll, Fd timer);
+  TcpContext(std::vector<Address> sources, const Tuning& tuning, FileDescriptor epoll, FileDescriptor timer);
   ~TcpContext() override;
 
   std::string_view name() const override { return "tcp"; }
@@ -78,13 +78,13 @@ class TcpContext final : public Context {
     blocked_count_ += change;
     GRADRAIL_CHECK(blocked_count_ >= 0);
   }
-  void close_lingering(Fd fd, std::string final_bytes);
+  void close_lingering(FileDescriptor fd, std::string final_bytes);
   void on_handshake_done(TcpConnection* pending);
   void close_pending(TcpConnection* pending, std::string_view why);
 
  private:
   // context.cc
-  absl::StatusOr<Fd> connect_any(const std::vector<Address>& targets, TimePoint deadline);
+  absl::StatusOr<FileDescriptor> connect_any(const std::vector<Address>& targets, TimePoint deadline);
   const Address* source_for(int family) const;
 
   // context_progress.cc
@@ -97,7 +97,7 @@ class TcpContext final : public Context {
 
   // context_accept.cc
   void accept_some();
-  void adopt(Fd fd);
+  void adopt(FileDescriptor fd);
   void pause_accepting(int error);
   void on_timer();
   void check_alive(TimePoint now);
@@ -109,13 +109,13 @@ class TcpContext final : public Context {
   // Set once.
   const std::vector<Address> sources_;
   const Tuning tuning_;
-  const Fd epoll_;
-  const Fd timer_;
+  const FileDescriptor epoll_;
+  const FileDescriptor timer_;
   EventSource timer_source_{EventSource::Kind::timer};
   EventSource listener_source_{EventSource::Kind::listener};
 
   // Owner thread.
-  Fd listener_;
+  FileDescriptor listener_;
   std::string listen_text_;
   common::RegionTable regions_;
   std::vector<std::unique_ptr<TcpConnection>> connections_;

@@ -24,7 +24,7 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 void TcpContext::accept_some() {
   for (int i = 0; i < kAcceptsPerPoll; ++i) {
-    Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
       adopt(std::move(fd));
       continue;
@@ -44,7 +44,7 @@ void TcpContext::pause_accepting(int error) {
   schedule(Clock::now() + kAcceptPause);
 }
 
-void TcpContext::adopt(Fd fd) {
+void TcpContext::adopt(FileDescriptor fd) {
   if (connections_.size() >= tuning_.max_connections) {
     rate_limited_log_.write(fmt::format("{}: turned away {}: {} connections are open", listen_text_,
                                         peer_address(fd.get()).text(), connections_.size()));

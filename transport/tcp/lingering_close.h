@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "transport/tcp/event_source.h"
 #include "transport/tcp/socket.h"
 
@@ -12,7 +13,7 @@ namespace gradrail::transport::tcp {
 /// answers late bytes of the peer with a reset that overtakes the final bytes.
 class LingeringClose final : public EventSource {
  public:
-  LingeringClose(Fd fd, std::string final_bytes, TimePoint deadline)
+  LingeringClose(FileDescriptor fd, std::string final_bytes, TimePoint deadline)
       : EventSource(Kind::lingering_close),
         fd_(std::move(fd)),
         final_bytes_(std::move(final_bytes)),
@@ -28,7 +29,7 @@ class LingeringClose final : public EventSource {
   bool write_rest();
   bool drop_incoming();
 
-  Fd fd_;
+  FileDescriptor fd_;
   std::string final_bytes_;
   TimePoint deadline_;
   bool shut_ = false;

@@ -119,8 +119,8 @@ bool unanswered(int fd) {
   return info.tcpi_retransmits >= 2 || info.tcpi_probes >= 2;
 }
 
-absl::StatusOr<Fd> listen_at(const Address& address) {
-  Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+absl::StatusOr<FileDescriptor> listen_at(const Address& address) {
+  FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const std::string doing = fmt::format("listen at {}", address.text());
   if (!fd) return native_error(doing, errno);
   set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);  // a restarted task must not wait for TIME_WAIT
@@ -129,10 +129,10 @@ absl::StatusOr<Fd> listen_at(const Address& address) {
   return fd;
 }
 
-absl::StatusOr<Fd> connect_to(const Address& address, const Address* source, const SocketOptions& options,
-                              TimePoint deadline) {
+absl::StatusOr<FileDescriptor> connect_to(const Address& address, const Address* source, const SocketOptions& options,
+                                          TimePoint deadline) {
   std::string doing = fmt::format("connect to {}", address.text());
-  Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return native_error(doing, errno);
   // Before connect(): buffer sizes that are set later have no effect on the connection (tcp(7)).
   tune(fd.get(), options);

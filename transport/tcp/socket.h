@@ -14,8 +14,6 @@
 namespace gradrail::transport::tcp {
 
 using Address = NetAddress;
-using Fd = FileDescriptor;
-
 struct HostPort {
   std::string host;  ///< "" is any address
   uint16_t port = 0;
@@ -43,11 +41,11 @@ void tune(int fd, const SocketOptions& options);
 bool unanswered(int fd);
 
 /// A non-blocking socket listening at `address`.
-absl::StatusOr<Fd> listen_at(const Address& address);
+absl::StatusOr<FileDescriptor> listen_at(const Address& address);
 
 /// A connected non-blocking socket. `source` may be null.
 /// Errors  UNAVAILABLE, DEADLINE_EXCEEDED; each names the address.
-absl::StatusOr<Fd> connect_to(const Address& address, const Address* source, const SocketOptions& options,
-                              TimePoint deadline);
+absl::StatusOr<FileDescriptor> connect_to(const Address& address, const Address* source, const SocketOptions& options,
+                                          TimePoint deadline);
 
 }  // namespace gradrail::transport::tcp

@@ -37,22 +37,22 @@ absl::StatusOr<const RegionKey*> UcxConnection::remote(RemoteSlice slice, uint64
     return absl::PermissionDeniedError(fmt::format("ucx: the peer's region is not remotely {}",
                                                    wanted == Access::remote_write ? "writable" : "readable"));
   }
-  if (absl::Status status = common::check_remote("ucx", slice, bytes, key->bytes); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(common::check_remote("ucx", slice, bytes, key->bytes));
   return key;
 }
 
 absl::Status UcxConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
-  if (absl::Status status = check_post(); !status.ok()) return status;
-  if (absl::Status status = common::check_local("ucx", source); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(check_post());
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("ucx", source));
   GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(target, source.bytes, Access::remote_write));
   return sender_.put(source, *key, target.offset, options);
 }
 
 absl::Status UcxConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
-  if (absl::Status status = check_post(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(check_post());
   // PendingGets marks a free slot with a null region.
   if (target.region == nullptr) return absl::InvalidArgumentError("ucx: a get into no region");
-  if (absl::Status status = common::check_local("ucx", target); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("ucx", target));
   GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(source, target.bytes, Access::remote_read));
   return gets_.start(target, *key, source.offset, tag, sender_);
 }

@@ -27,15 +27,16 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> side_channels, tcp::open(options));
   GRADRAIL_ASSIGN_OR_RETURN(Worker worker, Worker::open(options));
   GRADRAIL_ASSIGN_OR_RETURN(std::string address, worker.address());
-  tcp::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return tcp::native_error("open epoll", errno);
   auto context =
       std::make_unique<UcxContext>(std::move(worker), std::move(side_channels), std::move(epoll), std::move(address));
-  if (absl::Status status = context->start(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(context->start());
   return context;
 }
 
-UcxContext::UcxContext(Worker worker, std::unique_ptr<Context> side_channels, tcp::Fd epoll, std::string worker_address)
+UcxContext::UcxContext(Worker worker, std::unique_ptr<Context> side_channels, FileDescriptor epoll,
+                       std::string worker_address)
     : side_channels_(std::move(side_channels)),
       worker_(std::move(worker)),
       epoll_(std::move(epoll)),

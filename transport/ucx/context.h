@@ -8,12 +8,12 @@
 
 #include "absl/status/statusor.h"
 #include "base/check.h"
+#include "base/file_descriptor.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/message_buffers.h"
 #include "transport/common/side_channel.h"
 #include "transport/context.h"
 #include "transport/registry.h"
-#include "transport/tcp/socket.h"
 #include "transport/ucx/connection.h"
 #include "transport/ucx/device/worker.h"
 #include "transport/ucx/memory_region.h"
@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 ///             3. Connections are closed and reaped only between two turns of UCX's progress, never within.
 class UcxContext final : public Context {
  public:
-  UcxContext(Worker worker, std::unique_ptr<Context> side_channels, tcp::Fd epoll, std::string worker_address);
+  UcxContext(Worker worker, std::unique_ptr<Context> side_channels, FileDescriptor epoll, std::string worker_address);
   ~UcxContext() override;
   absl::Status start();
 
@@ -91,7 +91,7 @@ class UcxContext final : public Context {
   // Set once. Order of destruction: connections, regions' table, UCX, side channels.
   common::SideChannels side_channels_;
   Worker worker_;
-  const tcp::Fd epoll_;
+  const FileDescriptor epoll_;
   const std::string worker_address_;
   const uint64_t id_;
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/parse_number.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -97,7 +98,8 @@ Arguments parse(int argc, char** argv) {
     if (name == "--ps_hosts") arguments.ps_hosts = value();
     if (name == "--worker_hosts") arguments.worker_hosts = value();
     if (name == "--mode") arguments.mode = value();
-    if (name == "--task_index") arguments.task_index = static_cast<uint32_t>(std::atoi(value()));
+    // join() refuses the largest index, which no worker has.
+    if (name == "--task_index") arguments.task_index = parse_number<uint32_t>(value()).value_or(UINT32_MAX);
   }
   return arguments;
 }

@@ -33,11 +33,11 @@ DeviceNetwork::~DeviceNetwork() {
 absl::StatusOr<std::unique_ptr<DeviceNetwork>> DeviceNetwork::create(NetworkPlan plan,
                                                                      std::unique_ptr<gpu::Compute> device) {
   std::unique_ptr<DeviceNetwork> network(new DeviceNetwork(std::move(plan), std::move(device)));
-  if (const absl::Status allocated = network->allocate(); !allocated.ok()) return allocated;
+  GRADRAIL_RETURN_IF_ERROR(network->allocate());
   DeviceArena arena(network->memory_->data());
   // The second call of lay_out(): the first, in allocate(), only measured.
   network->lay_out(arena);
-  if (const absl::Status works = network->warm_up(); !works.ok()) return works;
+  GRADRAIL_RETURN_IF_ERROR(network->warm_up());
   return network;
 }
 

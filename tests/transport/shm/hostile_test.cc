@@ -23,21 +23,21 @@ using ::testing::HasSubstr;
 
 /// A peer made of bare system calls.
 struct RawPeer {
-  Descriptor socket;
-  Descriptor file;
-  Descriptor bell{eventfd(0, EFD_CLOEXEC)};
+  FileDescriptor socket;
+  FileDescriptor file;
+  FileDescriptor bell{eventfd(0, EFD_CLOEXEC)};
   Mapping rings;
 
   explicit RawPeer(const std::string& address) {
-    absl::StatusOr<Descriptor> connected = connect_to(address, Clock::now() + kTimeout);
+    absl::StatusOr<FileDescriptor> connected = connect_to(address, Clock::now() + kTimeout);
     EXPECT_TRUE(connected.ok()) << connected.status();
     socket = std::move(*connected);
     make_rings();
   }
-  explicit RawPeer(Descriptor accepted) : socket(std::move(accepted)) {}
+  explicit RawPeer(FileDescriptor accepted) : socket(std::move(accepted)) {}
 
   void make_rings() {
-    absl::StatusOr<Descriptor> created = create_sealed("hostile", sizeof(RingPair));
+    absl::StatusOr<FileDescriptor> created = create_sealed("hostile", sizeof(RingPair));
     EXPECT_TRUE(created.ok()) << created.status();
     file = std::move(*created);
     absl::StatusOr<Mapping> mapped = Mapping::map_sealed(file.get(), sizeof(RingPair), Mapping::Mode::read_write);
@@ -152,7 +152,7 @@ TEST_F(ShmHostile, TooFewDescriptors) {
 
 TEST_F(ShmHostile, UnsealedRings) {
   RawPeer peer(address_);
-  const Descriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const FileDescriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), sizeof(RingPair)), 0);
   peer.say(make_hello(), {unsealed.get(), peer.bell.get()});
   expect_refusal(peer, absl::StatusCode::kInvalidArgument, "not sealed");
@@ -160,7 +160,7 @@ TEST_F(ShmHostile, UnsealedRings) {
 }
 
 TEST_F(ShmHostile, RingsTooSmallOrNotMemory) {
-  absl::StatusOr<Descriptor> small = create_sealed("small", sizeof(RingPair) - 1);
+  absl::StatusOr<FileDescriptor> small = create_sealed("small", sizeof(RingPair) - 1);
   ASSERT_TRUE(small.ok());
   RawPeer one(address_);
   one.say(make_hello(), {small->get(), one.bell.get()});
@@ -175,8 +175,8 @@ TEST_F(ShmHostile, BellThatIsAPipe) {
   RawPeer peer(address_);
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  const Descriptor read_end(ends[0]);
-  const Descriptor write_end(ends[1]);
+  const FileDescriptor read_end(ends[0]);
+  const FileDescriptor write_end(ends[1]);
   peer.say(make_hello(), {peer.file.get(), write_end.get()});
   expect_refusal(peer, absl::StatusCode::kInvalidArgument, "eventfd");
   expect_alive();
@@ -330,12 +330,12 @@ class ShmHostileOwner : public ::testing::Test {
   void SetUp() override {
     absl::StatusOr<std::string> address = random_address();
     ASSERT_TRUE(address.ok());
-    absl::StatusOr<Descriptor> listener = listen_on(*address);
+    absl::StatusOr<FileDescriptor> listener = listen_on(*address);
     ASSERT_TRUE(listener.ok()) << listener.status();
     absl::StatusOr<Connection*> connection = context_->connect(*address, Clock::now() + kTimeout);
     ASSERT_TRUE(connection.ok()) << connection.status();
     connection_ = *connection;
-    peer_ = std::make_unique<RawPeer>(Descriptor(accept(listener->get(), nullptr, nullptr)));
+    peer_ = std::make_unique<RawPeer>(FileDescriptor(accept(listener->get(), nullptr, nullptr)));
     EXPECT_EQ(peer_->hear(*context_).message.kind, ControlKind::hello);
   }
 
@@ -363,14 +363,14 @@ class ShmHostileOwner : public ::testing::Test {
 };
 
 TEST_F(ShmHostileOwner, RegionThatCouldShrinkIsRefused) {
-  const Descriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const FileDescriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), 4096), 0);
   answer_fetch(key_of(4096), {unsealed.get()});
   EXPECT_THAT(std::string(await(*context_).cause.message()), HasSubstr("not sealed"));
 }
 
 TEST_F(ShmHostileOwner, RegionSmallerThanItsKeyIsRefused) {
-  absl::StatusOr<Descriptor> small = create_sealed("small", 4096);
+  absl::StatusOr<FileDescriptor> small = create_sealed("small", 4096);
   ASSERT_TRUE(small.ok());
   answer_fetch(key_of(8192), {small->get()});
   EXPECT_THAT(std::string(await(*context_).cause.message()), HasSubstr("bytes of"));
@@ -385,7 +385,7 @@ TEST_F(ShmHostileOwner, LocalRegionThatWasNotAskedForIsRefused) {
   RegionKey key = key_of(4096);
   key.access = static_cast<uint8_t>(Access::local);
   ASSERT_TRUE(connection_->import(encode(key)).ok());
-  absl::StatusOr<Descriptor> file = create_sealed("local", 4096);
+  absl::StatusOr<FileDescriptor> file = create_sealed("local", 4096);
   ASSERT_TRUE(file.ok());
   ControlMessage answer;
   answer.kind = ControlKind::region;
@@ -415,7 +415,7 @@ TEST(ShmOtherUser, IsRefusedByTheListener) {
   if (child == 0) {
     // No gtest in here: the exit status is the answer.
     if (setuid(65534) != 0) _exit(10);
-    absl::StatusOr<Descriptor> socket = connect_to(*address, Clock::now() + kTimeout);
+    absl::StatusOr<FileDescriptor> socket = connect_to(*address, Clock::now() + kTimeout);
     if (!socket.ok()) _exit(11);
     if (check_peer(socket->get()).status().code() != absl::StatusCode::kPermissionDenied) _exit(12);
     const TimePoint deadline = Clock::now() + kTimeout;
@@ -452,7 +452,7 @@ TEST(ShmSocket, APacketJustBeforeTheEndIsNotMissed) {
       if (socket == kFinished) return;
       volatile uint64_t turns = random.below(400);
       while (turns > 0) turns = turns - 1;
-      const Descriptor mine(socket);
+      const FileDescriptor mine(socket);
       EXPECT_TRUE(send_packet(socket, make_hello(), {}).ok());
     }
   });
@@ -460,7 +460,7 @@ TEST(ShmSocket, APacketJustBeforeTheEndIsNotMissed) {
   for (int round = 0; round < kRounds && Clock::now() < deadline; ++round) {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    const Descriptor ours(ends[0]);
+    const FileDescriptor ours(ends[0]);
     other_end = ends[1];
     Packet packet;
     while (packet.kind == Packet::Kind::nothing) packet = *receive_packet(ours.get());

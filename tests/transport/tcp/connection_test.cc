@@ -33,7 +33,7 @@ TEST(TcpConnect, RefusedSaysWhereAndWhatToDo) {
 
 TEST(TcpConnect, SilentHostEndsAtTheDeadline) {
   // A listener with a full backlog drops connections, as a firewall does.
-  Fd listener(socket(AF_INET, SOCK_STREAM, 0));
+  FileDescriptor listener(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -141,7 +141,7 @@ class RawPeer {
     to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
     EXPECT_EQ(::connect(fd_.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0) << strerror(errno);
   }
-  explicit RawPeer(Fd fd) : fd_(std::move(fd)) {}
+  explicit RawPeer(FileDescriptor fd) : fd_(std::move(fd)) {}
 
   void say(const void* data, size_t bytes) { send(fd_.get(), data, bytes, MSG_NOSIGNAL); }
   void say(const HeaderBytes& header) { say(header.data(), header.size()); }
@@ -170,7 +170,7 @@ class RawPeer {
   bool closed = false;
 
  private:
-  Fd fd_;
+  FileDescriptor fd_;
 };
 
 }  // namespace gradrail::transport::tcp

@@ -140,11 +140,11 @@ TEST_F(TcpHostile, OtherVersionGetsTheReason) {
 }
 
 TEST_F(TcpHostile, ConnectingToAnotherVersionGetsTheReason) {
-  const Fd listener = *listen_at(resolve({"127.0.0.1", 0})->front());
+  const FileDescriptor listener = *listen_at(resolve({"127.0.0.1", 0})->front());
   Connection* connection = honest_.connect(local_address(listener.get()).text());
   pollfd waiting = {.fd = listener.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&waiting, 1, 10'000), 1);
-  RawPeer raw(Fd(accept(listener.get(), nullptr, nullptr)));
+  RawPeer raw(FileDescriptor(accept(listener.get(), nullptr, nullptr)));
   raw.start_handshake(99);
   ASSERT_TRUE(pump({&honest_}, [&] { return honest_.find(Completion::Kind::peer_lost) != nullptr; }));
   EXPECT_NE(honest_.lost_cause().find("protocol version 99"), std::string::npos) << honest_.lost_cause();
@@ -152,11 +152,11 @@ TEST_F(TcpHostile, ConnectingToAnotherVersionGetsTheReason) {
 }
 
 TEST_F(TcpHostile, ConnectingToAnotherProtocolGetsTheReason) {
-  const Fd listener = *listen_at(resolve({"127.0.0.1", 0})->front());
+  const FileDescriptor listener = *listen_at(resolve({"127.0.0.1", 0})->front());
   honest_.connect(local_address(listener.get()).text());
   pollfd waiting = {.fd = listener.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&waiting, 1, 10'000), 1);
-  RawPeer raw(Fd(accept(listener.get(), nullptr, nullptr)));
+  RawPeer raw(FileDescriptor(accept(listener.get(), nullptr, nullptr)));
   raw.say("SSH-2.0\r\n", 9);
   ASSERT_TRUE(pump({&honest_}, [&] { return honest_.find(Completion::Kind::peer_lost) != nullptr; }));
   EXPECT_NE(honest_.lost_cause().find("not a gradrail peer"), std::string::npos) << honest_.lost_cause();
@@ -223,11 +223,11 @@ TEST_F(TcpHostile, OversizedMessage) {
 }
 
 TEST_F(TcpHostile, RefusalTextCannotDriveATerminal) {
-  const Fd listener = *listen_at(resolve({"127.0.0.1", 0})->front());
+  const FileDescriptor listener = *listen_at(resolve({"127.0.0.1", 0})->front());
   honest_.connect(local_address(listener.get()).text());
   pollfd waiting = {.fd = listener.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&waiting, 1, 10'000), 1);
-  RawPeer raw(Fd(accept(listener.get(), nullptr, nullptr)));
+  RawPeer raw(FileDescriptor(accept(listener.get(), nullptr, nullptr)));
   const std::string refusal = refusal_frame("bad\x1b[2J\n");
   raw.say(refusal.data(), refusal.size());
   ASSERT_TRUE(pump({&honest_}, [&] { return honest_.find(Completion::Kind::peer_lost) != nullptr; }));

@@ -3,15 +3,17 @@
 #include <dlfcn.h>
 
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tools/doctor/text.h"
 
 namespace gradrail::tools::doctor {
 namespace {
+
+// Libraries of libfabric have some megabytes, also with debug information.
+constexpr size_t kMaxLibraryBytes = size_t{256} << 20;
 
 std::string file_of(void* function) {
   Dl_info about{};
@@ -30,9 +32,8 @@ absl::StatusOr<void*> find(const char* library, const char* function) {
 /// libfabric has no function for this; a provider that can copy to a GPU names the call.
 bool names_cuda(const std::string& path) {
   // The string table has the name also if the library loads CUDA at run time (--enable-cuda-dlopen).
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return bytes.find("cudaMemcpy") != std::string::npos;
+  const absl::StatusOr<std::string> bytes = read_file(path, kMaxLibraryBytes);
+  return bytes.ok() && bytes->find("cudaMemcpy") != std::string::npos;
 }
 
 absl::StatusOr<std::string> probe_ucx_live() {

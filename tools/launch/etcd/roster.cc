@@ -1,7 +1,6 @@
 #include "tools/launch/etcd/roster.h"
 
-#include <charconv>
-
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -31,8 +30,9 @@ std::optional<ps::TaskId> task_from(std::string_view rest) {
   if (task.job != "ps" && task.job != "worker") return std::nullopt;
   const std::string_view digits = rest.substr(slash + 1);
   // The whole text must be a number: "ps/0/x" is no key of a task.
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), task.index);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  const auto index = parse_number<uint32_t>(digits);
+  if (!index) return std::nullopt;
+  task.index = *index;
   return task;
 }
 

@@ -91,7 +91,7 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
   std::string resources;
   const bool rdma = has_rdma_resource(context, &resources);
   if (rdma) {
-    if (absl::Status status = check_locked_memory(context); !status.ok()) return status;
+    GRADRAIL_RETURN_IF_ERROR(check_locked_memory(context));
   } else if (options.rdma_only) {
     return absl::UnavailableError(
         fmt::format("ucx: no RDMA device in what UCX would use ({}): {}; see UCX_TLS and UCX_NET_DEVICES", resources,
@@ -99,7 +99,7 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
   }
   worker.gpu_ = request_gpu_support(context, gpu, rdma);
   worker.rdma_ = rdma;
-  if (absl::Status status = worker.create_worker(); !status.ok()) return status;
+  GRADRAIL_RETURN_IF_ERROR(worker.create_worker());
   return worker;
 }
 
