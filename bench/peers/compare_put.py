@@ -129,8 +129,8 @@ UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
 
 
 def against_ucx(**environment):
-    # tag is what does as ours: the receiver gets to know and has the bytes where they belong. An am leaves them in UCX's
-    # buffer up to its eager limit, and a put sends no notification.
+    # tag is what does as ours: the receiver gets to know and has the bytes where they belong. An am leaves them in
+    # UCX's buffer up to its eager limit, and a put sends no notification.
     kinds = ("tag", "ucp_am", "ucp_put")
     # With endpoints that report errors, as ours must; the last row is what that costs in UCX.
     return [ours("ucx", **environment), *(ucx_perftest(kind, **environment) for kind in kinds),

@@ -11,8 +11,8 @@
 
 namespace gradrail::ps {
 
-/// Which of two replication peer tasks serves the workers: this one or its backup. The primary sends its state through a link of
-/// its own, and waits for the backup's first answer before it serves.
+/// Which of two replication peer tasks serves the workers: this one or its backup. The primary sends its state through
+/// a link of its own, and waits for the backup's first answer before it serves.
 ///
 /// Invariants
 ///   1. A task that was replaced serves no worker again in this process.
@@ -22,7 +22,8 @@ class Replication {
  public:
   explicit Replication(ControlContext& context);
 
-  /// Opens the link to the replication peer, if there is one. Once, when there are shards and before the first call arrives.
+  /// Opens the link to the replication peer, if any. Called once, when the shards exist and before the first
+  /// call arrives.
   /// Errors   those of check_exposure() and channel_credentials().
   absl::Status start();
   /// From a shard's thread: the backup of the shard is level (""), or was lost.

@@ -22,8 +22,8 @@ namespace {
 /// A peer that polls answers within milliseconds, and then what is posted leaves at once. One that is busy is not
 /// waited for: it greets later, and posts are kept until then.
 constexpr Duration kSettleTime = std::chrono::seconds(1);
-/// By then the peer has heard of the end over its side channel, and has sent what it sends. Short, since an endpoint can
-/// take 10 MB (shm).
+/// By then the peer has heard of the end over its side channel, and has sent what it sends. Short, since an endpoint
+/// can take 10 MB (shm).
 constexpr Duration kDeferredCloseTime = std::chrono::milliseconds(300);
 
 }  // namespace
