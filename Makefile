@@ -4,7 +4,8 @@ PREFIX ?= /usr/local
 BASE ?=
 export CMAKE_C_COMPILER_LAUNCHER ?= $(shell command -v ccache)
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CMAKE_C_COMPILER_LAUNCHER)
-# The thread sanitizer of g++ 12 refuses the address randomisation of newer kernels; some containers forbid turning it off.
+# The thread sanitizer of g++ 12 refuses the address randomisation of newer kernels. Some containers do not permit a
+# program to turn it off.
 FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help

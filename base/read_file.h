@@ -19,7 +19,8 @@ enum class FileKind {
 ///         `max_bytes`. Each message begins with the path.
 absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes, FileKind kind = FileKind::regular);
 
-/// The first line of an attribute in /sys. "" also for a file that cannot be read: an interface that is down refuses it.
+/// The first line of an attribute in /sys. "" also for a file that cannot be read, such as that of an
+/// interface that is down.
 std::string first_line(const std::filesystem::path& file);
 
 /// The names in a folder, sorted, because the kernel lists /sys in no defined order. Empty without the folder.

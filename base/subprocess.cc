@@ -37,7 +37,7 @@ namespace {
   _exit(written ? 0 : 1);  // exit() would print the parent's buffers again and call exit handlers of drivers
 }
 
-/// nullopt: the status is unknown. A process that a driver holds in the kernel survives SIGKILL, so the wait is bounded.
+/// nullopt: the status is unknown. A process that a driver holds in the kernel survives SIGKILL: the wait is bounded.
 std::optional<int> reap(pid_t child) {
   // One second in total: the child has closed the pipe or was killed, so it is about to exit.
   constexpr int kTries = 200;

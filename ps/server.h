@@ -20,8 +20,8 @@ class Server {
  public:
   using Options = ServerOptions;
 
-  /// Errors  FAILED_PRECONDITION: the address cannot be used, or no transport can (names it and why), or the address
-  ///         can be reached from other hosts and no authentication is configured. As store_maker() for the device.
+  /// Errors  FAILED_PRECONDITION: the address cannot be used; no transport can be used (names each and the reason);
+  ///         or other hosts can reach the address without authentication. As store_maker() for the device.
   static absl::StatusOr<std::unique_ptr<Server>> start(const Options& options);
   ~Server();
 

@@ -16,8 +16,8 @@ struct Completion {
     connected,    ///< a peer connected to our listener; `connection` is new and usable
     put_done,     ///< the put with this tag no longer needs its local memory (not: has arrived)
     get_done,     ///< the get with this tag has filled its local memory
-    put_arrived,  ///< a put with this immediate, and every earlier put of its connection, is visible here
-                  ///< (in GPU memory: to the GPU, once it has been flushed where GPUs need that; gpu/direct/dma_buf.h)
+    put_arrived,  ///< a put with this immediate, and every earlier put of its connection, is visible here.
+                  ///< In GPU memory it is visible after a flush, if the GPU needs one (gpu/direct/dma_buf.h)
     message,      ///< a small message; `message` is valid until the next poll of this Context
     peer_lost,    ///< nothing more will come from `connection`; `cause` says why. Valid until Context::close
   };

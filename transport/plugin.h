@@ -9,9 +9,9 @@
  *   const gradrail_transport_table gradrail_transport_v1 = {
  *       .table_bytes = sizeof(gradrail_transport_table), .open = my_open, .close = my_close, ...};
  *
- * Versions   The symbol names the major version. Within a major version no struct, constant or function changes. A minor
- *            version adds functions at the end of the table; table_bytes states which functions a plug-in has. gradrail
- *            treats a function beyond table_bytes as NULL, and ignores functions that it does not know.
+ * Versions   The symbol names the major version. Within a major version no struct, constant or function changes. A
+ *            minor version adds functions at the end of the table; table_bytes states which functions a plug-in has.
+ *            gradrail treats a function beyond table_bytes as NULL, and ignores functions that it does not know.
  * Errors     A function with a `gradrail_transport_text* error` returns a code of gradrail_transport_status. With every
  *            code but OK and RESOURCE_EXHAUSTED it writes one sentence to `error`: the object, the cause, the remedy.
  *            gradrail puts the name of the transport in front. Results are used only with OK.
@@ -176,8 +176,8 @@ typedef struct gradrail_transport_table {
 
   /* Makes memory usable for puts and gets of the context, and of peers as far as `access` allows. `key` lets a peer
    * import the region: it must be hard to guess, and is of no use after deregister_memory().
-   * Errors  INVALID_ARGUMENT: memory that the transport cannot reach. FAILED_PRECONDITION: the device does not reach this
-   *         GPU. RESOURCE_EXHAUSTED: the text names the limit. */
+   * Errors  INVALID_ARGUMENT: memory that the transport cannot reach. FAILED_PRECONDITION: the device does not reach
+   *         this GPU. RESOURCE_EXHAUSTED: the text names the limit. */
   int (*register_memory)(gradrail_transport_context* context, const gradrail_transport_memory* memory,
                          gradrail_transport_region** region, gradrail_transport_key* key,
                          gradrail_transport_text* error);

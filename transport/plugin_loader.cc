@@ -27,7 +27,7 @@ namespace {
 constexpr std::string_view kPrefix = "libgradrail_transport_";
 constexpr std::string_view kSuffix = ".so";
 
-/// With the version behind it, the symbol of a third party's table: gradrail_transport_v1.
+/// Prefix of the symbol of a third party's table. The version follows: gradrail_transport_v1.
 constexpr std::string_view kTablePrefix = "gradrail_transport_v";
 constexpr int kTableVersion = 1;
 constexpr int kMaxProbedVersion = 99;  ///< a refusal names the version of a plug-in up to here

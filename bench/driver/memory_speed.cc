@@ -54,7 +54,7 @@ MemorySpeed MemoryProbe::measure(double seconds) {
     keep(a);
   });
   speed.scale_gb_per_s = best_gb_per_s(seconds / 3, 2 * bytes, [=] {
-    // Below 1, so that no value overflows. Subnormal numbers, which are slow, appear after 87,000 passes at the earliest.
+    // Below 1, so that no value overflows. Subnormal numbers, which are slow, appear after 87,000 passes or later.
     for (size_t i = 0; i < count; ++i) a[i] *= 0.999f;
     keep(a);
   });

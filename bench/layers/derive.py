@@ -4,9 +4,10 @@
 Usage: derive.py [FOLDER]
 
 A line is `name bytes microseconds`: a parameter tensor in fp32, and how far into the step its gradient is complete. Shapes
-are the published ones (README.md names the papers). The time of a tensor is the share of the multiplications that the
-whole step has done by then, forward (1 part) and backward (2 parts), of a step of STEP microseconds for a batch on one
-current data-centre GPU: round figures, to be replaced by measured ones where there are any.
+are the published ones (README.md names the papers). A step takes STEP
+microseconds. The time of a tensor is the share of the multiplications that the step has done by then. The forward pass is one part of the step,
+the backward pass two. The steps are round figures of a batch on one current data-centre GPU. Replace them by measured
+figures where they exist.
 """
 import pathlib
 import sys

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What puts cost beside the libraries themselves: bench/put over ofi and ucx against bare libfabric, fi_pingpong,
-ucx_perftest and, where an RDMA device is, ib_write_lat and ib_write_bw. README.md derives every column.
+"""Compares the cost of puts with that of the libraries themselves: bench/put over ofi and ucx beside bare libfabric,
+fi_pingpong and ucx_perftest. An RDMA device adds ib_write_lat and ib_write_bw. README.md derives every column.
 
-One host: `gradrail bench peers` has the turns and the table, and asks this script for single figures (--one), since it is
-this script that has the other programs' flags and output formats.
+One host: `gradrail bench peers` has the turns and the table. It asks this script for single figures (--one), because
+this script has the flags and output formats of the other programs.
 Two hosts: `--serve` on one, `--peer ADDRESS` on the other, with the same groups. Contenders take turns, so that only
 neighbours are compared: machines have faster and slower minutes. Exit status 1: a figure is missing.
 """
@@ -129,8 +129,8 @@ UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
 
 
 def against_ucx(**environment):
-    # tag is what does as ours: the receiver gets to know and has the bytes where they belong. An am leaves them in UCX's
-    # buffer up to its eager limit, and a put sends no notification.
+    # tag equals our put: the receiver is notified and has the bytes at their place. An am leaves them in
+    # UCX's buffer up to its eager limit, and a put sends no notification.
     kinds = ("tag", "ucp_am", "ucp_put")
     # With endpoints that report errors, as ours must; the last row is what that costs in UCX.
     return [ours("ucx", **environment), *(ucx_perftest(kind, **environment) for kind in kinds),
@@ -332,7 +332,7 @@ def one(options):
 
 
 def contenders():
-    """What one host can compare, as JSON: the first of each group is ours."""
+    """Prints the contenders of one host as JSON. The first one of each group is gradrail."""
     print(json.dumps([{"group": group, "contender": each.name, "whats": each.whats} for group in ON_ONE_HOST
                       for each in GROUPS[group]]))
 
@@ -377,7 +377,7 @@ class Comparison:
             return None
 
     def _report(self, group, name, what, size, rounds, first):
-        # Of rounds in which both have a figure: neighbours.
+        # Only rounds in which both have a figure: neighbours in time.
         both = [(figures[name], figures[first]) for figures in rounds if figures[name] and figures[first]]
         if not both:
             return

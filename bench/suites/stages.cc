@@ -87,7 +87,7 @@ bool measure_exchange(const Exchange& exchange, Lengths& lengths) {
   for (size_t i = 0; i < kStages.size(); ++i) {
     const int64_t end = moment(kStages[i].end);
     if (end == 0) return false;
-    // Marks of two processes may cross by some nanoseconds. A negative stage counts as 0, and the sum stays the exchange.
+    // Marks of two processes may cross by some nanoseconds. A negative stage counts as 0; the sum stays the exchange.
     lengths[i] = static_cast<double>(std::max(end, before) - before) * 1e-3;
     before = std::max(end, before);
   }

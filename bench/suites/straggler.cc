@@ -80,7 +80,7 @@ Share work(const Scene& scene, const ps::ClusterSpec& cluster, uint32_t task) {
 absl::StatusOr<std::vector<Share>> play(const Scene& scene) {
   ps::ClusterSpec cluster;
   for (uint32_t i = 0; i < scene.workers; ++i) cluster.workers.push_back(fmt::format("worker/{}", i));
-  // All tasks are threads of this process, usually more than cores. They block, because one that spins slows the others.
+  // All tasks are threads of this process, usually more than cores. They block: one that spins slows the others.
   GRADRAIL_ASSIGN_OR_RETURN(const auto server, ps::Server::start({.listen_address = "127.0.0.1:0",
                                                                   .advertised_host = "127.0.0.1",
                                                                   .transports = {"shm"},

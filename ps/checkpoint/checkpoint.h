@@ -48,9 +48,9 @@ std::string checkpoint_file_name(uint64_t global_step, uint64_t saved_us, uint32
 /// Errors  Name the failing call, the path and errno's text. RESOURCE_EXHAUSTED: the disk is full.
 absl::Status write_checkpoint(const std::string& path, const CheckpointView& checkpoint);
 
-/// Errors  DATA_LOSS names the file, the position and the damage (truncated, wrong CRC32C in chunk N, not a checkpoint,
-///         other format version, sizes that contradict each other). NOT_FOUND. Never allocates more than the size
-///         of the file.
+/// Errors  DATA_LOSS names the file, the position and the damage. Damage is a truncated file, a wrong CRC32C of a
+///         chunk, another format or version, or a contradiction between sizes. NOT_FOUND. Never allocates more than the
+///         size of the file.
 absl::StatusOr<Checkpoint> read_checkpoint(const std::string& path);
 
 /// Global step of the newest complete set (all shards present) in a folder.

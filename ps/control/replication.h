@@ -22,7 +22,7 @@ class Replication {
  public:
   explicit Replication(ControlContext& context);
 
-  /// Opens the link to the replication peer, if there is one. Once, when there are shards and before the first call
+  /// Opens the link to the replication peer, if any. Called once, when the shards exist and before the first call
   /// arrives.
   /// Errors   those of check_exposure() and channel_credentials().
   absl::Status start();

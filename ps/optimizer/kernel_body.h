@@ -5,8 +5,8 @@
 namespace gradrail::ps {
 namespace {
 
-// 4 KiB a buffer: the strip's mean, parameters and two state vectors stay in the smallest L1 in use (32 KiB) until the
-// strip has been copied to every target. A page is what the hardware prefetcher follows.
+// 4 KiB for each buffer. The mean, the parameters and two state vectors of a strip fit into the smallest L1 in use (32
+// KiB). They stay there until each target has its copy. The hardware prefetcher works within a page.
 constexpr size_t kStripElements = 1024;
 
 struct Sgd {

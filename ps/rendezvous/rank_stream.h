@@ -18,9 +18,9 @@ inline constexpr int kRankPingTimeout_ms = 20'000;
 inline constexpr auto kRankProgress = std::chrono::seconds(10);
 
 /// One end of the stream between the first rank and another rank. It ends when one of the two processes ends.
-/// Errors   UNAVAILABLE: the other rank has ended, or sent another message than expected. FAILED_PRECONDITION: the first
-///          rank refused this one. DEADLINE_EXCEEDED: the other rank does not answer. After an error, all calls return
-///          it: a late answer would be taken for the next one.
+/// Errors   UNAVAILABLE: the other rank has ended, or sent another message than expected. FAILED_PRECONDITION: the
+///          first rank refused this one. DEADLINE_EXCEEDED: the other rank does not answer. After an error, all calls
+///          return it: a late answer would be taken for the next one.
 /// Threads  One, beside those of gRPC.
 class RankStream {
  public:

@@ -4,8 +4,8 @@
 
 namespace gradrail::gpu {
 
-/// Whether a call passes two types in the same way: the same type, an enumeration and its integer, pointers to such
-/// types, and plain structures of one size.
+/// True if a call passes two types in the same way. These are equal types, an enumeration and its integer, pointers to
+/// such types, and plain structures of one size.
 template <typename Ours, typename Theirs>
 constexpr bool same_for_a_call();
 

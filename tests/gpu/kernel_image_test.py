@@ -69,7 +69,7 @@ class KernelImage(unittest.TestCase):
             self.assertEqual(run_cuobjdump(tool, options.image), (NATIVE, PTX))
 
     def test_nothing_is_contracted_into_fma(self):
-        # Else an update had other bits than the host's. What a driver compiles of PTX is held to it as well.
+        # FMA would change the bits of an update. The rule also covers the PTX that a driver compiles.
         for kind, architecture, head in entries(self.image):
             if kind == KIND_PTX:
                 with self.subTest(architecture=architecture):

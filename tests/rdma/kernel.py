@@ -26,8 +26,8 @@ UNPACK_SECONDS = 120
 # The modules that give access to the host's files: they must be in the first root.
 FIRST_MODULES = ("virtio_pci", "virtio_rng", "9pnet_virtio", "9p", "overlay")
 LATER_MODULES = ("virtio_net", "sch_netem", "rdma_rxe", "rdma_ucm")
-# rdma_rxe asks for CRC-32 by name and says in no list that it does: without it, "failed to add eth0". Built in, or gone,
-# in other kernels.
+# rdma_rxe asks for CRC-32 by name and says in no list that it does: without it, "failed to add eth0". Built in, or
+# gone, in other kernels.
 OPTIONAL_MODULES = ("crc32_generic", "crc32_pclmul")
 
 

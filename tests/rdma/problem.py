@@ -6,7 +6,7 @@ class Problem(Exception):
 
 
 class GuestLost(Problem):
-    """One guest stopped or does not answer. What ran in the others is not to blame."""
+    """One guest stopped or does not answer. The jobs of the other guests are not the cause."""
 
     def __init__(self, role, text):
         super().__init__(text)

@@ -228,7 +228,8 @@ class Backup(cluster.ClusterTest):
         ps.code()
         back = self.train(*self.common_flags, "--job_name", "ps", "--task_index", 0, name="ps/0 again")
         another = self.start_worker(2)
-        time.sleep(3)
+        back.wait_for("# ps/0 listens")
+        time.sleep(3)  # no event exists: worker 2 waits for the others without output
         for worker in workers:
             worker.signal(signal.SIGCONT)
         self.assert_went_on(workers[0])

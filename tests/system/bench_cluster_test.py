@@ -87,7 +87,7 @@ class BenchCluster(cluster.ClusterTest):
     def test_a_worker_that_fails_is_named(self):
         server = self.start("ps", 0, "-n", 50_000_000)
         workers = [self.start("worker", i) for i in range(2)]
-        time.sleep(3)
+        time.sleep(3)  # no event exists: the first figure is printed after its measurement
         workers[1].send_signal(signal.SIGKILL)
         began = time.monotonic()
         said = self.text(server, cluster.FAILED)

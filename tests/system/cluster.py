@@ -252,6 +252,13 @@ class ClusterTest(unittest.TestCase):
         for words in says:
             self.assertRegex(task.text(), words, task.transcript())
 
+    def wait_until_awaited(self, worker, addresses):
+        """Until a synchronous step waits for `worker`, as `gradrail top` of the ps tasks at `addresses` shows."""
+        def table():
+            return subprocess.run([binary(), "top", "--once", "--ps_hosts", ",".join(addresses)], timeout=START,
+                                  capture_output=True, text=True, check=False).stdout
+        wait_until(lambda: re.search(rf"^{worker} .*\bawaited", table(), re.M), START, table)
+
     def assert_goes_on(self, task, steps=2, within=START):
         """It reports progress that it had not reported before."""
         for _ in range(steps):

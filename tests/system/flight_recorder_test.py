@@ -44,7 +44,7 @@ class FlightRecorder(cluster.ClusterTest):
         _, (first, second) = self.start_cluster(2, "--mode", "sync", "--heartbeat-timeout", 600, *ENDLESS)
         first.wait_for(r"Step: \d+")
         second.signal(signal.SIGSTOP)
-        time.sleep(0.5)  # until its next step is under way
+        self.wait_until_awaited("worker/1", self.ps_addresses)
         for _ in range(2):
             before = len(first.lines())
             sent = time.monotonic()
@@ -62,7 +62,7 @@ class FlightRecorder(cluster.ClusterTest):
         for task in (first, *workers):
             self.assertTrue(self.dump(task))
         # Two elements are one line of memory: the second ps holds none, and has nothing to write.
-        time.sleep(1)
+        time.sleep(1)  # no event exists: a second file would be a defect
         for task in (first, second, *workers):
             self.assertLessEqual(len(re.findall(self.SAYS, task.text())), 1)
 

@@ -1,7 +1,7 @@
 #!/bin/bash
-# install_test.sh BUILD CXX CC SANITIZE: installs BUILD, builds a worker in C++ by CMake and by pkg-config and one in C,
-# and makes one exchange of these and of a Python worker with an installed ps task. Builds the example plug-in with the
-# installed header only, and trains over it with the installed program.
+# install_test.sh BUILD CXX CC SANITIZE: installs BUILD. It builds a worker in C++ by CMake and by pkg-config, and one
+# in C. Each of these and a Python worker make one exchange with an installed ps task. The example plug-in is built with
+# the installed header only, and the installed program trains over it.
 set -euo pipefail
 
 build=$1 cxx=$2 cc=$3 sanitize=$4

@@ -164,7 +164,7 @@ class Secret(Secured):
                     if task == "worker":
                         self.assert_ends(said, cluster.retry_worthy, says=["did not come up in time"])
                     else:
-                        time.sleep(1)
+                        said.wait_for("# ps/0 listens")
                         self.assertIsNone(said.process.poll(), said.transcript())
                         said.end()
 

@@ -152,9 +152,9 @@ class Stop(StoppedRun):
                 slow = int(task.wait_for(r"# worker/1: pid (\d+)").group(1))
                 os.kill(slow, signal.SIGSTOP)
                 task.wait_for(r"Step: .* Batch: +(\d+) of +\1\b")
-                time.sleep(0.5 * cluster.PATIENCE)  # until the chief is at the barrier
+                time.sleep(0.5 * cluster.PATIENCE)  # no event exists: no task reports that it waits in a barrier
                 way(task)
-                time.sleep(0.5 * cluster.PATIENCE)
+                time.sleep(0.5 * cluster.PATIENCE)  # no event exists: the chief handles the signal without output
                 os.kill(slow, signal.SIGCONT)
                 self.assert_stopped(task)
 
@@ -165,9 +165,10 @@ class Stop(StoppedRun):
                 slow = int(task.wait_for(r"# worker/1: pid (\d+)").group(1))
                 task.wait_for(r"Step: \d+")
                 os.kill(slow, signal.SIGSTOP)
-                time.sleep(0.5 * cluster.PATIENCE)  # until the chief's next step is under way
+                ps = int(task.wait_for(r"# ps/0: pid (\d+)").group(1))
+                self.wait_until_awaited("worker/1", [f"{host}:{port}" for host, port in cluster.tcp_listeners(ps)])
                 way(task)
-                time.sleep(4 * cluster.PATIENCE)  # the chief waits for 2 s
+                time.sleep(4 * cluster.PATIENCE)  # no event exists: the chief waits for 2 s without output
                 os.kill(slow, signal.SIGCONT)
                 self.assert_stopped(task)
 
@@ -197,7 +198,7 @@ class Stop(StoppedRun):
         worker = int(task.wait_for(r"# worker/1: pid (\d+)").group(1))
         os.kill(worker, signal.SIGSTOP)  # it can neither leave nor handle the signal
         to_group(task)
-        time.sleep(1.3)
+        time.sleep(1.3)  # no event exists: two signals within one second count as one
         self.assertTrue(task.running(), task.transcript())
         to_group(task)
         self.assertEqual(task.code(5 * cluster.PATIENCE), -signal.SIGTERM, task.transcript())
@@ -208,9 +209,9 @@ class Stop(StoppedRun):
         (_,), (first, second) = self.start_cluster(2, "--mode", "sync", "--heartbeat-timeout", 600, *ENDLESS)
         first.wait_for(r"Step: \d+")
         second.signal(signal.SIGSTOP)
-        time.sleep(0.5)  # until its next step is under way: nothing but patience ends it
+        self.wait_until_awaited("worker/1", self.ps_addresses)  # only a second signal ends this step
         first.signal(signal.SIGTERM)
-        time.sleep(0.05)
+        time.sleep(0.05)  # no event exists here and below: the distance of the signals is under test
         first.signal(signal.SIGTERM)
         time.sleep(0.3)
         self.assertTrue(first.running(), first.transcript())

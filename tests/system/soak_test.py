@@ -39,7 +39,7 @@ def use_of(pid):
 
 
 class Faults(four_hosts.FourHosts):
-    """Host 0 has the parameter server, the others a worker each. What goes wrong says what it was when it is over."""
+    """Host 0 has the parameter server, each other host a worker. A fault returns its description when it ends."""
 
     MODEL = "linear"
     LASTS = [0.5, 2, 5, 7]  # seconds; --heartbeat-timeout is 4

@@ -1,9 +1,15 @@
-"""Sentences of comments and of Markdown."""
+"""Sentences of comments, docstrings and Markdown."""
+import ast
 import re
 
 # A comment starts at // outside of a string. A label has two spaces behind it: "Errors   NOT_FOUND: …".
 COMMENT = re.compile(r'^(?P<code>(?:"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|(?!//)[^"\'])*)//[/!]?<?(?P<text>.*)$')
 LABEL = re.compile(r"^[A-Z][a-z-]+ {2,}")
+HASH_COMMENT = re.compile(r"^\s*#(?: (?P<text>.*))?$")
+STAR_COMMENT = re.compile(r"^\s*(?:/\*+!?<?|\*(?!/))\s?(?P<text>.*?)\s*(?:\*/)?$")
+# A drawing, a table, a format or code: arrows, box characters, two spaces inside of the line, a | b, an assignment.
+MAX_INDENT = 14  # below a label
+DRAWING = re.compile(r"[─-╿▀-▟←-⇿▲▶▼◀]|--+>|<--+|\S {2,}\S|\S\t| \| |\w = .*;$|\);$")
 BULLET = re.compile(r"^(?:[-*+]|\d+[.)]) ")
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]*_]*\s+")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
@@ -11,16 +17,39 @@ FENCE = re.compile(r"^\s*(?:```|~~~)")
 
 
 def comment_blocks(text):
-    """Yields lists of comment lines. A comment behind code starts a new list."""
-    block = []
+    """Yields lists of lines of C++ comments. A comment behind code starts a new list."""
+    yield from blocks_of(text, COMMENT)
+    # A line that begins with * outside of a comment is code, such as a dereference.
+    for comment in re.findall(r"^[ \t]*/\*.*?\*/[ \t]*$", text, re.M | re.S):
+        yield from blocks_of(comment, STAR_COMMENT)
+
+
+def hash_blocks(text):
+    """Yields lists of lines of comments that begin with #. A comment behind code is left out."""
+    yield from blocks_of(text, HASH_COMMENT)
+
+
+def docstring_blocks(text):
+    """Yields lists of lines of Python docstrings, without their indented examples."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (found := ast.get_docstring(node)):
+            yield ["" if line.startswith("  ") else line for line in found.splitlines()]
+
+
+def blocks_of(text, comment):
+    block, column = [], 0
     for line in text.splitlines():
-        match = COMMENT.match(line)
-        starts = match and match["code"].strip()
+        match = comment.match(line)
+        begin = len(match.groupdict().get("code", "")) if match else 0
+        starts = match and (match.groupdict().get("code", "").strip() or begin != column)
+        column = begin
         if block and (not match or starts):
             yield block
             block = []
         if match:
-            block.append(match["text"].strip())
+            text_of_line = match["text"] or ""
+            deep = len(text_of_line) - len(text_of_line.lstrip()) > MAX_INDENT  # a part of a drawing or of a format
+            block.append("" if deep else text_of_line.strip())
     if block:
         yield block
 
@@ -41,12 +70,18 @@ def markdown_blocks(text):
 
 
 def sentences(block):
-    """Yields the sentences of a block. An empty line, a list item and a label start a new sentence."""
+    """Yields the sentences of a block. An empty line, a list item and a label start a new sentence. A line that ends with
+    a colon is the end of one. Drawings are left out."""
     parts = [[]]
     for line in block:
-        if not line or BULLET.match(line) or LABEL.match(line):
+        text = LABEL.sub("", BULLET.sub("", line))
+        drawing = DRAWING.search(text)
+        if not line or drawing or text != line:
             parts.append([])
-        parts[-1].append(BULLET.sub("", line))
+        if not drawing:
+            parts[-1].append(text)
+        if line.endswith(":"):
+            parts.append([])
     for part in parts:
         text = re.sub(r"`[^`]*`", "CODE", " ".join(part)).strip()
         yield from (sentence for sentence in SENTENCE_END.split(text) if sentence)

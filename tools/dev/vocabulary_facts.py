@@ -12,6 +12,9 @@ LISTS = ("tools/dev/vocabulary", "tools/dev/vocabulary_allow", "tools/dev/vocabu
 SKIPPED_FOLDERS = ("bench/results/", "worker/data/mnist/")
 SKIPPED_NAMES = ("LICENSE", "CHANGELOG.md")
 SKIPPED_SUFFIXES = (".xml", ".svg", ".json", ".jsonl", ".txt.gz", ".gz")
+C_SUFFIXES = (*checklib.SOURCE_SUFFIXES, ".c")
+HASH_SUFFIXES = (".py", ".sh", ".cmake")
+HASH_NAMES = ("CMakeLists.txt", "Makefile")
 SENTENCE_KEYS = {
     "sentence-long": f"a sentence of more than {MAX_WORDS} words",
     "sentence-of": 'a comment line that begins with "Of "',
@@ -66,10 +69,10 @@ class Counter:
 
     def add_file(self, name, text):
         self._add_words(name, name, name)
+        self._add_sentences(name, text)
         if text and self._allowed:
             text = self._allowed.sub(lambda match: " " * len(match[0]), text)
         self._add_words(name, text, None)
-        self._add_sentences(name, text)
 
     def _add(self, key, place):
         self.counts[key] += 1
@@ -92,14 +95,19 @@ class Counter:
                 self._add(key, place or f"{name}:{text.count(chr(10), 0, match.start()) + 1}")
 
     def _add_sentences(self, name, text):
-        if name.endswith(checklib.CPP_SUFFIXES):
-            blocks = list(prose.comment_blocks(text))
-            for line in (line for block in blocks for line in block if line.startswith("Of ")):
-                self._add("sentence-of", f"{name}: {line}")
-        elif name.endswith(".md"):
+        if name.endswith(".md"):
             blocks = list(prose.markdown_blocks(text))
+        elif name.endswith(C_SUFFIXES):
+            blocks = list(prose.comment_blocks(text))
+        elif name.endswith(HASH_SUFFIXES) or pathlib.Path(name).name in HASH_NAMES or text.startswith("#!"):
+            blocks = list(prose.hash_blocks(text))
         else:
             return
+        if name.endswith(".py") or re.match(r"#!.*python", text):
+            blocks += prose.docstring_blocks(text)
+        if not name.endswith(".md"):
+            for line in (line for block in blocks for line in block if line.startswith("Of ")):
+                self._add("sentence-of", f"{name}: {line}")
         for sentence in (sentence for block in blocks for sentence in prose.sentences(block)):
             if prose.word_count(sentence) > MAX_WORDS:
                 self._add("sentence-long", f"{name}: {sentence[:100]}")

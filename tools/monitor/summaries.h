@@ -14,10 +14,9 @@ namespace gradrail::tools {
 
 /// A run of one worker as TensorBoard shows it.
 ///
-/// Tags     cost; accuracy, of the test images, at the end; examples/sec, of this worker; global_step/sec;
-/// exchange/p50_ms,
-///          exchange/p99_ms, staleness/mean since the event before; staleness/max; bytes_in/<path>, bytes_out/<path>,
-///          fallbacks, wait_s, dropped_gradients since the start.
+/// Tags     cost and staleness/max. examples/sec of this worker, global_step/sec. accuracy on the test images, at the
+///          end. exchange/p50_ms, exchange/p99_ms and staleness/mean since the previous event. bytes_in/<path>,
+///          bytes_out/<path>, fallbacks, wait_s and dropped_gradients since the start.
 /// Steps    The global step.
 /// Threads  Owner thread of the client.
 class Summaries {

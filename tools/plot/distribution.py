@@ -9,7 +9,7 @@ SHARES = (0.0001, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 0.9999)
 
 
 def _middle_size(rows):
-    """Of the sizes that most paths have, the one in the middle."""
+    """Returns the middle one of the sizes that most paths have."""
     paths = {}
     for row in rows:
         paths.setdefault(row.size, set()).add(row.label)

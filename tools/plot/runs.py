@@ -1,7 +1,7 @@
-"""What `gradrail bench SUITE -J FILE` wrote, as rows that can be drawn. Needs nothing but Python.
+"""Reads the files of `gradrail bench SUITE -J FILE` as rows for pictures. It needs only Python.
 
-Files come from anywhere and from any version: whatever is not as it should be is a Problem that names the file, the row
-and the field.
+A file can come from any machine and any version. A value that is not valid raises a Problem, which names the file, the
+row and the field.
 """
 import fnmatch
 import json

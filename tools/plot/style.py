@@ -21,7 +21,7 @@ BOUND_DASHES = ((0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 
 
 def set_up():
-    """Whatever matplotlibrc the user has: a picture is of the run, not of the machine that drew it."""
+    """Resets matplotlib: the matplotlibrc of the user must not change a picture."""
     matplotlib.rcdefaults()
     matplotlib.rcParams.update({
         "svg.fonttype": "none",  # text stays text: smaller, and readable in a diff
@@ -122,7 +122,7 @@ def plain(value, _=None):
 
 
 def log_ticks(axis, low, high):
-    """Of an axis from low to high: steps of ten, and 2 and 5 where there would be few."""
+    """Sets the ticks of an axis from low to high: powers of ten, and their multiples of 2 and 5 if there are few."""
     decades = high / max(low, 1e-12)
     axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if decades < 500 else (1,), numticks=15))
     axis.set_major_formatter(FuncFormatter(plain))

@@ -15,7 +15,7 @@ BUS = {"put": "size / time", "apply": "bytes read and written / time", "register
 
 
 def words_of(runs, table, other):
-    """What the axes say where all runs ask the same."""
+    """The label of an axis, if all runs are of the same suite."""
     words = {table.get(run.question, other) for run in runs}
     return words.pop() if len(words) == 1 else ""
 

@@ -17,8 +17,8 @@ struct ProbedGpus {
   bool driver_failed = false;  ///< there is a driver, and it does not work
 };
 
-/// Asks the driver in a child process. A process that has used the driver cannot fork tasks that use it, and a driver may
-/// hang or crash.
+/// Asks the driver in a child process. A process that has used the driver cannot fork tasks that use it, and a driver
+/// may hang or crash.
 /// Threads  Only the thread of the caller may run.
 ProbedGpus probe_gpus();
 

@@ -23,8 +23,8 @@ struct UnitPlace {
   std::string why_free;     ///< not to be bound, and why; "": bind it
 };
 
-/// The cores of this host for each of its tasks. Each task computes the plan of the whole host. Equal input gives an equal
-/// plan, so that the tasks exchange no messages.
+/// The cores of this host for each of its tasks. Each task computes the plan of the whole host. Equal input gives an
+/// equal plan, so that the tasks exchange no messages.
 struct HostPlan {
   bool known = false;  ///< false: this machine could not be read, all else is empty
   topology::Machine machine;

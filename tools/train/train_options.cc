@@ -217,7 +217,7 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("seed", flags.seed, "seed of the initial values and of the order of the data");
   command.option_defaults()->group("Training");
   add("epochs", flags.epochs, "passes of each worker over the training images", NumberIn(1u));
-  add("batch_size", flags.batch_size, "images in a batch", NumberIn(1u));
+  add("batch_size", flags.batch_size, "images in a batch of one tower", NumberIn(1u));
   add("learning_rate", flags.learning_rate, "0: the model's own (mlp 0.001, cnn 0.02, linear 0.1)",
       NumberIn(0.0f, kMaxLearningRate));
   add("optimizer", flags.optimizer, "auto: the model's own (cnn nesterov, the others sgd)",

@@ -21,8 +21,8 @@ absl::StatusOr<std::unique_ptr<Context>> open(const Table& table, const OpenOpti
 
 /// A context of a plug-in with a table of C functions.
 /// Invariants  1. The plug-in is trusted to be no attacker, not to be correct: each result is checked before its use.
-///             2. After a completion that breaks the contract poll() does not call the plug-in again. The defect is logged
-///                once. Each connection reports peer_lost with the defect as cause.
+///             2. After a completion that breaks the contract poll() does not call the plug-in again. The defect is
+///                logged once. Each connection reports peer_lost with the defect as cause.
 class PluginContext final : public Context {
  public:
   using Handle = std::unique_ptr<gradrail_transport_context, void (*)(gradrail_transport_context*)>;

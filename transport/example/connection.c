@@ -172,7 +172,7 @@ static int send_some(gradrail_transport_connection* connection, uint64_t limit) 
     if (errno == EAGAIN) {
       set_blocked(connection, 1);
     } else {
-      /* What the peer said before is still to be read; the end of the stream then reports the loss. */
+      /* Earlier messages of the peer are still to be read. The end of the stream then reports the loss. */
       connection->send_failed = 1;
       snprintf(connection->cause_text, sizeof(connection->cause_text), "send: %s", strerror(errno));
     }

@@ -1,7 +1,7 @@
 #ifndef EXAMPLE_H
 #define EXAMPLE_H
 
-/* A transport over TCP in plain C: small enough to read, complete enough to train. What it lacks is in README.md.
+/* A transport over TCP in plain C: small enough to read, complete enough to train. README.md lists the missing parts.
  *
  * Format  A connection carries frames: a header, then its payload. Both ends have the same byte order.
  *

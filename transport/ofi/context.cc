@@ -22,8 +22,8 @@ namespace {
 /// A peer that polls answers within milliseconds, and posted operations leave at once. connect() does not wait longer
 /// for a busy peer: its hello may arrive later, and posted operations wait for it.
 constexpr Duration kConnectTime = std::chrono::seconds(1);
-/// By then the peer has heard of the end over its side channel, and has sent what it sends. Short, since an endpoint can
-/// take 10 MB (shm).
+/// By then the peer has learned of the end over its side channel, and has sent what it sends. Short, since an endpoint
+/// can take 10 MB (shm).
 constexpr Duration kDeferredCloseTime = std::chrono::milliseconds(300);
 
 }  // namespace

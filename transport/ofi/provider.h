@@ -26,8 +26,8 @@ struct Provider {
   bool needs_descriptors = false;  ///< FI_MR_LOCAL: local memory is registered too
   bool virtual_addresses = false;  ///< FI_MR_VIRT_ADDR: remote addresses are those of the peer's process
   bool chooses_keys = false;       ///< FI_MR_PROV_KEY: keys are few and can be guessed, only domains protect
-  /// An endpoint must not be closed while something may still arrive, or libfabric 1.17 falls over: shm's peers of one
-  /// process look into each other's endpoints, ofi_rxm posts a buffer that a late message leaves to what it has closed.
+  /// An endpoint must not be closed while data may still arrive: libfabric 1.17 crashes. Peers of shm in one process
+  /// read each other's endpoints. In ofi_rxm a late message returns its buffer to an endpoint that is already closed.
   bool lingers = false;
   /// A notice must not travel with bytes. The tcp provider 1.17 may close an endpoint in the middle of such a write;
   /// ofi_rxm then interprets data as a pointer.

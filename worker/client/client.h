@@ -92,8 +92,8 @@ struct ClientOptions {
   // Observation.
   size_t marks = 0;  ///< capacity of the flight recorder, in marks; 0: off
 
-  /// Called in the owner thread with the recorder's marks, within a second of a request at a ps or of an increase of
-  /// `*dump_signals`, while this worker exchanges or waits. May be empty.
+  /// Called in the owner thread with the recorder's marks, while this worker exchanges or waits. The call follows
+  /// within a second of a request at a ps, or of an increase of `*dump_signals`. May be empty.
   std::function<void(const std::vector<Mark>&)> dump;
   const std::atomic<uint32_t>* dump_signals = nullptr;
 };
@@ -160,10 +160,10 @@ struct TaskTrace {
 ///          text has the reason. FAILED_PRECONDITION: schema or options differ from other workers', or a call out of
 ///          order. DATA_LOSS: a checksum does not match. CANCELLED: `stop`. After an error only leave(), give_up() and
 ///          the destructor are useful.
-/// Signals  The client installs no handler and needs none. Its own code never runs oneDNN. A host program with signal
-///          handlers that also computes with the models of worker/models needs oneDNN 3.11.2 or later, or
-///          DNNL_MAX_CPU_ISA=SSE41 in its environment, or must block its signals in the threads that compute: an
-///          earlier oneDNN keeps the stack pointer in a heap workspace, which the frame of a handler overwrites.
+/// Signals  The client installs no handler and needs none. Its own code never runs oneDNN. oneDNN before
+///          3.11.2 keeps the stack pointer in a heap workspace, which the frame of a signal handler overwrites. This
+///          concerns programs with signal handlers that compute with the models of worker/models. They need a later
+///          oneDNN, DNNL_MAX_CPU_ISA=SSE41 in the environment, or blocked signals in the computing threads.
 /// Threads  Owner thread, unless stated otherwise. The owner may change between two calls.
 class GRADRAIL_EXPORT Client {
  public:
@@ -176,6 +176,8 @@ class GRADRAIL_EXPORT Client {
   /// Leaves, unless leave() or give_up() was called or the run has failed.
   ~Client();
 
+  /// The tensors of join(), with their names, shapes and places in the parameters.
+  /// Threads  Any thread; the schema does not change.
   const ps::Schema& schema() const;
   /// The newest parameters that wait(), start() or pull() has brought; initial values are written here before start().
   /// Shapes  [elements of the tensor], fp32.
@@ -253,6 +255,7 @@ class GRADRAIL_EXPORT Client {
   /// The same beside further steps: returns when every shard has copied its state (in sync mode all of one step).
   /// Errors  FAILED_PRECONDITION: one is being written, or a ps has no checkpoint folder.
   absl::Status begin_checkpoint();
+  /// True from begin_checkpoint() until each ps task has written its files or has failed.
   bool checkpoint_under_way() const;
   /// Waits until the last begin_checkpoint() is written; returns its files once, and none when nothing was begun.
   /// Errors  name task, file and cause.
@@ -263,6 +266,7 @@ class GRADRAIL_EXPORT Client {
   /// Ends the run of this worker with a reason: the ps tasks count it as lost at once, without a timeout.
   absl::Status give_up(const std::string& why);
 
+  /// The statistics of this worker up to now.
   ClientStats stats() const;
   /// The statistics as the owner published them last: when joining, every 250 ms while exchanges end, and when leaving.
   /// Threads  Any thread.

@@ -92,7 +92,7 @@ void GpuVariables::upload_parameters(ps::ElementRange range) {
 }
 
 absl::Status GpuVariables::finish_transfers() {
-  // The event of a put confirms the order of the bytes on the bus. Some GPUs need a flush before a kernel can read them.
+  // The event of a put confirms the order of the bytes on the bus. Some GPUs need a flush before kernels read them.
   if (std::exchange(unflushed_, false) && gpu::needs_flush(*device_.device)) {
     flushed_.Update(gpu::flush_nic_writes(*device_.device));
     GRADRAIL_RETURN_IF_ERROR(flushed_);

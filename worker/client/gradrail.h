@@ -1,8 +1,8 @@
 #ifndef GRADRAIL_WORKER_GRADRAIL_H
 #define GRADRAIL_WORKER_GRADRAIL_H
 
-/* The worker's library for C and for whatever can call C. The same as worker/client/client.h, which has the longer
- * comments.
+/* The worker's library for C, and for languages that can call C. The functions are those of worker/client/client.h,
+ * which has the longer comments.
  *
  *   gradrail_options options = GRADRAIL_OPTIONS_INIT;
  *   options.ps_hosts = "10.0.0.1:2222"; options.worker_hosts = "10.0.0.2:2222,10.0.0.3:2222"; options.task_index = 0;
@@ -35,7 +35,7 @@ typedef enum gradrail_status {
   GRADRAIL_ALREADY_EXISTS = 6,      /* the task index runs already */
   GRADRAIL_RESOURCE_EXHAUSTED = 8,  /* memory or descriptors; the text names the limit */
   GRADRAIL_FAILED_PRECONDITION = 9, /* options or schema differ from the other workers', or a call out of order */
-  GRADRAIL_ABORTED = 10,            /* the run was given up: the text says why */
+  GRADRAIL_ABORTED = 10,            /* the run has ended early: the text has the reason */
   GRADRAIL_INTERNAL = 13,
   GRADRAIL_UNAVAILABLE = 14, /* a parameter server was lost: the run may be tried again */
   GRADRAIL_DATA_LOSS = 15    /* a damaged checkpoint: the text names the file */
@@ -49,8 +49,8 @@ typedef struct gradrail_tensor {
   size_t dimension_count;
 } gradrail_tensor;
 
-/* Begin with GRADRAIL_OPTIONS_INIT: what is 0 or NULL takes its default. Members are only ever added at the end, and
- * struct_bytes gives the number that the program has. */
+/* Begin with GRADRAIL_OPTIONS_INIT. A member that is 0 or NULL selects its default. New versions add members at the
+ * end; struct_bytes states which members the program has. */
 typedef struct gradrail_options {
   size_t struct_bytes;
   const char* ps_hosts;     /* "host:port,…", needed */
@@ -80,9 +80,9 @@ typedef struct gradrail_options {
 #define GRADRAIL_OPTIONS_INIT \
   { .struct_bytes = sizeof(gradrail_options) }
 
-/* All that return gradrail_status: after anything but GRADRAIL_OK gradrail_last_error() has the words. After an error
- * of start, wait, pull or barrier only leave and free are useful, unless it was of the call itself: a call out of order
- * (start twice, exchange before start or before wait, anything after leave) is refused and changes nothing. */
+/* If a function does not return GRADRAIL_OK, gradrail_last_error() has the text of the error. After an error of start,
+ * wait, pull or barrier only leave and free are useful. A call out of order is refused and changes nothing: a second
+ * start, an exchange before start or before wait, or any call after leave. */
 
 /* On success *client is the caller's to free, else NULL. */
 GRADRAIL_API gradrail_status gradrail_join(const gradrail_options* options, const gradrail_tensor* tensors,
@@ -123,7 +123,7 @@ GRADRAIL_API void gradrail_free(gradrail_client* client);
 /* The version of the library, such as "0.1.0". The text is valid until the program ends. */
 GRADRAIL_API const char* gradrail_version(void);
 
-/* Of the last call of this thread that failed; "" when none did. Valid until its next failure. */
+/* The text of the last error of this thread; "" if no call has failed. Valid until the next error of the thread. */
 GRADRAIL_API const char* gradrail_last_error(void);
 
 #ifdef __cplusplus

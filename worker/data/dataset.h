@@ -19,8 +19,8 @@ struct IdxArray {
   std::vector<uint8_t> values;
 };
 
-/// Errors  NOT_FOUND; DATA_LOSS names the file and what is wrong: not IDX, other type than uint8, truncated, bytes
-///         after the end, damaged gzip, dimensions with an overflowing product. Never allocates more than the file can
+/// Errors  NOT_FOUND. DATA_LOSS names the file and the damage: another format or type, a wrong size, damaged gzip, or
+///         dimensions with an overflow. Never allocates more than the file can
 ///         fill.
 absl::StatusOr<IdxArray> read_idx(const std::string& path);
 

@@ -14,8 +14,8 @@ namespace gradrail::worker {
 bool holds_records(const std::string& folder);
 
 /// Reads the three files; without a `validation.tfrecords` that split is empty.
-/// Errors  as TfRecordReader; DATA_LOSS names file, record and cause: no Example, a feature missing or of another kind,
-///         images of different sizes, labels other than 0 to 9.
+/// Errors  as TfRecordReader. DATA_LOSS names file, record and cause. Causes are a missing or wrong feature, images of
+///         different sizes, and labels other than 0 to 9.
 absl::StatusOr<MnistData> load_records(const std::string& folder);
 
 /// Writes them, with `height`, `width` and `depth` beside, as the tutorial's converter does. Each file is whole or not

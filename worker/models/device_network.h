@@ -15,10 +15,10 @@
 
 namespace gradrail::worker {
 
-/// Mlp or Cnn on a gpu::Compute: equal to those up to rounding. Parameters go up at the beginning of a step. Each
-/// gradient comes down as soon as it is complete, beside the rest of the backward pass, into the caller's memory, which
-/// is pinned when first seen. After stay_on_device() neither travels: `ready` says that a gradient is complete where it
-/// is.
+/// Mlp or Cnn on a gpu::Compute: equal to those up to rounding. A step first copies the parameters to the
+/// device. It copies each complete gradient to the caller's memory during the rest of the backward pass. The first use
+/// pins this memory. After stay_on_device() nothing is copied: `ready` reports a gradient that is complete on the
+/// device.
 /// Errors  step(), accuracy(): as gpu::Compute's. After one that is not UNAVAILABLE the next step may be tried.
 class DeviceNetwork final : public Network {
  public:

@@ -89,9 +89,9 @@ absl::StatusOr<std::shared_ptr<const MnistData>> load_data(const WorkloadOptions
 bool computes_on_devices(const std::string& model);
 
 /// `device`: what the model computes with; null: this host, by oneDNN.
-/// INVALID_ARGUMENT: no such model (lists them), batches of all towers larger than the training set, images that the
-/// model does not take, a model that devices have no code for. RESOURCE_EXHAUSTED: the device has too little memory.
-/// Else as load_data.
+/// Errors  INVALID_ARGUMENT: no such model (lists them), or no code of the model for devices. Also images of another
+///         size, and batches of all towers that are larger than the training set. RESOURCE_EXHAUSTED: the device has
+///         too little memory. Else as load_data.
 absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& options,
                                                         std::unique_ptr<gpu::Compute> device = nullptr);
 

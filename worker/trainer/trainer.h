@@ -47,7 +47,7 @@ struct TrainerOutput {
   std::function<std::vector<std::string>()> more;  ///< lines for the end of the summary
 };
 
-/// Trains one worker's share to the end: the loop of the tutorials. Lines, in their words:
+/// Trains one worker's share to the end: the loop of the tutorials, with their lines:
 ///   Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
 ///   Test-Accuracy: 0.65 / Total Time: 12.34s / Final Cost: 0.9876, and from the chief Parameter-Hash: <hex>
 /// (StepLine has the other form of the first).

@@ -10,8 +10,8 @@
 
 namespace gradrail::worker {
 
-/// Where the variables of a run live and how a step's gradients change them: at parameter servers (ClientVariables), or
-/// in this process (LocalVariables). The part of either that a trainer needs; worker/client/client.h has the longer comments.
+/// The variables of a run, as a trainer uses them: at parameter servers (ClientVariables) or in this process
+/// (LocalVariables). worker/client/client.h has the longer comments.
 /// Threads  One owner.
 class Variables {
  public:

@@ -75,7 +75,7 @@ TEST_F(EtcdClientTest, EtcdWithoutALeaderIsTriedAgainLater) {
 
 TEST_F(EtcdClientTest, ASilentEtcdHasADeadline) {
   a_.before = [](const std::string&, int) {
-    std::this_thread::sleep_for(std::chrono::seconds(3));
+    std::this_thread::sleep_for(std::chrono::seconds(3));  // longer than the deadline under test
     return std::nullopt;
   };
   const TimePoint started = Clock::now();

@@ -1,7 +1,7 @@
-# The transport suite over $TRANSPORT, half of it in each guest. Tests with threads as peers run in one process; those with
-# processes each in their own, as ctest runs them: RDMA libraries that were used before a fork do not work after it.
-# Opening them takes seconds under emulation. By default only the tests that need processes have processes, and tests with
-# much data or many connections are left out. FULL=1 runs all tests.
+# The transport suite over $TRANSPORT, half of it in each guest. Tests with threads as peers run in one process. Each
+# test with processes as peers has its own process, as under ctest. RDMA libraries that were used before a fork do not
+# work after it. Opening them takes seconds under emulation. By default only the tests that need processes have
+# processes, and tests with much data or many connections are left out. FULL=1 runs all tests.
 export GRADRAIL_TEST_HOST=$MY_ADDRESS # a device hears on the address of its network device, not on 127.0.0.1
 program=$BUILD/tests/conformance_test
 [ -z "$FULL" ] || export GRADRAIL_TEST_PATIENCE_S=90 # 256 MiB over ud, which copies

@@ -17,7 +17,8 @@ serve() {
   wait $!
 }
 
-# step NAME PORT PROOF SERVER CLIENT: PROOF is what the client's output must hold, PORT what the server listens on (TCP).
+# step NAME PORT PROOF SERVER CLIENT: PROOF is what the client's output must hold, PORT what the server listens on
+# (TCP).
 step() {
   local name=$1 port=$2 proof=$3 log=$OUT/$1.0
   if [ "$ROLE" = 1 ]; then serve "$name" "$port" "$4"; return; fi
@@ -42,8 +43,9 @@ step ofi_rxm 47592 ^64k "${rxm//;/\\;}" "${rxm//;/\\;} $PEER_ADDRESS"
 # rc_verbs alone has nothing to be wired up over ("no auxiliary transport"); rc brings ud along.
 ucx="env UCX_TLS=rc ucx_perftest -t ucp_put_bw -s 65536 -n 20 -w 2"
 step ucx_rc_put 13337 ^Final "$ucx" "$ucx $PEER_ADDRESS"
-# A fault while the writer writes. Timeout 14 (67 ms) and 6 retries tolerate a busy host. With 12 and 3 a busy peer looks
-# like a failed one, and the fault proves nothing. 7 retries are not used where an end is wanted: rxe retries forever then.
+# A fault while the writer writes. Timeout 14 (67 ms) and 6 retries tolerate a busy host. With 12 and 3 a busy peer
+# looks like a failed one, and the fault proves nothing. 7 retries are not used where an end is wanted: rxe retries
+# forever then.
 fault() {
   local name=$1 tcp=$2 what=$3 log=$OUT/$1.0
   step "$name" 18999 "status=12 .* after [1-9]" "$writer serve" "(. $LAB/jobs/steps.sh; until_true 20 grep -q ^first $log

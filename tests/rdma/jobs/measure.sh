@@ -1,5 +1,5 @@
-# The tools that examine a cluster, with RDMA devices: the proofs of the doctor, each path of one host, and exchanges. An
-# exchange runs between two hosts over each transport of a device, with the ps in guest 1.
+# The tools that examine a cluster, with RDMA devices: the proofs of the doctor, each path of one host, and exchanges.
+# An exchange runs between two hosts over each transport of a device, with the ps in guest 1.
 . "$LAB/jobs/steps.sh"
 gradrail=$BUILD/bin/gradrail
 QUICK="--rounds 1 --seconds 0.05"

@@ -1,6 +1,6 @@
-# RDMA cannot be used from the start: the run continues over tcp and logs the reason. If fallback is forbidden, it ends with
-# the reason. All tasks run in one guest: the ps as root, the workers as another user. Shared memory refuses that user, and
-# the user has a limit of locked memory (root has none).
+# RDMA cannot be used from the start: the run continues over tcp and logs the reason. If fallback is forbidden, it ends
+# with the reason. All tasks run in one guest: the ps as root, the workers as another user. Shared memory refuses that
+# user, and the user has a limit of locked memory (root has none).
 . "$LAB/jobs/steps.sh"
 RUN_SECONDS=60
 UNLIMITED=unlimited

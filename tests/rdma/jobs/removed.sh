@@ -1,6 +1,7 @@
-# The device is removed during the run, like a card from its slot. Its network device is unbound from its driver, and rxe0
-# disappears with it. `rdma link delete` proves nothing: the kernel keeps the device until its last user ends. All tasks run
-# in one guest, over 127.0.0.1, which TCP can still use then. The run must reach the hash of an undisturbed one.
+# The device is removed during the run, like a card from its slot. Its network device is unbound from its driver, and
+# rxe0 disappears with it. `rdma link delete` proves nothing: the kernel keeps the device until its last user ends. All
+# tasks run in one guest, over 127.0.0.1, which TCP can still use then. The run must reach the hash of an undisturbed
+# one.
 . "$LAB/jobs/steps.sh"
 RUN_SECONDS=${RUN_SECONDS:-120}
 # A rate that leaves the model on its way: one step lost or taken twice shows in the hash.

@@ -44,8 +44,8 @@ train() {
   meet "$name.end" || return
 }
 
-# The hash that every other run of as many epochs and steps must reach; computed once for all suites of a boot. BATCH is a
-# suite's own where its towers are.
+# The hash that every other run of as many epochs and steps must reach; computed once for all suites of a boot. BATCH is
+# a suite's own where its towers are.
 REFERENCE=/out/reference.$EPOCHS.$BATCH.hash
 reference() {
   [ -s "$REFERENCE" ] && return

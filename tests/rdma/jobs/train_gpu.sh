@@ -1,5 +1,5 @@
-# Training with towers on simulated GPUs, after train.sh: their memory is the process's, so that soft-RoCE moves it between the
-# guests. The reference is staged, over tcp, on the same GPUs.
+# Training with towers on simulated GPUs, after train.sh: their memory is the process's, so that soft-RoCE moves it
+# between the guests. The reference is staged, over tcp, on the same GPUs.
 hmem=$BUILD/tests/simulated_hmem/libsimulated_hmem_ofi.so
 cat > "$OUT/gradrail.$ROLE" << END
 #!/bin/sh

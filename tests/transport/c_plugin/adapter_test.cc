@@ -1,4 +1,5 @@
-// A table of functions that breaks the contract in one way after another: each is an error with the name of the plug-in.
+// A table of functions that breaks the contract in one way after another: each is an error with the name of the
+// plug-in.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

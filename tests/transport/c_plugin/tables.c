@@ -25,7 +25,7 @@ __attribute__((unused)) static void never(void) { abort(); }
 extern __attribute__((visibility("default"))) const size_t gradrail_transport_v7[4];
 const size_t gradrail_transport_v7[4] = {sizeof(gradrail_transport_v7)};
 #elif TABLE == 2
-/* Of a time before the last functions of version 1.0. */
+/* A table without the last functions of version 1.0. */
 const gradrail_transport_table gradrail_transport_v1 = {
     .table_bytes = offsetof(gradrail_transport_table, wait_fd), REQUIRED, FUNCTION(put)};
 #elif TABLE == 3

@@ -152,7 +152,7 @@ TEST(ClientMembership, BarrierWaitsForWorkersThatHaveNotJoined) {
     EXPECT_TRUE(early->barrier("all").ok());
     EXPECT_TRUE(joined.load());
   });
-  std::this_thread::sleep_for(100ms);
+  std::this_thread::sleep_for(100ms);  // no event exists: the client does not report that it waits in a barrier
   joined = true;
   const std::unique_ptr<Client> late = join(cluster.options(1), kSmall);
   EXPECT_TRUE(late != nullptr && late->barrier("all").ok());

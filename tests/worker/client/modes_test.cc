@@ -47,7 +47,7 @@ TEST_P(ClientModes, SspLetsAWorkerRunSoFarAndNoFurther) {
     EXPECT_TRUE(step(*clients[0], 0, 3).ok());
     through = true;
   });
-  std::this_thread::sleep_for(100ms);
+  while (!through && clients[0]->under_way() < 100ms) std::this_thread::sleep_for(1ms);
   EXPECT_FALSE(through) << "three steps ahead";
   EXPECT_TRUE(step(*clients[1], 1, 1).ok());
   fast.join();

@@ -1,6 +1,6 @@
-# What `cmake --install` puts where: the program, libgradrail.so, the listed headers in the folders that the sources
-# include them by, the MNIST data, and a description of the library for CMake and for pkg-config. Transport plug-ins are
-# installed where they are defined.
+# `cmake --install` installs the program, libgradrail.so, the listed headers in the folders of the source tree, and the
+# MNIST data. It also installs a description of the library for CMake and for pkg-config. The definition of a transport
+# plug-in has its installation.
 include(CMakePackageConfigHelpers)
 
 set(GRADRAIL_INSTALL_CMAKE ${CMAKE_INSTALL_LIBDIR}/cmake/gradrail)

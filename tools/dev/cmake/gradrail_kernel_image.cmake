@@ -1,7 +1,8 @@
 # The kernels of gpu/kernels as bytes of the library: nvcc makes one fatbin, an assembler directive takes it in. nvcc is
 # run as a program and not as a CMake language, which would link cudart and ask for its headers.
 #
-# gradrail_kernel_image(<variable>): the source of gpu/kernels/image.h for this build, with its rules. Call it in gpu/kernels/.
+# gradrail_kernel_image(<variable>): the source of gpu/kernels/image.h for this build, with its rules. Call it in
+# gpu/kernels/.
 
 # Native code for Ampere, Hopper and Blackwell. PTX is for what comes later, twice: compute_100's may use more,
 # compute_80's also serves devices between the three.

@@ -10,7 +10,8 @@ if(GRADRAIL_SANITIZE)
   add_compile_options(-fsanitize=${GRADRAIL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${GRADRAIL_SANITIZE})
   if(GRADRAIL_SANITIZE MATCHES undefined)
-    # The vptr check opens a pipe to probe memory: a test that runs out of descriptors makes it report what is not there.
+    # The vptr check opens a pipe to probe memory: a test that runs out of descriptors makes it report what is not
+    # there.
     add_compile_options(-fno-sanitize=vptr)
   endif()
 endif()
@@ -31,7 +32,8 @@ function(gradrail_library name)
   target_include_directories(gradrail_${name} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 
-# gradrail_umbrella(<name> <folder targets>…): gradrail::<name> links all of them. Users that need one folder name that folder.
+# gradrail_umbrella(<name> <folder targets>…): gradrail::<name> links all of them. Users that need one folder name that
+# folder.
 function(gradrail_umbrella name)
   add_library(gradrail_${name} INTERFACE)
   add_library(gradrail::${name} ALIAS gradrail_${name})

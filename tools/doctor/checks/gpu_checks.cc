@@ -113,8 +113,8 @@ struct Bar1 {
   size_t line = 0;     ///< of the file, from 1
 };
 
-/// BAR1 is the window that NICs can reach at once: the first prefetchable BAR behind BAR 0. BAR 0 of an A100 has 32 bits
-/// and takes one line. BAR 0 of an H100 has 64 bits and takes two lines.
+/// BAR1 is the window that NICs can reach at once: the first prefetchable BAR behind BAR 0. BAR 0 of an A100 has 32
+/// bits and takes one line. BAR 0 of an H100 has 64 bits and takes two lines.
 std::optional<Bar1> find_bar1(Tree& tree, const GpuFacts& gpu) {
   const std::vector<std::string> rows = lines_of(tree.read(gpu.pci->folder + "/resource").text);
   bool is_bar0 = true;

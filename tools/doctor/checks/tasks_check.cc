@@ -90,8 +90,8 @@ void collect(std::vector<Attempt>& attempts, std::vector<Server>& servers) {
   }
 }
 
-/// The lowest rank of a server's attempts gives its result. Hosts without a route over IPv6 are common, so that an error
-/// of this host has the highest rank.
+/// The attempt with the most information about a server has the lowest rank. A host with no route over IPv6 is common;
+/// its result has no meaning for a server that IPv4 reaches.
 int rank(const Attempt& attempt) {
   switch (attempt.error.value_or(ETIMEDOUT)) {
     case 0:

@@ -114,7 +114,8 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
   }
 }
 
-/// Errors  DEADLINE_EXCEEDED: the task does not answer. Others are those of its join: it does not go on for the lost one.
+/// Errors  DEADLINE_EXCEEDED: the task does not answer. Others are those of its join: it does not go on for the lost
+///         one.
 absl::Status Failover::request_takeover(uint32_t ps_index, Successor& task, TimePoint describe_deadline,
                                         TimePoint join_deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(task.described, task.control->describe(describe_deadline));

@@ -60,8 +60,8 @@ class Session {
   const std::string& serving_address(uint32_t ps_index) const { return servers_[ps_index].serving; }
   std::unique_ptr<ControlLink> open_control(uint32_t ps_index, const std::string& address, const LogSink& log);
   ps::proto::JoinRequest join_request(uint32_t first_shard) const;
-  /// Replaces a lost ps task by the one that this worker has joined over `control`. The two addresses change places when
-  /// it is the backup's.
+  /// Replaces a lost ps task by the one that this worker has joined over `control`. The two addresses change places
+  /// when it is the backup's.
   void switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control, bool is_at_backup_address);
 
   // The run.
