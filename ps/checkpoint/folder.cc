@@ -80,7 +80,7 @@ absl::Status none_whole(const std::string& folder, const std::vector<CheckpointS
   if (newest.ok()) {
     return absl::FailedPreconditionError(
         fmt::format("checkpoint folder {}: no complete set: {} (all ps tasks need one shared folder: add the missing "
-                    "files, or use another folder for a new run)",
+                    "files, or use another folder)",
                     folder, sets.front().missing()));
   }
   const auto complete =

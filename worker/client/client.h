@@ -225,7 +225,7 @@ class GRADRAIL_EXPORT Client {
   /// Updates applied to the parameters that this worker holds (bucket 0).
   uint64_t global_step() const;
   /// Steps of this run that this worker has completed. async: its own steps. Otherwise the common steps of all workers:
-  /// a worker that joins late, or whose gradient was dropped, continues at the position of the other workers.
+  /// a worker continues at the position of the other workers after a late join or a dropped gradient.
   uint64_t position() const;
   /// Whether this worker is the chief now.
   /// Threads  Any thread.
