@@ -10,8 +10,8 @@ absl::Status check_memory(std::string_view transport, const MemorySpan& memory, 
   }
   if (memory.kind == MemoryKind::host) return absl::OkStatus();
   if (memory.gpu == nullptr) {
-    return absl::InvalidArgumentError(fmt::format(
-        "{}: memory of a GPU comes with its source (gpu::source_for_nics), which says how it is reached", transport));
+    return absl::InvalidArgumentError(
+        fmt::format("{}: GPU memory needs its source (gpu::source_for_nics), which defines the access", transport));
   }
   const std::string& why_not = ways.why_not(memory.gpu->way());
   if (why_not.empty()) return absl::OkStatus();

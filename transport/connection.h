@@ -59,15 +59,16 @@ class Connection {
   /// Sends a copy of up to Capabilities::max_message_bytes.
   virtual absl::Status send(absl::Span<const std::byte> message) = 0;
 
-  /// The peer's region in our address space, valid as long as the connection exists. RESOURCE_EXHAUSTED: not mapped
-  /// yet, poll and try again. UNIMPLEMENTED: no direct_map. Reading needs remote_read, writing remote_write.
+  /// The peer's region in the address space of this process, valid as long as the connection exists. Reading needs
+  /// remote_read, writing remote_write.
+  /// Errors  RESOURCE_EXHAUSTED: not mapped yet; poll and try again. UNIMPLEMENTED: no direct_map.
   virtual absl::StatusOr<std::byte*> map(RemoteRegion region) = 0;
 
-  /// For people: path() and both ends, `tcp 10.0.0.2:40112 > 10.0.0.1:2223`.
+  /// Human-readable: path() and both ends, `tcp 10.0.0.2:40112 > 10.0.0.1:2223`.
   virtual std::string describe() const = 0;
 
-  /// The transport and device that carry the bytes, for people and for counters: `tcp`, `ofi verbs rxe0`. Begins with
-  /// the transport's name.
+  /// The transport and device that carry the bytes, for logs and counters: `tcp`, `ofi verbs rxe0`. Begins with the
+  /// transport's name.
   virtual std::string path() const {
     const std::string whole = describe();
     return whole.substr(0, whole.find(' '));
@@ -76,7 +77,7 @@ class Connection {
   /// Whether an RDMA device carries the bytes. May be known only after the first put.
   virtual bool uses_rdma() const { return false; }
 
-  /// Any value of the owner's; the transport does not look at it.
+  /// A value of the owner; the transport does not read it.
   void set_user_data(uint64_t value) { user_data_ = value; }
   uint64_t user_data() const { return user_data_; }
 

@@ -14,7 +14,7 @@
 
 namespace gradrail::transport {
 
-/// An open transport device with its connections. Moves bytes; has never heard of a gradient.
+/// An open transport device with its connections. It moves bytes and does not interpret them.
 /// Threads  One owner thread at a time for everything here and for all connections and regions of this Context.
 class Context {
  public:
@@ -27,7 +27,7 @@ class Context {
   virtual Capabilities capabilities() const = 0;
 
   /// Errors  INVALID_ARGUMENT: memory this transport cannot reach (shm: not from SharedMemory; GPU memory that it does
-  ///         not take, see capabilities().gpu). FAILED_PRECONDITION: this device does not reach that GPU's memory.
+  ///         not support, see capabilities().gpu). FAILED_PRECONDITION: this device does not reach that GPU's memory.
   ///         RESOURCE_EXHAUSTED: limit.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) = 0;
 
@@ -36,22 +36,22 @@ class Context {
   /// Errors  ALREADY_EXISTS: address in use. INVALID_ARGUMENT: not an address.
   virtual absl::StatusOr<std::string> listen(const std::string& address) = 0;
 
-  /// Opens a connection; posts may be made at once. Errors that show up later arrive as peer_lost.
+  /// Opens a connection; posts may be made at once. Later errors arrive as peer_lost.
   /// Errors  UNAVAILABLE: refused or unreachable. DEADLINE_EXCEEDED.
   virtual absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) = 0;
 
   /// Closes a connection and frees it; posted operations may be lost. The peer sees peer_lost. The context reports no
   /// further completion for it, not even one that was gathered but not yet returned by poll. After the return no put of
-  /// that peer changes our memory; through a map() it may until the peer sees the loss. So data of the next path cannot
-  /// be overwritten by late data of this path.
+  /// that peer changes local memory: late data of this path cannot overwrite data of the next path. A peer that has
+  /// mapped a region may write to it until it sees the loss.
   virtual void close(Connection* connection) = 0;
 
   /// Makes progress and reports up to out.size() completions. Never blocks.
   virtual size_t poll(absl::Span<Completion> out) = 0;
 
-  /// Readable (poll(2)) when poll() has something to do, provided arm() returned true since the last poll().
+  /// Readable (poll(2)) when poll() has work to do, provided arm() returned true since the last poll().
   virtual int wait_fd() const = 0;
-  /// Prepares to block on wait_fd. False: something is there already, poll instead.
+  /// Prepares to block on wait_fd. False: work is pending already, poll instead.
   virtual bool arm() = 0;
 };
 

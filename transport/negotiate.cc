@@ -90,7 +90,7 @@ std::string explain_none(const std::vector<Candidate>& candidates) {
   }
   std::string text;
   for (const auto& [names, why] : by_reason) text += fmt::format("{}: {}; ", names, why);
-  return fmt::format("{}`gradrail doctor` says what is missing{}", text,
+  return fmt::format("{}`gradrail doctor` reports what is missing{}", text,
                      tried_tcp ? "" : ", and --transport auto falls back to tcp");
 }
 

@@ -50,7 +50,7 @@ absl::Status check_owner(const std::string& path) {
   // A group of one's own is common (umask 002), but its members are not known here: the rule stays simple.
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      fmt::format("{} may be written by others: code is loaded from it (chmod go-w {})", path, path));
+      fmt::format("{} is writable by other users: code is loaded from it (chmod go-w {})", path, path));
 }
 
 absl::Status check_folder(const std::string& folder) {
@@ -103,7 +103,8 @@ std::vector<std::string> folders_locked() {
 }
 
 absl::StatusOr<Plugin> read_builtin(const std::string& path, const BuiltinPlugin* plugin) {
-  if (plugin == nullptr) return absl::FailedPreconditionError(fmt::format("{} offers nothing", path));
+  if (plugin == nullptr)
+    return absl::FailedPreconditionError(fmt::format("{}: its entry point returns no plug-in", path));
   // First, because another version may have another layout behind `build`.
   if (plugin->version != kBuiltinPluginVersion) {
     return absl::FailedPreconditionError(

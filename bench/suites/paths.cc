@@ -39,7 +39,7 @@ Contestant refused(const std::string& name, const std::string& why) {
 
 /// Returns the part of the worker's sentence that rejects this way.
 std::string in_short(const std::string& why) {
-  constexpr std::string_view kBefore = "as --gpu-direct says: ",
+  constexpr std::string_view kBefore = "as --gpu-direct requires: ",
                              kAfter = "; `gradrail doctor`";  // client_device.cc, negotiate.cc
   const size_t at = why.find(kBefore);
   if (at == std::string::npos) return why;

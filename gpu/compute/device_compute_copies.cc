@@ -39,8 +39,9 @@ void DeviceCompute::collect_copies() {
   if (result != cuda::kNotReady) check(result, "work that was enqueued");
   if (marks_.is_overdue()) {
     const double seconds = std::chrono::duration<double>(options_.answer_timeout).count();
-    error_ = absl::UnavailableError(fmt::format(
-        "{}: no answer for {:.1f} s: it is lost, or another process keeps it busy (nvidia-smi)", name(), seconds));
+    error_ = absl::UnavailableError(
+        fmt::format("{}: no answer for {:.1f} s: the device is lost, or another process occupies it (see nvidia-smi)",
+                    name(), seconds));
     // A failed device answers at once with its error. A device without an answer may block a call that frees its
     // resources.
     context_->abandon();

@@ -42,7 +42,7 @@ class HostCompute final : public Compute {
           std::aligned_alloc(kAlignBytes, std::max(kAlignBytes, (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes));
     }
     if (data == nullptr) {
-      return absl::ResourceExhaustedError(fmt::format("host: {} bytes asked for, {} free of {} in this machine", bytes,
+      return absl::ResourceExhaustedError(fmt::format("host: {} bytes requested, {} free of {} on this host", bytes,
                                                       host_bytes(_SC_AVPHYS_PAGES), host_bytes(_SC_PHYS_PAGES)));
     }
     return std::make_unique<HostMemory>(static_cast<std::byte*>(data), bytes);

@@ -18,9 +18,9 @@ absl::StatusOr<DeviceCompute*> dma_buf_device(Compute& compute) {
 
 absl::Status check_support(const PrimaryContext& context) {
   if (context.device().dma_buf) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      fmt::format("{} offers no dma-buf: that takes a driver for CUDA 11.7, NVIDIA's open kernel module and Linux 5.12",
-                  context.label()));
+  return absl::FailedPreconditionError(fmt::format(
+      "{} does not support dma-buf: it requires a driver for CUDA 11.7, NVIDIA's open kernel module and Linux 5.12",
+      context.label()));
 }
 
 /// Reading back over the NIC would do, too; but these GPUs are old, and what is staged is right at any age.
@@ -77,8 +77,8 @@ absl::StatusOr<std::unique_ptr<GpuMemorySource>> source_for_nics(Compute& comput
   const PrimaryContext& context = *device->context();
   if (!context.device().gpu_direct_rdma) {
     return absl::FailedPreconditionError(
-        fmt::format("{} does not let network devices reach its memory (GPUDirect RDMA): that takes a data-centre or "
-                    "workstation GPU",
+        fmt::format("{} does not support GPUDirect RDMA: network devices can access the memory of data-centre and "
+                    "workstation GPUs only",
                     context.label()));
   }
   if (context.device().writes_flush == WritesFlush::read_back) return cannot_flush(context);

@@ -96,12 +96,12 @@ absl::Status open_refusal(const PrimaryContext& context, cuda::Result result, co
   }
   if (result == cuda::kPeerAccessUnsupported || result == cuda::kTooManyPeers) {
     return absl::FailedPreconditionError(
-        fmt::format("{}: it and the GPU at {} cannot reach each other (nvidia-smi topo -p2p r)", message_of(status),
+        fmt::format("{}: it has no peer access to the GPU at {} (see nvidia-smi topo -p2p r)", message_of(status),
                     exported.pci_address.data()));
   }
-  return absl::FailedPreconditionError(fmt::format(
-      "{}: the process must live, in the same container or at least the same PID and IPC namespaces, on the GPU at {}",
-      message_of(status), exported.pci_address.data()));
+  return absl::FailedPreconditionError(
+      fmt::format("{}: the exporting process must run, in the PID and IPC namespaces of this process, on the GPU at {}",
+                  message_of(status), exported.pci_address.data()));
 }
 
 }  // namespace

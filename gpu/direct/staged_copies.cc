@@ -77,8 +77,9 @@ class DeviceCopies final : public StagedCopies {
     const cuda::Result result = lane.marks().collect();
     if (result != cuda::kNotReady) check(result, 0);
     if (!error_.ok() || !lane.marks().is_overdue()) return;
-    error_ = absl::UnavailableError(fmt::format("{}: no answer to a copy for {:.0f} s: it is lost", context_->label(),
-                                                std::chrono::duration<double>(kAnswerTimeout).count()));
+    error_ =
+        absl::UnavailableError(fmt::format("{}: a copy did not complete within {:.0f} s: the device is lost",
+                                           context_->label(), std::chrono::duration<double>(kAnswerTimeout).count()));
     context_->abandon();  // a call that frees a resource on it may block for ever
   }
 

@@ -56,7 +56,7 @@ absl::StatusOr<DeviceInfo> read_device(const Driver& driver, int ordinal) {
   if (result == cuda::kSuccess) result = api.cuDeviceGetPCIBusId(address.data(), address.size() - 1, info.handle);
   if (result == cuda::kSuccess) result = api.cuDeviceTotalMem_v2(&info.memory_bytes, info.handle);
   if (result != cuda::kSuccess) {
-    const absl::Status status = to_status(driver, result, fmt::format("GPU {}", ordinal), "asking for its properties");
+    const absl::Status status = to_status(driver, result, fmt::format("GPU {}", ordinal), "reading its properties");
     // Any error here means that the device does not answer: its code alone would call some of them INTERNAL.
     return absl::UnavailableError(status.message());
   }
@@ -89,7 +89,7 @@ absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal) {
   if (ordinal >= 0 && ordinal < driver.device_count()) return read_device(driver, ordinal);
   if (driver.device_count() == 0) {
     return absl::NotFoundError(fmt::format(
-        "no GPU {}: the driver sees none (does CUDA_VISIBLE_DEVICES hide them, or the container?)", ordinal));
+        "no GPU {}: the driver reports none (does CUDA_VISIBLE_DEVICES or the container hide them?)", ordinal));
   }
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices, list_devices(driver));
   std::vector<std::string> labels;

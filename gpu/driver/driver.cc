@@ -37,8 +37,9 @@ absl::Status Driver::find_functions(const char* name) {
   // At run time and not at link time: one program runs on hosts with and without a driver.
   const absl::StatusOr<Library> library = Library::open({name});
   if (!library.ok()) {
-    return absl::FailedPreconditionError(fmt::format(
-        "no NVIDIA driver ({}): install it, or in a container ask for the host's GPUs", message_of(library.status())));
+    return absl::FailedPreconditionError(
+        fmt::format("no NVIDIA driver ({}): install it, or start the container with access to the GPUs of the host",
+                    message_of(library.status())));
   }
   // Before the version, which is itself the result of one of these functions.
   const char* missing = nullptr;
@@ -63,8 +64,7 @@ absl::Status Driver::start() {
   }
   if (version_ < kOldestVersion) {
     return absl::FailedPreconditionError(
-        fmt::format("the NVIDIA driver speaks CUDA {}, gradrail needs {} or newer "
-                    "(driver 525): update the driver",
+        fmt::format("the NVIDIA driver supports CUDA {}, gradrail requires {} or newer (driver 525): update the driver",
                     version_text(), version_words(kOldestVersion)));
   }
   const cuda::Result result = api_.cuInit(0);

@@ -28,10 +28,10 @@ std::string remedy(const PrimaryContext& context, cuda::Result result) {
   // A build without nvcc holds a text in place of an image.
   if (image.starts_with(kNoKernels)) return std::string(image);
   if (result == cuda::kJitCompilerNotFound) {
-    return "the driver lacks its compiler: install libnvidia-ptxjitcompiler, or let the container have it "
+    return "the driver lacks its compiler: install libnvidia-ptxjitcompiler, or add it to the container "
            "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)";
   }
-  return fmt::format("this build has {}, the device is sm_{}{}, the driver speaks CUDA {}: update the driver", image,
+  return fmt::format("this build has {}, the device is sm_{}{}, the driver supports CUDA {}: update the driver", image,
                      device.compute_major, device.compute_minor, context.driver().version_text());
 }
 

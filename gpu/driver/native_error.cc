@@ -52,7 +52,7 @@ std::string_view remedy(cuda::Result result) {
     case cuda::kSystemNotReady:
       return " (is nvidia-fabricmanager running?)";
     case cuda::kLaunchFailed:
-      return " (Xid 79 in dmesg: the GPU fell off the bus; else a kernel went wrong: please report it)";
+      return " (Xid 79 in dmesg: the GPU has fallen off the bus; otherwise a kernel failed: please report it)";
     case cuda::kOutOfMemory:
       return " (smaller batch, fewer towers on this GPU, or stop other processes on it: nvidia-smi)";
     case cuda::kNotPermitted:
@@ -61,14 +61,14 @@ std::string_view remedy(cuda::Result result) {
       break;
   }
   if (is_lost(result)) return " (the GPU was lost: see dmesg for Xid, and nvidia-smi)";
-  if (is_broken_context(result)) return " (a kernel went wrong: please report it; compute-sanitizer finds the place)";
+  if (is_broken_context(result)) return " (a kernel failed: please report it; compute-sanitizer finds the cause)";
   return "";
 }
 
 std::string_view start_remedy(cuda::Result result) {
   switch (result) {
     case cuda::kStubLibrary:
-      return "this libcuda.so.1 is the toolkit's stub: take its folder out of LD_LIBRARY_PATH";
+      return "this libcuda.so.1 is the toolkit's stub: remove its folder from LD_LIBRARY_PATH";
     case cuda::kSystemDriverMismatch:
       return "library and kernel module differ: restart the host after the update";
     case cuda::kCompatNotSupportedOnDevice:

@@ -51,8 +51,8 @@ absl::StatusOr<const NcclLibrary*> nccl_library() {
 
 absl::Status NcclLibrary::status(nccl::Result result, std::string_view operation) const {
   if (result == nccl::kSuccess || result == nccl::kInProgress) return absl::OkStatus();
-  return absl::InternalError(
-      fmt::format("NCCL {}: {}: {} (NCCL_DEBUG=WARN says more)", version, operation, api.ncclGetErrorString(result)));
+  return absl::InternalError(fmt::format("NCCL {}: {}: {} (NCCL_DEBUG=WARN reports details)", version, operation,
+                                         api.ncclGetErrorString(result)));
 }
 
 }  // namespace gradrail::gpu

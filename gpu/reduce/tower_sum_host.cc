@@ -127,7 +127,7 @@ absl::Status HostTowerSum::wait(size_t index, CopyTicket ticket) {
   for (WaitInTurns wait; !is_done(index, ticket); wait.turn()) {
     if (Clock::now() - start < answer_timeout_) continue;
     abort(absl::UnavailableError(
-        fmt::format("tower {} waited {:.1f} s for the gradients of the others", index, seconds_since(start))));
+        fmt::format("tower {} waited {:.1f} s for the gradients of the other towers", index, seconds_since(start))));
   }
   return error();
 }

@@ -83,7 +83,7 @@ NcclTowerSum::~NcclTowerSum() {
   bool is_drained = true;
   for (const auto& tower : towers_) is_drained = drain(*tower) && is_drained;
   // NCCL ends a communicator in peace only when all it has to do is done.
-  if (!is_drained) abort(absl::UnavailableError("the towers ended while means of their gradients were under way"));
+  if (!is_drained) abort(absl::UnavailableError("the towers ended before means of their gradients were complete"));
   if (failed_) return;  // the communicators ended with abort()
   for (const auto& tower : towers_) {
     if (tower->communicator == nullptr) continue;
@@ -109,7 +109,7 @@ absl::Status NcclTowerSum::wait_for_all_towers(Tower& tower) {
   if (++started_count_ == towers_.size()) changed_.notify_all();
   const auto all = [&] { return started_count_ == towers_.size() || failed_; };
   if (changed_.wait_until(lock, Clock::now() + answer_timeout_, all)) return error_;
-  return absl::UnavailableError(fmt::format("{}: of {} towers {} came within {:.1f} s to average gradients",
+  return absl::UnavailableError(fmt::format("{}: of {} towers, {} began to average gradients within {:.1f} s",
                                             tower.compute.name(), towers_.size(), started_count_,
                                             std::chrono::duration<double>(answer_timeout_).count()));
 }
@@ -178,7 +178,7 @@ bool NcclTowerSum::is_done(size_t index, CopyTicket ticket) {
     abort(tower.compute.context()->status(result, "averaging gradients"));
   } else if (tower.marks.is_overdue()) {
     abort(absl::UnavailableError(
-        fmt::format("{}: no mean of the towers' gradients for {:.1f} s: another tower or its GPU does not come",
+        fmt::format("{}: no mean of the towers' gradients for {:.1f} s: another tower or its GPU does not respond",
                     tower.compute.name(), std::chrono::duration<double>(answer_timeout_).count())));
   }
   if (!failed_ && !tower.marks.is_reached(ticket)) return false;

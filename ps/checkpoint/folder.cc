@@ -68,7 +68,7 @@ absl::Status check_fits(const std::string& folder, const CheckpointHeader& heade
   }
   if (header.optimizer.kind != optimizer) {
     // The state vectors of another optimizer have another meaning.
-    return other_model(folder, fmt::format("was trained with optimizer {}, this run asks for {}",
+    return other_model(folder, fmt::format("was trained with optimizer {}, this run uses {}",
                                            optimizer_name(header.optimizer.kind), optimizer_name(optimizer)));
   }
   return absl::OkStatus();
@@ -78,15 +78,15 @@ absl::Status check_fits(const std::string& folder, const CheckpointHeader& heade
 absl::Status none_whole(const std::string& folder, const std::vector<CheckpointSet>& sets, const absl::Status& newest) {
   if (sets.empty()) return absl::NotFoundError(fmt::format("checkpoint folder {}: holds no checkpoint", folder));
   if (newest.ok()) {
-    return absl::FailedPreconditionError(fmt::format(
-        "checkpoint folder {}: no complete set: {} (put the missing files there: all ps tasks need one shared folder; "
-        "or, to begin anew, use another folder)",
-        folder, sets.front().missing()));
+    return absl::FailedPreconditionError(
+        fmt::format("checkpoint folder {}: no complete set: {} (all ps tasks need one shared folder: add the missing "
+                    "files, or use another folder)",
+                    folder, sets.front().missing()));
   }
   const auto complete =
       std::count_if(sets.begin(), sets.end(), [](const CheckpointSet& set) { return set.complete(); });
   return absl::DataLossError(fmt::format(
-      "{} ({}; to begin anew, use another folder)", message_of(newest),
+      "{} ({}; use another folder for a new run)", message_of(newest),
       complete == 1 ? "there is no older one" : fmt::format("the {} older ones are damaged too", complete - 1)));
 }
 
@@ -129,7 +129,7 @@ absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder)
   std::string identity = read_identity(path);
   if (!identity.empty()) return identity;
   return absl::FailedPreconditionError(
-      fmt::format("{}: is empty or cannot be read; remove it, the next start writes it anew", path));
+      fmt::format("{}: is empty or cannot be read; remove it, the next start writes it again", path));
 }
 
 absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder) {
@@ -158,9 +158,9 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string&
   // No older set is taken: all tasks of a run must begin from the same one.
   if (found == sets.end() || !found->complete()) {
     return absl::FailedPreconditionError(fmt::format(
-        "checkpoint folder {}: {}, and another ps task has begun from that set (is it one folder for all of them, and "
-        "seen whole from this host? start the run again)",
-        folder, found == sets.end() ? fmt::format("step {} is not there", set.global_step) : found->missing()));
+        "checkpoint folder {}: {}, but another ps task has restored that set (do all ps tasks share one folder? start "
+        "the run again)",
+        folder, found == sets.end() ? fmt::format("step {} is missing", set.global_step) : found->missing()));
   }
   GRADRAIL_ASSIGN_OR_RETURN(Checkpoint checkpoint, read_checkpoint_set(folder, *found));
   GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint.header, schema, optimizer));

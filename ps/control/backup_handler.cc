@@ -46,14 +46,15 @@ absl::Status BackupHandler::mirror(const proto::ReplicateRequest& request, proto
 absl::Status BackupHandler::check_options(const proto::ReplicateRequest& request) const {
   if (request.shards() != context_.shards.size()) {
     return absl::FailedPreconditionError(
-        fmt::format("it has {} shards, the ps task that it is to stand by for has {}: give both the same --shards",
-                    context_.shards.size(), request.shards()));
+        fmt::format("the backup has {} shards, its primary has {}: give both the same --shards", context_.shards.size(),
+                    request.shards()));
   }
   const std::string& folder = context_.checkpoint_folder;
   if (request.checkpoint_folder() != folder) {
-    const char* what = folder.empty()                        ? "it has no checkpoint folder, and the other has one"
-                       : request.checkpoint_folder().empty() ? "it has a checkpoint folder, and the other has none"
-                                                             : "it has another checkpoint folder";
+    const char* what = folder.empty() ? "the backup has no checkpoint folder, its primary has one"
+                       : request.checkpoint_folder().empty()
+                           ? "the backup has a checkpoint folder, its primary has none"
+                           : "the backup has another checkpoint folder than its primary";
     return absl::FailedPreconditionError(
         fmt::format("{}: give all ps tasks one shared --checkpoint_dir, or none", what));
   }
@@ -87,7 +88,7 @@ absl::Status BackupHandler::accept(const proto::ReplicateRequest& request, proto
   }
   // A call that timed out at the primary may still run here and overtake a later one.
   if (request.process() == setup_.primary.message->process() && request.number() < setup_.primary.message->number())
-    return absl::UnavailableError("a later message was here before this one");
+    return absl::UnavailableError("a later message arrived before this one");
   GRADRAIL_RETURN_IF_ERROR(follow_agreement(request));
   GRADRAIL_CHECK(request.generation() == 0 || setup_.agreement.exists());
   setup_.primary.message = std::make_shared<const proto::ReplicateRequest>(request);
@@ -140,7 +141,7 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
   const proto::ReplicateRequest& last = *setup.primary.message;
   if (!setup.agreement.exists() || (replication_.is_backup() && last.generation() == 0)) {
     return absl::FailedPreconditionError(
-        fmt::format("the backup of {} has heard nothing from it yet", replication_.replication_peer_name()));
+        fmt::format("the backup of {} has received no state from it yet", replication_.replication_peer_name()));
   }
   bool is_primary_unreachable = setup.primary.has_restarted;
   {
@@ -181,7 +182,7 @@ absl::Status BackupHandler::check_versions(const proto::JoinRequest& request, co
     const size_t count = agreement.bucket_count(i);
     while (versions.size() < count && next != seen.end()) versions.push_back(*next++);
     if (const absl::Status may = context_.shards[i].may_take_over(versions, is_primary_unreachable); !may.ok()) {
-      return absl::Status(may.code(), fmt::format("the backup of {} cannot go on for it: {}",
+      return absl::Status(may.code(), fmt::format("the backup of {} cannot take over: {}",
                                                   replication_.replication_peer_name(), message_of(may)));
     }
   }
@@ -212,7 +213,7 @@ std::string BackupHandler::why_run_is_lost() {
   }
   const ServerOptions& options = context_.options;
   if (silent > options.away_limit) {
-    return fmt::format("{} was lost, and no worker has asked its backup to take over",
+    return fmt::format("{} was lost, and no worker has requested a takeover by its backup",
                        replication_.replication_peer_name());
   }
   if (options.begins_as_backup || silent < options.heartbeat_timeout) return "";

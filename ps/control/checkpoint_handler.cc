@@ -66,7 +66,8 @@ absl::Status CheckpointHandler::save(const proto::CheckpointRequest& request, pr
   MutexLock setup_lock(setup_.mutex);
   // All tasks may have begun again while this call waited for the lock.
   GRADRAIL_RETURN_IF_ERROR(context_.state.heard(member));
-  if (!setup_.agreement.exists()) return absl::UnavailableError("checkpoint: all are about to begin again");
+  if (!setup_.agreement.exists())
+    return absl::UnavailableError("checkpoint: all parameter servers are about to restart from one checkpoint");
   std::optional<std::vector<Checkpoint>> snapshots = writer_.take_memory();
   if (!snapshots.has_value()) {
     return absl::AlreadyExistsError("checkpoint: the one before is still being written (is the disk too slow?)");

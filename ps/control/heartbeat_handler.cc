@@ -53,7 +53,7 @@ void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss) {
     state.reports.ended(worker, incarnation, "lost: " + loss.cause);
     run_continues = state.membership.aborted().empty();
     spdlog::warn("{} was lost: {}{}", state.membership.name_of(worker), loss.cause,
-                 run_continues ? fmt::format("; {} are left", state.membership.live_count()) : "");
+                 run_continues ? fmt::format("; {} workers remain", state.membership.live_count()) : "");
   }
   context_.state.changed.notify_all();
   // A run that was aborted applies no step without the lost member: the others could not reproduce it.

@@ -157,8 +157,8 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
   if (request.returns()) {
     {
       MutexLock lock(state.mutex);
-      state.membership.mark_away(member.worker, member.incarnation, "it looks for a parameter server that it has lost",
-                                 Clock::now());
+      state.membership.mark_away(member.worker, member.incarnation,
+                                 "it searches for a parameter server that it has lost", Clock::now());
     }
     state.changed.notify_all();
     context_.shards.remove_member(member);

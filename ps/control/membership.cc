@@ -20,8 +20,9 @@ absl::Status Membership::join(WorkerIndex worker, uint64_t incarnation, const st
   const auto found = workers_.find(worker);
   if (found != workers_.end() && found->second.phase == Phase::live && found->second.incarnation != incarnation &&
       !found->second.is_expected) {
-    return absl::AlreadyExistsError(fmt::format(
-        "worker {} is already running (from {}): was the same task_index given twice?", worker, found->second.name));
+    return absl::AlreadyExistsError(
+        fmt::format("worker {} is already running (from {}): do two processes have the same task_index?", worker,
+                    found->second.name));
   }
   // A worker repeats its join when the answer was lost: that changes nothing.
   if (find_live(worker, incarnation) == nullptr) ++epoch_;
@@ -42,7 +43,8 @@ absl::Status Membership::heard(WorkerIndex worker, uint64_t incarnation, TimePoi
   Worker* member = find_live(worker, incarnation);
   // A restarted ps has forgotten its members: UNAVAILABLE makes the worker search for it and join again.
   if (!incarnations_.contains(incarnation))
-    return absl::UnavailableError(fmt::format("it was started again, and has not heard of worker {} yet", worker));
+    return absl::UnavailableError(
+        fmt::format("the ps task has restarted, and worker {} has not joined it again yet", worker));
   if (member == nullptr) {
     const auto found = workers_.find(worker);
     if (found != workers_.end() && found->second.incarnation == incarnation && found->second.phase == Phase::away)
@@ -79,7 +81,7 @@ void Membership::abort_if_too_few() {
   const size_t left = count(Phase::live) + count(Phase::away) + never_joined().size();
   // A limit of 1 is the task of abort_if_deserted(), which gives the last worker time to return.
   if (left < options_.min_workers && options_.min_workers > 1)
-    abort_run(fmt::format("{}; {} of the {} workers that --min_workers asks for are left", last_loss_, left,
+    abort_run(fmt::format("{}; {} of the {} workers that --min_workers requires remain", last_loss_, left,
                           options_.min_workers));
 }
 
@@ -104,7 +106,7 @@ bool Membership::mark_away(WorkerIndex worker, uint64_t incarnation, const std::
     if (each.phase == Phase::away) each.heard = now;  // another ps may be lost: every search begins again
   }
   // Used only if no member returns in time.
-  last_loss_ = fmt::format("worker {} ({}) did not come back: {}", worker, member->name, cause);
+  last_loss_ = fmt::format("worker {} ({}) did not return: {}", worker, member->name, cause);
   return_deadline_ = now + options_.away_limit;
   ++epoch_;
   return true;
@@ -262,7 +264,7 @@ bool Membership::expire_absent(TimePoint now) {
   bool changed = false;
   for (auto& [index, worker] : workers_) {
     if (worker.phase != Phase::away || now - worker.heard <= options_.away_limit) continue;
-    record_loss(index, worker, "it did not come back from looking for a parameter server", now);
+    record_loss(index, worker, "it did not return from its search for a parameter server", now);
     abort_if_too_few();
     changed = true;
   }
@@ -281,7 +283,7 @@ void Membership::abort_if_deserted(TimePoint now) {
   // A new run waits for all its workers without a limit, because people start them by hand.
   const bool is_continued = missing_until_ != TimePoint::max();
   if (live_count() > 0 || (!is_continued && !never_joined().empty())) return;
-  if (!last_loss_.empty() && now > return_deadline_) abort_run(fmt::format("{}, and no worker is left", last_loss_));
+  if (!last_loss_.empty() && now > return_deadline_) abort_run(fmt::format("{}, and no worker remains", last_loss_));
 }
 
 bool Membership::finished() const {

@@ -52,8 +52,8 @@ void Replication::on_replaced() {
     // Before the abort is visible: workers then go to the replication peer, where the run continues.
     was_replaced_ = true;
     return context_.losses.report_failure(
-        fmt::format("the backup at {} has taken over for this ps task, which was cut off from its workers; started "
-                    "again, this one stands by",
+        fmt::format("the backup at {} has taken over, because this ps task lost the connection to its workers; after a "
+                    "restart it is the backup",
                     context_.options.replication_peer));
   }
   if (context_.options.console) {
@@ -88,7 +88,7 @@ absl::Status Replication::check_serving() const {
   // A term above 0 is proof enough: this task has taken over in this process.
   if (link_ == nullptr || is_backup_ || term_ > 0 || link_->has_asked()) return absl::OkStatus();
   // A task that restarts after the takeover would otherwise begin a second run beside that of its backup.
-  return absl::UnavailableError("it asks its backup first whether that has taken over");
+  return absl::UnavailableError("the ps task checks whether its backup has taken over");
 }
 
 absl::Status Replication::still_backup_error() const {

@@ -297,10 +297,10 @@ void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
   }
   if (!say_it) return;
   if (was_present) {
-    spdlog::warn("the backup at {} was lost ({}); the run goes on without one until it is back", options_.address,
-                 std::string(message_of(why)));
+    spdlog::warn("the backup at {} was lost ({}); the run continues without a backup until it returns",
+                 options_.address, std::string(message_of(why)));
   } else {
-    spdlog::warn("not replicated: the backup at {} is not there yet ({})", options_.address,
+    spdlog::warn("not replicated: the backup at {} is not ready yet ({})", options_.address,
                  std::string(message_of(why)));
   }
 }

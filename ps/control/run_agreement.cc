@@ -167,7 +167,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> RunAgreement::restore(const pr
           : restore_newest(folder, schema, training.optimizer.kind);
   if (!restored.ok() && request.has_left_group() && !request.has_begin_from()) {
     // A run under way has its parameters: continuing with those of the chief is better than an abort.
-    spdlog::warn("nothing is restored: {}", std::string(message_of(restored.status())));
+    spdlog::warn("no checkpoint is restored: {}", std::string(message_of(restored.status())));
     return nullptr;
   }
   if (restored.ok() && *restored != nullptr && context_.options.console) {
@@ -196,8 +196,8 @@ absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
     return absl::OkStatus();
   }
   return absl::OutOfRangeError(
-      "this ps task runs together with other parameter servers than this worker has found: either the lists of servers "
-      "differ, or one of them has just been started again");
+      "this ps task and the worker have found different groups of parameter servers: their server lists differ, or a "
+      "server has just restarted");
 }
 
 /// A newcomer has set up this task before the workers that know the position of the run. Workers that began with the
@@ -214,7 +214,7 @@ void RunAgreement::correct_base(const proto::JoinRequest& request) {
 
 /// A ps of this run was lost and restarted without its parameters: all tasks go back to one checkpoint, or to nothing.
 void RunAgreement::begin_again() {
-  constexpr const char* kCause = "a parameter server was lost, and all begin again from one checkpoint";
+  constexpr const char* kCause = "a parameter server was lost, and all parameter servers restart from one checkpoint";
   std::vector<Membership::Member> members;
   {
     ControlState& state = context_.state;

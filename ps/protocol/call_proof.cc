@@ -76,7 +76,7 @@ absl::Status CallProver::set_up(const std::string& challenge, const std::string&
   if (challenge.empty()) return refused("has no secret, and this task has one: give --secret-file to all or to none");
   // "ps" separates this MAC from that of a call: an answer cannot be replayed as a proof.
   if (!same_bytes(answer, mac_of(secret_, {"ps", client_challenge_, challenge})))
-    return refused("does not know this job's secret: is its --secret-file another one?");
+    return refused("does not have this job's secret: is its --secret-file another one?");
   challenge_ = challenge;
   // Numbers belong to one challenge: the ps has seen none of the new one.
   number_ = 0;

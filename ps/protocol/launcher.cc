@@ -59,7 +59,7 @@ std::string address(const std::string& host, uint16_t port) {
 Found ranks(const Reader& read, const char* rank_name, const char* size_name, const std::string& launcher) {
   // One of the two alone is left over from an earlier shell, or was set by hand.
   const auto both = [&](const absl::Status& status) {
-    return absl::InvalidArgumentError(fmt::format("{}: {} ({} sets {} and {} together: unset what is left over)",
+    return absl::InvalidArgumentError(fmt::format("{}: {} ({} sets {} and {} together: unset a leftover variable)",
                                                   launcher, message_of(status), launcher, rank_name, size_name));
   };
   const absl::StatusOr<uint32_t> rank = read.number(rank_name, kMostTasks - 1),
@@ -181,7 +181,7 @@ Found read_launcher(const Variables& variable) {
   // The order below is from the innermost launcher outwards; these two have no order.
   if (torchrun && dmlc)
     return absl::InvalidArgumentError(
-        "RANK or WORLD_SIZE say torchrun, DMLC_… says ps-lite, and neither starts the other: unset one");
+        "RANK or WORLD_SIZE indicates torchrun, DMLC_… indicates ps-lite, and neither starts the other: unset one");
   if (torchrun) return from_torchrun(read);
   if (dmlc) return from_dmlc(read);
   if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) return from_mpirun(read);

@@ -117,8 +117,8 @@ absl::Status check(const Security& security) {
   // A server without its own certificate speaks no TLS and can ask for none.
   if (security.client_cert_auth && (security.trusted_ca_file.empty() || security.cert_file.empty())) {
     return absl::InvalidArgumentError(
-        "--client-cert-auth: needs --trusted-ca-file, which workers' certificates are checked against, and the ps' own "
-        "--cert-file and --key-file");
+        "--client-cert-auth: needs --trusted-ca-file for the certificates of workers, and --cert-file and --key-file "
+        "of the ps");
   }
   return absl::OkStatus();
 }
@@ -134,7 +134,7 @@ absl::StatusOr<std::string> read_secret_file(const std::string& path) {
   const mode_t others = about.st_uid == 0 && geteuid() != 0 ? 037 : 077;
   if ((about.st_mode & others) != 0) {
     return absl::FailedPreconditionError(fmt::format(
-        "--secret-file {}: others than its owner may use it (mode {:04o}): chmod 600 it", path, about.st_mode & 07777));
+        "--secret-file {}: other users have access to it (mode {:04o}): run chmod 600", path, about.st_mode & 07777));
   }
   // Editors and echo add a line end, which is no part of the secret.
   const std::string secret(absl::StripTrailingAsciiWhitespace(*text));
@@ -152,8 +152,8 @@ absl::Status check_exposure(const Security& security, const std::string& address
   const absl::StatusOr<HostPort> parsed = parse_host_port(address);
   if (!parsed.ok() || is_loopback(parsed->host)) return absl::OkStatus();  // a broken address fails at its use
   return absl::FailedPreconditionError(
-      fmt::format("{} is not on this host alone, and no authentication is set up: give --secret-file FILE or TLS "
-                  "(--cert-file, --key-file, --trusted-ca-file) to all tasks, or --insecure in a network you trust",
+      fmt::format("{} is reachable from other hosts without authentication: give all tasks --secret-file FILE or TLS "
+                  "(--cert-file, --key-file, --trusted-ca-file), or --insecure in a trusted network",
                   address));
 }
 

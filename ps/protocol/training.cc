@@ -30,7 +30,7 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
   // An empty text is no number: "ssp" alone fails here as well.
   if (!bound || *bound > kMaxModeBound) {
     return absl::InvalidArgumentError(
-        fmt::format("mode '{}': {} wants a number from 0 to {}, {}", text, name, kMaxModeBound,
+        fmt::format("mode '{}': {} needs a number from 0 to {}, {}", text, name, kMaxModeBound,
                     name == "ssp" ? "of steps that a worker may be ahead of the slowest: ssp:4"
                                   : "of gradients of a step that are not waited for: backup:1"));
   }

@@ -91,7 +91,8 @@ absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto:
     }
     const std::string cause = fmt::format("no process listens at {} ({})", address, message_of(answered));
     if (Clock::now() + kBetweenTries > deadline)
-      return absl::DeadlineExceededError(fmt::format("the first task of {} did not come: {}", hello.job(), cause));
+      return absl::DeadlineExceededError(
+          fmt::format("the first task of {} did not start in time: {}", hello.job(), cause));
     if (Clock::now() > progress) {
       say(fmt::format("waiting for the first task of {}: {}", hello.job(), cause));
       progress += kRankProgress;

@@ -177,7 +177,7 @@ absl::Status RankServer::admit(RankStreamPtr stream, proto::RankHello hello) {
   // Two jobs with one port on one host: the other job has to change, and this one waits for its own tasks.
   if (hello.job() != options_.hello.job()) {
     refuse(fmt::format(
-        "here the tasks of {} meet, this one is of {}: give one of the two jobs another --rendezvous tcp://HOST:PORT",
+        "this rendezvous belongs to {}, the task to {}: give one of the two jobs another --rendezvous tcp://HOST:PORT",
         options_.hello.job(), hello.job()));
     return absl::OkStatus();
   }

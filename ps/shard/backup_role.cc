@@ -78,12 +78,12 @@ void BackupRole::acknowledge(ShardPeer& peer) {
 }
 
 absl::Status BackupRole::check_takeover(const std::vector<uint64_t>& versions, bool is_primary_unreachable) {
-  if (peers_.primary() != nullptr && !is_primary_unreachable) return absl::UnavailableError("its primary is alive");
+  if (peers_.primary() != nullptr && !is_primary_unreachable) return absl::UnavailableError("its primary is connected");
   if (!partition_.is_set_up() || !is_level_) {
-    return absl::FailedPreconditionError("it did not have everything yet when its primary was lost");
+    return absl::FailedPreconditionError("its state was incomplete when its primary was lost");
   }
   if (versions.empty() && is_outdated_) {
-    return absl::FailedPreconditionError("a worker has seen more than it has: its primary went on without it");
+    return absl::FailedPreconditionError("a worker has a newer version: its primary continued without it");
   }
   const ShardProtocol& protocol = partition_.protocol();
   for (uint32_t i = 0; i < std::min<size_t>(versions.size(), partition_.bucket_count()); ++i) {
@@ -91,7 +91,7 @@ absl::Status BackupRole::check_takeover(const std::vector<uint64_t>& versions, b
     // Kept for all workers: another one that has seen less would be accepted, and a newer result be lost.
     is_outdated_ = true;
     return absl::FailedPreconditionError(
-        fmt::format("it has version {} of bucket {}, and a worker has seen {}: its primary went on without it",
+        fmt::format("it has version {} of bucket {}, and a worker has version {}: its primary continued without it",
                     protocol.version(i), i, versions[i]));
   }
   return absl::OkStatus();

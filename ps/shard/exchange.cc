@@ -72,7 +72,7 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   if (header.kind != ArrivalKind::push && header.kind != ArrivalKind::pull && header.kind != ArrivalKind::initialise) {
     return bad("unknown kind");
   }
-  if (header.has_crc != 0 && peer.is_on_device()) return bad("has a checksum, which memory of a GPU is not given");
+  if (header.has_crc != 0 && peer.is_on_device()) return bad("has a checksum, which GPU memory does not support");
   if (header.has_crc == 0 || !has_payload) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(const uint32_t crc, payload_crc(peer, header.bucket));
   if (crc == header.crc32c) return absl::OkStatus();

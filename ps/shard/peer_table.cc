@@ -124,7 +124,7 @@ void PeerTable::refuse(ShardPeer& peer, const std::string& why) {
 
 void PeerTable::on_lost(ShardPeer& peer, const std::string& cause) {
   if (peer.phase == ShardPeer::Phase::active) {
-    spdlog::warn("{}: lost {} to worker {}: {}; it may come back over another path", environment_.options.name,
+    spdlog::warn("{}: lost {} to worker {}: {}; the worker may return over another path", environment_.options.name,
                  peer.connection->describe(), peer.worker, cause);
     absent_.push_back({peer.worker, peer.incarnation, Clock::now() + kReturnDeadline, cause});
   }
@@ -167,16 +167,15 @@ void PeerTable::expire(TimePoint now) {
   }
   for (ShardPeer* peer : expired) {
     if (peer->phase != ShardPeer::Phase::closing) {
-      spdlog::warn("{}: closed {}: it did not introduce itself in time", environment_.options.name,
+      spdlog::warn("{}: closed {}: its handshake did not complete in time", environment_.options.name,
                    peer->connection->describe());
     }
     close(*peer);
   }
   for (const Absent& absent : absent_) {
     if (now < absent.deadline || !environment_.options.on_lost) continue;
-    environment_.options.on_lost(
-        absent.worker, absent.incarnation,
-        fmt::format("its data connection was lost ({}) and it did not come back", absent.cause));
+    environment_.options.on_lost(absent.worker, absent.incarnation,
+                                 fmt::format("its data connection was lost ({}) and it did not return", absent.cause));
   }
   std::erase_if(absent_, [&](const Absent& absent) { return now >= absent.deadline; });
 }

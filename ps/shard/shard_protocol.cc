@@ -105,7 +105,7 @@ void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
   Exchange& exchange = member->exchanges[arrival.bucket];
   // A repeated push is legal after the end of the steps: its answer may have been lost.
   if (member->finished && arrival.kind == ArrivalKind::push && arrival.step > exchange.done_step) {
-    return refuse(arrival, "it has said that its steps are done", actions);
+    return refuse(arrival, "the worker has finished its steps", actions);
   }
   switch (arrival.kind) {
     case ArrivalKind::push:

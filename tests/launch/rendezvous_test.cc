@@ -51,7 +51,7 @@ TEST_F(RendezvousTest, ATaskOfAnotherJobIsRefused) {
   std::future<Joined> first = join_async(task(0));
   RendezvousRequest other = task(1);
   other.launch.job = "other job";
-  EXPECT_THAT(text(join_async(other).get().status()), HasSubstr("here the tasks of job meet"));
+  EXPECT_THAT(text(join_async(other).get().status()), HasSubstr("this rendezvous belongs to job"));
   std::future<Joined> second = join_async(task(1)), third = join_async(task(2));
   EXPECT_TRUE(first.get().ok());
   EXPECT_TRUE(second.get().ok());

@@ -72,8 +72,8 @@ TEST(TransportWords, NameTheChosenAndWhyNotTheOthers) {
 TEST(TransportWords, WithoutATransportEachReasonAppearsOnceWithARemedy) {
   EXPECT_EQ(
       explain_none({{"ucx", "no card"}, {"shm", "far"}, {"ofi", "no card"}}),
-      "ucx, ofi: no card; shm: far; `gradrail doctor` says what is missing, and --transport auto falls back to tcp");
-  EXPECT_EQ(explain_none({{"tcp", "cut"}}), "tcp: cut; `gradrail doctor` says what is missing");
+      "ucx, ofi: no card; shm: far; `gradrail doctor` reports what is missing, and --transport auto falls back to tcp");
+  EXPECT_EQ(explain_none({{"tcp", "cut"}}), "tcp: cut; `gradrail doctor` reports what is missing");
 }
 
 TEST(HostIdentity, IsStable) {

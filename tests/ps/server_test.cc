@@ -138,7 +138,7 @@ TEST(Server, BeginsFromTheSetThatAnotherTaskBeganFrom) {
   request.mutable_begin_from()->set_global_step(250);
   const Joined without = join_new_server(folder, request);
   EXPECT_EQ(without.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(without.status.error_message(), HasSubstr("step 250 is not there, and another ps task has begun from"));
+  EXPECT_THAT(without.status.error_message(), HasSubstr("step 250 is missing, but another ps task has restored"));
 
   request.mutable_begin_from()->clear_global_step();
   const Joined anew = join_new_server(folder, request);

@@ -149,7 +149,7 @@ class Backup(cluster.ClusterTest):
         self.wait_until_level(ps)
         backup.signal(signal.SIGKILL)
         backup.code()
-        ps.wait_for("the backup at .* was lost .*; the run goes on without one", NOTICED)
+        ps.wait_for("the backup at .* was lost .*; the run continues without a backup", NOTICED)
         self.assert_goes_on(workers[0])
         said = len(ps.lines())
         backup = self.train(*self.common_flags, "--job_name", "ps", "--task_index", 1, name="ps/1 again")
@@ -306,9 +306,9 @@ class Backup(cluster.ClusterTest):
 
     def test_a_pair_is_alike(self):
         folders = [self.folder / "one", self.folder / "other"]
-        for says, ps, backup in (("it has 1 shards, the ps task that it is to stand by for has 2", ["--shards", 2], []),
-                                  ("it has no checkpoint folder", ["--checkpoint_dir", folders[0]], []),
-                                  ("it has another checkpoint folder", ["--checkpoint_dir", folders[0]],
+        for says, ps, backup in (("the backup has 1 shards, its primary has 2", ["--shards", 2], []),
+                                  ("the backup has no checkpoint folder", ["--checkpoint_dir", folders[0]], []),
+                                  ("the backup has another checkpoint folder", ["--checkpoint_dir", folders[0]],
                                    ["--checkpoint_dir", folders[1]])):
             with self.subTest(says=says):
                 common = [*self.addresses(1, 2), "--model", "linear", "--backup-ps", 1]

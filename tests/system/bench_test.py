@@ -129,7 +129,7 @@ class Bench(cluster.ClusterTest):
             with self.subTest(arguments=arguments):
                 self.assertRegex(self.bench(*arguments, code=cluster.USAGE), words)
         self.assertRegex(self.bench("apply", "--on", "gpu:77", code=cluster.CONFIGURATION),
-                         "no NVIDIA driver|no GPU 77|speaks CUDA")
+                         "no NVIDIA driver|no GPU 77|supports CUDA")
         unreachable = ["exchange", "-b", "4K", "-e", "4K", *QUICK, "--bind-host", "203.0.113.9"]
         self.assertRegex(self.bench(*unreachable, code=cluster.CONFIGURATION), "203.0.113.9: not an address of this host")
         self.assertRegex(self.bench("replay", "nothing", code=cluster.CONFIGURATION),
@@ -204,7 +204,7 @@ class Bench(cluster.ClusterTest):
                 for row in rows:
                     self.assertEqual([name for name, _ in row["stages"]], first + names)
                     total = sum(micros for _, micros in row["stages"])
-                    # The stages are from another run: only the order of magnitude must agree.
+#The stages are from another run : only the order of magnitude must agree.
                     self.assertGreater(total, row["percentiles"]["min_us"] / 4)
                     self.assertLess(total, 4 * row["percentiles"]["max_us"] + 100_000)  # a busy machine may pause one
         _, run = self.recorded("exchange", "--no-stages")

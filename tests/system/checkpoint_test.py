@@ -129,7 +129,7 @@ class Restart(cluster.ClusterTest):
         self.run_once()
         self.refused(cluster.CONFIGURATION, ["is of another model: .*'?w'?", str(self.saved)], "--data_dir", self.data,
                      "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
-        self.refused(cluster.CONFIGURATION, ["was trained with optimizer sgd, this run asks for adam"], "--model",
+        self.refused(cluster.CONFIGURATION, ["was trained with optimizer sgd, this run uses adam"], "--model",
                      "linear", "--optimizer", "adam", "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
 
     def test_a_folder_with_nothing_but_half_a_set_is_no_place_to_begin_anew(self):
@@ -198,7 +198,7 @@ class Restart(cluster.ClusterTest):
         worker = self.train(*flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
         self.assert_ends(worker, cluster.CONFIGURATION,
                          says=[rf"parameter server 0 \({self.ps_addresses[0]}\) and parameter server 1 "
-                               rf"\({self.ps_addresses[1]}\) have different checkpoint folders", "one shared folder"])
+                               rf"\({self.ps_addresses[1]}\) have different checkpoint folders", "shared file system"])
         self.assertTrue(all(server.running() for server in servers))
         servers[1].end()
         self.train(*flags, "--job_name", "ps", "--task_index", 1, name="ps/1")

@@ -196,7 +196,7 @@ class Agreement(cluster.ClusterTest):
         self.train(*flags, "--transport", "tcp", "--job_name", "ps", "--task_index", 0, name="ps/0")
         worker = self.train(*flags, "--transport", "shm", "--job_name", "worker", "--task_index", 0, name="worker/0")
         self.assert_ends(worker, cluster.CONFIGURATION,
-                         says=["no transport can be used", "shm: the other end does not offer it; `gradrail doctor` says what is missing, and --transport auto"])
+                         says=["no transport can be used", "shm: the other end does not offer it; `gradrail doctor` reports what is missing, and --transport auto"])
 
 
 class Data(cluster.ClusterTest):

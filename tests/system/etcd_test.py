@@ -106,7 +106,7 @@ class Encrypted(etcd.EtcdTest):
                 self.assert_ends(self.task("ps", *SIZES, url=self.url, environment=environment), lambda code: code != 0,
                                  says=[rf"etcd at https://127.0.0.1:{self.etcd.port}: .*\S"])
         self.assert_ends(self.task("ps", *SIZES, url=self.etcd.url()), lambda code: code != 0,
-                         says=["etcd at http://.*does it want TLS"])
+                         says=["etcd at http://.*does it require TLS"])
 
 
 class Refusals(etcd.EtcdTest):
@@ -120,7 +120,7 @@ class Refusals(etcd.EtcdTest):
     def test_flags_that_do_not_fit(self):
         for says, flags in (
                 (["--job_name 'chief': each task is a ps or a worker"], ["chief"]),
-                (["say --ps and --workers together"], ["ps", "--ps", "2"]),
+                (["give --ps and --workers together"], ["ps", "--ps", "2"]),
                 (["--ps 0: with --rendezvous"], ["ps", "--ps", "0", "--workers", "1"]),
                 (["leave out --cluster, --ps_hosts"], ["ps", "--ps_hosts", "a:1"]),
                 (["--task_index -2"], ["ps", "--task_index", "-2"]),
@@ -135,7 +135,7 @@ class Refusals(etcd.EtcdTest):
     def test_sizes_that_differ(self):
         self.task("ps", *SIZES)
         self.wait_for_registered("ps/0")
-        self.refuses(cluster.CONFIGURATION, ["--workers 3: the run .* has --ps 1 --workers 2 .so says ps/0 at 127"],
+        self.refuses(cluster.CONFIGURATION, ["--workers 3: the run .* has --ps 1 --workers 2 .set by ps/0 at 127"],
                      "worker", "--ps", "1", "--workers", "3")
         self.refuses(cluster.CONFIGURATION, ["--ps 2: the run .* has --ps 1 --workers 2"], "worker", "--ps", "2",
                      "--workers", "2")
@@ -185,7 +185,7 @@ class Refusals(etcd.EtcdTest):
                       etcd.http(500, b"\0\xff\x1b[2J"), etcd.http(200, b"x" * (5 << 20))):
             with self.subTest(words=words[:60]):
                 proxy.say(words)
-                task = self.refuses(cluster.CONFIGURATION, [rf"etcd at http://{proxy.url[7:-4]}: the server there is no etcd"],
+                task = self.refuses(cluster.CONFIGURATION, [rf"etcd at http://{proxy.url[7:-4]}: the server is not etcd"],
                                     "worker", *SIZES, url=proxy.url)
                 self.assertNotIn(b"\x1b", task.raw())
 
@@ -200,7 +200,7 @@ class Refusals(etcd.EtcdTest):
                 self.assertNotIn(b"\x1b", task.raw())
 
     def test_unknown_keys_are_ignored(self):
-        self.etcd.put("ps/0", "not a card")
+        self.etcd.put("ps/0", "not a record")
         self.etcd.put("worker/0", '{"address": 7, "id": [], "ps": -1}')
         for key in ("worker/x", "boss/1", "ps/99999999999999999999", "", "ps/1/2"):
             self.etcd.put(key, "what is this")
@@ -276,12 +276,12 @@ class Running(etcd.EtcdTest):
             with self.subTest(fresh=fresh):
                 self.etcd.kill()
                 lines = len(ps.lines())
-                ps.wait_for(r"etcd at .*the run goes on", NOTICED, after=lines)
+                ps.wait_for(r"etcd at .*the run continues", NOTICED, after=lines)
                 time.sleep(etcd.LEASE + 2)  # longer than any lease
                 for worker in workers:
                     self.assert_goes_on(worker)
                 self.etcd.start(fresh)
-                ps.wait_for(r"etcd has us again as /gradrail/job/ps/0", EXPIRED, after=lines)
+                ps.wait_for(r"this task is registered again in etcd, as /gradrail/job/ps/0", EXPIRED, after=lines)
                 self.wait_for_registered("ps/0", "worker/0", "worker/1", within=EXPIRED)
                 self.assertEqual(self.etcd.registered(), was, "each in its old place")
                 self.assertLess(len([line for line in ps.lines()[lines:] if "etcd" in line.text]), 4, ps.transcript())
@@ -339,12 +339,12 @@ class Running(etcd.EtcdTest):
             with self.subTest(answer=answer[:60]):
                 lines, asked = len(ps.lines()), proxy.asked
                 proxy.say(answer)
-                ps.wait_for("the run goes on", NOTICED, after=lines)
+                ps.wait_for("the run continues", NOTICED, after=lines)
                 for worker in workers:
                     self.assert_goes_on(worker)
                 cluster.wait_until(lambda: proxy.asked > asked + 5, NOTICED, lambda: f"{proxy.asked - asked} connections")
                 proxy.say(None)
-                ps.wait_for("etcd has us again", EXPIRED, after=lines)
+                ps.wait_for("this task is registered again in etcd", EXPIRED, after=lines)
         self.wait_for_registered("ps/0", "worker/0", "worker/1", within=EXPIRED)
         self.stop(workers, (ps,))
 
@@ -362,7 +362,7 @@ class Running(etcd.EtcdTest):
         self.wait_for_registered("ps/0", "worker/0", within=EXPIRED)
         self.etcd.put("worker/1", '{"address": "10.0.0.9", "id": "other", "ps": 1, "workers": 2}')
         workers[1].signal(signal.SIGCONT)
-        workers[1].wait_for(r"another task has taken our place /gradrail/job/worker/1 \(it is at 10\.0\.0\.9\)", NOTICED)
+        workers[1].wait_for(r"another task has claimed the key /gradrail/job/worker/1 of this task \(from 10\.0\.0\.9\)", NOTICED)
         self.assertEqual(self.etcd.registered()["worker/1"]["id"], "other")
 
 

@@ -72,12 +72,12 @@ class NicGpuTransfer(cluster.ClusterTest):
 
     def test_what_is_forced_and_cannot_be_had_is_refused(self):
         for words, flags, on in (
-                (r"gradients cannot leave the GPU as --gpu-direct says: dmabuf: tcp moves host memory only",
+                (r"gradients cannot leave the GPU as --gpu-direct requires: dmabuf: tcp moves host memory only",
                  ["--gpu-direct", "dmabuf", "--transport", "tcp"], gpus()),
                 (r"peermem: no peer-memory module: modprobe nvidia_peermem",
                  ["--gpu-direct", "peermem", "--transport", "simnic"], gpus()),
                 (r"ipc: .*keeps its parameters in host memory", ["--gpu-direct", "ipc", "--transport", "tcp"], gpus()),
-                (r"dmabuf: GPU 0 .*offers no dma-buf", ["--gpu-direct", "dmabuf", "--transport", "simnic"],
+                (r"dmabuf: GPU 0 .*does not support dma-buf", ["--gpu-direct", "dmabuf", "--transport", "simnic"],
                  gpus("devices=1,dma_buf=0")),
                 (r"dmabuf: .*the checked transfer arrived damaged", ["--gpu-direct", "dmabuf", "--transport", "simnic"],
                  gpus(nic="damage")),

@@ -84,7 +84,7 @@ class ParametersOnGpus(cluster.ClusterTest):
         for words, device, on in (("no GPU 9: there is GPU 0", "gpu:9", gpus()),
                                   ("device 'cpu' for parameters: must be host or gpu:N", "cpu", gpus()),
                                   ("no NVIDIA driver", "gpu:0", None),
-                                  (r"speaks CUDA 11\.2, gradrail needs 12\.0", "gpu:0", gpus("driver=11020"))):
+                                  (r"supports CUDA 11\.2, gradrail requires 12\.0", "gpu:0", gpus("driver=11020"))):
             with self.subTest(words=words):
                 self.refused(cluster.CONFIGURATION, [words], *self.data, "--ps_device", device, environment=on)
 

@@ -72,8 +72,8 @@ class Gpu(cluster.ClusterTest):
     def test_more_towers_than_gpus_go_on_cpus(self):
         flags = ["--model", "mlp", "--ps", 0, "--towers", 2, "--epochs", 1]
         task = self.finished(*flags, on=gpus())
-        self.assert_says(task, "there are GPUs for 1 of 2 towers; the others compute on CPUs",
-                         r"^Towers: 0 on GPU 0 .*, 1 on CPUs \(no GPU was left for it\), averaged by host$")
+        self.assert_says(task, "1 of 2 towers have GPUs; the other towers compute on CPUs",
+                         r"^Towers: 0 on GPU 0 .*, 1 on CPUs \(no GPU remains for it\), averaged by host$")
         self.refused(cluster.CONFIGURATION, ["2 towers were to be on GPUs, and 1 can be used"], *flags,
                      "--no-soft-placement", environment=gpus())
         self.refused(cluster.CONFIGURATION, ["averaged by NCCL: tower 1 computes on CPUs"], *flags, "--reduce", "nccl",
@@ -81,14 +81,14 @@ class Gpu(cluster.ClusterTest):
 
     def test_without_a_gpu_towers_go_on_cpus(self):
         flags = ["--model", "mlp", "--ps", 0]
-        for on, why in ((None, "no NVIDIA driver"), (gpus("driver=11020"), r"speaks CUDA 11\.2, gradrail needs 12\.0"),
+        for on, why in ((None, "no NVIDIA driver"), (gpus("driver=11020"), r"supports CUDA 11\.2, gradrail requires 12\.0"),
                         (gpus("devices=0"), "the NVIDIA driver shows no GPU"),
                         (gpus("init=999"), r"does not start: CUDA_ERROR_UNKNOWN.*nvidia-smi")):
             with self.subTest(why=why):
                 task = self.finished(*flags, "--epochs", 1, "--log_device_placement", on=on)
                 self.assert_says(task, rf"GPU: none: .*{why}")
                 # A driver that is there and does not work is worth a word; a host without one is not.
-                failed = "speaks" in why or "start" in why
+                failed = "supports" in why or "start" in why
                 self.assertEqual(task.has(f"W .*towers compute on CPUs: .*{why}"), failed, task.transcript())
                 self.refused(cluster.CONFIGURATION, [f"--no-soft-placement: no GPU can be used: .*{why}"], *flags,
                              "--no-soft-placement", environment=on)
@@ -145,7 +145,7 @@ class Gpu(cluster.ClusterTest):
                     self.assert_says(workers[1], "GPU: none: every GPU has its tower already")
                     self.assertFalse(workers[1].has("^Towers:"), workers[1].transcript())
                 else:
-                    self.assert_says(workers[1], f"^Towers: {where}", "CUDA_VISIBLE_DEVICES gives it to this task")
+                    self.assert_says(workers[1], f"^Towers: {where}", "CUDA_VISIBLE_DEVICES assigns it to this task")
 
     def test_async_goes_on_without_a_lost_gpu(self):
         for transport in ("shm", "tcp"):

@@ -103,7 +103,7 @@ class Launchers(LaunchTest):
                  ("worker", {"DMLC_WORKER_ID": "0"})]
         tasks = [self.train(*SMALL, name=role, environment={**common, **more, "DMLC_ROLE": role}) for role, more in roles]
         self.whole(self.all_good(tasks), ps=2, workers=2)
-        self.assert_says(tasks[0], r"# scheduler of ps-lite .*: 2 ps and 2 workers have met")
+        self.assert_says(tasks[0], r"# scheduler of ps-lite .*: 2 ps and 2 workers have joined")
         self.assert_says(tasks[3], r"# worker/1 of 2")
 
     def test_local_ignores_what_is_left_over(self):
@@ -119,7 +119,7 @@ class Launchers(LaunchTest):
                 (r"WORLD_SIZE is not set.*--local", (), {"RANK": "1"}),
                 (r"--ps 2: torchrun has started 2 tasks", ("--ps", "2"), two),
                 (r"--workers 3: torchrun .* leaves 1 workers", ("--workers", "3"), two),
-                (r"name that host with --rendezvous tcp://", (), {**two, "MASTER_ADDR": ""}),
+                (r"name it with --rendezvous tcp://", (), {**two, "MASTER_ADDR": ""}),
                 (r"DMLC_NUM_SERVER is not set", (), {"DMLC_ROLE": "worker"}),
                 (r"--rendezvous tcp://n1:5: neither srun", ("--rendezvous", "tcp://n1:5"), {}),
                 (r"--rendezvous tcp://n1:5: --local and", ("--rendezvous", "tcp://n1:5", "--local"), two),
@@ -143,7 +143,7 @@ class Launchers(LaunchTest):
         address = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         first = self.train(*SMALL, environment={**address, "RANK": "0"})
         foreign = self.train(*SMALL, environment={**address, "RANK": "1", "TORCHELASTIC_RUN_ID": "other"})
-        self.assert_ends(foreign, lambda code: code != 0, says=[r"here the tasks of torchrun \d", r"--rendezvous tcp://"])
+        self.assert_ends(foreign, lambda code: code != 0, says=[r"this rendezvous belongs to torchrun \d", r"--rendezvous tcp://"])
         self.assertTrue(first.running(), first.transcript())
         odd = self.train(*SMALL, "--ps", "2", environment={**address, "RANK": "2"})
         self.assert_ends(odd, lambda code: code != 0, says=[r"--ps 2 there, --ps 1 here"])

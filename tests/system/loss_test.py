@@ -47,7 +47,7 @@ class Killed(cluster.ClusterTest):
                     (ps,), workers = self.running("--mode", mode, "--transport", transport)
                     killed = time.monotonic()
                     workers[1].signal(signal.SIGKILL)
-                    ps.wait_for(r"worker 1 \(localhost:3001\) was lost: .*; 2 are left", NOTICED)
+                    ps.wait_for(r"worker 1 \(localhost:3001\) was lost: .*; 2 workers remain", NOTICED)
                     took = time.monotonic() - killed
                     print(f"{mode} over {transport}: a killed worker was noticed after {1000 * took:.0f} ms", flush=True)
                     self.assertLess(took, cluster.PATIENCE, ps.transcript())  # 1 s on a machine that is not busy
@@ -177,8 +177,8 @@ class Stalled(cluster.ClusterTest):
 
 class Stale(cluster.ClusterTest):
     def test_the_summary_has_the_histogram_what_was_waited_for_and_what_was_dropped(self):
-        for mode, has in (("ssp:1", r"^Waited: \d+\.\d\ds for others' gradients"),
-                          ("backup:1", r"^Dropped: \d+ gradients came too late to be summed")):
+        for mode, has in (("ssp:1", r"^Waited: \d+\.\d\ds for the gradients of other workers"),
+                          ("backup:1", r"^Dropped: \d+ gradients arrived too late for their sum")):
             with self.subTest(mode=mode):
                 (ps,), workers = self.start_cluster(3, *LONG, "--mode", mode, "--heartbeat-timeout", 60)
                 for worker in workers:
@@ -225,7 +225,7 @@ class Late(cluster.ClusterTest):
             worker.wait_for(r"Step: \d+")
         twin = self.start_worker(1, "--join-timeout", 2)
         self.assert_ends(twin, cluster.CONFIGURATION, 10 * cluster.PATIENCE,
-                         says=[r"worker 1 is already running", r"task_index given twice"])
+                         says=[r"worker 1 is already running", r"the same task_index"])
         self.assert_goes_on(workers[1])
         self.assertLess(len(re.findall("already running", ps.text())), 4, ps.transcript())
 

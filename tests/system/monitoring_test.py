@@ -192,7 +192,7 @@ class Summaries(Monitored):
         task = self.launch("train", ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "limited", cluster.binary(),
                                      "train", "--ps", "0", "--model", "linear", "--epochs", "20", "--log_every", "1", "--logs_path",
                                      str(self.folder / "logs")])
-        self.assert_ends(task, cluster.GOOD, 60 * cluster.PATIENCE, says=["goes on without summaries: .*File too large"])
+        self.assert_ends(task, cluster.GOOD, 60 * cluster.PATIENCE, says=["continues without summaries: .*File too large"])
 
 
 if __name__ == "__main__":

@@ -224,7 +224,7 @@ class Placement(cluster.ClusterTest):
         task = self.train(*SHORT, "--workers", 1, environment={"HWLOC_SYNTHETIC": "pack:2 core:4 pu:1"})
         self.assert_ends(task, cluster.GOOD, says=["warning: .*HWLOC_SYNTHETIC", r"Placed: worker/0 not bound \(see"])
         self.assertEqual(task.text().count("warning:"), 1, task.transcript())
-        self.refused(cluster.CONFIGURATION, ["--cores.*need to know this machine"], *SHORT, "--cores", ALLOWED[0],
+        self.refused(cluster.CONFIGURATION, ["--cores.*need the topology of this machine"], *SHORT, "--cores", ALLOWED[0],
                      environment={"HWLOC_SYNTHETIC": "pack:2 core:4 pu:1"})
 
     def test_refused_bindings_are_one_warning(self):

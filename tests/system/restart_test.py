@@ -48,7 +48,7 @@ class Restarted(cluster.ClusterTest):
 
     def assert_came_back(self, workers):
         for worker in workers:
-            worker.wait_for(r"parameter server \d \(.*\) was lost: .*; waiting up to 60 s for it to come back", NOTICED)
+            worker.wait_for(r"parameter server \d \(.*\) was lost: .*; waiting up to 60 s for its restart", NOTICED)
             worker.wait_for(r"all parameter servers are back: global step \d+ where it was \d+; \d+ steps of this worker",
                             cluster.START)
 
@@ -117,7 +117,7 @@ class Restarted(cluster.ClusterTest):
         ps.code()
         ps = self.start_ps(0)
         self.assert_came_back(workers)
-        workers[0].wait_for(r"restored no checkpoint .*: the chief's copy of the parameters is taken")
+        workers[0].wait_for(r"restored no checkpoint .*: the run continues with the chief's parameters")
         self.assert_goes_on(workers[0])
         self.assertGreater(position(workers[0]), reached)
         for task in (*workers, ps):
@@ -205,7 +205,7 @@ class Restarted(cluster.ClusterTest):
         ps.signal(signal.SIGKILL)
         for worker in workers:
             self.assert_ends(worker, cluster.retry_worthy, 2 + NOTICED + cluster.START,
-                             says=[rf"parameter server 0 \({self.ps_addresses[0]}\) was lost: .*, and did not come back"])
+                             says=[rf"parameter server 0 \({self.ps_addresses[0]}\) was lost: .*, and did not return"])
 
     def test_a_signal_ends_the_waiting(self):
         (ps,), workers = self.start(saves=False)

@@ -82,26 +82,26 @@ class Tls(Secured):
         modern = self.handshake("tls1_3")
         self.assertIn(b"CONNECTION ESTABLISHED", modern.stderr)
         self.assertIn(b"TLSv1.3", modern.stderr)
-        self.assert_refused(r"no TLS with it: .*certificate verify failed.*is --trusted-ca-file that of its certificate",
+        self.assert_refused(r"TLS failed: .*certificate verify failed.*does --trusted-ca-file match its certificate",
                             *self.trust("other"))
-        self.assert_refused(r"does it want TLS, or a certificate\?", "--join-timeout", 3, code=cluster.retry_worthy)
+        self.assert_refused(r"does it require TLS or a certificate\?", "--join-timeout", 3, code=cluster.retry_worthy)
         self.assert_trains(ps, *self.trust("ca"))
 
     def test_a_certificate_for_another_host_is_none(self):
         make_certificate(self.folder, "ps", "ca", names="DNS:elsewhere.example")
         self.start_ps(*self.own("ps"))
-        self.assert_refused("no TLS with it", *self.trust("ca"))
+        self.assert_refused("TLS failed", *self.trust("ca"))
 
     def test_workers_with_a_certificate_only(self):
         ps = self.start_ps(*self.own("ps"), *self.trust("ca"), "--client-cert-auth")
         for foreign in ([], self.own("foreign")):
-            self.assert_refused(r"does it want TLS, or a certificate\?", *self.trust("ca"), *foreign,
+            self.assert_refused(r"does it require TLS or a certificate\?", *self.trust("ca"), *foreign,
                                 "--join-timeout", 3, code=cluster.retry_worthy)
         self.assert_trains(ps, *self.trust("ca"), *self.own("worker"))
 
     def test_a_ps_without_tls_is_not_talked_to(self):
         self.start_ps()
-        self.assert_refused(r"no TLS with it: .*does it speak TLS at all\?", *self.trust("ca"))
+        self.assert_refused(r"TLS failed: .*does the server use TLS\?", *self.trust("ca"))
 
     def test_top_needs_the_same(self):
         ps = self.start_ps(*self.own("ps"), "--secret-file", make_secret(self.folder / "secret"))
@@ -135,7 +135,7 @@ class Secret(Secured):
         other = make_secret(self.folder / "other", "fedcba9876543210" * 4)
         ps = self.start_ps("--secret-file", secret)
         self.assert_refused("this job has a secret: give --secret-file")
-        self.assert_refused("does not know this job's secret: is its --secret-file another one", "--secret-file", other)
+        self.assert_refused("does not have this job's secret: is its --secret-file another one", "--secret-file", other)
         self.assert_trains(ps, "--secret-file", secret)
 
     def test_a_ps_without_it_is_not_believed(self):
@@ -143,7 +143,7 @@ class Secret(Secured):
         self.assert_refused("has no secret, and this task has one", "--secret-file", make_secret(self.folder / "secret"))
 
     def test_files_that_are_none(self):
-        for says, path in (("others than its owner may use it .*0644.*chmod 600",
+        for says, path in (("other users have access to it .*0644.*chmod 600",
                             make_secret(self.folder / "open", mode=0o644)),
                            ("has 3 characters, must have 16", make_secret(self.folder / "short", "abc")),
                            ("No such file", self.folder / "none")):
@@ -157,7 +157,7 @@ class Secret(Secured):
                                 ("worker", ["--ps_hosts", "192.0.2.1:2222", "--join-timeout", 1])):
             with self.subTest(task=task):
                 said = self.train(*flags, *addresses, "--job_name", task, "--task_index", 0)
-                self.assert_ends(said, cluster.CONFIGURATION, says=["no authentication is set up", "--secret-file",
+                self.assert_ends(said, cluster.CONFIGURATION, says=["reachable from other hosts without authentication", "--secret-file",
                                                                      "--insecure"])
                 for allowed in (["--insecure"], ["--secret-file", secret]):
                     said = self.train(*flags, *addresses, *allowed, "--job_name", task, "--task_index", 0)
@@ -173,7 +173,7 @@ class Secret(Secured):
         variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": str(port)}
         flags = ["--model", "linear", "--join-timeout", 1]
         said = self.train(*flags, environment=variables)
-        self.assert_ends(said, cluster.CONFIGURATION, says=[rf"192\.0\.2\.1:{port} .*no authentication is set up"])
+        self.assert_ends(said, cluster.CONFIGURATION, says=[rf"192\.0\.2\.1:{port} .*reachable from other hosts without authentication"])
         said = self.train(*flags, "--insecure", environment=variables)
         self.assert_ends(said, cluster.retry_worthy)  # it has waited for the others
 

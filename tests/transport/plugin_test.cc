@@ -122,7 +122,7 @@ TEST_F(PluginEntryPoint, BuiltinOfAnotherBuild) {
 TEST_F(PluginEntryPoint, BuiltinThatOffersNothing) {
   put("builtin3", "empty");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
-  EXPECT_THAT(why_not("empty"), HasSubstr("offers nothing"));
+  EXPECT_THAT(why_not("empty"), HasSubstr("its entry point returns no plug-in"));
 }
 
 TEST_F(PluginEntryPoint, FileThatIsNoObject) {
@@ -140,14 +140,15 @@ TEST_F(PluginEntryPoint, FolderOthersMayWriteToIsRefused) {
   ASSERT_EQ(chmod(folder_.c_str(), 0777), 0);
   const absl::Status refused = set_plugin_dir(folder_);
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
-  EXPECT_THAT(std::string(message_of(refused)), AllOf(HasSubstr("may be written by others"), HasSubstr("chmod go-w")));
+  EXPECT_THAT(std::string(message_of(refused)),
+              AllOf(HasSubstr("is writable by other users"), HasSubstr("chmod go-w")));
 }
 
 TEST_F(PluginEntryPoint, FileOthersMayWriteToIsRefused) {
   put("example", "open");
   ASSERT_EQ(chmod(file("open").c_str(), 0666), 0);
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
-  EXPECT_THAT(why_not("open"), HasSubstr("may be written by others"));
+  EXPECT_THAT(why_not("open"), HasSubstr("is writable by other users"));
 }
 
 TEST(Registry, HasTheRdmaTransportsWithOrWithoutPlugins) {

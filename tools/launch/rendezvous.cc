@@ -76,7 +76,7 @@ class FirstTask final : public Rendezvous {
   }
 
   absl::StatusOr<std::vector<std::string>> ps_addresses() override {
-    return absl::FailedPreconditionError("only workers ask for addresses");
+    return absl::FailedPreconditionError("only workers request addresses");
   }
 
  private:

@@ -128,8 +128,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::s
     return std::make_unique<PrometheusServer>(std::move(url), host, std::move(collector), std::move(exposer));
   } catch (const std::exception&) {  // its text names no cause
     return absl::FailedPreconditionError(
-        fmt::format("cannot serve metrics on {}: the port is in use, or the address is not one of this host "
-                    "(--metrics_port 0 takes any port, --metrics_bind another address)",
+        fmt::format("cannot serve metrics on {}: the port is in use, or the address is not one of this host (see "
+                    "--metrics_port and --metrics_bind)",
                     address));
   }
 }

@@ -34,7 +34,7 @@ void Summaries::write(uint64_t global_step, const worker::Scalars& scalars) {
   if (written.ok()) return;
   // A full disk fails each write: one warning is enough, and the run matters more.
   broken_ = true;
-  spdlog::warn("the run goes on without summaries: {}", message_of(written));
+  spdlog::warn("the run continues without summaries: {}", message_of(written));
 }
 
 void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& scalars) {

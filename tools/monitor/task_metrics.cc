@@ -66,7 +66,7 @@ Metric global_step(uint64_t step) {
 Metric build_info(const std::string& task) {
   // The labels carry the text, since a value is a number: the usual pattern for versions in Prometheus.
   return {.name = "gradrail_build_info",
-          .help = "Always 1; the labels say which build this is and which task.",
+          .help = "Always 1; the labels identify the build and the task.",
           .kind = Metric::Kind::gauge,
           .samples = {{.labels = {{"task", task}, {"version", GRADRAIL_VERSION}}, .value = 1.0}}};
 }
@@ -85,9 +85,9 @@ Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way) {
           counter("gradrail_fallbacks_total", "Paths lost in mid-run and replaced by another.",
                   static_cast<double>(stats.moves)),
           counter("gradrail_path_returns_total", "Moves back to a better path.", static_cast<double>(stats.returns)),
-          counter("gradrail_wait_seconds_total", "Time spent waiting for slower workers, as the mode asks for.",
+          counter("gradrail_wait_seconds_total", "Time spent waiting for slower workers, as the mode requires.",
                   static_cast<double>(stats.wait_ns) * 1e-9),
-          counter("gradrail_dropped_gradients_total", "Gradients that came too late to count.",
+          counter("gradrail_dropped_gradients_total", "Gradients that arrived too late for their sum.",
                   static_cast<double>(stats.dropped))};
 }
 

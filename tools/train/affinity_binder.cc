@@ -26,7 +26,7 @@ std::string huge_pages(const std::vector<AffinityBinder::UnitMemory>& memory) {
   if (all == 0) return "";
   // The variables lie in shared memory, for which this setting decides and not the one of ordinary memory.
   return fmt::format("Huge pages: {} of {} KiB{}", huge >> 10, all >> 10,
-                     huge > 0 ? "" : " (/sys/kernel/mm/transparent_hugepage/shmem_enabled must say advise)");
+                     huge > 0 ? "" : " (/sys/kernel/mm/transparent_hugepage/shmem_enabled must be advise)");
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ absl::Status check_backup_ps(const TrainOptions& options) {
   }
   if (options.launch.has_value()) {
     return absl::InvalidArgumentError(
-        "--backup-ps 1: a launcher's tasks do not know each other's addresses before they have started; name them "
-        "(--cluster, or --ps_hosts and --worker_hosts)");
+        "--backup-ps 1: a launcher does not give the addresses of its tasks before their start: name them (--cluster, "
+        "or --ps_hosts and --worker_hosts)");
   }
   // A local cluster has no list of addresses yet: its tasks are still to be started.
   const size_t tasks = options.local ? options.flags.ps : options.cluster.ps.size();

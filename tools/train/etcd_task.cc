@@ -48,7 +48,7 @@ absl::Status settle(TrainOptions& options, const Membership& membership) {
   options.flags.workers = sizes.workers;
   // Only the number counts here: `ps_address` finds an address when a connection needs it.
   options.cluster.ps.assign(sizes.ps, "");
-  options.cluster.workers.assign(sizes.workers, "has not come yet");
+  options.cluster.workers.assign(sizes.workers, "has not joined yet");
   if (options.task.job == "ps") {
     // Port 0: the kernel selects a free one, and run_ps() publishes it.
     options.cluster.ps[options.task.index] = ps::to_string({.host = membership.host(), .port = 0});
@@ -102,8 +102,8 @@ absl::Status check_rendezvous(TrainOptions& options) {
   // Either number alone would leave a task without the size of the other group.
   if (flags.ps_given != flags.workers_given)
     return absl::InvalidArgumentError(
-        "--rendezvous: say --ps and --workers together (how large the run is), or leave both out where another task "
-        "says them");
+        "--rendezvous: give --ps and --workers together (the size of the run), or omit both if another task gives "
+        "them");
   if (flags.ps_given && flags.ps == 0)
     return absl::InvalidArgumentError("--ps 0: with --rendezvous a run has at least one ps");
   options.local = false;

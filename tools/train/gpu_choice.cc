@@ -61,7 +61,7 @@ void give(const topology::Machine& machine, int gpu, topology::TowerPlace& tower
     if (decision.what != "GPU") continue;
     decision = {.what = "GPU",
                 .chosen = machine.gpus[gpu].name,
-                .reason = fmt::format("{} gives it to this task", kVisible),
+                .reason = fmt::format("{} assigns it to this task", kVisible),
                 .rejected = {}};
   }
 }

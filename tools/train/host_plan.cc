@@ -95,7 +95,7 @@ bool asks_for_something(const TrainOptions& options) {
 }
 
 void warn(const std::string& why) {
-  fmt::print(stderr, "gradrail: warning: {}: threads and memory stay unbound (--no-pin says so on purpose)\n", why);
+  fmt::print(stderr, "gradrail: warning: {}: threads and memory stay unbound (--no-pin makes this explicit)\n", why);
 }
 
 /// Spinning threads of our host and nothing else known of it.
@@ -175,7 +175,7 @@ absl::StatusOr<HostPlan> plan_host(const TrainOptions& options) {
   if (!machine.ok()) {
     if (asks_for_something(options)) {
       return absl::FailedPreconditionError(
-          fmt::format("--cores, --reserve, --gpu, --nic and --no-soft-placement need to know this machine: {}",
+          fmt::format("--cores, --reserve, --gpu, --nic and --no-soft-placement need the topology of this machine: {}",
                       message_of(machine.status())));
     }
     warn(std::string(message_of(machine.status())));

@@ -14,7 +14,7 @@ namespace {
 absl::Status check_counts(const TrainFlags& flags, const ps::Launch& launch, uint32_t ps_count) {
   if (launch.ps_count && flags.ps_given && flags.ps != *launch.ps_count)
     return absl::InvalidArgumentError(
-        fmt::format("--ps {}: {} has {} (DMLC_NUM_SERVER): leave the flag out, or --local for a cluster of its own",
+        fmt::format("--ps {}: {} has {} (DMLC_NUM_SERVER): omit the flag, or use --local for a separate cluster",
                     flags.ps, launch.job, *launch.ps_count));
   // Before the subtraction below: the difference of unsigned numbers must not wrap around.
   if (ps_count >= launch.size)
@@ -26,8 +26,8 @@ absl::Status check_counts(const TrainFlags& flags, const ps::Launch& launch, uin
         fmt::format("{} workers by {}: there may be {}", workers, launch.job, ps::kMaxWorkers));
   if (flags.workers_given && flags.workers != workers)
     return absl::InvalidArgumentError(
-        fmt::format("--workers {}: {} has started {} tasks, of which --ps {} leaves {} workers: leave the flag out, or "
-                    "--local for a cluster of its own",
+        fmt::format("--workers {}: {} has started {} tasks, of which --ps {} leaves {} workers: omit the flag, or use "
+                    "--local for a separate cluster",
                     flags.workers, launch.job, launch.size, ps_count, workers));
   return absl::OkStatus();
 }
@@ -89,8 +89,9 @@ absl::Status check_launch(TrainOptions& options) {
     return absl::InvalidArgumentError(fmt::format("{}; --local ignores such variables", message_of(launch.status())));
   if (!launch->has_value()) {
     if (flags.rendezvous.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(fmt::format(
-        "--rendezvous {}: neither srun, mpirun nor torchrun has started this task with others", flags.rendezvous));
+    return absl::InvalidArgumentError(
+        fmt::format("--rendezvous {}: neither srun, mpirun nor torchrun has started this task as one of several",
+                    flags.rendezvous));
   }
   // Only ps-lite's launchers state the number of ps; for ranks the flag decides how many of them are ps.
   const uint32_t ps_count = (*launch)->ps_count.value_or(flags.ps);
@@ -103,12 +104,12 @@ absl::Status check_launch(TrainOptions& options) {
   // Open MPI names no host of its tasks, except where all are on this host.
   if ((*launch)->rendezvous.empty())
     return absl::InvalidArgumentError(fmt::format(
-        "{} does not say where its first task is: name that host with --rendezvous tcp://HOST:PORT", (*launch)->job));
+        "{} does not name the host of its first task: name it with --rendezvous tcp://HOST:PORT", (*launch)->job));
   // Checked here, so that a wrong address fails before the wait of --join-timeout.
   const absl::StatusOr<ps::HostPort> meet = ps::parse_host_port((*launch)->rendezvous);
   if (!meet.ok())
     return absl::InvalidArgumentError(
-        fmt::format("where the tasks of {} meet: {}", (*launch)->job, message_of(meet.status())));
+        fmt::format("rendezvous address of {}: {}", (*launch)->job, message_of(meet.status())));
   options.local = false;
   options.flags.ps = ps_count;
   options.cluster.ps.resize(ps_count);
@@ -133,8 +134,8 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
                                               .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
                                               .say = print_comment}));
   if (options.launch->role == ps::Launch::Role::scheduler) {
-    print_comment(fmt::format("scheduler of {}: {} ps and {} workers have met", options.launch->job, options.flags.ps,
-                              options.launch->size - options.flags.ps));
+    print_comment(fmt::format("scheduler of {}: {} ps and {} workers have joined", options.launch->job,
+                              options.flags.ps, options.launch->size - options.flags.ps));
     // The scheduler of ps-lite has no port of its own, but passes on those of the ps.
     return others->publish(0);
   }

@@ -287,8 +287,8 @@ void LocalCluster::ended(Process& process, int status) {
   } else {
     // Killed by a signal: nothing shows that the configuration is wrong.
     process.exit_code = kRetry;
-    const std::string how = killing_ ? "did not end when it was asked to, and was killed"
-                                     : fmt::format("was killed by {}", describe_exit(status));
+    const std::string how =
+        killing_ ? "did not exit on request, and was killed" : fmt::format("was killed by {}", describe_exit(status));
     fmt::print(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
   // A run goes on without a worker that was lost; what is wrong with one worker's flags or data is wrong with the whole

@@ -16,7 +16,7 @@ TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
     : soft_(!options.flags.no_soft_placement), direct_(options.flags.gpu_direct), checksums_(options.flags.checksums) {
   for (const UnitPlace& place : places_of(plan, options)) {
     towers_.push_back({.ordinal = place.gpu_ordinal, .why_cpu = plan.why_no_gpu});
-    if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU was left for it";
+    if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU remains for it";
   }
   const std::vector<topology::Gpu>& gpus = plan.machine.gpus;
   // hwloc saw a GPU that no tower uses: the user should know why.
@@ -30,7 +30,7 @@ TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
   }
   const auto on_cpu = std::count_if(towers_.begin(), towers_.end(), [](const Tower& t) { return t.ordinal < 0; });
   if (on_cpu == 0 || !plan.why_no_gpu.empty()) return;
-  spdlog::warn("there are GPUs for {} of {} towers; the others compute on CPUs, and each step waits for them",
+  spdlog::warn("{} of {} towers have GPUs; the other towers compute on CPUs, and each step waits for them",
                towers_.size() - static_cast<size_t>(on_cpu), towers_.size());
 }
 
@@ -82,7 +82,7 @@ absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& wo
     way_ = fmt::format("staged through pinned host memory ({})", why);
     if (!forbids_staging()) return worker::DeviceMemory{};
     return absl::FailedPreconditionError(
-        fmt::format("--gpu-direct {}: {}; auto or staged would take what there is", direct_, why));
+        fmt::format("--gpu-direct {}: {}; auto and staged permit another path", direct_, why));
   };
   const worker::DeviceBlock block = workload.device_block();
   if (block.device == nullptr) {

@@ -47,7 +47,7 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   const bool configured = tf_config != nullptr && *tf_config != '\0';
   if (flags.local && (!flags.cluster.empty() || hosts))
     return absl::InvalidArgumentError(
-        "--local is a cluster of its own: leave out --cluster, --ps_hosts and --worker_hosts");
+        "--local starts a separate cluster: omit --cluster, --ps_hosts and --worker_hosts");
   // No description of a cluster: the demo, or a task of a launcher, which check_launch() decides.
   options.local = flags.cluster.empty() && !hosts && (!configured || flags.local);
   if (!options.local && !flags.rendezvous.empty()) {
@@ -180,18 +180,18 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       ->each([&flags](const std::string&) { flags.ps_given = true; });
   add("workers", flags.workers, "workers of a local cluster", NumberIn(1u, ps::kMaxWorkers))
       ->each([&flags](const std::string&) { flags.workers_given = true; });
-  add("min_workers", flags.min_workers, "ps: the run is given up when a loss leaves fewer workers");
+  add("min_workers", flags.min_workers, "ps: abort the run when a loss leaves fewer workers");
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
   add("ps_hosts", flags.ps_hosts, "comma-separated host:port list, instead of --cluster");
   add("worker_hosts", flags.worker_hosts, "comma-separated host:port list, instead of --cluster");
   add("job_name", flags.job_name, "ps, worker or chief: run this one task of the cluster");
   add("task_index", flags.task_index, "which task of the job, from 0");
   add("rendezvous", flags.rendezvous,
-      "tcp://HOST:PORT: where the first task of srun, mpirun or torchrun waits for the others; default: found out. "
-      "etcd://HOST:2379/JOB or etcds://: find the other tasks there; --task_index and, but for one task, --ps and "
-      "--workers may be left out");
+      "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher. "
+      "etcd://HOST:2379/JOB or etcds://: etcd has the addresses; --task_index is optional, one task needs --ps and "
+      "--workers");
   command.add_flag("--local,--alone", flags.local,
-                   "a cluster on this host, whatever TF_CONFIG or a launcher's variables say");
+                   "a cluster on this host; ignore TF_CONFIG and the variables of launchers");
   add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: the one in the cluster");
   add("join-timeout", flags.join_timeout_seconds, "seconds that a worker waits for the parameter servers to start",
       NumberIn(1u));
@@ -257,8 +257,8 @@ void add_device_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "how the towers of a worker average: host, nccl, or auto (nccl if each tower has its own GPU)",
       CLI::IsMember({"auto", "host", "nccl"}));
   add("gpu_direct", flags.gpu_direct,
-      "how gradients leave a GPU: ipc (mapped by a ps on a GPU of this host), dmabuf or peermem (read by the network "
-      "device), staged (through pinned host memory), auto: the first of these that works",
+      "path of gradients from a GPU: ipc (same host), dmabuf or peermem (network device), staged (pinned host memory), "
+      "auto: the first that works",
       CLI::IsMember({"auto", "dmabuf", "peermem", "ipc", "staged"}));
   add("ps_device", flags.ps_device, "where parameter servers keep parameters and optimizer state: host or gpu:N");
   command.option_defaults()->group("Placement");

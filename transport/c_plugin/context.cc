@@ -258,7 +258,7 @@ absl::Status PluginContext::cause_of_loss(const gradrail_transport_completion& c
 
 void PluginContext::give_up(absl::Status defect) {
   GRADRAIL_CHECK(defect_.ok() && losses_.empty());  // invariant 2: one defect
-  spdlog::error("{}; its {} connections are given up", message_of(defect), connections_.size());
+  spdlog::error("{}; its {} connections are lost", message_of(defect), connections_.size());
   for (const auto& [handle, connection] : connections_) {
     // Its loss has been reported.
     if (connection->lost()) continue;

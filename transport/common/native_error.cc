@@ -26,9 +26,7 @@ absl::Status native_error(std::string_view transport, std::string_view doing, st
 absl::Status locked_memory_error(std::string_view transport, size_t bytes, std::string_view text) {
   return absl::ResourceExhaustedError(fmt::format(
       "{}: register {} bytes: {}; the limit on locked memory is {} and counts each registration (raise it by `ulimit "
-      "-l "
-      "unlimited`, for services by LimitMEMLOCK=infinity in the systemd unit, for logins by a memlock line in "
-      "/etc/security/limits.conf)",
+      "-l unlimited`, for services LimitMEMLOCK=infinity, for logins memlock in /etc/security/limits.conf)",
       transport, bytes, text, locked_memory_limit()));
 }
 

@@ -96,7 +96,7 @@ void OfiConnection::on_side_channel_message(std::string_view message) {
 absl::Status OfiConnection::handle_control_message(const ControlMessage& message) {
   if (const auto* disconnect = std::get_if<Disconnect>(&message)) {
     side_channel_.close();  // the reason is known
-    lose(absl::UnavailableError(fmt::format("{}: the peer gave up: {}", name_, disconnect->reason)));
+    lose(absl::UnavailableError(fmt::format("{}: the peer closed the connection: {}", name_, disconnect->reason)));
     return absl::OkStatus();
   }
   if (const auto* hello = std::get_if<EndpointHello>(&message)) return handle_hello(*hello);
@@ -153,7 +153,7 @@ absl::StatusOr<RemoteRegion> OfiConnection::import(std::string_view key) {
 }
 
 void OfiConnection::on_side_channel_misused() {
-  lose(absl::DataLossError("ofi: the peer speaks tcp: use the same transport on both sides"));
+  lose(absl::DataLossError("ofi: the peer uses tcp: use the same transport on both sides"));
 }
 
 void OfiConnection::on_side_channel_lost(const absl::Status& cause) {

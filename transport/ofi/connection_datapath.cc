@@ -122,8 +122,8 @@ void OfiConnection::check_silence(TimePoint now) {
   const std::optional<Duration> silence = transfers_.silence(now, !lost() && awaits_acknowledgement());
   if (!silence) return;
   lose(absl::UnavailableError(
-      fmt::format("{}: nothing was acknowledged for {:.1f} s: the device's path is lost, but the peer still runs",
-                  name_, std::chrono::duration<double>(*silence).count())));
+      fmt::format("{}: no acknowledgement for {:.1f} s: the device's path is lost, but the peer still runs", name_,
+                  std::chrono::duration<double>(*silence).count())));
 }
 
 void OfiConnection::progress_connecting() {

@@ -35,9 +35,8 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   GRADRAIL_ASSIGN_OR_RETURN(Provider provider, choose_provider(options));
   if (!provider.may_be_used_here()) {
     return absl::FailedPreconditionError(
-        "ofi: this process was forked from one that uses RDMA devices, which the kernel then refuses to it: start it "
-        "by "
-        "exec, or fork before the first use");
+        "ofi: a forked process cannot use the RDMA devices that its parent has used: start it by exec, or fork before "
+        "the first use");
   }
   context->provider_ = std::make_unique<Provider>(std::move(provider));
   fid_fabric* fabric = nullptr;

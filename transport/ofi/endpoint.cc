@@ -90,7 +90,7 @@ absl::Status Endpoint::name_after(struct fid* object) {
   std::array<char, kMaxAddressBytes> name{};
   size_t bytes = name.size();
   const int error = fi_getname(object, name.data(), &bytes);
-  if (error != 0) return native_error("ask for the endpoint's address", -error);
+  if (error != 0) return native_error("read the endpoint's address", -error);
   address_.assign(name.data(), bytes);
   return absl::OkStatus();
 }

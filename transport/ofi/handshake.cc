@@ -25,9 +25,9 @@ absl::StatusOr<ControlMessage> decode_hello(ByteReader& in) {
   if (!in.ok() || magic != kHelloMagic) return damaged();
   // Checked before the other fields, because their layout belongs to the version.
   if (hello.version != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        fmt::format("ofi: the peer speaks version {}, this is version {}: use the same release on both sides",
-                    hello.version, kProtocolVersion));
+    return absl::FailedPreconditionError(fmt::format(
+        "ofi: the peer has protocol version {}, this side has version {}: use the same release on both sides",
+        hello.version, kProtocolVersion));
   }
   hello.provider = std::string(in.text(64));
   hello.immediate_bits = in.number<uint8_t>();

@@ -20,7 +20,7 @@ absl::StatusOr<Request> Imports::request(const RegionKey& key) const {
 absl::Status Imports::grant(const Grant& grant) {
   Import* const import = regions_.find(static_cast<RemoteRegion>(grant.number));
   if (import == nullptr || import->granted) {
-    return absl::DataLossError("ofi: answer to a question that was not asked");
+    return absl::DataLossError("ofi: answer without a request");
   }
   import->granted = true;
   import->device_key = grant.key;

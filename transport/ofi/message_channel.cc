@@ -51,7 +51,7 @@ void MessageChannel::set_peer(uint32_t credits, uint64_t token) {
 }
 
 absl::Status MessageChannel::send(absl::Span<const std::byte> message) {
-  if (free_sends_.empty()) return absl::ResourceExhaustedError("ofi: too many messages under way, poll first");
+  if (free_sends_.empty()) return absl::ResourceExhaustedError("ofi: too many messages in flight, poll first");
   // The queue holds slots that are not free, so it is not full.
   GRADRAIL_CHECK(message.size() <= kMaxMessageBytes && end_queued_ - first_queued_ < kSendSlots);
   const uint32_t slot = free_sends_.back();

@@ -20,14 +20,14 @@ common::ErrorMeaning meaning(int error) {
     case FI_ECONNABORTED:
     case FI_ENOTCONN:
     case FI_ESHUTDOWN:
-      return {absl::StatusCode::kUnavailable, "the peer was killed or gave up: see its log"};
+      return {absl::StatusCode::kUnavailable, "the peer was killed or closed the connection: see its log"};
     case FI_ENODEV:
       return {absl::StatusCode::kUnavailable, "the device was removed, or is not up: see `rdma link`"};
     case FI_EIO:
     case FI_ETIMEDOUT:
     case FI_EHOSTUNREACH:
     case FI_ENETUNREACH:
-      return {absl::StatusCode::kUnavailable, "the peer or the path to it is gone: check link, port and switch"};
+      return {absl::StatusCode::kUnavailable, "the peer or the path to it is lost: check link, port and switch"};
     case FI_EACCES:
     case FI_EPERM:
     case FI_ENOKEY:
@@ -67,7 +67,7 @@ absl::Status gpu_registration_error(const MemorySpan& memory, std::string_view d
                                        memory.gpu->ordinal(), device, name_of(memory.gpu->way()), fi_strerror(error));
   if (error == FI_ENOMEM || error == FI_EAGAIN) {
     return absl::ResourceExhaustedError(fmt::format(
-        "{} (the GPU shows NICs only as much memory as its BAR1 has: see `nvidia-smi -q -d MEMORY`; and `ulimit -l`)",
+        "{} (NICs can access only as much GPU memory as its BAR1 has: see `nvidia-smi -q -d MEMORY` and `ulimit -l`)",
         text));
   }
   const char* const hint = dma_buf

@@ -210,7 +210,7 @@ Provider with_gpu_memory(Provider plain, const OpenOptions& options, Attempt att
   const bool verbs = first_part(plain.name) == "verbs";
   plain.gpu = GpuTransferSupport::none(
       fmt::format("moves host memory only: libfabric's provider {} offers no FI_HMEM on {}{}", plain.name, plain.device,
-                  verbs ? " (that takes an mlx5 device, and nvidia_peermem or a kernel with dma-buf)" : ""));
+                  verbs ? " (it requires an mlx5 device, and nvidia_peermem or a kernel with dma-buf)" : ""));
   return plain;
 }
 
@@ -235,8 +235,8 @@ absl::Status nothing(const OpenOptions& options, const Choice& choice) {
   }
   if (is_there(options.ofi_provider) && !options.rdma_only) {
     return absl::UnavailableError(
-        fmt::format("ofi: libfabric's provider '{}' cannot write into a peer's memory (FI_RMA), or not as it is needed "
-                    "here: choose one of {}",
+        fmt::format("ofi: libfabric's provider '{}' cannot write into a peer's memory (FI_RMA), or lacks a required "
+                    "feature: choose one of {}",
                     options.ofi_provider, fmt::join(choice.others, ", ")));
   }
   const bool wants_device = options.rdma_only || is_rdma_provider(options.ofi_provider);

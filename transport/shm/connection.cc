@@ -143,7 +143,7 @@ absl::Status ShmConnection::handle_region(Packet& packet) {
     --regions_requested_;
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("shm: peer sent a region that was not asked for");
+  return absl::InvalidArgumentError("shm: peer sent a region that was not requested");
 }
 
 void ShmConnection::refuse(const absl::Status& why, Drain drain) {

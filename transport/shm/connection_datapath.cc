@@ -98,7 +98,7 @@ absl::StatusOr<std::byte*> ShmConnection::map(RemoteRegion region) {
   if (!cause_.ok()) return lost_error();
   const auto index = static_cast<size_t>(region);
   if (index < imported_.size() && imported_[index].access() == Access::local) {
-    return absl::PermissionDeniedError("shm: the peer keeps this region to itself");  // never asked for, never mapped
+    return absl::PermissionDeniedError("shm: the peer does not share this region");  // never asked for, never mapped
   }
   // Access::local requires no right: the protection of the mapping enforces the rights of the key.
   return locate({.region = region, .offset = 0}, 0, Access::local);

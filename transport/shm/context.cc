@@ -132,7 +132,7 @@ void ShmContext::admit(FileDescriptor socket) {
   absl::StatusOr<pid_t> pid = check_peer(socket.get());
   ControlChannel channel(std::move(socket), epoll_.get());
   if (pid.ok() && pending_connections_.size() >= kMaxPendingConnections)
-    pid = absl::ResourceExhaustedError("shm: too many silent peers");
+    pid = absl::ResourceExhaustedError("shm: too many peers without a handshake");
   if (!pid.ok()) {
     spdlog::warn("shm {}: refused a peer: {}", address_, pid.status().ToString());
     channel.close_with(pid.status());

@@ -55,7 +55,7 @@ absl::StatusOr<FileDescriptor> open_socket(int flags) {
 /// How long connect() may wait in a full queue. Zero would mean for ever.
 absl::Status limit_wait(int socket, TimePoint deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()).count();
-  if (left <= 0) return absl::DeadlineExceededError("shm: connect: no time left");
+  if (left <= 0) return absl::DeadlineExceededError("shm: connect: the deadline has passed");
   // SO_SNDTIMEO limits connect() as well (socket(7)).
   const timeval limit{.tv_sec = left / 1000000, .tv_usec = left % 1000000};
   if (setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0) return from_errno(errno, "SO_SNDTIMEO");
@@ -176,7 +176,7 @@ absl::StatusOr<Packet> receive_packet(int socket) {
     return packet;
   }
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
-    return absl::InvalidArgumentError("descriptors that could not be taken (too many, or raise `ulimit -n`)");
+    return absl::InvalidArgumentError("descriptors that could not be received (too many, or raise `ulimit -n`)");
   }
   if ((header.msg_flags & MSG_TRUNC) != 0 || bytes != sizeof(packet.message) || packet.message.magic != kMagic) {
     return absl::InvalidArgumentError(fmt::format("a packet of {} bytes that gradrail did not write", bytes));

@@ -50,8 +50,7 @@ absl::Status check_hello(const ControlMessage& hello, size_t descriptor_count) {
   if (hello.magic != kMagic) return absl::InvalidArgumentError("hello does not begin with gradrail's magic number");
   if (hello.version != kVersion) {
     return absl::InvalidArgumentError(
-        fmt::format("peer speaks version {} of shm, this is version {} (run the same "
-                    "build on both ends)",
+        fmt::format("the peer has version {} of shm, this side has version {} (run the same build on both sides)",
                     hello.version, kVersion));
   }
   if (hello.kind != ControlKind::hello) return absl::InvalidArgumentError("first packet is not a hello");

@@ -36,9 +36,8 @@ void TcpConnection::start_handshake() {
 absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
   if (frame.token != kHelloMagic) return absl::DataLossError("hello of another protocol");
   if (frame.value != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        fmt::format("protocol version {}, this side speaks version {}: run the same gradrail on both", frame.value,
-                    kProtocolVersion));
+    return absl::FailedPreconditionError(fmt::format(
+        "protocol version {}, this side has version {}: run the same gradrail on both", frame.value, kProtocolVersion));
   }
   handshake_done_ = true;
   if (side_ == Side::accepted) {

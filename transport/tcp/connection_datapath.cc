@@ -315,7 +315,7 @@ absl::Status TcpConnection::begin_put(const FrameHeader& frame) {
 }
 
 absl::Status TcpConnection::begin_get_data(const FrameHeader& frame) {
-  if (gets_.empty()) return absl::DataLossError("answer to a get that was not asked");
+  if (gets_.empty()) return absl::DataLossError("answer to a get that was not requested");
   const PendingGet& get = gets_.front();
   // A frame without bytes makes no progress: only a get of 0 bytes may have one.
   const bool empty = frame.length == 0 && get.bytes > 0;

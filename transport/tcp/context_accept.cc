@@ -46,7 +46,7 @@ void TcpContext::pause_accepting(int error) {
 
 void TcpContext::adopt(FileDescriptor fd) {
   if (connections_.size() >= tuning_.max_connections) {
-    rate_limited_log_.write(fmt::format("{}: turned away {}: {} connections are open", listen_text_,
+    rate_limited_log_.write(fmt::format("{}: refused {}: {} connections are open", listen_text_,
                                         peer_address(fd.get()).text(), connections_.size()));
     return close_lingering(std::move(fd), refusal_frame("too many connections"));
   }
@@ -59,7 +59,8 @@ void TcpContext::adopt(FileDescriptor fd) {
   // out each other.
   pending->read();
   if (pending_connections_.size() > tuning_.max_pending_connections) {
-    pending_connections_.front()->lose(absl::ResourceExhaustedError("silent while too many others are"));
+    pending_connections_.front()->lose(
+        absl::ResourceExhaustedError("no handshake yet, and too many connections wait for one"));
   }
 }
 
@@ -138,7 +139,7 @@ void TcpContext::on_timer() {
   next_timer_ = TimePoint::max();
   // Every connection has the same timeout, so the oldest has the earliest deadline.
   while (!pending_connections_.empty() && pending_connections_.front()->hello_deadline <= now) {
-    pending_connections_.front()->lose(absl::DeadlineExceededError("said nothing"));
+    pending_connections_.front()->lose(absl::DeadlineExceededError("no handshake in time"));
   }
   while (!lingering_closes_.empty() && lingering_closes_.front()->deadline() <= now) {
     unwatch(lingering_closes_.front()->fd());

@@ -19,7 +19,7 @@ common::ErrorMeaning meaning(int error) {
       return {absl::StatusCode::kUnavailable, "the host does not answer: down, or behind a firewall?"};
     case ECONNRESET:
     case EPIPE:
-      return {absl::StatusCode::kUnavailable, "the peer was killed or gave up: see its log"};
+      return {absl::StatusCode::kUnavailable, "the peer was killed or closed the connection: see its log"};
     case EADDRINUSE:
       return {absl::StatusCode::kAlreadyExists, "choose another port, or 0 for any; see `ss -ltnp`"};
     case EADDRNOTAVAIL:

@@ -20,7 +20,7 @@ class RateLimitedLog {
       return;
     }
     if (suppressed_ > 0) {
-      spdlog::warn("tcp: {} ({} more like it since the last such line)", what, suppressed_);
+      spdlog::warn("tcp: {} ({} similar messages suppressed)", what, suppressed_);
     } else {
       spdlog::warn("tcp: {}", what);
     }

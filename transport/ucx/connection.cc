@@ -50,9 +50,10 @@ void UcxConnection::on_side_channel_message(std::string_view bytes) {
   }
   if (frame->kind != FrameKind::handshake) {
     received_disconnect_ = true;
-    const absl::Status said = absl::UnavailableError(fmt::format(
-        "{}: the peer {}: {}", describe(), frame->kind == FrameKind::refused ? "refused the connection" : "gave up",
-        common::printable(frame->text)));
+    const absl::Status said = absl::UnavailableError(
+        fmt::format("{}: the peer {}: {}", describe(),
+                    frame->kind == FrameKind::refused ? "refused the connection" : "closed the connection",
+                    common::printable(frame->text)));
     // fail() keeps the first reason, but the peer's own is the better one (kDisconnectTime).
     if (state_ == State::failing || state_ == State::ending) cause_ = said;
     return fail(said);
@@ -142,7 +143,7 @@ void UcxConnection::endpoint_failed(void* connection, ucp_ep_h, ucs_status_t sta
 
 void UcxConnection::on_side_channel_lost(const absl::Status& cause) {
   context_.take_last_messages();
-  fail(absl::UnavailableError(fmt::format("{}: the peer is gone: {}", describe(), message_of(cause))));
+  fail(absl::UnavailableError(fmt::format("{}: the peer is lost: {}", describe(), message_of(cause))));
 }
 
 void UcxConnection::on_side_channel_misused() {
@@ -222,7 +223,7 @@ void UcxConnection::reap() {
   endpoint_.reap();
   side_channel_.close();
   if (!released() && !abandoned()) {
-    spdlog::error("{}: UCX has not let go of this connection's memory", describe());
+    spdlog::error("{}: UCX has not released the memory of this connection", describe());
   }
   state_ = State::lost;
 }

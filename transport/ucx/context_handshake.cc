@@ -109,7 +109,7 @@ void UcxContext::close_silent_pending(TimePoint now) {
     if (each == nullptr || each->side_channel().introduced() || now < each->side_channel().deadline()) continue;
     // A peer may take long after its handshake: registration of much memory stops its thread for seconds.
     if (each->state() == UcxConnection::State::handshake) {
-      each->fail(absl::DeadlineExceededError(fmt::format("{}: no handshake came", each->describe())));
+      each->fail(absl::DeadlineExceededError(fmt::format("{}: no handshake in time", each->describe())));
     }
   }
 }

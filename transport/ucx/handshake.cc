@@ -53,7 +53,7 @@ absl::StatusOr<Frame> parse_frame(std::string_view bytes) {
   const auto version = in.number<uint16_t>();
   if (version != kProtocolVersion) {
     return absl::FailedPreconditionError(fmt::format(
-        "protocol version {}, this side speaks version {}: run the same gradrail on both", version, kProtocolVersion));
+        "protocol version {}, this side has version {}: run the same gradrail on both", version, kProtocolVersion));
   }
   const auto kind = in.number<uint8_t>();
   const auto more = in.number<uint8_t>();

@@ -115,10 +115,10 @@ bool RegionTable::is_taken_by_a_device(ucp_mem_h handle) const {
 
 absl::Status RegionTable::check_device(const MemorySpan& memory, ucp_mem_h handle) const {
   if (memory.kind != MemoryKind::cuda || is_taken_by_a_device(handle)) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format(
-      "ucx: no RDMA device registers {} bytes of GPU {} by {} (is nvidia_peermem loaded, or does the driver "
-      "of the device import dma-bufs? UCX_LOG_LEVEL=info shows more)",
-      memory.bytes, memory.gpu->ordinal(), name_of(memory.gpu->way())));
+  return absl::FailedPreconditionError(
+      fmt::format("ucx: no RDMA device registers {} bytes of GPU {} by {} (is nvidia_peermem loaded, or does the "
+                  "device driver import dma-bufs? UCX_LOG_LEVEL=info shows more)",
+                  memory.bytes, memory.gpu->ordinal(), name_of(memory.gpu->way())));
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory, Access access) {

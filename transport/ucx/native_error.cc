@@ -21,16 +21,16 @@ common::ErrorMeaning meaning(ucs_status_t status) {
     case UCS_ERR_UNSUPPORTED:
       return {absl::StatusCode::kUnavailable, "no transport of UCX_TLS can do this; unset it or add another"};
     case UCS_ERR_ENDPOINT_TIMEOUT:
-      return {absl::StatusCode::kUnavailable, "the peer or the network between does not answer any more"};
+      return {absl::StatusCode::kUnavailable, "the peer does not respond, or the network path to it is lost"};
     case UCS_ERR_CONNECTION_RESET:
     case UCS_ERR_NOT_CONNECTED:
-      return {absl::StatusCode::kUnavailable, "the peer ended or was killed: see its log"};
+      return {absl::StatusCode::kUnavailable, "the peer exited or was killed: see its log"};
     case UCS_ERR_REJECTED:
       return {absl::StatusCode::kUnavailable, "the peer refused the connection: see its log"};
     case UCS_ERR_CANCELED:
       return {absl::StatusCode::kUnavailable, ""};
     case UCS_ERR_IO_ERROR:
-      return {absl::StatusCode::kUnavailable, "the peer is gone, its memory is, or the device failed: see `dmesg`"};
+      return {absl::StatusCode::kUnavailable, "the peer or its memory is lost, or the device failed: see `dmesg`"};
     case UCS_ERR_SHMEM_SEGMENT:
       return {absl::StatusCode::kResourceExhausted,
               "shared memory ran out: see `df /dev/shm` and `sysctl kernel.shm*`"};

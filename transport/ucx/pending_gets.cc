@@ -10,7 +10,7 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-constexpr const char* kReceiving = "receive what a get asked for";
+constexpr const char* kReceiving = "receive the data of a get";
 
 }  // namespace
 
@@ -43,12 +43,13 @@ absl::Status PendingGets::start(const LocalSlice& target, const RegionKey& sourc
 ucs_status_t PendingGets::data_arrived(const Header& header, void* data, size_t bytes, bool rendezvous) {
   Get& get = gets_[header.value % kMaxGets];
   if (get.region == nullptr || get.number != header.value || get.bytes != bytes || get.answered) {
-    return connection_.refuse(absl::DataLossError("the answer to a get that was not asked"));
+    return connection_.refuse(absl::DataLossError("the answer to a get that was not requested"));
   }
   get.answered = true;
   if (!rendezvous) {
     if (bytes > 0 && get.region->on_gpu()) {
-      return connection_.refuse(absl::DataLossError("the answer to a get into GPU memory did not come by rendezvous"));
+      return connection_.refuse(
+          absl::DataLossError("the answer to a get into GPU memory did not arrive by rendezvous"));
     }
     if (bytes > 0) std::memcpy(get.target, data, bytes);
     done(get);

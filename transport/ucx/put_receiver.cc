@@ -33,7 +33,7 @@ ucs_status_t PutReceiver::arrived(const Header& header, void* data, size_t bytes
   const bool rendezvous = bytes > 0 && (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   // The processor would write the bytes to an address of the GPU (wire.h).
   if (!rendezvous && region != nullptr && region->on_gpu()) {
-    return connection_.refuse(absl::DataLossError("a put to GPU memory that did not come by rendezvous"));
+    return connection_.refuse(absl::DataLossError("a put to GPU memory that did not arrive by rendezvous"));
   }
   // The usual small put: nothing older is under way, so its order needs no record.
   if (!rendezvous && arrivals_.empty()) {
@@ -42,7 +42,7 @@ ucs_status_t PutReceiver::arrived(const Header& header, void* data, size_t bytes
     return UCS_OK;
   }
   Arrival* const pushed = arrivals_.push();
-  if (pushed == nullptr) return connection_.refuse(absl::ResourceExhaustedError("more puts under way than agreed"));
+  if (pushed == nullptr) return connection_.refuse(absl::ResourceExhaustedError("more puts in flight than permitted"));
   Arrival& arrival = *pushed;
   arrival.receiver = this;
   arrival.region = region;

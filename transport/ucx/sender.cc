@@ -106,7 +106,7 @@ absl::Status Sender::request(Header header) {
 ucs_status_t Sender::answer(const Header& request) {
   const auto refuse_surplus = [&] {
     // A peer has kMaxGets slots for its gets: one that keeps the protocol never exceeds them.
-    return connection_.refuse(absl::ResourceExhaustedError("more gets under way than agreed"));
+    return connection_.refuse(absl::ResourceExhaustedError("more gets in flight than permitted"));
   };
   if (connection_.state() == UcxConnection::State::handshake) {  // there is no endpoint to answer over yet
     if (early_requests_.size() == kMaxGets) return refuse_surplus();

@@ -75,7 +75,7 @@ struct ClientOptions {
   // Waiting for others.
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to start
   Duration rejoin_timeout = Duration::zero();        ///< for a lost ps task to be started again; zero: no wait
-  /// The current address of a ps task, asked before each attempt to reach it. It may start on any host. NOT_FOUND and
+  /// The current address of a ps task, called before each attempt to reach it. It may start on any host. NOT_FOUND and
   /// UNAVAILABLE mean that the address is not known yet; the client tries again. Empty: the address in `cluster`.
   std::function<absl::StatusOr<std::string>(uint32_t ps_index)> ps_address = {};
   /// Receives every 10 s the peers that this worker waits for. Empty: they are logged as warnings.
@@ -120,7 +120,7 @@ struct ClientStats {
   };
   std::vector<PathBytes> path_bytes;
   transport::RegistrationBudget registered;
-  uint64_t moves = 0;      ///< paths lost in mid-run and replaced by another
+  uint64_t moves = 0;      ///< paths lost during the run and replaced by another
   uint64_t returns = 0;    ///< moves back to a better path
   uint64_t takeovers = 0;  ///< lost ps tasks that were replaced by their backups
   uint64_t rejoins = 0;    ///< joins after a lost ps task was started again
@@ -135,7 +135,7 @@ struct TaskTrace {
   int64_t bound_ns = 0;  ///< the largest error of the comparison of the two clocks
 };
 
-/// A worker's end of the exchange: the drop-in library for trainers of any kind.
+/// The worker side of the exchange: a library for trainers of any kind.
 ///
 ///   auto client = Client::join(options, {{"W", {784, 10}}, {"b", {10}}});
 ///   fill (*client)->parameters(i) with initial values;  (*client)->start();
@@ -148,15 +148,15 @@ struct TaskTrace {
 /// Order    Between exchange() (or the first ready()) and the return of wait(), the trainer touches neither parameters
 ///          nor gradients that it has reported as complete.
 /// Paths    A lost data connection is replaced while the control plane works. The next transport of the order is tried
-///          first, the lost one last. Buckets under way are repeated and count once. The better path is tested later
-///          beside the one in use, and taken back.
-/// Servers  A lost ps that has a backup is replaced by it: no update is lost or applied twice. A lost ps without a
-///          backup that is started again is waited for (rejoin_timeout). All ps tasks then begin from one checkpoint,
+///          first, the lost one last. Buckets in flight are repeated and count once. The better path is tested later
+///          beside the one in use, and then used again.
+/// Servers  A lost ps that has a backup is replaced by it: no update is lost or applied twice. Without a
+///          backup, the client waits for the restart of the ps (rejoin_timeout). All ps tasks then begin from one checkpoint,
 ///          or, without one, from the chief's copy of the parameters; position() names the steps to repeat.
 /// Members  Workers join and leave while others continue; a lost worker returns by another join. The chief is the
 ///          lowest worker that is live, or named in the cluster specification and not yet joined.
 /// Errors   ready(), exchange() and progress() return nothing: an error surfaces in the next wait(). UNAVAILABLE: a ps
-///          was lost (the run may be tried again). ABORTED: the ps has ended the run, or has removed this worker; the
+///          was lost (a retry may succeed). ABORTED: the ps has ended the run, or has removed this worker; the
 ///          text has the reason. FAILED_PRECONDITION: schema or options differ from other workers', or a call out of
 ///          order. DATA_LOSS: a checksum does not match. CANCELLED: `stop`. After an error only leave(), give_up() and
 ///          the destructor are useful.
@@ -179,7 +179,7 @@ class GRADRAIL_EXPORT Client {
   /// The tensors of join(), with their names, shapes and places in the parameters.
   /// Threads  Any thread; the schema does not change.
   const ps::Schema& schema() const;
-  /// The newest parameters that wait(), start() or pull() has brought; initial values are written here before start().
+  /// The newest parameters that wait(), start() or pull() has fetched; initial values are written here before start().
   /// Shapes  [elements of the tensor], fp32.
   absl::Span<float> parameters(size_t tensor_index);
   /// The gradients that the next exchange() sends; written by the trainer, never by the client.
@@ -199,20 +199,20 @@ class GRADRAIL_EXPORT Client {
   /// Declares all gradients as complete and sends the buckets that have not left. A second call before wait() has no
   /// effect. Before start() it fails the run, which wait() reports.
   void exchange();
-  /// Optional, while the trainer computes the rest: sends gradients that have come out of a device. Never blocks.
+  /// Optional, while the trainer computes the rest: sends gradients that have been copied from a device. Never blocks.
   void progress();
   /// Blocks until all fresh parameters have arrived. Without an exchange under way it returns at once. It requires
   /// exchange() where not all tensors were reported by ready(): else it blocks until `stop`.
   /// Errors  every error of the exchange and of the run; see Errors above.
   absl::Status wait();
-  /// A wait() in progress, or the next one, looks at ClientOptions::stop and dump_signals now.
+  /// A wait() in progress, or the next one, reads ClientOptions::stop and dump_signals now.
   /// Threads  Any thread.
   void wake();
 
   /// Whether gradients are read from, and parameters stored into, the memory of ClientOptions::device. Then ready()
   /// means that the device has finished the gradient, and parameters() shows the state of the last fetch().
   bool on_device() const;
-  /// For people: "dmabuf (ipc: …)", the way in use and the reasons against better ones; per shard where they differ.
+  /// Human-readable: "dmabuf (ipc: …)", the path in use and the reasons against better ones; per shard if they differ.
   std::string gpu_text() const;
   /// Whether this worker's own device has failed: give_up() informs the other workers.
   bool device_failed() const;
@@ -226,19 +226,19 @@ class GRADRAIL_EXPORT Client {
 
   /// Updates applied to the parameters that this worker holds (bucket 0).
   uint64_t global_step() const;
-  /// Steps of this run that lie behind this worker. async: its own. Else the common steps of all workers: a worker
-  /// that joins late begins at the position of the others. A gradient that was dropped for being late leads there, too.
+  /// Steps of this run that this worker has completed. async: its own steps. Otherwise the common steps of all workers:
+  /// a worker continues at the position of the other workers after a late join or a dropped gradient.
   uint64_t position() const;
   /// Whether this worker is the chief now.
   /// Threads  Any thread.
   bool is_chief() const;
 
-  /// Waits until every worker of the cluster specification has called it with this name; workers that left or were lost
-  /// are not waited for. A name can be used again: each call waits for the same number of calls of the others.
+  /// Waits until every worker of the cluster specification has called it with this name, but not for workers that left
+  /// or were lost. A name can be used again: each call waits for the same number of calls of the other workers.
   /// Errors  as wait().
   absl::Status barrier(const std::string& name);
-  /// Waits until every other live worker has called it or left: for the chief's last step. Workers of the cluster
-  /// specification that have not joined yet are waited for as long as `timeout_for_absent`.
+  /// Waits until every other live worker has called it or left: for the chief's last step. It waits up to
+  /// `timeout_for_absent` for workers of the cluster specification that have not joined yet.
   /// Errors  as wait().
   absl::Status barrier_live(const std::string& name, Duration timeout_for_absent = Duration::zero());
 

@@ -79,7 +79,7 @@ absl::StatusOr<Cnn::Shape> cnn_shape(const WorkloadOptions& options) {
   const auto side = static_cast<size_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
   if (side * side != pixels || side % 4 != 0) {
     return absl::InvalidArgumentError(fmt::format(
-        "model cnn takes square images of a side divisible by 4, as MNIST's 28x28; these have {} pixels", pixels));
+        "model cnn requires square images with a side divisible by 4, as MNIST's 28x28; these have {} pixels", pixels));
   }
   return Cnn::Shape{.batch = options.batch_size, .side = side, .logits_relu = options.cnn_logits_relu};
 }

@@ -47,14 +47,14 @@ void CheckpointSchedule::take_outcome() {
   const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();
   if (!files.ok()) return failed(files.status());
   if (files->empty()) {
-    spdlog::warn("a checkpoint was given up: a parameter server was lost while it was being written");
+    spdlog::warn("a checkpoint was abandoned: a parameter server was lost during the write");
     return;
   }
   spdlog::info("saved {}", fmt::join(*files, ", "));
 }
 
 void CheckpointSchedule::failed(const absl::Status& why) {
-  spdlog::warn("a checkpoint failed, training goes on: {}", message_of(why));
+  spdlog::warn("a checkpoint failed, training continues: {}", message_of(why));
 }
 
 // Here a failure is the result of the run: no later save could repair it.

@@ -51,10 +51,11 @@ std::vector<std::string> ClientVariables::summary(bool verbose) const {
                                 stats.staleness_max, histogram(stats)));
   }
   if (stats.wait_ns > 0) {
-    lines.push_back(fmt::format("Waited: {:.2f}s for others' gradients", static_cast<double>(stats.wait_ns) * 1e-9));
+    lines.push_back(
+        fmt::format("Waited: {:.2f}s for the gradients of other workers", static_cast<double>(stats.wait_ns) * 1e-9));
   }
   if (stats.dropped > 0) {
-    lines.push_back(fmt::format("Dropped: {} gradients came too late to be summed", stats.dropped));
+    lines.push_back(fmt::format("Dropped: {} gradients arrived too late for their sum", stats.dropped));
   }
   for (const std::string& path : stats.paths) lines.push_back(fmt::format("Path: {}", path));
   // One path's bytes are those of the line above.

@@ -39,8 +39,8 @@ TEST_F(ClaimTest, TheFirstFreePlaceIsTaken) {
   const auto taken = claim(request("worker"));
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(taken->task.index, 1u);
-  EXPECT_EQ(taken->card.address, "127.0.0.1") << "where etcd sees us";
-  EXPECT_EQ(etcd_.value("/gradrail/mnist/worker/1"), to_text(taken->card));
+  EXPECT_EQ(taken->record.address, "127.0.0.1") << "the address of the connection to etcd";
+  EXPECT_EQ(etcd_.value("/gradrail/mnist/worker/1"), to_text(taken->record));
   EXPECT_EQ(etcd_.lease("/gradrail/mnist/worker/1"), taken->lease);
 }
 
@@ -62,7 +62,7 @@ TEST_F(ClaimTest, SizesSaidBetweenLookAndClaimCount) {
   };
   const auto taken = claim(request("worker"));
   EXPECT_EQ(taken.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(taken.status().message()), HasSubstr("--ps 2: the run that is under way has --ps 1"));
+  EXPECT_THAT(std::string(taken.status().message()), HasSubstr("--ps 2: the current run has --ps 1"));
 }
 
 TEST_F(ClaimTest, AnAnswerThatWasLostDoesNotTakeTwoPlaces) {

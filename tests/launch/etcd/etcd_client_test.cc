@@ -52,7 +52,7 @@ TEST_F(EtcdClientTest, AMistakeIsNamedRatherThanAnAbsence) {
   answer_with(grpc::StatusCode::UNIMPLEMENTED, "unknown service etcdserverpb.KV");
   const absl::Status status = (*Etcd::open({kAbsent, a_.url()}))->list({.key = "/k"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(text(status), StartsWith(fmt::format("etcd at {}: the server there is no etcd", a_.url())));
+  EXPECT_THAT(text(status), StartsWith(fmt::format("etcd at {}: the server is not etcd", a_.url())));
   EXPECT_THAT(text(status), HasSubstr("unknown service"));
 }
 
@@ -104,7 +104,7 @@ TEST_F(EtcdClientTest, EmptyAnswersAreNoEtcd) {
   const auto etcd = a_.client();
   const absl::Status status = etcd->list({.key = "/k"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(text(status), HasSubstr(a_.url() + ": the server there is no etcd"));
+  EXPECT_THAT(text(status), HasSubstr(a_.url() + ": the server is not etcd"));
   EXPECT_EQ(etcd->grant(5).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_FALSE(*etcd->keep_alive(5));
 }

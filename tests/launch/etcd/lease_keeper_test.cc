@@ -16,8 +16,8 @@ class LeaseKeeperTest : public ::testing::Test {
  protected:
   void SetUp() override {
     lease_ = *etcd_.client()->grant(kLeaseSeconds);
-    etcd_.put(kKey, to_text(card_), lease_);
-    keeper_ = std::make_unique<LeaseKeeper>(etcd_.client(), kKey, lease_, card_);
+    etcd_.put(kKey, to_text(record_), lease_);
+    keeper_ = std::make_unique<LeaseKeeper>(etcd_.client(), kKey, lease_, record_);
   }
   template <typename Condition>
   bool soon(Condition condition) {
@@ -27,12 +27,12 @@ class LeaseKeeperTest : public ::testing::Test {
     return condition();
   }
   bool says(const std::string& address) {
-    const std::optional<TaskRecord> card = task_record_from(etcd_.value(kKey));
-    return card && card->address == address && card->id == card_.id;
+    const std::optional<TaskRecord> record = task_record_from(etcd_.value(kKey));
+    return record && record->address == address && record->id == record_.id;
   }
 
   FakeEtcd etcd_;
-  const TaskRecord card_{.address = "10.0.0.7", .id = "us", .sizes = {.ps = 1, .workers = 2}};
+  const TaskRecord record_{.address = "10.0.0.7", .id = "us", .sizes = {.ps = 1, .workers = 2}};
   int64_t lease_ = 0;
   std::unique_ptr<LeaseKeeper> keeper_;
 };
@@ -63,7 +63,7 @@ TEST_F(LeaseKeeperTest, NothingIsWrittenWhileAllIsWell) {
 }
 
 TEST_F(LeaseKeeperTest, ThePlaceOfAnotherTaskIsLeftAlone) {
-  const std::string other = to_text({.address = "10.0.0.9", .id = "them", .sizes = card_.sizes});
+  const std::string other = to_text({.address = "10.0.0.9", .id = "them", .sizes = record_.sizes});
   etcd_.end_lease(lease_);
   etcd_.put(kKey, other);
   keeper_->publish_address("10.0.0.7:4000");

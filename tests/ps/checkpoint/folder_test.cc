@@ -177,7 +177,7 @@ TEST(CheckpointFolder, NothingWholeIsAnErrorAboutTheNewest) {
   const std::string newest = folder.file(checkpoint_file_name(300, 0, 0, 1));
   damage(newest);
   EXPECT_TRUE(absl::IsDataLoss(restore())) << restore();
-  EXPECT_THAT(words(restore()), AllOf(HasSubstr(newest), HasSubstr("no older one; to begin anew, use another folder")));
+  EXPECT_THAT(words(restore()), AllOf(HasSubstr(newest), HasSubstr("no older one; use another folder for a new run")));
   for (const uint64_t step : {100, 200}) {
     write_set(folder, step, 1);
     damage(folder.file(checkpoint_file_name(step, 0, 0, 1)));
@@ -208,7 +208,7 @@ TEST(CheckpointFolder, OtherModelOrOptimizerIsRefused) {
   EXPECT_THAT(words(restore_newest(folder.path(), {{"w", {1}}}, OptimizerKind::sgd).status()),
               HasSubstr("is of another model"));
   EXPECT_THAT(words(restore_newest(folder.path(), saved.header.schema, OptimizerKind::adam).status()),
-              HasSubstr("was trained with optimizer sgd, this run asks for adam"));
+              HasSubstr("was trained with optimizer sgd, this run uses adam"));
 }
 
 }  // namespace

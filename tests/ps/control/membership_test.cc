@@ -77,7 +77,7 @@ TEST(MembershipMinimum, ALossBelowTheMinimumAbortsForEverWithTheFirstReason) {
   ASSERT_TRUE(membership.join(2, 102, "host:2", now).ok());
   membership.mark_lost(2, 102, "its fan", now);
   EXPECT_EQ(membership.aborted(),
-            "worker 2 (host:2) was lost: its fan; 1 of the 2 workers that --min_workers asks for are left");
+            "worker 2 (host:2) was lost: its fan; 1 of the 2 workers that --min_workers requires remain");
   membership.mark_lost(0, 100, "another", now);
   EXPECT_THAT(membership.aborted(), HasSubstr("its fan"));
   EXPECT_TRUE(absl::IsAborted(membership.join(1, 7, "host:1", now)));
@@ -233,7 +233,7 @@ TEST_F(MembershipTest, ALostLastWorkerMayReturnWithinTheReturnLimit) {
   EXPECT_FALSE(membership_.finished());
   EXPECT_EQ(membership_.aborted(), "");
   membership_.abort_if_deserted(at(32s));
-  EXPECT_EQ(membership_.aborted(), "worker 2 (host:2) was lost: gone, and no worker is left");
+  EXPECT_EQ(membership_.aborted(), "worker 2 (host:2) was lost: gone, and no worker remains");
   EXPECT_TRUE(membership_.finished());
 }
 
@@ -312,7 +312,7 @@ TEST_F(MembershipTest, ARunWaitsTheAwayLimitForSilentMembers) {
   membership_.abort_if_deserted(at(100s));
   EXPECT_EQ(membership_.aborted(), "");
   membership_.abort_if_deserted(at(101s));
-  EXPECT_THAT(membership_.aborted(), HasSubstr("no worker is left"));
+  EXPECT_THAT(membership_.aborted(), HasSubstr("no worker remains"));
 }
 
 TEST_F(MembershipTest, AMemberThatHasLeftIsKnown) {
@@ -354,7 +354,7 @@ TEST_F(MembershipTest, AContinuedRunIsDesertedDespiteMissingWorkers) {
   membership_.abort_if_deserted(at(31s));
   EXPECT_FALSE(membership_.finished());
   membership_.abort_if_deserted(at(32s));
-  EXPECT_EQ(membership_.aborted(), "worker 0 (host:0) was lost: gone, and no worker is left");
+  EXPECT_EQ(membership_.aborted(), "worker 0 (host:0) was lost: gone, and no worker remains");
 }
 
 TEST_F(MembershipTest, TheChiefIsTheLowestLiveOrMissingWorker) {
@@ -416,7 +416,7 @@ TEST_F(MembershipTest, AnAbsentMemberIsWaitedForLonger) {
   EXPECT_EQ(membership.aborted(), "");
   EXPECT_TRUE(membership.mark_away(0, 101, "ps 1 is gone", at(200s)));
   membership.abort_if_deserted(at(301s));
-  EXPECT_EQ(membership.aborted(), "worker 0 (host:0) did not come back: ps 1 is gone, and no worker is left");
+  EXPECT_EQ(membership.aborted(), "worker 0 (host:0) did not return: ps 1 is gone, and no worker remains");
 }
 
 TEST_F(MembershipTest, ARunThatIsTakenOverWaitsForMembersWithinAStep) {

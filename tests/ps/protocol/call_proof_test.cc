@@ -72,7 +72,7 @@ TEST(CallProof, AnotherSecretOrAnotherServerIsRefused) {
   CallProver prover(kSecret);
   const std::string challenge = other.new_challenge();
   EXPECT_THAT(std::string(prover.set_up(challenge, other.answer(prover.client_challenge(), challenge)).message()),
-              HasSubstr("does not know this job's secret"));
+              HasSubstr("does not have this job's secret"));
   const std::string recorded = ours.new_challenge();
   EXPECT_FALSE(prover.set_up(recorded, ours.answer("another client challenge", recorded)).ok()) << "a recorded answer";
   introduce(prover, ours);

@@ -169,7 +169,7 @@ TEST_F(RankServerTest, ARankOfAnotherJobIsRefused) {
   RankHello other = hello(1);
   other.set_job(std::string(20'000, 'x'));  // gRPC does not send such a long reason
   EXPECT_THAT(text(refusal(join(other))),
-              HasSubstr("refused this task: here the tasks of job meet, this one is of xxx"));
+              HasSubstr("refused this task: this rendezvous belongs to job, the task to xxx"));
   EXPECT_TRUE(join(hello(1)).ok());
   EXPECT_TRUE(gathered.get().ok());
 }

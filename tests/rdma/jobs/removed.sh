@@ -37,9 +37,9 @@ echo "$card" > "$driver/unbind" & # ends after the last use of the device
 remover=$!
 finish run
 
-moved=$(grep -h "goes on over tcp" "$OUT/run.worker" | head -1)
+moved=$(grep -h "continues over tcp" "$OUT/run.worker" | head -1)
 before=$(sed -n "s/^Bytes: $TRANSPORT .*rxe0.*: \([0-9]*\) pushed.*/\1/p" "$OUT/run.worker")
-if [ -n "$moved" ]; then pass moved "${moved: -120}"; else fail moved "the worker did not say \"goes on over tcp\""; fi
+if [ -n "$moved" ]; then pass moved "${moved: -120}"; else fail moved "the worker did not say \"continues over tcp\""; fi
 if [ "${before:-0}" -gt 0 ]; then pass bytes "$before B over $TRANSPORT before"; else fail bytes "none over $TRANSPORT"; fi
 if [ -n "$(hash_of run)" ] && [ "$(hash_of run)" = "$(hash_of reference)" ]; then
   pass hash "as undisturbed"

@@ -111,10 +111,10 @@ moves() {
   disturbed "$1" "$2" 6 drop-udp 4791
   [ "$ROLE" = 0 ] || return
   local moved back line
-  moved=$(cat "$OUT/$1".worker[01] | grep -c "goes on over tcp")
+  moved=$(cat "$OUT/$1".worker[01] | grep -c "continues over tcp")
   back=$(cat "$OUT/$1".worker[01] | grep -c "back on $2")
-  line=$(grep -h "goes on over tcp" "$OUT/$1".worker[01] | head -1)
-  if [ "$moved" -ge 1 ]; then pass "$1.moved" "$moved: ${line:0:160}"; else fail "$1.moved" "no worker said \"goes on over tcp\""; fi
+  line=$(grep -h "continues over tcp" "$OUT/$1".worker[01] | head -1)
+  if [ "$moved" -ge 1 ]; then pass "$1.moved" "$moved: ${line:0:160}"; else fail "$1.moved" "no worker said \"continues over tcp\""; fi
   if [ "$moved" = "$back" ]; then pass "$1.back" "$back"; else fail "$1.back" "$moved moved, $back said \"back on $2\""; fi
 }
 

@@ -391,7 +391,7 @@ TEST_F(ShmHostileOwner, LocalRegionThatWasNotAskedForIsRefused) {
   answer.kind = ControlKind::region;
   answer.key = key;
   peer_->say(answer, {file->get()});
-  EXPECT_THAT(std::string(await(*context_).cause.message()), HasSubstr("not asked for"));
+  EXPECT_THAT(std::string(await(*context_).cause.message()), HasSubstr("not requested"));
 }
 
 TEST_F(ShmHostileOwner, BellThatIsNoBellIsRefused) {

@@ -135,7 +135,7 @@ TEST_F(TcpHostile, OtherVersionGetsTheReason) {
   RawPeer raw(address_);
   raw.start_handshake(99);
   EXPECT_TRUE(is_closed(raw));
-  EXPECT_NE(raw.heard.find("protocol version 99, this side speaks version 1"), std::string::npos) << raw.heard;
+  EXPECT_NE(raw.heard.find("protocol version 99, this side has version 1"), std::string::npos) << raw.heard;
   EXPECT_NE(log_.str().find("protocol version 99"), std::string::npos) << log_.str();
 }
 
@@ -214,7 +214,7 @@ TEST_F(TcpHostile, HugeGet) {
   expect_refusal({FrameType::get_request, false, key.region, key.epoch, key.token, 1, UINT64_MAX - 1, 1},
                  "get outside region");
 }
-TEST_F(TcpHostile, UnrequestedAnswer) { expect_refusal({.type = FrameType::get_data, .length = 8}, "not asked"); }
+TEST_F(TcpHostile, UnrequestedAnswer) { expect_refusal({.type = FrameType::get_data, .length = 8}, "not requested"); }
 TEST_F(TcpHostile, SecondHello) {
   expect_refusal({.type = FrameType::hello, .token = kHelloMagic, .value = kProtocolVersion}, "second hello");
 }

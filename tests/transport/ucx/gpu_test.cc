@@ -31,14 +31,14 @@ TEST(UcxGpu, a_put_that_does_not_come_by_rendezvous_is_refused) {
     const auto region = connection->import(key->encode());
     ASSERT_TRUE(region.ok()) << region.status();
     side.put(connection, source.slice(0, kBytes), {*region, 0}, {.immediate = 1});
-    EXPECT_THAT(side.await(Kind::peer_lost).cause.ToString(), HasSubstr("did not come by rendezvous"));
+    EXPECT_THAT(side.await(Kind::peer_lost).cause.ToString(), HasSubstr("did not arrive by rendezvous"));
   });
   Side side(ucx);
   Place target(side, Where::gpu, kBytes, Access::remote_write);
   target.fill(0, kBytes, 2);
   peer->channel().send(side.listen());
   peer->channel().send(target.key());
-  EXPECT_THAT(side.await(Kind::peer_lost).cause.ToString(), HasSubstr("did not come by rendezvous"));
+  EXPECT_THAT(side.await(Kind::peer_lost).cause.ToString(), HasSubstr("did not arrive by rendezvous"));
   EXPECT_FALSE(side.has(Kind::put_arrived));
   EXPECT_TRUE(has_pattern(target.read(0, kBytes), 2));
   peer->join();

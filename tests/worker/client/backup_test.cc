@@ -177,7 +177,7 @@ TEST_F(Pair, TheBackupHasTheSameBits) {
 TEST_F(Pair, TheBackupRefusesWhileThePrimaryRuns) {
   const absl::Status refused = request_takeover(1);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary is alive"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary is connected"));
   steps(3);
 }
 
@@ -185,7 +185,7 @@ TEST_F(Pair, ABackupThatMissesWhatAWorkerHasSeenRefuses) {
   cluster_.stop(0);
   const absl::Status refused = request_takeover(step_ + 1);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary went on without it"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary continued without it"));
   steps(3);  // this worker has seen no more than there is
   EXPECT_EQ(client_->stats().takeovers, 1u);
 }

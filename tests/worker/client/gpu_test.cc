@@ -139,11 +139,12 @@ struct Refusal {
 };
 
 TEST_F(ClientGpu, WhatCannotBeReachedIsStagedWithTheReason) {
-  for (const Refusal& refusal : {Refusal{"dma_buf=0", "", "dmabuf: GPU 0 .*offers no dma-buf.*open kernel module"},
-                                 Refusal{"ordering=0,flush=0", "", "dmabuf: GPU 0 .*does not order what network"},
-                                 Refusal{"", "refuse", "dmabuf: simnic: the card refuses this memory"},
-                                 Refusal{"", "host", "dmabuf: simnic moves host memory only"},
-                                 Refusal{"", "damage", "dmabuf: .*the checked transfer arrived damaged"}}) {
+  for (const Refusal& refusal :
+       {Refusal{"dma_buf=0", "", "dmabuf: GPU 0 .*does not support dma-buf.*open kernel module"},
+        Refusal{"ordering=0,flush=0", "", "dmabuf: GPU 0 .*does not order what network"},
+        Refusal{"", "refuse", "dmabuf: simnic: the card refuses this memory"},
+        Refusal{"", "host", "dmabuf: simnic moves host memory only"},
+        Refusal{"", "damage", "dmabuf: .*the checked transfer arrived damaged"}}) {
     SCOPED_TRACE(refusal.why);
     gpu::Simulation::configure(refusal.driver);
     const NicFault fault(refusal.nic);

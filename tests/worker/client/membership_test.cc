@@ -246,7 +246,7 @@ TEST(ClientLoss, SilentWorkerIsDeclaredLost) {
   }
   const absl::Status outcome = cluster.outcome(0);
   EXPECT_TRUE(absl::IsAborted(outcome)) << outcome;
-  EXPECT_THAT(std::string(message_of(outcome)), HasSubstr(", and no worker is left"));
+  EXPECT_THAT(std::string(message_of(outcome)), HasSubstr(", and no worker remains"));
 }
 
 TEST(ClientLoss, ServerThatGoesIsUnavailableWithin5Seconds) {
@@ -339,7 +339,7 @@ TEST_F(ClientRefusal, OtherListOfServers) {
 }
 
 TEST_F(ClientRefusal, SameTaskTwice) {
-  expect(cluster_.options(0), kSmall, absl::StatusCode::kAlreadyExists, "was the same task_index given twice?");
+  expect(cluster_.options(0), kSmall, absl::StatusCode::kAlreadyExists, "do two processes have the same task_index?");
 }
 
 TEST_F(ClientRefusal, TaskIndexBeyondAllBounds) {

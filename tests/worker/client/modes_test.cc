@@ -114,7 +114,7 @@ TEST_P(ClientModes, NoWorkerWaitsForAWorkerThatHasFinished) {
     ASSERT_TRUE(clients[0]->pull().ok());
     EXPECT_EQ(flatten(*clients[0]), flatten(*clients[1]));
     const absl::Status again = step(*clients[0], 0, mode == ModeKind::ssp ? 2 : 6);
-    EXPECT_THAT(std::string(again.message()), ::testing::HasSubstr("it has said that its steps are done"));
+    EXPECT_THAT(std::string(again.message()), ::testing::HasSubstr("the worker has finished its steps"));
   }
 }
 

@@ -70,7 +70,7 @@ TEST_P(ClientMove, ConnectionThatFailsBetweenStepsIsReplaced) {
 
 TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
   const Watchdog watchdog;
-  const std::shared_ptr<Heard> moves = Heard::listen("goes on over");
+  const std::shared_ptr<Heard> moves = Heard::listen("continues over");
   Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
   ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
   options[0].mode = options[1].mode = ps::ModeKind::sync;

@@ -79,7 +79,7 @@ absl::StatusOr<std::optional<uint32_t>> Claimant::choose(const Roster& roster, c
   const std::string place = fmt::format("{}/{}", request_.job, *request_.index);
   return wait_for_predecessor(fmt::format("the place of {}", place),
                               fmt::format("{} is running already, at {}", place,
-                                          there->card ? there->card->address : "an address that cannot be read"));
+                                          there->record ? there->record->address : "an address that cannot be read"));
 }
 
 absl::StatusOr<std::optional<Claim>> Claimant::take(const ps::TaskId& task, const Sizes& sizes, int64_t revision) {
@@ -91,12 +91,12 @@ absl::StatusOr<std::optional<Claim>> Claimant::take(const ps::TaskId& task, cons
   }
   // After a first call only: local_host() uses the connection of the last answer.
   const std::string host = request_.host.empty() ? etcd_.local_host() : request_.host;
-  tried_ = Claim{.task = task, .card = {.address = host, .id = id_, .sizes = sizes}, .lease = lease_};
-  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Put put,
-                            etcd_.put_if_unchanged({.key = prefix_of(request_.where.job), .below = true}, revision,
-                                                   {key_of(request_.where.job, task), to_text(tried_->card), lease_}));
+  tried_ = Claim{.task = task, .record = {.address = host, .id = id_, .sizes = sizes}, .lease = lease_};
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const Etcd::Put put, etcd_.put_if_unchanged({.key = prefix_of(request_.where.job), .below = true}, revision,
+                                                  {key_of(request_.where.job, task), to_text(tried_->record), lease_}));
   if (put == Etcd::Put::done) return tried_;
-  // The change may be our own card: a late answer made us ask another endpoint again.
+  // The change may be this task's own record: after a late answer another endpoint received the same request.
   if (put == Etcd::Put::no_lease) lease_ = 0;
   waiting_for_ = "other tasks that join at the same time";
   pause_ = std::chrono::milliseconds(random_bits() % 20);  // next time not all at the same moment
@@ -110,11 +110,11 @@ absl::StatusOr<std::optional<Claim>> Claimant::look() {
   if (tried_) {
     const Roster::Member* const there = roster.find(tried_->task);
     // The transaction came through although its answer was lost.
-    if (there != nullptr && there->card && there->card->id == id_) return tried_;
+    if (there != nullptr && there->record && there->record->id == id_) return tried_;
   }
   GRADRAIL_ASSIGN_OR_RETURN(const std::optional<Sizes> sizes, agreed_sizes(roster, request_.sizes));
   if (!sizes.has_value()) {
-    waiting_for_ = fmt::format("a task of job '{}' that says how large the run is: give one of them --ps and --workers",
+    waiting_for_ = fmt::format("a task of job '{}' that gives the size of the run: give one of them --ps and --workers",
                                request_.where.job);
     return std::nullopt;
   }

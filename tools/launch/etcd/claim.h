@@ -11,7 +11,7 @@ namespace gradrail::tools {
 /// A place that was found free and taken in one transaction.
 struct Claim {
   ps::TaskId task;
-  TaskRecord card;
+  TaskRecord record;
   int64_t lease = 0;
 };
 

@@ -67,7 +67,7 @@ Outcome explain(const grpc::Status& status, const std::string& endpoint, std::st
   const auto contains = [&](const char* words) { return cause.find(words) != std::string::npos; };
   const auto no_etcd = [&](std::string_view why) {
     return Outcome{absl::FailedPreconditionError(fmt::format(
-        "etcd at {}: the server there is no etcd, or is older than 3.4 ({}): is the address right?", endpoint, why))};
+        "etcd at {}: the server is not etcd, or is older than 3.4 ({}): is the address right?", endpoint, why))};
   };
   switch (status.error_code()) {
     case grpc::StatusCode::OK:
@@ -81,11 +81,10 @@ Outcome explain(const grpc::Status& status, const std::string& endpoint, std::st
       return no_etcd(cause);
     case grpc::StatusCode::UNAVAILABLE:
       // gRPC 1.51 has no words for an answer of HTTP/1 with status 200.
-      if (contains("http1.x server") || cause.ends_with("last error: OK")) return no_etcd("it speaks HTTP/1");
+      if (contains("http1.x server") || cause.ends_with("last error: OK")) return no_etcd("it uses HTTP/1");
       if (contains("CERTIFICATE_VERIFY_FAILED") || contains("certificate verify failed"))
         return {absl::FailedPreconditionError(
-            fmt::format("etcd at {}: {} (the file of the authority that signed its certificate goes into "
-                        "ETCDCTL_CACERT)",
+            fmt::format("etcd at {}: {} (set ETCDCTL_CACERT to the file of the authority that signed its certificate)",
                         endpoint, cause))};
       [[fallthrough]];
     case grpc::StatusCode::DEADLINE_EXCEEDED:
@@ -95,7 +94,7 @@ Outcome explain(const grpc::Status& status, const std::string& endpoint, std::st
       const bool hung_up = contains("Socket closed") || contains("Endpoint read failed");
       return {absl::UnavailableError(
           fmt::format("etcd at {}: {}{}", endpoint, cause,
-                      hung_up ? " (does it want TLS, or a certificate? see etcds:// and ETCDCTL_CERT)" : ""))};
+                      hung_up ? " (does it require TLS or a certificate? see etcds:// and ETCDCTL_CERT)" : ""))};
     }
     default:
       return {absl::FailedPreconditionError(fmt::format("etcd at {} refuses to {}: {}", endpoint, purpose, cause)),
@@ -196,7 +195,7 @@ absl::StatusOr<Etcd::Listing> Etcd::list(const Keys& keys) {
   // Each answer of etcd has a revision of at least 1. A server that ignores unknown fields could answer without one.
   if (listing.revision <= 0)
     return absl::FailedPreconditionError(
-        fmt::format("etcd at {}: the server there is no etcd: its answer has no revision", endpoints_->last_good()));
+        fmt::format("etcd at {}: the server is not etcd: its answer has no revision", endpoints_->last_good()));
   for (const etcdserverpb::KeyValue& kv : found.kvs()) listing.entries.push_back({kv.key(), kv.value(), kv.lease()});
   return listing;
 }
@@ -257,7 +256,7 @@ absl::StatusOr<Etcd::Put> Etcd::put_if_unchanged(const Keys& watched, int64_t re
   put.set_value(entry.value);
   put.set_lease(entry.lease);
   etcdserverpb::TxnResponse answer;
-  const absl::Status status = endpoints_->call("take a key", [&](const auto& channel, auto& context) {
+  const absl::Status status = endpoints_->call("claim a key", [&](const auto& channel, auto& context) {
     return etcdserverpb::KV::NewStub(channel)->Txn(&context, request, &answer);
   });
   // The transaction names one lease, so that nothing else can be missing.

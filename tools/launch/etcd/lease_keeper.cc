@@ -9,16 +9,16 @@
 namespace gradrail::tools {
 namespace {
 
-/// One of three may get lost.
-constexpr auto kBetweenBeats = std::chrono::milliseconds(kLeaseSeconds * 1000 / 3);
-// Several tries fit into what is left of the lease.
+/// Three attempts for each lease: the loss of one has no effect.
+constexpr auto kBetweenRenewals = std::chrono::milliseconds(kLeaseSeconds * 1000 / 3);
+// Several attempts fit into the rest of the lease.
 constexpr auto kBetweenTries = std::chrono::milliseconds(500);
 
 }  // namespace
 
-LeaseKeeper::LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t lease, TaskRecord card)
-    : etcd_(std::move(etcd)), key_(std::move(key)), lease_(lease), card_(std::move(card)) {
-  // A thread of its own: a step of training can take longer than a lease.
+LeaseKeeper::LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t lease, TaskRecord record)
+    : etcd_(std::move(etcd)), key_(std::move(key)), lease_(lease), record_(std::move(record)) {
+  // A separate thread: a step of training can take longer than a lease.
   thread_ = std::thread([this] { run(); });
 }
 
@@ -29,15 +29,14 @@ LeaseKeeper::~LeaseKeeper() {
   }
   changed_.notify_all();
   thread_.join();
-  // Where that fails, the lease ends by itself.
-  // The place is free at once for a task that starts again.
+  // The key is free at once for a task that starts again. If the call fails, the lease expires.
   if (lease_ != 0) etcd_->revoke(lease_).IgnoreError();
 }
 
 void LeaseKeeper::publish_address(const std::string& address) {
   {
     std::lock_guard lock(mutex_);
-    card_.address = address;
+    record_.address = address;
     is_new_ = true;
   }
   changed_.notify_all();
@@ -51,11 +50,11 @@ void LeaseKeeper::run() {
     if (ending_) return;
     is_new_ = false;
     // A copy, so that no call to etcd runs under the lock: publish_address() must not wait for etcd.
-    const TaskRecord card = card_;
+    const TaskRecord record = record_;
     lock.unlock();
-    const absl::Status kept = beat(card);
-    tell(kept);
-    pause = kept.ok() ? kBetweenBeats : kBetweenTries;
+    const absl::Status kept = renew(record);
+    report(kept);
+    pause = kept.ok() ? kBetweenRenewals : kBetweenTries;
     lock.lock();
   }
 }
@@ -64,44 +63,44 @@ absl::Status LeaseKeeper::keep_lease() {
   if (lease_ != 0) {
     GRADRAIL_ASSIGN_OR_RETURN(const bool kept, etcd_->keep_alive(lease_));
     if (kept) return absl::OkStatus();
-    lease_ = 0;  // etcd was away for longer or has restarted, or this task was stopped
+    lease_ = 0;  // etcd was unreachable for longer or has restarted, or this task was stopped
   }
   GRADRAIL_ASSIGN_OR_RETURN(lease_, etcd_->grant(kLeaseSeconds));
   return absl::OkStatus();
 }
 
-/// Looks each time whether the key is there, too: another client may have removed it.
-absl::Status LeaseKeeper::beat(const TaskRecord& card) {
+/// Each renewal also reads the key, because another client may have removed it.
+absl::Status LeaseKeeper::renew(const TaskRecord& record) {
   GRADRAIL_RETURN_IF_ERROR(keep_lease());
   GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Listing found, etcd_->list({.key = key_}));
-  const std::string text = to_text(card);
+  const std::string text = to_text(record);
   if (!found.entries.empty()) {
     const Etcd::Entry& there = found.entries.front();
-    // The lease as well: a key under an old lease would vanish with it.
+    // The lease is compared as well: a key under an old lease expires with that lease.
     if (there.value == text && there.lease == lease_) return absl::OkStatus();
     const std::optional<TaskRecord> other = task_record_from(there.value);
-    // This task was away for longer than its lease, and its place was given to another one.
-    if (!other || other->id != card.id)
-      return absl::AlreadyExistsError(fmt::format("another task has taken our place {} (it is at {})", key_,
+    // This task was stopped for longer than its lease, and another task claimed its key.
+    if (!other || other->id != record.id)
+      return absl::AlreadyExistsError(fmt::format("another task has claimed the key {} of this task (from {})", key_,
                                                   other ? other->address : "an address that cannot be read"));
   }
   GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Put put,
                             etcd_->put_if_unchanged({.key = key_}, found.revision, {key_, text, lease_}));
   return put == Etcd::Put::done ? absl::OkStatus()
-                                : absl::UnavailableError(fmt::format("{} changed while we wrote it", key_));
+                                : absl::UnavailableError(fmt::format("{} changed during the write", key_));
 }
 
-/// Each trouble once: etcd may be away for hours, and the run does not mind.
-void LeaseKeeper::tell(const absl::Status& status) {
+/// Logs each error once: etcd can be unreachable for hours without an effect on the run.
+void LeaseKeeper::report(const absl::Status& status) {
   if (status.ok()) {
-    if (!trouble_.empty()) spdlog::warn("etcd has us again as {}", key_);
+    if (!trouble_.empty()) spdlog::warn("this task is registered again in etcd, as {}", key_);
     trouble_.clear();
     return;
   }
   const std::string why(message_of(status));
   if (why == trouble_ || (!trouble_.empty() && absl::IsUnavailable(status))) return;
   trouble_ = why;
-  spdlog::warn("{}; the run goes on, but a task that starts now may not find this one", why);
+  spdlog::warn("{}; the run continues, but a task that starts now may not find this one", why);
 }
 
 }  // namespace gradrail::tools

@@ -11,39 +11,38 @@
 
 namespace gradrail::tools {
 
-/// A killed task's place is free after so long; etcd may be away for longer without an effect on the run.
+/// The key of a killed task is free after this time. A longer outage of etcd has no effect on the run.
 constexpr int64_t kLeaseSeconds = 5;
 
-/// Keeps what a task says of itself in etcd as long as the task runs, whatever happens to etcd in between. Takes it
-/// away when the task ends.
-/// Threads  Any; keeping is done by a thread of its own.
+/// Keeps the record of a task in etcd while the task runs, also over restarts of etcd. The destructor removes it.
+/// Threads  Any; a separate thread renews the lease.
 class LeaseKeeper {
  public:
-  /// `lease`: under which `card` is registered at `key`.
-  LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t lease, TaskRecord card);
+  /// `lease`: the lease of `key`, which holds `record`.
+  LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t lease, TaskRecord record);
   ~LeaseKeeper();
 
-  /// Says something else from now on: at once, or as soon as etcd is back.
+  /// Writes another address to the record: at once, or when etcd is reachable again.
   void publish_address(const std::string& address);
 
  private:
   void run();
-  absl::Status beat(const TaskRecord& card);
+  absl::Status renew(const TaskRecord& record);
   absl::Status keep_lease();
-  void tell(const absl::Status& status);
+  void report(const absl::Status& status);
 
   // Set once.
   const std::unique_ptr<Etcd> etcd_;
   const std::string key_;
 
-  // The thread's.
+  // Owner: thread_.
   int64_t lease_;  ///< 0: none
   std::string trouble_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  TaskRecord card_;      ///< under mutex_
-  bool is_new_ = false;  ///< under mutex_: card_ has not been looked at by the thread
+  TaskRecord record_;    ///< under mutex_
+  bool is_new_ = false;  ///< under mutex_: the thread has not read record_ yet
   bool ending_ = false;  ///< under mutex_
   std::thread thread_;
 };

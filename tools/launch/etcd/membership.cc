@@ -12,7 +12,7 @@ constexpr auto kLookupInterval = std::chrono::milliseconds(200);
 
 absl::StatusOr<std::string> address_in(const Roster& roster, const RendezvousUrl& where, uint32_t index) {
   const Roster::Member* const there = roster.find({"ps", index});
-  const std::string address = there != nullptr && there->card ? there->card->address : "";
+  const std::string address = there != nullptr && there->record ? there->record->address : "";
   const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
   // parse_host_port() adds a default port, so that only a text with a port stays equal.
   if (parsed.ok() && ps::to_string(*parsed) == address) return address;
@@ -32,12 +32,12 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const MembershipReq
   std::unique_ptr<Membership> membership(new Membership(request.where, *std::move(ours)));
   GRADRAIL_ASSIGN_OR_RETURN(const Claim claim, claim_place(*membership->etcd_, request));
   membership->task_ = claim.task;
-  membership->sizes_ = claim.card.sizes;
-  membership->host_ = claim.card.address;
+  membership->sizes_ = claim.record.sizes;
+  membership->host_ = claim.record.address;
   // ps_address() uses the index without a check: a worker asks for these ps only.
-  membership->known_.resize(claim.card.sizes.ps);
+  membership->known_.resize(claim.record.sizes.ps);
   membership->keeper_ = std::make_unique<LeaseKeeper>(*std::move(keepers), key_of(request.where.job, claim.task),
-                                                      claim.lease, claim.card);
+                                                      claim.lease, claim.record);
   return membership;
 }
 
@@ -70,8 +70,8 @@ absl::StatusOr<std::vector<std::string>> find_ps(const RendezvousUrl& where) {
   const Roster roster(where.job, listing);
   const Roster::Member* const first = roster.first_with_sizes();
   std::vector<std::string> addresses;
-  // Without a card no size is known: ps/0 gives the error of a job that does not run.
-  for (uint32_t i = 0; i < (first == nullptr ? 1 : first->card->sizes.ps); ++i) {
+  // Without a record no size is known: ps/0 gives the error of a job that does not run.
+  for (uint32_t i = 0; i < (first == nullptr ? 1 : first->record->sizes.ps); ++i) {
     GRADRAIL_ASSIGN_OR_RETURN(std::string address, address_in(roster, where, i));
     addresses.push_back(std::move(address));
   }

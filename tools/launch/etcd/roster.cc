@@ -38,8 +38,9 @@ std::optional<ps::TaskId> task_from(std::string_view rest) {
 
 }  // namespace
 
-std::string to_text(const TaskRecord& card) {
-  return json{{"address", card.address}, {"id", card.id}, {"ps", card.sizes.ps}, {"workers", card.sizes.workers}}
+std::string to_text(const TaskRecord& record) {
+  return json{
+      {"address", record.address}, {"id", record.id}, {"ps", record.sizes.ps}, {"workers", record.sizes.workers}}
       .dump();
 }
 
@@ -78,7 +79,7 @@ const Roster::Member* Roster::find(const ps::TaskId& task) const {
 
 const Roster::Member* Roster::first_with_sizes() const {
   for (const Member& member : members_) {
-    if (member.card) return &member;
+    if (member.record) return &member;
   }
   return nullptr;
 }
@@ -91,17 +92,17 @@ std::optional<uint32_t> Roster::first_free(const std::string& job, uint32_t limi
 }
 
 absl::StatusOr<std::optional<Sizes>> agreed_sizes(const Roster& roster, const std::optional<Sizes>& requested) {
-  const Roster::Member* const said = roster.first_with_sizes();
+  const Roster::Member* const decider = roster.first_with_sizes();
   // The first task with sizes decides for the run; until then all tasks without them wait.
-  if (said == nullptr) return requested;
-  const Sizes& sizes = said->card->sizes;
+  if (decider == nullptr) return requested;
+  const Sizes& sizes = decider->record->sizes;
   if (!requested || *requested == sizes) return sizes;
   const bool other_ps = requested->ps != sizes.ps;
-  return absl::InvalidArgumentError(fmt::format(
-      "--{} {}: the run that is under way has --ps {} --workers {} (so says {}/{} at {}): leave both out, or choose "
-      "another name for this job",
-      other_ps ? "ps" : "workers", other_ps ? requested->ps : requested->workers, sizes.ps, sizes.workers,
-      said->task.job, said->task.index, said->card->address));
+  return absl::InvalidArgumentError(
+      fmt::format("--{} {}: the current run has --ps {} --workers {} (set by {}/{} at {}): omit both, or choose "
+                  "another name for this job",
+                  other_ps ? "ps" : "workers", other_ps ? requested->ps : requested->workers, sizes.ps, sizes.workers,
+                  decider->task.job, decider->task.index, decider->record->address));
 }
 
 }  // namespace gradrail::tools

@@ -19,7 +19,7 @@ struct Sizes {
   bool operator==(const Sizes&) const = default;
 };
 
-/// The card of a task under its key, PREFIX/ps/0:
+/// The value of a task's key, PREFIX/ps/0:
 ///
 ///   {"address": "10.0.0.1:40123", "id": "8f3c…", "ps": 1, "workers": 3}
 ///
@@ -29,8 +29,8 @@ struct TaskRecord {
   std::string id;
   Sizes sizes;
 };
-std::string to_text(const TaskRecord& card);
-/// Nothing when it is not one of ours.
+std::string to_text(const TaskRecord& record);
+/// Nothing if the text is not a record of gradrail.
 std::optional<TaskRecord> task_record_from(const std::string& text);
 
 /// "/gradrail/JOB/"
@@ -44,10 +44,10 @@ class Roster {
 
   struct Member {
     ps::TaskId task;
-    std::optional<TaskRecord> card;  ///< nothing: what is there cannot be read; its place is taken all the same
+    std::optional<TaskRecord> record;  ///< nothing: the value cannot be read; the key is in use all the same
   };
   const Member* find(const ps::TaskId& task) const;
-  /// The task that said how large the run is; null: none yet.
+  /// The task that gave the size of the run; null: none yet.
   const Member* first_with_sizes() const;
   /// The first free index of a job's tasks; nothing below `limit`.
   std::optional<uint32_t> first_free(const std::string& job, uint32_t limit) const;
@@ -56,8 +56,8 @@ class Roster {
   std::vector<Member> members_;
 };
 
-/// The sizes that hold for a new task, which may have `requested` some. Nothing: no task has said them yet.
-/// Errors  INVALID_ARGUMENT: names the flag, and the task that says something else.
+/// The sizes that hold for a new task, which may have `requested` some. Nothing: no task has given them yet.
+/// Errors  INVALID_ARGUMENT: names the flag, and the task that gave other sizes.
 absl::StatusOr<std::optional<Sizes>> agreed_sizes(const Roster& roster, const std::optional<Sizes>& requested);
 
 }  // namespace gradrail::tools

@@ -94,8 +94,8 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
     GRADRAIL_RETURN_IF_ERROR(check_locked_memory(context));
   } else if (options.rdma_only) {
     return absl::UnavailableError(
-        fmt::format("ucx: no RDMA device in what UCX would use ({}): {}; see UCX_TLS and UCX_NET_DEVICES", resources,
-                    describe_rdma_devices()));
+        fmt::format("ucx: no RDMA device among the resources of UCX ({}): {}; see UCX_TLS and UCX_NET_DEVICES",
+                    resources, describe_rdma_devices()));
   }
   worker.gpu_ = request_gpu_support(context, gpu, rdma);
   worker.rdma_ = rdma;
@@ -134,7 +134,7 @@ absl::StatusOr<std::string> Worker::address() const {
   ucp_address_t* address = nullptr;
   size_t bytes = 0;
   const ucs_status_t status = ucp_worker_get_address(worker_, &address, &bytes);
-  if (status != UCS_OK) return native_error("take the worker's address", status);
+  if (status != UCS_OK) return native_error("read the worker's address", status);
   std::string copy(reinterpret_cast<const char*>(address), bytes);
   ucp_worker_release_address(worker_, address);
   return copy;

@@ -77,8 +77,8 @@ std::string why_not_ipc(const ClientOptions& options, const ps::proto::DescribeR
 }
 
 absl::Status no_way_left(const ClientOptions& options, const ShardLink& link) {
-  return absl::FailedPreconditionError(
-      fmt::format("gradients cannot leave the GPU as --gpu-direct says: {}", reasons_of(link, options.gpu_transfers)));
+  return absl::FailedPreconditionError(fmt::format("gradients cannot leave the GPU as --gpu-direct requires: {}",
+                                                   reasons_of(link, options.gpu_transfers)));
 }
 
 std::string describe_ways(const ClientOptions& options, const std::vector<std::unique_ptr<ShardLink>>& links) {

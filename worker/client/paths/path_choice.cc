@@ -114,7 +114,7 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
   GRADRAIL_RETURN_IF_ERROR(failure_.status());
   if (!checked.ok() && path->slots_on_gpu()) {
     // Either GPU may be the cause. A second test without the shard's GPU decides.
-    spdlog::warn("shard {}: the way into its GPU's memory is no good: {}", link.shard_index, message_of(checked));
+    spdlog::warn("shard {}: the path into its GPU's memory does not work: {}", link.shard_index, message_of(checked));
     link.host_slots = true;
     path.reset();
     return try_gpu_transfer(link, candidate, way, deadline);

@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_probe(ShardLink& li
     return open_path(link, candidate, way, Clock::now() + kProbeConnect);
   }
   link.probe.rejected.clear();  // the next probe begins with the best way again
-  return absl::FailedPreconditionError("no way to and from GPU memory was good there the last time");
+  return absl::FailedPreconditionError("no path to and from GPU memory worked there the last time");
 }
 
 void PathManager::end_probe(ShardLink& link, const std::string& why) {

@@ -62,8 +62,8 @@ absl::Status PathManager::replace(ShardLink& link) {
       GRADRAIL_RETURN_IF_ERROR(failure_.status());
       if (replaced.ok()) {
         telemetry_.count_move();
-        spdlog::warn("{}: {} was lost ({}); goes on over {} after {:.2f} s", where, lost, cause, link.path->describe(),
-                     seconds_since(start));
+        spdlog::warn("{}: {} was lost ({}); continues over {} after {:.2f} s", where, lost, cause,
+                     link.path->describe(), seconds_since(start));
         events_.on_path_lost(link);
         return absl::OkStatus();
       }

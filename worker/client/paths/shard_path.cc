@@ -134,7 +134,7 @@ void ShardPath::activate() {
 void ShardPath::on_message(absl::Span<const std::byte> bytes) {
   ps::proto::ToWorker message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return fail("the shard said something that is no message of this protocol");
+    return fail("the shard sent a message of another protocol");
   }
   if (message.has_challenge() && phase_ == Phase::handshake && join_path_.proof().empty()) {
     join_path_.set_proof(ps::mac_of(key_, {message.challenge()}));
@@ -198,7 +198,7 @@ transport::RemoteSlice ShardPath::payload(ps::ElementRange range) const {
 }
 
 void ShardPath::on_check(uint64_t immediate) {
-  if (immediate != ps::kCheckImmediate || phase_ != Phase::checking) return fail("the shard put something out of turn");
+  if (immediate != ps::kCheckImmediate || phase_ != Phase::checking) return fail("the shard sent an unexpected put");
   // The space holds the headers of answers later: no remains of the pattern may look like one.
   const absl::Span<std::byte> arrived(returns_.memory.data(), ps::kCheckBytes);
   if (const std::string wrong = compare_check(); !wrong.empty()) return fail(wrong);

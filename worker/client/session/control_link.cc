@@ -53,9 +53,9 @@ std::string explain_try(const grpc::Status& status, std::string& found_before) {
   if (!cut_short) {
     // A ps that expects TLS or a certificate closes the connection without a message.
     const bool hung_up = status.error_message().find("Socket closed") != std::string::npos;
-    return found_before = status.error_message() + (hung_up ? " (does it want TLS, or a certificate? see --cert-file "
-                                                              "and --trusted-ca-file)"
-                                                            : "");
+    return found_before =
+               status.error_message() +
+               (hung_up ? " (does it require TLS or a certificate? see --cert-file and --trusted-ca-file)" : "");
   }
   return found_before.empty() ? "no answer" : fmt::format("no answer (before: {})", found_before);
 }
@@ -109,7 +109,7 @@ absl::Status ControlLink::explain(const grpc::Status& status) const {
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     const bool shut_down = status.error_code() == grpc::StatusCode::CANCELLED;
     return absl::UnavailableError(
-        fmt::format("{} was lost: {}", name_, shut_down ? "it ended with a call under way" : status.error_message()));
+        fmt::format("{} was lost: {}", name_, shut_down ? "it ended during a call" : status.error_message()));
   }
   const absl::Status cause = ps::from_grpc(status);
   return absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
@@ -159,8 +159,8 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
     const std::string why = explain_try(status, found_before);
     if (is_of_tls(status.error_message())) {
       return absl::FailedPreconditionError(
-          fmt::format("{}: no TLS with it: {} (is --trusted-ca-file that of its certificate, is its host in there, and "
-                      "does it speak TLS at all?)",
+          fmt::format("{}: TLS failed: {} (does --trusted-ca-file match its certificate, does the certificate name its "
+                      "host, does the server use TLS?)",
                       name_, why));
     }
     if (asked_to_stop(stop_)) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
@@ -192,7 +192,7 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
       const absl::Status why = explain(status);
       if (other_group) return absl::FailedPreconditionError(why.message());
       if (in_the_way || in_our_way.empty()) return why;
-      return absl::Status(why.code(), fmt::format("{}; until then it said: {}", message_of(why), in_our_way));
+      return absl::Status(why.code(), fmt::format("{}; its answer before: {}", message_of(why), in_our_way));
     }
     if (in_our_way.empty()) log_(fmt::format("waiting to join {}: {}", name_, status.error_message()));
     in_our_way = status.error_message();
@@ -357,8 +357,8 @@ absl::Status check_one_checkpoint_folder(absl::Span<const std::unique_ptr<Contro
                       with.name(), without.name()));
     }
     return absl::FailedPreconditionError(
-        fmt::format("{} and {} have different checkpoint folders: what is saved in two halves can never be restored; "
-                    "give all ps tasks one shared folder (--checkpoint_dir on a file system that all their hosts see)",
+        fmt::format("{} and {} have different checkpoint folders, so that no checkpoint could be restored: give all ps "
+                    "tasks one --checkpoint_dir on a shared file system",
                     first.name(), control->name()));
   }
   return absl::OkStatus();

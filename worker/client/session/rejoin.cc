@@ -41,7 +41,7 @@ absl::Status Rejoin::run() {
   const absl::Status cause = failure_.status();
   const TimePoint deadline = Clock::now() + options_.rejoin_timeout;
   const uint64_t former_version = exchange_.global_step();
-  options_.log(fmt::format("{}; waiting up to {} s for it to come back", message_of(cause),
+  options_.log(fmt::format("{}; waiting up to {} s for its restart", message_of(cause),
                            std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
   under_way_ = true;
   const uint64_t former_group = session_.group();
@@ -65,7 +65,7 @@ absl::Status Rejoin::run() {
     failure_.fail(asked_to_stop(options_.stop)
                       ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause)))
                       : absl::UnavailableError(
-                            fmt::format("{}, and did not come back ({})", message_of(cause), message_of(joined))));
+                            fmt::format("{}, and did not return ({})", message_of(cause), message_of(joined))));
     return failure_.status();
   }
   if (saved_before && !session_.saves_checkpoints())
@@ -98,8 +98,8 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
   const bool same_servers = session_.group() == former_group;
   if (!same_servers && session_.began_without_checkpoint()) {
     spdlog::warn(
-        "the parameter servers have restored no checkpoint (if they have one, they say why): the chief's copy of the "
-        "parameters is taken, and the optimizer state is reset");
+        "the parameter servers have restored no checkpoint (see their logs): the run continues with the chief's "
+        "parameters, and the optimizer state is reset");
   }
   GRADRAIL_RETURN_IF_ERROR(steps_.start());
   restore_position(same_servers);

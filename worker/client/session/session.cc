@@ -105,8 +105,7 @@ absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index
     if (serves || (!reply.ok() && (!has_backups() || !absl::IsDeadlineExceeded(reply.status())))) return reply;
     if (Clock::now() >= deadline) {
       return reply.ok() ? absl::DeadlineExceededError(fmt::format(
-                              "{} is a backup, and the ps task that it stands by for did not come up in time",
-                              controls_[ps_index]->name()))
+                              "{} is a backup, and its primary did not come up in time", controls_[ps_index]->name()))
                         : reply;
     }
     if (reply.ok()) std::this_thread::sleep_for(kBetweenJoins);
@@ -174,7 +173,7 @@ absl::Status Session::take_shards(uint32_t ps_index, const ps::proto::JoinReply&
     // The number of shards was described by the process before the restart.
     if (next_link == paths_.links().size())
       return absl::UnavailableError(
-          fmt::format("{} has more shards than it said: it was just started again", controls_[ps_index]->name()));
+          fmt::format("{} has more shards than it reported: it has just restarted", controls_[ps_index]->name()));
     ShardLink& link = *paths_.links()[next_link++];
     link.token = reply.token();
     link.endpoints = {shard.endpoints().begin(), shard.endpoints().end()};
