@@ -174,7 +174,7 @@ void ShardExchange::answer(const Action& action) {
     peer->stored_version[action.bucket] = action.version;
   }
   peer->bytes_out += range.count * sizeof(float) + sizeof(ReturnHeader);
-  peer->parameters_sent[action.bucket] = is_mapped || !partition_.store().returns_parameters();
+  peer->parameters_sent[action.bucket] = is_mapped || !partition_.returns_parameters();
   // Behind a backlog, or without room: answers leave in their order.
   if (peer->backlog.empty() && post_answer(*peer, action.bucket)) return;
   peer->backlog.push_back(action.bucket);
