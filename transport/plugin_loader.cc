@@ -10,10 +10,11 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -32,9 +33,11 @@ constexpr std::string_view kTablePrefix = "gradrail_transport_v";
 constexpr int kTableVersion = 1;
 constexpr int kMaxProbedVersion = 99;  ///< a refusal names the version of a plug-in up to here
 
-std::mutex mutex;
-std::string chosen_folder;                                          // under mutex
-std::map<std::string, absl::StatusOr<Plugin>, std::less<>> loaded;  // under mutex
+// Global, because dlopen() has one state per process: a plug-in is loaded once and stays. A program that uses the C
+// library has no object of main() to pass.
+Mutex mutex;
+std::string chosen_folder ABSL_GUARDED_BY(mutex);
+std::map<std::string, absl::StatusOr<Plugin>, std::less<>> loaded ABSL_GUARDED_BY(mutex);
 
 /// Each user that may change the file, or replace it, could run code in this process.
 absl::Status check_owner(const std::string& path) {
@@ -80,14 +83,14 @@ std::string library_folder() {
   return file.parent_path().string();
 }
 
-/// The one that a person named, "" when none did. Under mutex.
-std::string named_folder() {
+/// The folder of set_plugin_dir() or of the environment, "" without.
+std::string named_folder() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
   if (!chosen_folder.empty()) return chosen_folder;
   const char* from_environment = std::getenv("GRADRAIL_PLUGIN_DIR");
   return from_environment == nullptr ? "" : from_environment;
 }
 
-std::vector<std::string> folders_locked() {
+std::vector<std::string> folders_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
   std::vector<std::string> folders;
   if (const std::string named = named_folder(); !named.empty()) folders.push_back(named);
   if (const std::string library = library_folder(); !library.empty()) folders.push_back(library + "/gradrail");
@@ -151,7 +154,7 @@ absl::StatusOr<Plugin> load_file(std::string_view name, const std::string& path)
   return no_supported_version(path, object);
 }
 
-absl::StatusOr<Plugin> find_and_load(std::string_view name) {
+absl::StatusOr<Plugin> find_and_load(std::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
   const std::string file = fmt::format("{}{}{}", kPrefix, name, kSuffix);
   const std::vector<std::string> folders = folders_locked();
   for (const std::string& folder : folders) {
@@ -170,13 +173,13 @@ absl::StatusOr<Plugin> find_and_load(std::string_view name) {
 }  // namespace
 
 std::vector<std::string> plugin_folders() {
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   return folders_locked();
 }
 
 absl::Status set_plugin_dir(const std::string& folder) {
   GRADRAIL_RETURN_IF_ERROR(check_folder(folder));
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   chosen_folder = folder;
   return absl::OkStatus();
 }
@@ -197,7 +200,7 @@ std::vector<std::string> plugin_names() {
 }
 
 absl::StatusOr<const Plugin*> load_plugin(std::string_view name) {
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   auto known = loaded.find(name);
   // Failures are kept as well: every caller of this process gets the same answer.
   if (known == loaded.end()) known = loaded.emplace(std::string(name), find_and_load(name)).first;

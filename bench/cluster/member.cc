@@ -10,6 +10,7 @@
 #include "bench/cluster/load_json.h"
 #include "bench/suites/stages.h"
 #include "fmt/format.h"
+#include "nlohmann/json.hpp"
 #include "ps/server.h"
 
 namespace gradrail::bench {

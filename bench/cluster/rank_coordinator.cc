@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "bench/cluster/load_json.h"
 #include "fmt/format.h"
+#include "nlohmann/json.hpp"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/rendezvous/rank_join.h"
 

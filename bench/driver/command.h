@@ -24,7 +24,7 @@ struct BenchFlags {
 /// `gradrail bench SUITE …`: a subcommand for each suite, and `compare`.
 void add_bench_flags(CLI::App& command, BenchFlags& flags);
 
-/// Returns the program's exit code (tools/gradrail/exit_codes.h): 1 a path failed or was too slow, 2 flags, 3 wrong
+/// Returns the program's exit code (tools/exit_codes.h): 1 a path failed or was too slow, 2 flags, 3 wrong
 /// results.
 int run_bench(BenchFlags flags, int argc, char** argv);
 

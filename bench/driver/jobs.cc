@@ -8,6 +8,7 @@
 #include "bench/driver/transports.h"
 #include "bench/report/versions.h"
 #include "bench/suites/device_name.h"
+#include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
 namespace {

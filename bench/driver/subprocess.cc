@@ -12,6 +12,7 @@
 #include "base/subprocess.h"
 #include "bench/driver/children.h"
 #include "fmt/format.h"
+#include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
 namespace {

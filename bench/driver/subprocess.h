@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace gradrail::bench {
 

@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "bench/driver/subprocess.h"
+#include "nlohmann/json.hpp"
 #include "transport/plugin_loader.h"
 #include "transport/registry.h"
 

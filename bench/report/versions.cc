@@ -6,6 +6,7 @@
 #include "gpu/compute/blas.h"
 #include "gpu/driver/driver.h"
 #include "gpu/reduce/nccl.h"
+#include "nlohmann/json.hpp"
 #include "transport/plugin_loader.h"
 
 namespace gradrail::bench {

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "bench/driver/subprocess.h"
 #include "fmt/format.h"
+#include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
 

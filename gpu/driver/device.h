@@ -59,6 +59,7 @@ std::optional<int> ordinal_at(absl::Span<const DeviceInfo> devices, std::string_
 class PrimaryContext {
  public:
   /// Errors  as to_status().
+  /// shared_ptr: SharedContext states the reason.
   static absl::StatusOr<std::shared_ptr<PrimaryContext>> retain(const Driver& driver, const DeviceInfo& device);
   ~PrimaryContext();
   PrimaryContext(const PrimaryContext&) = delete;

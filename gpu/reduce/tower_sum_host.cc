@@ -43,7 +43,7 @@ absl::StatusOr<CopyTicket> HostTowerSum::start(size_t index, float* gradient, si
   part.download = tower.compute->download(part.staging->values.data(), gradient, count * sizeof(float));
   const CopyTicket ticket = part.ticket;
   tower.parts.push_back(std::move(part));
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   while (first_round_ + rounds_.size() <= ticket) {
     rounds_.push_back({.arrived = std::vector<const float*>(towers_.size()), .count = count});
   }
@@ -64,7 +64,7 @@ absl::Status HostTowerSum::arrive(size_t index, Part& part) {
   std::vector<const float*> sources;
   std::vector<float> mean;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Round& all = round(part.ticket);
     all.arrived[index] = part.staging->values.data();
     if (++all.arrived_count < towers_.size()) return absl::OkStatus();
@@ -76,7 +76,7 @@ absl::Status HostTowerSum::arrive(size_t index, Part& part) {
   }
   const float share = 1.0f / static_cast<float>(sources.size());
   for (float& value : mean) value *= share;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   round(part.ticket).mean = std::move(mean);
   round(part.ticket).done = true;
   return absl::OkStatus();
@@ -84,7 +84,7 @@ absl::Status HostTowerSum::arrive(size_t index, Part& part) {
 
 /// Takes the mean, when there is one.
 bool HostTowerSum::deliver(Tower& tower, Part& part) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   Round& all = round(part.ticket);
   if (!all.done) return false;
   lock.unlock();  // a round that is done changes only when the last tower has taken it
@@ -134,12 +134,12 @@ absl::Status HostTowerSum::wait(size_t index, CopyTicket ticket) {
 
 void HostTowerSum::abort(const absl::Status& why) {
   GRADRAIL_CHECK(!why.ok());
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (error_.ok()) error_ = why;
 }
 
 absl::Status HostTowerSum::error() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return error_;
 }
 

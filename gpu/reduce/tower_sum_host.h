@@ -1,10 +1,10 @@
 #pragma once
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "gpu/reduce/tower_sum.h"
 
 namespace gradrail::gpu {
@@ -61,17 +61,17 @@ class HostTowerSum final : public TowerSum {
   void advance(size_t tower);
   absl::Status arrive(size_t tower, Part& part);
   bool deliver(Tower& tower, Part& part);
-  Round& round(CopyTicket ticket) { return rounds_[ticket - first_round_]; }
+  Round& round(CopyTicket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return rounds_[ticket - first_round_]; }
   absl::Status error();
 
   const std::string name_ = "host";
   const Duration answer_timeout_;
   std::vector<Tower> towers_;  ///< each its owner's, once made
 
-  std::mutex mutex_;
-  std::deque<Round> rounds_;    ///< under mutex_
-  CopyTicket first_round_ = 1;  ///< under mutex_: the ticket of rounds_.front()
-  absl::Status error_;          ///< under mutex_
+  Mutex mutex_;
+  std::deque<Round> rounds_ ABSL_GUARDED_BY(mutex_);
+  CopyTicket first_round_ ABSL_GUARDED_BY(mutex_) = 1;  ///< the ticket of rounds_.front()
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradrail::gpu

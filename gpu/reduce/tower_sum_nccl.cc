@@ -37,22 +37,23 @@ class Aborts {
 
   /// Which have ended by then.
   std::vector<bool> wait(Duration timeout) {
-    std::unique_lock lock(mutex_);
-    const auto all = [&] { return std::find(ended_.begin(), ended_.end(), false) == ended_.end(); };
-    changed_.wait_until(lock, Clock::now() + timeout, all);
+    const TimePoint deadline = Clock::now() + timeout;
+    MutexLock lock(mutex_);
+    while (std::find(ended_.begin(), ended_.end(), false) != ended_.end() && changed_.wait_until(lock, deadline)) {
+    }
     return ended_;
   }
 
  private:
   void end(size_t i) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_[i] = true;
     changed_.notify_all();
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<bool> ended_;  ///< under mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::vector<bool> ended_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -105,10 +106,12 @@ bool NcclTowerSum::drain(Tower& tower) {
 /// may wait for other devices. A kernel that already runs would wait for this tower.
 absl::Status NcclTowerSum::wait_for_all_towers(Tower& tower) {
   if (std::exchange(tower.has_started, true)) return absl::OkStatus();
-  std::unique_lock lock(mutex_);
+  const TimePoint deadline = Clock::now() + answer_timeout_;
+  MutexLock lock(mutex_);
   if (++started_count_ == towers_.size()) changed_.notify_all();
-  const auto all = [&] { return started_count_ == towers_.size() || failed_; };
-  if (changed_.wait_until(lock, Clock::now() + answer_timeout_, all)) return error_;
+  bool in_time = true;
+  while (started_count_ < towers_.size() && !failed_ && in_time) in_time = changed_.wait_until(lock, deadline);
+  if (started_count_ == towers_.size() || failed_) return error_;
   return absl::UnavailableError(fmt::format("{}: of {} towers, {} began to average gradients within {:.1f} s",
                                             tower.compute.name(), towers_.size(), started_count_,
                                             std::chrono::duration<double>(answer_timeout_).count()));
@@ -193,7 +196,7 @@ absl::Status NcclTowerSum::wait(size_t index, CopyTicket ticket) {
 
 void NcclTowerSum::abort(const absl::Status& why) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failed_) return;
     error_ = why;
     failed_ = true;
@@ -220,7 +223,7 @@ void NcclTowerSum::abort_communicators() {
 }
 
 absl::Status NcclTowerSum::error() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return error_;
 }
 

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "gpu/compute/device_compute.h"
 #include "gpu/compute/stream_marks.h"
 #include "gpu/reduce/nccl.h"
@@ -52,7 +53,8 @@ class NcclTowerSum final : public TowerSum {
     CopyTicket last = 0;
     bool has_started = false;
     std::deque<Delivery> deliveries;
-    std::timed_mutex calling;                   ///< held while NCCL is called with the communicator
+    /// Held while NCCL is called with the communicator. abort() waits for it with a timeout, which Mutex cannot do.
+    std::timed_mutex calling;
     nccl::Communicator communicator = nullptr;  ///< under calling, but for abort()
   };
 
@@ -72,10 +74,10 @@ class NcclTowerSum final : public TowerSum {
   std::vector<std::unique_ptr<Tower>> towers_;  ///< each its owner's
 
   std::atomic<bool> failed_ = false;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  absl::Status error_;        ///< under mutex_
-  size_t started_count_ = 0;  ///< under mutex_: how many towers have started something
+  Mutex mutex_;
+  ConditionVariable changed_;
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+  size_t started_count_ ABSL_GUARDED_BY(mutex_) = 0;  ///< how many towers have started something
 };
 
 }  // namespace gradrail::gpu

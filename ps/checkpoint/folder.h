@@ -29,11 +29,13 @@ struct SavedSet {
 /// Returns the checkpoint from which a run with this schema and optimizer begins: that of read_newest_set(), or null
 /// when the folder has no set.
 /// Errors  Those of read_newest_set(). FAILED_PRECONDITION: the set is of another model or optimizer.
+/// shared_ptr: the shards of a task share the model, and the last one that has copied its part frees it.
 absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::string& folder, const Schema& schema,
                                                                  OptimizerKind optimizer);
 
 /// The same for exactly this set: another task of the run has begun from it.
 /// Errors  FAILED_PRECONDITION: files of the set are missing. DATA_LOSS: the set is damaged.
+/// shared_ptr: as restore_newest().
 absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string& folder, const SavedSet& set,
                                                               const Schema& schema, OptimizerKind optimizer);
 

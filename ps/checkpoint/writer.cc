@@ -23,7 +23,7 @@ bool is_ready(const std::shared_future<absl::Status>& future, Duration timeout) 
 }  // namespace
 
 std::optional<std::vector<Checkpoint>> CheckpointWriter::take_memory() {
-  absl::MutexLock lock(&mutex_);
+  const MutexLock lock(mutex_);
   if (writing_.valid() && !is_ready(writing_, Duration::zero())) return std::nullopt;
   // The caller owns it until write(), so that no copy is made under the lock.
   return std::exchange(memory_, {});
@@ -32,14 +32,14 @@ std::optional<std::vector<Checkpoint>> CheckpointWriter::take_memory() {
 std::vector<std::string> CheckpointWriter::write(const SavedSet& set, std::vector<Checkpoint> snapshots) {
   std::vector<std::string> files;
   for (const Checkpoint& snapshot : snapshots) files.push_back(path(snapshot));
-  absl::MutexLock lock(&mutex_);
+  const MutexLock lock(mutex_);
   // After take_memory() no save is under way. The assignment would wait for its thread, which needs this lock.
   GRADRAIL_CHECK(!writing_.valid() || is_ready(writing_, Duration::zero()));
   last_ = set;
   writing_ = std::async(std::launch::async, [this, snapshots = std::move(snapshots)]() mutable {
                setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread, on Linux
                absl::Status written = write_all(snapshots);
-               absl::MutexLock memory_lock(&mutex_);
+               const MutexLock memory_lock(mutex_);
                // After a failure too: the next save needs the same amount.
                memory_ = std::move(snapshots);
                return written;
@@ -50,7 +50,7 @@ std::vector<std::string> CheckpointWriter::write(const SavedSet& set, std::vecto
 std::optional<absl::Status> CheckpointWriter::outcome(const SavedSet& set, Duration timeout) {
   std::shared_future<absl::Status> writing;
   {
-    absl::MutexLock lock(&mutex_);
+    const MutexLock lock(mutex_);
     if (set.global_step != last_.global_step || set.saved_us != last_.saved_us) {
       return absl::NotFoundError(fmt::format(
           "checkpoint of step {}: this ps task has not begun it, or has begun another since", set.global_step));

@@ -7,8 +7,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
 
@@ -38,7 +38,7 @@ class CheckpointWriter {
   std::string path(const Checkpoint& snapshot) const;
 
   const std::string folder_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<Checkpoint> memory_ ABSL_GUARDED_BY(mutex_);
   SavedSet last_ ABSL_GUARDED_BY(mutex_);
   /// Last: its destructor waits for the thread, which uses the rest.

@@ -87,6 +87,7 @@ void Membership::abort_if_too_few() {
 
 void Membership::record_loss(WorkerIndex index, Worker& worker, const std::string& cause, TimePoint now) {
   GRADRAIL_CHECK(worker.phase == Phase::live || worker.phase == Phase::away);
+  GRADRAIL_CHECK(!cause.empty());  // known_members(): "" means live
   worker.phase = Phase::lost;
   worker.cause = cause;
   last_loss_ = fmt::format("worker {} ({}) was lost: {}", index, worker.name, cause);
@@ -99,6 +100,7 @@ void Membership::record_loss(WorkerIndex index, Worker& worker, const std::strin
 bool Membership::mark_away(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now) {
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return false;
+  GRADRAIL_CHECK(!cause.empty());  // known_members(): "" means live
   member->phase = Phase::away;
   member->heard = now;
   member->cause = cause;
@@ -159,9 +161,7 @@ std::vector<Membership::Known> Membership::known_members() const {
   std::vector<Known> all;
   for (const auto& [index, worker] : workers_) {
     std::string departed;
-    // A loss without a cause would read as live at the backup.
-    if (worker.phase != Phase::live)
-      departed = worker.phase == Phase::left || worker.cause.empty() ? kLeft : worker.cause;
+    if (worker.phase != Phase::live) departed = worker.phase == Phase::left ? kLeft : worker.cause;
     all.push_back({index, worker.incarnation, worker.name, std::move(departed)});
   }
   return all;
@@ -171,7 +171,8 @@ void Membership::restore(const std::vector<Known>& members, TimePoint now) {
   if (!aborted_.empty()) return;
   for (const Known& known : members) {
     // Through join(), so that the epoch and the incarnations are recorded as at the primary.
-    join(known.worker, known.incarnation, known.name, now).IgnoreError();
+    // Refused: another incarnation is live here. It is newer than the report of the primary, and stays.
+    if (!join(known.worker, known.incarnation, known.name, now).ok()) continue;
     Worker& worker = workers_[known.worker];
     if (known.departed.empty()) {
       worker.heard = now + options_.return_limit;  // it contacts this task after its current step

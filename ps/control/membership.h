@@ -48,10 +48,10 @@ class Membership {
 
   /// The member has finished. Ignored for other incarnations than the live one.
   void leave(WorkerIndex worker, uint64_t incarnation);
-  /// False when it was not a live member.
+  /// `cause` is not empty. False when it was not a live member.
   bool mark_lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);
 
-  /// The member searches for a ps that it has lost, and joins again afterwards. False when it was not a live member.
+  /// The member searches for a ps that it has lost, and joins again afterwards. Otherwise as mark_lost().
   bool mark_away(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);
 
   /// All servers can be reached again: absent members now have the shorter return limit.
@@ -81,7 +81,8 @@ class Membership {
   };
   static constexpr const char* kLeft = "left";
   std::vector<Known> known_members() const;
-  /// Takes over the members of the former primary. A live one has the return limit to contact this task.
+  /// Takes over the members of the former primary. A live one has the return limit to contact this task. A worker with
+  /// another live incarnation here keeps that.
   void restore(const std::vector<Known>& members, TimePoint now);
 
   /// Live members without a message for longer than the silence limit; the caller declares them lost.

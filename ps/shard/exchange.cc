@@ -66,12 +66,13 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   if (header.magic != SlotHeader::kMagic) return bad("wrong magic");
   if (header.bucket != immediate) return bad("is for another bucket");
   if (header.incarnation != peer.incarnation) return bad("of another incarnation");
-  const bool has_payload = header.kind != ArrivalKind::pull;
-  const uint64_t expected = has_payload ? partition_.bucket_range(header.bucket).count * sizeof(float) : 0;
-  if (header.payload_bytes != expected) return bad("payload length is not the bucket's");
   if (header.kind != ArrivalKind::push && header.kind != ArrivalKind::pull && header.kind != ArrivalKind::initialise) {
     return bad("unknown kind");
   }
+  // After the kind, which decides whether there is a payload.
+  const bool has_payload = header.kind != ArrivalKind::pull;
+  const uint64_t expected = has_payload ? partition_.bucket_range(header.bucket).count * sizeof(float) : 0;
+  if (header.payload_bytes != expected) return bad("payload length is not the bucket's");
   if (header.has_crc != 0 && peer.is_on_device()) return bad("has a checksum, which GPU memory does not support");
   if (header.has_crc == 0 || !has_payload) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(const uint32_t crc, payload_crc(peer, header.bucket));
@@ -173,7 +174,7 @@ void ShardExchange::answer(const Action& action) {
     peer->stored_version[action.bucket] = action.version;
   }
   peer->bytes_out += range.count * sizeof(float) + sizeof(ReturnHeader);
-  peer->parameters_sent[action.bucket] = is_mapped || !partition_.store().returns_parameters();
+  peer->parameters_sent[action.bucket] = is_mapped || !partition_.returns_parameters();
   // Behind a backlog, or without room: answers leave in their order.
   if (peer->backlog.empty() && post_answer(*peer, action.bucket)) return;
   peer->backlog.push_back(action.bucket);

@@ -99,6 +99,8 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
 }
 
 void Handshake::pin(ShardPeer& peer) {
+  DeviceMemory* const memory = partition_.device_memory();
+  if (memory == nullptr) return;
   const ElementRange range = partition_.range();
   const auto part_of = [&](const float* model) {
     // The mapping holds the worker's whole model; the store reads and writes this shard's part of it.
@@ -106,10 +108,9 @@ void Handshake::pin(ShardPeer& peer) {
                       .bytes = range.count * sizeof(float)};
   };
   GRADRAIL_CHECK(peer.pinned.empty() && peer.slots.region != nullptr);
-  ParameterStore& store = partition_.store();
   peer.pinned.push_back(
-      store.pin(peer.gradients_mapped != nullptr ? part_of(peer.gradients_mapped) : peer.slots.memory.span()));
-  if (peer.parameters_mapped != nullptr) peer.pinned.push_back(store.pin(part_of(peer.parameters_mapped)));
+      memory->pin(peer.gradients_mapped != nullptr ? part_of(peer.gradients_mapped) : peer.slots.memory.span()));
+  if (peer.parameters_mapped != nullptr) peer.pinned.push_back(memory->pin(part_of(peer.parameters_mapped)));
 }
 
 /// Compares the worker's pattern in its mapped GPU memory, and leaves the shard's pattern there. Returns "" or the

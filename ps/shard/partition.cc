@@ -13,6 +13,7 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
   setup_ = setup;
   GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));
   device_memory_ = store_->device_memory();
+  returns_parameters_ = store_->returns_parameters();
   return absl::OkStatus();
 }
 

@@ -56,6 +56,8 @@ class Partition {
   }
   /// Null: the parameters are in host memory.
   DeviceMemory* device_memory() const { return device_memory_; }
+  /// As ParameterStore::returns_parameters(); kept, because each answer asks.
+  bool returns_parameters() const { return returns_parameters_; }
   ShardProtocol& protocol() const {
     GRADRAIL_CHECK(protocol_ != nullptr);
     return *protocol_;
@@ -70,6 +72,7 @@ class Partition {
   ShardSetup setup_;
   std::unique_ptr<ParameterStore> store_;
   DeviceMemory* device_memory_ = nullptr;  ///< of store_
+  bool returns_parameters_ = true;         ///< of store_
   std::unique_ptr<ShardProtocol> protocol_;
 };
 

@@ -8,7 +8,7 @@ namespace gradrail::ps {
 
 bool TaskQueue::push(std::function<void()> task) {
   GRADRAIL_CHECK(task != nullptr);  // an empty function throws in the shard's thread
-  absl::MutexLock lock(&mutex_);
+  const MutexLock lock(mutex_);
   if (stopped_) return false;
   tasks_.push_back(std::move(task));
   // Under the lock: run() clears the flag under it, so that no task stays behind a clear flag.
@@ -17,7 +17,7 @@ bool TaskQueue::push(std::function<void()> task) {
 }
 
 void TaskQueue::stop() {
-  absl::MutexLock lock(&mutex_);
+  const MutexLock lock(mutex_);
   stopped_ = true;
   has_work_.store(true, std::memory_order_release);
 }
@@ -26,7 +26,7 @@ bool TaskQueue::run() {
   std::vector<std::function<void()>> tasks;
   bool stopped = false;
   {
-    absl::MutexLock lock(&mutex_);
+    const MutexLock lock(mutex_);
     tasks.swap(tasks_);
     stopped = stopped_;
     has_work_.store(false, std::memory_order_relaxed);

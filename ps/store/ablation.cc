@@ -43,7 +43,6 @@ class AblationStore final : public ParameterStore {
   std::string where() const override { return inner_->where(); }
   DeviceMemory* device_memory() override { return inner_->device_memory(); }
   bool returns_parameters() const override { return !left_out_.no_return; }
-  PinnedRange pin(MemorySpan memory) override { return inner_->pin(memory); }
 
   absl::Status copy_out(size_t offset, size_t count, float* target) override {
     return left_out_.no_return ? absl::OkStatus() : inner_->copy_out(offset, count, target);

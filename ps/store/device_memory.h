@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -11,6 +12,9 @@
 #include "ps/store/parameter_store.h"
 
 namespace gradrail::ps {
+
+/// Keeps a range of memory usable for the device of a store. Ends before the store.
+using PinnedRange = std::shared_ptr<const void>;  // shared_ptr: a deleter of the store's own behind a plain handle
 
 /// Variables of a worker in the memory of a GPU of this host, mapped for the store's device. [elements of the model]
 /// each, laid out as ps/protocol/exchange_layout.h draws them.
@@ -34,6 +38,10 @@ struct DeviceSlots {
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
+
+  /// Announces host memory in which gradients arrive or targets lie: the device then reads and writes it directly.
+  /// Memory that was not announced, or could not be pinned, costs one copy more.
+  virtual PinnedRange pin(MemorySpan memory) = 0;
 
   /// Maps the block that a worker offers: parameters and gradients of a model of `model_elements`. `key` is what
   /// gpu::export_memory() returned there.

@@ -23,7 +23,6 @@ class HostStore final : public ParameterStore {
   }
 
   std::string where() const override { return "host"; }
-  PinnedRange pin(MemorySpan) override { return {}; }
 
   absl::Status copy_out(size_t offset, size_t count, float* target) override {
     // assert and not a check: this runs for each answer.

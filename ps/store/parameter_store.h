@@ -18,9 +18,6 @@ namespace gradrail::ps {
 
 class DeviceMemory;
 
-/// Keeps a range of memory usable for the device of a store; empty for a store without a device. Ends before the store.
-using PinnedRange = std::shared_ptr<const void>;  // shared_ptr: a deleter of the store's own behind a plain handle
-
 /// The parameters of a shard, the optimizer's state and their update. The update runs in host memory by apply(), or in
 /// the memory of a GPU by its kernels, with the same bits.
 /// Units    Offsets and counts are elements of the shard's range.
@@ -34,14 +31,11 @@ class ParameterStore {
 
   /// Place of the parameters for logs: "host" or "GPU 0 (…)".
   virtual std::string where() const = 0;
-  /// The GPU memory of the store; null when the parameters are in host memory. The same on every call.
+  /// The GPU memory of the store; null when the parameters are in host memory. The same on every call. A function here,
+  /// not a cast: ablation wraps a store and passes the memory of that on.
   virtual DeviceMemory* device_memory() { return nullptr; }
-  /// False when answers go out without parameters (ps/store/ablation.h).
+  /// False when answers go out without parameters (ps/store/ablation.h). The same on every call.
   virtual bool returns_parameters() const { return true; }
-
-  /// Announces memory in which gradients arrive or targets lie: a device then reads and writes it directly. Memory that
-  /// was not announced, or could not be pinned, costs one copy more.
-  virtual PinnedRange pin(MemorySpan memory) = 0;
 
   /// The parameters in host memory, from which answers are sent: fresh when update() or set() has returned. No other
   /// code writes there.

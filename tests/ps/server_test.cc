@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "grpcpp/grpcpp.h"
@@ -413,17 +413,17 @@ TEST(Server, ABarrierReturnsAfterItsTimeoutAndNamesTheMissing) {
 }
 
 TEST(Server, EachShardsThreadIsAnnouncedBeforeItsMemory) {
-  std::mutex mutex;
+  Mutex mutex;
   std::map<uint32_t, std::vector<std::thread::id>> threads;  // by shard: of its start, then of its memory
   Server::Options options = local();
   options.on_shard_thread = [&](uint32_t shard) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     EXPECT_TRUE(threads[shard].empty());
     threads[shard].push_back(std::this_thread::get_id());
   };
   std::map<uint32_t, const std::byte*> memory;
   options.place_memory = [&](uint32_t shard, const MemorySpan& span) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     threads[shard].push_back(std::this_thread::get_id());
     memory[shard] = span.data;
   };
@@ -434,7 +434,7 @@ TEST(Server, EachShardsThreadIsAnnouncedBeforeItsMemory) {
   ASSERT_TRUE(caller.join(good_join()).ok());
   const std::vector<MemorySpan> parameters = (*server)->parameters_memory();
   ASSERT_EQ(parameters.size(), 2u);
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   ASSERT_EQ(threads.size(), 2u);
   for (const auto& [shard, seen] : threads) {
     EXPECT_EQ(seen, std::vector<std::thread::id>(2, seen[0])) << "shard " << shard;

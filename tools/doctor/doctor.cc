@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "fmt/format.h"

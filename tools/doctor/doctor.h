@@ -2,8 +2,11 @@
 
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gradrail::tools {
 

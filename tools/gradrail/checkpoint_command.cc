@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
 #include "base/log.h"
 #include "base/status.h"

@@ -5,8 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gradrail::tools {
 

@@ -1,5 +1,6 @@
 #include "tools/gradrail/convert.h"
 
+#include "CLI/CLI.hpp"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/dataset.h"

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
 #include "base/status.h"

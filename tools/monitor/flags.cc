@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
 #include "fmt/format.h"
 #include "ps/protocol/trace_marks.h"

@@ -1,5 +1,7 @@
 #include "tools/monitor/task_metrics.h"
 
+#include "ps/protocol/control.pb.h"
+
 namespace gradrail::tools {
 namespace {
 

@@ -3,9 +3,12 @@
 #include <string>
 
 #include "base/clock.h"
-#include "ps/protocol/control.pb.h"
 #include "tools/monitor/metric.h"
 #include "worker/client/client.h"
+
+namespace gradrail::ps::proto {
+class StatsReply;
+}
 
 namespace gradrail::tools {
 

@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const Monito
 
 Metrics WorkerMonitor::collect() {
   Metrics metrics = {build_info(task_.name)};
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // Before join() and after the run: the endpoint answers, but has no exchanges to report.
   if (client_ == nullptr) return metrics;
   for (Metric& metric : worker_metrics(client_->published_stats(), client_->under_way()))
@@ -107,13 +107,13 @@ Metrics WorkerMonitor::collect() {
 }
 
 WorkerMonitor::Watch::Watch(WorkerMonitor& monitor, worker::Client& client) : monitor_(monitor) {
-  std::lock_guard lock(monitor_.mutex_);
+  const MutexLock lock(monitor_.mutex_);
   monitor_.client_ = &client;
 }
 
 WorkerMonitor::Watch::~Watch() {
   // Waits for a scrape that reads the client.
-  std::lock_guard lock(monitor_.mutex_);
+  const MutexLock lock(monitor_.mutex_);
   monitor_.client_ = nullptr;
 }
 

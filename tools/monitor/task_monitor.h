@@ -2,10 +2,11 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "ps/server.h"
 #include "tools/monitor/flags.h"
 #include "tools/monitor/flight_dump.h"
@@ -81,8 +82,8 @@ class WorkerMonitor {
   Metrics collect();
 
   const MonitoredTask task_;
-  std::mutex mutex_;
-  worker::Client* client_ = nullptr;        ///< under mutex_
+  Mutex mutex_;
+  worker::Client* client_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::unique_ptr<MetricsServer> metrics_;  ///< last: its threads use the rest
 };
 

@@ -13,6 +13,7 @@
 #include <future>
 #include <thread>
 
+#include "CLI/CLI.hpp"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"

@@ -2,9 +2,12 @@
 
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-#include "tools/gradrail/security_flags.h"
+#include "tools/security_flags.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gradrail::tools {
 

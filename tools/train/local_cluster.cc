@@ -22,7 +22,7 @@
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"
-#include "tools/gradrail/exit_codes.h"
+#include "tools/exit_codes.h"
 #include "tools/train/signal_thread.h"
 #include "tools/train/task.h"
 #include "tools/train/worker_bars.h"

@@ -96,19 +96,19 @@ void SignalThread::request_stop() {
 
 void SignalThread::wake() {
   // The lock is held during the call, so that ~Waker() waits until the object is no longer used.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (wake_) wake_();
 }
 
 SignalThread::Waker::Waker(SignalThread& signals, std::function<void()> wake) : signals_(signals) {
-  const std::lock_guard lock(signals_.mutex_);
+  const MutexLock lock(signals_.mutex_);
   // Two users would overwrite each other.
   GRADRAIL_CHECK(!signals_.wake_);
   signals_.wake_ = std::move(wake);
 }
 
 SignalThread::Waker::~Waker() {
-  const std::lock_guard lock(signals_.mutex_);
+  const MutexLock lock(signals_.mutex_);
   signals_.wake_ = nullptr;
 }
 

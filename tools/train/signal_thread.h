@@ -4,10 +4,11 @@
 #include <csignal>
 #include <functional>
 #include <initializer_list>
-#include <mutex>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace gradrail::tools {
 
@@ -78,9 +79,9 @@ class SignalThread {
   std::atomic<uint32_t> dumps_ = 0;
   std::atomic<bool> ending_ = false;
   TimePoint requested_at_ = TimePoint::max();  ///< signal thread: the first SIGTERM or SIGINT
-  std::mutex mutex_;
-  std::function<void()> wake_;  ///< under mutex_
-  std::thread thread_;          ///< last: it uses the rest
+  Mutex mutex_;
+  std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  ///< last: it uses the rest
 };
 
 }  // namespace gradrail::tools

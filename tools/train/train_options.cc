@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <type_traits>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
 #include "base/status.h"

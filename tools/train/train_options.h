@@ -6,16 +6,19 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "gpu/reduce/tower_sum.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/launcher.h"
 #include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
-#include "tools/gradrail/security_flags.h"
 #include "tools/monitor/flags.h"
+#include "tools/security_flags.h"
 #include "topology/cpu_set.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gradrail::tools {
 

@@ -9,9 +9,9 @@ namespace gradrail::transport::loopback {
 namespace {
 
 struct Table {
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<Port>> ports;
-  uint64_t generated = 0;
+  Mutex mutex;
+  std::map<std::string, std::shared_ptr<Port>> ports ABSL_GUARDED_BY(mutex);
+  uint64_t generated ABSL_GUARDED_BY(mutex) = 0;
 };
 
 Table& table() {
@@ -19,7 +19,7 @@ Table& table() {
   return instance;
 }
 
-std::string unused_name(Table& names) {
+std::string unused_name(Table& names) ABSL_EXCLUSIVE_LOCKS_REQUIRED(names.mutex) {
   while (true) {
     std::string name = fmt::format("loopback-{}", ++names.generated);
     if (!names.ports.contains(name)) return name;
@@ -30,7 +30,7 @@ std::string unused_name(Table& names) {
 
 absl::StatusOr<std::shared_ptr<Port>> bind(End owner) {
   Table& names = table();
-  const std::lock_guard lock(names.mutex);
+  const MutexLock lock(names.mutex);
   if (owner.name.empty()) owner.name = unused_name(names);
   if (names.ports.contains(owner.name)) {
     return absl::AlreadyExistsError(fmt::format("loopback: '{}' is already listened on", owner.name));
@@ -43,15 +43,15 @@ absl::StatusOr<std::shared_ptr<Port>> bind(End owner) {
 void unbind(Port& port) {
   {
     Table& names = table();
-    const std::lock_guard lock(names.mutex);
+    const MutexLock lock(names.mutex);
     const size_t erased = names.ports.erase(port.owner.name);
     GRADRAIL_CHECK(erased == 1);  // bind() has added it
   }
-  const std::lock_guard lock(port.mutex);
+  const MutexLock lock(port.mutex);
   // A dial() that found the port before it left the table is refused by this flag.
   port.closed = true;
   for (const std::shared_ptr<Link>& link : port.waiting) {
-    const std::lock_guard link_lock(link->mutex);
+    const MutexLock link_lock(link->mutex);
     link->lost = absl::UnavailableError(fmt::format("loopback: '{}' stopped listening", port.owner.name));
     link->ends[0].doorbell->ring();
   }
@@ -63,14 +63,14 @@ absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name) {
   std::shared_ptr<Port> port;
   {
     Table& names = table();
-    const std::lock_guard lock(names.mutex);
+    const MutexLock lock(names.mutex);
     const auto found = names.ports.find(name);
     if (found == names.ports.end()) return refused;
     port = found->second;
   }
   auto link = std::make_shared<Link>(std::move(from), port->owner);
   {
-    const std::lock_guard lock(port->mutex);
+    const MutexLock lock(port->mutex);
     // unbind() may have run between the two locks: no context would ever accept a link that is queued now.
     if (port->closed) return refused;
     port->waiting.push_back(link);

@@ -26,7 +26,7 @@ absl::StatusOr<std::byte*> LoopbackConnection::map(RemoteRegion region) {
   const std::string* const key = imported_.find(region);
   if (key == nullptr) return absl::InvalidArgumentError(fmt::format("{}: map: unknown region", describe()));
   {
-    const std::lock_guard lock(link_->mutex);
+    const MutexLock lock(link_->mutex);
     if (!link_->lost.ok()) return absl::UnavailableError(link_->lost.message());
   }
   // The answer of a transport that still maps the region (Connection::map).
@@ -41,7 +41,7 @@ std::string LoopbackConnection::describe() const { return fmt::format("loopback 
 
 void LoopbackConnection::leave() {
   {
-    const std::lock_guard lock(link_->mutex);
+    const MutexLock lock(link_->mutex);
     // The peer touches our memory only under this mutex and before the loss, so it does not touch it afterwards (Link,
     // invariant 3).
     if (link_->lost.ok()) link_->lost = absl::UnavailableError(fmt::format("{}: peer closed", describe()));
@@ -50,7 +50,7 @@ void LoopbackConnection::leave() {
 }
 
 bool LoopbackConnection::has_work() const {
-  const std::lock_guard lock(link_->mutex);
+  const MutexLock lock(link_->mutex);
   // Operations that ended before the loss are still reported.
   if (!ours().done.empty()) return true;
   // No lane is used after a loss (Link, invariant 2).

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "transport/common/imported_regions.h"
@@ -57,17 +58,17 @@ class LoopbackConnection final : public Connection {
  private:
   const End& us() const { return link_->ends[end_]; }
   const End& peer() const { return link_->ends[1 - end_]; }
-  Direction& ours() const { return link_->directions[end_]; }
-  Direction& theirs() const { return link_->directions[1 - end_]; }
+  Direction& ours() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex) { return link_->directions[end_]; }
+  Direction& theirs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex) { return link_->directions[1 - end_]; }
 
   absl::Status post(Lane lane, Operation operation);
   void draw_faults(Operation& operation);
 
-  void report_done(Report& report);
-  void report_loss(Report& report);
-  bool run_lane(Lane lane, Report& report);
-  absl::Status carry_out(Lane lane, Operation& operation, Report& report);
-  absl::Status move_bytes(Lane lane, const Operation& operation);
+  void report_done(Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
+  void report_loss(Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
+  bool run_lane(Lane lane, Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
+  absl::Status carry_out(Lane lane, Operation& operation, Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
+  absl::Status move_bytes(Lane lane, const Operation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
   absl::Status refused(const absl::Status& why) const;
 
   const std::shared_ptr<Link> link_;

@@ -55,7 +55,7 @@ absl::Status LoopbackConnection::send(absl::Span<const std::byte> message) {
 
 absl::Status LoopbackConnection::post(Lane lane, Operation operation) {
   {
-    const std::lock_guard lock(link_->mutex);
+    const MutexLock lock(link_->mutex);
     if (!link_->lost.ok()) return absl::UnavailableError(link_->lost.message());
     // Results count as well (Link, invariant 1): otherwise an owner that never polls would make them grow.
     size_t outstanding = ours().done.size();
@@ -79,7 +79,7 @@ void LoopbackConnection::draw_faults(Operation& operation) {
 void LoopbackConnection::progress(Report& report) {
   bool tell_peer = false;
   {
-    const std::lock_guard lock(link_->mutex);
+    const MutexLock lock(link_->mutex);
     report_done(report);
     // Messages and gets may overtake puts (connection.h).
     for (const Lane lane : {Lane::message, Lane::get, Lane::put}) tell_peer |= run_lane(lane, report);

@@ -100,7 +100,7 @@ size_t LoopbackContext::poll(absl::Span<Completion> out) {
 
 void LoopbackContext::accept(Report& report) {
   if (port_ == nullptr) return;
-  const std::lock_guard lock(port_->mutex);
+  const MutexLock lock(port_->mutex);
   while (!port_->waiting.empty() && !report.full()) {
     report.add({.kind = Completion::Kind::connected, .connection = add(std::move(port_->waiting.front()), 1)});
     port_->waiting.pop_front();
@@ -109,7 +109,7 @@ void LoopbackContext::accept(Report& report) {
 
 bool LoopbackContext::has_waiting_peers() const {
   if (port_ == nullptr) return false;
-  const std::lock_guard lock(port_->mutex);
+  const MutexLock lock(port_->mutex);
   return !port_->waiting.empty();
 }
 

@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "transport/loopback/doorbell.h"
 #include "transport/loopback/memory_region.h"
 
@@ -60,9 +61,9 @@ struct Link {
   Link(End connected, End accepted) : ends{std::move(connected), std::move(accepted)} {}
 
   const std::array<End, 2> ends;
-  std::mutex mutex;
-  std::array<Direction, 2> directions;
-  absl::Status lost;
+  Mutex mutex;
+  std::array<Direction, 2> directions ABSL_GUARDED_BY(mutex);
+  absl::Status lost ABSL_GUARDED_BY(mutex);
 };
 
 /// Posted and not yet reported, for one direction of one connection: what the smallest real queues hold.

@@ -32,25 +32,25 @@ common::RegionId id_of(std::string_view key) {
 bool is_key(std::string_view key) { return key.size() == kKeyBytes && key.starts_with(kMagic); }
 
 std::string SharedRegionTable::add(const MemoryRegion* region) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const common::RegionId id = table_.add(region, next_token());
   return common::ByteWriter(kMagic).number(id.number).number(id.epoch).number(id.token).take();
 }
 
 void SharedRegionTable::remove(const std::string& key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   table_.remove(id_of(key).number);
 }
 
 absl::StatusOr<std::byte*> SharedRegionTable::find(std::string_view request, std::string_view key) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   GRADRAIL_ASSIGN_OR_RETURN(const MemoryRegion* const region, table_.find(request, id_of(key)));
   return region->span().data;
 }
 
 absl::StatusOr<std::byte*> SharedRegionTable::resolve(std::string_view request, std::string_view key,
                                                       const common::RemoteAccess& access) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   GRADRAIL_ASSIGN_OR_RETURN(const MemoryRegion* const region, table_.resolve(request, id_of(key), access));
   return region->span().data + access.offset;
 }

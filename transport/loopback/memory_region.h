@@ -1,12 +1,13 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "transport/common/region_table.h"
 #include "transport/memory_region.h"
 
@@ -27,8 +28,8 @@ class SharedRegionTable {
                                      const common::RemoteAccess& access) const;
 
  private:
-  mutable std::mutex mutex_;
-  common::RegionTable table_;
+  mutable Mutex mutex_;
+  common::RegionTable table_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// Memory of this process that peers reach through the table until the region ends.

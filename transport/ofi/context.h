@@ -68,13 +68,14 @@ class OfiContext final : public Context {
   size_t room() const { return ready_.size() < room_ ? room_ - ready_.size() : 0; }
   bool has_ready() const { return !ready_.empty(); }
   /// Closes the link, now or where the provider needs it a little later.
+  /// shared_ptr: a connection that was lost still delivers messages of the link, and may end before it is closed.
   void defer_close(std::shared_ptr<Link> link);
   void watch(int fd);
   void unwatch(int fd);
 
  private:
   struct DeferredClose {
-    std::shared_ptr<Link> link;
+    std::shared_ptr<Link> link;  ///< shared_ptr: as defer_close()
     TimePoint until{};
   };
 

@@ -217,4 +217,10 @@ ClientStats Client::Impl::stats() const {
   return stats;
 }
 
+absl::Status Client::Impl::upload_trace() { return telemetry_.upload_trace(session_.controls(), identity_.member()); }
+
+absl::StatusOr<std::vector<TaskTrace>> Client::Impl::gather_trace() {
+  return telemetry_.gather_trace(session_.controls(), identity_.member());
+}
+
 }  // namespace gradrail::worker

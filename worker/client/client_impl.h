@@ -60,10 +60,8 @@ class Client::Impl {
   /// Position of this worker in the run; Client::position().
   uint64_t position() const { return rejoin_.position(); }
   ClientStats stats() const;
-  absl::Status upload_trace() { return telemetry_.upload_trace(session_.controls(), identity_.member()); }
-  absl::StatusOr<std::vector<TaskTrace>> gather_trace() {
-    return telemetry_.gather_trace(session_.controls(), identity_.member());
-  }
+  absl::Status upload_trace();
+  absl::StatusOr<std::vector<TaskTrace>> gather_trace();
 
   // The parts, for Client's functions that concern one of them only.
   ModelMemory& model() { return memory_; }

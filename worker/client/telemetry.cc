@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/control.pb.h"
 #include "ps/protocol/trace_marks.h"
 #include "worker/client/session/control_link.h"
 

@@ -32,10 +32,10 @@ class Towers::Tower {
   /// After all former jobs; no job: the end.
   void tell(std::function<void()> job) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       jobs_.push_back(std::move(job));
     }
-    posted_.notify_one();
+    posted_.notify_all();
   }
 
   void adopt(std::unique_ptr<Workload> workload) {
@@ -62,8 +62,8 @@ class Towers::Tower {
     while (true) {
       std::function<void()> job;
       {
-        std::unique_lock lock(mutex_);
-        posted_.wait(lock, [this] { return !jobs_.empty(); });
+        MutexLock lock(mutex_);
+        while (jobs_.empty()) posted_.wait(lock);
         job = std::move(jobs_.front());
         jobs_.pop_front();
       }
@@ -77,10 +77,10 @@ class Towers::Tower {
   std::unique_ptr<float[]> gradients_;
   std::vector<absl::Span<float>> spans_;  // one per tensor, into gradients_
 
-  std::mutex mutex_;
-  std::condition_variable posted_;
-  std::deque<std::function<void()>> jobs_;  // under mutex_: at most one, and the end
-  std::thread thread_;                      // last: it uses all of the above
+  Mutex mutex_;
+  ConditionVariable posted_;
+  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);  // at most one, and the end
+  std::thread thread_;                                              // last: it uses all of the above
 };
 
 absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make& make,
@@ -103,7 +103,10 @@ absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make&
   for (const std::unique_ptr<Tower>& tower : towers->towers_) {
     if (!tower->started.ok()) return tower->started;
   }
-  towers->arrived_.resize(towers->schema().size());
+  {
+    const MutexLock lock(towers->mutex_);
+    towers->arrived_.resize(towers->schema().size());
+  }
   GRADRAIL_RETURN_IF_ERROR(towers->choose_sum(reduce));
   return towers;
 }
@@ -124,14 +127,14 @@ size_t Towers::batches_per_epoch() const { return towers_[0]->workload().batches
 size_t Towers::batch_size() const { return towers_.size() * towers_[0]->workload().batch_size(); }
 
 void Towers::finished() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++done_;
-  changed_.notify_one();
+  changed_.notify_all();
 }
 
 void Towers::wait_finished(size_t count) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return done_ == count; });
+  MutexLock lock(mutex_);
+  while (done_ != count) changed_.wait(lock);
   done_ = 0;
 }
 
@@ -158,11 +161,11 @@ absl::Status Towers::choose_sum(gpu::Reduce reduce) {
 }
 
 void Towers::gradient_ready(size_t tensor) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // Between devices it is the mean of all already.
   if (++arrived_[tensor] < towers_.size() && sum_ == nullptr) return;
   complete_.push_back(tensor);
-  changed_.notify_one();
+  changed_.notify_all();
 }
 
 /// In the tower's thread.
@@ -176,9 +179,9 @@ void Towers::compute(size_t index, uint64_t step, Parameters parameters, Gradien
                            fmt::format("tower {}: {}", index, message_of(tower.cost.status())));
     // The other towers wait for this one in the all-reduce: only an abort ends their wait.
     if (sum_ != nullptr) sum_->abort(why);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     failure_.Update(why);
-    changed_.notify_one();
+    changed_.notify_all();
   }
   finished();
   tower.workload().prefetch();  // the next batch is prepared while this one's gradient is under way
@@ -193,15 +196,20 @@ void Towers::average_tensor(size_t tensor, absl::Span<float> target) const {
 
 /// A tensor that all towers have, to be averaged; none: a tower failed, and no more will come.
 std::optional<size_t> Towers::next_complete() {
-  std::unique_lock lock(mutex_);
-  const auto has_come = [this] { return !failure_.ok() || !complete_.empty(); };
-  while (meanwhile_ != nullptr && !changed_.wait_for(lock, kBetweenTurns, has_come)) {
+  MutexLock lock(mutex_);
+  TimePoint turn = Clock::now() + kBetweenTurns;
+  while (failure_.ok() && complete_.empty()) {
+    if (meanwhile_ == nullptr) {
+      changed_.wait(lock);
+      continue;
+    }
+    if (changed_.wait_until(lock, turn)) continue;
     // Towers must be able to announce gradients while the owner works.
     lock.unlock();
     meanwhile_();
     lock.lock();
+    turn = Clock::now() + kBetweenTurns;
   }
-  changed_.wait(lock, has_come);
   if (!failure_.ok()) return std::nullopt;
   const size_t tensor = complete_.front();
   complete_.pop_front();
@@ -211,7 +219,7 @@ std::optional<size_t> Towers::next_complete() {
 absl::StatusOr<float> Towers::mean_cost() {
   {
     // The first failure: those of the others may only follow from it.
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!failure_.ok()) return std::exchange(failure_, absl::OkStatus());
   }
   double cost = 0.0;
@@ -220,9 +228,11 @@ absl::StatusOr<float> Towers::mean_cost() {
 }
 
 absl::StatusOr<float> Towers::step(Parameters parameters, Gradients gradients, const GradientReady& ready) {
-  // Without the lock: all towers finished the step before, and at most prefetch a batch now.
-  std::fill(arrived_.begin(), arrived_.end(), size_t{0});
-  complete_.clear();
+  {
+    const MutexLock lock(mutex_);
+    std::fill(arrived_.begin(), arrived_.end(), size_t{0});
+    complete_.clear();
+  }
   for (size_t i = 0; i < towers_.size(); ++i) {
     towers_[i]->tell([this, i, step = step_, parameters, gradients] { compute(i, step, parameters, gradients); });
   }

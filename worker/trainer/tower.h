@@ -1,17 +1,17 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "gpu/reduce/tower_sum.h"
 #include "worker/models/workload.h"
 
@@ -67,12 +67,12 @@ class Towers final : public Workload {
   std::function<void()> meanwhile_;     ///< of the owner, while it waits
   uint64_t step_ = 0;                   ///< of the next batch
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<size_t> arrived_;  ///< under mutex_: by tensor, towers that have its gradient
-  std::deque<size_t> complete_;  ///< under mutex_: tensors that all towers have, to be averaged
-  absl::Status failure_;         ///< under mutex_: of the first tower that failed
-  size_t done_ = 0;              ///< under mutex_: towers that have finished their jobs
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::vector<size_t> arrived_ ABSL_GUARDED_BY(mutex_);  ///< by tensor, towers that have its gradient
+  std::deque<size_t> complete_ ABSL_GUARDED_BY(mutex_);  ///< tensors that all towers have, to be averaged
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);         ///< of the first tower that failed
+  size_t done_ ABSL_GUARDED_BY(mutex_) = 0;              ///< towers that have finished their jobs
 };
 
 }  // namespace gradrail::worker

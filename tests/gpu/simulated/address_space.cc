@@ -41,7 +41,7 @@ AddressSpace::AddressSpace() {
 
 uintptr_t AddressSpace::map(Device* device, int fd, size_t bytes, bool imported) {
   const size_t mapping_bytes = round_up(bytes, kPage);
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const uintptr_t mapping = next_ + kPage;
   if (mapping + mapping_bytes + kPage > begin_ + kBytes) stop("all addresses were used once");
   void* mapped =
@@ -73,7 +73,7 @@ uintptr_t AddressSpace::import(Device* device, int fd, size_t bytes) {
 }
 
 bool AddressSpace::release(uintptr_t address, bool imported) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = allocations_.find(address);
   if (found == allocations_.end() || found->second.imported != imported) return false;
   const Allocation& allocation = found->second;
@@ -86,7 +86,7 @@ bool AddressSpace::release(uintptr_t address, bool imported) {
 }
 
 std::optional<AddressSpace::Allocation> AddressSpace::find(uintptr_t address) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto after = allocations_.upper_bound(address);
   if (after == allocations_.begin()) return std::nullopt;
   const Allocation& allocation = std::prev(after)->second;
@@ -101,12 +101,12 @@ bool AddressSpace::is_usable(uintptr_t address, size_t bytes) const {
 }
 
 int AddressSpace::count() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<int>(allocations_.size());
 }
 
 bool AddressSpace::pin(uintptr_t address, size_t bytes) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [begin, length] : pins_) {
     if (address < begin + length && begin < address + bytes) return false;
   }
@@ -115,12 +115,12 @@ bool AddressSpace::pin(uintptr_t address, size_t bytes) {
 }
 
 bool AddressSpace::unpin(uintptr_t address) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return pins_.erase(address) == 1;
 }
 
 bool AddressSpace::is_pinned(uintptr_t address, size_t bytes) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto after = pins_.upper_bound(address);
   if (after == pins_.begin()) return false;
   const auto& [begin, length] = *std::prev(after);
@@ -128,7 +128,7 @@ bool AddressSpace::is_pinned(uintptr_t address, size_t bytes) const {
 }
 
 int AddressSpace::pins() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<int>(pins_.size());
 }
 

@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 
 namespace gradrail::simulated {
 
@@ -56,10 +58,10 @@ class AddressSpace {
   uintptr_t map(Device* device, int fd, size_t bytes, bool imported);
 
   uintptr_t begin_;
-  mutable std::mutex mutex_;
-  uintptr_t next_;                               ///< under mutex_
-  std::map<uintptr_t, Allocation> allocations_;  ///< under mutex_, by address
-  std::map<uintptr_t, size_t> pins_;             ///< under mutex_
+  mutable Mutex mutex_;
+  uintptr_t next_ ABSL_GUARDED_BY(mutex_);
+  std::map<uintptr_t, Allocation> allocations_ ABSL_GUARDED_BY(mutex_);  ///< by address
+  std::map<uintptr_t, size_t> pins_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradrail::simulated

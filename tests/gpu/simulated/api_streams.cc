@@ -16,7 +16,7 @@ namespace {
 
 std::shared_ptr<Event> find_event(cuda::Event handle) {
   Machine& machine = Machine::get();
-  std::lock_guard lock(machine.mutex);
+  const gradrail::MutexLock lock(machine.mutex);
   const auto found = machine.events.find(handle);
   return found == machine.events.end() ? nullptr : found->second;
 }
@@ -28,14 +28,14 @@ GRADRAIL_SIMULATED Result cuStreamCreate(cuda::Stream* handle, unsigned) {
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   auto stream = std::make_shared<Stream>(*ready.device);
   *handle = reinterpret_cast<cuda::Stream>(stream.get());
-  std::lock_guard lock(Machine::get().mutex);
+  const gradrail::MutexLock lock(Machine::get().mutex);
   Machine::get().streams[*handle] = std::move(stream);
   return cuda::kSuccess;
 }
 
 GRADRAIL_SIMULATED Result cuStreamDestroy_v2(cuda::Stream handle) {
   std::shared_ptr<Stream> stream;  // ends behind the lock: it finishes its operations first
-  std::lock_guard lock(Machine::get().mutex);
+  const gradrail::MutexLock lock(Machine::get().mutex);
   const auto found = Machine::get().streams.find(handle);
   if (found == Machine::get().streams.end()) return cuda::kInvalidHandle;
   stream = std::move(found->second);
@@ -48,13 +48,13 @@ GRADRAIL_SIMULATED Result cuEventCreate(cuda::Event* handle, unsigned) {
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   auto event = std::make_shared<Event>();
   *handle = reinterpret_cast<cuda::Event>(event.get());
-  std::lock_guard lock(Machine::get().mutex);
+  const gradrail::MutexLock lock(Machine::get().mutex);
   Machine::get().events[*handle] = std::move(event);
   return cuda::kSuccess;
 }
 
 GRADRAIL_SIMULATED Result cuEventDestroy_v2(cuda::Event handle) {
-  std::lock_guard lock(Machine::get().mutex);
+  const gradrail::MutexLock lock(Machine::get().mutex);
   return Machine::get().events.erase(handle) == 1 ? cuda::kSuccess : cuda::kInvalidHandle;
 }
 
@@ -65,12 +65,12 @@ GRADRAIL_SIMULATED Result cuEventRecord(cuda::Event handle, cuda::Stream stream)
   if (event == nullptr) return cuda::kInvalidHandle;
   uint64_t generation = 0;
   {
-    std::lock_guard lock(event->mutex);
+    const gradrail::MutexLock lock(event->mutex);
     generation = ++event->recorded;
   }
   // Also on a failed device: a stream that waits for the mark continues, and then sees the error.
   stream_of(stream)->enqueue([=] {
-    std::lock_guard lock(event->mutex);
+    const gradrail::MutexLock lock(event->mutex);
     event->completed = std::max(event->completed, generation);
     event->reached.notify_all();
   });
@@ -82,7 +82,7 @@ GRADRAIL_SIMULATED Result cuEventQuery(cuda::Event handle) {
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   const std::shared_ptr<Event> event = find_event(handle);
   if (event == nullptr) return cuda::kInvalidHandle;
-  std::lock_guard lock(event->mutex);
+  const gradrail::MutexLock lock(event->mutex);
   return event->completed >= event->recorded ? cuda::kSuccess : cuda::kNotReady;
 }
 
@@ -93,12 +93,12 @@ GRADRAIL_SIMULATED Result cuStreamWaitEvent(cuda::Stream stream, cuda::Event han
   if (event == nullptr) return cuda::kInvalidHandle;
   uint64_t generation = 0;
   {
-    std::lock_guard lock(event->mutex);
+    const gradrail::MutexLock lock(event->mutex);
     generation = event->recorded;
   }
   stream_of(stream)->enqueue([=] {
-    std::unique_lock lock(event->mutex);
-    event->reached.wait(lock, [&] { return event->completed >= generation; });
+    gradrail::MutexLock lock(event->mutex);
+    while (event->completed < generation) event->reached.wait(lock);
   });
   return cuda::kSuccess;
 }

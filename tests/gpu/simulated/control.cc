@@ -8,7 +8,7 @@ void gradrail_simulated_configure(const char* words) { Machine::get().configure(
 
 void gradrail_simulated_objects(SimulatedObjects* objects) {
   Machine& machine = Machine::get();
-  std::lock_guard lock(machine.mutex);
+  const gradrail::MutexLock lock(machine.mutex);
   int contexts = 0;
   for (int ordinal = 0; Device* device = machine.device(ordinal); ++ordinal) contexts += device->retained;
   *objects = {.allocations = machine.memory().count(),

@@ -3,7 +3,9 @@
 #include <rdma/fabric.h>
 
 #include <map>
-#include <mutex>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 
 struct fid_domain;
 struct fid_ep;
@@ -23,20 +25,20 @@ class Wrapped {
   void wrap(Object* object, Operations*& operations, const Replace& replace) {
     auto* const copy = new Operations(*operations);  // kept for the object's lifetime, because its end is not reported
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       real_[object] = operations;
     }
     replace(*copy);
     operations = copy;
   }
   const Operations& real(const Object* object) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return *real_.at(object);
   }
 
  private:
-  std::mutex mutex_;
-  std::map<const Object*, const Operations*> real_;
+  Mutex mutex_;
+  std::map<const Object*, const Operations*> real_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// While libfabric itself runs, on this thread: layers of it use each other, and none of that is ours to look at.

@@ -35,8 +35,8 @@ auto& options() { return wrapped<fid, fi_ops_ep>(); }
 auto& messages() { return wrapped<fid_ep, fi_ops_msg>(); }
 
 struct Descriptors {
-  std::mutex mutex;
-  std::set<const void*> of_gpus;
+  Mutex mutex;
+  std::set<const void*> of_gpus ABSL_GUARDED_BY(mutex);
 };
 Descriptors& descriptors() {
   static auto& all = *new Descriptors;
@@ -153,12 +153,12 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
 }  // namespace
 
 void add_descriptor(const void* descriptor) {
-  const std::lock_guard lock(descriptors().mutex);
+  const MutexLock lock(descriptors().mutex);
   descriptors().of_gpus.insert(descriptor);
 }
 
 bool is_gpu_descriptor(const void* descriptor) {
-  const std::lock_guard lock(descriptors().mutex);
+  const MutexLock lock(descriptors().mutex);
   return descriptor != nullptr && descriptors().of_gpus.count(descriptor) != 0;
 }
 

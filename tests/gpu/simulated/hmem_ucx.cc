@@ -5,9 +5,10 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <set>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "tests/gpu/simulated/library_guard.h"
 
 using namespace gradrail::simulated;
@@ -22,8 +23,8 @@ Function next(const char* name) {
 }
 
 /// Registrations of device memory.
-std::mutex mutex;
-std::set<ucp_mem_h> of_gpus;  // under mutex
+gradrail::Mutex mutex;
+std::set<ucp_mem_h> of_gpus ABSL_GUARDED_BY(mutex);
 
 /// GRADRAIL_SIMULATED_RDMA: "none", no device; "host", one that does not reach GPUs; else one that does.
 bool rdma_is(const char* word) {
@@ -58,7 +59,7 @@ EXPORTED ucs_status_t ucp_mem_map(ucp_context_h context, const ucp_mem_map_param
   check_declared("ucp_mem_map", params->address, params->length, cuda ? kAnyDevice : kHostMemory);
   if (said) real.memory_type = UCS_MEMORY_TYPE_HOST;
   const ucs_status_t status = next<decltype(&ucp_mem_map)>("ucp_mem_map")(context, &real, handle);
-  const std::lock_guard lock(mutex);
+  const gradrail::MutexLock lock(mutex);
   if (status == UCS_OK && cuda) of_gpus.insert(*handle);
   if (status == UCS_OK && !cuda) of_gpus.erase(*handle);  // an address that came again
   return status;
@@ -73,7 +74,7 @@ EXPORTED void ucp_context_print_info(const ucp_context_h context, FILE* stream) 
 /// A device's key makes it longer: sockets have none.
 EXPORTED ucs_status_t ucp_rkey_pack(ucp_context_h context, ucp_mem_h handle, void** packed, size_t* bytes) {
   const ucs_status_t status = next<decltype(&ucp_rkey_pack)>("ucp_rkey_pack")(context, handle, packed, bytes);
-  const std::lock_guard lock(mutex);
+  const gradrail::MutexLock lock(mutex);
   if (status == UCS_OK && of_gpus.count(handle) != 0 && !rdma_is("host")) *bytes += sizeof(uint64_t);
   return status;
 }

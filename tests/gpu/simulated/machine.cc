@@ -15,7 +15,7 @@ void set_current_device(Device* device) { current = device; }
 
 Stream::~Stream() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ends_ = true;
   }
   changed_.notify_all();
@@ -24,15 +24,15 @@ Stream::~Stream() {
 
 void Stream::enqueue(std::function<void()> operation) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     operations_.push_back(std::move(operation));
   }
   changed_.notify_all();
 }
 
 void Stream::drain() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return operations_.empty(); });
+  MutexLock lock(mutex_);
+  while (!operations_.empty()) changed_.wait(lock);
 }
 
 void Stream::run() {
@@ -40,8 +40,8 @@ void Stream::run() {
   for (;;) {
     std::function<void()> operation;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return ends_ || !operations_.empty(); });
+      MutexLock lock(mutex_);
+      while (!ends_ && operations_.empty()) changed_.wait(lock);
       if (operations_.empty()) return;
       operation = operations_.front();
     }
@@ -51,7 +51,7 @@ void Stream::run() {
     while (device_.hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     operation();
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       operations_.pop_front();
     }
     changed_.notify_all();
@@ -102,7 +102,7 @@ void Machine::count_launch(Device& device) {
 void Machine::drain(Device& device) {
   std::map<gpu::cuda::Stream, std::shared_ptr<Stream>> all;
   {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     all = streams;
   }
   for (const auto& [handle, stream] : all) {

@@ -1,16 +1,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "gpu/driver/cuda_abi.h"
 #include "tests/gpu/simulated/address_space.h"
 #include "tests/gpu/simulated/configuration.h"
@@ -21,10 +21,10 @@ using gpu::cuda::Result;
 
 /// A mark: reached once the stream has got as far as the record that was the newest when it was asked for.
 struct Event {
-  std::mutex mutex;
-  std::condition_variable reached;
-  uint64_t recorded = 0;
-  uint64_t completed = 0;
+  Mutex mutex;
+  ConditionVariable reached;
+  uint64_t recorded ABSL_GUARDED_BY(mutex) = 0;
+  uint64_t completed ABSL_GUARDED_BY(mutex) = 0;
 };
 
 struct Device {
@@ -51,10 +51,10 @@ class Stream {
   void run();
 
   Device& device_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> operations_;  ///< under mutex_; the first is being done
-  bool ends_ = false;                             ///< under mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<std::function<void()>> operations_ ABSL_GUARDED_BY(mutex_);  ///< the first is being done
+  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
@@ -75,10 +75,10 @@ class Machine {
   /// Also for those of its peers, but the ones that hang: theirs are another test's concern.
   void drain_with_peers(Device& device);
 
-  std::mutex mutex;
-  /// Under mutex. Shared with threads that wait for one of them while its owner ends it.
-  std::map<gpu::cuda::Stream, std::shared_ptr<Stream>> streams;
-  std::map<gpu::cuda::Event, std::shared_ptr<Event>> events;  ///< under mutex
+  Mutex mutex;
+  /// Shared with threads that wait for one of them while its owner ends it.
+  std::map<gpu::cuda::Stream, std::shared_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
+  std::map<gpu::cuda::Event, std::shared_ptr<Event>> events ABSL_GUARDED_BY(mutex);
   std::atomic<int> modules = 0;
 
  private:

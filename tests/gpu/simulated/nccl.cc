@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "gpu/reduce/nccl_abi.h"
 #include "tests/gpu/simulated/control.h"
 
@@ -31,12 +31,12 @@ struct Round {
 };
 
 struct Group {
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t ranks = 0;
-  bool aborted = false;
-  std::map<size_t, Round> rounds;
-  std::vector<size_t> under_way;  ///< by rank
+  size_t ranks = 0;  ///< set once
+  gradrail::Mutex mutex;
+  gradrail::ConditionVariable changed;
+  bool aborted ABSL_GUARDED_BY(mutex) = false;
+  std::map<size_t, Round> rounds ABSL_GUARDED_BY(mutex);
+  std::vector<size_t> under_way ABSL_GUARDED_BY(mutex);  ///< by rank
 };
 
 }  // namespace
@@ -70,8 +70,8 @@ void average(Round& round) {
   for (float* to : round.to) std::copy(sums.begin(), sums.end(), to);
 }
 
-void meet(const Operation& operation, std::unique_lock<std::mutex>& lock) {
-  Group& group = *operation.group;
+void meet(Group& group, const Operation& operation, gradrail::MutexLock& lock)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(group.mutex) {
   Round& round = group.rounds[operation.round];
   round.from.resize(group.ranks);
   round.to.resize(group.ranks);
@@ -84,7 +84,7 @@ void meet(const Operation& operation, std::unique_lock<std::mutex>& lock) {
     round.done = true;
     group.changed.notify_all();
   }
-  group.changed.wait(lock, [&] { return round.done || group.aborted; });
+  while (!round.done && !group.aborted) group.changed.wait(lock);
   // The real one hangs or writes nonsense; a test shall see it at once.
   if (round.differs) gradrail_simulated_fail(operation.stream, cuda::kIllegalAddress);
 }
@@ -92,9 +92,9 @@ void meet(const Operation& operation, std::unique_lock<std::mutex>& lock) {
 void reduce(void* argument) {
   const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
   Group& group = *operation->group;
-  std::unique_lock lock(group.mutex);
+  gradrail::MutexLock lock(group.mutex);
   // A device that failed does not answer any more.
-  if (gradrail_simulated_error(operation->stream) == cuda::kSuccess) meet(*operation, lock);
+  if (gradrail_simulated_error(operation->stream) == cuda::kSuccess) meet(group, *operation, lock);
   --group.under_way[operation->rank];
   group.changed.notify_all();
 }
@@ -122,7 +122,10 @@ GRADRAIL_SIMULATED_CONTROL Result ncclCommInitAll(ncclComm** communicators, int 
   if (has_duplicates(count, ordinals)) return nccl::kInvalidUsage;  // as the real one: a GPU has one rank
   auto group = std::make_shared<Group>();
   group->ranks = static_cast<size_t>(count);
-  group->under_way.resize(group->ranks);
+  {
+    const gradrail::MutexLock lock(group->mutex);
+    group->under_way.resize(group->ranks);
+  }
   for (int i = 0; i < count; ++i) communicators[i] = new ncclComm{group, static_cast<size_t>(i), ordinals[i]};
   return nccl::kSuccess;
 }
@@ -130,8 +133,8 @@ GRADRAIL_SIMULATED_CONTROL Result ncclCommInitAll(ncclComm** communicators, int 
 /// Waits for what it has to do, for ever where a peer does not come, as the real one.
 GRADRAIL_SIMULATED_CONTROL Result ncclCommDestroy(ncclComm* communicator) {
   {
-    std::unique_lock lock(communicator->group->mutex);
-    communicator->group->changed.wait(lock, [&] { return communicator->group->under_way[communicator->rank] == 0; });
+    gradrail::MutexLock lock(communicator->group->mutex);
+    while (communicator->group->under_way[communicator->rank] != 0) communicator->group->changed.wait(lock);
   }
   delete communicator;
   return nccl::kSuccess;
@@ -140,10 +143,10 @@ GRADRAIL_SIMULATED_CONTROL Result ncclCommDestroy(ncclComm* communicator) {
 /// Ends what waits for peers; a device that does not answer it waits for, as the real one.
 GRADRAIL_SIMULATED_CONTROL Result ncclCommAbort(ncclComm* communicator) {
   const std::shared_ptr<Group> group = communicator->group;
-  std::unique_lock lock(group->mutex);
+  gradrail::MutexLock lock(group->mutex);
   group->aborted = true;
   group->changed.notify_all();
-  group->changed.wait(lock, [&] { return group->under_way[communicator->rank] == 0; });
+  while (group->under_way[communicator->rank] != 0) group->changed.wait(lock);
   lock.unlock();
   delete communicator;
   return nccl::kSuccess;
@@ -174,7 +177,7 @@ GRADRAIL_SIMULATED_CONTROL Result ncclAllReduce(const void* from, void* to, size
                       gradrail_simulated_is_usable(to, count * sizeof(float)) != 0;
   if (!known || !usable || gradrail_simulated_current() != communicator->ordinal) return kInvalidArgument;
   {
-    std::lock_guard lock(communicator->group->mutex);
+    const gradrail::MutexLock lock(communicator->group->mutex);
     ++communicator->group->under_way[communicator->rank];
   }
   auto* work = new Operation{
@@ -182,7 +185,7 @@ GRADRAIL_SIMULATED_CONTROL Result ncclAllReduce(const void* from, void* to, size
       static_cast<float*>(to), count};
   if (gradrail_simulated_launch(stream, reduce, work) == cuda::kSuccess) return nccl::kSuccess;
   delete work;
-  std::lock_guard lock(communicator->group->mutex);
+  const gradrail::MutexLock lock(communicator->group->mutex);
   --communicator->group->under_way[communicator->rank];
   return kInternalError;
 }

@@ -430,6 +430,26 @@ TEST_F(MembershipTest, ARunThatIsTakenOverWaitsForMembersWithinAStep) {
   EXPECT_EQ(membership_.silent_members(at(41s))[0].worker, 1u);
 }
 
+TEST_F(MembershipTest, ATakeoverKeepsANewerIncarnation) {
+  ASSERT_TRUE(membership_.join(0, 7, "host:0", at(0s)).ok());
+  membership_.restore({{0, 100, "host:0", "gone"}, {1, 101, "host:1", "gone"}}, at(1s));
+  EXPECT_TRUE(membership_.heard(0, 7, at(2s)).ok()) << "the loss of the older incarnation is no loss of this one";
+  EXPECT_EQ(membership_.live_count(), 1u);
+}
+
+TEST_F(MembershipTest, ALossReachesTheBackupWithItsCause) {
+  join(0);
+  join(1);
+  membership_.mark_lost(0, 100, "killed", at(1s));
+  membership_.leave(1, 101);
+  const std::vector<Membership::Known> known = membership_.known_members();
+  ASSERT_EQ(known.size(), 2u);
+  EXPECT_EQ(known[0].departed, "killed");
+  EXPECT_EQ(known[1].departed, Membership::kLeft);
+  join(0);
+  EXPECT_DEATH(membership_.mark_lost(0, 100, "", at(2s)), "cause");
+}
+
 TEST(MembershipMinimum, ATakeoverDoesNotCountEarlierLossesAgain) {
   Membership membership({.worker_names = {"a", "b", "c"}, .min_workers = 2});
   membership.restore({{0, 100, "a", Membership::kLeft}, {1, 101, "b", ""}, {2, 102, "c", "gone"}}, TimePoint());

@@ -68,7 +68,7 @@ TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
   for (const auto& gradient : gradients) sources.push_back(gradient.data());
   SharedMemory pinned = *SharedMemory::create("pinned", kCount * sizeof(float));
   auto* pinned_target = reinterpret_cast<float*>(pinned.data());
-  const PinnedRange pin = device->pin(pinned.span());
+  const PinnedRange pin = device->device_memory()->pin(pinned.span());
   std::vector<float> plain_target(kCount, NAN);
   for (uint64_t update = 1; update <= 3; ++update) {
     for (const auto& [offset, count] : {std::pair<size_t, size_t>{0, 4096}, {4096, kCount - 4096}}) {
@@ -110,12 +110,12 @@ TEST(DeviceStore, SetLeavesStateAndStateSurvivesARoundTrip) {
 TEST(DeviceStore, APinOutlivedByNothingEndsInAnyOrder) {
   SharedMemory memory = *SharedMemory::create("pinned", 4096);
   auto store = device_store({});
-  PinnedRange first = store->pin(memory.span());
-  const PinnedRange second = store->pin({});
+  PinnedRange first = store->device_memory()->pin(memory.span());
+  const PinnedRange second = store->device_memory()->pin({});
   EXPECT_NE(first, nullptr);
   EXPECT_EQ(second, nullptr);
   first.reset();
-  EXPECT_NE(store->pin(memory.span()), nullptr);
+  EXPECT_NE(store->device_memory()->pin(memory.span()), nullptr);
 }
 
 TEST(ParameterStore, OnlyAStoreOnADeviceHasDeviceMemory) {

@@ -19,8 +19,11 @@ constexpr const char* kUnreachable = "127.0.0.1:1";
 
 Watchdog::Watchdog(Duration limit)
     : thread_([this, limit] {
-        std::unique_lock lock(mutex_);
-        if (changed_.wait_for(lock, limit, [this] { return done_; })) return;
+        const TimePoint deadline = Clock::now() + limit;
+        MutexLock lock(mutex_);
+        while (!done_ && changed_.wait_until(lock, deadline)) {
+        }
+        if (done_) return;
         const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
         std::fprintf(stderr, "stuck: %s.%s\n", test == nullptr ? "?" : test->test_suite_name(),
                      test == nullptr ? "?" : test->name());
@@ -29,7 +32,7 @@ Watchdog::Watchdog(Duration limit)
 
 Watchdog::~Watchdog() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     done_ = true;
   }
   changed_.notify_all();

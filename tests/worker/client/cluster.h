@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "ps/server.h"
 #include "worker/client/client.h"
 
@@ -29,9 +29,9 @@ class Watchdog {
   ~Watchdog();
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -149,6 +149,12 @@ TEST_P(ClientHostile, UnknownKind) {
   expect_header_refused(header, 0, "unknown kind");
 }
 
+TEST_P(ClientHostile, UnknownKindWithAnotherLength) {
+  ps::SlotHeader header = hostile_->header(6, 64);
+  header.kind = static_cast<ps::ArrivalKind>(9);
+  expect_header_refused(header, 6, "unknown kind");  // the kind decides which length is expected
+}
+
 TEST_P(ClientHostile, PayloadThatDoesNotMatchItsChecksum) {
   ps::SlotHeader header = hostile_->header(0, 64);
   header.has_crc = 1;

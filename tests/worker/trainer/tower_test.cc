@@ -1,11 +1,11 @@
 #include "worker/trainer/tower.h"
 
 #include <cmath>
-#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -221,20 +221,20 @@ TEST_F(TowersTest, TheOwnerHearsOfEachTensorOnceWhenItIsAveraged) {
 }
 
 TEST_F(TowersTest, EachThreadGetsItsNumberBeforeItMakesItsTower) {
-  std::mutex mutex;
+  Mutex mutex;
   std::set<std::thread::id> threads;
   std::vector<size_t> bound, made;
   const auto towers = Towers::create(
       3,
       [&](size_t tower) {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         EXPECT_THAT(bound, ::testing::Contains(tower));
         EXPECT_TRUE(threads.contains(std::this_thread::get_id()));
         made.push_back(tower);
         return make_workload({.model = "linear", .batch_size = 4, .tower = tower, .tower_count = 3});
       },
       [&](size_t tower) {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         bound.push_back(tower);
         threads.insert(std::this_thread::get_id());
       });

@@ -2,11 +2,11 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/wait_set.h"
@@ -48,22 +48,22 @@ class HostMemory final : public ProofMemory {
 class PairExchange {
  public:
   void say(std::string PairExchange::*what, const std::string& text) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     this->*what = text;
   }
   std::string hear(std::string PairExchange::*what) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return this->*what;
   }
 
-  std::string address;
-  std::string key_of_first;
-  std::string key_of_second;
+  std::string address ABSL_GUARDED_BY(mutex_);
+  std::string key_of_first ABSL_GUARDED_BY(mutex_);
+  std::string key_of_second ABSL_GUARDED_BY(mutex_);
   std::atomic<int> arrived = 0;
   std::atomic<bool> failed = false;
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
 };
 
 class End {

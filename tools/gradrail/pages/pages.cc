@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 
+#include "CLI/CLI.hpp"
 #include "base/status.h"
 #include "fmt/format.h"
 

@@ -1,5 +1,6 @@
 #include "tools/gradrail/pages/reference.h"
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 

@@ -24,7 +24,7 @@ LeaseKeeper::LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t le
 
 LeaseKeeper::~LeaseKeeper() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   changed_.notify_all();
@@ -35,7 +35,7 @@ LeaseKeeper::~LeaseKeeper() {
 
 void LeaseKeeper::publish_address(const std::string& address) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     record_.address = address;
     is_new_ = true;
   }
@@ -43,10 +43,12 @@ void LeaseKeeper::publish_address(const std::string& address) {
 }
 
 void LeaseKeeper::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   Duration pause = Duration::zero();  // the lease may be half over
   while (!ending_) {
-    changed_.wait_for(lock, pause, [&] { return ending_ || is_new_; });
+    const TimePoint next = Clock::now() + pause;
+    while (!ending_ && !is_new_ && changed_.wait_until(lock, next)) {
+    }
     if (ending_) return;
     is_new_ = false;
     // A copy, so that no call to etcd runs under the lock: publish_address() must not wait for etcd.

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "tools/launch/etcd/etcd.h"
 #include "tools/launch/etcd/roster.h"
 
@@ -39,11 +39,11 @@ class LeaseKeeper {
   int64_t lease_;  ///< 0: none
   std::string trouble_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  TaskRecord record_;    ///< under mutex_
-  bool is_new_ = false;  ///< under mutex_: the thread has not read record_ yet
-  bool ending_ = false;  ///< under mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  TaskRecord record_ ABSL_GUARDED_BY(mutex_);
+  bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  ///< the thread has not read record_ yet
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

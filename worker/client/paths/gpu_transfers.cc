@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/protocol/control.pb.h"
 #include "worker/client/paths/shard_link.h"
 
 namespace gradrail::worker {

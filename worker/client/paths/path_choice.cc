@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/call_proof.h"
+#include "ps/protocol/control.pb.h"
 #include "spdlog/spdlog.h"
 #include "worker/client/paths/gpu_transfers.h"
 #include "worker/client/paths/path_manager.h"
@@ -48,14 +49,14 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& lin
                                                                   TimePoint deadline) {
   const std::string& name = link.candidates[candidate].name;
   const auto endpoint =
-      std::find_if(link.endpoints.begin(), link.endpoints.end(), [&](const auto& e) { return e.transport() == name; });
+      std::find_if(link.endpoints.begin(), link.endpoints.end(), [&](const auto& e) { return e.transport == name; });
   if (endpoint == link.endpoints.end()) return absl::UnavailableError("the shard does not listen on it");
   GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(name));
   // The shard admits this connection by a proof with the token that the member has received when it joined.
   ps::proto::JoinPath join_path;
   *join_path.mutable_member() = identity_.member();
   join_path.set_host_slots(link.host_slots);
-  return ShardPath::open(link, *context, endpoint->address(), std::move(join_path),
+  return ShardPath::open(link, *context, endpoint->address, join_path,
                          ps::data_key(options_.security.secret, link.token), registered_, options_.place_memory,
                          {memory_.gpu(), way, options_.device.key}, deadline);
 }

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/control.pb.h"
 #include "transport/registry.h"
 #include "worker/client/paths/gpu_transfers.h"
 

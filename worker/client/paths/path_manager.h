@@ -20,6 +20,10 @@
 #include "worker/client/session/identity.h"
 #include "worker/client/telemetry.h"
 
+namespace gradrail::ps::proto {
+class DescribeReply;
+}
+
 namespace gradrail::worker {
 
 /// The user of the paths: the exchange. All calls come from within PathManager's functions that wait or poll.

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "ps/protocol/control.pb.h"
 #include "ps/protocol/shard_map.h"
 #include "transport/negotiate.h"
 #include "worker/client/paths/shard_path.h"
@@ -27,7 +26,11 @@ struct ShardLink {
   std::string server;      ///< for people: "parameter server 0 (10.0.0.1:2222)"
   std::string address;     ///< of its control plane, "10.0.0.1:2222"
   std::string token;       ///< from the ps: the key of a data connection derives from it
-  std::vector<ps::proto::JoinReply::Endpoint> endpoints;
+  struct Endpoint {
+    std::string transport;
+    std::string address;
+  };
+  std::vector<Endpoint> endpoints;  ///< where the shard listens for data connections
 
   // The choice of a path.
   std::vector<transport::Candidate> candidates;          ///< in order of preference

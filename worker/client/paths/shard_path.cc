@@ -9,19 +9,23 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/call_proof.h"
+#include "ps/protocol/control.pb.h"
 #include "ps/protocol/data_message.h"
 #include "ps/protocol/path_check.h"
 #include "worker/client/paths/shard_link.h"
 
 namespace gradrail::worker {
 
+ShardPath::ShardPath(ShardLink& link, OpenContext& context, const ps::proto::JoinPath& join_path)
+    : link_(link), context_(context), join_path_(std::make_unique<ps::proto::JoinPath>(join_path)) {}
+
 absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
-                                                           const std::string& address, ps::proto::JoinPath join_path,
-                                                           const std::string& key,
+                                                           const std::string& address,
+                                                           const ps::proto::JoinPath& join_path, const std::string& key,
                                                            transport::RegistrationBudget& budget,
                                                            const MemoryBinder& place, const GpuOffer& offer,
                                                            TimePoint deadline) {
-  std::unique_ptr<ShardPath> path(new ShardPath(link, context));
+  std::unique_ptr<ShardPath> path(new ShardPath(link, context, join_path));
   const size_t header_bytes = std::max(link.bucket_count * sizeof(ps::SlotHeader), ps::kCheckBytes);
   GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory headers,
                             transport::make_registered(budget, *context.context, "gradrail-headers", header_bytes,
@@ -35,9 +39,8 @@ absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, Open
   path->returns_ = std::move(returns);
   path->connection_ = connection;
   path->connection_->set_user_data(reinterpret_cast<uint64_t>(path.get()));
-  join_path.set_returns_key(path->returns_.region->key());
-  join_path.set_check_seed(random_bits());
-  path->join_path_ = std::move(join_path);
+  path->join_path_->set_returns_key(path->returns_.region->key());
+  path->join_path_->set_check_seed(random_bits());
   path->key_ = key;
   path->offer(offer);
   return path;
@@ -48,16 +51,16 @@ void ShardPath::offer(const GpuOffer& offer) {
   gpu_ = offer.variables;
   way_ = offer.way;
   if (const transport::MemoryRegion* region = nic_region(); region != nullptr) {
-    join_path_.set_parameters_key(region->key());
-    join_path_.set_gpu_memory(name_of(way_));
-    join_path_.set_check_at(gpu_->check_in_offset());
+    join_path_->set_parameters_key(region->key());
+    join_path_->set_gpu_memory(name_of(way_));
+    join_path_->set_check_at(gpu_->check_in_offset());
     return;
   }
-  join_path_.set_parameters_key(context_.parameters->key());
-  if (context_.context->capabilities().direct_map) join_path_.set_gradients_key(context_.gradients->key());
+  join_path_->set_parameters_key(context_.parameters->key());
+  if (context_.context->capabilities().direct_map) join_path_->set_gradients_key(context_.gradients->key());
   if (way_ != GpuTransfer::ipc) return;
   // A shard that maps the memory looks for the pattern before it answers Welcome: the key may name other memory.
-  if (gpu_->write_check(join_path_.check_seed()).ok()) join_path_.set_device_key(offer.ipc_key);
+  if (gpu_->write_check(join_path_->check_seed()).ok()) join_path_->set_device_key(offer.ipc_key);
 }
 
 /// The GPU memory's registration with the network device of this path; null: the device does not reach it.
@@ -101,7 +104,7 @@ bool ShardPath::advance() {
   ps::proto::ToShard message;
   switch (phase_) {
     case Phase::handshake:
-      *message.mutable_join_path() = join_path_;
+      *message.mutable_join_path() = *join_path_;
       note_sent(ps::send_message(*connection_, message), "JoinPath");
       break;
     case Phase::checking:
@@ -136,8 +139,8 @@ void ShardPath::on_message(absl::Span<const std::byte> bytes) {
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return fail("the shard sent a message of another protocol");
   }
-  if (message.has_challenge() && phase_ == Phase::handshake && join_path_.proof().empty()) {
-    join_path_.set_proof(ps::mac_of(key_, {message.challenge()}));
+  if (message.has_challenge() && phase_ == Phase::handshake && join_path_->proof().empty()) {
+    join_path_->set_proof(ps::mac_of(key_, {message.challenge()}));
     to_post_ = true;
     return;
   }
@@ -155,7 +158,7 @@ void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
   if (!slots.ok()) return fail(fmt::format("the shard's region key: {}", message_of(slots.status())));
   slots_ = *slots;
   // A shard with its slots on a GPU has written its pattern there once, with a seed of its own.
-  answer_seed_ = welcome.answer_seed() != 0 ? welcome.answer_seed() : ps::check_answer_seed(join_path_.check_seed());
+  answer_seed_ = welcome.answer_seed() != 0 ? welcome.answer_seed() : ps::check_answer_seed(join_path_->check_seed());
   payload_on_gpu_ = !welcome.payload_key().empty();
   if (payload_on_gpu_) {
     const absl::StatusOr<transport::RemoteRegion> payload = connection_->import(welcome.payload_key());
@@ -173,8 +176,8 @@ void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
 
 /// Writes the pattern into the memory that gradients leave from: a pattern elsewhere would prove nothing about it.
 absl::Status ShardPath::write_check() {
-  if (nic_region() != nullptr) return gpu_->write_check(join_path_.check_seed());
-  ps::fill_check({headers_.memory.data(), ps::kCheckBytes}, join_path_.check_seed());
+  if (nic_region() != nullptr) return gpu_->write_check(join_path_->check_seed());
+  ps::fill_check({headers_.memory.data(), ps::kCheckBytes}, join_path_->check_seed());
   return absl::OkStatus();
 }
 

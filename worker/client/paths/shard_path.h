@@ -8,11 +8,15 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "ps/protocol/control.pb.h"
 #include "ps/protocol/exchange_layout.h"
 #include "transport/context.h"
 #include "transport/registration.h"
 #include "worker/client/gpu_variables.h"
+
+namespace gradrail::ps::proto {
+class JoinPath;
+class Welcome;
+}  // namespace gradrail::ps::proto
 
 namespace gradrail::worker {
 
@@ -64,8 +68,9 @@ class ShardPath {
   /// Connects, and registers the memory that belongs to this path alone. `join_path` has the member; `key` proves it.
   /// Errors  UNAVAILABLE, DEADLINE_EXCEEDED: the shard cannot be reached. RESOURCE_EXHAUSTED: registration was refused.
   static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
-                                                         const std::string& address, ps::proto::JoinPath join_path,
-                                                         const std::string& key, transport::RegistrationBudget& budget,
+                                                         const std::string& address,
+                                                         const ps::proto::JoinPath& join_path, const std::string& key,
+                                                         transport::RegistrationBudget& budget,
                                                          const MemoryBinder& place, const GpuOffer& offer,
                                                          TimePoint deadline);
   ~ShardPath();
@@ -111,7 +116,7 @@ class ShardPath {
   }
 
  private:
-  ShardPath(ShardLink& link, OpenContext& context) : link_(link), context_(context) {}
+  ShardPath(ShardLink& link, OpenContext& context, const ps::proto::JoinPath& join_path);
   void offer(const GpuOffer& offer);
   transport::LocalSlice gradients(ps::ElementRange range) const;
   transport::RemoteSlice payload(ps::ElementRange range) const;
@@ -125,7 +130,7 @@ class ShardPath {
 
   ShardLink& link_;
   OpenContext& context_;
-  ps::proto::JoinPath join_path_;
+  const std::unique_ptr<ps::proto::JoinPath> join_path_;  ///< a pointer: no user of this header compiles protobuf
   Phase phase_ = Phase::handshake;
   std::string key_;
   bool to_post_ = false;  ///< what this phase begins with has not been posted yet

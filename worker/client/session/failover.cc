@@ -153,8 +153,9 @@ absl::Status Failover::connect_shards(uint32_t ps_index, const ps::proto::Descri
     link->server = control.name();
     link->address = control.address();
     link->token = joined.token();
-    const auto& endpoints = joined.shards(shard++).endpoints();
-    link->endpoints = {endpoints.begin(), endpoints.end()};
+    link->endpoints.clear();
+    for (const auto& endpoint : joined.shards(shard++).endpoints())
+      link->endpoints.push_back({endpoint.transport(), endpoint.address()});
     paths_.set_server(*link, described);
     GRADRAIL_RETURN_IF_ERROR(paths_.connect_again(*link, Clock::now() + kFailoverDeadline));
   }

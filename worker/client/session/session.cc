@@ -176,7 +176,8 @@ absl::Status Session::take_shards(uint32_t ps_index, const ps::proto::JoinReply&
           fmt::format("{} has more shards than it reported: it has just restarted", controls_[ps_index]->name()));
     ShardLink& link = *paths_.links()[next_link++];
     link.token = reply.token();
-    link.endpoints = {shard.endpoints().begin(), shard.endpoints().end()};
+    link.endpoints.clear();
+    for (const auto& endpoint : shard.endpoints()) link.endpoints.push_back({endpoint.transport(), endpoint.address()});
   }
   return absl::OkStatus();
 }

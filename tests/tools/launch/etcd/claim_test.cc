@@ -6,7 +6,7 @@
 #include <future>
 #include <set>
 
-#include "tests/launch/etcd/fake_etcd.h"
+#include "tests/tools/launch/etcd/fake_etcd.h"
 
 namespace gradrail::tools {
 namespace {

@@ -1,9 +1,9 @@
 #include "tools/doctor/report.h"
 
 #include "absl/strings/str_split.h"
-#include "doctor/recorded_host.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tests/tools/doctor/recorded_host.h"
 
 namespace gradrail::tools::doctor {
 namespace {

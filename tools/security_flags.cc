@@ -1,4 +1,6 @@
-#include "tools/gradrail/security_flags.h"
+#include "tools/security_flags.h"
+
+#include "CLI/CLI.hpp"
 #include "base/status.h"
 
 namespace gradrail::tools {

@@ -1,4 +1,4 @@
-#include "doctor/recorded_host.h"
+#include "tests/tools/doctor/recorded_host.h"
 
 #include <unistd.h>
 

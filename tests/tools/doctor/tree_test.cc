@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "doctor/recorded_host.h"
 #include "gmock/gmock.h"
+#include "tests/tools/doctor/recorded_host.h"
 
 namespace gradrail::tools::doctor {
 namespace {

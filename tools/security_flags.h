@@ -2,9 +2,12 @@
 
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "ps/protocol/security.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gradrail::tools {
 

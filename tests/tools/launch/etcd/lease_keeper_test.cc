@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "tests/launch/etcd/fake_etcd.h"
+#include "tests/tools/launch/etcd/fake_etcd.h"
 
 namespace gradrail::tools {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "fmt/format.h"
-#include "tests/launch/etcd/fake_etcd.h"
+#include "tests/tools/launch/etcd/fake_etcd.h"
 #include "tools/launch/etcd/local_host.h"
 
 namespace gradrail::tools {

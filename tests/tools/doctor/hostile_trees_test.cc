@@ -6,9 +6,9 @@
 #include <random>
 
 #include "base/clock.h"
-#include "doctor/recorded_host.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
+#include "tests/tools/doctor/recorded_host.h"
 
 namespace gradrail::tools::doctor {
 namespace {

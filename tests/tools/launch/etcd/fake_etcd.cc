@@ -1,4 +1,4 @@
-#include "tests/launch/etcd/fake_etcd.h"
+#include "tests/tools/launch/etcd/fake_etcd.h"
 
 #include "base/check.h"
 #include "fmt/format.h"

@@ -1,5 +1,7 @@
 #include "tools/monitor/task_metrics.h"
 
+#include "ps/protocol/control.pb.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // Recorded machines with one fault each, as their kernels show it. They replace hardware that is not available.
 #include <ostream>
 
-#include "doctor/recorded_host.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "gmock/gmock.h"
+#include "tests/tools/doctor/recorded_host.h"
 
 namespace gradrail::tools::doctor {
 namespace {
