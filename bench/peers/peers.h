@@ -37,7 +37,8 @@ std::optional<PeerLoad> peer_load_from(int count, char** values);
 int run_peer_program(int count, char** values,
                      const std::function<Figure(const PeerLoad&, const std::string& word)>& run);
 
-/// For all of them: gradient [count] of ones, SGD with rate 1: after `updates` every parameter is -updates, at least -2^24.
+/// For all of them: gradient [count] of ones, SGD with rate 1. After `updates` every parameter is -updates, at least
+/// -2^24.
 uint64_t count_wrong(const float* parameters, size_t count, uint64_t updates);
 /// Times the exchanges of a worker and verifies its last parameters. `exchange` returns false if the connection broke.
 Figure measure_exchanges(const PeerLoad& load,

@@ -62,6 +62,15 @@ class Bench(cluster.ClusterTest):
                 self.assertEqual(run["config"]["question"], suite)
                 self.assert_rows(run, paths)
 
+    def test_arguments_with_invalid_utf8_do_not_lose_the_run(self):
+        file = self.folder / "x\udcff.json"  # the byte 0xff
+        subprocess.run([cluster.binary(), "bench", "apply", *SUITES["apply"], *QUICK, "--plugin-dir", self.folder, "-J", file],
+                       check=True, stdout=subprocess.DEVNULL, timeout=4 * cluster.FINISH)
+        run = json.loads(file.read_text())
+        self.assertEqual(run["arguments"][-1], str(self.folder / "x\ufffd.json"))
+        self.assertTrue(run["results"])
+        self.assertEqual(run["config"]["plugin_dir"], str(self.folder))
+
     def test_a_straggler_costs_what_its_mode_says(self):
         file = self.folder / "run.json"
         self.bench("straggler", "--step-ms", 10, "--slowdown", 10, "--seconds", 0.2, "--rounds", 1, "-J", file)

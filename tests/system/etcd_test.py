@@ -135,9 +135,9 @@ class Refusals(etcd.EtcdTest):
     def test_sizes_that_differ(self):
         self.task("ps", *SIZES)
         self.wait_for_registered("ps/0")
-        self.refuses(cluster.CONFIGURATION, ["--workers 3: the run .* has --ps 1 --workers 2 .set by ps/0 at 127"],
+        self.refuses(cluster.CONFIGURATION, ["--workers 3: the current run has --ps 1 --workers 2 .set by ps/0 at 127"],
                      "worker", "--ps", "1", "--workers", "3")
-        self.refuses(cluster.CONFIGURATION, ["--ps 2: the run .* has --ps 1 --workers 2"], "worker", "--ps", "2",
+        self.refuses(cluster.CONFIGURATION, ["--ps 2: the current run has --ps 1 --workers 2"], "worker", "--ps", "2",
                      "--workers", "2")
         self.refuses(cluster.CONFIGURATION, ["--task_index 1: job 'job' has ps tasks 0 to 0"], "ps", "--task_index", "1")
         self.refuses(cluster.CONFIGURATION, ["--mode backup:2: of 2 workers at most 1 can be spared"], "worker", "--mode",
@@ -154,7 +154,7 @@ class Refusals(etcd.EtcdTest):
         self.assert_ends(too_many, cluster.CONFIGURATION, within, says=["gradrail: there are 1 ps tasks already"])
 
     def test_no_task_gives_the_size_of_the_run(self):
-        self.refuses(cluster.retry_worthy, [r"# waiting for a task of job 'job' that says",
+        self.refuses(cluster.retry_worthy, [r"# waiting for a task of job 'job' that gives the size of the run",
                                             r"gradrail: waited 3 s .* give one of them --ps and --workers"], "worker")
 
     def test_a_ps_that_does_not_come(self):

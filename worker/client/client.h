@@ -150,9 +150,9 @@ struct TaskTrace {
 /// Paths    A lost data connection is replaced while the control plane works. The next transport of the order is tried
 ///          first, the lost one last. Buckets in flight are repeated and count once. The better path is tested later
 ///          beside the one in use, and then used again.
-/// Servers  A lost ps that has a backup is replaced by it: no update is lost or applied twice. Without a
-///          backup, the client waits for the restart of the ps (rejoin_timeout). All ps tasks then begin from one checkpoint,
-///          or, without one, from the chief's copy of the parameters; position() names the steps to repeat.
+/// Servers  A lost ps that has a backup is replaced by it: no update is lost or applied twice. Without a backup, the
+///          client waits for the restart of the ps (rejoin_timeout). All ps tasks then begin from one checkpoint, or,
+///          without one, from the chief's copy of the parameters; position() names the steps to repeat.
 /// Members  Workers join and leave while others continue; a lost worker returns by another join. The chief is the
 ///          lowest worker that is live, or named in the cluster specification and not yet joined.
 /// Errors   ready(), exchange() and progress() return nothing: an error surfaces in the next wait(). UNAVAILABLE: a ps

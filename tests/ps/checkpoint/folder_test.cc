@@ -196,7 +196,7 @@ TEST(CheckpointFolder, TheSetThatAnotherTaskNamedIsRestoredAndNoOther) {
   };
   ASSERT_TRUE(restore({300, 0}).ok()) << restore({300, 0}).status();
   EXPECT_EQ((*restore({300, 0}))->header.global_step, 300u);
-  EXPECT_THAT(words(restore({300, 1}).status()), HasSubstr("step 300 is not there"));
+  EXPECT_THAT(words(restore({300, 1}).status()), HasSubstr("step 300 is missing"));
   EXPECT_THAT(words(restore({500, 0}).status()), HasSubstr("step 500 is incomplete"));
   damage(folder.file(checkpoint_file_name(300, 0, 1, 2)));
   EXPECT_TRUE(absl::IsDataLoss(restore({300, 0}).status())) << restore({300, 0}).status();

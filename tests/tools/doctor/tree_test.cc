@@ -76,8 +76,8 @@ TEST(Tree, IsNotRecordedOverSomethingElse) {
   EXPECT_EQ(tree.record_to("/proc/none/here").code(), absl::StatusCode::kFailedPrecondition);
 }
 
-/// A path that has 3950 bytes together with `root`. The name of the recording has 200 bytes more: there the path exceeds
-/// PATH_MAX.
+/// A path that has 3950 bytes together with `root`. The name of the recording has 200 bytes more: there the path
+/// exceeds PATH_MAX.
 std::string deep_path(const std::string& root) {
   std::string path;
   while (root.size() + path.size() < 3600) path += "/" + std::string(99, 'd');

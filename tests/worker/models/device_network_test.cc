@@ -104,10 +104,41 @@ std::unique_ptr<Cnn> twin(const Cnn::Shape& shape) { return *Cnn::create(shape, 
 NetworkPlan plan_of(const Mlp::Shape& shape) { return mlp_plan(shape); }
 NetworkPlan plan_of(const Cnn::Shape& shape) { return cnn_plan(shape); }
 
+/// Whether rounding cannot change the gradients much. The order of a sum decides between two nearly equal values of a
+/// pool, and between a ReLU's input and 0.
+template <typename Shape>
+bool is_stable(const Shape& shape, uint64_t seed) {
+  constexpr double kRounding = 2e-6;  // more than the difference of two implementations
+  constexpr double kSmooth = 5e-5;    // more than the effect of kRounding where the gradients are continuous
+  const NetworkPlan plan = plan_of(shape);
+  const Problem exact(plan, seed);
+  twin(shape)->step(exact.images, exact.labels, exact.parameters, exact.gradients, nullptr);
+  Random random(seed);
+  for (int draw = 0; draw < 5; ++draw) {
+    Problem rounded(plan, seed);
+    for (float& pixel : rounded.images) pixel *= static_cast<float>(1.0 + kRounding * (2.0 * random.uniform() - 1.0));
+    twin(shape)->step(rounded.images, rounded.labels, rounded.parameters, rounded.gradients, nullptr);
+    for (size_t t = 0; t < plan.schema.size(); ++t) {
+      if (distance(rounded.gradients[t], exact.gradients[t]) > kSmooth) return false;
+    }
+  }
+  return true;
+}
+
+/// About one problem in a hundred is not stable; a hundred in a row mean a defect of the twin.
+template <typename Shape>
+uint64_t stable_seed(const Shape& shape) {
+  for (int turn = 0; turn < 100; ++turn) {
+    if (const uint64_t seed = fresh_seed(); is_stable(shape, seed)) return seed;
+  }
+  ADD_FAILURE() << "no stable problem";
+  return fresh_seed();
+}
+
 template <typename Shape>
 void expect_gradients_of_twin(const Shape& shape) {
   const NetworkPlan plan = plan_of(shape);
-  const Problem ours(plan, fresh_seed()), theirs(plan, ours.seed);
+  const Problem ours(plan, stable_seed(shape)), theirs(plan, ours.seed);
   SCOPED_TRACE(::testing::Message() << plan.name << ", seed " << ours.seed);
   const auto network = make(plan);
   step(*network, Problem(plan, ours.seed + 1));  // a batch before it must leave nothing behind
@@ -123,6 +154,11 @@ void expect_gradients_of_twin(const Shape& shape) {
 TEST_F(DeviceNetworks, MlpHasTheGradientsOfItsTwin) {
   const Mlp::Shape shapes[] = {kMlp, {}, {.batch = 1, .inputs = 1, .hidden = 1, .classes = 2}, {.batch = 33}};
   for (const Mlp::Shape& shape : shapes) expect_gradients_of_twin(shape);
+}
+
+// Seed 3710210495 gives a pool with two nearly equal values: the gradients of two correct networks differ by 3 %.
+TEST_F(DeviceNetworks, AProblemThatRoundingDecidesIsNotStable) {
+  EXPECT_FALSE(is_stable(Cnn::Shape{.batch = 2}, 3710210495));
 }
 
 TEST_F(DeviceNetworks, CnnHasTheGradientsOfItsTwin) {
