@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <string_view>
 #include <thread>
 
 #include "base/status.h"
@@ -63,10 +64,16 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& address, int max_
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // cluster addresses are never behind $http_proxy
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else a new channel inherits an old one's pause
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kOneTry / std::chrono::milliseconds(1));
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kRankPing_ms);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kRankPingTimeout_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kRankPingMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kRankPingTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+/// "Connection refused" for gRPC's "failed to connect to all addresses; last error: … : Connection refused".
+std::string_view last_cause(std::string_view message) {
+  const size_t at = message.rfind(": ");
+  return at == std::string_view::npos ? message : message.substr(at + 2);
 }
 
 }  // namespace
@@ -89,7 +96,7 @@ absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto:
       GRADRAIL_RETURN_IF_ERROR(stream->send(std::move(message), Clock::now() + kOneTry));
       return RankStreamPtr(stream.release());
     }
-    const std::string cause = fmt::format("no process listens at {} ({})", address, message_of(answered));
+    const std::string cause = fmt::format("no process listens at {} ({})", address, last_cause(message_of(answered)));
     if (Clock::now() + kBetweenTries > deadline)
       return absl::DeadlineExceededError(
           fmt::format("the first task of {} did not start in time: {}", hello.job(), cause));

@@ -12,8 +12,8 @@
 namespace gradrail::ps {
 
 /// Keepalive pings of both ends detect a host that has lost power.
-inline constexpr int kRankPing_ms = 5'000;
-inline constexpr int kRankPingTimeout_ms = 20'000;
+inline constexpr int kRankPingMs = 5'000;
+inline constexpr int kRankPingTimeoutMs = 20'000;
 /// Interval of the messages that name the missing ranks.
 inline constexpr auto kRankProgress = std::chrono::seconds(10);
 

@@ -114,7 +114,7 @@ class Gpu(cluster.ClusterTest):
     def test_refusals(self):
         for code, words, flags, on in (
                 (cluster.CONFIGURATION, "--gpu 7: this machine has one GPU, 0", ["--gpu", 7], gpus()),
-                (cluster.CONFIGURATION, "--gpu-direct says: dmabuf: tcp moves host memory only",
+                (cluster.CONFIGURATION, "--gpu-direct requires: dmabuf: tcp moves host memory only",
                  ["--gpu-direct", "dmabuf", "--ps", 1, "--workers", 1, "--transport", "tcp"], gpus()),
                 (cluster.CONFIGURATION, "--gpu-direct ipc: with --ps 0 no gradient leaves", ["--gpu-direct", "ipc"], gpus()),
                 (cluster.CONFIGURATION, "--ps_device gpu:0: parameter servers keep", ["--ps_device", "gpu:0"], gpus()),
