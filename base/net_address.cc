@@ -38,6 +38,8 @@ bool NetAddress::is_loopback() const {
   return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&as_v6(*this).sin6_addr);
 }
 
+bool is_loopback_host(std::string_view host) { return host.starts_with("127.") || host == "::1"; }
+
 absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_t port) {
   addrinfo wanted{};
   // Without a socket type getaddrinfo() lists each address once per type.

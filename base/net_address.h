@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,6 +25,9 @@ struct NetAddress {
   std::string text() const;
   bool is_loopback() const;
 };
+
+/// Whether the text is an IPv4 or IPv6 loopback address. Names are not resolved.
+bool is_loopback_host(std::string_view host);
 
 /// All addresses of a host for TCP, at least one, in the order of the resolver. "" is the address to listen at on all
 /// interfaces. Blocks as long as the resolver does.

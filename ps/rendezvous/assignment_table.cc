@@ -2,17 +2,13 @@
 
 #include <algorithm>
 
+#include "base/net_address.h"
 #include "base/version.h"
 #include "fmt/format.h"
 #include "topology/pin.h"
 #include "transport/registry.h"
 
 namespace gradrail::ps {
-namespace {
-
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
-
-}  // namespace
 
 proto::RankHello hello_of(const std::string& job, uint32_t size, uint32_t ps_count) {
   proto::RankHello hello;
@@ -49,7 +45,7 @@ absl::StatusOr<TaskId> AssignmentTable::take(const proto::RankHello& hello) {
 
 void AssignmentTable::set_first_ps_address(const std::string& address) {
   const std::string& known = ps_.front()->address();
-  if (known.empty() || is_loopback(known)) ps_.front()->set_address(address);
+  if (known.empty() || is_loopback_host(known)) ps_.front()->set_address(address);
 }
 
 std::vector<std::string> AssignmentTable::missing() const {
@@ -66,7 +62,7 @@ std::vector<std::string> AssignmentTable::missing() const {
 std::string AssignmentTable::address_of(const proto::RankHello& hello) const {
   for (const Row* row : {&ps_, &workers_}) {
     for (const std::optional<proto::RankHello>& other : *row)
-      if (other->host_id() == hello.host_id() && !is_loopback(other->address())) return other->address();
+      if (other->host_id() == hello.host_id() && !is_loopback_host(other->address())) return other->address();
   }
   return hello.address();
 }

@@ -147,7 +147,7 @@ RankServer::~RankServer() = default;
 absl::Status RankServer::listen() {
   GRADRAIL_ASSIGN_OR_RETURN(HostPort meet, parse_host_port(options_.address));
   // The host's own name may be an address that no other host reaches. On a host without IPv6, gRPC listens at 0.0.0.0.
-  if (!meet.host.starts_with("127.") && meet.host != "::1" && meet.host != "localhost") meet.host = "::";
+  if (!is_loopback_host(meet.host) && meet.host != "localhost") meet.host = "::";
   if (service_->listen(to_string(meet), options_.max_message_bytes)) return absl::OkStatus();
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(meet.host, meet.port);
   const int error = found.ok() ? bind_error(found->front()) : EADDRNOTAVAIL;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tools/train/gpu_choice.h"
@@ -19,7 +20,7 @@ using topology::Job;
 std::string host_of(const std::string& address) {
   const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
   const std::string host = parsed.ok() ? parsed->host : address;
-  return host.starts_with("127.") || host == "::1" ? "localhost" : host;
+  return is_loopback_host(host) ? "localhost" : host;
 }
 
 bool is_ps(const TrainOptions& options) { return options.task.job == "ps"; }
