@@ -31,9 +31,8 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
                          .marks = load.stages ? kMarks : 0,
                          .ablation = load.ablation,
                          .security = kOpen});
-  // The parent polls this field; -1 ends its wait where a server failed to start.
-  shared.port = server.ok() ? (*server)->port() : -1;
   if (!server.ok()) return {{"failed", std::string(message_of(server.status()))}};
+  shared.port = (*server)->port();  // ends the parent's wait
   const std::atomic<bool> stop = false;
   const absl::Status ended = (*server)->wait_finished(stop);
   const std::vector<Mark> marks = (*server)->marks();

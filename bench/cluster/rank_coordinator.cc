@@ -6,6 +6,7 @@
 #include "absl/memory/memory.h"
 #include "base/status.h"
 #include "bench/cluster/load_json.h"
+#include "bench/driver/subprocess.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "ps/protocol/cluster_spec.h"
@@ -24,7 +25,7 @@ void say(const std::string& text) { fmt::print(stderr, "gradrail bench: {}\n", t
 
 absl::Status send(ps::RankStream& stream, const nlohmann::json& json, TimePoint deadline) {
   RankMessage message;
-  message.set_json(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  message.set_json(text_of(json));
   return stream.send(std::move(message), deadline);
 }
 
@@ -136,13 +137,11 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   // A cluster names this host. With a launcher, the other ranks show at which address they reach it.
   const ps::HostPort meet = ps::parse_host_port(place.rendezvous).value_or(ps::HostPort{});
   const std::string address = bind_host.empty() && !place.by_launcher ? meet.host : bind_host;
-  absl::StatusOr<std::unique_ptr<ps::RankServer>> ranks = ps::RankServer::gather({.address = place.rendezvous,
-                                                                                  .hello = hello_of(place, address),
-                                                                                  .timeout = kGather,
-                                                                                  .max_message_bytes = kMaxMessageBytes,
-                                                                                  .say = say});
-  if (!ranks.ok()) return ranks.status();
-  coordinator->ranks_ = *std::move(ranks);
+  GRADRAIL_ASSIGN_OR_RETURN(coordinator->ranks_, ps::RankServer::gather({.address = place.rendezvous,
+                                                                         .hello = hello_of(place, address),
+                                                                         .timeout = kGather,
+                                                                         .max_message_bytes = kMaxMessageBytes,
+                                                                         .say = say}));
   const ps::AssignmentTable& table = coordinator->ranks_->assignments();
   for (const ps::proto::RankHello& hello : table.hellos()) {
     Host& host = coordinator->hosts_[hello.host_id()];

@@ -15,8 +15,6 @@ namespace {
 
 constexpr size_t kMaxJobBytes = size_t{64} << 20;
 
-}  // namespace
-
 nlohmann::json run_job(const nlohmann::json& job) {
   const std::string name = job.at("do");
   if (name == "load libraries") return load_libraries();
@@ -24,6 +22,8 @@ nlohmann::json run_job(const nlohmann::json& job) {
   if (name == "open device") return open_device(job);
   return run_task(job);
 }
+
+}  // namespace
 
 void run_job_of_parent(int output) {
   run_child(output, [] { return run_job(nlohmann::json::parse(read_up_to(STDIN_FILENO, kMaxJobBytes).value_or(""))); });

@@ -19,12 +19,11 @@ namespace {
 
 constexpr size_t kMaxResultBytes = size_t{64} << 20;  // figures and latencies take a few MB at most
 
-/// Messages of foreign libraries may have invalid UTF-8: it is replaced, since an exception would lose the result.
+}  // namespace
+
 std::string text_of(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
-
-}  // namespace
 
 void run_child(int output, const std::function<nlohmann::json()>& body) {
   // _exit(): the child has copies of the parent's buffers and exit handlers.

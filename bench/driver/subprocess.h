@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
@@ -34,6 +35,10 @@ class Subprocess {
   TimePoint start_ = Clock::now();
   FileDescriptor output_;
 };
+
+/// A JSON text in one line. Messages of foreign libraries may have invalid UTF-8: it is replaced, since an exception
+/// would lose the result.
+std::string text_of(const nlohmann::json& json);
 
 /// Writes the result of the body to the parent, and ends this process.
 [[noreturn]] void run_child(int output, const std::function<nlohmann::json()>& body);
