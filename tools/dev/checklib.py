@@ -1,11 +1,15 @@
 """Parts that all rules of tools/dev/check share: the files of the repository and the report."""
 import argparse
+import json
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 
 SOURCE_SUFFIXES = (".cc", ".h", ".cu", ".cuh", ".proto")
 CPP_SUFFIXES = (".cc", ".h", ".cu", ".cuh")
+INCLUDED_SOURCE = re.compile(r'^#include "(/[^"]+\.cc)"$', re.M)
 SHOWN_PENDING = 3  # violations of a pending rule that are printed; VERBOSE=1 prints all
 
 
@@ -39,6 +43,19 @@ def read_entries(path):
     """Returns the first word of each line of a list file. Comments start with #; a missing file is an empty list."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+
+
+def entries_of_sources(commands):
+    """Returns the entry of compile_commands.json for each source. The members of a unity source have its command line."""
+    entries = {}
+    for entry in json.loads(commands.read_text()):
+        path = pathlib.Path(entry["directory"], entry["file"])
+        members = INCLUDED_SOURCE.findall(read_text(path)) if path.name.startswith("unity_") and path.exists() else []
+        words = shlex.split(entry["command"]) if "command" in entry else list(entry["arguments"])
+        for member in [pathlib.Path(member) for member in members] or [path]:
+            arguments = [str(member) if pathlib.Path(entry["directory"], word) == path else word for word in words]
+            entries[member] = {"directory": entry["directory"], "file": str(member), "arguments": arguments}
+    return entries
 
 
 def folder_of(name):
