@@ -153,7 +153,7 @@ bool has_crc32c_hardware() { return false; }
 #endif
 
 uint32_t crc32c(const void* data, size_t bytes, uint32_t crc) {
-  // The choice is made once per process; C++ makes the initialisation safe for all threads.
+  // The choice is made once per process; C++ makes the initialization safe for all threads.
   static const auto chosen = has_crc32c_hardware() ? &crc32c_hardware : &crc32c_portable;
   return chosen(data, bytes, crc);
 }

@@ -58,7 +58,7 @@ absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes,
   if (!file || fstat(file.get(), &facts) != 0)
     return absl::ErrnoToStatus(errno, fmt::format("{}: cannot be read", path));
   if (S_ISDIR(facts.st_mode) || (kind == FileKind::regular && !S_ISREG(facts.st_mode)))
-    return absl::InvalidArgumentError(fmt::format("{}: is no regular file", path));
+    return absl::InvalidArgumentError(fmt::format("{}: not a regular file", path));
   // The size of files in /proc and /sys is 0, and a file can grow: the read below has its own limit.
   const auto too_long = absl::InvalidArgumentError(fmt::format("{}: is longer than {} bytes", path, max_bytes));
   if (static_cast<size_t>(facts.st_size) > max_bytes) return too_long;

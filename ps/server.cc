@@ -194,7 +194,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
     const std::vector<std::string> missing = heartbeat.never_joined();
     if (!missing.empty()) spdlog::warn("waiting for {}", fmt::join(missing, ", "));
   }
-  // A stopped task is no finished run: its backup must find it lost and take over.
+  // A stopped task is not a finished run: its backup must find it lost and take over.
   if (heartbeat.finished()) impl_->control->replication.end();
   const std::string aborted = impl_->control->context.state.aborted();
   // A restart with the same options would fail in the same way.

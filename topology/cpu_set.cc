@@ -41,7 +41,7 @@ absl::StatusOr<CpuSet> CpuSet::parse(std::string_view list) {
     // A list that ends with a comma is wrong as well; the loop would not see an empty part after it.
     if (first < 0 || last < first || list == ",") {
       return absl::InvalidArgumentError(
-          fmt::format("'{}' is no list of cpus: numbers and ranges, such as 0-3,8 (0 to {})", part, kMaxCpu));
+          fmt::format("'{}' is not a list of cpus: numbers and ranges, such as 0-3,8 (0 to {})", part, kMaxCpu));
     }
     for (int cpu = first; cpu <= last; ++cpu) result.insert(cpu);
     if (!list.empty()) list.remove_prefix(1);

@@ -146,7 +146,7 @@ absl::Status Pinner::bind_memory(void* data, size_t bytes, int numa_os_index) co
   const std::string what = fmt::format("bind {} bytes to NUMA node {}", bytes, numa_os_index);
   const Bitmap node = empty_bitmap();
   hwloc_bitmap_only(node.get(), static_cast<unsigned>(numa_os_index));
-  // Not strict: a full node must not kill the process, its neighbour's memory is slower, not wrong.
+  // Not strict: a full node must not kill the process, its neighbor's memory is slower, not wrong.
   if (hwloc_set_area_membind(impl_->topology, data, bytes, node.get(), HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) !=
       0) {
     return refused(what, errno);

@@ -11,7 +11,7 @@
 namespace gradrail::topology {
 
 /// Binds threads and memory of this process, and reads back what the kernel made of it. Every call that is refused
-/// returns why; callers warn and go on, for a run without a binding is slower, not wrong.
+/// returns why; callers warn and continue, for a run without a binding is slower, not wrong.
 /// Threads  Any: what is bound is the calling thread, or the memory named.
 class Pinner {
  public:

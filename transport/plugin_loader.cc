@@ -188,7 +188,7 @@ std::vector<std::string> plugin_names() {
   std::set<std::string> names;
   for (const std::string& folder : plugin_folders()) {
     std::error_code error;
-    // Most of these folders are absent on a host: that is no error.
+    // Most of these folders are absent on a host: that is not an error.
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       const std::string file = entry.path().filename().string();
       if (file.size() <= kPrefix.size() + kSuffix.size() || !file.starts_with(kPrefix) || !file.ends_with(kSuffix))

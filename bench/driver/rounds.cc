@@ -29,7 +29,7 @@ void take_turns(const Options& options, const std::vector<uint64_t>& sizes, cons
     // [contestant][row][round]
     std::vector<std::vector<std::vector<Figure>>> measured(contestants.size());
     for (uint32_t round = 0; round < options.rounds; ++round) {
-      // A new order in each round: a drift of the machine's speed does not favour one contestant.
+      // A new order in each round: a drift of the machine's speed does not favor one contestant.
       for (const size_t index : shuffled(contestants.size(), random)) {
         progress.show(fmt::format("size {} of {}, round {} of {}", size + 1, sizes.size(), round + 1, options.rounds));
         std::vector<Figure> rows = contestants[index].measure(bytes);

@@ -16,7 +16,7 @@ struct Contestant {
 };
 
 /// For each size all contestants take turns, `rounds` times. The seed shuffles the order of each round, so
-/// that no one always follows the same neighbour. Then their rows, merged, in the order given, after `finish` has seen
+/// that no one always follows the same neighbor. Then their rows, merged, in the order given, after `finish` has seen
 /// all of that size.
 void take_turns(const Options& options, const std::vector<uint64_t>& sizes, const std::vector<Contestant>& contestants,
                 Report& report, const std::function<void(std::vector<Figure>& rows)>& finish = nullptr);

@@ -24,7 +24,7 @@ Figure run_memcpy(const PeerLoad& load) {
       load.seconds, [] {},
       [&] {
         std::memcpy(target.data(), source.data(), load.bytes);
-        asm volatile("" : : "r"(target.data()) : "memory");  // or the copy is optimised away
+        asm volatile("" : : "r"(target.data()) : "memory");  // or the copy is optimized away
       });
   return figure;
 }

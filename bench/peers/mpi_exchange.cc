@@ -113,7 +113,7 @@ class PutRank final : public Rank {
   MPI_Win window_ = MPI_WIN_NULL;
 };
 
-/// Halves of the gradient in each, so that the sum is what the other ways send; the last number says whether to go on.
+/// Each holds half of the gradient, so the sum is what the other ways send; the last number says whether to continue.
 class AllreduceRank final : public Rank {
  public:
   explicit AllreduceRank(int count) : Rank(count), parameters_(count), gradient_(count + 1, 0.5f), sum_(count + 1) {

@@ -34,7 +34,7 @@ struct Times {
 
 /// The measurement of one path at one size: a row of a run.
 struct Figure {
-  std::string path;    ///< how the bytes travelled, or what was run: "shm mapped", "momentum, 1 gradient fp32"
+  std::string path;    ///< how the bytes traveled, or what was run: "shm mapped", "momentum, 1 gradient fp32"
   std::string what;    ///< where a suite has several figures a path: "latency", "bandwidth"; else ""
   uint64_t bytes = 0;  ///< of the message, gradient or buffer, one way
   uint64_t count = 0;  ///< elements of `type` in it

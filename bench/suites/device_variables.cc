@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const s
 worker::DeviceMemory DeviceVariables::memory() const {
   auto* const parameters = block_->as<float>();
   const size_t bytes = ps::device_block_bytes(elements_);
-  // No key is no error: only `ipc` needs one, and its row states the reason.
+  // A missing key is not an error: only `ipc` needs one, and its row states the reason.
   const absl::StatusOr<std::string> key = gpu::export_memory(*device_, parameters, bytes);
   return {.device = device_.get(),
           .parameters = parameters,

@@ -18,7 +18,7 @@ namespace {
 constexpr Duration kSpin = std::chrono::seconds(1);
 // The times of one worker then take 8 MB.
 constexpr uint64_t kMostIterations = 1'000'000;
-// Neighbouring elements differ, so that bytes which arrive shifted are found.
+// Neighboring elements differ, so that bytes which arrive shifted are found.
 constexpr uint32_t kPatterns = 4;
 
 /// A worker of a run.

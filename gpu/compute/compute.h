@@ -105,7 +105,7 @@ class Compute {
 
   /// 256-byte aligned, not cleared. RESOURCE_EXHAUSTED: says how much was asked for and how much is free.
   virtual absl::StatusOr<std::unique_ptr<Memory>> allocate(size_t bytes) = 0;
-  /// Host memory that copies shall reach by DMA. A refusal costs speed only: the caller may go on without.
+  /// Host memory that copies shall reach by DMA. A refusal costs speed only: the caller may continue without.
   virtual absl::StatusOr<std::unique_ptr<Pin>> pin(void* data, size_t bytes) = 0;
 
   /// In order with the operations; `from` must stay as it is until finish() or a wait() for a later download.

@@ -56,7 +56,7 @@ absl::StatusOr<DmaBuf> export_dma_buf(Compute& compute, const void* data, size_t
       context.api().cuMemGetHandleForAddressRange(&fd, begin, whole, cuda::kRangeHandleDmaBufFd, 0);
   if (result == cuda::kSuccess) return DmaBuf{FileDescriptor(fd), address - begin, whole};
   absl::Status status = context.status(result, fmt::format("a dma-buf of {} bytes", bytes));
-  // CUDA's answer to an address that is no device memory: a mistake of the caller.
+  // CUDA's answer to an address that is not device memory: a mistake of the caller.
   if (result == cuda::kInvalidValue) return absl::InvalidArgumentError(status.message());
   // All other refusals lead to staging. Only a lost device must end the worker.
   return absl::IsUnavailable(status) ? status : absl::FailedPreconditionError(status.message());

@@ -48,7 +48,7 @@ class MappedMemory final : public Memory {
 
 absl::StatusOr<DeviceCompute*> ipc_device(Compute& compute) {
   if (auto* device = dynamic_cast<DeviceCompute*>(&compute)) return device;
-  return absl::FailedPreconditionError("memory of the host is no memory of a GPU: pass it as shared memory");
+  return absl::FailedPreconditionError("host memory cannot be exported as GPU memory: pass it as shared memory");
 }
 
 absl::StatusOr<Exported> read_exported(std::string_view words) {
@@ -60,7 +60,7 @@ absl::StatusOr<Exported> read_exported(std::string_view words) {
   // A copy: bytes of a message have no alignment.
   std::memcpy(&exported, words.data(), sizeof(exported));
   if (exported.magic != kMagic || exported.pci_address.back() != '\0') {
-    return absl::InvalidArgumentError("this is no exported GPU memory of this version");
+    return absl::InvalidArgumentError("this is not exported GPU memory of this version");
   }
   return exported;
 }
@@ -96,7 +96,7 @@ absl::Status open_refusal(const PrimaryContext& context, cuda::Result result, co
   }
   if (result == cuda::kPeerAccessUnsupported || result == cuda::kTooManyPeers) {
     return absl::FailedPreconditionError(
-        fmt::format("{}: it has no peer access to the GPU at {} (see nvidia-smi topo -p2p r)", message_of(status),
+        fmt::format("{}: this GPU has no peer access to the GPU at {} (see nvidia-smi topo -p2p r)", message_of(status),
                     exported.pci_address.data()));
   }
   return absl::FailedPreconditionError(

@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<DeviceInfo>> list_devices() {
 }
 
 absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal) {
-  // Only the device that is wanted: a neighbour that is lost must not stop this one.
+  // Only the device that is wanted: a neighbor that is lost must not stop this one.
   if (ordinal >= 0 && ordinal < driver.device_count()) return read_device(driver, ordinal);
   if (driver.device_count() == 0) {
     return absl::NotFoundError(fmt::format(

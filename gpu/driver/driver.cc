@@ -68,7 +68,7 @@ absl::Status Driver::start() {
                     version_text(), version_words(kOldestVersion)));
   }
   const cuda::Result result = api_.cuInit(0);
-  // A host without a GPU is no fault of the driver: find_device() reports it.
+  // A host without a GPU is not a fault of the driver: find_device() reports it.
   if (result == cuda::kSuccess || result == cuda::kNoDevice) return absl::OkStatus();
   return start_error(*this, result);
 }

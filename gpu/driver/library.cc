@@ -13,9 +13,9 @@ absl::StatusOr<Library> Library::open(absl::Span<const char* const> names) {
   // The handle is never closed: static tables hold functions of the library until the process ends.
   std::vector<std::string> reasons;
   for (const char* name : names) {
-    // Local: a program that links another version of the same library keeps its own.
+    // RTLD_LOCAL: a program that links another version of the same library still uses its own version.
     if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return Library(handle, name);
-    // All reasons, because the first is usually "no such file" and a later one the real obstacle.
+    // The error lists all reasons: the first is usually "no such file", and a later one is the real obstacle.
     reasons.emplace_back(dlerror());
   }
   return absl::NotFoundError(fmt::format("{}", fmt::join(reasons, "; ")));

@@ -5,7 +5,7 @@
 namespace gradrail::gpu {
 namespace {
 
-/// The hardware or the way to it failed: another process, or this one after a restart on another device, may go on.
+/// The hardware or the way to it failed: another process, or this one after a restart on another device, may continue.
 bool is_lost(cuda::Result result) {
   switch (result) {
     case cuda::kDeinitialized:

@@ -95,7 +95,7 @@ void log_passed_over(const std::string& folder, const std::vector<std::string>& 
     spdlog::warn("checkpoint folder {}: {}: going back to step {}", folder, reasons[i], step);
   }
   if (reasons.size() > kPassedOverNamed) {
-    spdlog::warn("checkpoint folder {}: {} more sets were passed over", folder, reasons.size() - kPassedOverNamed);
+    spdlog::warn("checkpoint folder {}: {} more sets were skipped", folder, reasons.size() - kPassedOverNamed);
   }
 }
 

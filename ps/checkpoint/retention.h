@@ -10,8 +10,8 @@ namespace gradrail::ps {
 
 /// Removes the files that a complete save has made superfluous. `completed` stays, and so do the complete sets of the
 /// keep-1 steps before it (of a step that was saved twice, the later one). Older sets are removed, and with them
-/// incomplete older saves and temporary files of crashed writers. Complete sets of later steps stay: a run that went
-/// back cannot judge them.
+/// incomplete older saves and temporary files of crashed writers. Complete sets of later steps stay: they may be better
+/// than the state of a run that returned to an earlier step.
 ///
 /// The first ps task of a run calls it when the chief asks, after every task has written its part of `completed`. The
 /// chief begins no save meanwhile, so that no file is removed while it is written. Files saved after `completed` are

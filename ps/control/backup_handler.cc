@@ -76,7 +76,7 @@ bool BackupHandler::waits_for_workers(const proto::ReplicateRequest& request) {
   const auto& workers = last.workers();
   const auto is_live = [](const proto::ReplicateRequest::Worker& worker) { return worker.departed().empty(); };
   if (std::none_of(workers.begin(), workers.end(), is_live)) return false;
-  // Without complete state here no worker can go on here, so there is nothing to wait for.
+  // Without complete state here no worker can continue here, so there is nothing to wait for.
   return std::all_of(context_.shards.begin(), context_.shards.end(),
                      [](const auto& shard) { return shard->may_take_over({}, true).ok(); });
 }
@@ -141,7 +141,7 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
   const proto::ReplicateRequest& last = *setup.primary.message;
   if (!setup.agreement.exists() || (replication_.is_backup() && last.generation() == 0)) {
     return absl::FailedPreconditionError(
-        fmt::format("the backup of {} has received no state from it yet", replication_.replication_peer_name()));
+        fmt::format("this backup has received no state from {} yet", replication_.replication_peer_name()));
   }
   bool is_primary_unreachable = setup.primary.has_restarted;
   {

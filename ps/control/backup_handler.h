@@ -35,7 +35,7 @@ class BackupHandler {
   /// Repeats the effects of calls that the worker has made at the former primary.
   void resume(const proto::JoinRequest& request);
 
-  /// Why the run of a lost primary cannot go on here; "" if it can, or if the primary is not lost.
+  /// Why the run of a lost primary cannot continue here; "" if it can, or if the primary is not lost.
   std::string why_run_is_lost();
 
  private:

@@ -34,7 +34,7 @@ absl::Status BarrierHandler::enter(const proto::BarrierRequest& request, const s
     if (!state.membership.aborted().empty()) return absl::AbortedError(state.membership.aborted());
     reply.set_complete(state.membership.enter_barrier(request.name(), request.generation(), request.live_only(),
                                                       member.worker, member.incarnation));
-    // An incomplete barrier is no error: the worker asks again and logs the missing ones.
+    // An incomplete barrier is not an error: the worker asks again and logs the missing ones.
     if (reply.complete() || Clock::now() >= deadline || is_cancelled()) break;
     // Others may wait for a smaller set of workers, which is complete with this one.
     if (!std::exchange(others_know, true)) state.changed.notify_all();

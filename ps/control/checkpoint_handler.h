@@ -17,7 +17,7 @@ class CheckpointReply;
 class CheckpointRequest;
 }  // namespace proto
 
-/// Saves checkpoints: copies the parameters between two updates, and writes the files while training goes on.
+/// Saves checkpoints: copies the parameters between two updates, and writes the files while training continues.
 /// Threads  Any thread.
 class CheckpointHandler {
  public:
@@ -25,8 +25,8 @@ class CheckpointHandler {
       : context_(context), setup_(setup), writer_(context.options.checkpoint_dir) {}
 
   /// Returns when every shard has copied its parameters.
-  /// Errors  FAILED_PRECONDITION: no folder. ALREADY_EXISTS: the last save is still being written. UNAVAILABLE: the run
-  ///         begins again. As Membership::heard().
+  /// Errors  FAILED_PRECONDITION: no folder. ALREADY_EXISTS: the last save is still being written. UNAVAILABLE: all ps
+  ///         tasks are about to restart from a checkpoint. Also those of Membership::heard().
   absl::Status save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply);
   /// Returns when the files of a save are written, or after the timeout of the request.
   /// Errors  those of CheckpointWriter::outcome() and Membership::heard().

@@ -63,7 +63,7 @@ class LossQueue {
   };
   struct Content {
     std::deque<Loss> losses;
-    std::string failure;  ///< why a shard cannot go on, which aborts the run; "": none
+    std::string failure;  ///< why a shard cannot continue, which aborts the run; "": none
   };
 
   void report(const Membership::Member& member, const std::string& cause);

@@ -79,7 +79,7 @@ class ControlGuard final : public proto::Control::Service {
     while (stream->Read(&ping)) {
       member = to_member(ping.member());
       proto::HeartbeatReply reply;
-      // The member receives the reason by this status. It is no loss that the others have to hear of.
+      // The member receives the reason by this status. It is not a loss that the other members must learn.
       if (const absl::Status live = plane_.heartbeat.on_ping(ping, reply); !live.ok()) return to_grpc(live);
       // The link has ended: on_stream_end() decides whether that is a loss.
       if (!stream->Write(reply)) break;

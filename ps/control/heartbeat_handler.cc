@@ -32,7 +32,7 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     reply.set_chief(state.membership.chief());
     // correct_base() can change it after the join.
     reply.set_run_base(state.run.run_base);
-    // A member that has left pings until its Leave is answered: that is no error.
+    // A member that has left pings until its Leave is answered: that is not an error.
     if (!live.ok() && reply.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
     if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), Clock::now());
   }

@@ -172,7 +172,7 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
   if (replication_.is_backup()) return replication_.still_backup_error();
   {
     MutexLock lock(state.mutex);
-    // Before the shards close its connections: their reports then find no live member, and are no loss.
+    // Before the shards close its connections: their reports then find no live member, and no loss is recorded.
     state.membership.leave(member.worker, member.incarnation);
     state.reports.ended(member.worker, member.incarnation, "left");
   }

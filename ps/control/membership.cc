@@ -64,7 +64,7 @@ void Membership::leave(WorkerIndex worker, uint64_t incarnation) {
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return;
   member->phase = Phase::left;
-  // finished() requires that the last departure was no loss.
+  // finished() requires that the last departure was not a loss.
   last_loss_.clear();
   ++epoch_;
 }
@@ -115,7 +115,7 @@ bool Membership::mark_away(WorkerIndex worker, uint64_t incarnation, const std::
 }
 
 bool Membership::abort_run(const std::string& cause) {
-  GRADRAIL_CHECK(!cause.empty());  // "" means that the run goes on
+  GRADRAIL_CHECK(!cause.empty());  // "" means that the run continues
   if (!aborted_.empty()) return false;
   aborted_ = cause;
   return true;

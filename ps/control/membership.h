@@ -13,7 +13,7 @@
 
 namespace gradrail::ps {
 
-/// The workers of a run as one ps task sees them: present, absent or lost, and whether the run goes on. A pure state
+/// The workers of a run as one ps task sees them: present, absent or lost, and whether the run continues. A pure state
 /// machine: it has no clock, lock, thread or socket, so that a test can walk it through hours in microseconds.
 ///
 /// Invariants
@@ -96,9 +96,9 @@ class Membership {
 
   std::vector<std::string> live_names() const;
   std::string name_of(WorkerIndex worker) const;
-  /// Cause of the abort; "" while the run goes on.
+  /// Cause of the abort; "" while the run continues.
   const std::string& aborted() const { return aborted_; }
-  /// The lowest worker that is live or may still join. It initialises parameters and saves checkpoints.
+  /// The lowest worker that is live or may still join. It initializes parameters and saves checkpoints.
   WorkerIndex chief() const;
   uint64_t epoch() const { return epoch_; }
   size_t live_count() const { return count(Phase::live); }

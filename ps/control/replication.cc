@@ -64,7 +64,7 @@ void Replication::on_replaced() {
 void Replication::on_refused(const absl::Status& why) {
   {
     MutexLock lock(context_.state.mutex);
-    // A run under way goes on without a backup. Before its begin, an operator can still correct the options.
+    // A run under way continues without a backup. Before its begin, an operator can still correct the options.
     if (context_.state.run.generation > 0) return;
   }
   is_misconfigured_ = true;

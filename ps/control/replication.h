@@ -56,7 +56,7 @@ class Replication {
 
   /// The replication peer has taken over. A task that has no run becomes its backup; otherwise its own run ends.
   void on_replaced();
-  /// This backup goes on for the process of its primary.
+  /// This backup continues for the process of its primary.
   void take_over(uint64_t process, uint64_t term);
 
  private:

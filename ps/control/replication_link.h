@@ -27,7 +27,7 @@ class ReplicateRequest;
 
 /// The primary's end of the control plane towards its backup. Sends the state of the run twice a second and after each
 /// change, connects the shards, and decides the meaning of a lost backup. Either the backup has exited, then the run
-/// goes on without it; or it has taken over, then this task's run ends. Until that is decided the shards hold their
+/// continues without it; or it has taken over, then this task's run ends. Until that is decided the shards hold their
 /// answers back.
 /// Threads  Any thread; it owns one, which calls the functions of Options.
 class ReplicationLink {

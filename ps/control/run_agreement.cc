@@ -79,7 +79,7 @@ absl::Status RunAgreement::agree(const proto::JoinRequest& request, bool may_res
   // Shards keep an entry for every index up to the highest one.
   if (request.member().task_index() >= kMaxWorkers) {
     return absl::InvalidArgumentError(
-        fmt::format("worker {} cannot join: there may be {} workers", request.member().task_index(), kMaxWorkers));
+        fmt::format("worker {} cannot join: the limit is {} workers", request.member().task_index(), kMaxWorkers));
   }
   if (agreed_.has_value()) {
     GRADRAIL_RETURN_IF_ERROR(compare(request, schema, training));
@@ -135,7 +135,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
   std::vector<WorkerIndex> departed;
   {
     MutexLock lock(context_.state.mutex);
-    // Restored parameters need no chief that initialises them: an absent worker is awaited for a limited time.
+    // Restored parameters need no chief that initializes them: an absent worker is awaited for a limited time.
     if (*restored != nullptr) context_.state.membership.mark_initialised(Clock::now());
     departed = context_.state.membership.departed();
   }

@@ -20,7 +20,7 @@ struct PrimaryRecord {
   bool has_restarted = false;  ///< another process runs in its place, and its workers may come here
 };
 
-/// State that decides how the shards are set up. One lock serialises joins, snapshots and the primary's messages,
+/// State that decides how the shards are set up. One lock serializes joins, snapshots and the primary's messages,
 /// because each of them makes several calls to the shards that belong together.
 struct RunSetup {
   explicit RunSetup(ControlContext& context);

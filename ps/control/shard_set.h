@@ -39,7 +39,7 @@ class ShardSet {
   void mark_finished(const Membership::Member& member) const;
   /// No step waits for these workers unless they join again.
   void stop_expecting(const std::vector<WorkerIndex>& workers) const;
-  /// Every shard has initialised parameters.
+  /// Every shard has initialized parameters.
   bool have_values() const;
   /// Appends the usable endpoints of each shard.
   void describe(proto::JoinReply& reply) const;

@@ -23,7 +23,7 @@ struct ApplyArguments {
   absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
   absl::Span<float* const> targets;          ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
   uint64_t update_index = 1;
-  /// Elements that this call and its neighbours read before the first of them is read again (a shard: all its buckets).
+  /// Elements that this call and its neighbors read before the first of them is read again (a shard: all its buckets).
   /// Decides whether the targets bypass the cache. 0: this call alone.
   size_t pass_count = 0;
 };

@@ -108,7 +108,7 @@ absl::Status CallChecker::check(std::string_view proof, std::string_view method)
   if (!has_secret()) return absl::OkStatus();
   if (proof.empty()) return refused("this job has a secret: give --secret-file");
   // Before the parts are cut out: the lengths below are then exact.
-  if (proof.size() != kProofBytes) return refused("this is no proof");
+  if (proof.size() != kProofBytes) return refused("the proof has a wrong length");
   const std::string_view challenge = proof.substr(0, kChallengeBytes);
   const std::string_view number = proof.substr(kChallengeBytes, sizeof(uint64_t));
   TimePoint issued;

@@ -226,7 +226,7 @@ absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view
     // An index beyond the list is a late worker: a cluster may grow during the run.
     if (index < 0 || index >= kMaxWorkers - moved_up) {
       return absl::InvalidArgumentError(fmt::format(
-          "task_index {}: job 'worker' has tasks 0 to {} in the cluster specification, and may grow to {} at most",
+          "task_index {}: job 'worker' has tasks 0 to {} in the cluster specification, and late workers up to {}",
           index, static_cast<int64_t>(cluster.workers.size()) - moved_up - 1, kMaxWorkers - moved_up - 1));
     }
     return TaskId{"worker", static_cast<uint32_t>(index + moved_up)};

@@ -68,7 +68,7 @@ absl::Status read_parts(grpc::ServerReader<proto::Part>& reader, google::protobu
       return absl::InvalidArgumentError(fmt::format("a message of more than {} MiB", kMaxWholeBytes >> 20));
     bytes += part.bytes();
   }
-  return message.ParseFromString(bytes) ? absl::OkStatus() : absl::InvalidArgumentError("this is no such message");
+  return message.ParseFromString(bytes) ? absl::OkStatus() : absl::InvalidArgumentError("the message cannot be parsed");
 }
 
 }  // namespace gradrail::ps

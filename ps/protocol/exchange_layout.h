@@ -46,11 +46,11 @@ inline constexpr uint64_t kMaxBuckets = kCheckImmediate;
 
 enum class ArrivalKind : uint16_t {
   push = 1,        ///< the payload is a gradient: apply it, return fresh parameters
-  pull = 2,        ///< no payload: return parameters as soon as they are initialised
+  pull = 2,        ///< no payload: return parameters as soon as they are initialized
   initialise = 3,  ///< the payload is the initial value, from the chief
 };
 
-/// Announces a payload. A cache line of its own: the shard polls none that a neighbour writes.
+/// Announces a payload. A cache line of its own: the shard polls none that a neighbor writes.
 struct alignas(64) SlotHeader {
   static constexpr uint32_t kMagic = 0x544f4c53;  // "SLOT"
   uint32_t magic = kMagic;

@@ -15,13 +15,13 @@ constexpr size_t kMostDigits = 20;  // a 64-bit number has no more
 using Names = std::vector<std::string>;
 
 absl::Status bad(std::string_view nodes, std::string_view why) {
-  return absl::InvalidArgumentError(fmt::format("'{}' is no list of nodes such as n[1-4],x7: {}", nodes, why));
+  return absl::InvalidArgumentError(fmt::format("'{}' is not a list of nodes such as n[1-4],x7: {}", nodes, why));
 }
 
 /// "03-05,9": 03 04 05 9.
 absl::StatusOr<Names> expand_ranges(std::string_view ranges, std::string_view nodes) {
   Names numbers;
-  // A range ends at a comma or at the end of the text. An empty one is no number and fails.
+  // A range ends at a comma or at the end of the text. An empty number is invalid and fails.
   while (true) {
     const size_t comma = ranges.find(',');
     const std::string_view range = ranges.substr(0, comma);
@@ -30,7 +30,7 @@ absl::StatusOr<Names> expand_ranges(std::string_view ranges, std::string_view no
     const std::optional<uint64_t> from = parse_number<uint64_t>(low);
     const std::optional<uint64_t> to =
         dash == std::string_view::npos ? from : parse_number<uint64_t>(range.substr(dash + 1));
-    if (!from || !to || *to < *from) return bad(nodes, fmt::format("'{}' is no range of numbers", range));
+    if (!from || !to || *to < *from) return bad(nodes, fmt::format("'{}' is not a range of numbers", range));
     if (low.size() > kMostDigits) return bad(nodes, fmt::format("'{}' has too many digits", low));
     // As a difference, because the number of names may overflow.
     if (*to - *from >= kMostNodes - numbers.size()) return bad(nodes, "too many");

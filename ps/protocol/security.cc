@@ -136,7 +136,7 @@ absl::StatusOr<std::string> read_secret_file(const std::string& path) {
     return absl::FailedPreconditionError(fmt::format(
         "--secret-file {}: other users have access to it (mode {:04o}): run chmod 600", path, about.st_mode & 07777));
   }
-  // Editors and echo add a line end, which is no part of the secret.
+  // Editors and echo add a line end, which is not part of the secret.
   const std::string secret(absl::StripTrailingAsciiWhitespace(*text));
   if (secret.size() < kLeastSecretBytes || secret.size() > kMostSecretBytes) {
     return absl::FailedPreconditionError(

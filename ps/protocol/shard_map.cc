@@ -101,7 +101,7 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
   ShardMap map;
   map.elements_ = elements;
   map.bucket_elements_ = bucket_bytes / sizeof(float);
-  // Shards differ by at most one 64-byte line, so that none shares a line with its neighbour.
+  // Shards differ by at most one 64-byte line, so that none shares a line with its neighbor.
   const uint64_t lines = (elements + kAlignElements - 1) / kAlignElements;
   uint64_t first_line = 0;
   for (uint32_t i = 0; i < shard_count; ++i) {

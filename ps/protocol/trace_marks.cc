@@ -46,8 +46,7 @@ absl::StatusOr<std::vector<Mark>> marks_from(const proto::TaskMarks& message) {
   for (int i = 0; i < count; ++i) {
     at_ns += static_cast<uint64_t>(message.at_ns(i));
     if (message.kind(i) > static_cast<uint32_t>(Mark::Kind::applied))
-      return absl::InvalidArgumentError(
-          fmt::format("marks of {}: there is no kind {}", message.task(), message.kind(i)));
+      return absl::InvalidArgumentError(fmt::format("marks of {}: unknown kind {}", message.task(), message.kind(i)));
     marks.push_back({.at_ns = static_cast<int64_t>(at_ns),
                      .step = message.step(i),
                      .worker = message.worker(i),

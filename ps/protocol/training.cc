@@ -27,7 +27,7 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
   }
   const std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
   const std::optional<uint32_t> bound = parse_number<uint32_t>(number);
-  // An empty text is no number: "ssp" alone fails here as well.
+  // An empty text is not a number: "ssp" alone fails here as well.
   if (!bound || *bound > kMaxModeBound) {
     return absl::InvalidArgumentError(
         fmt::format("mode '{}': {} needs a number from 0 to {}, {}", text, name, kMaxModeBound,
@@ -93,8 +93,8 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
   mode.worker_count = message.worker_count();
   // A step needs one gradient at least.
   if (mode.kind == ModeKind::backup && mode.bound >= mode.worker_count) {
-    return absl::InvalidArgumentError(fmt::format("mode {}: of {} workers at most {} can be spared", message.mode(),
-                                                  mode.worker_count, mode.worker_count - 1));
+    return absl::InvalidArgumentError(
+        fmt::format("mode {}: B must be less than {}, the number of workers", message.mode(), mode.worker_count));
   }
   const OptimizerConfig config = {.kind = optimizer,
                                   .learning_rate = message.learning_rate(),

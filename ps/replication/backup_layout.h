@@ -16,8 +16,8 @@ namespace gradrail::ps {
 //
 //   [BackupHeader][BackupDone × capacity][parameters][state vector 0]…      one slot per bucket, one after the other
 //
-// One put per bucket, with the bucket's index as its immediate. The notice of the put says that the whole slot is
-// there. The backup copies the slot into its store. It answers with an empty put that has the same immediate.
+// Each transfer is one put, with the index of the bucket as its immediate. The notice of the put means that the whole
+// slot has arrived. The backup copies the slot into its store. It answers with an empty put with the same immediate.
 
 /// Aligned to a cache line, so that no two slots share one. The reserved bytes are zero.
 struct alignas(64) BackupHeader {

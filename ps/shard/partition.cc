@@ -41,7 +41,7 @@ absl::Status Partition::start() {
 
 absl::Status Partition::copy_to(Checkpoint& copy) const {
   if (!is_set_up_ || !protocol_->initialised()) {
-    return absl::FailedPreconditionError("checkpoint: the parameters are not initialised yet");
+    return absl::FailedPreconditionError("checkpoint: the parameters are not initialized yet");
   }
   copy.parameters.assign(store_->parameters_at(0), store_->parameters_at(0) + range().count);
   copy.state.resize(static_cast<size_t>(state_vectors(setup_.optimizer.kind)));

@@ -64,7 +64,7 @@ class Partition {
   }
 
   /// Copies parameters and state into `copy` and uses its memory again.
-  /// Errors  FAILED_PRECONDITION: the parameters are not initialised. Else those of the store.
+  /// Errors  FAILED_PRECONDITION: the parameters are not initialized. Else those of the store.
   absl::Status copy_to(Checkpoint& copy) const;
 
  private:

@@ -19,7 +19,7 @@ class RegisteredParameters {
   explicit RegisteredParameters(ShardEnvironment& environment) : environment_(environment) {}
 
   /// Registers the store's parameters on each context, and those in GPU memory on each context that reaches the GPU. An
-  /// unreachable GPU is no error: slots are then in host memory.
+  /// unreachable GPU is not an error: slots are then in host memory.
   /// Errors  Those of registering host memory.
   absl::Status open(const Partition& partition);
   void close();

@@ -111,7 +111,7 @@ void Shard::dispatch(transport::Completion& completion) {
   if (completion.kind == Kind::connected) {
     return handshake_.send_challenge(peers_.accept(*completion.connection, wait_set_.source_index()));
   }
-  // Before peer_of(): the connection to the backup is no peer.
+  // Before peer_of(): the connection to the backup is not a peer.
   if (primary_.owns(completion.connection)) return primary_.on_completion(completion);
   ShardPeer& peer = PeerTable::peer_of(*completion.connection);
   switch (completion.kind) {

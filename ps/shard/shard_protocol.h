@@ -54,7 +54,7 @@ using Actions = std::vector<Action>;
 ///   3. Per bucket and incarnation, steps are applied in order without gaps: first_step, first_step + 1, …
 ///   4. sync, backup: a step of a bucket is applied once, when all expected workers have pushed it. In backup, when all
 ///      but `bound` of them have. Contributors ascend. A later gradient of the step is answered and not applied.
-///   5. Before a bucket is initialised nothing is applied to it. Pulls and pushes wait and are answered after.
+///   5. Before a bucket is initialized nothing is applied to it. Pulls and pushes wait and are answered after.
 ///   6. Only members are answered, for the latest step that they sent on that bucket.
 ///   7. ssp: a worker that has pushed step s of a bucket is answered when all expected workers have pushed its step
 ///      s - bound. The answer is the permission to begin the next step: no worker gets further ahead.

@@ -16,8 +16,9 @@ namespace gradrail::ps {
 /// Keeps a range of memory usable for the device of a store. Ends before the store.
 using PinnedRange = std::shared_ptr<const void>;  // shared_ptr: a deleter of the store's own behind a plain handle
 
-/// Variables of a worker in the memory of a GPU of this host, mapped for the store's device. [elements of the model]
-/// each, laid out as ps/protocol/exchange_layout.h draws them.
+/// Variables of a worker in the memory of a GPU of this host, mapped for the store's device. The comment in
+/// ps/protocol/exchange_layout.h draws their layout.
+/// Shapes  parameters, gradients: [elements of the model].
 struct DeviceVariables {
   float* parameters = nullptr;
   const float* gradients = nullptr;
@@ -40,7 +41,7 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
 
   /// Announces host memory in which gradients arrive or targets lie: the device then reads and writes it directly.
-  /// Memory that was not announced, or could not be pinned, costs one copy more.
+  /// Memory that was not announced, or could not be pinned, needs one additional copy.
   virtual PinnedRange pin(MemorySpan memory) = 0;
 
   /// Maps the block that a worker offers: parameters and gradients of a model of `model_elements`. `key` is what

@@ -86,7 +86,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     // The space for patterns lies behind the parameters: one registration covers both.
     GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, whole_pages(check_offset() + kCheckBytes)));
     for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
-    // Without it the host copy is downloaded after each kernel, which costs a copy more.
+    // Without this pin, an additional copy after each kernel downloads the parameters to the host.
     copy_pin_ = pin(ParameterStore::parameters());
     // cuMemAlloc() does not clear: an optimizer must begin with state 0.
     const std::vector<float> zeros(count_, 0.0f);
@@ -102,8 +102,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     if (memory.bytes == 0) return {};
     absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_->pin(memory.data, memory.bytes);
     if (!pinned.ok()) {
-      spdlog::warn("{}: {} bytes of host memory stay unpinned, which costs a copy more: {}", where(), memory.bytes,
-                   message_of(pinned.status()));
+      spdlog::warn("{}: {} bytes of host memory cannot be pinned, so they need an additional copy: {}", where(),
+                   memory.bytes, message_of(pinned.status()));
       return {};
     }
     reachable_->add(memory.data, memory.bytes, *std::move(pinned));

@@ -59,7 +59,7 @@ TEST(Subprocess, AHangIsKilledAtTheDeadline) {
       {.timeout = std::chrono::seconds(1)});
   pid_t child = 0;
   ASSERT_EQ(read(pipe->reader.get(), &child, sizeof(child)), ssize_t{sizeof(child)});
-  EXPECT_NE(kill(child, 0), 0) << "it goes on";
+  EXPECT_NE(kill(child, 0), 0) << "the process continues";
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_LT(seconds_since(start), 10);
 }

@@ -1,14 +1,14 @@
 """Serves the requests of the guests to the cable. The command `cable` in a guest (guest/cable) writes a request file.
 
-    cut | restore | drop-udp PORT      everything is lost | nothing | only UDP to PORT
-    pull ROLE | plug ROLE              that guest's end: its carrier goes and comes, which a cut elsewhere does not show
-    bytes                              answers "<bytes carried> <of them RoCE> <frames dropped on purpose>"
+    cut | restore | drop-udp PORT      drops all frames | drops none | drops only UDP frames to PORT
+    pull ROLE | plug ROLE              removes | restores the carrier of one guest; a cut does not change the carrier
+    bytes                              answers "<bytes carried> <bytes of RoCE> <frames dropped on purpose>"
 """
 
 
 class Cable:
     def __init__(self, switch, folder, plugs):
-        """`plugs`: for each guest a function of whether its cable is in."""
+        """`plugs` has one function per guest; its argument states whether the cable is plugged in."""
         self._switch = switch
         self._plugs = plugs
         self._pulled = set()
@@ -16,14 +16,15 @@ class Cable:
         folder.mkdir(parents=True, exist_ok=True)
 
     def serve(self):
-        """Answers what was asked since the last call. The answer stands before the question goes: the guest waits for that."""
+        """Answers all requests since the last call. A guest waits until its request file is removed, so the answer is
+        written first."""
         for question in sorted(self._folder.glob("*.ask")):
             answer = self._answer(question.read_text().split())
             question.with_suffix(".answer").write_text(answer + "\n")
             question.unlink()
 
     def repair(self):
-        """As it was in the beginning."""
+        """Restores the initial state: all cables carry all frames."""
         self._switch.restore()
         for role in sorted(self._pulled):
             self._plugs[role](True)

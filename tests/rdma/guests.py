@@ -1,7 +1,8 @@
-"""Virtual machines that see the host's files: what was built on the host runs in them, on a kernel with soft-RoCE.
+"""Virtual machines that share the files of the host. Programs built on the host run in them, on a soft-RoCE kernel.
 
-Their root is the host's, read-only, under a layer of memory; /out is a folder that all guests and the host can write.
-QEMU emulates the processor (TCG): that needs no privilege and no /dev/kvm, and costs a factor of about eleven.
+The root of a guest is the root of the host, read-only, below a writable layer in memory. All guests and the host can
+write to the folder /out. QEMU emulates the processor (TCG), which needs no privilege and no /dev/kvm. Programs are
+about eleven times slower than on the host.
 """
 import ctypes
 import functools
@@ -21,15 +22,15 @@ from switch import Switch
 
 HERE = pathlib.Path(__file__).resolve().parent
 QEMU = "qemu-system-x86_64"
-BOOT_SECONDS = 90  # 5-14 s here; a loaded machine may take some times that
-MEMORY_MB = 1024  # taken from the host only as far as the guest touches it
+BOOT_SECONDS = 90  # measured: 5-14 s; a loaded machine can need several times as long
+MEMORY_MB = 1024  # the host allocates only the pages that the guest touches
 POLL_SECONDS = 0.02
 SHELL_ROLE = 0
 PR_SET_PDEATHSIG = 1
 
 
 class Guests:
-    """Use with `with`: whatever happens, no guest outlives it."""
+    """A context manager: all guests are stopped when the `with` block ends."""
 
     def __init__(self, kernel, count, out, build, options, deadline):
         self.count = count
@@ -63,28 +64,28 @@ class Guests:
             (self.out / f"up.{role}").unlink(missing_ok=True)
             self._processes.append(self._launch(role))
         for end in self._switch.guest_sockets + [monitor.guest_socket for monitor in self._monitors]:
-            end.close()  # the guests have theirs
+            end.close()  # each guest has inherited its own copy
         self._switch.start()
         deadline = min(time.monotonic() + BOOT_SECONDS, self._deadline)
         while not all((self.out / f"up.{role}").exists() for role in range(self.count)):
             self.check_alive()
             if time.monotonic() > deadline:
-                raise Problem(f"a guest did not come up in time (limit {BOOT_SECONDS} s): see {self.out}/console.*")
+                raise Problem(f"a guest did not boot within {BOOT_SECONDS} s: see {self.out}/console.*")
             time.sleep(POLL_SECONDS)
 
     def _launch(self, role):
         sockets = [self._switch.guest_sockets[role].fileno(), self._monitors[role].guest_socket.fileno()]
         command = qemu_command(self._kernel, role, self.out, *sockets, self._options)
         if self._options.shell and role == SHELL_ROLE:
-            # The terminal stays with this one, and with our process group: only that may read it.
+            # This guest uses the terminal. Only the process group of the lab may read the terminal.
             return subprocess.Popen(command, pass_fds=sockets, preexec_fn=_kill_with_parent)
         with open(self.out / f"console.{role}", "ab") as console:
-            # Its own process group: a Ctrl-C is ours to handle.
+            # The guest has its own process group, so that the lab handles Ctrl-C.
             return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=console, stderr=subprocess.STDOUT,
                                     pass_fds=sockets, start_new_session=True, preexec_fn=_kill_with_parent)
 
     def wait_for_shell(self):
-        """Until the guest with the shell has ended."""
+        """Waits until the guest with the shell has ended."""
         while self._processes[SHELL_ROLE].poll() is None:
             self.cable.serve()
             time.sleep(POLL_SECONDS)
@@ -96,7 +97,7 @@ class Guests:
                 raise GuestLost(role, f"guest {role} stopped: {_last_words(console)} (see {console})")
 
     def send(self, role, line):
-        """One line to the guest's console, where guest/start waits for it."""
+        """Writes one line to the console of a guest. guest/start reads it."""
         try:
             self._processes[role].stdin.write(line.encode() + b"\n")
             self._processes[role].stdin.flush()
@@ -117,7 +118,7 @@ class Guests:
 
 def qemu_command(kernel, role, out, link, monitor, options):
     def path(text):
-        return str(text).replace(",", ",,")  # QEMU's own way to quote
+        return str(text).replace(",", ",,")  # QEMU escapes a comma as two commas
 
     arguments = [
         "console=ttyS0 quiet loglevel=4 mitigations=off nokaslr panic=-1 rdinit=/init", clock(), f"role={role}"]
@@ -131,24 +132,25 @@ def qemu_command(kernel, role, out, link, monitor, options):
         "-device", "virtio-9p-pci,fsdev=out,mount_tag=out",
         "-device", "virtio-rng-pci",
         "-netdev", f"socket,id=net,fd={link}",
-        # 4200 bytes hold RoCE's largest packet with its headers.
+        # 4200 bytes hold the largest RoCE packet with its headers.
         "-device", f"virtio-net-pci,netdev=net,mac=52:54:00:00:07:{role + 1:02x},host_mtu=4200,id=link,romfile=",
         "-chardev", f"socket,id=monitor,fd={monitor}", "-mon", "chardev=monitor,mode=control"]
 
 
 def clock():
-    """Returns the clock argument for the guest's kernel. TCG passes the host's time stamp counter through. Its frequency
-    is given, since a loaded host measures it wrongly against an emulated timer. `tsc=reliable` is not used: one boot ran
-    2.4 times too fast with it. HPET, slow but right, replaces a counter that stops or changes its frequency."""
+    """Returns the clock argument for the kernel of the guest. TCG passes the time stamp counter of the host through.
+    The argument states its frequency: on a loaded host, a measurement against an emulated timer is wrong.
+    `tsc=reliable` is not used: one boot ran 2.4 times too fast with it. HPET is slow but correct. It replaces a
+    counter that stops or changes its frequency."""
     text = pathlib.Path("/proc/cpuinfo").read_text()
     steady = "constant_tsc" in text and "nonstop_tsc" in text
-    pace = re.search(r"^bogomips\s*:\s*([\d.]+)", text, re.M)  # two per cycle, wherever the counter gives the time
+    pace = re.search(r"^bogomips\s*:\s*([\d.]+)", text, re.M)  # two per cycle on processors with a constant counter
     return f"tsc_early_khz={round(float(pace.group(1)) * 500)}" if steady and pace else "clocksource=hpet"
 
 
 def check_machine():
     if os.uname().machine != "x86_64":
-        raise CannotRun(f"the guests run this machine's programs, and this is {os.uname().machine}, not x86_64")
+        raise CannotRun(f"the guests run programs of this machine, which must be x86_64; it is {os.uname().machine}")
     if not shutil.which(QEMU):
         raise CannotRun(f"{QEMU} is missing: run tools/setup --for test (package qemu-system-x86)")
 
@@ -158,6 +160,6 @@ def _kill_with_parent():
 
 
 def _last_words(console):
-    """A kernel that panics goes on to say where; the reason stands before."""
+    """Returns the line that states why a guest stopped. A kernel prints the reason of a panic before the backtrace."""
     lines = console.read_text(errors="replace").strip().splitlines() or ["no output"]
     return next((line for line in reversed(lines) if "Kernel panic" in line), lines[-1])

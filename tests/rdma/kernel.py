@@ -1,8 +1,8 @@
-"""Prepares once what a guest boots from: a distribution's kernel with soft-RoCE, and a first root that finds the rest.
+"""Prepares the boot files of the guests once: a kernel of a distribution with soft-RoCE, and an initial RAM disk.
 
     build/rdma-lab/<kernel version>/vmlinux          the kernel as an ELF file
-                                    modules/         lib/modules/<version> with what the lab needs and nothing else
-                                    initrd-<hash>    busybox, the modules that lead to the host's files, guest/init
+                                    modules/         lib/modules/<version> with only the modules that the lab needs
+                                    initrd-<hash>    busybox, the modules that mount the files of the host, guest/init
 """
 import gzip
 import hashlib
@@ -18,16 +18,16 @@ from problem import CannotRun, Problem
 import vmlinux
 
 HERE = pathlib.Path(__file__).resolve().parent
-# A user's PATH on Debian does not hold the folders of modprobe and depmod.
+# On Debian the PATH of a user lacks the folders of modprobe and depmod.
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 DOWNLOAD_SECONDS = 120  # 70 MB
 UNPACK_SECONDS = 120
 
-# The modules that give access to the host's files: they must be in the first root.
+# The initial RAM disk must contain the modules that mount the files of the host.
 FIRST_MODULES = ("virtio_pci", "virtio_rng", "9pnet_virtio", "9p", "overlay")
 LATER_MODULES = ("virtio_net", "sch_netem", "rdma_rxe", "rdma_ucm")
-# rdma_rxe asks for CRC-32 by name and says in no list that it does: without it, "failed to add eth0". Built in, or
-# gone, in other kernels.
+# rdma_rxe requests CRC-32 by name, and modules.dep does not list it. Without it, "failed to add eth0". Other kernels
+# have CRC-32 built in, or do not use these modules.
 OPTIONAL_MODULES = ("crc32_generic", "crc32_pclmul")
 
 
@@ -40,7 +40,7 @@ class Kernel:
 
 
 def prepare(cache, say):
-    """The kernel of the cache, made first if there is none. `say` gets the names of slow steps."""
+    """Returns the kernel of the cache, and makes it first if the cache is empty. `say` reports slow steps."""
     cache.mkdir(parents=True, exist_ok=True)
     folder = _cached(cache)
     if folder is None:
@@ -66,32 +66,32 @@ def _make(cache, say):
         try:
             made.rename(target)
         except OSError:
-            if not (target / "vmlinux").is_file():  # another run that was faster is welcome
+            if not (target / "vmlinux").is_file():  # a concurrent run may have made the kernel first
                 raise
     return target
 
 
 def _find(scratch, say):
-    """(version, root of a tree that holds boot/ and lib/modules/): downloaded, or else installed on this host."""
+    """Returns (version, root of a tree with boot/ and lib/modules/) of a downloaded or an installed kernel."""
     try:
         return _download(scratch, say)
     except (Problem, OSError, subprocess.SubprocessError) as why:
         installed = _installed()
         if installed:
-            say(f"no kernel package ({why}); using {installed}, which is installed")
+            say(f"no kernel package ({why}); the lab uses the installed kernel {installed}")
             return installed, pathlib.Path("/")
         raise CannotRun(
-            f"no kernel with soft-RoCE: {why}; and none in /boot that is readable and has rdma_rxe and 9p in /lib/modules. "
-            "Remedy: apt-get update, and a network once, or install linux-image-amd64") from why
+            f"no kernel with soft-RoCE: {why}; and /boot has no readable kernel with rdma_rxe and 9p in /lib/modules. "
+            "Run apt-get update with a network once, or install linux-image-amd64") from why
 
 
 def _download(scratch, say):
-    """The package that the distribution's newest kernel package depends on (and on Ubuntu, those with the modules)."""
+    """Downloads and unpacks the newest kernel package of the distribution. On Ubuntu, other packages have modules."""
     if not shutil.which("apt-get"):
-        raise Problem("there is no apt-get to download a kernel package with")
+        raise Problem("apt-get is missing, which downloads the kernel package")
     version = _newest_version()
     names = [f"linux-image-{version}"]
-    for extra in (f"linux-modules-{version}", f"linux-modules-extra-{version}"):  # Ubuntu's split
+    for extra in (f"linux-modules-{version}", f"linux-modules-extra-{version}"):  # only on Ubuntu
         if _run(["apt-cache", "show", extra], check=False).returncode == 0:
             names.append(extra)
     say(f"downloading {' '.join(names)} (once)")
@@ -104,7 +104,7 @@ def _download(scratch, say):
 
 
 def _newest_version():
-    # The -cloud- flavour, which images of cloud providers prefer, has neither rdma_rxe nor 9p: ask for the plain one.
+    # Images of cloud providers prefer the -cloud- flavour, which has neither rdma_rxe nor 9p.
     for package, flavour in (("linux-image-amd64", "-amd64"), ("linux-image-generic", "-generic")):
         for line in _run(["apt-cache", "depends", package], check=False).stdout.splitlines():
             name = line.split()[-1] if line.split() else ""
@@ -123,7 +123,7 @@ def _installed():
 
 
 def _copy_modules(tree, version, target):
-    """The lab's modules with all they depend on, uncompressed: busybox's insmod reads no zstd."""
+    """Copies the modules of the lab and their dependencies uncompressed: insmod of busybox does not read zstd."""
     if not (tree / "lib/modules" / version / "modules.dep").exists():
         _run(["depmod", "-b", str(tree), version], seconds=UNPACK_SECONDS)
     for module in FIRST_MODULES + LATER_MODULES + OPTIONAL_MODULES:
@@ -153,7 +153,8 @@ def _plain(source):
 
 
 def _first_root(folder):
-    """Named after what is in it: a changed guest/init makes a new one, and a run that uses the old one keeps it."""
+    """Returns the initial RAM disk. Its name has a hash of its content, so that a changed guest/init makes a new file
+    and concurrent runs keep the old one."""
     script = (HERE / "guest/init").read_bytes()
     busybox = pathlib.Path(shutil.which("busybox", path=PATH) or "/bin/busybox")
     if not busybox.is_file():
@@ -169,7 +170,7 @@ def _first_root(folder):
 
 
 def _archive(folder, busybox, script):
-    """A cpio archive in the "newc" format that the kernel reads; written here, since cpio(1) needs a tree on disk."""
+    """Returns a cpio archive in the "newc" format, which the kernel reads. cpio(1) would need a tree on disk."""
     entries = [(name, stat.S_IFDIR | 0o755, b"") for name in ("bin", "proc", "sys", "dev", "mods", "root", "lower", "top")]
     entries += [("bin/busybox", stat.S_IFREG | 0o755, busybox.read_bytes()), ("bin/sh", stat.S_IFLNK | 0o777, b"busybox"),
                 ("init", stat.S_IFREG | 0o755, script)]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs suites over real RDMA verbs without RDMA hardware: in virtual machines with soft-RoCE. See README.md.
+"""Runs suites over real RDMA verbs in virtual machines with soft-RoCE, without RDMA hardware. See docs/rdma-lab.md.
 
-Exit status: 0 all passed, 1 something failed, 77 this machine cannot run the lab (the reason is printed).
-GRADRAIL_FORBID_SKIPS=1 turns skips into failures; so does a GRADRAIL_REQUIRE that names rdma.
+Exit status: 0 all suites passed, 1 a suite failed, 77 this machine cannot run the lab (the reason is printed).
+GRADRAIL_FORBID_SKIPS=1 turns skips into failures. GRADRAIL_REQUIRE=rdma does the same.
 """
 import argparse
 import fnmatch
@@ -24,26 +24,30 @@ from suites import SUITES, Suite
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
-WHOLE_SECONDS = 450  # 235 s on two quiet cores; ctest's limit for the lab is 480 s
+WHOLE_SECONDS = 450  # measured: 235 s on two idle cores; the limit of ctest for the lab is 480 s
 FULL_SECONDS = 3600
 KEPT_RUNS = 5
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="the suites, and what each is about")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="suites to run; * and ? as in the shell")
-    parser.add_argument("--full", action="store_true", help="also what takes long: most of an hour rather than minutes")
-    parser.add_argument("--shell", action="store_true", help="no suites: two guests, and a shell in one of them")
-    parser.add_argument("--run", metavar="COMMAND", help="no suites: this shell command, and its output ($BUILD is the build folder)")
-    parser.add_argument("--guests", type=int, default=1, choices=(1, 2), help="that --run runs in; $ROLE is 0 or 1")
-    parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build/release", help="what is tested")
-    parser.add_argument("--cache", type=pathlib.Path, default=ROOT / "build/rdma-lab", help="the kernel, logs of failed runs")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help=f"for the whole run ({WHOLE_SECONDS}; {FULL_SECONDS} with --full)")
-    parser.add_argument("--slower", type=float, default=1, metavar="N", help="stretch every suite's limit, for sanitizers")
-    parser.add_argument("--keep", action="store_true", help="keep the logs of a good run too")
-    parser.add_argument("--accel", default="tcg,thread=multi", help="QEMU's accelerator; kvm is faster where it works")
-    parser.add_argument("--memory-mb", type=int, default=guests.MEMORY_MB, help="of each guest")
+    parser.add_argument("--list", action="store_true", help="list the suites and their purpose")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME",
+                        help="run these suites; shell patterns are allowed")
+    parser.add_argument("--full", action="store_true", help="also run the long suites, which take most of an hour")
+    parser.add_argument("--shell", action="store_true", help="start two guests and a shell in one of them; no suites")
+    parser.add_argument("--run", metavar="COMMAND", help="run this command, no suites; $BUILD is the build folder")
+    parser.add_argument("--guests", type=int, default=1, choices=(1, 2), help="guests of --run; $ROLE is 0 or 1")
+    parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build/release", help="tested build folder")
+    parser.add_argument("--cache", type=pathlib.Path, default=ROOT / "build/rdma-lab",
+                        help="folder of the kernel and the logs")
+    parser.add_argument("--limit", type=float, metavar="SECONDS",
+                        help=f"time limit of the whole run ({WHOLE_SECONDS}; {FULL_SECONDS} with --full)")
+    parser.add_argument("--slower", type=float, default=1, metavar="N",
+                        help="multiply the time limit of each suite, for sanitizers")
+    parser.add_argument("--keep", action="store_true", help="also keep the logs of a successful run")
+    parser.add_argument("--accel", default="tcg,thread=multi", help="QEMU accelerator; kvm is faster if available")
+    parser.add_argument("--memory-mb", type=int, default=guests.MEMORY_MB, help="memory of each guest")
     options = parser.parse_args()
     if options.limit is None:
         options.limit = FULL_SECONDS if options.full else WHOLE_SECONDS
@@ -53,7 +57,7 @@ def parse_arguments():
 def chosen(patterns, full):
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(suite.name, pattern) for suite in SUITES):
-            raise SystemExit(f"no suite is called {pattern}; --list shows them")
+            raise SystemExit(f"no suite has the name {pattern}; --list lists the suites")
     if not patterns:
         return [suite for suite in SUITES if not suite.asked and (full or not suite.long)]
     return [suite for suite in SUITES if any(fnmatch.fnmatchcase(suite.name, p) for p in patterns)]
@@ -64,7 +68,7 @@ def say(text):
 
 
 def new_folder(cache):
-    """For the logs of this run; those of older runs go, but for the last few."""
+    """Makes the folder for the logs of this run, and removes the logs of all but the latest runs."""
     for old in sorted(cache.glob("run-*"), key=lambda folder: folder.stat().st_mtime)[:-KEPT_RUNS]:
         shutil.rmtree(old, ignore_errors=True)
     return pathlib.Path(tempfile.mkdtemp(dir=cache, prefix=time.strftime("run-%H%M%S-")))
@@ -90,7 +94,7 @@ def run(options, suites):
     else:
         say(f"logs: {out}")
     if good and not ran:
-        raise CannotRun("no suite could run")
+        raise CannotRun("no suite ran")
     return 0 if good else 1
 
 
@@ -102,7 +106,7 @@ def open_shell(prepared, out, options):
         with guests.Guests(prepared, 2, out, options.build_dir.resolve(), options, deadline=float("inf")) as booted:
             booted.wait_for_shell()
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)  # QEMU is ended, and puts nothing right
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)  # QEMU is killed and does not restore the terminal
         shutil.rmtree(out, ignore_errors=True)
     return 0
 
@@ -118,7 +122,7 @@ def main():
         for suite in suites:
             print(f"{suite.name:24} {'--only' if suite.asked else '--full' if suite.long else '':8}{suite.about}")
         return 0
-    # A signal becomes an exception, so that the guests end on the way out.
+    # A signal becomes an exception, so that the guests are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return run(options, suites)

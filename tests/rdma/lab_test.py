@@ -1,4 +1,4 @@
-"""The lab's own parts, without a guest: reading results, the switch, the first root."""
+"""Tests the parts of the lab that need no guest: the readers of results, the switch, the initial RAM disk."""
 import socket
 import time
 import types
@@ -39,7 +39,7 @@ class SwitchTest(unittest.TestCase):
                 return frames
 
     def drops(self, data):
-        """Whether a frame is lost while the one sent right after the cable was restored arrives."""
+        """Returns whether the switch drops a frame and delivers the next frame, which is sent after restore()."""
         before = self.switch.dropped_frames
         self.send(data)
         deadline = time.monotonic() + 5
@@ -122,7 +122,7 @@ class ResultsTest(unittest.TestCase):
 
     def test_gtest_that_crashed_names_the_test(self):
         result = results.read_gtest(GTEST + "[ RUN      ] A.last\n", 139)
-        self.assertEqual(result.failed[-1], ("A.last", "never ended: ended by signal 11"))
+        self.assertEqual(result.failed[-1], ("A.last", "did not end: killed by signal 11"))
 
     def test_crash_in_the_first_of_two_logs(self):
         result = results.read_gtest("[ RUN      ] A.lost\n[ RUN      ] A.good\n[       OK ] A.good (3 ms)\n", 139)

@@ -1,4 +1,5 @@
-"""The first images of the repository's MNIST, unpacked: in a guest all of it would take ten times as long as the rest."""
+"""Writes the first images of the built-in MNIST, uncompressed. In a guest, the whole data set takes ten times as long
+as the rest of a run."""
 import gzip
 import pathlib
 import struct

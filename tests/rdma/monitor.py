@@ -1,4 +1,4 @@
-"""QEMU's monitor (QMP: one JSON object per line): all we ask of it is to pull a guest's cable and to plug it in again."""
+"""Client of the QEMU monitor (QMP: one JSON object per line). It unplugs and plugs in the network cable of a guest."""
 import json
 import socket
 
@@ -15,7 +15,7 @@ class Monitor:
         self._greeted = False
 
     def set_link(self, device, up):
-        """The guest sees its carrier come or go, and rxe0 its port with it; a cable that is cut elsewhere shows neither."""
+        """Changes the carrier of a guest, and thereby the port state of rxe0. A cut of the cable changes neither."""
         try:
             if not self._greeted:
                 self._lines.readline()
@@ -31,7 +31,7 @@ class Monitor:
             answer = json.loads(self._lines.readline())
             if "error" in answer:
                 raise Problem(f"QEMU refuses {command}: {answer['error'].get('desc')}")
-            if "return" in answer:  # what comes before are events
+            if "return" in answer:  # events can precede the answer
                 return
 
     def close(self):

@@ -1,8 +1,8 @@
-"""Errors that end a run of the lab with a sentence instead of a traceback."""
+"""Errors that end a run of the lab with one message instead of a traceback."""
 
 
 class Problem(Exception):
-    """Something is wrong that a person has to put right: the text names the thing, the cause and the remedy."""
+    """An error that the user must correct. The text states the object, the cause and the remedy."""
 
 
 class GuestLost(Problem):
@@ -14,4 +14,4 @@ class GuestLost(Problem):
 
 
 class CannotRun(Exception):
-    """This machine cannot run the lab: a skip, or a failure where GRADRAIL_REQUIRE names rdma."""
+    """This machine cannot run the lab. The result is a skip, or a failure if GRADRAIL_REQUIRE names rdma."""

@@ -11,7 +11,7 @@ class Result:
 
 
 def read_gtest(log, status):
-    """googletest's own words. A test that began and never ended was the last thing before a crash or a time limit."""
+    """Reads the log of googletest. A test that started and did not end was running at a crash or at the time limit."""
     result = Result()
     running = None
     lines = log.splitlines()
@@ -19,8 +19,8 @@ def read_gtest(log, status):
         begun = re.match(r"\[ RUN      \] (\S+)", line)
         ended = re.match(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+?),? .*\(\d+ ms\)", line)
         if begun:
-            if running:  # the log of another guest begins
-                result.failed.append((running, f"never ended: {meaning(status)}"))
+            if running:  # the log of the other guest starts here
+                result.failed.append((running, f"did not end: {meaning(status)}"))
             running, first = begun.group(1), number + 1
         elif ended and running:
             outcome, name = ended.groups()
@@ -33,7 +33,7 @@ def read_gtest(log, status):
                 result.skipped.append((name, _first_words(said, ": Skipped")))
             running = None
     if running:
-        result.failed.append((running, f"never ended: {meaning(status)}"))
+        result.failed.append((running, f"did not end: {meaning(status)}"))
     elif status and not result.failed:
         result.failed.append(("(suite)", meaning(status)))
     elif not result.passed and not result.failed and not result.skipped:
@@ -42,7 +42,7 @@ def read_gtest(log, status):
 
 
 def read_steps(log, status):
-    """Jobs in shell print "PASS name", "FAIL name: why", "SKIP name: why" for each of their steps (jobs/steps.sh)."""
+    """Reads the log of a shell job. Each step prints "PASS name", "FAIL name: why" or "SKIP name: why"."""
     result = Result()
     for word, name, why in re.findall(r"^(PASS|FAIL|SKIP) ([^:\n]+):? ?(.*)$", log, re.M):
         if word == "PASS":
@@ -65,14 +65,14 @@ def read_status(log, status):
 
 def meaning(status):
     if status in (124, 137):
-        return "past its time limit"
+        return "the time limit was exceeded"
     if status > 128:
-        return f"ended by signal {status - 128}"
+        return f"killed by signal {status - 128}"
     return f"exit status {status}"
 
 
 def _first_words(lines, mark):
-    """The lines after the one that ends with `mark`, on one line."""
+    """Returns the lines after the line that ends with `mark`, joined into one line."""
     for number, line in enumerate(lines):
         if line.endswith(mark):
             return " ".join(" ".join(lines[number + 1:number + 4]).split())[:200]

@@ -1,4 +1,4 @@
-"""Runs suites in the guests: those for one guest side by side, one in each; then those for two guests, one by one."""
+"""Runs suites in the guests. Suites for one guest run first, one in each guest. Suites for two guests follow."""
 import collections
 import os
 import shlex
@@ -9,12 +9,12 @@ from guests import POLL_SECONDS, Guests
 from problem import GuestLost, Problem
 from suites import ENVIRONMENT
 
-GRACE_SECONDS = 30  # for a guest to end a job that is past its limit; after that the guest itself counts as stuck
-FULL_FACTOR = 6  # of a suite's limit, with --full
+GRACE_SECONDS = 30  # a guest that has not ended a job this long after the limit of the job counts as lost
+FULL_FACTOR = 6  # --full multiplies the limit of each suite by it
 
 
 class Job:
-    """A suite that is running in some guests."""
+    """A suite that runs in one guest or in two guests."""
 
     def __init__(self, suite, roles, folder, limit_seconds):
         self.suite = suite
@@ -24,7 +24,7 @@ class Job:
         self.deadline = self.started + limit_seconds + GRACE_SECONDS
 
     def status(self):
-        """None while it runs; then the first status that is not 0, if any."""
+        """Returns None while the job runs, then the first status that is not 0, or 0."""
         try:
             statuses = [int((self.folder / f"status.{role}").read_text()) for role in self.roles]
         except FileNotFoundError:
@@ -50,14 +50,14 @@ class Runner:
         self._totals = collections.Counter()
 
     def run(self, suites):
-        """(whether all is well, whether anything ran at all)"""
+        """Returns (whether no test failed, whether a test passed)."""
         for suite in suites:
             missing = suite.missing(self._build)
             if missing:
                 self._report(suite, results.Result(skipped=[(suite.name, f"not built: {', '.join(missing)}")]), 0)
             else:
                 self._waiting.append(suite)
-        # A guest that broke is not used again: what is left gets fresh ones. Each round takes a suite off the list.
+        # After a failure of a guest, the remaining suites run in new guests. Each round removes at least one suite.
         while self._waiting:
             try:
                 self._boot_and_run()
@@ -72,7 +72,7 @@ class Runner:
         count = 2 if len(self._waiting) > 1 else self._waiting[0].guests
         start = time.monotonic()
         with Guests(self._kernel, count, self._out, self._build, self._options, self._deadline) as guests:
-            self._say(f"{count} guest{'s' if count > 1 else ''} up after {time.monotonic() - start:.1f} s")
+            self._say(f"{count} guest{'s' if count > 1 else ''} booted in {time.monotonic() - start:.1f} s")
             while self._waiting or self._running:
                 self._start_what_can(guests)
                 guests.cable.serve()
@@ -112,16 +112,17 @@ class Runner:
                 self._running.remove(job)
                 self._report(job.suite, job.suite.read(job.log(), status), time.monotonic() - job.started)
             elif time.monotonic() > job.deadline:
-                raise GuestLost(job.roles[0], f"the guest does not answer, {GRACE_SECONDS} s past the limit of {job.suite.name}")
+                raise GuestLost(job.roles[0],
+                                f"the guest does not answer {GRACE_SECONDS} s after the time limit of {job.suite.name}")
         if time.monotonic() > self._deadline:
-            raise Problem(f"the lab's {self._options.limit:.0f} s are over (--limit)")
+            raise Problem(f"the time limit of the run, {self._options.limit:.0f} s, was exceeded (--limit)")
 
     def _give_up(self, why):
-        """Which suites this costs: those in the guest that was lost. The others begin again, in new guests."""
+        """Reports the suites of the lost guest as failed. The other running suites start again in new guests."""
         jobs, self._running = self._running, []
         late = time.monotonic() > self._deadline
         if not jobs and not late and not self._booted_again:
-            self._say(f"{why}; once more")
+            self._say(f"{why}; the lab boots the guests again")
             self._booted_again = True
             return
         blamed = [job for job in jobs if late or not isinstance(why, GuestLost) or why.role in job.roles]
@@ -129,7 +130,7 @@ class Runner:
             if job not in blamed:
                 job.folder.rename(job.folder.with_suffix(f".interrupted-{time.monotonic():.0f}"))
                 self._waiting.append(job.suite)
-        # Where nothing ran no guest came up, and none will; and when the time is over it is so for all.
+        # All suites fail if no guest booted (no suite was running), and after the time limit of the run.
         lost = [job.suite for job in blamed] + (self._waiting if late or not jobs else [])
         self._waiting = [suite for suite in self._waiting if suite not in lost]
         for suite in lost:

@@ -1,9 +1,9 @@
-"""The virtual cable: a learning Ethernet switch between guests, in a thread, over QEMU's stream sockets.
+"""The virtual cable: a learning Ethernet switch between guests. It runs in a thread, over stream sockets of QEMU.
 
-QEMU's own multicast and datagram networks lose frames; on a stream each frame follows its length:
+The multicast and datagram networks of QEMU lose frames. On a stream, each frame follows its length:
     | length: 4 bytes, big-endian | frame |
-A full output queue loses frames, as a real switch does. The cable can be cut, or drop one UDP port only: then
-RoCE (UDP 4791) fails while TCP on the same device works.
+A full output queue drops frames, like that of a real switch. The cable can drop all frames, or only those of one UDP
+port. If it drops UDP port 4791, RoCE fails and TCP on the same device works.
 """
 import collections
 import select
@@ -11,14 +11,14 @@ import socket
 import threading
 
 ROCE_PORT = 4791
-QUEUE_FRAMES = 8192  # 34 MB of the largest frames: more than all windows in flight, less than a guest's memory
-SOCKET_BYTES = 4 << 20  # the kernel caps it at net.core.{r,w}mem_max
+QUEUE_FRAMES = 8192  # 34 MB of the largest frames: more than all windows in flight, less than the memory of a guest
+SOCKET_BYTES = 4 << 20  # the kernel limits it to net.core.{r,w}mem_max
 UDP = 17
 
 
 class Switch:
     def __init__(self, port_count):
-        """`guest_sockets` are for the guests. The caller closes them after it has passed them on."""
+        """`guest_sockets` are for the guests. The caller closes them after the guests have inherited them."""
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(port_count)]
         for pair in pairs:
             for end in pair:
@@ -27,11 +27,11 @@ class Switch:
         self._ports = [ours for ours, _ in pairs]
         self.guest_sockets = [theirs for _, theirs in pairs]
         self.carried_bytes = self.roce_bytes = self.dropped_frames = self.lost_frames = 0
-        # Set by any thread, read by the switch's: single assignments, which Python keeps whole.
+        # Any thread sets these, and the thread of the switch reads them. An assignment in Python is atomic.
         self._cut = False
         self._dropped_ports = frozenset()
         self._stopping = False
-        self._addresses = {}  # of a guest's network device -> its port
+        self._addresses = {}  # MAC address of a network device -> its port
         self._input = [b""] * port_count
         self._output = [collections.deque() for _ in range(port_count)]
         self._poll = select.epoll()
@@ -70,7 +70,7 @@ class Switch:
                 if events & select.EPOLLIN:
                     self._read(port, dirty)
                 elif events & (select.EPOLLHUP | select.EPOLLERR):
-                    self._poll.modify(fd, 0)  # that guest is gone
+                    self._poll.modify(fd, 0)  # the guest has exited
             for port in dirty:
                 self._flush(port)
 
@@ -118,7 +118,7 @@ class Switch:
         except BlockingIOError:
             pass
         except OSError:
-            queue.clear()  # that guest is gone
+            queue.clear()  # the guest has exited
         self._poll.modify(end.fileno(), select.EPOLLIN | (select.EPOLLOUT if queue else 0))
 
 
@@ -126,7 +126,7 @@ _ROCE = ROCE_PORT.to_bytes(2, "big")
 
 
 def split_frames(data):
-    """(whole frames, the rest)"""
+    """Returns (complete frames, the remaining bytes)."""
     frames, start = [], 0
     while len(data) - start >= 4:
         end = start + 4 + int.from_bytes(data[start:start + 4], "big")
@@ -138,7 +138,7 @@ def split_frames(data):
 
 
 def is_udp_to(frame, port):
-    """Whether an Ethernet frame holds IP and UDP to `port` (two bytes): IPv4 without options, IPv6 without extensions."""
+    """Returns whether a frame holds UDP to `port` (two bytes). IPv4 must have no options, IPv6 no extensions."""
     if frame[12:14] == b"\x08\x00":
         return frame[23] == UDP and frame[36:38] == port
     return frame[12:14] == b"\x86\xdd" and frame[20] == UDP and frame[56:58] == port

@@ -1,4 +1,4 @@
-// RDMA writes with immediate over one RC queue pair, directly with libibverbs. The program shows the behaviour of the
+// RDMA writes with immediate over one RC queue pair, directly with libibverbs. The program shows the behavior of the
 // lab's device, and the effect of a fault on an application, without any other library.
 //   verbs_writer serve                                           posts receives, checks every arrival.
 //   verbs_writer write HOST BYTES SECONDS TIMEOUT RETRIES        TIMEOUT and RETRIES as in ibv_modify_qp.
@@ -54,7 +54,7 @@ struct Device {
   Peer self = {};
 };
 
-// The IPv4 one where there is one, since its route needs no neighbour discovery after a cut.
+// The IPv4 one where there is one, since its route needs no neighbor discovery after a cut.
 int best_gid(ibv_context* context) {
   ibv_gid gid = {};
   for (int index = 0; ibv_query_gid(context, kDevicePort, index, &gid) == 0; ++index) {

@@ -1,8 +1,9 @@
-"""Takes the ELF kernel out of a bzImage.
+"""Extracts the ELF kernel from a bzImage.
 
-QEMU starts an ELF kernel directly (PVH); a bzImage would unpack itself under emulation, 40 s instead of 3.
-Layout (the kernel's Documentation/arch/x86/boot.rst): byte 0x1f1 holds the number of set-up sectors, less one. The words at
-0x248 and 0x24c hold the offset, from the end of the set-up sectors, and the length of the compressed kernel.
+QEMU starts an ELF kernel directly (PVH) in 3 s. A bzImage decompresses itself under emulation, which takes 40 s.
+Layout (Documentation/arch/x86/boot.rst of the kernel): byte 0x1f1 holds the number of set-up sectors, less one. The
+words at 0x248 and 0x24c hold the offset of the compressed kernel and its length. The offset counts from the end of the
+set-up sectors.
 """
 import gzip
 import lzma
@@ -24,11 +25,11 @@ def unpack(image):
 
 
 def _decompress(data):
-    # Decompressor objects stop at the end of their stream: four bytes of length follow it.
+    # A decompressor object stops at the end of its stream. Four bytes with the length follow the stream.
     if data[:6] == b"\xfd7zXZ\x00":
         return lzma.LZMADecompressor().decompress(data)
     if data[:4] == b"\x28\xb5\x2f\xfd":
         return subprocess.run(["zstd", "-dcq"], input=data[:-4], stdout=subprocess.PIPE, timeout=60, check=True).stdout
     if data[:2] == b"\x1f\x8b":
         return gzip.decompress(data[:-4])
-    raise Problem("the kernel is compressed in a way this script does not support (it supports xz, zstd and gzip)")
+    raise Problem("the compression of the kernel is not supported (supported: xz, zstd and gzip)")

@@ -1,4 +1,4 @@
-"""--backup-ps 1: every ps task has a backup, which goes on for it when it is killed; no step is lost or done twice."""
+"""Tests --backup-ps 1: each ps task has a backup, which replaces a killed task. No step is lost or applied twice."""
 import os
 import random
 import re
@@ -14,9 +14,9 @@ import digits
 
 NOTICED = 20 * cluster.PATIENCE
 EPOCHS = 2
-BATCHES = 550  # of MNIST, an epoch and worker
+BATCHES = 550  # batches of MNIST in an epoch of one worker
 LOG_EVERY = 10
-ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "3"))  # 10 and more when something here has changed
+ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "3"))  # use 10 or more after a change of the backup code
 
 
 class Backup(cluster.ClusterTest):
@@ -29,7 +29,7 @@ class Backup(cluster.ClusterTest):
         primary.wait_for("the backup at .* has everything", cluster.START, after=after)
 
     def kill(self, ps, worker, share):
-        """When the backup is level and `worker` has reported that share of the steps of EPOCHS epochs."""
+        """Kills `ps` when its backup is up to date and `worker` has reported that share of the steps of the run."""
         self.wait_until_level(ps)
         due = 1 + share * EPOCHS * BATCHES // LOG_EVERY
         cluster.wait_until(lambda: len(re.findall(r"Step: \d+", worker.text())) >= due, cluster.START, worker.transcript)
@@ -45,7 +45,7 @@ class Backup(cluster.ClusterTest):
             self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
 
     def undisturbed(self, *flags, **shape):
-        """Returns the final parameters of such a run without a fault."""
+        """Returns the hash of the final parameters of such a run without a fault."""
         servers, workers = self.start(*flags, **shape)
         self.assert_all_end(*workers, *servers)
         return cluster.hash_of(workers[0])
@@ -81,7 +81,7 @@ class Backup(cluster.ClusterTest):
                 self.assertEqual(made, 2 * EPOCHS * BATCHES, workers[0].transcript())
 
     def assert_goes_on_alike(self, *flags, share=0.3):
-        """A run with a killed ps ends with the parameters of an undisturbed run."""
+        """Checks that a run with a killed ps ends with the parameters of an undisturbed run."""
         flags = ("--mode", "sync", "--optimizer", "adam", *flags)
         undisturbed = self.undisturbed(*flags)
         (ps, backup), workers = self.start(*flags)
@@ -203,7 +203,7 @@ class Backup(cluster.ClusterTest):
         self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
 
     def test_a_worker_in_a_long_step_is_waited_for(self):
-        """Longer than a silent worker is: it has had no reason yet to come to the backup."""
+        """A worker in a long step does not notice the loss. The backup waits longer for it than for a silent worker."""
         flags = ("--mode", "sync", "--optimizer", "adam", "--min_workers", 2)
         undisturbed = self.undisturbed(*flags)
         (ps, backup), workers = self.start(*flags)
@@ -218,7 +218,7 @@ class Backup(cluster.ClusterTest):
         self.assertEqual(cluster.hash_of(workers[0]), undisturbed, workers[0].transcript())
 
     def test_a_ps_that_is_back_at_once_takes_nothing_from_its_backup(self):
-        """Workers in a long step are still to come to the backup when another one joins the ps that is back."""
+        """A new worker joins the restarted ps before the workers in a long step have joined the backup."""
         (ps, backup), workers = self.start()
         self.wait_until_level(ps)
         workers[0].wait_for(r"Step: \d+", cluster.START)

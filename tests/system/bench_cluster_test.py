@@ -1,4 +1,4 @@
-"""`gradrail bench` over several processes: each is started for itself, as on several hosts."""
+"""Tests `gradrail bench` over several processes. Each process is started separately, as on several hosts."""
 import json
 import os
 import shutil
@@ -87,13 +87,13 @@ class BenchCluster(cluster.ClusterTest):
     def test_a_worker_that_fails_is_named(self):
         server = self.start("ps", 0, "-n", 50_000_000)
         workers = [self.start("worker", i) for i in range(2)]
-        time.sleep(3)  # no event exists: the first figure is printed after its measurement
+        time.sleep(3)  # no event exists: the first result is printed after its measurement
         workers[1].send_signal(signal.SIGKILL)
         began = time.monotonic()
         said = self.text(server, cluster.FAILED)
         self.assertLess(time.monotonic() - began, cluster.FINISH)
         self.assertRegex(said, r"not measured: worker/[01]")
-        self.assertLess(time.monotonic() - began, 20 * cluster.PATIENCE)  # not until the others have given up
+        self.assertLess(time.monotonic() - began, 20 * cluster.PATIENCE)  # well before the timeout of the other tasks
 
     def test_under_mpirun(self):
         if shutil.which("mpirun") is None:

@@ -1,4 +1,5 @@
-"""`gradrail bench` beside other programs, and how it behaves: what it starts ends with it, what it says to people."""
+"""Tests the comparison of `gradrail bench` with other programs, the end of the processes that it starts, and its output
+on a terminal."""
 import csv
 import json
 import os
@@ -80,7 +81,7 @@ class Peers(BenchTest):
             self.assertGreater(row["percentiles"]["p50_us"], 0)
             ratios = [value for name, value in row["more"].items() if name.startswith("ours/it")]
             self.assertEqual(len(ratios), 0 if "gradrail" in path else 1, row)
-            # Neither can be a thousand times the other: the ratio is of the right figures, the right way round.
+            # The ratio must use the right results, and ours must be its numerator.
             ours = rows[path.split(":")[0] + ": gradrail ofi", what]["percentiles"]
             basis = "mean_us" if "ours/it(mean)" in row["more"] else "p50_us"
             for ratio in ratios:
@@ -101,7 +102,7 @@ class Peers(BenchTest):
                 self.assertRegex(row["failed"], r"^ucx_perftest is not installed \(apt install ucx-utils\)$", row)
 
     def no_figures(self, asked, path):
-        """Rows of a run that may have measured nothing."""
+        """Returns the rows of a run in which measurements may be missing."""
         file = self.folder / "run.json"
         ran = subprocess.run([cluster.binary(), "bench", *map(str, asked), "-J", str(file)], capture_output=True, text=True,
                              timeout=4 * cluster.FINISH, env={**os.environ, "PATH": str(path)})
@@ -142,7 +143,7 @@ class Ends(BenchTest):
             seen.update(family)
             return len(family) > 2 and any(name in running for name in family.values())
 
-        before = set(os.listdir("/dev/shm"))  # numbers of processes come again, and a SIGKILL leaves what had them
+        before = set(os.listdir("/dev/shm"))  # process ids are reused, and processes ended by SIGKILL leave files
         task = self.start(*arguments, "--rounds", 100)
         cluster.wait_until(is_running, cluster.START, lambda: f"{running} does not run\n{task.transcript()}")
         task.signal(number)
@@ -183,7 +184,7 @@ class Ends(BenchTest):
 
 
 class GpuPaths(BenchTest):
-    """Rows of `paths` in GPU memory: a simulated GPU, and a network device that reaches its memory."""
+    """Tests the rows of `paths` in the memory of a simulated GPU, with a network device that accesses this memory."""
     SIMULATED_GPU = pathlib.Path(os.environ["GRADRAIL_SIMULATED_GPU_DIR"])
     SMALL = ["-b", "64K", "-e", "64K", *QUICK]
     NIC = ["--plugin-dir", SIMULATED_GPU.parent / "simulated_nic", "--transport", "simnic,shm,tcp"]

@@ -1,4 +1,4 @@
-"""`gradrail bench`: every suite at toy size, its formats and exit codes, and runs compared."""
+"""Tests `gradrail bench`: each suite at toy size, the output formats, the exit codes and the comparison of runs."""
 import copy
 import csv
 import json
@@ -77,7 +77,7 @@ class Bench(cluster.ClusterTest):
         rows = {row["path"]: row["more"] for row in json.loads(file.read_text())["results"]}
         pace = {path: more["of_undisturbed"] for path, more in rows.items()}
         self.assertLess(pace["sync, one slow"], 0.25, rows)
-        self.assertLess(pace["ssp:4, one slow"], 0.5, rows)  # a few steps more than the slow one, for good
+        self.assertLess(pace["ssp:4, one slow"], 0.5, rows)  # at most a few steps ahead of the slow worker
         self.assertGreater(pace["backup:1, one slow"], 0.6, rows)
         self.assertGreater(pace["async, one slow"], 0.6, rows)
         self.assertGreater(rows["backup:1, one slow"]["dropped_share"], 0, rows)
@@ -178,7 +178,7 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(text, r" 1\.(50|49)\d +\[1\.4\d+, 1\.5\d+\] slower\n")
         self.assertRegex(text, r"# (\d+) of \1 rows differ")
         other = copy.deepcopy(run)
-        other["config"]["no_sum"] = True  # which an earlier version's file does not mention
+        other["config"]["no_sum"] = True  # files of earlier versions lack this field
         del run["config"]["no_sum"]
         first.write_text(json.dumps(run))
         second.write_text(json.dumps(other))
@@ -186,7 +186,7 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(self.bench("compare", second, first, code=cluster.USAGE), "no_sum")
         other["config"]["no_sum"] = False
         for row in other["results"]:
-            row["stages"] = {}  # as earlier versions wrote them
+            row["stages"] = {}  # the format of earlier versions
         second.write_text(json.dumps(other))
         self.bench("compare", first, second)
         slower["machine"] = "a better one"
@@ -213,9 +213,9 @@ class Bench(cluster.ClusterTest):
                 for row in rows:
                     self.assertEqual([name for name, _ in row["stages"]], first + names)
                     total = sum(micros for _, micros in row["stages"])
-#The stages are from another run : only the order of magnitude must agree.
+                    # The stages are from another run: only the order of magnitude must agree.
                     self.assertGreater(total, row["percentiles"]["min_us"] / 4)
-                    self.assertLess(total, 4 * row["percentiles"]["max_us"] + 100_000)  # a busy machine may pause one
+                    self.assertLess(total, 4 * row["percentiles"]["max_us"] + 100_000)  # a busy machine adds delay
         _, run = self.recorded("exchange", "--no-stages")
         self.assertTrue(all(not row["stages"] for row in run["results"]))
 

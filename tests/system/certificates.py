@@ -11,13 +11,13 @@ def openssl(folder, *arguments):
 
 
 def make_authority(folder, name):
-    """`name`.pem and `name`.key."""
+    """Writes `name`.pem and `name`.key."""
     openssl(folder, "req", "-x509", *KEY, "-days", 2, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out",
             f"{name}.pem")
 
 
 def make_certificate(folder, name, authority, names="IP:127.0.0.1,DNS:localhost"):
-    """`name`.pem and `name`.key, for the hosts `names`."""
+    """Writes `name`.pem and `name`.key for the hosts `names`."""
     openssl(folder, "req", *KEY, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
     (folder / f"{name}.ext").write_text(f"subjectAltName={names}\n")
     openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key",

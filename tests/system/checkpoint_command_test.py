@@ -1,5 +1,5 @@
-"""`gradrail checkpoint`: what is in a folder, whether it is whole, and out of it as NumPy arrays. Kept sets, restored onto
-other numbers of shards."""
+"""Tests `gradrail checkpoint`: the list of a folder, the verification, and the export as NumPy arrays. Also tests that
+kept sets are restored with other numbers of shards."""
 import ast
 import struct
 import subprocess
@@ -14,7 +14,7 @@ PARAMETERS = {"W1": (784, 100), "W2": (100, 10), "b1": (100,), "b2": (10,)}
 
 
 def read_npz(path):
-    """{name: (type, shape, bytes)} without NumPy."""
+    """Returns {name: (type, shape, bytes)}, read without NumPy."""
     arrays = {}
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
@@ -30,7 +30,7 @@ def read_npz(path):
 
 
 def numbers_of(path):
-    """The bytes behind the header of a checkpoint file; a small one's vectors are one chunk each, CRC32C behind it."""
+    """Returns the bytes after the header of a checkpoint file. A small vector is one chunk and its CRC32C."""
     data = path.read_bytes()
     return data[28 + struct.unpack("<I", data[12:16])[0]:]
 
@@ -94,7 +94,7 @@ class CheckpointCommand(cluster.ClusterTest):
         for index in (0, 3):
             self.assert_says(task, rf"^damaged: checkpoint {self.files()[index]}: chunk 0 of 1 \(parameters, .*CRC32C")
         self.files()[0].write_bytes(good[0])
-        # An incomplete set of a killed run is reported. It is no damage.
+        # An incomplete set of a killed run is reported, but it is not an error.
         self.files()[3].unlink()
         self.assert_says(self.checkpoint("verify", self.saved), r"^step 22 is incomplete: .*missing 1$", r"^step 11 is whole")
         self.files()[0].unlink()
@@ -110,7 +110,7 @@ class CheckpointCommand(cluster.ClusterTest):
         self.assertEqual({name: shape for name, (_, shape, _) in arrays.items()}, PARAMETERS)
         self.assertEqual({type for type, _, _ in arrays.values()}, {"<f4"})
         halves = [numbers_of(path) for path in self.files()]
-        vectors = [(len(half) - 3 * 4) // 3 for half in halves]  # parameters, m, v, a CRC32C each
+        vectors = [(len(half) - 3 * 4) // 3 for half in halves]  # parameters, m and v, each with a CRC32C
         self.assertEqual(b"".join(data for _, _, data in arrays.values()),
                          b"".join(half[:size] for half, size in zip(halves, vectors)))
         self.checkpoint("export", "--optimizer-state", "--out", out, self.saved)
@@ -121,7 +121,7 @@ class CheckpointCommand(cluster.ClusterTest):
         self.assertEqual(arrays[":global_step"], ("<i8", (), struct.pack("<q", 11)))
         python = python_with_numpy()
         if python is None:
-            print("no Python here has NumPy: numpy.load() was not tried", flush=True)
+            print("NumPy is not installed: numpy.load() was not tested", flush=True)
             return
         script = "import numpy, sys; a = numpy.load(sys.argv[1]); print({name: a[name].shape for name in a}, a['W1'].tobytes().hex()[:64])"
         printed = subprocess.run([python, "-c", script, out], capture_output=True, text=True, check=True).stdout
@@ -142,7 +142,7 @@ class CheckpointCommand(cluster.ClusterTest):
         out.write_bytes(eleven)
         self.assert_says(self.checkpoint("export", self.saved, "--step", 22, "--out", out, code=cluster.CONFIGURATION),
                          rf"{newest.name}: truncated")
-        self.assertEqual(out.read_bytes(), eleven, "a refused export leaves what was there")
+        self.assertEqual(out.read_bytes(), eleven, "a refused export changed the existing file")
 
     def test_export_says_what_is_wrong(self):
         self.run_digits("--epochs", 1)
@@ -156,7 +156,7 @@ class CheckpointCommand(cluster.ClusterTest):
                 self.assert_says(self.checkpoint("export", *arguments, code=code), words)
 
     def test_other_shards_go_on_from_what_was_kept(self):
-        """Several ps and shards, the last three sets kept; then other numbers of both, from the same folder."""
+        """A run keeps its last three sets. A run with other numbers of ps and shards restores from the same folder."""
         self.run_digits("--epochs", 2, "--ps", 2, "--shards", 2, "--save_steps", 4, "--keep", 3, "--optimizer", "adam")
         self.checkpoint("verify", self.saved)
         step, hashes = 22, set()

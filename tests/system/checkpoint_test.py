@@ -1,4 +1,4 @@
-"""Checkpoints: a run that is started again goes on where it was, with other shards too; what cannot be restored is said."""
+"""Tests checkpoints: a restarted run continues from the newest set, also with other shards. It reports unusable sets."""
 import re
 import subprocess
 import time
@@ -30,7 +30,7 @@ class Restart(cluster.ClusterTest):
         return sorted(path.name for path in self.saved.glob("*.ckpt"))
 
     def steps(self):
-        """(Global step, shard, shards) of each file."""
+        """Returns (global step, shard, number of shards) of each file."""
         found = [re.fullmatch(r"gradrail-(\d{12})-\d{16}-(\d+)-of-(\d+)\.ckpt", name) for name in self.files()]
         return [tuple(map(int, match.groups())) for match in found]
 
@@ -59,15 +59,15 @@ class Restart(cluster.ClusterTest):
 
     def test_saves_while_it_trains(self):
         self.run_digits("--epochs", 60, "--save_steps", 5, "--keep", 0)
-        # A save that comes due while the last one is written is put off until that is done.
+        # A save that is due while the previous save is in progress is delayed until its end.
         steps = [step for step, _, _ in self.steps()]
         self.assertEqual((steps[0], steps[-1]), (5, 660))
         self.assertGreater(len(steps), 2)
 
     def test_keeps_the_last_few_and_no_halves(self):
-        for every in (2, 22):  # 22: the last step is saved twice, as one of these and at the end
+        for every in (2, 22):  # 22: the last step is saved twice, by --save_steps and at the end
             self.saved = self.folder / f"every-{every}"
-            for _ in range(3):  # each saves once at least, at its end
+            for _ in range(3):  # each run saves at least once, at its end
                 self.run_digits("--epochs", 2, "--save_steps", every, "--keep", 2, "--ps", 2)
             steps = [step for step, _, _ in self.steps()]
             self.assertEqual((len(steps), len(set(steps)), steps[-1]), (4, 2, 66), self.files())
@@ -123,7 +123,7 @@ class Restart(cluster.ClusterTest):
                 path.write_bytes(content)
                 task = self.refused(cluster.CONFIGURATION, [path.name, "no older one"], "--model", "linear", "--epochs", 1,
                                     "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
-                self.assertFalse(task.has(r"^Step: "), "it trained from nowhere")
+                self.assertFalse(task.has(r"^Step: "), "the run trained without a restored checkpoint")
 
     def test_a_checkpoint_of_another_model_or_optimizer(self):
         self.run_once()
@@ -152,7 +152,7 @@ class Restart(cluster.ClusterTest):
     def test_a_damaged_set_is_named_and_the_one_before_it_is_used_by_all_tasks(self):
         for _ in range(2):
             self.run_digits("--epochs", 1, "--ps", 2)
-        damaged = self.saved / self.files()[3]  # the second task's
+        damaged = self.saved / self.files()[3]  # a file of the second task
         damaged.write_bytes(damaged.read_bytes()[:-7])
         task = self.run_digits("--epochs", 1, "--ps", 2)
         self.assertTrue(task.has(rf"^ps/0 W .*{damaged.name}: truncated: .*: going back to step 11$"), task.transcript())
@@ -163,7 +163,7 @@ class Restart(cluster.ClusterTest):
         self.assertTrue(again.has(r"^\[ps/0\] restored global step 22 "), again.transcript())
 
     def test_all_tasks_begin_from_the_set_of_the_first(self):
-        """Two views of one folder, as slow file systems show: the second task sees a set that the first one does not."""
+        """On a slow file system, two tasks can see different content of a folder. The second task sees one set more."""
         flags = ["--ps", 2, "--workers", 1, "--epochs", 1]
         self.run_digits(*flags)
         here, there = self.saved, self.folder / "there"

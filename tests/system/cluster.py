@@ -1,7 +1,7 @@
-"""Real processes for the system tests: tasks of `gradrail train`, their output line by line, and an end for all of them.
+"""Starts and ends the processes of the system tests, such as tasks of `gradrail train`, and reads their output.
 
-Every wait has a deadline and ends as soon as its condition holds. $GRADRAIL_BINARY is the program under test;
-$GRADRAIL_PATIENCE stretches all deadlines (sanitizers, busy machines).
+Each wait has a deadline and ends as soon as its condition holds. $GRADRAIL_BINARY is the program under test.
+$GRADRAIL_PATIENCE multiplies all deadlines, for sanitizers and busy machines.
 """
 import collections
 import json
@@ -18,12 +18,12 @@ import time
 import unittest
 
 PATIENCE = float(os.environ.get("GRADRAIL_PATIENCE", "1"))
-START = 30 * PATIENCE  # until a task has said something on a machine that has other things to do
-FINISH = 45 * PATIENCE  # until a small run is over
+START = 30 * PATIENCE  # until a task on a busy machine has printed something
+FINISH = 45 * PATIENCE  # until a small run has ended
 
 GOOD, FAILED, USAGE, CONFIGURATION, RETRY = 0, 1, 2, 4, 200
 
-# Texts that no output may contain, at any end of a run.
+# The output of a run must not contain these texts.
 CRASHES = re.compile(r"terminate called|Sanitizer|runtime error:|check failed|Segmentation|core dumped", re.I)
 
 Line = collections.namedtuple("Line", "time text")
@@ -37,7 +37,7 @@ def binary():
 
 
 def instrumented():
-    """Whether the binary contains a sanitizer. The shadow and the quarantine count as memory of the process."""
+    """Returns whether the binary contains a sanitizer. Its shadow and quarantine count as memory of the process."""
     code = pathlib.Path(binary()).read_bytes()
     return b"__asan_init" in code or b"__tsan_init" in code
 
@@ -62,7 +62,7 @@ def free_ports(count):
 
 
 class Task:
-    """One process. Its output (stdout and stderr together, as a person sees them) is read all the time."""
+    """One process. A thread reads its output, stdout and stderr together, all the time."""
 
     def __init__(self, name, command, environment=None, output=None):
         self.name = name
@@ -77,7 +77,7 @@ class Task:
             source, sink = os.pipe()
         else:
             source, sink = output
-        # Its own process group: a Ctrl-C at the tests is ours to handle, and all of it can be ended at once.
+        # The process has its own group: the tests handle Ctrl-C, and they can end the group at once.
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=variables,
                                         start_new_session=True)
         os.close(sink)
@@ -90,7 +90,7 @@ class Task:
         while True:
             try:
                 data = os.read(source, 65536)
-            except OSError:  # how a terminal says that its other end was closed
+            except OSError:  # the other end of the terminal was closed
                 data = b""
             with self._changed:
                 self._raw += data
@@ -126,7 +126,7 @@ class Task:
         return re.search(pattern, self.text(), re.M) is not None
 
     def wait_for(self, pattern, within=START, after=0):
-        """The match of `pattern` in a line beyond the first `after` ones; fails when the output ends without it."""
+        """Returns the match of `pattern` in a line after the first `after` lines. It fails if the output ends first."""
         deadline = time.monotonic() + within
         with self._changed:
             while True:
@@ -142,7 +142,7 @@ class Task:
         raise AssertionError(f"{self.name}: {why} without /{pattern}/\n{self.transcript()}")
 
     def code(self, within=FINISH):
-        """The exit code as a shell would see it; a failure when it does not end in time."""
+        """Returns the exit code as a shell shows it. It fails if the process does not end in time."""
         try:
             code = self.process.wait(within)
         except subprocess.TimeoutExpired:
@@ -167,22 +167,22 @@ class Task:
 
 
 def skip(reason):
-    """Ends this test before it has begun: each has a process of its own, and unittest would take sys.exit() for an error."""
+    """Ends this test as skipped. Each test has its own process, and unittest reports sys.exit() as an error."""
     print(f"skipped: {reason}", flush=True)
     os._exit(77)
 
 
 def wait_until(condition, within, what):
-    """`what()` says what there is instead."""
+    """Waits until `condition` holds. `what()` describes the state for the error message."""
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within:.1f} s: {what()}")
+            raise AssertionError(f"timed out after {within:.1f} s: {what()}")
         time.sleep(0.02)
 
 
 class ClusterTest(unittest.TestCase):
-    """Starts tasks, and ends whatever is left of them when the test is over."""
+    """Starts tasks, and ends the remaining tasks after the test."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gradrail-system-"))
@@ -190,7 +190,7 @@ class ClusterTest(unittest.TestCase):
         self.tasks = []
 
     def run(self, result=None):
-        """A failure of one task often has its cause in another: all transcripts follow the test."""
+        """Prints the transcripts of all tasks after a failure, because its cause is often in another task."""
         failed_before = len(result.failures) + len(result.errors)
         super().run(result)
         if len(result.failures) + len(result.errors) > failed_before:
@@ -210,12 +210,12 @@ class ClusterTest(unittest.TestCase):
         return task
 
     def train(self, *flags, name="train", environment=None, output=None):
-        # Runs that fail leave what their flight recorders had.
+        # A run that fails writes a file with the data of its flight recorder.
         environment = {"TMPDIR": str(self.folder), **(environment or {})}
         return self.launch(name, [binary(), "train", *map(str, flags)], environment, output)
 
     def refused(self, code, says, *flags, environment=None, within=START):
-        """A run that must not start: its exit code, and the words its message must hold."""
+        """Checks that a run does not start: its exit code, and words that its message must contain."""
         task = self.train(*flags, environment=environment)
         self.assertEqual(task.code(within), code, task.transcript())
         for words in says:
@@ -223,14 +223,14 @@ class ClusterTest(unittest.TestCase):
         return task
 
     def addresses(self, workers, ps=1):
-        """Flags of a cluster on this host."""
+        """Returns the flags of a cluster on this host."""
         self.ps_addresses = [f"127.0.0.1:{port}" for port in free_ports(ps)]
         self.worker_names = [f"127.0.0.1/{i}" for i in range(workers)]
         return ["--ps_hosts", ",".join(self.ps_addresses), "--worker_hosts",
                 ",".join(f"localhost:{3000 + i}" for i in range(workers))]
 
     def start_cluster(self, workers, *flags, ps=1, model="linear"):
-        """One ps task (or more) and workers, started one by one. Returns (ps tasks, workers)."""
+        """Starts the ps tasks and the workers as separate processes. Returns (ps tasks, workers)."""
         common = [*self.addresses(workers, ps), "--model", model, *flags]
         self.common_flags = common
         servers = [self.train(*common, "--job_name", "ps", "--task_index", i, name=f"ps/{i}") for i in range(ps)]
@@ -245,7 +245,7 @@ class ClusterTest(unittest.TestCase):
             self.assertTrue(task.has(pattern), f"/{pattern}/\n{task.transcript()}")
 
     def assert_ends(self, task, code, within=FINISH, says=()):
-        """`code`: one number, or a function that accepts it."""
+        """Checks the exit code of a task. `code` is a number or a predicate."""
         found = task.code(within)
         good = code(found) if callable(code) else found == code
         self.assertTrue(good, f"unexpected exit code {found}\n{task.transcript()}")
@@ -253,14 +253,14 @@ class ClusterTest(unittest.TestCase):
             self.assertRegex(task.text(), words, task.transcript())
 
     def wait_until_awaited(self, worker, addresses):
-        """Until a synchronous step waits for `worker`, as `gradrail top` of the ps tasks at `addresses` shows."""
+        """Waits until `gradrail top` of the ps tasks at `addresses` shows that a sync step waits for `worker`."""
         def table():
             return subprocess.run([binary(), "top", "--once", "--ps_hosts", ",".join(addresses)], timeout=START,
                                   capture_output=True, text=True, check=False).stdout
         wait_until(lambda: re.search(rf"^{worker} .*\bawaited", table(), re.M), START, table)
 
     def assert_goes_on(self, task, steps=2, within=START):
-        """It reports progress that it had not reported before."""
+        """Checks that a task reports new progress."""
         for _ in range(steps):
             task.wait_for(r"Step: \d+", within, after=len(task.lines()))
 
@@ -279,7 +279,7 @@ def hash_of(task):
 
 
 def children(pid):
-    """Names and process ids of a local cluster's tasks, as it prints them."""
+    """Returns the names and process ids of the tasks of a local cluster, from its output."""
     return pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
@@ -296,7 +296,7 @@ def socket_inodes(pid):
 
 
 def tcp_listeners(pid):
-    """(IPv4 or IPv6 address, port) of every TCP socket on which `pid` listens, seen from its network namespace."""
+    """Returns (IPv4 or IPv6 address, port) of each TCP socket on which `pid` listens, in its network namespace."""
     inodes, found = socket_inodes(pid), []
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         path = pathlib.Path(f"/proc/{pid}/net/{table}")
@@ -307,13 +307,13 @@ def tcp_listeners(pid):
             address, port = fields[1].split(":")
             # The kernel prints each 32-bit word in the byte order of the host.
             words = [bytes.fromhex(address[i:i + 8])[::-1] for i in range(0, len(address), 8)]
-            # gRPC listens on IPv4 addresses by way of IPv6 sockets.
+            # gRPC listens on IPv4 addresses with IPv6 sockets.
             found.append((socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:"), int(port, 16)))
     return found
 
 
 def abstract_listeners(pid):
-    """Names (without the leading NUL) of the abstract Unix sockets on which `pid` listens."""
+    """Returns the names of the abstract Unix sockets on which `pid` listens, without the leading NUL."""
     inodes, found = socket_inodes(pid), []
     for row in pathlib.Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
         fields = row.split()

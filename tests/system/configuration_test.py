@@ -71,7 +71,7 @@ class Flags(cluster.ClusterTest):
                 ([*spec, "--job_name", "ps"], "--task_index is missing"),
                 ([*spec, "--job_name", "ps", "--task_index", 1], "task_index 1: job 'ps' has tasks 0 to 0"),
                 ([*spec, "--job_name", "ps", "--task_index", -3], "task_index -3: job .ps. has tasks 0 to 0"),
-                ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker' has tasks 0 to 1 .* may grow to 1023"),
+                ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker' has tasks 0 to 1 .* to 1023"),
                 ([*spec, "--job_name", "boss", "--task_index", 0], "'boss': no such job.*ps, worker"),
                 (["--ps_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'worker' has no task"),
                 (["--worker_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'ps' has no task"),
@@ -148,13 +148,13 @@ class Addresses(cluster.ClusterTest):
     def test_a_port_where_something_else_listens(self):
         flags = ["--model", "linear", *self.addresses(1), "--job_name", "worker", "--task_index", 0]
         host, port = self.ps_addresses[0].split(":")
-        with socket.create_server((host, int(port))):  # accepts (in its backlog) and stays silent
+        with socket.create_server((host, int(port))):  # accepts connections in its backlog and sends nothing
             self.refused(cluster.RETRY, [r"did not come up in time"], *flags, "--join-timeout", 2,
                          within=20 * cluster.PATIENCE)
 
 
 class Agreement(cluster.ClusterTest):
-    """Settings that the workers of one run must share: a worker that differs is refused, the others continue."""
+    """Tests settings that all workers must share: a worker with another setting is refused, the others continue."""
 
     def second_worker(self, *flags, says):
         (ps,), (first,) = self.start_cluster(1, "--epochs", 100000)
@@ -200,7 +200,7 @@ class Agreement(cluster.ClusterTest):
 
 
 class Data(cluster.ClusterTest):
-    """Damaged files of the data set, for one worker that would otherwise train."""
+    """Tests damaged files of the data set with one worker."""
 
     def setUp(self):
         super().setUp()
@@ -208,7 +208,7 @@ class Data(cluster.ClusterTest):
         self.data.mkdir()
 
     def worker(self, code, says):
-        # It reads its data before it looks for its ps: none is needed here.
+        # The worker reads its data before it connects to its ps, so that no ps is needed.
         self.refused(code, says, "--data_dir", self.data, *self.addresses(1), "--job_name", "worker", "--task_index", 0,
                      "--join-timeout", 1)
 
@@ -234,7 +234,7 @@ class Data(cluster.ClusterTest):
                         content = bytearray(path.read_bytes())
                         if damage == "cut":
                             content = content[:chance.randrange(1, len(content))]
-                        elif damage == "flip":  # plain pixels carry no checksum: only a header can be seen to be wrong
+                        elif damage == "flip":  # pixels have no checksum: only a wrong header can be detected
                             place = chance.randrange(20, len(content)) if packed else chance.randrange(8)
                             content[place] ^= 1 << chance.randrange(8)
                         elif damage == "longer":

@@ -1,4 +1,4 @@
-"""The output for users: the lines of the tutorials, progress bars on a terminal, and only lines elsewhere."""
+"""Tests the output for users: the lines of the tutorials, progress bars on a terminal, and plain lines elsewhere."""
 import fcntl
 import os
 import pty
@@ -30,7 +30,7 @@ class Lines(cluster.ClusterTest):
                         r"^Path: shard 0 at 127\.0\.0\.1:\d+: shm", r"^\[worker/2\] Total Time:",
                         r"^\[ps/0\] global step 1650, "):
             self.assertRegex(task.text(), re.compile(pattern, re.M))
-        # The chief alone prints plain lines; a good run has nothing to warn of but, on a slow machine, a slow start.
+        # Only the chief prints plain lines. A successful run has no warnings, except that of a slow start.
         self.assertEqual(len([line for line in lines if line.startswith("Parameter-Hash")]), 1)
         warnings = [line for line in lines if re.match(r"\S+ [WE] \d\d:", line) and "waiting for worker" not in line]
         self.assertFalse(warnings, task.transcript())
@@ -63,7 +63,7 @@ class Terminal(cluster.ClusterTest):
         for worker in range(3):
             self.assertRegex(shown, rf"\[#*\.*\] +\d+ %  worker {worker}: epoch [12], cost \d+\.\d{{4}}")
         self.assertIn("\x1b[", shown)
-        # Whatever the bars did, the last words stand below them untouched.
+        # The last lines are below the bars, and the bars do not overwrite them.
         plain = re.sub(r"\x1b\[\d*[A-K]", "", shown.replace("\r", ""))
         self.assertRegex(plain, re.compile(r"^Total Time: \d+\.\d{2}s$", re.M))
 

@@ -1,4 +1,4 @@
-"""Sync runs agree bit for bit, whatever moves the bytes and however the parameters are cut."""
+"""Tests that sync runs agree bit for bit with each transport, and with each number of shards, ps tasks and buckets."""
 import unittest
 
 import cluster
@@ -20,7 +20,7 @@ class SyncRuns(cluster.ClusterTest):
 
     def test_another_seed_or_rate_is_another_run(self):
         hashes = [self.run_hash(), self.run_hash("--seed", 2), self.run_hash("--learning_rate", 0.002)]
-        self.assertEqual(len(set(hashes)), 3, "the hash does not depend on what was trained")
+        self.assertEqual(len(set(hashes)), 3, "the hash does not depend on the run")
 
     def test_transports_agree(self):
         self.assertEqual(self.run_hash("--transport", "shm", "--no-fallback"),
@@ -39,7 +39,7 @@ class SyncRuns(cluster.ClusterTest):
                                  self.run_hash("--optimizer", optimizer, "--shards", 3, "--bucket_kib", 16))
 
     def test_twenty_workers_agree(self):
-        # More than one kernel call sums at once.
+        # 20 gradients need more than one call of the sum kernel.
         self.assertEqual(self.run_hash(workers=20, epochs=1),
                          self.run_hash("--transport", "tcp", workers=20, epochs=1))
 

@@ -1,4 +1,4 @@
-"""A small data set in MNIST's file format: runs on it take a second where MNIST takes many."""
+"""Writes a small data set in the file format of MNIST. A run with it takes about a second."""
 import gzip
 import random
 import struct
@@ -9,7 +9,7 @@ def idx(shape, values):
 
 
 def write(folder, train=1200, test=100, packed=False):
-    """Writes blurred digits that a model can distinguish: label k lights row 2k. The first twelfth is the validation set."""
+    """Writes images that a model can distinguish: label k has a bright row 2k. The first 1/12 is the validation set."""
     random.seed(1)
     for name, count in (("train", train), ("t10k", test)):
         labels = [random.randrange(10) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""`gradrail doctor`: what it says of this machine, of a recorded one, and what its exit code promises."""
+"""Tests `gradrail doctor`: its reports of this machine and of recorded machines, and its exit codes."""
 import json
 import os
 import pathlib
@@ -20,7 +20,7 @@ class Doctor(cluster.ClusterTest):
         return json.loads(self.doctor("--json", *flags, **more))
 
     def recorded(self, files):
-        """A machine of which only these files are known."""
+        """Makes a recorded machine that consists of these files."""
         root = self.folder / "root"
         for path, text in files.items():
             file = root / path.lstrip("/")
@@ -57,7 +57,7 @@ class Doctor(cluster.ClusterTest):
                            says=[r"^  warning +kernel +/proc/sys/kernel/osrelease: 5\.4\.0-150-generic, older than 5\.12",
                                  r"^  does not hold +rdma +rdma-devices is missing"])
         self.assertNotIn("\033", text)
-        self.doctor("--root", root)  # a call without flags gets a report
+        self.doctor("--root", root)  # a call without further flags succeeds
         self.doctor("--root", root, "--require", "rdma,speed", code=cluster.CONFIGURATION,
                     says=[r"--require 'speed': there are rdma, "])
 

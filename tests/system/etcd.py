@@ -1,4 +1,4 @@
-"""An etcd of our own, on ports of its own, and what one sees in it; a proxy before it that can fall ill."""
+"""Starts an etcd server for the tests and reads its keys. A proxy in front of the server can send faulty answers."""
 import base64
 import contextlib
 import json
@@ -11,8 +11,8 @@ import urllib.request
 import cluster
 from certificates import make_authority, make_certificate
 
-HTTP2 = b"\0\0\0\4\0\0\0\0\0"  # an empty SETTINGS frame, with which a server begins
-LEASE = 5  # a killed task's key stays so long, and as long again when etcd was begun anew in between
+HTTP2 = b"\0\0\0\4\0\0\0\0\0"  # an empty SETTINGS frame, the first frame of a server
+LEASE = 5  # the key of a killed task expires after this time; after a restart of etcd, the time starts again
 
 
 def encoded(text):
@@ -20,7 +20,7 @@ def encoded(text):
 
 
 def certified(folder):
-    """Returns the files of an authority and of one certificate, by the names of etcdctl's variables."""
+    """Returns the files of an authority and of one certificate, by the variables of etcdctl."""
     folder.mkdir(exist_ok=True)
     make_authority(folder, "ca")
     make_certificate(folder, "task", "ca")
@@ -34,7 +34,7 @@ def http(status, body):
 
 
 class Etcd:
-    """One etcd member. Its data stay when it is killed."""
+    """One etcd member. Its data remain when it is killed."""
 
     def __init__(self, folder, tls=()):
         if shutil.which("etcd") is None:
@@ -78,7 +78,7 @@ class Etcd:
         return f"etcd://127.0.0.1:{self.port}/{job}"
 
     def registered(self, job="job"):
-        """{"ps/0": {"address": …}}"""
+        """Returns the registered tasks: {"ps/0": {"address": …}}."""
         prefix = f"/gradrail/{job}/"
         found = self.ask("kv/range", {"key": encoded(prefix), "range_end": encoded(prefix[:-1] + "0")}).get("kvs", [])
         return {base64.b64decode(kv["key"]).decode().removeprefix(prefix): json.loads(base64.b64decode(kv["value"]))
@@ -92,7 +92,7 @@ class Etcd:
 
 
 class Proxy:
-    """Passes all bytes on until a test calls say(): then each connection receives these bytes and is closed."""
+    """Forwards all bytes until a test calls say(). Then each connection receives the bytes of say() and is closed."""
 
     def __init__(self, etcd):
         self.etcd, self.answer, self.asked, self.sockets = etcd, None, 0, set()
@@ -101,7 +101,7 @@ class Proxy:
         threading.Thread(target=self.accept, daemon=True).start()
 
     def say(self, answer):
-        """None: passes bytes on again."""
+        """Sets the answer to all connections. None: the proxy forwards bytes again."""
         self.answer = answer
         self.cut()
 
@@ -157,7 +157,7 @@ class EtcdTest(cluster.ClusterTest):
         return task.wait_for(r"^# ((?:ps|worker)/\d+)").group(1)
 
     def wait_for_registered(self, *names, within=cluster.START):
-        """Exactly these tasks, each ps with its port."""
+        """Waits until exactly these tasks are registered, each ps with its port."""
         def there():
             found = self.etcd.registered()
             return set(found) == set(names) and all(":" in found[name]["address"] for name in names if "ps" in name)

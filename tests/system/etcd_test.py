@@ -1,4 +1,4 @@
-"""Tasks that find each other by etcd: no list of hosts, workers that come and go, a ps that moves, an etcd that fails."""
+"""Tests runs with etcd: no list of hosts, workers that join and leave, a ps with a new address, failures of etcd."""
 import signal
 import socket
 import time
@@ -26,7 +26,7 @@ class Small(etcd.EtcdTest):
         for task in tasks[2:]:
             self.assert_says(task, r"w = 2\.0000, b = 10\.0000")
         self.assertEqual(sum(task.has("Parameter-Hash: ") for task in tasks), 1)
-        self.assertEqual(self.etcd.registered(), {}, "what ended has left its key")
+        self.assertEqual(self.etcd.registered(), {}, "an ended task has left its key")
 
     def test_jobs_do_not_see_each_other(self):
         tasks = []
@@ -59,7 +59,7 @@ class Small(etcd.EtcdTest):
             (self.folder / name).write_text(name * 10)
             (self.folder / name).chmod(0o600)
         tasks = [self.task("ps", "--secret-file", self.folder / "ours", *SIZES)]
-        # Before the workers: their run may be over before a slow starter has asked.
+        # This task starts before the workers: the run may end before a later task connects.
         foreign = self.task("worker", "--secret-file", self.folder / "theirs", "--task_index", "7")
         self.assert_ends(foreign, lambda code: code != 0, says=["secret"])
         tasks += [self.task("worker", "--secret-file", self.folder / "ours") for _ in range(2)]
@@ -68,7 +68,7 @@ class Small(etcd.EtcdTest):
 
     def test_one_endpoint_is_enough(self):
         unused, = cluster.free_ports(1)
-        hung = socket.create_server(("127.0.0.1", 0))  # takes connections and never answers
+        hung = socket.create_server(("127.0.0.1", 0))  # accepts connections and does not answer
         self.addCleanup(hung.close)
         url = f"etcd://127.0.0.1:{unused},127.0.0.1:{hung.getsockname()[1]},127.0.0.1:{self.etcd.port}/job"
         tasks = [self.task("ps", *SIZES, url=url), *(self.task("worker", url=url) for _ in range(2))]
@@ -140,7 +140,7 @@ class Refusals(etcd.EtcdTest):
         self.refuses(cluster.CONFIGURATION, ["--ps 2: the current run has --ps 1 --workers 2"], "worker", "--ps", "2",
                      "--workers", "2")
         self.refuses(cluster.CONFIGURATION, ["--task_index 1: job 'job' has ps tasks 0 to 0"], "ps", "--task_index", "1")
-        self.refuses(cluster.CONFIGURATION, ["--mode backup:2: of 2 workers at most 1 can be spared"], "worker", "--mode",
+        self.refuses(cluster.CONFIGURATION, ["--mode backup:2: B must be less than 2, the number of workers"], "worker", "--mode",
                      "backup:2")
 
     def test_a_place_that_is_taken(self):
@@ -210,7 +210,7 @@ class Refusals(etcd.EtcdTest):
 
 
 class Running(etcd.EtcdTest):
-    """Long runs, and what happens to them."""
+    """Tests faults and changes during long runs."""
     flags = ()
 
     def setUp(self):
@@ -283,7 +283,7 @@ class Running(etcd.EtcdTest):
                 self.etcd.start(fresh)
                 ps.wait_for(r"this task is registered again in etcd, as /gradrail/job/ps/0", EXPIRED, after=lines)
                 self.wait_for_registered("ps/0", "worker/0", "worker/1", within=EXPIRED)
-                self.assertEqual(self.etcd.registered(), was, "each in its old place")
+                self.assertEqual(self.etcd.registered(), was, "each task has its former entry")
                 self.assertLess(len([line for line in ps.lines()[lines:] if "etcd" in line.text]), 4, ps.transcript())
         added = self.task("worker", "--mode", "sync")
         self.assertEqual(self.place_of(added), "worker/2")

@@ -1,4 +1,4 @@
-"""Reads TensorBoard's event files as the formats specify: TFRecord framing with checksums. Each record is an Event in
+"""Reads event files of TensorBoard as the formats specify: TFRecord framing with checksums. Each record is an Event in
 protobuf's wire format. The reader shares no code with the writer."""
 import struct
 
@@ -54,12 +54,12 @@ def fields(data):
         elif kind == 5:
             value, at = struct.unpack_from("<f", data, at)[0], at + 4
         else:
-            raise AssertionError(f"wire type {kind}")
+            raise AssertionError(f"unexpected wire type {kind}")
         yield number, value
 
 
 def events(data):
-    """(wall time, step, file version or None, {tag: value or None}) of each event."""
+    """Yields (wall time, step, file version or None, {tag: value or None}) of each event."""
     for body in records(data):
         wall_time, step, version, scalars = 0.0, 0, None, {}
         for number, value in fields(body):

@@ -1,4 +1,4 @@
-"""Prometheus' text format, read strictly: what `promtool check metrics` looks at, and the sums that it does not check."""
+"""Reads the text format of Prometheus strictly, with the checks of `promtool check metrics` and checks of the sums."""
 import math
 import re
 
@@ -30,7 +30,7 @@ def labels_of(text):
 
 
 def read(text):
-    """{family: (type, help, [(name, labels, value)])}; raises Bad where the text is not as it should be."""
+    """Returns {family: (type, help, [(name, labels, value)])}. Raises Bad if the text is not valid."""
     need(text.endswith("\n"), "the last line has no end")
     families, current = {}, None
     for line in text.splitlines():
@@ -69,7 +69,7 @@ def check_histogram(name, samples):
 
 
 def check(text):
-    """As read(); also Prometheus' rules for good names, for the families that are ours."""
+    """Reads the text like read(), and checks the naming rules of Prometheus for the families of gradrail."""
     families = read(text)
     for name, (kind, help_text, samples) in families.items():
         need(kind in ("counter", "gauge", "histogram", "summary"), f"{name}: type {kind}")

@@ -1,4 +1,4 @@
-"""The flight recorder: dumps on failure, signal and request, and the timeline of all tasks."""
+"""Tests the flight recorder: dumps on failure, signal and request, and the timeline of all tasks."""
 import json
 import re
 import signal
@@ -15,7 +15,7 @@ class FlightRecorder(cluster.ClusterTest):
     SAYS = r"flight recorder: the last (\d+) operations are in (\S+)"
 
     def dump(self, task, after=0, within=cluster.START):
-        """Steps of the marks that a task has written down, by what they are."""
+        """Returns the steps of the marks in the dump of a task, by the kind of the mark."""
         said = task.wait_for(self.SAYS, within, after)
         marks = {}
         with open(said[2]) as file:
@@ -51,7 +51,7 @@ class FlightRecorder(cluster.ClusterTest):
             first.signal(signal.SIGUSR1)
             marks = self.dump(first, before)
             self.assertLess(time.monotonic() - sent, cluster.PATIENCE)
-            self.assertGreater(marks["begun"][-1], marks["done"][-1])  # the one it waits in
+            self.assertGreater(marks["begun"][-1], marks["done"][-1])  # the step in which the worker waits
 
     def test_top_asks_all_tasks(self):
         (first, second), workers = self.start_cluster(2, *ENDLESS, ps=2)
@@ -61,7 +61,7 @@ class FlightRecorder(cluster.ClusterTest):
                                          "--dump"], timeout=cluster.START, capture_output=True).returncode, 0)
         for task in (first, *workers):
             self.assertTrue(self.dump(task))
-        # Two elements are one line of memory: the second ps holds none, and has nothing to write.
+        # The model has two elements, in one cache line: the second ps has no element and writes no file.
         time.sleep(1)  # no event exists: a second file would be a defect
         for task in (first, second, *workers):
             self.assertLessEqual(len(re.findall(self.SAYS, task.text())), 1)
@@ -96,7 +96,7 @@ class Timeline(cluster.ClusterTest):
         self.assert_one_clock(file, (*workers, server))
 
     def test_a_task_with_another_clock(self):
-        """By 1000 s, as between hosts that were started at different times."""
+        """The clock of one task differs by 1000 s, like those of hosts that were booted at different times."""
         elsewhere = ["unshare", "-T", "--monotonic", "1000", "--fork"]
         if subprocess.run([*elsewhere, "true"], capture_output=True, check=False).returncode != 0:
             cluster.skip("no time namespaces (they need root)")
@@ -109,7 +109,7 @@ class Timeline(cluster.ClusterTest):
         self.assert_one_clock(file, tasks)
 
     def assert_one_clock(self, file, tasks):
-        """The operations of a shard for an exchange lie within the exchange, up to the error of the clocks."""
+        """Checks that the operations of a shard are within their exchange, up to the error of the clocks."""
         for task in tasks:
             self.assert_ends(task, cluster.GOOD, 60 * cluster.PATIENCE)
         self.assertEqual(list(self.folder.glob("timeline.json*")), [file])
@@ -122,7 +122,7 @@ class Timeline(cluster.ClusterTest):
         self.assertEqual(sorted(task_of.values()), ["ps/0", "worker/0", "worker/1"])
         self.assertEqual(trace["metadata"]["clock_error_bound_us"].keys(), set(task_of.values()))
         exchanges, updates, off = {}, 0, trace["metadata"]["clock_error_bound_us"]
-        self.assertLess(max(off.values()), 5000 * cluster.PATIENCE, "us: a bound that bounds something")
+        self.assertLess(max(off.values()), 5000 * cluster.PATIENCE, "the bound of the clock error is too large, in us")
         spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
         for event in spans:
             if event["name"] == "exchange":

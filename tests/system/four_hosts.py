@@ -1,4 +1,4 @@
-"""Four hosts: network namespaces behind one bridge, each with an address of its own. Needs root."""
+"""Makes four hosts: network namespaces behind one bridge, each with its own address. It needs root."""
 import os
 import re
 import shutil
@@ -33,7 +33,7 @@ def why_not():
 
 
 def sweep():
-    """Removes what a run left behind that was killed before it could clean up."""
+    """Removes the namespaces and links of a run that was killed."""
     for line in ip("netns", "list").stdout.splitlines():
         ours = re.match(r"gr(\d+)[sp0-3]\b", line)
         if ours and not os.path.exists(f"/proc/{ours[1]}"):
@@ -41,7 +41,7 @@ def sweep():
 
 
 class FourHosts(cluster.ClusterTest):
-    """A switch (a bridge in a namespace of its own, so that the host's network is not touched) and four hosts."""
+    """Provides four hosts and a switch: a bridge in its own namespace, so that the network of the host is unchanged."""
 
     def setUp(self):
         super().setUp()

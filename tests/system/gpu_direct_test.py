@@ -1,4 +1,5 @@
-"""Ways out of GPU memory, by real processes: simulated GPUs, and a network device that reaches their memory."""
+"""Tests the transfer of GPU memory in real processes, with simulated GPUs and a network device that accesses their
+memory."""
 import os
 import pathlib
 import signal
@@ -58,7 +59,7 @@ class NicGpuTransfer(cluster.ClusterTest):
                 self.assertEqual(cluster.hash_of(task), cluster.hash_of(undisturbed))
 
     def test_towers_that_average_by_nccl_are_as_one(self):
-        """The mean leaves from the first one's memory, parameters get there, and the others copy them."""
+        """The first tower sends the mean and receives the parameters. The other towers copy them from its memory."""
         hashes = set()
         for flags, way in ((["--transport", "tcp", "--reduce", "host"], "staged"), (["--transport", "tcp"], "staged"),
                            (["--transport", "simnic"], "dmabuf"), (["--transport", "tcp", "--ps_device", "gpu:1"], "ipc")):
@@ -105,7 +106,7 @@ class NicGpuTransfer(cluster.ClusterTest):
         ps, workers = self.start_two([gpus(), gpus()])
         for task in workers:
             task.wait_for(r"Step: \d+")
-        workers[1].signal(signal.SIGKILL)  # parameters may be on their way into its memory
+        workers[1].signal(signal.SIGKILL)  # a write of parameters to its memory may be in progress
         workers[1].code()
         self.assert_goes_on(workers[0])
         workers[0].signal(signal.SIGTERM)

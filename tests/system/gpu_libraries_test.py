@@ -1,5 +1,5 @@
-"""GPU memory through libfabric, UCX and a peer-memory module, in real processes. The GPUs are simulated: a preloaded
-object makes the libraries take their memory. A folder in a private /sys/module replaces the kernel module."""
+"""Tests GPU memory with libfabric, UCX and a peer-memory module in real processes. The GPUs are simulated: a preloaded
+library makes the network libraries accept their memory. A folder in a private /sys/module replaces the module."""
 import os
 import pathlib
 import re
@@ -17,7 +17,7 @@ PROGRAM = os.environ.get("GRADRAIL_BINARY", "")
 
 
 def private_modules():
-    """Why there can be no private /sys/module, or ''."""
+    """Returns the reason why a private /sys/module is not possible, or ''."""
     tried = subprocess.run(["unshare", "-rm", "mount", "--bind", "/tmp", "/sys/module"], capture_output=True, check=False)
     return "" if tried.returncode == 0 else f"unshare -rm: {tried.stderr.decode().strip()}"
 
@@ -36,7 +36,7 @@ class GpuLibraries(cluster.ClusterTest):
         self.addCleanup(os.environ.__setitem__, "GRADRAIL_BINARY", PROGRAM)
 
     def run_through(self, preload="", module=False):
-        """From now on the program is started with these."""
+        """Starts the program with this preloaded library and module from now on."""
         start = self.folder / "start"
         preloaded = f"env LD_PRELOAD={preload}" if preload else ""
         inside = f'exec {preloaded} "{PROGRAM}" "$@"'

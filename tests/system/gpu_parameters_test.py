@@ -1,4 +1,4 @@
-"""Parameters in GPU memory, and workers' GPU memory mapped there, on the GPUs that a simulated driver shows."""
+"""Tests parameters in GPU memory, and mapped GPU memory of the workers, with the GPUs of a simulated driver."""
 import os
 import signal
 import unittest

@@ -1,4 +1,4 @@
-"""Training on GPUs that a simulated driver shows: the program is the one that a host with a real driver runs."""
+"""Tests training on the GPUs of a simulated driver. The program is the same as on a host with a real driver."""
 import os
 import re
 import signal
@@ -12,7 +12,7 @@ NOTICED = 5 * cluster.PATIENCE + 3
 
 
 def gpus(faults="devices=1", **more):
-    """The environment of a task on a host with these GPUs; what the words mean is in tests/gpu/simulated."""
+    """Returns the environment of a task on a host with these GPUs. tests/gpu/simulated describes the words."""
     return {"LD_LIBRARY_PATH": os.environ["GRADRAIL_SIMULATED_GPU_DIR"], "GRADRAIL_SIMULATED_GPU": faults, **more}
 
 
@@ -30,7 +30,7 @@ class Gpu(cluster.ClusterTest):
         return float(task.wait_for(rf"^{what}: (-?\d+\.\d+)$").group(1))
 
     def test_models_learn_as_on_cpus(self):
-        # The cnn compares early losses: roundings separate both runs for a while in the phase of the fastest learning.
+        # For the cnn, early losses are compared: later, rounding separates both runs while the loss falls fastest.
         for model, flags, early in (("mlp", ["--epochs", 4, "--optimizer", "adam"], r"Step: 31, .* Cost: (\d\.\d+)"),
                                     ("cnn", ["--epochs", 2, "--learning_rate", 0.05], r"step 30, loss = (\d\.\d+)")):
             with self.subTest(model=model):
@@ -65,7 +65,7 @@ class Gpu(cluster.ClusterTest):
         self.assert_says(by_nccl, r"^Towers: 0 on GPU 0 .*, 1 on GPU 1 .*, averaged by NCCL \d+\.\d+")
         by_host = self.finished(*flags, "--towers", 2, "--reduce", "host", on=gpus("devices=2"))
         self.assert_says(by_host, r"^Towers: .*, averaged by host$")
-        self.assertEqual(cluster.hash_of(by_nccl), cluster.hash_of(by_host), "two numbers have one sum")
+        self.assertEqual(cluster.hash_of(by_nccl), cluster.hash_of(by_host), "NCCL and the host differ")
         on_cpus = self.finished(*flags, "--towers", 2)
         self.assertAlmostEqual(self.number(by_nccl, "Final Cost"), self.number(on_cpus, "Final Cost"), delta=0.01)
 
@@ -87,7 +87,7 @@ class Gpu(cluster.ClusterTest):
             with self.subTest(why=why):
                 task = self.finished(*flags, "--epochs", 1, "--log_device_placement", on=on)
                 self.assert_says(task, rf"GPU: none: .*{why}")
-                # A driver that is there and does not work is worth a word; a host without one is not.
+                # A driver that does not work gives a warning. A host without a driver gives none.
                 failed = "supports" in why or "start" in why
                 self.assertEqual(task.has(f"W .*towers compute on CPUs: .*{why}"), failed, task.transcript())
                 self.refused(cluster.CONFIGURATION, [f"--no-soft-placement: no GPU can be used: .*{why}"], *flags,
@@ -126,7 +126,7 @@ class Gpu(cluster.ClusterTest):
                 self.refused(code, [words], *self.data, "--ps", 0, "--model", "mlp", *flags, environment=on)
 
     def start_workers(self, on, *flags):
-        """A ps and two workers, each on a GPU of its own, of which one is going to fail."""
+        """Starts a ps and two workers, each on its own GPU. One of the GPUs fails later."""
         flags = [*self.addresses(2), *self.data, "--model", "mlp", *flags]
         ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps/0", environment=on)
         workers = [self.train(*flags, "--job_name", "worker", "--task_index", i, name=f"worker/{i}", environment=on)
@@ -170,7 +170,7 @@ class Gpu(cluster.ClusterTest):
         task = self.train(*self.data, "--model", "mlp", "--workers", 2, "--epochs", 20,
                           environment=gpus("devices=2,lose=1@600"))
         self.assert_ends(task, cluster.RETRY, 4 * cluster.FINISH, says=[r"worker/1: the model failed after"])
-        cluster.hash_of(task)  # the chief went on to the end
+        cluster.hash_of(task)  # the chief trained until the end
 
     def test_a_lost_gpu_of_two_towers_ends_both(self):
         for reduce in ("nccl", "host"):

@@ -28,7 +28,7 @@ def help_of(*path):
 
 
 def flags_of(text):
-    """Only the lines of options: descriptions mention flags of other commands."""
+    """Returns the flags of the option lines. Descriptions are left out: they mention flags of other commands."""
     entries = re.findall(r"^  (-\S+)", text, re.M)
     return {flag for entry in entries for flag in FLAG.findall(entry.replace(",", " "))}
 
@@ -91,7 +91,7 @@ class Pages(cluster.ClusterTest):
             self.assertIn("NAME", re.sub(".\b", "", result.stdout))  # bold text is overstruck
 
     def complete(self, line):
-        """Returns the proposals of bash at the end of the line."""
+        """Returns the completions that bash offers at the end of the line."""
         words = shlex.split(line.replace("=", " = ")) + ([""] if line.endswith((" ", "=")) else [])
         script = (f"source {shlex.quote(str(self.bash_script))}\nCOMP_WORDS=({' '.join(map(shlex.quote, words))})\n"
                   f"COMP_CWORD={len(words) - 1}\n_gradrail\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"")
@@ -108,7 +108,7 @@ class Pages(cluster.ClusterTest):
         self.assertEqual(self.complete("gradrail train --ps 2 --model=c"), ["cnn"])
         self.assertEqual(self.complete("gradrail train --batch_s"), ["--batch_size"])
         self.assertEqual(self.complete("gradrail train --batch-s"), ["--batch-size"])
-        self.assertEqual(self.complete("gradrail train --cluster "), [], "file names are left to bash")
+        self.assertEqual(self.complete("gradrail train --cluster "), [], "bash completes file names")
         self.assertEqual(self.complete("gradrail bench put --format "), ["table", "osu", "csv", "json"])
         self.assertEqual(self.complete("gradrail convert "), ["mnist"])
         proposed = {flag for path, _ in walk() for flag in self.complete(" ".join(["gradrail", *path, "-"]))}

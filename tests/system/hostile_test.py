@@ -36,10 +36,10 @@ class UnauthenticatedConnections(cluster.ClusterTest):
                 connection.sendall(payload)
                 if payload and self.chance.random() < 0.3:
                     connection.recv(100)
-            except OSError:  # the ps refused the connection: it may do so
+            except OSError:  # the ps may refuse the connection
                 pass
             if self.chance.random() < 0.5:
-                self.held.append(connection)  # half-open, says nothing more
+                self.held.append(connection)  # half-open: it sends nothing more
             else:
                 connection.close()
 
@@ -50,7 +50,7 @@ class UnauthenticatedConnections(cluster.ClusterTest):
         self.assertFalse(ps.has(r"worker \d.*was lost"), ps.transcript())
 
     def assert_terse(self, ps):
-        """No kind of line more than once a minute: differences between connections do not make another kind."""
+        """Checks that the ps prints each kind of line at most once a minute. Texts of two connections are one kind."""
         kinds = {}
         for line in ps.lines():
             if not re.match(r"ps/0 [WE] ", line.text):

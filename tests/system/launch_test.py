@@ -1,4 +1,4 @@
-"""`gradrail train` under launchers: Open MPI's mpirun, Slurm's srun; torchrun's and ps-lite's variables."""
+"""Tests `gradrail train` with launchers: mpirun of Open MPI, srun of Slurm, the variables of torchrun and ps-lite."""
 import configparser
 import json
 import os
@@ -20,7 +20,7 @@ LONG = ("--model", "mlp", "--epochs", "1000")
 
 class LaunchTest(cluster.ClusterTest):
     def whole(self, said, ps, workers):
-        """Each task has found its place, and all workers ended with the same parameters."""
+        """Checks that each task has its rank, and that all workers ended with the same parameters."""
         for index in range(ps):
             self.assertRegex(said, rf"# ps/{index} of {ps}, with {workers} worker")
         for index in range(workers):
@@ -35,7 +35,7 @@ class LaunchTest(cluster.ClusterTest):
                            AS_ROOT)
 
     def ranks(self, count, *flags, port, environment=None):
-        """Tasks as torchrun starts them."""
+        """Starts tasks with the environment of torchrun."""
         common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(environment or {})}
         return [self.train(*SMALL, *flags, name=f"rank {rank}", environment={**common, "RANK": str(rank)})
                 for rank in range(count)]
@@ -70,7 +70,7 @@ class Launchers(LaunchTest):
         self.whole(said, ps=2, workers=3)
 
     def test_a_stop_signal_to_all_tasks_saves_a_checkpoint(self):
-        """As Slurm does before the time is over: the ps hear it first."""
+        """Slurm signals all tasks before the end of the allocation. The ps tasks receive the signal first."""
         [port] = cluster.free_ports(1)
         saved = self.folder / "saved"
         flags = ("--model", "mlp", "--epochs", 1000, "--log_every", 10, "--checkpoint_dir", saved, "--save_secs", 600)
@@ -151,7 +151,7 @@ class Launchers(LaunchTest):
 
 
 class Manifests(LaunchTest):
-    """The files of tools/launch for service managers, run without a service manager."""
+    """Tests the files of tools/launch for service managers, without a service manager."""
 
     def with_program(self):
         (self.folder / "gradrail").symlink_to(cluster.binary())
@@ -257,7 +257,7 @@ class UnderSlurm(LaunchTest):
                                f"--export=ALL,GRADRAIL={cluster.binary()},PS=2,GRADRAIL_SECRETS={self.folder}", SCRIPTS / "gradrail.sbatch", *SMALL)
         self.assert_ends(job, cluster.GOOD)
         self.whole(said.read_text(), ps=2, workers=2)
-        self.assertEqual(list(self.folder.glob(".gradrail.*")), [], "the secret stays behind")
+        self.assertEqual(list(self.folder.glob(".gradrail.*")), [], "the file of the secret was not removed")
 
     def test_slurm_job_that_is_cancelled(self):
         job = self.srun(4, "--ps", 1, what=LONG)
@@ -271,7 +271,7 @@ class UnderSlurm(LaunchTest):
 
 
 def tasks_of(folder):
-    """Processes that a slurmd of this folder has started: Slurm gives them its configuration's path."""
+    """Returns the processes that a slurmd of this folder has started. Their environment contains its path."""
     found = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -279,7 +279,7 @@ def tasks_of(folder):
                 command = (entry / "cmdline").read_bytes().split(b"\0")[0]
                 if command.endswith(b"gradrail"):
                     found.append(int(entry.name))
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return found
 

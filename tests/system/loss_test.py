@@ -7,7 +7,7 @@ import unittest
 
 import cluster
 
-LONG = ["--epochs", 100000, "--rejoin-timeout", 0]  # a ps that is gone stays away: restart_test.py has the others
+LONG = ["--epochs", 100000, "--rejoin-timeout", 0]  # no ps restarts; restart_test.py tests restarts
 # The documented limit, plus the delay of a busy machine.
 NOTICED = 5 * cluster.PATIENCE + 3
 SILENCE = 2
@@ -50,7 +50,7 @@ class Killed(cluster.ClusterTest):
                     ps.wait_for(r"worker 1 \(localhost:3001\) was lost: .*; 2 workers remain", NOTICED)
                     took = time.monotonic() - killed
                     print(f"{mode} over {transport}: a killed worker was noticed after {1000 * took:.0f} ms", flush=True)
-                    self.assertLess(took, cluster.PATIENCE, ps.transcript())  # 1 s on a machine that is not busy
+                    self.assertLess(took, cluster.PATIENCE, ps.transcript())  # 1 s on an idle machine
                     self.assert_goes_on(workers[0])
                     self.assert_goes_on(workers[2])
                     for worker in (workers[0], workers[2]):
@@ -87,7 +87,7 @@ class Killed(cluster.ClusterTest):
                                      says=[rf"parameter server 0 \({self.ps_addresses[0]}\) was lost"])
 
     def test_workers_name_the_ps_that_failed(self):
-        # Its data connections end first on some transports, its control connection on others.
+        # The transport decides whether the data connections or the control connection of the ps close first.
         servers, workers = self.running(ps=2)
         servers[1].signal(signal.SIGKILL)
         for worker in workers:
@@ -113,13 +113,13 @@ class Killed(cluster.ClusterTest):
         task.code(5)
         deadline = time.monotonic() + NOTICED
         while any(os.path.exists(f"/proc/{pid}") and "Z" != state(pid) for pid in pids):
-            self.assertLess(time.monotonic(), deadline, "tasks outlived their supervisor")
+            self.assertLess(time.monotonic(), deadline, "tasks still run after the end of their supervisor")
             time.sleep(0.02)
 
 
 class Stalled(cluster.ClusterTest):
     def running(self, *flags, workers=3):
-        # Without a core for a while a good worker is silent too, hence not shorter.
+        # A shorter timeout would also expire for a correct worker that gets no core for a while.
         (ps,), started = self.start_cluster(workers, *LONG, "--heartbeat-timeout", SILENCE, *flags)
         for worker in started:
             worker.wait_for(r"Step: \d+")
@@ -183,7 +183,7 @@ class Stale(cluster.ClusterTest):
                 (ps,), workers = self.start_cluster(3, *LONG, "--mode", mode, "--heartbeat-timeout", 60)
                 for worker in workers:
                     worker.wait_for(r"Step: \d+")
-                workers[2].signal(signal.SIGSTOP)  # the others wait for it, or go on without
+                workers[2].signal(signal.SIGSTOP)  # the others wait for it, or continue without
                 time.sleep(1)
                 workers[2].signal(signal.SIGCONT)
                 for worker in workers:
@@ -206,7 +206,7 @@ class Late(cluster.ClusterTest):
         late = self.start_worker(7, "--epochs", 3)  # the last --epochs counts; no list contains worker 7
         self.assert_ends(late, cluster.GOOD, says=[r"Final Cost: 0\.0"])
         step = int(late.wait_for(r"Step: (\d+)").group(1))
-        self.assertGreater(step, 100, "it did not begin with the parameters of the others")
+        self.assertGreater(step, 100, "the worker did not start with the parameters of the run")
         self.assert_goes_on(first)
 
     def test_a_worker_comes_back(self):

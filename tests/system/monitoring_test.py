@@ -1,4 +1,4 @@
-"""The monitoring of a run: metrics for Prometheus, summaries for TensorBoard."""
+"""Tests the monitoring of a run: metrics for Prometheus, summaries for TensorBoard."""
 import os
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ class Monitored(cluster.ClusterTest):
             return answer.read().decode()
 
     def scrape_until(self, url, condition):
-        """Checked families of the first scrape that holds what is waited for."""
+        """Returns the checked families of the first scrape for which the condition holds."""
         deadline = time.monotonic() + cluster.START
         while True:
             families = exposition.check(self.scrape(url))
@@ -68,7 +68,7 @@ class Metrics(Monitored):
             self.assertGreater(exchanges, 10)
             self.assertEqual(total(families, "gradrail_staleness_steps", "_count"), exchanges)
             seconds = total(families, "gradrail_exchange_latency_seconds", "_sum") / exchanges
-            self.assertTrue(1e-6 < seconds < cluster.START, seconds)  # and not microseconds
+            self.assertTrue(1e-6 < seconds < cluster.START, seconds)  # the unit is seconds, not microseconds
             self.assertGreater(value(families, "gradrail_bytes_total", direction="out"), 100)
             for name in ("gradrail_fallbacks_total", "gradrail_wait_seconds_total", "gradrail_dropped_gradients_total"):
                 self.assertEqual(value(families, name), 0)
@@ -127,7 +127,7 @@ class Metrics(Monitored):
         if promtool is None:
             cluster.skip("no promtool (package prometheus, or GRADRAIL_PROMTOOL=path)")
         for task, url in self.start_watched(2):
-            # The first may come before the first exchange, the last has everything.
+            # The first scrape may precede the first exchange. The last scrape has all families.
             for families_at_least in (1, 5):
                 self.scrape_until(url, lambda f: len(f) >= families_at_least)
                 checked = subprocess.run([promtool, "check", "metrics"], input=self.scrape(url), text=True,
@@ -152,11 +152,11 @@ class Summaries(Monitored):
             (_, _, version, _), *rest = self.events(worker)
             self.assertEqual(version, "brain.Event:2")
             *steps, last = rest
-            self.assertEqual(len(steps), 22)  # 11 an epoch of 550 batches
+            self.assertEqual(len(steps), 22)  # 11 in each epoch of 550 batches
             for wall_time, step, _, scalars in steps:
                 self.assertTrue(started - 1 <= wall_time <= time.time() + 1, wall_time)
                 self.assertGreater(step, 0)
-                self.assertNotIn(None, scalars.values(), "a zero must be written, too")
+                self.assertNotIn(None, scalars.values(), "a value of zero must also be written")
                 for tag in ("cost", "examples/sec", "exchange/p50_ms", "exchange/p99_ms", "bytes_out/shm_mapped"):
                     self.assertGreater(scalars[tag], 0, tag)
                 self.assertGreaterEqual(scalars["exchange/p99_ms"], scalars["exchange/p50_ms"])
@@ -188,7 +188,7 @@ class Summaries(Monitored):
                      "/proc/nowhere", "--epochs", 1)
 
     def test_a_full_disk_ends_the_summaries_and_not_the_run(self):
-        # Less than these summaries need, more than the memory of the variables, which counts, too.
+        # The limit is smaller than these summaries and larger than the memory of the variables, which also counts.
         task = self.launch("train", ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "limited", cluster.binary(),
                                      "train", "--ps", "0", "--model", "linear", "--epochs", "20", "--log_every", "1", "--logs_path",
                                      str(self.folder / "logs")])

@@ -1,4 +1,4 @@
-"""Four tasks on four hosts: network namespaces behind one bridge, each with an address of its own. Needs root."""
+"""Tests four tasks on four hosts: network namespaces behind one bridge, each with its own address. It needs root."""
 import os
 import signal
 import time
@@ -33,7 +33,7 @@ class Tasks(four_hosts.FourHosts):
         self.assertIn((f"{four_hosts.NETWORK}.1", 2222), listeners)
         self.assertEqual({address for address, _ in listeners}, {f"{four_hosts.NETWORK}.1"}, listeners)
         for worker in workers:
-            self.assertEqual(cluster.tcp_listeners(worker.pid), [], "a worker has no reason to listen")
+            self.assertEqual(cluster.tcp_listeners(worker.pid), [], "a worker must not listen")
 
     def test_shm_without_fallback_is_refused(self):
         self.train_on(0, "ps", 0)
@@ -45,7 +45,7 @@ class Tasks(four_hosts.FourHosts):
         ps, workers = self.start_all("--epochs", 100000, "--heartbeat-timeout", 3, "--rejoin-timeout", 0)
         for worker in workers:
             worker.wait_for(r"Step: \d+")
-        four_hosts.ip("-n", self.switch, "link", "set", "port2", "down")  # worker 1's
+        four_hosts.ip("-n", self.switch, "link", "set", "port2", "down")  # the port of worker 1
         ps.wait_for(rf"worker 1 \({four_hosts.NETWORK}\.3:2222\) was lost: no heartbeat for 3 s", 15 * cluster.PATIENCE)
         self.assert_goes_on(workers[0])
         self.assert_goes_on(workers[2])
@@ -81,7 +81,7 @@ class Tasks(four_hosts.FourHosts):
 
 
 class Ranks(four_hosts.FourHosts):
-    """A rank on each host. The rendezvous finds the addresses of the hosts."""
+    """Tests one rank on each host. The rendezvous finds the addresses of the hosts."""
 
     def ranks(self, *arguments):
         address = {"WORLD_SIZE": "3", "MASTER_ADDR": f"{four_hosts.NETWORK}.1", "MASTER_PORT": "29400"}

@@ -1,4 +1,4 @@
-"""Where threads and memory end up: read from /proc while tasks train, and what their summaries say of it."""
+"""Tests the placement of threads and memory, from /proc during training and from the summaries of the tasks."""
 import os
 import pathlib
 import platform
@@ -9,9 +9,9 @@ import unittest
 import cluster
 
 ALLOWED = sorted(os.sched_getaffinity(0))
-# A worker, a shard, and what works now and then: with fewer cpus a local cluster of these shares them all.
+# A local cluster of a worker and a shard binds its threads only with a third CPU for the other threads.
 ROOM = len(ALLOWED) >= 3
-# Long enough to be looked at; every test ends it.
+# This run does not end before the test has examined it. Each test ends it.
 LONG = ["--model", "mlp", "--epochs", 100000, "--log_every", 20]
 SHORT = ["--model", "linear", "--epochs", 1]
 
@@ -43,7 +43,7 @@ def parse_cpus(text):
 
 
 def threads(pid):
-    """(thread id, name, cpus) of every thread of a process, but the one that the thread sanitizer starts before main()."""
+    """Returns (thread id, name, CPUs) of the threads of a process, without the thread of the thread sanitizer."""
     found = []
     folders = sorted(pathlib.Path(f"/proc/{pid}/task").iterdir(), key=lambda folder: int(folder.name))
     if "TSAN_OPTIONS" in os.environ:
@@ -51,7 +51,7 @@ def threads(pid):
     for folder in folders:
         try:
             status = (folder / "status").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
             continue
         name = re.search(r"^Name:\s*(.*)$", status, re.M).group(1)
         cpus = re.search(r"^Cpus_allowed_list:\s*(.*)$", status, re.M).group(1)
@@ -64,7 +64,7 @@ def shard_cpus(pid):
 
 
 def owner_cpus(pid):
-    """Returns the CPUs of a worker's main thread, which computes and exchanges."""
+    """Returns the CPUs of the main thread of a worker, which computes and exchanges."""
     return next(cpus for thread, _, cpus in threads(pid) if thread == pid)
 
 
@@ -76,7 +76,7 @@ def policies(pid, memory):
 
 class Placement(cluster.ClusterTest):
     def train_until_seen(self, *flags, taskset=None, environment=None):
-        """A local cluster that trains; returns it with the process ids of ps 0 and the workers."""
+        """Starts a local cluster and waits until it trains. Returns it with the process ids of ps 0 and the workers."""
         command = [cluster.binary(), "train", *map(str, [*LONG, *flags])]
         if taskset:
             command = ["taskset", "-c", ",".join(map(str, taskset)), *command]
@@ -90,12 +90,12 @@ class Placement(cluster.ClusterTest):
             self.assertEqual(found, set(cpus), f"thread {thread} ({name}) of {pid}")
 
     def assert_apart(self, ps, worker):
-        """The shard has a core of its own, the threads of the control plane may go anywhere."""
+        """Checks that the shard has its own core, and that the threads of the control plane may use all cores."""
         (shard,) = shard_cpus(ps)
         owner = owner_cpus(worker)
         self.assertEqual(len(shard), 1)
         self.assertLessEqual(shard | owner, set(ALLOWED))
-        # The control plane's threads may go anywhere: on a shard's core they would be in its way.
+        # Threads of the control plane that were bound to the core of the shard would delay it.
         others = [cpus for _, name, cpus in threads(ps) if name != "gradrail-shard"]
         others += [cpus for thread, _, cpus in threads(worker) if thread != worker]
         self.assertGreater(len(others), 2)
@@ -111,7 +111,7 @@ class Placement(cluster.ClusterTest):
             self.assert_everywhere(worker, ALLOWED)
 
     def test_tasks_of_other_hosts_leave_all_cores_to_ours(self):
-        # By its name the worker is elsewhere: the ps plans for itself alone, which two cpus are enough for.
+        # The name of the worker is that of another host: the ps plans only for itself, which needs two CPUs.
         common = [*self.addresses(1)[:2], "--worker_hosts", "elsewhere:3000", *LONG]
         ps = self.train(*common, "--job_name", "ps", "--task_index", 0, name="ps/0")
         worker = self.train(*common, "--job_name", "worker", "--task_index", 0, name="worker/0")
@@ -210,7 +210,8 @@ class Placement(cluster.ClusterTest):
     def test_bad_flags(self):
         missing = max(ALLOWED) + 40000
         for flags, words in (
-                (["--cores", "x"], "--cores: 'x' is no list of cpus"), (["--cores", missing], f"--cores {missing}: .*no cpu"),
+                (["--cores", "x"], "--cores: 'x' is not a list of cpus"),
+                (["--cores", missing], f"--cores {missing}: .*no cpu"),
                 (["--reserve", "1-"], "--reserve: '1-'"),
                 (["--reserve", ",".join(map(str, ALLOWED))], "reserve.*leave nothing"),
                 (["--nic", "nope"], "--nic nope: this machine has"), (["--nic", ","], "--nic ',': names no NIC"),
@@ -230,7 +231,7 @@ class Placement(cluster.ClusterTest):
     def test_refused_bindings_are_one_warning(self):
         calls = SYSTEM_CALLS.get(platform.machine())
         if calls is None:
-            print(f"skipped: no numbers of system calls known for {platform.machine()}", flush=True)
+            print(f"skipped: the numbers of the system calls of {platform.machine()} are not known", flush=True)
             os._exit(77)
         numbers = ",".join(str(number) for number in calls.values())
         command = [sys.executable, "-c", FORBID, numbers, cluster.binary(), "train",
@@ -244,6 +245,6 @@ class Placement(cluster.ClusterTest):
 
 if __name__ == "__main__":
     if len(ALLOWED) < 2:
-        print("skipped: one cpu is not enough to place two threads apart")
+        print("skipped: two threads on different CPUs need two CPUs")
         sys.exit(77)
     unittest.main()

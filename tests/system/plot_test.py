@@ -1,4 +1,4 @@
-"""`tools/plot`: what is in its pictures, read from the SVG, and what it says of files that cannot be drawn."""
+"""Tests `tools/plot`: the content of its pictures, read from the SVG, and its errors for files that it cannot draw."""
 import copy
 import json
 import math
@@ -96,7 +96,7 @@ class Plot(cluster.ClusterTest):
         shm, socket, bound = (pictures["latency"].path(name) for name in
                               ("series-gradrail-shm", "series-raw-socket", "bound-bound-memcpy"))
         for own, other, least in zip(shm, socket, bound):
-            self.assertLess(other[1], own[1])  # down the page is up the axis
+            self.assertLess(other[1], own[1])  # y decreases towards the top of the page
             self.assertLess(own[1], least[1])
         self.assertLess(socket[2][1], socket[0][1])
         self.assertAlmostEqual(shm[1][0] - shm[0][0], 6 / 8 * (shm[2][0] - shm[1][0]), delta=0.5)  # 2^6, then 2^8
@@ -153,7 +153,7 @@ class Plot(cluster.ClusterTest):
         self.assertAlmostEqual(widths["visible"] / widths["post"], 2, delta=0.05)
         for text in ("5", "8.01 µs", "copy to host", "arrival seen", "4 KiB"):
             self.assertIn(text, picture.texts)
-        self.assertNotIn("0.01", picture.texts)  # has no room
+        self.assertNotIn("0.01", picture.texts)  # the bar is too narrow for its number
         self.assertNotIn("1 MiB", picture.texts)
         self.assertEqual(picture.ids("whole-"), ["whole-gradrail-shm-4096"])
 
@@ -174,7 +174,7 @@ class Plot(cluster.ClusterTest):
         self.assertEqual(picture.points("series-gradrail-shm"), 7)  # 1 % to 99 %
         self.assertEqual(picture.points("series-raw-socket"), 11)  # 1000 each: 0.1 % to 99.9 %
         self.assertIn("gradrail shm (n\u00a0=\u00a0600)", picture.texts)
-        self.assertIn("time of one exchange (µs), 4 KiB", picture.texts)  # the middle of those that all have
+        self.assertIn("time of one exchange (µs), 4 KiB", picture.texts)  # the median of the sizes that all paths have
         self.assertIn("99.9 %", picture.texts)
         rising = picture.path("series-raw-socket")
         self.assertEqual(rising, sorted(rising))
@@ -259,14 +259,14 @@ class Plot(cluster.ClusterTest):
         good = self.recorded(peers())
         self.assert_refused(r"none\.json: No such file", self.folder / "none.json")
         self.assert_refused("Is a directory", self.folder)
-        for text, words in (("", "empty: the run .* did not come to its end"), ("{", "not JSON"), ("[" * 100000, "not JSON"), ("\xff", "not JSON|not of"),
+        for text, words in (("", "empty: the run .* did not finish"), ("{", "not JSON"), ("[" * 100000, "not JSON"), ("\xff", "not JSON|not of"),
                             ("[]", "not of `gradrail bench"), ('{"results": []}', "not of `gradrail bench"),
                             (json.dumps(run_of([])), "nothing to draw: latency: ")):
             with self.subTest(text=text[:40]):
                 bad = self.folder / "bad.json"
                 bad.write_bytes(text.encode("latin-1"))
                 self.assert_refused(words, bad)
-                if "nothing" not in words:  # a good one beside it does not hide it
+                if "nothing" not in words:  # a valid file does not hide the error
                     self.assert_refused(words, good, bad)
         failed = self.recorded(run_of([row("tcp", 64, 0, failed="connect: refused")]), "failed.json")
         self.assert_refused(r"nothing to draw: .*\(not measured: tcp: connect: refused\)", failed)
@@ -326,7 +326,7 @@ class Plot(cluster.ClusterTest):
 
 
 class Picture:
-    """The texts and the lines of a picture."""
+    """Reads the texts and the lines of a picture."""
 
     def __init__(self, file):
         self.root = xml.parse(file).getroot()
@@ -337,7 +337,7 @@ class Picture:
         return names if prefix.startswith("stage") else sorted(names)
 
     def path(self, name):
-        """The corners of the line or the bar of that id."""
+        """Returns the corners of the line or the bar with that id."""
         group, = (node for node in self.root.iter(f"{SVG}g") if node.get("id") == name)
         line = group.find(f"{SVG}path")
         return [(float(x), float(y)) for x, y in re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", line.get("d"))]

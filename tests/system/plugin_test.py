@@ -1,4 +1,4 @@
-"""A third party's transport: the example in C, and plug-ins that the loader refuses."""
+"""Tests a transport of a third party, the example in C, and plug-ins that the loader refuses."""
 import os
 import pathlib
 import unittest

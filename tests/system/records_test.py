@@ -1,4 +1,4 @@
-"""`gradrail convert mnist` makes the tutorials' TFRecord files, and train reads them."""
+"""Tests that `gradrail convert mnist` writes the TFRecord files of the tutorials, and that train reads them."""
 import os
 import struct
 import unittest

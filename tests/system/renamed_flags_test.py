@@ -1,4 +1,4 @@
-"""A flag under its former name is refused, and the message names the new flag."""
+"""Tests that the former name of a flag is refused, and that the message names the new flag."""
 import unittest
 
 import cluster

@@ -1,4 +1,4 @@
-"""Parameter servers that fail and restart while their workers run."""
+"""Tests parameter servers that fail and restart while their workers run."""
 import re
 import signal
 import time
@@ -11,12 +11,12 @@ NOTICED = 5 * cluster.PATIENCE + 3
 
 
 def position(worker):
-    """(epoch, batch) of the last line about a step."""
+    """Returns (epoch, batch) of the last progress line."""
     return [tuple(map(int, found)) for found in re.findall(r"Epoch: +(\d+),  Batch: +(\d+) of", worker.text())][-1]
 
 
 class Restarted(cluster.ClusterTest):
-    EPOCHS = 400  # long enough for a loss and what follows from it
+    EPOCHS = 400  # long enough for a loss and the recovery
 
     def setUp(self):
         super().setUp()
@@ -40,7 +40,7 @@ class Restarted(cluster.ClusterTest):
         cluster.wait_until(lambda: len(list(self.saved.glob("*.ckpt"))) >= ps, cluster.START, lambda: "no checkpoint")
 
     def assert_stop(self, workers, *servers):
-        """All tasks end well after SIGTERM."""
+        """Checks that all tasks end with exit code 0 after SIGTERM."""
         for worker in workers:
             worker.signal(signal.SIGTERM)
         for task in (*workers, *servers):
@@ -77,7 +77,7 @@ class Restarted(cluster.ClusterTest):
                     self.assertEqual(cluster.hash_of(workers[0]), whole)
 
     def test_a_worker_that_left_meanwhile_is_not_waited_for(self):
-        """Neither the restarted ps, without a record of the worker, nor the other ps waits for it."""
+        """The restarted ps has no record of the worker. Neither it nor the other ps waits for the worker."""
         servers, workers = self.start("--mode", "sync", "--optimizer", "adam", ps=2, workers=3)
         self.wait_for_a_checkpoint(2)
         workers[0].signal(signal.SIGKILL)

@@ -19,7 +19,7 @@ from certificates import make_authority, make_certificate
 MAX_UNAUTHENTICATED_SECONDS = 5.0
 MAX_UNAUTHENTICATED_BYTES = 64 << 10  # each connection
 
-# The first message of a peer: transport/tcp/frame.h, and HTTP/2's preface with empty settings.
+# The first message of a peer: that of transport/tcp/frame.h, and the preface of HTTP/2 with empty settings.
 _HELLO = struct.pack("<HBB", 0x5267, 1, 0), struct.pack("<IIQQQQ", 0, 0, 0x6C69617264617267, 0, 0, 1)
 HELLO_OF_TCP = _HELLO[0] + struct.pack("<I", event_records.crc32c(_HELLO[0] + _HELLO[1])) + _HELLO[1]
 HELLO_OF_HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -107,7 +107,7 @@ class Tls(Secured):
         ps = self.start_ps(*self.own("ps"), "--secret-file", make_secret(self.folder / "secret"))
         self.listening()
         asked = [cluster.binary(), "top", "--once", "--ps_hosts", self.ps_addresses[0]]
-        for flags, code in ((["--secret-file", self.folder / "secret"], cluster.RETRY),  # it may be about to start
+        for flags, code in ((["--secret-file", self.folder / "secret"], cluster.RETRY),  # the ps may start later
                             (self.trust("ca"), cluster.CONFIGURATION),
                             ([*self.trust("ca"), "--secret-file", self.folder / "secret"], cluster.GOOD)):
             top = self.launch("top", [*asked, *map(str, flags)])
@@ -175,11 +175,11 @@ class Secret(Secured):
         said = self.train(*flags, environment=variables)
         self.assert_ends(said, cluster.CONFIGURATION, says=[rf"192\.0\.2\.1:{port} .*reachable from other hosts without authentication"])
         said = self.train(*flags, "--insecure", environment=variables)
-        self.assert_ends(said, cluster.retry_worthy)  # it has waited for the others
+        self.assert_ends(said, cluster.retry_worthy)  # the task has waited for the others
 
 
 class Recorder:
-    """Passes a worker's control connections on, and keeps what went to the ps."""
+    """Forwards the control connections of a worker, and records the bytes to the ps."""
 
     def __init__(self, target):
         self.target = target
@@ -221,7 +221,7 @@ class Recorder:
 
 
 def ports_of(pid):
-    """Where a process listens for TCP connections."""
+    """Returns the TCP ports on which a process listens."""
     said = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
     return sorted({int(line.split()[3].rsplit(":", 1)[1]) for line in said.splitlines() if f"pid={pid}," in line})
 
@@ -245,8 +245,8 @@ class UnauthenticatedConnections(Secured):
     PROBES = 10000
 
     def run_digits(self, epochs, meanwhile=None):
-        """The hash of a sync run of two workers over tcp. `meanwhile` gets the ps, and the recorder between, and must
-        be done before the run is."""
+        """Returns the hash of a sync run of two workers over tcp. `meanwhile` receives the ps and the recorder, and it
+        must end before the run ends."""
         data = self.folder / "data"
         if not data.exists():
             data.mkdir()
@@ -263,7 +263,7 @@ class UnauthenticatedConnections(Secured):
             worker.wait_for(r"Step: \d+")
         if meanwhile is not None:
             meanwhile(ps, recorder)
-            self.assertIsNone(workers[0].process.poll(), "the run was over too early to be disturbed")
+            self.assertIsNone(workers[0].process.poll(), "the run ended before `meanwhile`")
         for task in (*workers, ps):
             self.assert_ends(task, cluster.GOOD, 5 * cluster.FINISH)
         return cluster.hash_of(workers[0]), ps
@@ -308,7 +308,7 @@ class UnauthenticatedConnections(Secured):
                 try:
                     end.sendall(HELLO_OF_HTTP_2 if end.getpeername()[1] == control else HELLO_OF_TCP)
                 except OSError:
-                    pass  # there were too many
+                    pass  # the ps has closed the connection: there are too many
             time.sleep(0.2)
             cost = (memory_of(ps.pid) - before) / len(silent)
             waiting = set(silent)
@@ -323,7 +323,7 @@ class UnauthenticatedConnections(Secured):
                         waiting.discard(end)
             stayed = time.monotonic() - started
             print(f"{len(silent)} unauthenticated connections: {cost:.0f} bytes each, closed within {stayed:.1f} s", flush=True)
-            self.assertEqual(len(waiting), 0, f"{len(waiting)} of {len(silent)} are still there")
+            self.assertEqual(len(waiting), 0, f"{len(waiting)} of {len(silent)} connections are still open")
             if not cluster.instrumented():
                 self.assertLess(cost, MAX_UNAUTHENTICATED_BYTES)
 

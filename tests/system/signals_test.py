@@ -1,4 +1,4 @@
-"""Signals: none runs a handler in a thread that computes, and none loses the last checkpoint of a local cluster.
+"""Tests signals: no handler runs in a thread that computes, and no signal loses the last checkpoint of a local cluster.
 
 $GRADRAIL_STOP_REPEATS: how often the random test starts, trains and stops a run (default 4)."""
 import os
@@ -24,21 +24,21 @@ def state(pid):
 
 
 def takes_signals(task):
-    """From then on no signal is lost. Before, the program is still being loaded."""
+    """Returns whether the task handles signals. Before, the program is being loaded."""
     found = re.search(r"^SigBlk:\s*(\w+)$", pathlib.Path(f"/proc/{task.pid}/status").read_text(), re.M)
     return bool(int(found.group(1), 16) >> (signal.SIGTERM - 1) & 1) or task.has("# ps/0: pid")
 
 
 class Flood(cluster.ClusterTest):
-    """oneDNN 2.6.3 keeps the stack pointer in a heap workspace: with an unmapped page below, a signal frame is fatal."""
+    """oneDNN 2.6.3 sets the stack pointer to a heap workspace. If the page below is unmapped, a signal is fatal."""
 
     def flood(self, model, seconds):
         guard = os.environ.get("GRADRAIL_GUARDED_WORKSPACES", "")
         if cluster.instrumented() or not guard:
             cluster.skip("a sanitizer has an allocator of its own")
         (self.folder / "data").mkdir()
-        data = digits.write(self.folder / "data")  # dense: sparse images are not multiplied by oneDNN
-        # AVX2: of the kernels with that fault the one that every newer processor can run.
+        data = digits.write(self.folder / "data")  # dense: oneDNN does not multiply sparse images
+        # AVX2: all newer processors can run this kernel, and it has the fault.
         task = self.train("--model", model, "--data_dir", data, "--ps", 0, *ENDLESS, "--log_every", 1,
                           environment={"LD_PRELOAD": guard, "DNNL_MAX_CPU_ISA": "AVX2"})
         task.wait_for("[Ss]tep:? 2")
@@ -68,7 +68,7 @@ class StoppedRun(cluster.ClusterTest):
         return self.launch("train", [str(word) for word in command], {"TMPDIR": str(self.folder), **(environment or {})})
 
     def assert_stopped(self, task, ps=1, trained=True, within=20 * cluster.PATIENCE):
-        """With exit code 0, no process left, and all of the last step in the checkpoint folder."""
+        """Checks the exit code 0, the end of all processes, and the complete last step in the checkpoint folder."""
         self.assert_ends(task, cluster.GOOD, within)
         self.assertFalse(task.has(r"\blost\b|killed"), task.transcript())
         for pid in re.findall(r"^# \S+: pid (\d+)$", task.text(), re.M):
@@ -106,7 +106,7 @@ def to_group_twice(task):
     time.sleep(0.08)
     try:
         to_group(task)
-    except ProcessLookupError:  # it has ended already
+    except ProcessLookupError:  # the process has ended
         pass
 
 
@@ -173,7 +173,7 @@ class Stop(StoppedRun):
                 self.assert_stopped(task)
 
     def test_timeout_of_coreutils(self):
-        # It signals its child and then its process group.
+        # timeout signals its child and then its process group.
         for _ in range(2):
             task = self.begin(within=["timeout", "--preserve-status", str(3 * cluster.PATIENCE)])
             self.assert_stopped(task)
@@ -183,7 +183,7 @@ class Stop(StoppedRun):
         task.wait_for(r"Step: \d+")
         pids = [task.pid, *map(int, cluster.children(task.pid))]
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)  # SIGTSTP needs a controlling terminal; the group is what a terminal signals
+            os.kill(pid, signal.SIGSTOP)  # SIGTSTP needs a controlling terminal, which signals the group
         self.assertEqual({os.getpgid(pid) for pid in pids}, {task.pid})
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
@@ -196,7 +196,7 @@ class Stop(StoppedRun):
         task.wait_for(r"Step: \d+")
         pids = cluster.children(task.pid)
         worker = int(task.wait_for(r"# worker/1: pid (\d+)").group(1))
-        os.kill(worker, signal.SIGSTOP)  # it can neither leave nor handle the signal
+        os.kill(worker, signal.SIGSTOP)  # the worker can neither leave nor handle the signal
         to_group(task)
         time.sleep(1.3)  # no event exists: two signals within one second count as one
         self.assertTrue(task.running(), task.transcript())

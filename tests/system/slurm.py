@@ -1,7 +1,7 @@
-"""A Slurm cluster of its own on this machine: munged, slurmctld and one slurmd for each node, all in one folder.
+"""Starts a private Slurm cluster on this machine: munged, slurmctld and one slurmd per node, all in one folder.
 
-Each daemon runs in the foreground with its own ports, sockets and key, so that another Slurm on the machine is not disturbed.
-Its mount namespace maps the names of the nodes to loopback addresses.
+Each daemon runs in the foreground with its own ports, sockets and key, so that it does not affect another Slurm on the
+machine. Its mount namespace maps the names of the nodes to loopback addresses.
 """
 import os
 import pathlib
@@ -14,7 +14,7 @@ import cluster
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "scancel", "scontrol", "unshare")
 
-# A slurmd starts tasks that outlive it: with it ends all that it has started.
+# Tasks of a slurmd continue after its end. In its own process namespace, its end also ends its tasks.
 OWN_PROCESSES = ("--pid", "--fork", "--kill-child", "--mount-proc")
 
 # A configuration for a container without cgroups, systemd and a database.
@@ -50,7 +50,7 @@ PartitionName=all Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP OverS
 
 
 def why_not():
-    """Why there can be no such cluster here; None when there can."""
+    """Returns the reason why this machine cannot run the cluster, or None."""
     missing = [name for name in PROGRAMS if find(name) is None]
     if missing:
         return f"no {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge)"
@@ -66,7 +66,7 @@ def find(name):
 
 
 class Slurm:
-    """`launch` starts a process that ends with the test (ClusterTest.launch)."""
+    """The daemons of a cluster. `launch` starts a process that ends with the test (ClusterTest.launch)."""
 
     def __init__(self, folder, launch, count=4):
         self.folder, self._launch = pathlib.Path(folder), launch
@@ -122,6 +122,6 @@ class Slurm:
         said = ""
         while said.split() != ["idle"] * len(self.names):
             if time.monotonic() > deadline:
-                raise AssertionError(f"the nodes did not come up: {said}")
+                raise AssertionError(f"timed out waiting for idle nodes: {said}")
             time.sleep(0.2)
             said = self.ask("sinfo", "-h", "-N", "-o", "%T").stdout

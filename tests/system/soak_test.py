@@ -20,7 +20,7 @@ import four_hosts
 ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "1"))
 SECONDS = float(os.environ.get("GRADRAIL_SOAK_SECONDS", "30"))
 EVERY = float(os.environ.get("GRADRAIL_SOAK_EVERY", "5"))
-# A fault is noticed and mended, or a worker is lost and back, within this; a ps that was cut off is looked for longest.
+# The limit for the recovery from a fault, or for the loss and return of a worker. A ps without a link takes longest.
 RECOVERY = 45 * cluster.PATIENCE
 SETTLED = 1.0
 RUN = 180 * cluster.PATIENCE
@@ -52,8 +52,8 @@ class Faults(four_hosts.FourHosts):
 
     def start(self, host):
         job, index = ("ps", 0) if host == 0 else ("worker", host - 1)
-        cores = sorted(os.sched_getaffinity(0))  # each host believes to have all of them
-        # The host's own process, not that of ip: it is what gets signals.
+        cores = sorted(os.sched_getaffinity(0))  # without a flag, each host would use all of them
+        # This is the process of the task, not that of ip: the faults signal it.
         flags = [*self.flags, "--cores", cores[host % len(cores)]]
         task = self.train_on(host, job, index, *flags, binary_flags=("--model", self.MODEL))
         self.now[host] = task
@@ -132,7 +132,7 @@ class Soak(Faults):
         return sum(len(re.findall(r"^Step: ", task.text(), re.M)) for task in self.every[host])
 
     def assert_recovers(self, fault):
-        """All workers make steps again."""
+        """Checks that all workers make steps again."""
         before = {host: self.steps(host) for host in (1, 2, 3)}
 
         def all_step():
@@ -171,7 +171,7 @@ class Soak(Faults):
             self.now[host].signal(signal.SIGTERM)
         for host in (1, 2, 3, 0):
             self.assert_ends(self.now[host], cluster.GOOD, 2 * cluster.FINISH)
-        # A step is never skipped and never made twice: after each, the version is the worker's place in the run.
+        # No step is skipped or made twice: after each step, the version is equal to the position in the run.
         for host in (1, 2, 3):
             for task in self.every[host]:
                 lines = re.findall(r"^Step: (\d+),  Epoch: +(\d+),  Batch: +(\d+) of 100", task.text(), re.M)
@@ -182,14 +182,14 @@ class Soak(Faults):
 
 
 class Compared(Faults):
-    """A run with faults beside the same one without."""
+    """Compares a run with faults with the same run without faults."""
 
     MODEL = "mlp"
-    LASTS = [0.5, 2]  # too short to be lost: the others might end the run meanwhile
+    LASTS = [0.5, 2]  # too short for a loss: the others could end the run during an absence
     APART = 2.0  # seconds between two faults
 
     def run_through(self, faults, *flags):
-        """The chief's output, and how many faults there were before the run was over."""
+        """Returns the chief and the number of faults before the end of the run."""
         self.folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         self.start_all_hosts(*flags, "--checkpoint_dir", self.folder / "saved", "--save_secs", 2, "--log_every", 50)
         count = 0
@@ -199,7 +199,7 @@ class Compared(Faults):
                 try:
                     print(f"  {faults[count]()}", flush=True)
                 except ProcessLookupError:
-                    break  # it has just made its last step
+                    break  # the task has just ended
                 count += 1
             due = time.monotonic() + self.APART
             while time.monotonic() < due and any(self.now[host].running() for host in (1, 2, 3)):
@@ -212,7 +212,7 @@ class Compared(Faults):
         return self.now[1], count
 
     def epochs_that_last(self, seconds, *flags):
-        """So many that the faults find a run that is under way."""
+        """Returns a number of epochs that takes this time, so that the run does not end before the faults."""
         began = time.monotonic()
         self.run_through([], *flags, "--epochs", self.SHORT)
         return max(self.SHORT, round(self.SHORT * seconds / (time.monotonic() - began)))
@@ -223,7 +223,7 @@ class SameBits(Compared):
 
     def test_sync_ends_in_the_bits_of_an_undisturbed_run(self):
         flags = ["--mode", "sync", "--optimizer", "adam"]
-        faults = [self.garbage, self.stop, self.kill_ps, self.link_down, self.slow]  # by then something is saved
+        faults = [self.garbage, self.stop, self.kill_ps, self.link_down, self.slow]  # kill_ps needs a checkpoint
         flags += ["--epochs", self.epochs_that_last(SECONDS / 2, *flags)]
         undisturbed, _ = self.run_through([], *flags)
         for _ in range(ROUNDS):
@@ -235,7 +235,7 @@ class SameBits(Compared):
 
 class Accuracy(Compared):
     SHORT = 2
-    AS_GOOD = 0.015  # of the test set: about the difference between plain runs, which print two places
+    AS_GOOD = 0.015  # share of the test set: about the difference between runs without faults
 
     def test_async_learns_as_well_with_faults_as_without(self):
         flags = ["--mode", "async", "--optimizer", "adam"]

@@ -1,4 +1,4 @@
-"""A cluster started by hand, one task per terminal: in any order, described in any of the ways that tutorials use."""
+"""Tests tasks that are started separately: in any order, with each description of a cluster that tutorials use."""
 import itertools
 import json
 import signal
@@ -16,7 +16,7 @@ class ByHand(cluster.ClusterTest):
 
     def run_tasks(self, order, flags, environment=lambda job, index: None, naming=lambda job, index: [
             "--job_name", job, "--task_index", index]):
-        """Starts the tasks in that order, each once the one before has had time to begin, and sees all end well."""
+        """Starts the tasks in this order, and checks that all end with exit code 0."""
         started = []
         for job, index in order:
             started.append(self.train(*RUN, *flags, *naming(job, index), name=f"{job}/{index}",
@@ -28,7 +28,7 @@ class ByHand(cluster.ClusterTest):
     def test_cluster_file_in_every_order(self):
         tasks = [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]
         orders = list(itertools.permutations(tasks))
-        for order in orders[::5] + [tuple(reversed(tasks))]:  # each task comes first and last
+        for order in orders[::5] + [tuple(reversed(tasks))]:  # each task is once the first and once the last
             with self.subTest(order=order):
                 self.run_tasks(order, ["--cluster", self.write_json(self.spec())])
 
@@ -41,7 +41,7 @@ class ByHand(cluster.ClusterTest):
         ps = self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
         for task in (*workers, ps):
             self.assert_ends(task, cluster.GOOD)
-        for worker in workers:  # they look again many times a second, whatever their channels think
+        for worker in workers:  # workers retry several times a second, in any state of their channels
             first_step = next(line.time for line in worker.lines() if line.text.startswith("Step:"))
             self.assertLess(first_step - ps.started, 3 * cluster.PATIENCE, worker.transcript())
 
@@ -95,7 +95,7 @@ class ByHand(cluster.ClusterTest):
         self.assertRegex(tasks[1].text(), r"Path: shard 1 at|shard 0 at")
 
     def test_a_flag_given_twice_means_the_last_one(self):
-        # Wrappers put their defaults first and what the user typed behind.
+        # A wrapper puts its defaults first and the flags of the user last.
         task = self.train(*RUN, "--workers", 3, "--workers", 1)
         self.assert_ends(task, cluster.GOOD)
         self.assertFalse(task.has(r"^# worker/1"), task.transcript())
@@ -110,7 +110,7 @@ class Stop(cluster.ClusterTest):
         self.assert_ends(worker, cluster.GOOD, 5 * cluster.PATIENCE,
                          says=["Stopped before the first step: nothing was trained"])
         line = next(line for line in worker.lines() if line.text == waiting.string)
-        self.assertLess(line.time - worker.started, 6 * cluster.PATIENCE, "it was silent for ten seconds")
+        self.assertLess(line.time - worker.started, 6 * cluster.PATIENCE, "the worker printed nothing for ten seconds")
 
     def test_sigterm_ends_a_waiting_ps(self):
         ps = self.train(*RUN, *self.addresses(1), "--job_name", "ps", "--task_index", 0, name="ps/0")
@@ -129,7 +129,7 @@ class Stop(cluster.ClusterTest):
         self.assertFalse(ps.has("lost"), ps.transcript())
 
     def test_sigterm_of_a_local_cluster_at_any_time(self):
-        # Tasks just forked have no handlers of their own yet: the signal must not be lost on them.
+        # A task has no signal handlers directly after the fork. It must not lose the signal.
         for moment in ("# ps/0: pid", "# worker/0: pid", "# worker/2: pid"):
             with self.subTest(moment=moment):
                 task = self.train("--model", "linear", "--epochs", 100000)

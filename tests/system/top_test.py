@@ -1,4 +1,4 @@
-"""`gradrail top`: what the tasks of a running cluster do, on a terminal and for scripts."""
+"""Tests `gradrail top`: the state of the tasks of a running cluster, on a terminal and for scripts."""
 import os
 import pty
 import re
@@ -19,7 +19,7 @@ class Top(cluster.ClusterTest):
         return task.text().splitlines()
 
     def rows_until(self, condition, *flags):
-        """{task: its row} of the first table for which the condition holds."""
+        """Returns {task: row} of the first table for which the condition holds."""
         deadline = time.monotonic() + cluster.START
         while True:
             rows = {line.split()[0]: line for line in self.top("--ps_hosts", ",".join(self.ps_addresses), "--once", *flags)}
@@ -66,7 +66,7 @@ class Top(cluster.ClusterTest):
                                    stdout=slave, stderr=slave, start_new_session=True)
             self.addCleanup(top.kill)
             seen, deadline = b"", time.monotonic() + cluster.START
-            while seen.count(b"worker/0") < 2:  # it was drawn again
+            while seen.count(b"worker/0") < 2:  # top has drawn the table twice
                 self.assertLess(time.monotonic(), deadline, seen)
                 seen += os.read(master, 65536)
             os.write(master, end) if isinstance(end, bytes) else top.send_signal(end)
@@ -77,7 +77,7 @@ class Top(cluster.ClusterTest):
             os.close(slave)
 
     def test_top_refusals(self):
-        for flags, words in (((), "name the cluster"), (("--ps_hosts", "127.0.0.1:1"), "no terminal: --once")):
+        for flags, words in (((), "name the cluster"), (("--ps_hosts", "127.0.0.1:1"), "not a terminal .--once")):
             self.assertRegex("\n".join(self.top(*flags, code=cluster.CONFIGURATION)), words)
         self.assertRegex("\n".join(self.top("--ps_hosts", "127.0.0.1:1", "--once", code=cluster.RETRY)),
                          "not one parameter server answered")

@@ -1,4 +1,4 @@
-"""`gradrail topo`: recorded machines are drawn and planned; unreadable and unsupported input is reported."""
+"""Tests `gradrail topo`: the drawing and the plan of recorded machines, and the errors of invalid input."""
 import json
 import os
 import re
@@ -14,7 +14,7 @@ def cpuset(first, count):
 
 
 def package(number, cores, devices):
-    """A package of single-threaded cores with one NUMA node and a PCI root with a switch, in hwloc's XML."""
+    """Returns hwloc XML of a package of single-threaded cores, with one NUMA node and a PCI root with a switch."""
     first = number * cores
     sets = lambda mask: (f'cpuset="{mask}" complete_cpuset="{mask}" nodeset="{hex(1 << number)}" '
                          f'complete_nodeset="{hex(1 << number)}"')
@@ -83,7 +83,7 @@ class Topo(cluster.ClusterTest):
                                r"^worker/0 tower 1 +1 0000:84:00\.0 +mlx5_1 +same switch +1 +",
                                r"^GPU 0 +PIX +SYS$", r"^GPU 1 +SYS +PIX$", r"^    not mlx5_1: "])
         self.assertIn("Machine drawn", text)
-        self.assertNotIn("GPU 2", text)  # the display chip is none
+        self.assertNotIn("GPU 2", text)  # the display chip is not a GPU
 
     def test_json_says_what_the_table_says(self):
         whole = json.loads(self.topo("--topology", self.saved(TWO_OF_EACH), "--json", "--ps", 2, "--shards", 2))

@@ -1,4 +1,4 @@
-"""Several towers in one worker, with a parameter server and without."""
+"""Tests several towers in one worker, with a parameter server and without."""
 import re
 import signal
 import unittest
@@ -28,7 +28,7 @@ class Towers(cluster.ClusterTest):
         self.assertGreater(self.accuracy(task), 0.9, task.transcript())
         lines = [line.text for line in task.lines()]
         reports = [line for line in lines if re.match(RATE_LINE, line)]
-        # 1,100 images in batches of 2 x 20: 27 steps an epoch, reported after 10, 20 and the last.
+        # 1,100 images in batches of 2 x 20 give 27 steps in an epoch. Steps 10, 20 and 27 are reported.
         self.assertEqual([int(re.search(r"step (\d+)", line).group(1)) for line in reports[:4]], [10, 20, 27, 37])
         self.assertEqual(len(reports), 18)
         for words in (r"^Total Time: ", r"^Final Cost: ", r"^Global-Step: 162$", r"^Applied: 162 updates",
@@ -63,7 +63,7 @@ class Towers(cluster.ClusterTest):
     def test_sigterm_without_a_server(self):
         task = self.train("--model", "linear", "--ps", 0, "--towers", 2, "--epochs", 1000000)
         task.wait_for(r"Step: \d+")
-        self.assertEqual(cluster.children(task.pid), [], "it trains alone")
+        self.assertEqual(cluster.children(task.pid), [], "a run with --ps 0 must not start other processes")
         task.signal(signal.SIGTERM)
         self.assert_ends(task, cluster.GOOD, 10 * cluster.PATIENCE, says=[r"Stopped after \d+ steps", r"Total Time: "])
 

@@ -21,7 +21,7 @@ TEST(CpuSet, WhatIsNoListIsNamed) {
   for (const char* list : {",", "1,", ",1", "a", "1-", "-1", "3-1", "0x3", "1 2", "65536", "0-99999999999", "1--2"}) {
     const absl::StatusOr<CpuSet> set = CpuSet::parse(list);
     ASSERT_FALSE(set.ok()) << list;
-    EXPECT_THAT(std::string(set.status().message()), HasSubstr("no list of cpus"));
+    EXPECT_THAT(std::string(set.status().message()), HasSubstr("not a list of cpus"));
   }
 }
 

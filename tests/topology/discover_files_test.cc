@@ -58,7 +58,7 @@ TEST_F(DiscoverFiles, AFileIsRead) {
 
 TEST_F(DiscoverFiles, WhatIsNoFile) {
   expect_refused(load(folder_ + "/none.xml"), absl::StatusCode::kNotFound, "none.xml");
-  expect_refused(load(folder_), absl::StatusCode::kInvalidArgument, "no regular file");
+  expect_refused(load(folder_), absl::StatusCode::kInvalidArgument, "not a regular file");
   expect_refused(load("nonsense"), absl::StatusCode::kInvalidArgument, "no synthetic description");
   expect_refused(load(""), absl::StatusCode::kInvalidArgument, "no synthetic description");
 }
@@ -66,7 +66,7 @@ TEST_F(DiscoverFiles, WhatIsNoFile) {
 TEST_F(DiscoverFiles, APipeDoesNotBlock) {
   const std::string path = folder_ + "/pipe.xml";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  expect_refused(load(path), absl::StatusCode::kInvalidArgument, "no regular file");
+  expect_refused(load(path), absl::StatusCode::kInvalidArgument, "not a regular file");
 }
 
 TEST_F(DiscoverFiles, AHugeFileIsNotRead) {

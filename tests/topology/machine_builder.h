@@ -12,7 +12,7 @@ struct Shape {
   int nodes_per_package = 1;  ///< 0: no NUMA nodes recorded
   int cores_per_node = 4;     ///< of a package, where no nodes are recorded
   int smt = 1;
-  int cpu_stride = 1;  ///< between the numbers of neighbouring cpus: POWER leaves gaps
+  int cpu_stride = 1;  ///< between the numbers of neighboring cpus: POWER leaves gaps
 };
 
 class MachineBuilder {

@@ -1,8 +1,8 @@
-"""Sentences of comments, docstrings and Markdown."""
+"""Extracts the sentences of comments, docstrings and Markdown."""
 import ast
 import re
 
-# A comment starts at // outside of a string. A label has two spaces behind it: "Errors   NOT_FOUND: …".
+# A comment starts at // outside of a string. Two or more spaces follow a label: "Errors   NOT_FOUND: …".
 COMMENT = re.compile(r'^(?P<code>(?:"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|(?!//)[^"\'])*)//[/!]?<?(?P<text>.*)$')
 LABEL = re.compile(r"^[A-Z][a-z-]+ {2,}")
 HASH_COMMENT = re.compile(r"^\s*#(?: (?P<text>.*))?$")
@@ -17,7 +17,7 @@ FENCE = re.compile(r"^\s*(?:```|~~~)")
 
 
 def comment_blocks(text):
-    """Yields lists of lines of C++ comments. A comment behind code starts a new list."""
+    """Yields lists of lines of C++ comments. A comment after code starts a new list."""
     yield from blocks_of(text, COMMENT)
     # A line that begins with * outside of a comment is code, such as a dereference.
     for comment in re.findall(r"^[ \t]*/\*.*?\*/[ \t]*$", text, re.M | re.S):
@@ -25,7 +25,7 @@ def comment_blocks(text):
 
 
 def hash_blocks(text):
-    """Yields lists of lines of comments that begin with #. A comment behind code is left out."""
+    """Yields lists of lines of comments that begin with #. A comment after code is left out."""
     yield from blocks_of(text, HASH_COMMENT)
 
 
@@ -70,8 +70,8 @@ def markdown_blocks(text):
 
 
 def sentences(block):
-    """Yields the sentences of a block. An empty line, a list item and a label start a new sentence. A line that ends with
-    a colon is the end of one. Drawings are left out."""
+    """Yields the sentences of a block. An empty line, a list item and a label start a new sentence. A colon at the end
+    of a line ends a sentence. Drawings are left out."""
     parts = [[]]
     for line in block:
         text = LABEL.sub("", BULLET.sub("", line))

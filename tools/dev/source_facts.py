@@ -1,4 +1,4 @@
-"""Measurements of sources: classes and functions by universal-ctags, comment lines, assertions."""
+"""Measures sources: classes and functions by universal-ctags, comment lines, assertions."""
 import collections
 import json
 import re
@@ -7,7 +7,7 @@ import subprocess
 
 import checklib
 
-# ctags takes a macro with parentheses behind a field for a function: each is defined as empty.
+# ctags reports a macro with parentheses after a field as a function. Each of these macros is defined as empty.
 THREAD_MACROS = ("GUARDED_BY", "PT_GUARDED_BY", "ACQUIRED_AFTER", "ACQUIRED_BEFORE", "EXCLUSIVE_LOCKS_REQUIRED",
                  "SHARED_LOCKS_REQUIRED", "LOCKS_EXCLUDED", "LOCK_RETURNED", "EXCLUSIVE_LOCK_FUNCTION",
                  "SHARED_LOCK_FUNCTION", "UNLOCK_FUNCTION", "EXCLUSIVE_TRYLOCK_FUNCTION", "ASSERT_EXCLUSIVE_LOCK")
@@ -52,7 +52,7 @@ def short_name(name):
 def classes(tags):
     """Returns each class and struct with its declared functions (inline bodies included) and fields.
 
-    A deleted function is no function. An out-of-class definition repeats a declaration and is not counted.
+    A deleted function is not counted. An out-of-class definition repeats a declaration and is not counted.
     """
     members = collections.defaultdict(list)
     for tag in tags:
@@ -80,7 +80,7 @@ def functions(tags):
 
 
 def comment_lines(text):
-    """Returns (comment lines, lines). A comment line holds nothing else; blank lines do not count."""
+    """Returns (comment lines, lines). A comment line contains only a comment. Blank lines do not count."""
     comments = lines = 0
     in_block = False
     for line in text.splitlines():

@@ -29,7 +29,7 @@ enum class State : uint8_t {
 /// "not applicable", "ok", …
 const char* name_of(State state);
 
-/// Whether a check that depends on it can go on.
+/// Whether a check that depends on it can continue.
 constexpr bool holds_up(State state) { return state < State::missing; }
 
 /// One thing that was looked at: of one device, or of the whole host.

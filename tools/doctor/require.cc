@@ -26,7 +26,7 @@ const std::vector<std::string> kRdmaChecks = {"rdma-gids",     "rdma-pkeys", "rd
 
 std::vector<Rule> rules() {
   std::vector<std::string> gpu_direct = kRdmaChecks;
-  // "gpu-path" is no check: objection_to_gpu_path() combines two of them.
+  // "gpu-path" is not a check: objection_to_gpu_path() combines two of them.
   gpu_direct.insert(gpu_direct.end(), {"gpu-bar1", "cuda", "gpu-path"});
   std::vector<Rule> all = {
       {"rdma", {"rdma-devices", "rdma-ports"}, kRdmaChecks, [](const Proof& proof) { return !proof.gpu; }, true},

@@ -24,7 +24,7 @@ struct FileText {
 /// Threads  One.
 class Tree {
  public:
-  /// NOT_FOUND: the root is no folder.
+  /// NOT_FOUND: the root is not a folder.
   static absl::StatusOr<Tree> open(const std::string& root);
 
   /// Copies what is read from now on to a folder, at the same paths, so that it answers as this tree did.

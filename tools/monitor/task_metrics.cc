@@ -84,7 +84,7 @@ Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way) {
           std::move(bytes),
           staleness(stats),
           global_step(stats.global_step),
-          counter("gradrail_fallbacks_total", "Paths lost in mid-run and replaced by another.",
+          counter("gradrail_fallbacks_total", "Paths lost during the run and replaced by another.",
                   static_cast<double>(stats.moves)),
           counter("gradrail_path_returns_total", "Moves back to a better path.", static_cast<double>(stats.returns)),
           counter("gradrail_wait_seconds_total", "Time spent waiting for slower workers, as the mode requires.",

@@ -222,7 +222,7 @@ absl::Status run_top(const TopFlags& flags) {
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   // A dump from a script is one request: it prints the table once.
   if (flags.once || (flags.dump && !terminal)) return show_once(watched, flags.dump);
-  if (!terminal) return absl::FailedPreconditionError("top: this is no terminal: --once prints one table");
+  if (!terminal) return absl::FailedPreconditionError("top: not a terminal (--once prints one table)");
   show_until_stopped(watched, flags);
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-"""How many operations end within how long. The axis of shares stretches at both ends: the slow ones are why one looks."""
+"""Draws the distribution of the times. The axis of shares is stretched at both ends to show the slow operations."""
 from matplotlib.ticker import FixedLocator, NullLocator
 
 import style
@@ -9,7 +9,7 @@ SHARES = (0.0001, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 0.9999)
 
 
 def _middle_size(rows):
-    """Returns the middle one of the sizes that most paths have."""
+    """Returns the median of the sizes that the most paths have."""
     paths = {}
     for row in rows:
         paths.setdefault(row.size, set()).add(row.label)
@@ -19,10 +19,10 @@ def _middle_size(rows):
 
 
 def points_of(row):
-    """(share, microseconds) as far as the samples reach: a hundred of them say nothing of one in a thousand."""
+    """Returns the pairs (share, microseconds) that the samples support: 100 samples have no 99.9th percentile."""
     count = row.samples_a_round
     points = row.distribution
-    if not points:  # a run from before distributions were kept
+    if not points:  # earlier versions recorded no distribution
         points = [(0.5, row.p50_us), (0.99, row.p99_us), (0.999, row.p999_us)]
     return [(share, us) for share, us in points
             if us > 0 and 0 < share < 1 and (1 - share) * count >= 1 and share * count >= 1]
@@ -37,13 +37,13 @@ def cdf(runs, options):
         rows = [row for row in rows if row.size == size]
     rows = [row for row in rows if len(points_of(row)) > 1]
     if not rows:
-        return None, f"no path has a time{' at that size' if options.sizes else ''} and samples enough for a distribution"
+        return None, f"no path has enough samples for a distribution{' at that size' if options.sizes else ''}"
     sizes = sorted({row.size for row in rows})
     many = len(sizes) > 1
     looks = style.styles([row for run in runs for row in run.rows])
     names = {id(row): f"{row.label}{', ' + size_text(row.size) if many else ''} (n\u00a0=\u00a0{row.samples:,})"
              for row in rows}
-    notes = ["each share: median over the rounds; drawn as far as a round's samples reach"]
+    notes = ["each share: median over the rounds; a curve ends where a round has too few samples"]
     if any(not row.distribution for row in rows):
         notes.append("dotted: only these percentiles were recorded")
     figure, (axis,) = style.sheet(runs, title_of(runs, options), notes, 4.1, style.legend_width(names.values()))
@@ -61,7 +61,7 @@ def cdf(runs, options):
     axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     style.log_ticks(axis.xaxis, *axis.get_xlim())
     axis.set_xlabel(f"{latency_words(runs)} (µs), {', '.join(map(size_text, sizes))}")
-    axis.set_ylabel("share that ended within")
+    axis.set_ylabel("share of operations within this time")
     handles.sort(key=lambda pair: -pair[0].p50_us)
     style.legend(axis, [handle for _, handle in handles], [names[id(row)] for row, _ in handles])
     return figure, None

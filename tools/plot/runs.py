@@ -9,21 +9,21 @@ import pathlib
 import re
 from dataclasses import dataclass, field, replace
 
-KNOWN_MAJOR = 0  # of gradrail; a file of a later one may mean something else by the same words
-LARGEST = 1e18  # of bytes, microseconds, whatever: beyond it axes and not only figures go astray
-OURS, BOUND = "gradrail ", "bound"  # how paths of `gradrail bench peers` begin
+KNOWN_MAJOR = 0  # major version of gradrail; a later version may change the meaning of a field
+LARGEST = 1e18  # limit of all numbers: matplotlib cannot draw axes with larger ones
+OURS, BOUND = "gradrail ", "bound"  # prefixes of paths of `gradrail bench peers`
 
 
 class Problem(Exception):
-    """An error that the caller can correct: reported in a line, without a trace."""
+    """An error that the user can correct. It is reported in one line, without a traceback."""
 
 
 @dataclass
 class Row:
-    """One path at one size."""
-    label: str  # the path, and the file where several files have that path
+    """The results of one path at one size."""
+    label: str  # the path; with the name of the file if several files have that path
     path: str
-    what: str  # "", or "latency" or "bandwidth" where a question has both
+    what: str  # "latency" or "bandwidth" if a suite has both, else ""
     size: int
     min_us: float
     p50_us: float
@@ -31,13 +31,13 @@ class Row:
     p999_us: float
     max_us: float
     samples: int
-    samples_a_round: float  # of one worker: as many as a quantile was taken from
+    samples_a_round: float  # samples of one worker in a round, from which a quantile was computed
     alg_bw: float
     bus_bw: float
-    bound_bw: float  # of memory, measured beside it; 0: none
+    bound_bw: float  # bandwidth of memory, measured with this row; 0: not measured
     stages: list
     distribution: list  # (share, microseconds), ascending
-    trouble: str  # why it is not drawn
+    trouble: str  # the reason why the row is not drawn, or ""
 
     @property
     def is_bound(self):
@@ -63,15 +63,15 @@ def size_text(size):
 
 
 def parse_size(text):
-    """As the flags of the benchmark: 318040, 64K, 1M."""
+    """Parses a size in the format of the benchmark flags: 318040, 64K, 1M."""
     match = re.fullmatch(r"(\d+)([KMG]?)", text)
     if not match:
-        raise Problem(f"--size {text}: must be bytes, such as 318040 or 64K (K, M, G may follow)")
+        raise Problem(f"--size {text}: must be bytes, such as 318040 or 64K (suffixes K, M, G)")
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
 def printable(text):
-    """XML has no control characters, and they are invisible."""
+    """Replaces control characters, which XML does not permit."""
     return "".join(character if character.isprintable() else " " for character in str(text))
 
 
@@ -83,7 +83,7 @@ def read_run(file):
     except UnicodeDecodeError:
         raise Problem(f"{file}: not JSON but binary") from None
     if not text.strip():
-        raise Problem(f"{file}: empty: the run that was to write it did not come to its end")
+        raise Problem(f"{file}: empty: the run that writes it did not finish")
     try:
         run = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -91,17 +91,17 @@ def read_run(file):
     parts = {"version": str, "machine": str, "config": dict, "results": list}
     if not isinstance(run, dict) or any(not isinstance(run.get(name), kind) for name, kind in parts.items()):
         raise Problem(f"{file}: JSON, but not of `gradrail bench SUITE -J FILE`: "
-                      f"needs {', '.join(parts)}")
+                      f"the fields {', '.join(parts)} are required")
     version = re.match(r"gradrail (\d+)\.", run["version"])
     if not version or int(version[1]) > KNOWN_MAJOR:
-        raise Problem(f"{file}: written by {run['version']!r}; this tools/plot reads files of gradrail {KNOWN_MAJOR}.x, "
-                      "take the one of that version")
+        raise Problem(f"{file}: written by {run['version']!r}; this tools/plot reads gradrail {KNOWN_MAJOR}.x; "
+                      "use tools/plot of that version")
     config = run["config"]
     arguments = run.get("arguments")
     read = Run(file=str(file), question=str(config.get("question", "")), version=printable(run["version"]),
                machine=printable(run["machine"]), title=printable(run.get("title", "")),
                arguments=printable(" ".join(map(str, arguments)) if isinstance(arguments, list) else arguments or ""))
-    # incast has a row for each worker; elsewhere a row stands for all of them.
+    # incast has one row per worker. In the other suites, a row has the samples of all workers.
     workers = 1 if read.question == "incast" else config.get("workers")
     for index, result in enumerate(run["results"]):
         read.rows.append(_read_row(Fields(result, f"{file}: results[{index}]"), workers))
@@ -109,7 +109,7 @@ def read_run(file):
 
 
 class Fields:
-    """An object of the file, which complains by name."""
+    """An object of the file. Its errors name the place and the field."""
 
     def __init__(self, value, where):
         if not isinstance(value, dict):
@@ -119,20 +119,21 @@ class Fields:
     def number(self, name):
         value = self.value.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
-            raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, no number from 0 to {LARGEST:g}")
+            raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, "
+                          f"not a number from 0 to {LARGEST:g}")
         return float(value)
 
     def text(self, name):
         value = self.value.get(name)
         if not isinstance(value, str):
-            raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, no text")
+            raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, not a string")
         return printable(value)
 
     def part(self, name):
         return Fields(self.value.get(name), f"{self.where}.{name}")
 
     def pairs(self, name):
-        """An object, or a list of pairs, of names and numbers; none where the field is missing."""
+        """Returns the pairs (name, number) of an object or of a list of pairs. A missing field has no pairs."""
         value = self.value.get(name, {})
         entries = list(value.items()) if isinstance(value, dict) else value
         if not isinstance(entries, list) or any(not isinstance(e, (list, tuple)) or len(e) != 2 for e in entries):
@@ -165,7 +166,7 @@ def _read_row(result, workers):
 
 
 def read_runs(files, globs):
-    """The rows with a path that one of the globs matches; all without any."""
+    """Reads the runs, and keeps the rows with a path that matches one of the globs. No globs keep all rows."""
     runs = [read_run(file) for file in files]
     for run in runs:
         for row in run.rows:
@@ -182,8 +183,8 @@ def read_runs(files, globs):
 
 
 def parts_of(runs):
-    """name -> what belongs into one picture. `gradrail bench peers` measures exchanges and, for each way that libraries go,
-    puts: "ucx-posix: gradrail ucx". Only within such a group contenders took turns."""
+    """Returns {name: runs of one picture}. `gradrail bench peers` measures exchanges, and puts in groups of contenders,
+    such as "ucx-posix: gradrail ucx". Contenders took turns only within a group."""
     parts = {}
     for run in runs:
         groups = {_group(row) for row in run.rows if row.what} - {""} if run.question == "peers" else set()
@@ -208,7 +209,7 @@ def title_of(runs, options):
 
 
 def lines_of(rows):
-    """label -> its rows by size, in the order of the file."""
+    """Returns {label: rows sorted by size}, in the order of the file."""
     lines = {}
     for row in rows:
         lines.setdefault(row.label, []).append(row)
@@ -216,7 +217,8 @@ def lines_of(rows):
 
 
 def not_measured(rows):
-    """"tcp at 64 B: why", one for each path and reason; sizes only where others of that path were measured."""
+    """Returns a text such as "tcp at 64 B: why" for each path and reason. It has sizes if other sizes of that path were
+    measured."""
     reasons = {}
     for row in rows:
         if row.trouble:

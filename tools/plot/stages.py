@@ -1,4 +1,4 @@
-"""Where the time of one operation goes: a bar a path, a panel a size, since microseconds and milliseconds share no scale."""
+"""Draws the stages of one operation: one bar per path, one panel per size. Each panel has its own scale."""
 from matplotlib.patches import Patch
 
 import style
@@ -11,7 +11,7 @@ BAR, CHARACTER = 0.36, 0.069  # inches
 
 
 def _chosen(sizes, options):
-    """Which sizes have a panel: those asked for, else the ends and some between."""
+    """Returns the sizes that have a panel: those of --size, else the smallest, the largest and some between them."""
     if options.sizes:
         return [size for size in sizes if size in options.sizes]
     if len(sizes) <= MOST_PANELS:
@@ -29,8 +29,8 @@ def stages(runs, options):
         return None, f"no row of {', '.join(map(size_text, options.sizes))} has stages"
     rows = [row for row in rows if row.size in sizes]
     names = list(dict.fromkeys(name for row in rows for name, _ in row.stages))
-    notes = ["stages are medians of their own; the figure beside a bar is their sum, the mark the median of the whole. "
-             "Each size has a scale of its own"]
+    notes = ["each stage is a separate median; the number beside a bar is their sum; the mark is the median of the "
+             "whole. Each size has its own scale"]
     if len(sizes) < len(every):
         others = [size_text(size) for size in every if size not in sizes]
         notes.append(f"also recorded: {', '.join(others)} (--size draws them)")

@@ -1,4 +1,4 @@
-"""One look for all pictures: colours, axes, what stands below. The same input makes the same bytes."""
+"""The style of all pictures: colours, axes, footer. The same input gives the same bytes."""
 import re
 import textwrap
 
@@ -8,12 +8,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from runs import OURS, not_measured, size_text
 
-WIDTH = 9.3  # inches: 1023 pixels, as wide as a README is shown
+WIDTH = 9.3  # inches: 1023 pixels, the width of a displayed README
 DPI = 110
 LEFT, RIGHT_MARGIN, TOP, XLABEL = 0.98, 0.15, 0.62, 0.56
 FOOTER_LINE = 0.155
 LEGEND_CHARACTERS, BESIDE_CHARACTERS = 32, 46
-# Okabe and Ito, Color Universal Design (2008), without the yellow that white paper swallows.
+# Okabe and Ito, Color Universal Design (2008), without yellow, which has too little contrast on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "osD^vPX*<>"
 BOUND_COLOUR = "#777777"
@@ -39,7 +39,7 @@ def gid(*words):
 
 
 def styles(rows):
-    """label -> keywords of a line. From all rows of the run, so that a path looks the same in each of its pictures."""
+    """Returns {label: keywords of a line} for all rows of the run, so that all pictures use the same styles."""
     labels = list(dict.fromkeys(row.label for row in rows if not row.trouble))
     bounds = {row.label for row in rows if row.is_bound}
     has_ours = any(label.startswith(OURS) for label in labels)
@@ -66,7 +66,7 @@ def footer_lines(runs, notes):
 
 
 def sheet(runs, title, notes, plot_height, legend_width, panels=1, heights=None, left=LEFT, gap=0.45):
-    """The figure and its axes, one below the other; legends have the strip on their right, the footer what lies below."""
+    """Returns a figure and its axes, one below the other. Legends are to the right of the axes, the footer is below."""
     footer = footer_lines(runs, notes)
     gaps = gap * (panels - 1)
     height = TOP + plot_height + gaps + XLABEL + FOOTER_LINE * (len(footer) + 0.8)
@@ -90,7 +90,7 @@ def legend_width(labels):
 
 
 def beside(axis, rows):
-    """The rows' names on their left."""
+    """Writes the names of the rows to the left of the axis."""
     names = [row.label if len(row.label) <= BESIDE_CHARACTERS else row.label[:BESIDE_CHARACTERS - 1] + "…" for row in rows]
     axis.set_yticks(range(len(rows)), names)
 
@@ -111,7 +111,7 @@ def legend(axes, handles, labels):
 def size_axis(axis, sizes):
     sizes = sorted(sizes)
     axis.set_xscale("log", base=2)
-    step = -(-len(sizes) // 11)  # as many as have room
+    step = -(-len(sizes) // 11)  # the axis has room for 11 labels
     axis.xaxis.set_major_locator(FixedLocator(sizes[::step]))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_text(int(size))))
@@ -133,7 +133,7 @@ def save(figure, prefix, kind, formats):
     names = []
     for form in formats:
         name = f"{prefix}-{kind}.{form}"
-        # Neither a date nor the version of a library: pictures in a repository change when what they show does.
+        # The metadata has no date and no version of a library, so that a picture changes only with its content.
         metadata = {"Date": None, "Creator": "gradrail tools/plot"} if form == "svg" else {"Software": "gradrail tools/plot"}
         figure.savefig(name, format=form, metadata=metadata, facecolor="white")
         names.append(name)

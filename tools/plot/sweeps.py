@@ -1,21 +1,21 @@
-"""Size against latency and against bandwidth: a line a path, its bound beside it. A single size is a chart of paths."""
+"""Draws latency and bandwidth by size: one line per path, with its bound. A single size gives a chart of the paths."""
 import statistics
 
 import style
 from runs import lines_of, size_text, title_of
 
-MOST_BANDS = 3  # beyond that they lie over one another; whiskers beside one another do not
-FEW_SAMPLES = 100  # of a round: its 99th percentile is its maximum
+MOST_BANDS = 3  # more bands would overlap; whiskers do not
+FEW_SAMPLES = 100  # with fewer samples, the 99th percentile of a round is its maximum
 WHAT = {"put": "put", "apply": "update", "register": "registration", "replay": "step of a model",
-        "staged": "way between GPU and host"}
+        "staged": "copy between GPU and host"}
 SIZE = {"put": "bytes of a put", "apply": "bytes of the parameters", "register": "bytes of memory",
-        "replay": "bytes of the model", "staged": "bytes one way"}
+        "replay": "bytes of the model", "staged": "bytes in one direction"}
 BUS = {"put": "size / time", "apply": "bytes read and written / time", "register": "size / time",
        "staged": "bytes moved / time"}
 
 
 def words_of(runs, table, other):
-    """The label of an axis, if all runs are of the same suite."""
+    """Returns the label of an axis, or "" if the runs need different labels."""
     words = {table.get(run.question, other) for run in runs}
     return words.pop() if len(words) == 1 else ""
 
@@ -32,10 +32,10 @@ def latency_words(runs):
 def latency(runs, options):
     rows = latency_rows(runs)
     if not any(not row.is_bound for row in rows):
-        return None, "no path has a time (of `put`, only its rows of latency do)" if runs else "no rows"
+        return None, "no path has a time (in `put`, only the latency rows have times)" if runs else "no rows"
     few = any(row.samples_a_round < FEW_SAMPLES for row in rows)
-    notes = ["line: median over the rounds of a round's median; spread: from the fastest of all to the 99th percentile"
-             + (" (which is the slowest where a round has fewer than 100 samples)" if few else "")]
+    notes = ["line: median of the medians of the rounds; spread: from the minimum to the 99th percentile"
+             + (" (the maximum, if a round has fewer than 100 samples)" if few else "")]
     title = title_of(runs, options)
     if len({row.size for row in rows}) == 1:
         return _range_chart(runs, rows, title, notes, f"{latency_words(runs)} (µs)"), None
@@ -51,7 +51,7 @@ def _latency_lines(runs, rows, title, notes):
     handles = {}
     for label, line in lines.items():
         bound = line[0].is_bound
-        # Whiskers at the same size would cover one another.
+        # Whiskers at the same size would overlap.
         shift = 1 if bound or bands else 1.035 ** (paths.index(label) - (len(paths) - 1) / 2)
         xs, ys = [row.size * shift for row in line], [row.p50_us for row in line]
         handles[label], = axis.plot(xs, ys, gid=style.gid("bound" if bound else "series", label), zorder=2 if bound else 3,
@@ -63,13 +63,13 @@ def _latency_lines(runs, rows, title, notes):
     style.log_ticks(axis.yaxis, *axis.get_ylim())
     axis.set_xlabel(words_of(runs, SIZE, "bytes of one worker's gradient") or "bytes")
     axis.set_ylabel(f"{latency_words(runs)} (µs)")
-    order = sorted(handles, key=lambda label: -lines[label][-1].p50_us)  # as the lines end, from above
+    order = sorted(handles, key=lambda label: -lines[label][-1].p50_us)  # the order at the right, from the top
     style.legend(axis, [handles[label] for label in order], order)
     return figure
 
 
 def _spread(axis, label, line, xs, colour, bands):
-    low = [row.min_us or row.p50_us for row in line]  # a time of 0 has no place on the axis
+    low = [row.min_us or row.p50_us for row in line]  # a logarithmic axis has no 0
     high = [max(row.p99_us, row.p50_us) for row in line]
     if bands:
         axis.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0, gid=style.gid("spread", label))
@@ -78,7 +78,7 @@ def _spread(axis, label, line, xs, colour, bands):
 
 
 def _range_chart(runs, rows, title, notes, words):
-    """One size: a line for each path, from its fastest to its 99th percentile, with a dot at the median."""
+    """Draws one size: one line per path, from its minimum to its 99th percentile, with a dot at the median."""
     looks = style.styles([row for run in runs for row in run.rows])
     figure, (axis,) = style.sheet(runs, title, notes, 0.5 + 0.34 * len(rows), 0.7, left=style.beside_width(rows))
     for index, row in enumerate(rows):
@@ -102,12 +102,12 @@ def bandwidth(runs, options):
     rows = [row for run in runs for row in run.rows
             if row.what != "latency" and not row.trouble and _bandwidth_of(row, options) > 0]
     if not any(not row.is_bound for row in rows):
-        return None, "no path has a bandwidth (of `put`, only its rows of bandwidth do)"
+        return None, "no path has a bandwidth (in `put`, only the bandwidth rows have one)"
     bus = options.bandwidth == "bus"
     derived = words_of(runs, BUS, "gradient and parameters, 2 × size / time") if bus else "size / time"
     words = f"{options.bandwidth} bandwidth (10⁹ bytes/s)"
     title = title_of(runs, options)
-    note = [f"{options.bandwidth} bandwidth: {derived or 'as each question derives it'}"]
+    note = [f"{options.bandwidth} bandwidth: {derived or 'as defined by each suite'}"]
     if len({row.size for row in rows}) == 1:
         return _bars(runs, rows, title, note, words, options), None
     return _bandwidth_lines(runs, rows, title, note, words, options), None
@@ -147,7 +147,7 @@ def _bandwidth_lines(runs, rows, title, note, words, options):
 
 
 def _memory_bound(rows):
-    """size -> what memory did beside each path: each touches as many bytes as its update does."""
+    """Returns {size: bandwidths of memory}, one for each path, measured over the bytes that the path touches."""
     bound = {}
     for row in rows:
         if row.bound_bw > 0:
@@ -156,7 +156,7 @@ def _memory_bound(rows):
 
 
 def _memory_note(memory):
-    return ["bound: speed of memory, measured beside each path over as many bytes as that path touches: "
+    return ["bound: speed of memory, measured with each path over the bytes that the path touches; "
             "range and median over the paths"] if memory else []
 
 
@@ -164,7 +164,7 @@ def _bars(runs, rows, title, note, words, options):
     looks = style.styles([row for run in runs for row in run.rows])
     memory = options.bandwidth == "bus" and any(row.bound_bw > 0 for row in rows)
     if memory:
-        note = note + ["dashes: speed of memory, measured beside each path over as many bytes as that path touches"]
+        note = note + ["dashes: speed of memory, measured with each path over the bytes that the path touches"]
     figure, (axis,) = style.sheet(runs, title, note, 0.5 + 0.34 * len(rows), 0.7, left=style.beside_width(rows))
     for index, row in enumerate(rows):
         value = _bandwidth_of(row, options)

@@ -14,7 +14,7 @@
 namespace gradrail::tools {
 
 /// Puts the threads and the memory of one task where the host's plan wants them. A refusal is logged once, as a
-/// warning: the run goes on, slower perhaps.
+/// warning: the run continues, slower perhaps.
 /// Threads  bind(), bind_memory(): any, each unit from one thread. The rest: the task's main thread.
 class AffinityBinder {
  public:

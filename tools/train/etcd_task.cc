@@ -41,8 +41,8 @@ absl::Status settle(TrainOptions& options, const Membership& membership) {
   const Sizes& sizes = membership.sizes();
   // check_train_flags() could not check this: the number of workers was unknown then.
   if (options.mode.kind == ps::ModeKind::backup && options.mode.bound >= sizes.workers)
-    return absl::InvalidArgumentError(fmt::format("--mode {}: of {} workers at most {} can be spared",
-                                                  options.flags.mode, sizes.workers, sizes.workers - 1));
+    return absl::InvalidArgumentError(
+        fmt::format("--mode {}: B must be less than {}, the number of workers", options.flags.mode, sizes.workers));
   options.task = membership.task();
   options.flags.ps = sizes.ps;
   options.flags.workers = sizes.workers;

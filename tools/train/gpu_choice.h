@@ -10,8 +10,7 @@
 
 namespace gradrail::tools {
 
-/// Whether towers go on GPUs. Soft placement, which users expect: where there is no GPU that can be used they go on
-/// CPUs.
+/// Whether towers run on GPUs. With soft placement (the default), they run on CPUs if no GPU can be used.
 struct GpuChoice {
   topology::Towers towers = topology::Towers::cpu;
   std::string why_none;  ///< "" when there are GPUs

@@ -23,7 +23,7 @@ absl::Status check_counts(const TrainFlags& flags, const ps::Launch& launch, uin
   const uint32_t workers = launch.size - ps_count;
   if (workers > ps::kMaxWorkers)
     return absl::InvalidArgumentError(
-        fmt::format("{} workers by {}: there may be {}", workers, launch.job, ps::kMaxWorkers));
+        fmt::format("{} workers by {}: the limit is {}", workers, launch.job, ps::kMaxWorkers));
   if (flags.workers_given && flags.workers != workers)
     return absl::InvalidArgumentError(
         fmt::format("--workers {}: {} has started {} tasks, of which --ps {} leaves {} workers: omit the flag, or use "

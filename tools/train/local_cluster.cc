@@ -133,7 +133,7 @@ Process LocalCluster::spawn(const std::string& name, F body) {
     // With these copies open, a sibling could write on after the end of its reader, without an error.
     for (const Process& other : processes_) close(other.output);
     close(signals_);
-    // The supervisor alone reads SIGCHLD from a signalfd; a task needs the usual behaviour.
+    // The supervisor alone reads SIGCHLD from a signalfd; a task needs the usual behavior.
     const sigset_t children = signal_set({SIGCHLD});
     sigprocmask(SIG_UNBLOCK, &children, nullptr);
     dup2(pipe->writer.get(), STDOUT_FILENO);
@@ -291,8 +291,8 @@ void LocalCluster::ended(Process& process, int status) {
         killing_ ? "did not exit on request, and was killed" : fmt::format("was killed by {}", describe_exit(status));
     fmt::print(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
-  // A run goes on without a worker that was lost; what is wrong with one worker's flags or data is wrong with the whole
-  // run. Without a ps the others end by themselves, once they run: a task that still waits to join gets a signal.
+  // A run continues without a lost worker. But wrong flags or data of one worker are an error of the whole run. If a ps
+  // is lost, the tasks that have joined end without a signal. A task that still waits to join gets a signal.
   if (process.exit_code != kGood && !failing_) {
     failing_ = true;
     // With a backup the run also survives the loss of a ps.

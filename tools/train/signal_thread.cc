@@ -57,7 +57,7 @@ void SignalThread::run() {
     int number = 0;
     // All other threads have these signals blocked, as block_signals() left them: only this call takes a signal.
     GRADRAIL_CHECK(sigwait(&taken, &number) == 0);
-    // Tested first: the signal of the destructor is no request for a dump.
+    // Tested first: the signal of the destructor is not a request for a dump.
     if (ending_.load()) return;
     take(number);
   }

@@ -51,7 +51,7 @@ absl::StatusOr<std::string> source_host(const TrainOptions& options) {
   return bind->host;
 }
 
-/// Stopping on request is no failure, even where there was nothing yet to finish.
+/// A stop on request is not a failure, even if the task had not started its work.
 absl::Status stopped_by_signal(const absl::Status& status, const SignalThread& signals) {
   if (!absl::IsCancelled(status) || !signals.stop().load()) return status;
   spdlog::warn("{}", message_of(status));
@@ -241,9 +241,9 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ps::Server> server, ps::Server::start(server_options));
   GRADRAIL_ASSIGN_OR_RETURN(const auto monitor,
                             PsMonitor::start(options.flags.monitoring, monitored(options), *server));
-  // Declared after the server: it is removed first, so no signal can wake a server that no longer exists.
+  // Declared after the server: the waker is destroyed first, so no signal can wake a server that no longer exists.
   const SignalThread::Waker waker(signals, [&] { server->wake(); });
-  // The supervisor or the rendezvous passes the port on: from now on workers come.
+  // The supervisor or the rendezvous sends the port to the workers: they can connect from now on.
   listening(server->port());
   if (!options.local)
     print_comment(fmt::format("ps/{} listens on {}:{}", options.task.index, host_of(listen), server->port()));

@@ -176,24 +176,24 @@ template <typename Add>
 void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.option_defaults()->group("Cluster");
   add("ps", flags.ps,
-      "parameter servers of a local cluster, or among the tasks of a launcher; 0: train in this process, alone",
+      "parameter servers of a local cluster, or among the tasks of a launcher; 0: train only in this process",
       NumberIn(0u, 64u))
       ->each([&flags](const std::string&) { flags.ps_given = true; });
   add("workers", flags.workers, "workers of a local cluster", NumberIn(1u, ps::kMaxWorkers))
       ->each([&flags](const std::string&) { flags.workers_given = true; });
-  add("min_workers", flags.min_workers, "ps: abort the run when a loss leaves fewer workers");
+  add("min_workers", flags.min_workers, "ps: abort the run if a loss leaves fewer workers");
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
-  add("ps_hosts", flags.ps_hosts, "comma-separated host:port list, instead of --cluster");
-  add("worker_hosts", flags.worker_hosts, "comma-separated host:port list, instead of --cluster");
-  add("job_name", flags.job_name, "ps, worker or chief: run this one task of the cluster");
-  add("task_index", flags.task_index, "which task of the job, from 0");
+  add("ps_hosts", flags.ps_hosts, "comma-separated host:port list of the parameter servers; replaces --cluster");
+  add("worker_hosts", flags.worker_hosts, "comma-separated host:port list of the workers; replaces --cluster");
+  add("job_name", flags.job_name, "job of this task: ps, worker or chief");
+  add("task_index", flags.task_index, "index of this task in its job, from 0");
   add("rendezvous", flags.rendezvous,
       "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher. "
-      "etcd://HOST:2379/JOB or etcds://: etcd has the addresses; --task_index is optional, one task needs --ps and "
-      "--workers");
+      "etcd://HOST:2379/JOB or etcds://: etcd stores the addresses; --task_index is optional; one task must have --ps "
+      "and --workers");
   command.add_flag("--local,--alone", flags.local,
-                   "a cluster on this host; ignore TF_CONFIG and the variables of launchers");
-  add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: the one in the cluster");
+                   "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
+  add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: its address in the cluster");
   add("join-timeout", flags.join_timeout_seconds, "seconds that a worker waits for the parameter servers to start",
       NumberIn(1u));
   add("heartbeat-timeout", flags.heartbeat_timeout_s, "ps: seconds without a heartbeat until a worker is lost",
@@ -201,8 +201,8 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("rejoin-timeout", flags.rejoin_timeout_s,
       "seconds that a worker waits for the restart of a lost parameter server; 0: it does not wait");
   add("backup-ps", flags.backup_ps,
-      "1: the second half of the ps tasks are backups of the first; each takes over when its task is lost, with no "
-      "step lost",
+      "1: the second half of the ps tasks are backups of the first half; a backup replaces a lost task, and no step is "
+      "lost",
       NumberIn(0u, 1u));
 }
 
@@ -211,17 +211,17 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.option_defaults()->group("Model");
   add("model", flags.model, "mlp or cnn (both MNIST), or linear (y = 2x + 10)",
       CLI::IsMember({"mlp", "cnn", "linear"}));
-  add("cnn_logits_relu", flags.cnn_logits_relu, "cnn: the tutorial's ReLU on its layer of 10; false: linear there");
+  add("cnn_logits_relu", flags.cnn_logits_relu,
+      "cnn: ReLU on the layer with 10 units, as in the tutorial; false: this layer is linear");
   add("data_dir", flags.data_dir,
-      "folder with the four IDX files of MNIST's names, or with train.tfrecords and test.tfrecords; default: the "
-      "built-in MNIST");
+      "folder with the four IDX files of MNIST, or with train.tfrecords and test.tfrecords; default: built-in MNIST");
   add("seed", flags.seed, "seed of the initial values and of the order of the data");
   command.option_defaults()->group("Training");
   add("epochs", flags.epochs, "passes of each worker over the training images", NumberIn(1u));
   add("batch_size", flags.batch_size, "images in a batch of one tower", NumberIn(1u));
-  add("learning_rate", flags.learning_rate, "0: the model's own (mlp 0.001, cnn 0.02, linear 0.1)",
+  add("learning_rate", flags.learning_rate, "0: the default of the model (mlp 0.001, cnn 0.02, linear 0.1)",
       NumberIn(0.0f, kMaxLearningRate));
-  add("optimizer", flags.optimizer, "auto: the model's own (cnn nesterov, the others sgd)",
+  add("optimizer", flags.optimizer, "auto: the default of the model (cnn nesterov, the others sgd)",
       CLI::IsMember({"auto", "sgd", "momentum", "nesterov", "adam"}));
   add("momentum", flags.momentum, "constant of momentum and nesterov; less than 1", NumberIn(0.0f, kMaxMomentum));
   add("mode", flags.mode,
@@ -235,7 +235,7 @@ template <typename Add>
 void add_transport_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.option_defaults()->group("Transport");
   add("transport", flags.transport, "auto, or a list in order of preference: ucx,tcp");
-  command.add_flag("--no-fallback,--no_fallback", flags.no_fallback, "the first refusal of a transport is an error");
+  command.add_flag("--no-fallback,--no_fallback", flags.no_fallback, "fail if a transport is refused");
   add("require", flags.require, "rdma: refuse paths without an RDMA device", CLI::IsMember({"rdma"}));
   add("ofi_provider", flags.ofi_provider, "name of the libfabric provider, such as verbs");
   add("failback_secs", flags.failback_secs, "seconds between two attempts to return to a better path; 0: never",
@@ -249,21 +249,20 @@ void add_transport_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
 template <typename Add>
 void add_device_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.option_defaults()->group("GPU");
-  add("towers", flags.towers, "copies of the model in each worker; 0: one for each GPU, one on CPUs",
+  add("towers", flags.towers, "copies of the model in each worker; 0: one per GPU, or one on CPUs",
       NumberIn(0u, kMaxTowers));
-  command.add_flag("--no-soft-placement,--no_soft_placement", flags.no_soft_placement,
-                   "a tower without a GPU is an error");
+  command.add_flag("--no-soft-placement,--no_soft_placement", flags.no_soft_placement, "fail if a tower has no GPU");
   add("gpu", flags.gpu, "comma-separated GPUs to plan with, by index, name or PCI address; default: all");
   add("reduce", flags.reduce,
-      "how the towers of a worker average: host, nccl, or auto (nccl if each tower has its own GPU)",
+      "method to average the towers of a worker: host, nccl, or auto (nccl if each tower has its own GPU)",
       CLI::IsMember({"auto", "host", "nccl"}));
   add("gpu_direct", flags.gpu_direct,
       "path of gradients from a GPU: ipc (same host), dmabuf or peermem (network device), staged (pinned host memory), "
       "auto: the first that works",
       CLI::IsMember({"auto", "dmabuf", "peermem", "ipc", "staged"}));
-  add("ps_device", flags.ps_device, "where parameter servers keep parameters and optimizer state: host or gpu:N");
+  add("ps_device", flags.ps_device, "memory of the parameters and of the optimizer state: host or gpu:N");
   command.option_defaults()->group("Placement");
-  add("wait", flags.wait, "how a wait behaves; auto: spin if each thread has its own core",
+  add("wait", flags.wait, "method of waiting; auto: spin if each thread has its own core",
       CLI::IsMember({"auto", "spin", "block"}));
   command.add_flag("--no-pin,--no_pin", flags.no_pin, "bind no threads and no memory");
   add("cores", flags.cores, "CPUs to use, as in taskset: 0-3,8; default: all permitted CPUs");
@@ -277,10 +276,11 @@ template <typename Add>
 void add_checkpointing_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.option_defaults()->group("Checkpoint");
   add("checkpoint_dir", flags.checkpoint_dir, "ps: restore from and save to this folder");
-  add("save_steps", flags.save_steps, "chief: number of its steps between two checkpoints; 0: none by steps");
+  add("save_steps", flags.save_steps, "chief: steps of the chief between two checkpoints; 0: no checkpoints by steps");
   command
       .add_option(both("save_secs"), flags.save_secs,
-                  "chief: seconds between two checkpoints; 0: none by time; default: 600 without --save_steps")
+                  "chief: seconds between two checkpoints; 0: no checkpoints by time; default: 600 without "
+                  "--save_steps")
       ->transform(NumberIn(0.0, kMaxSaveSecs))
       ->take_last();
   add("keep", flags.keep, "ps: number of complete checkpoints to keep; 0: all");
@@ -339,7 +339,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
   if (mode->kind == ps::ModeKind::backup && mode->bound >= workers) {
     return absl::InvalidArgumentError(
-        fmt::format("--mode {}: of {} workers at most {} can be spared", flags.mode, workers, workers - 1));
+        fmt::format("--mode {}: B must be less than {}, the number of workers", flags.mode, workers));
   }
   const absl::StatusOr<ps::OptimizerKind> optimizer = chosen_optimizer(flags);
   if (!optimizer.ok())

@@ -24,10 +24,10 @@ constexpr size_t kMaxDescriptionBytes = size_t{64} << 20;      // 100 bytes for 
 
 /// A file of some bytes can claim sets of 2^32 cpus. Sanitizers reserve more address space than this.
 void limit_resources() {
-  constexpr rlim_t kMaxMemoryBytes = rlim_t{4} << 30;
   const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
   setrlimit(RLIMIT_CORE, &no_core);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  constexpr rlim_t kMaxMemoryBytes = rlim_t{4} << 30;
   const rlimit memory{.rlim_cur = kMaxMemoryBytes, .rlim_max = kMaxMemoryBytes};
   setrlimit(RLIMIT_AS, &memory);
 #endif

@@ -45,7 +45,7 @@ std::vector<CoreAssignment> in_turns(const std::vector<Grant>& grants) {
   return line;
 }
 
-/// Towers from the front: each has adjacent cores (neighbours share caches) with its progress thread next to them.
+/// Towers from the front: each has adjacent cores (neighbors share caches) with its progress thread next to them.
 /// Shards from the back, away from towers.
 std::vector<CoreAssignment> side_by_side(const std::vector<Grant>& grants) {
   std::vector<Grant> line;

@@ -53,7 +53,7 @@ class FreeCores {
     const auto open = [&](int p) { return free_[level][p] > 0 && distance(pools_[p], thread.locality) == away; };
     if (thread.stay >= 0 && open(thread.stay)) return thread.stay;
     if (thread.only_there) return -1;
-    // The roomiest; of equals the next neighbour in hwloc's order, where neighbours are near each other.
+    // The roomiest; of equals the next neighbor in hwloc's order, where neighbors are near each other.
     const auto merit = [&](int p) { return std::pair(-free_[level][p], std::abs(p - thread.stay)); };
     int best = -1;
     for (int p = 0; p < static_cast<int>(pools_.size()); ++p)

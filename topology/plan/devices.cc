@@ -11,7 +11,7 @@ std::vector<ProcessRequest> of_job(const Request& request, Job job) {
   std::vector<ProcessRequest> processes;
   for (const ProcessRequest& process : request.processes)
     if (process.job == job) processes.push_back(process);
-  // By task, so that a host's processes agree even where their lists are ordered differently.
+  // Sorted by task: each process of a host then computes the same plan, even if the orders of their lists differ.
   std::sort(processes.begin(), processes.end(),
             [](const ProcessRequest& a, const ProcessRequest& b) { return a.task_index < b.task_index; });
   return processes;
@@ -87,7 +87,7 @@ std::vector<Locality> tower_localities(const Machine& machine, const std::vector
     else
       for (size_t p = 0; p < pools.size(); ++p) guests[p] += distance(pools[p], localities[t]) == 0;
   }
-  // The number for each pool comes first, then the assignment: so neighbours of one worker stay together.
+  // The number for each pool comes first, then the assignment: so neighbors of one worker stay together.
   std::vector<int> quota(pools.size());
   const auto share = [&](size_t p) { return static_cast<double>(pools[p].cores.size()) / (guests[p] + 1); };
   // Each goes where a tower has the most cores with it. Towers beside their GPU count as guests already.

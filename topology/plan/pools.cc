@@ -27,7 +27,7 @@ std::vector<Pool> make_pools(const Machine& machine, const CpuSet& cpus) {
   std::vector<Pool> pools;
   for (auto& [place, pool] : by_place) {
     const auto speed = [&](const Pool::UsableCore& usable) { return machine.cores[usable.core].efficiency; };
-    // Stable: cores of equal speed keep hwloc's order, in which neighbours share caches.
+    // Stable: cores of equal speed keep hwloc's order, in which neighbors share caches.
     std::stable_sort(pool.cores.begin(), pool.cores.end(),
                      [&](const Pool::UsableCore& a, const Pool::UsableCore& b) { return speed(a) > speed(b); });
     pool.hybrid = speed(pool.cores.front()) != speed(pool.cores.back());

@@ -121,7 +121,7 @@ class OutlineMaker {
     for (int below = 0; below < static_cast<int>(machine_.bridges.size()); ++below) {
       if (machine_.bridges[below].parent != bridge) continue;
       Box inner = bridge_box(below);
-      // A bridge above a single device says nothing about distances: the device stands in its place.
+      // A bridge with a single child adds no information about distances: the picture shows the child in its place.
       if (inner.inside.size() == 1) inner = std::move(inner.inside.front());
       if (inner.kind != Kind::bridge || !inner.inside.empty()) box.inside.push_back(std::move(inner));
     }

@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Context>> open(const Table& table, const OpenOpti
   GRADRAIL_ASSIGN_OR_RETURN(const Capabilities capabilities, read_capabilities(table, opened));
   const int wait_fd = table->wait_fd(opened);
   // ppoll() ignores a negative descriptor: a waiting thread would miss every event.
-  if (wait_fd < 0) return table.defect(fmt::format("wait_fd returned {}, which is no descriptor", wait_fd));
+  if (wait_fd < 0) return table.defect(fmt::format("wait_fd returned {}, which is not a descriptor", wait_fd));
   return std::make_unique<PluginContext>(table, std::move(handle), capabilities, wait_fd);
 }
 

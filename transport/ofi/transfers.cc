@@ -66,7 +66,7 @@ absl::Status Transfers::put(Link& link, const LocalSlice& source, const Import* 
 }
 
 Transfer Transfers::notice(Link& link, uint64_t immediate, uint64_t tag) const {
-  // Providers differ on whether a write of no bytes needs a key: with the mailbox's it is right for all.
+  // Some providers require a valid key even for a write of 0 bytes. The key of the mailbox satisfies all of them.
   return {.local = link.mailbox(),
           .descriptor = link.mailbox_memory().descriptor,
           .remote = mailbox_base_,

@@ -100,7 +100,7 @@ absl::StatusOr<std::byte*> ShmConnection::map(RemoteRegion region) {
   if (index < imported_.size() && imported_[index].access() == Access::local) {
     return absl::PermissionDeniedError("shm: the peer does not share this region");  // never asked for, never mapped
   }
-  // Access::local requires no right: the protection of the mapping enforces the rights of the key.
+  // Access::local passes every check of rights: the page protection of the mapping enforces the rights of the key.
   return locate({.region = region, .offset = 0}, 0, Access::local);
 }
 

@@ -151,7 +151,7 @@ void ShmContext::start_handshake(PendingConnection& pending) {
   const int fd = pending.channel.fd();
   absl::StatusOr<Packet> hello = pending.channel.receive();
   if (hello.ok() && hello->kind == Packet::Kind::nothing) return;
-  // A peer that ended before its hello is no refusal, and causes no warning.
+  // The end of a peer before its hello is not a refusal, and causes no warning.
   const bool spoke = !hello.ok() || hello->kind == Packet::Kind::message;
   if (const absl::Status status = hello.ok() && spoke ? welcome(pending, *hello) : hello.status(); !status.ok()) {
     spdlog::warn("shm {}: refused process {}: {}", address_, pending.pid, status.ToString());

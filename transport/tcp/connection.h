@@ -117,7 +117,7 @@ class TcpConnection final : public Connection, public EventSource {
   uint64_t next_get_ = 0;
   bool blocked_ = false;
   TimePoint unanswered_since_ = TimePoint::max();
-  absl::Status send_error_;  ///< sending is over; reading goes on for what the peer said before
+  absl::Status send_error_;  ///< sending is over; reading continues for what the peer said before
 
   std::unique_ptr<std::byte[]> ahead_ = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);
   size_t ahead_begin_ = 0;

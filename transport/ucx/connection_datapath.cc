@@ -30,7 +30,7 @@ absl::StatusOr<const RegionKey*> UcxConnection::remote(RemoteSlice slice, uint64
   }
   // Numbers of regions repeat in other contexts, so a key names its owner.
   if (key->context != peer_.context) {
-    return absl::InvalidArgumentError("ucx: the key of a region of another context than this peer's");
+    return absl::InvalidArgumentError("ucx: the key of a region that this peer does not own");
   }
   if (bytes == 0 && wanted == Access::remote_write) return key;  // only notifies
   if (!allows(key->access, wanted)) {

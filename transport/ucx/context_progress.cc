@@ -36,10 +36,10 @@ void UcxContext::progress() {
 }
 
 void UcxContext::progress_worker() {
-  // A transfer that waits for the check of the side channel ends the loop, so that it is reported soon.
+  // A transfer that waits for the check of the side channel ends the loop, so that its completion is reported soon.
   for (int turn = 0; turn < kTurnsPerPoll && to_confirm_alive_.empty(); ++turn) {
     if (ucp_worker_progress(worker_.get()) == 0) return;
-    // Arrivals are reported at once: another turn that finds nothing may cost as much; over tcp it costs a system call.
+    // Arrivals are reported at once: another turn may find nothing and take as long. Over tcp it needs a system call.
     if (!ready_.empty()) return;
   }
 }

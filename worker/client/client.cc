@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::join(ClientOptions options, ps::
   auto impl = std::make_unique<Impl>(std::move(options), std::move(schema));
   const absl::Status joined = impl->join();
   if (!joined.ok()) {
-    // Some ps tasks may count it as a member by now. In sync they must not go on without it, as after a normal leave.
+    // Some ps tasks may count it as a member by now. In sync they must not treat this as a normal leave.
     if (!absl::IsCancelled(joined)) impl->leave(std::string(message_of(joined))).IgnoreError();
     return joined;
   }

@@ -186,7 +186,7 @@ class GRADRAIL_EXPORT Client {
   /// Shapes  [elements of the tensor], fp32.
   absl::Span<float> gradients(size_t tensor_index);
 
-  /// The chief of an uninitialised cluster offers the contents of parameters() as initial values. All other workers
+  /// The chief of an uninitialized cluster offers the contents of parameters() as initial values. All other workers
   /// wait for parameters and fetch them. All workers should fill in the same values: when the chief is lost before its
   /// offer is complete, the next chief offers its own. Called once, before the first exchange.
   /// Errors  FAILED_PRECONDITION: an exchange is under way.

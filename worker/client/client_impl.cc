@@ -144,7 +144,7 @@ absl::Status Client::Impl::wait() {
   while (exchange_.outstanding() > 0) {
     telemetry_.answer_dump();
     GRADRAIL_RETURN_IF_ERROR(recover());
-    if (!exchange_.is_under_way()) return absl::OkStatus();  // rejoined: the trainer goes on at position()
+    if (!exchange_.is_under_way()) return absl::OkStatus();  // rejoined: the trainer continues at position()
     if (exchange_.is_pull() && !session_.is_initialised() && session_.is_chief()) exchange_.offer_instead_of_pull();
     // The end of a copy from a GPU is no event of the wait set: it is polled.
     const bool is_staging = exchange_.post_backlog();
@@ -201,7 +201,7 @@ void Client::Impl::log_missing_peers() {
   if (!stats.ok()) return;  // the heartbeat reports a lost ps
   if (exchange_.is_pull() && !session_.is_initialised()) {
     return options_.log(
-        fmt::format("waiting for the chief (worker {}) to initialise the parameters", session_.chief()));
+        fmt::format("waiting for the chief (worker {}) to initialize the parameters", session_.chief()));
   }
   if (!stats->waiting_for().empty()) {
     return options_.log(

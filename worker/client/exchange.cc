@@ -257,7 +257,7 @@ void Exchange::offer_instead_of_pull() {
   for (Shard& shard : shards_) {
     for (auto i = static_cast<uint32_t>(shard.buckets.size()); i-- > 0;) {
       shard.buckets[i].pushed = false;
-      // Buckets with an answer hold the values of the former chief: these are initialised.
+      // Buckets with an answer hold the values of the former chief: these are initialized.
       if (shard.buckets[i].outstanding) push_bucket(shard, i);
     }
   }

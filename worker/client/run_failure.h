@@ -11,8 +11,8 @@
 
 namespace gradrail::worker {
 
-/// The first error of a run, and the lost ps tasks. The loss of a ps that has a backup is no final error: the failover
-/// takes it out again.
+/// The first error of a run, and the lost ps tasks. The loss of a ps that has a backup is not a final error: the
+/// failover removes this loss again.
 ///
 /// Invariants
 ///   1. failed() is true exactly when an error or a lost ps task has been recorded and not taken out.

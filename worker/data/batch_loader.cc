@@ -70,7 +70,7 @@ SparseBatch BatchLoader::next_sparse() {
 
 void BatchLoader::shuffle() {
   // From the identity each time, so that an epoch's order does not depend on the epochs before it. A generator of its
-  // own for the pair (seed, stream), since neighbouring seeds of one generator share part of their state.
+  // own for the pair (seed, stream), since neighboring seeds of one generator share part of their state.
   std::iota(order_.begin(), order_.end(), 0u);
   Random random(Random(seed_, stream_).next(), epoch_);
   if (split_->in_file_order) {

@@ -39,9 +39,9 @@ struct MnistData {
   Split test;        ///< 10,000
 };
 
-/// Reads the four files of MNIST's names (`train-images-idx3-ubyte` …, with or without `.gz`) from a folder.
-/// Sets of other sizes are taken as well; validation is then the first twelfth.
-/// Errors  as read_idx, and DATA_LOSS where counts or labels contradict each other, naming both files.
+/// Reads the four files with the names of MNIST (`train-images-idx3-ubyte` …, with or without `.gz`) from a folder.
+/// Data sets of other sizes are accepted. The validation split is the first twelfth of the training images.
+/// Errors  Those of read_idx(). DATA_LOSS: counts or labels contradict each other; the message names both files.
 absl::StatusOr<MnistData> load_mnist(const std::string& folder);
 
 /// The folder with the built-in MNIST: $GRADRAIL_DATA_DIR, beside the program, the install prefix or the source tree.

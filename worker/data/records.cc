@@ -30,7 +30,7 @@ class SplitBuilder {
     const auto wrong = [&](std::string_view what) {
       return absl::DataLossError(fmt::format("{}: record {}: {}", path_, index, what));
     };
-    if (!example_.ParseFromString(record)) return wrong("is no tf.train.Example");
+    if (!example_.ParseFromString(record)) return wrong("is not a tf.train.Example");
     const auto& features = example_.features().feature();
     const auto image = features.find("image_raw");
     if (image == features.end() || image->second.bytes_list().value_size() != 1) return wrong("has no bytes image_raw");
@@ -85,7 +85,7 @@ void set_number(proto::Example& example, const char* name, int64_t value) {
 absl::Status write_split(const Split& split, const std::string& path) {
   const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(split.pixels))));
   if (static_cast<size_t>(side * side) != split.pixels) {
-    return absl::InvalidArgumentError(fmt::format("{}: images of {} pixels are no squares", path, split.pixels));
+    return absl::InvalidArgumentError(fmt::format("{}: images of {} pixels are not square", path, split.pixels));
   }
   GRADRAIL_ASSIGN_OR_RETURN(TfRecordWriter writer, TfRecordWriter::create(path));
   proto::Example example;

@@ -20,7 +20,7 @@ absl::StatusOr<MnistData> load_records(const std::string& folder);
 
 /// Writes them, with `height`, `width` and `depth` beside, as the tutorial's converter does. Each file is whole or not
 /// there; the folder is made where it is missing.
-/// Errors  INVALID_ARGUMENT: pixels that are no square. Else as TfRecordWriter.
+/// Errors  INVALID_ARGUMENT: the number of pixels is not a square. Else as TfRecordWriter.
 absl::Status write_records(const MnistData& data, const std::string& folder);
 
 }  // namespace gradrail::worker

@@ -26,7 +26,7 @@ float accuracy(const AccuracyShape& shape, absl::Span<const uint8_t> images, abs
   std::vector<float> numbers(shape.batch * shape.pixels);
   size_t right = 0;
   for (size_t first = 0; first < labels.size(); first += shape.batch) {
-    // Networks have a fixed batch. Rows behind the last image keep older values, and count_right() ignores them.
+    // Networks have a fixed batch. Rows after the last image keep older values, and count_right() ignores them.
     const size_t rows = std::min(shape.batch, labels.size() - first);
     shape.scale(images.data() + first * shape.pixels, rows * shape.pixels, numbers.data());
     right += count_right(logits_of(numbers.data()), labels.data() + first, rows, shape.classes);

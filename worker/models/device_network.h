@@ -15,21 +15,21 @@
 
 namespace gradrail::worker {
 
-/// Mlp or Cnn on a gpu::Compute: equal to those up to rounding. A step first copies the parameters to the
-/// device. It copies each complete gradient to the caller's memory during the rest of the backward pass. The first use
-/// pins this memory. After stay_on_device() nothing is copied: `ready` reports a gradient that is complete on the
-/// device.
-/// Errors  step(), accuracy(): as gpu::Compute's. After one that is not UNAVAILABLE the next step may be tried.
+/// Runs Mlp or Cnn on a gpu::Compute. The results equal those of the CPU models up to rounding. A step first copies the
+/// parameters to the device. It copies each complete gradient to the caller's memory during the rest of the backward
+/// pass. The first step pins that memory. After stay_on_device() nothing is copied: `ready` reports a gradient that is
+/// complete on the device.
+/// Errors  step(), accuracy(): those of gpu::Compute. After any error except UNAVAILABLE, the next step may be tried.
 class DeviceNetwork final : public Network {
  public:
-  /// RESOURCE_EXHAUSTED: says how much memory the network needs.
+  /// Errors  RESOURCE_EXHAUSTED: the message states the required memory.
   static absl::StatusOr<std::unique_ptr<DeviceNetwork>> create(NetworkPlan plan, std::unique_ptr<gpu::Compute> device);
   ~DeviceNetwork() override;
 
   BatchLoader::Form form() const override { return plan_.form; }
   absl::StatusOr<float> step(BatchLoader& loader, Parameters parameters, Gradients gradients,
                              const GradientReady& ready) override;
-  /// The same with a batch of one's own: images [batch, pixels], labels [batch].
+  /// The same with a batch of the caller: images [batch, pixels], labels [batch].
   absl::StatusOr<float> step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
                              Gradients gradients, const GradientReady& ready);
   absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,

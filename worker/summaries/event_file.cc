@@ -41,7 +41,7 @@ absl::StatusOr<EventFile> EventFile::create(const std::string& folder) {
   std::filesystem::create_directories(folder, error);
   if (error) return absl::FailedPreconditionError(fmt::format("{}: mkdir: {}", folder, error.message()));
   const auto seconds = static_cast<int64_t>(seconds_since_1970());
-  // TensorBoard recognises its files by "tfevents" in the name. Host and process keep the names of a run distinct.
+  // TensorBoard recognizes its files by "tfevents" in the name. Host and process keep the names of a run distinct.
   const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
   FileDescriptor descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!descriptor) return failed(path, "open");

@@ -15,7 +15,7 @@ struct SaveEvery {
 };
 
 /// When the chief saves. Nothing is waited for but the copies that shards take. A save that comes due while the last
-/// one is still being written is put off until that is done. A save that fails in mid-run is a warning: the earlier
+/// one is still being written is put off until that is done. A save that fails during the run is a warning: the earlier
 /// save is there, and training may yet reach the next one. The last save's failure is the run's.
 /// Threads  Owner thread of the variables.
 class CheckpointSchedule {

@@ -58,7 +58,7 @@ void LocalVariables::ready(size_t tensor_index) {
 
 void LocalVariables::exchange() {
   for (size_t i = 0; i < applied_.size(); ++i) {
-    // A workload may announce no tensor at all: the update still covers each of them once.
+    // A workload may call ready() for no tensor at all: the update still covers each tensor once.
     if (!applied_[i]) ready(i);
   }
   std::fill(applied_.begin(), applied_.end(), false);

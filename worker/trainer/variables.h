@@ -28,21 +28,21 @@ class Variables {
   virtual void ready(size_t tensor_index) = 0;
   virtual void exchange() = 0;
   virtual absl::Status wait() = 0;
-  /// Between two ready(), while a device computes: what is on its way goes on.
+  /// Called between two calls of ready(), while a device computes: continues the transfers under way.
   virtual void progress() {}
   virtual uint64_t global_step() const = 0;
-  /// Steps of the run that lie behind this worker, and so which batch comes next; Client::position().
+  /// Steps of the run that this worker has completed, which decides its next batch; Client::position().
   virtual uint64_t position() const = 0;
-  /// Whether this worker saves and has the last word; may become true in mid-run.
+  /// Whether this worker saves checkpoints and prints the final lines; may become true during the run.
   virtual bool is_chief() const { return true; }
 
   /// For the chief's last report: waits for all workers, then fetches the parameters after their last update.
   virtual absl::Status pull_final() = 0;
 
-  /// For readers on this host: until parameters() are what a device holds, where they are on one.
+  /// Copies the parameters from the device to parameters(); has no effect without a device.
   virtual absl::Status fetch() { return absl::OkStatus(); }
 
-  /// After an error of the above: whether it was the device's that the model is on.
+  /// Whether the device that holds the model has failed. Call it after an error of wait().
   virtual bool device_failed() const { return false; }
 
   virtual bool saves_checkpoints() const = 0;
@@ -50,10 +50,10 @@ class Variables {
   virtual bool checkpoint_under_way() const = 0;
   virtual absl::StatusOr<std::vector<std::string>> finish_checkpoint() = 0;
 
-  /// Lines about how the gradients travelled.
+  /// Lines about the paths of the gradients.
   virtual std::vector<std::string> summary(bool verbose) const = 0;
   virtual absl::Status leave() = 0;
-  /// Instead, when this worker cannot go on.
+  /// Replaces leave() when this worker cannot continue.
   virtual absl::Status give_up(const std::string& why) = 0;
 };
 

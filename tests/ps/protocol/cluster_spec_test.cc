@@ -213,10 +213,9 @@ TEST(TaskNames, Resolve) {
   EXPECT_TRUE(resolve_task(cluster, "worker", kMaxWorkers - 1).ok());
   EXPECT_FALSE(resolve_task(cluster, "worker", kMaxWorkers).ok());
   EXPECT_FALSE(resolve_task(cluster, "worker", INT64_MAX).ok());
-  EXPECT_THAT(
-      std::string(message_of(resolve_task(cluster, "worker", 2'000'000'000).status())),
-      HasSubstr("task_index 2000000000: job 'worker' has tasks 0 to 0 in the cluster specification, and may grow "
-                "to 1023 at most"));
+  EXPECT_THAT(std::string(message_of(resolve_task(cluster, "worker", 2'000'000'000).status())),
+              HasSubstr("task_index 2000000000: job 'worker' has tasks 0 to 0 in the cluster specification, and late "
+                        "workers up to 1023"));
   EXPECT_FALSE(resolve_task(cluster, "chief", 0).ok());
   cluster.chief_job = true;
   EXPECT_EQ(resolve_task(cluster, "chief", 0)->job, "worker");

@@ -1,6 +1,6 @@
-# The GPU part of the transport suite over $TRANSPORT in each of $WAYS. The simulated GPU's memory is memory of the
-# process, which soft-RoCE registers. The network libraries of this host are built without CUDA: a preloaded library
-# (tests/gpu/simulated) adds it.
+# Runs the GPU part of the transport suite over $TRANSPORT, once for each transfer in $WAYS. The memory of the simulated
+# GPU is memory of the process, which soft-RoCE registers. The network libraries of this host are built without CUDA. A
+# preloaded library (tests/gpu/simulated) adds CUDA support.
 export GRADRAIL_TEST_HOST=$MY_ADDRESS
 export LD_LIBRARY_PATH=$BUILD/tests/simulated_gpu
 program=$BUILD/tests/gpu_conformance_test

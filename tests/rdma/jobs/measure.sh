@@ -1,10 +1,10 @@
-# The tools that examine a cluster, with RDMA devices: the proofs of the doctor, each path of one host, and exchanges.
-# An exchange runs between two hosts over each transport of a device, with the ps in guest 1.
+# Runs the tools that examine a cluster on RDMA devices: the doctor, `bench paths` of one host, and `bench exchange`.
+# The exchange runs between two hosts over ofi and over ucx, with the ps in guest 1.
 . "$LAB/jobs/steps.sh"
 gradrail=$BUILD/bin/gradrail
 QUICK="--rounds 1 --seconds 0.05"
 
-# said STEP FILE PATTERN: passes with the line that has it.
+# said STEP FILE PATTERN: passes if a line of FILE matches PATTERN.
 said() {
   local line
   line=$(grep -m1 -E "$3" "$2") && pass "$1" "${line:0:100}" || fail "$1" "no /$3/: $(tail -n 2 "$2")"
@@ -13,7 +13,7 @@ said() {
 if [ "$ROLE" = 0 ]; then
   timeout 120 "$gradrail" doctor --require rdma > "$OUT/doctor.txt" 2>&1 || fail doctor.exit "exit status $?"
   said doctor.proof "$OUT/doctor.txt" 'rxe0.*(arrived|moved)|(arrived|moved).*rxe0'
-  # shellcheck disable=SC2086 # flags, several
+  # shellcheck disable=SC2086 # several flags
   timeout 180 "$gradrail" bench paths $QUICK --bind-host "$MY_ADDRESS" > "$OUT/paths.txt" 2>&1 || fail paths.exit "exit status $?"
   said paths.ofi "$OUT/paths.txt" '^  ofi verbs.* 0$'
   said paths.ucx "$OUT/paths.txt" '^  ucx rc_verbs.* 0$'

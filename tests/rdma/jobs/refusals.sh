@@ -1,17 +1,18 @@
-# RDMA cannot be used from the start: the run continues over tcp and logs the reason. If fallback is forbidden, it ends
-# with the reason. All tasks run in one guest: the ps as root, the workers as another user. Shared memory refuses that
-# user, and the user has a limit of locked memory (root has none).
+# Tests runs in which RDMA is unusable from the start. A worker uses tcp and logs the reason. If fallback is forbidden,
+# it fails with the reason. All tasks run in one guest: the ps as root, the workers as another user. Shared memory
+# refuses that user, and the user has a limit of locked memory (root has none).
 . "$LAB/jobs/steps.sh"
 RUN_SECONDS=60
 UNLIMITED=unlimited
 workers=("$MY_ADDRESS:2223" "$MY_ADDRESS:2224" "$MY_ADDRESS:2225")
-# The build may lie in a folder that its owner alone may enter, hence the one capability.
+# Only its owner may be able to read the folder of the build, so the user keeps one capability.
 other_user=(setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=+dac_read_search
             --ambient-caps=+dac_read_search --bounding-set=-ipc_lock)
 
 listening() { grep -q ":08AE 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; } # 2222
 
-# start_ps CASE WORKERS: one that has opened every device it can.
+# start_ps CASE WORKERS: starts a ps for that number of workers, and waits until it listens. It then has all its devices
+# open.
 start_ps() {
   local hosts=${workers[*]:0:$2}
   gradrail=("$BUILD/bin/gradrail" train --insecure --ps_hosts "$MY_ADDRESS:2222" --worker_hosts "${hosts// /,}" --model linear --epochs 1)
@@ -21,7 +22,7 @@ start_ps() {
   until_true 40 listening || fail "$1.ps" "does not listen: $(tail -1 "$OUT/$1.ps")"
 }
 
-# finish CASE: until all workers and the ps have ended; it waits for no worker that was refused.
+# finish CASE: waits until all workers and the ps have ended. The ps does not wait for workers that were refused.
 finish() {
   wait "${started[@]}"
   until_true 15 eval "! kill -0 $ps 2>/dev/null" || kill $ps
@@ -29,7 +30,8 @@ finish() {
   case $? in 0 | 143) ;; *) fail "$1.ps" "exit status $?: $(tail -1 "$OUT/$1.ps")" ;; esac
 }
 
-# worker CASE INDEX LIMIT FLAG…: its output in $OUT/CASE.INDEX, its exit status in $OUT/CASE.INDEX.status.
+# worker CASE INDEX LIMIT FLAG…: runs a worker. Its output is in $OUT/CASE.INDEX, its exit status in
+# $OUT/CASE.INDEX.status.
 worker() {
   local log=$OUT/$1.$2 index=$2 limit=$3
   shift 3
@@ -38,7 +40,8 @@ worker() {
   echo $? > "$log.status"
 }
 
-# judge CASE INDEX STATUS LINE REASON…: the worker's status, and in its line that begins with LINE every REASON (ERE).
+# judge CASE INDEX STATUS LINE REASON…: checks the exit status of a worker. Its last line that begins with LINE must
+# match each REASON (ERE).
 judge() {
   local name=$1.$2 wanted=$3 line reason said status
   line=$(grep -h "^$4" "$OUT/$name" | tail -1)
@@ -66,17 +69,17 @@ memlock() {
   ends memlock 2 "transport ucx refused: ucx: [^;]* $limit"
 }
 
-# The port goes down between the ps's start and the workers'.
+# The port goes down after the start of the ps, before the workers start.
 port_down() {
   start_ps port 3
   cable pull "$ROLE" > /dev/null
-  until_true 10 grep -q DOWN /sys/class/infiniband/rxe0/ports/1/state || fail port "rxe0's port stays up"
+  until_true 10 grep -q DOWN /sys/class/infiniband/rxe0/ports/1/state || fail port "the port of rxe0 stays up"
   worker port 0 $UNLIMITED --transport auto & started+=($!)
   worker port 1 $UNLIMITED --transport ofi --require rdma --no-fallback & started+=($!)
   worker port 2 $UNLIMITED --transport ucx --require rdma --no-fallback & started+=($!)
   finish port
   cable plug "$ROLE" > /dev/null
-  until_true 10 grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state || fail port "rxe0's port stays down"
+  until_true 10 grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state || fail port "the port of rxe0 stays down"
   goes_on port 0 "ucx refused: .*rxe0 port 1 is down" "ofi refused: .*rxe0 port 1 is down"
   ends port 1 "transport ofi refused: .*rxe0 port 1 is down"
   ends port 2 "transport ucx refused: .*rxe0 port 1 is down"
@@ -84,7 +87,8 @@ port_down() {
 
 no_verbs() { ! grep -qs rxe0 /sys/class/infiniband_verbs/*/ibdev; }
 
-# Listed when the ps began, gone when the workers come; the kernel keeps what the ps has open until it ends.
+# The device is listed when the ps starts, and removed before the workers start. The kernel keeps the objects that the
+# ps has open until the ps ends.
 removed() {
   local remover
   start_ps removed 3
@@ -100,7 +104,7 @@ removed() {
   ends removed 2 "transport ucx refused: ucx: .*rxe0 is being removed"
 }
 
-# And none at all, at either end.
+# There is no device, for the ps and for the worker.
 absent() {
   [ ! -e /sys/class/infiniband/rxe0 ] || rdma link delete rxe0
   start_ps absent 1

@@ -1,14 +1,13 @@
-# The device is removed during the run, like a card from its slot. Its network device is unbound from its driver, and
-# rxe0 disappears with it. `rdma link delete` proves nothing: the kernel keeps the device until its last user ends. All
-# tasks run in one guest, over 127.0.0.1, which TCP can still use then. The run must reach the hash of an undisturbed
-# one.
+# Removes the device during a run: its network device is unbound from its driver, which also removes rxe0. `rdma link
+# delete` is not used: the kernel keeps the device until its last user ends. All tasks run in one guest, over 127.0.0.1,
+# which TCP can still use. The run must reach the hash of an undisturbed run.
 . "$LAB/jobs/steps.sh"
 RUN_SECONDS=${RUN_SECONDS:-120}
-# A rate that leaves the model on its way: one step lost or taken twice shows in the hash.
+# With this rate the model does not converge, so that a step that is lost or applied twice changes the hash.
 gradrail=(timeout "$RUN_SECONDS" "$BUILD/bin/gradrail" train --ps_hosts 127.0.0.1:2222 --worker_hosts 127.0.0.1:2223
           --model linear --learning_rate 0.0001 --epochs 60 --log_every 20 --mode sync)
 
-# pair NAME FLAG…: a ps and a worker, both begun; their output in $OUT/NAME.ps and $OUT/NAME.worker.
+# pair NAME FLAG…: starts a ps and a worker. Their output is in $OUT/NAME.ps and $OUT/NAME.worker.
 pair() {
   local name=$1
   shift
@@ -39,15 +38,15 @@ finish run
 
 moved=$(grep -h "continues over tcp" "$OUT/run.worker" | head -1)
 before=$(sed -n "s/^Bytes: $TRANSPORT .*rxe0.*: \([0-9]*\) pushed.*/\1/p" "$OUT/run.worker")
-if [ -n "$moved" ]; then pass moved "${moved: -120}"; else fail moved "the worker did not say \"continues over tcp\""; fi
+if [ -n "$moved" ]; then pass moved "${moved: -120}"; else fail moved "the worker did not log \"continues over tcp\""; fi
 if [ "${before:-0}" -gt 0 ]; then pass bytes "$before B over $TRANSPORT before"; else fail bytes "none over $TRANSPORT"; fi
 if [ -n "$(hash_of run)" ] && [ "$(hash_of run)" = "$(hash_of reference)" ]; then
-  pass hash "as undisturbed"
+  pass hash "equal to that of the undisturbed run"
 else
   fail hash "$(hash_of run), undisturbed $(hash_of reference)"
 fi
 
-# The next suite needs it again.
+# The next suite needs the device.
 if until_true 30 eval "! kill -0 $remover 2>/dev/null"; then
   echo "$card" > "$driver/bind"
   until_true 10 test -e "/sys/class/net/$NETDEV"

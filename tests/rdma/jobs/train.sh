@@ -1,5 +1,5 @@
-# Training across the cable: the ps in guest 1, two workers in guest 0, so that every gradient crosses it.
-#   train NAME FLAG…         one sync run; its output in $OUT/NAME.*, its hash in $OUT/NAME.hash
+# Runs training with the ps in guest 1 and two workers in guest 0, so that all gradients cross the cable.
+#   train NAME FLAG…         one sync run; its output is in $OUT/NAME.*, its hash in $OUT/NAME.hash
 . "$LAB/jobs/steps.sh"
 gradrail=$BUILD/bin/gradrail
 RUN_SECONDS=80
@@ -12,13 +12,13 @@ task() {
     --insecure --data_dir /out/mnist --mode sync --epochs "$EPOCHS" --batch_size "$BATCH" --log_every 2 "$@" > "$OUT/$name.$log" 2>&1
 }
 
-# counted NAME: the device's own count of packets sent and the cable's of RoCE bytes, before or after a run.
+# Prints the packets that the device has sent and received, and the counters of the cable.
 counted() {
   cat /sys/class/infiniband/rxe0/ports/1/hw_counters/{sent,rcvd}_pkts
   cable bytes
 }
 
-# Prints the error of a failed task: after a crash it stands above a backtrace.
+# Prints the error of a failed task. After a crash, the error precedes a backtrace.
 last_words() {
   grep -hE "^gradrail: |[Aa]ssertion|terminate called|Sanitizer|what\(\):" "$@" | tail -1 | grep . || tail -qn 1 "$@" | tail -1
 }
@@ -44,8 +44,8 @@ train() {
   meet "$name.end" || return
 }
 
-# The hash that every other run of as many epochs and steps must reach; computed once for all suites of a boot. BATCH is
-# a suite's own where its towers are.
+# All other runs with the same EPOCHS and BATCH must reach this hash. It is computed once for all suites of a boot. A
+# suite with towers has its own BATCH.
 REFERENCE=/out/reference.$EPOCHS.$BATCH.hash
 reference() {
   [ -s "$REFERENCE" ] && return
@@ -54,7 +54,7 @@ reference() {
   meet reference.known
 }
 
-# over NAME TRANSPORT FLAG…: a run over TRANSPORT, and whether it did what it says.
+# over NAME TRANSPORT FLAG…: runs training over TRANSPORT, and checks its hash, its paths and its counters.
 over() {
   local name=$1 transport=$2
   shift 2
@@ -69,7 +69,7 @@ same_hash() {
   local hash wanted
   read -r hash < "$OUT/$1.hash"
   read -r wanted < "$REFERENCE"
-  if [ "$hash" = "$wanted" ]; then pass "$1.hash" "as over tcp"; else fail "$1.hash" "$hash, over tcp $wanted"; fi
+  if [ "$hash" = "$wanted" ]; then pass "$1.hash" "equal over tcp"; else fail "$1.hash" "$hash, over tcp $wanted"; fi
 }
 
 took_path() {
@@ -78,7 +78,8 @@ took_path() {
   if [ "$(grep -c "$2" <<< "$paths")" = 2 ]; then pass "$1.path" "$(head -1 <<< "$paths")"; else fail "$1.path" "${paths//$'\n'/; }"; fi
 }
 
-# The cable must have carried the bytes that the workers report as RoCE, and rxe0 as packets of at most 4096 bytes.
+# Compares the bytes that the workers report with the RoCE bytes of the cable and with the packets of rxe0. A packet has
+# at most 4096 bytes.
 moved_by_rdma() {
   local reported=0 pushed returned before after roce packets
   while read -r pushed returned; do reported=$((reported + pushed + returned)); done < <(
@@ -91,8 +92,8 @@ moved_by_rdma() {
   if [ $reported -gt 0 ] && [ $roce -ge $reported ] && [ $packets -ge $reported_packets ]; then pass "$1.bytes" "$said"; else fail "$1.bytes" "$said"; fi
 }
 
-# disturbed NAME TRANSPORT SECONDS WHAT…: in the third step `cable WHAT` for so long. The run must reach the hash of an
-# undisturbed one: nothing lost, nothing applied twice.
+# disturbed NAME TRANSPORT SECONDS WHAT…: runs `cable WHAT` in the third step, and restores the cable after SECONDS. The
+# run must reach the hash of an undisturbed run: no gradient is lost or applied twice.
 disturbed() {
   local name=$1 transport=$2 seconds=$3
   shift 3
@@ -105,8 +106,8 @@ disturbed() {
   same_hash "$name"
 }
 
-# moves NAME TRANSPORT: RoCE alone is dropped for a while. The run continues over tcp, and returns when RoCE is
-# back. A worker without an exchange in that time does not move. Each worker that moved must return.
+# moves NAME TRANSPORT: only RoCE is dropped for 6 s. The run continues over tcp, and returns when RoCE works again. A
+# worker without an exchange in that time does not move. Each worker that moved must return.
 moves() {
   disturbed "$1" "$2" 6 drop-udp 4791
   [ "$ROLE" = 0 ] || return
@@ -114,12 +115,13 @@ moves() {
   moved=$(cat "$OUT/$1".worker[01] | grep -c "continues over tcp")
   back=$(cat "$OUT/$1".worker[01] | grep -c "back on $2")
   line=$(grep -h "continues over tcp" "$OUT/$1".worker[01] | head -1)
-  if [ "$moved" -ge 1 ]; then pass "$1.moved" "$moved: ${line:0:160}"; else fail "$1.moved" "no worker said \"continues over tcp\""; fi
-  if [ "$moved" = "$back" ]; then pass "$1.back" "$back"; else fail "$1.back" "$moved moved, $back said \"back on $2\""; fi
+  if [ "$moved" -ge 1 ]; then pass "$1.moved" "$moved: ${line:0:160}"; else fail "$1.moved" "no worker logged \"continues over tcp\""; fi
+  if [ "$moved" = "$back" ]; then pass "$1.back" "$back"; else fail "$1.back" "$moved moved, $back logged \"back on $2\""; fi
 }
 
-# lossy NAME TRANSPORT: a link that loses 1 % of the frames, both ways, and takes a millisecond. Right, if slow:
-# each loss may cost a timeout of the queue pair, which is seconds where rdma_cm chose it. Hence few steps (BATCH).
+# lossy NAME TRANSPORT: the link loses 1 % of the frames in both directions, and has 1 ms of delay. The result must be
+# correct. The run is slow: a loss can cost a timeout of the queue pair, which is seconds with rdma_cm. It therefore has
+# few steps (BATCH).
 lossy() {
   tc qdisc replace dev "$NETDEV" root netem loss 1% delay 1ms || fail "$1.netem" "tc refused"
   over "$1" "$2"

@@ -1,5 +1,5 @@
-# Training with towers on simulated GPUs, after train.sh: their memory is the process's, so that soft-RoCE moves it
-# between the guests. The reference is staged, over tcp, on the same GPUs.
+# Runs training with towers on simulated GPUs; it needs train.sh. The memory of a simulated GPU is memory of the
+# process, so that soft-RoCE can move it between the guests. The reference run is staged, over tcp, on the same GPUs.
 hmem=$BUILD/tests/simulated_hmem/libsimulated_hmem_ofi.so
 cat > "$OUT/gradrail.$ROLE" << END
 #!/bin/sh
@@ -8,9 +8,9 @@ LD_LIBRARY_PATH=$BUILD/tests/simulated_gpu LD_PRELOAD=$hmem exec "$BUILD/bin/gra
 END
 chmod +x "$OUT/gradrail.$ROLE"
 gradrail=$OUT/gradrail.$ROLE
-RUN_SECONDS=150 # the simulated device computes in an emulated processor
+RUN_SECONDS=150 # the simulated device computes on an emulated processor
 
-# over_gpu NAME FLAG…: gradients out of GPU memory by dma-buf over verbs.
+# over_gpu NAME FLAG…: sends gradients from GPU memory by dma-buf over verbs.
 over_gpu() {
   local name=$1
   shift

@@ -28,7 +28,7 @@ class RecordedHost {
   std::map<std::string, std::string> links_;
 };
 
-/// A folder that is not there, and ends with this.
+/// A path that does not exist yet. The destructor removes the folder there.
 class Scratch {
  public:
   Scratch();
@@ -43,10 +43,11 @@ class Scratch {
 /// InfiniBand (NDR), mlx5_1 on Ethernet with RoCE v2. Linux 6.1, two NUMA nodes; UCX and libfabric with CUDA.
 RecordedHost healthy_host();
 
-/// 4 KiB of configuration space. Its Access Control Services have the control word `acs_control`.
+/// 4 KiB of PCI configuration space. `acs_control` is the control word of Access Control Services (ACS); without a
+/// value the device has no ACS.
 std::string config_space(std::optional<uint16_t> acs_control);
 
-/// The lines of /proc/self/limits that count.
+/// The lines of /proc/self/limits that the checks read.
 std::string limits(std::string_view memlock);
 
 /// Fails the test when there is none.

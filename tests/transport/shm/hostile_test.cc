@@ -1,4 +1,4 @@
-/// Peers that lie. Whatever they write, the context refuses with a reason, loses at most that peer, and goes on.
+/// Peers that lie. Whatever they write, the context refuses with a reason, loses at most that peer, and continues.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -74,7 +74,7 @@ class ShmHostile : public ::testing::Test {
     address_ = *address;
   }
 
-  /// The listener must go on serving honest peers.
+  /// The listener must continue to serve honest peers.
   void expect_alive() {
     std::unique_ptr<Context> honest = open_context();
     ASSERT_TRUE(honest->connect(address_, Clock::now() + kTimeout).ok());

@@ -1,4 +1,4 @@
-// A ps that is lost and has a backup: workers go on there, every gradient counts once, and nothing seen is lost.
+// A ps that is lost and has a backup: workers continue there, every gradient counts once, and nothing seen is lost.
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A run that is saved, ended and begun again elsewhere goes on as if nothing had happened.
+// A run that is saved, ended and begun again elsewhere continues as if nothing had happened.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -170,8 +170,8 @@ TEST(ClientCheckpoint, StepsGoOnWhileItIsWritten) {
 
 double milliseconds(TimePoint since) { return seconds_since(since) * 1e3; }
 
-/// A save in mid-run costs the worker the copies, not the disk. With $GRADRAIL_SAVE_MIB a model of that size and the
-/// disk as it is; prints what steps cost.
+/// During a save, a step waits for the copies and not for the disk. With $GRADRAIL_SAVE_MIB the model has that size, the
+/// disk is not slowed, and the test prints the times of the steps.
 TEST(ClientCheckpoint, AStepThatSavesWaitsForTheCopyAlone) {
   const Watchdog watchdog;
   const char* mib = std::getenv("GRADRAIL_SAVE_MIB");

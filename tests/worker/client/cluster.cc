@@ -90,7 +90,7 @@ void Cluster::stop(uint32_t index) {
 
 absl::Status Cluster::outcome(uint32_t index) {
   Task& task = *tasks_[index];
-  if (!eventually([&] { return task.finished.load(); })) return absl::DeadlineExceededError("the ps goes on");
+  if (!eventually([&] { return task.finished.load(); })) return absl::DeadlineExceededError("the ps continues");
   return task.outcome;
 }
 

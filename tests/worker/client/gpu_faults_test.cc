@@ -106,7 +106,7 @@ TEST_F(ClientGpuFaults, ChecksumsOfWhatArrivesInAGpu) {
   EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr("into GPU memory")));
 }
 
-/// A bucket leaves as soon as it is on the host, while the rest of its tensor is still on the way there.
+/// A bucket is sent as soon as it is in host memory, while the rest of its tensor is still being copied.
 TEST_F(ClientGpuFaults, FirstBucketsLeaveBeforeTheTensorIsOnTheHost) {
   gpu::Simulation::configure("delay=20000");
   Cluster cluster({.worker_count = 1, .transports = {"tcp"}});

@@ -179,7 +179,7 @@ TEST(ClientFailback, MovesToTheNextTransportAndComesBack) {
     EXPECT_THAT(client->stats().paths[0], HasSubstr(": shm"));
     cut_one("shm", cluster.spec());
     ASSERT_TRUE(one_step());
-    EXPECT_THAT(client->stats().paths[0], HasSubstr(": tcp (shm refused: lost in mid-run"));
+    EXPECT_THAT(client->stats().paths[0], HasSubstr(": tcp (shm refused: lost during the run"));
     ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().returns == static_cast<uint64_t>(round); }));
   }
   EXPECT_EQ(client->stats().moves, 3u);

@@ -105,7 +105,7 @@ TEST(Records, SetIsReadAsItWasWritten) {
   }
 }
 
-/// An Example with image_raw of four bytes and a label, as Python's protobuf serialises it.
+/// An Example with image_raw of four bytes and a label, as Python's protobuf serializes it.
 std::string example(const std::string& pixels, char label, const std::string& image_name = "image_raw",
                     const std::string& label_name = "label") {
   const auto field = [](char tag, const std::string& content) {
@@ -129,7 +129,8 @@ TEST(Records, WhatIsWrongWithARecordIsNamed) {
   const std::string good = example(std::string(16, 'p'), 3);
   EXPECT_TRUE(load({good, good}).ok());
   for (const auto& [bad, words] :
-       {std::pair{std::string("\xff\xff"), "is no tf.train.Example"}, std::pair{example("", 3), "image_raw is empty"},
+       {std::pair{std::string("\xff\xff"), "is not a tf.train.Example"},
+        std::pair{example("", 3), "image_raw is empty"},
         std::pair{example(std::string(15, 'p'), 3), "15 pixels, those before have 16"},
         std::pair{example(std::string(16, 'p'), 10), "label 10, expected 0 to 9"},
         std::pair{example(std::string(16, 'p'), 3, "image"), "has no bytes image_raw"},

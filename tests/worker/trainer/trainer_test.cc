@@ -158,7 +158,7 @@ TEST(Trainer, ChiefSavesByTheClock) {
   EXPECT_THAT(saved_steps(folder), IsSupersetOf({11, 100}));
 }
 
-/// Nothing is lost by a disk that is full for a while: the run goes on, and ends well when its last save succeeds.
+/// Nothing is lost by a disk that is full for a while: the run continues, and ends well when its last save succeeds.
 TEST(Trainer, ASaveThatFailsOnTheWayDoesNotEndTheRun) {
   const Watchdog watchdog;
   const TemporaryFolder folder;

@@ -1,4 +1,4 @@
-# Everything from Debian's packages; tools/setup installs them.
+# All dependencies are packages of Debian. tools/setup installs them.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
@@ -8,7 +8,7 @@ find_package(spdlog REQUIRED)
 find_package(absl REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(gRPC CONFIG REQUIRED)
-# Debian's dnnl-config.cmake insists on OpenCL's headers, which only its GPU interface needs.
+# The dnnl-config.cmake of Debian requires the headers of OpenCL, which only the GPU interface needs.
 find_library(GRADRAIL_DNNL_LIBRARY dnnl REQUIRED)
 find_path(GRADRAIL_DNNL_INCLUDE dnnl.hpp REQUIRED)
 add_library(gradrail_dnnl INTERFACE)
@@ -23,7 +23,7 @@ endif()
 
 set(mpi_found FALSE)
 if(NOT "${GRADRAIL_MPI}" STREQUAL "OFF")
-  # Where mpirun is installed without its headers (Debian's openmpi-bin alone), FindMPI ends the configuration.
+  # If mpirun is installed without headers (openmpi-bin of Debian), FindMPI ends the configuration with an error.
   find_program(GRADRAIL_MPICXX NAMES mpicxx mpic++)
   mark_as_advanced(GRADRAIL_MPICXX)
   set(mpi_compiles 1)
@@ -60,7 +60,7 @@ gradrail_feature(OFI "the ofi transport, a plug-in over libfabric" "${LIBFABRIC_
 pkg_check_modules(UCX QUIET IMPORTED_TARGET ucx>=1.13)
 gradrail_feature(UCX "the ucx transport, a plug-in over UCX" "${UCX_FOUND}" "${UCX_VERSION}" "UCX >= 1.13 not found")
 
-# The compiler alone: gpu/ reaches the driver, cuBLAS and NCCL when the program runs, and needs no header of theirs.
+# Only the compiler is needed: gpu/ loads the driver, cuBLAS and NCCL at run time, and does not use their headers.
 find_program(GRADRAIL_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 set(nvcc_version "")
 if(GRADRAIL_NVCC)

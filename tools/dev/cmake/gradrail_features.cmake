@@ -1,5 +1,5 @@
-# Optional dependencies: AUTO takes what is found, ON insists, OFF leaves out. gradrail_feature() defines
-# GRADRAIL_HAS_<name> for CMake; a missing feature is another source list, never an #if in a header.
+# Optional dependencies: AUTO uses a dependency that is found, ON requires it, OFF leaves it out. gradrail_feature()
+# defines GRADRAIL_HAS_<name> for CMake. A missing feature is another list of sources, never an #if in a header.
 
 set_property(GLOBAL PROPERTY GRADRAIL_FEATURE_LINES "")
 

@@ -1,6 +1,6 @@
 # `cmake --install` installs the program, libgradrail.so, the listed headers in the folders of the source tree, and the
-# MNIST data. It also installs a description of the library for CMake and for pkg-config. The definition of a transport
-# plug-in has its installation.
+# MNIST data. It also installs a description of the library for CMake and for pkg-config. The CMakeLists.txt of a
+# transport plug-in installs the plug-in.
 include(CMakePackageConfigHelpers)
 
 set(GRADRAIL_INSTALL_CMAKE ${CMAKE_INSTALL_LIBDIR}/cmake/gradrail)
@@ -21,7 +21,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/gradrailConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/gradrailConfig.cmake ${PROJECT_BINARY_DIR}/gradrailConfigVersion.cmake
         DESTINATION ${GRADRAIL_INSTALL_CMAKE})
 
-# pkg-config derives the prefix from the place of its file, so that the installed tree can be moved.
+# pkg-config derives the prefix from the location of its file, so that the installed tree can be moved.
 file(RELATIVE_PATH GRADRAIL_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" GRADRAIL_PC_PREFIX "${GRADRAIL_PC_PREFIX}")
 configure_file(tools/dev/cmake/gradrail.pc.in ${PROJECT_BINARY_DIR}/gradrail.pc @ONLY)

@@ -1,11 +1,11 @@
-# The kernels of gpu/kernels as bytes of the library: nvcc makes one fatbin, an assembler directive takes it in. nvcc is
-# run as a program and not as a CMake language, which would link cudart and ask for its headers.
+# The library contains the kernels of gpu/kernels as bytes: nvcc makes one fatbin, and an assembler directive includes
+# it. nvcc is a program of a custom command, not a CMake language, which would link cudart and need its headers.
 #
-# gradrail_kernel_image(<variable>): the source of gpu/kernels/image.h for this build, with its rules. Call it in
-# gpu/kernels/.
+# gradrail_kernel_image(<variable>) sets the variable to the source of gpu/kernels/image.h for this build, and adds its
+# rules. Call it in gpu/kernels/.
 
-# Native code for Ampere, Hopper and Blackwell. PTX is for what comes later, twice: compute_100's may use more,
-# compute_80's also serves devices between the three.
+# The fatbin has native code for Ampere, Hopper and Blackwell, and PTX for other devices. PTX of compute_100 can use
+# more instructions. PTX of compute_80 also supports devices between the three.
 set(gradrail_native_targets 80 90 100)
 set(gradrail_ptx_targets 80 100)
 
@@ -30,7 +30,7 @@ function(gradrail_kernel_image source)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR})
   # No contraction into FMA: update() gives the bits of ps::apply. Division and square root are exact by default.
   set(flags -std=c++20 -O3 -fmad=false -Xptxas=-v -I${PROJECT_SOURCE_DIR} ${targets})
-  # 0.2 instead of 1 MB in every program. Code of nvcc 12 also runs on drivers that cannot unpack this.
+  # Compression reduces each program by 0.8 MB. Code of nvcc 12 also runs on drivers that do not support it.
   if(nvcc_version VERSION_GREATER_EQUAL 13)
     list(APPEND flags --compress-mode=size)
   endif()

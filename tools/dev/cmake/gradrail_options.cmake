@@ -1,4 +1,4 @@
-# Compile flags of every target of ours, and gradrail_library().
+# Compile flags of all targets of gradrail, and gradrail_library().
 include(GNUInstallDirs)
 
 add_library(gradrail_options INTERFACE)
@@ -10,8 +10,8 @@ if(GRADRAIL_SANITIZE)
   add_compile_options(-fsanitize=${GRADRAIL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${GRADRAIL_SANITIZE})
   if(GRADRAIL_SANITIZE MATCHES undefined)
-    # The vptr check opens a pipe to probe memory: a test that runs out of descriptors makes it report what is not
-    # there.
+    # The vptr check opens a pipe to probe memory. In a test without free descriptors, it reports errors that do not
+    # exist.
     add_compile_options(-fno-sanitize=vptr)
   endif()
 endif()
@@ -23,7 +23,7 @@ if(GRADRAIL_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER
 endif()
 target_include_directories(gradrail_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 
-# gradrail_library(<folder> SOURCES … [PUBLIC libs…] [PRIVATE libs…]): the target of one folder, gradrail::<folder>.
+# gradrail_library(<folder> SOURCES … [PUBLIC libs…] [PRIVATE libs…]) defines gradrail::<folder> for one folder.
 function(gradrail_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(gradrail_${name} STATIC ${ARG_SOURCES})
@@ -32,8 +32,7 @@ function(gradrail_library name)
   target_include_directories(gradrail_${name} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 
-# gradrail_umbrella(<name> <folder targets>…): gradrail::<name> links all of them. Users that need one folder name that
-# folder.
+# gradrail_umbrella(<name> <folder targets>…) defines gradrail::<name>, which links all of these targets.
 function(gradrail_umbrella name)
   add_library(gradrail_${name} INTERFACE)
   add_library(gradrail::${name} ALIAS gradrail_${name})

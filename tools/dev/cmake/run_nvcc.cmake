@@ -1,5 +1,5 @@
-# cmake -DREPORT=<file> -P run_nvcc.cmake -- <command …>: runs nvcc and keeps what it says. ptxas reports registers and
-# spills as warnings are reported: shown only when something failed, or is not such a report.
+# cmake -DREPORT=<file> -P run_nvcc.cmake -- <command …> runs nvcc and writes its output to the file. The registers and
+# spills that ptxas reports are not printed. Warnings are printed, and all output is printed if nvcc fails.
 set(command "")
 set(past_flags FALSE)
 math(EXPR last "${CMAKE_ARGC} - 1")

@@ -175,7 +175,8 @@ Check check_gpu_driver(const GpuHost& host) {
                                                host.open_module ? ", open kernel modules" : ", closed kernel module")});
   } else if (host.cuda.ok()) {
     findings.push_back({State::unknown, fmt::format("CUDA answers, but there is no {}", kVersionFile),
-                        "it is no driver of NVIDIA's, or /proc is another's", "cat /proc/driver/nvidia/version"});
+                        "the driver is not NVIDIA's, or /proc belongs to another container",
+                        "cat /proc/driver/nvidia/version"});
   } else {
     findings.push_back({State::missing, fmt::format("no {}", kVersionFile), "CUDA sees no GPU; towers run on CPUs",
                         "sudo apt install nvidia-open (or cuda-drivers), then sudo modprobe nvidia"});
@@ -222,8 +223,7 @@ Check check_dma_buf(System& system, const GpuHost& host) {
                                   system.tree().line("/proc/sys/kernel/osrelease"))});
     }
   }
-  // Where the module serves, the lack is no loss.
-  // holds_up() separates warnings from errors: only errors are lowered.
+  // If the peer-memory module works, missing dma-bufs have no effect: errors then become warnings.
   if (peer_memory_works(system.tree()))
     for (Finding& finding : findings)
       if (!holds_up(finding.state)) finding.state = State::warning;

@@ -140,7 +140,7 @@ class End {
     absl::Status status;
     const auto post = [&] {
       status = connection_->put({region_.get(), 0, kProofBytes}, {peer, kProofBytes}, {.immediate = 1});
-      // A full send queue is no failure: progress() frees it.
+      // A full send queue is not a failure: progress() frees it.
       return !absl::IsResourceExhausted(status);
     };
     GRADRAIL_RETURN_IF_ERROR(until(post, "the put cannot be posted"));

@@ -23,7 +23,7 @@ class ProofMemory {
 /// Bytes in each half.
 constexpr size_t kProofBytes = 256 << 10;
 
-/// Byte `i` of what `seed` makes: differs from its neighbours, and for every seed.
+/// Byte `i` of what `seed` makes: differs from its neighbors, and for every seed.
 std::byte proof_pattern(uint32_t seed, size_t i);
 /// DATA_LOSS: `bytes` are not that; says where.
 absl::Status compare_with_pattern(absl::Span<const std::byte> bytes, uint32_t seed);

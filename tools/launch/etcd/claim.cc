@@ -10,7 +10,7 @@
 namespace gradrail::tools {
 namespace {
 
-// One read each 200 ms is no load for etcd, and no user notices the delay.
+// One read each 200 ms is a negligible load for etcd, and no user notices the delay.
 constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
 constexpr auto kFirstNotice = std::chrono::seconds(1);  // an etcd that is up has answered by then
 // As often as the other waits of the program.

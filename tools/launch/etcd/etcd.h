@@ -13,7 +13,7 @@ namespace gradrail::tools {
 ///
 /// Keys lie below a prefix that ends with '/'. `Keys{prefix, true}` are all below it, `Keys{key}` that one alone.
 /// Errors   UNAVAILABLE: no endpoint answers, or etcd is not ready: a later attempt may succeed. FAILED_PRECONDITION:
-///          the endpoint is no etcd, or it refuses the call. Both name the endpoint.
+///          the endpoint is not etcd, or it refuses the call. Both name the endpoint.
 /// Threads  One at a time.
 class Etcd {
  public:

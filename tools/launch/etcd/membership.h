@@ -32,7 +32,7 @@ class Membership {
  public:
   /// Until there is a place. Errors  DEADLINE_EXCEEDED: etcd did not answer, or no task has said how large the run is.
   /// ALREADY_EXISTS: a running task has that index, or there is no free one. INVALID_ARGUMENT: as agreed_sizes(), or
-  /// an index that the run does not have. FAILED_PRECONDITION: what answers is no etcd, or refuses.
+  /// an index that the run does not have. FAILED_PRECONDITION: the endpoint is not etcd, or it refuses.
   static absl::StatusOr<std::unique_ptr<Membership>> join(const MembershipRequest& request);
 
   const ps::TaskId& task() const { return task_; }

@@ -29,7 +29,7 @@ std::optional<ps::TaskId> task_from(std::string_view rest) {
   ps::TaskId task{.job = std::string(rest.substr(0, slash)), .index = 0};
   if (task.job != "ps" && task.job != "worker") return std::nullopt;
   const std::string_view digits = rest.substr(slash + 1);
-  // The whole text must be a number: "ps/0/x" is no key of a task.
+  // The whole text must be a number: "ps/0/x" is not the key of a task.
   const auto index = parse_number<uint32_t>(digits);
   if (!index) return std::nullopt;
   task.index = *index;

@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& lin
                          {memory_.gpu(), way, options_.device.key}, deadline);
 }
 
-/// Drives the handshake of one path. Events of all other paths are delivered meanwhile: the exchange goes on.
+/// Drives the handshake of one path. Events of all other paths are delivered meanwhile: the exchange continues.
 absl::Status PathManager::establish(ShardPath& path, Phase until, TimePoint deadline) {
   while (path.phase() != until) {
     const bool in_need = path.advance();

@@ -1,4 +1,4 @@
-// A path was lost in mid-run: another one takes its place, and the exchange repeats what has no answer.
+// Replaces a path that was lost during the run. The exchange repeats the pushes without an answer.
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -9,7 +9,7 @@
 namespace gradrail::worker {
 namespace {
 
-/// Other workers wait in mid-run: a path that takes longer is skipped, and tested again in the next round.
+/// Other workers may wait meanwhile: a path that takes longer is skipped, and tested again in the next round.
 constexpr auto kReplaceAttempt = std::chrono::seconds(2);
 /// After this time the worker gives up. It is shorter than the time for which the shard keeps the worker's place.
 constexpr auto kReplaceDeadline = std::chrono::seconds(20);
@@ -52,7 +52,7 @@ absl::Status PathManager::replace(ShardLink& link) {
   link.probe.path.reset();
   close_unused_contexts();
   link.probe.candidate = SIZE_MAX;  // the next probe begins with the best candidate
-  link.candidates[former].refused = fmt::format("lost in mid-run: {}", cause);
+  link.candidates[former].refused = fmt::format("lost during the run: {}", cause);
   const std::vector<size_t> order = order_of_attempts(link, former, options_.fallback);
   std::string last_error;
   // All candidates, round after round: the network as a whole may be interrupted for a moment.

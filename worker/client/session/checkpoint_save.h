@@ -11,7 +11,7 @@
 
 namespace gradrail::worker {
 
-/// A worker's saves, one at a time: all ps tasks copy what they hold, then write it while steps go on. A thread asks
+/// A worker's saves, one at a time: all ps tasks copy what they hold, then write it while steps continue. A thread asks
 /// each how that went, and once all have written has the first one remove older sets.
 /// Threads  Owner thread.
 class CheckpointSave {

@@ -118,7 +118,7 @@ absl::Status ControlLink::explain(const grpc::Status& status) const {
 absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
   absl::Status cause = explain(status);
   if (!absl::IsNotFound(cause)) return cause;
-  // The ps has removed this worker. The configuration is right and the run goes on, so that a restart helps.
+  // The ps has removed this worker. The configuration is right and the run continues, so that a restart helps.
   return absl::AbortedError(fmt::format("{}; start this worker again", message_of(cause)));
 }
 
@@ -325,7 +325,7 @@ void ControlLink::start_heartbeat(const ps::proto::Member& member, std::function
   rpc_->heartbeat = std::make_unique<grpc::ClientContext>();
   thread_ = std::thread([this, member, failed = std::move(failed), heard = std::move(heard)] {
     const absl::Status ended = beat(member, heard);
-    // The end that stop_heartbeat() has asked for is no loss of the ps.
+    // The end that stop_heartbeat() has requested is not a loss of the ps.
     {
       MutexLock lock(mutex_);
       if (stopping_) return;

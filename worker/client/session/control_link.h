@@ -78,7 +78,7 @@ class ControlLink {
   /// Threads  Any thread.
   absl::StatusOr<ps::proto::CheckpointOutcomeReply> checkpoint_outcome(
       const ps::proto::CheckpointOutcomeRequest& request);
-  /// Ends the membership. `failed`: the reason why this worker cannot go on, so that sync does not go on without it;
+  /// Ends the membership. `failed`: the reason why this worker cannot continue; the ps then counts the worker as lost.
   /// "": its work is complete.
   absl::Status leave(const ps::proto::Member& member, const std::string& failed);
   /// Reports that this worker pushes no further gradients; it stays a member.

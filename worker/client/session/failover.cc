@@ -18,8 +18,8 @@ namespace {
 
 /// A backup that runs answers at once.
 constexpr auto kDescribeDeadline = std::chrono::seconds(2);
-/// A backup refuses while its primary may still serve. It takes the primary for lost after the silence limit; this is
-/// the time beyond that limit.
+/// A backup refuses a takeover while its primary may still serve. It declares the primary lost after the silence limit.
+/// The worker waits this much longer than that limit.
 constexpr auto kTakeOverDeadline = std::chrono::seconds(15);
 constexpr auto kBetweenFailovers = std::chrono::milliseconds(50);
 /// A call fails at once when its ps is lost; the heartbeat, which records the loss, may need this long.
@@ -28,7 +28,7 @@ constexpr auto kFailoverDeadline = std::chrono::seconds(20);
 
 }  // namespace
 
-/// A ps task that is asked to go on for the lost one, and its answers.
+/// A ps task that is asked to replace the lost one, and its answers.
 struct Failover::Successor {
   std::unique_ptr<ControlLink> control;
   bool is_at_backup_address = false;
@@ -114,8 +114,8 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
   }
 }
 
-/// Errors  DEADLINE_EXCEEDED: the task does not answer. Others are those of its join: it does not go on for the lost
-///         one.
+/// Errors  DEADLINE_EXCEEDED: the task does not answer. Other errors come from its join: the task does not replace the
+///         lost one.
 absl::Status Failover::request_takeover(uint32_t ps_index, Successor& task, TimePoint describe_deadline,
                                         TimePoint join_deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(task.described, task.control->describe(describe_deadline));

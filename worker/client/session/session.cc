@@ -157,7 +157,7 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
     }
     // From its reply on the ps counts this worker as a member, and would expire one that does not ping.
     start_heartbeat(i);
-    // One uninitialised ps is enough: the chief then offers values to all of them.
+    // One uninitialized ps is enough: the chief then offers values to all of them.
     initialised_ = initialised_ && reply.initialised();
     first_step = std::min(first_step, reply.first_step());
     ++joined_count_;

@@ -31,7 +31,7 @@ void Cluster::schedule(uint32_t count, std::function<void(WorkerIndex)> fault) {
   }
 }
 
-/// The chief stays until the parameters are initialised: no worker can continue before that.
+/// The chief stays until the parameters are initialized: no worker can continue before that.
 bool Cluster::may_go(WorkerIndex worker) const { return worker != 0 || ledger_.initialised(); }
 
 void Cluster::restart(WorkerIndex worker) {

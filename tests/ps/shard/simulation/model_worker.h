@@ -11,7 +11,7 @@
 
 namespace gradrail::ps::simulation {
 
-/// The exchange of a worker. It opens (the chief initialises, others pull). Then each step pushes all buckets of all
+/// The exchange of a worker. It opens (the chief initializes, others pull). Then each step pushes all buckets of all
 /// shards in any order and waits for all answers. The model has no clock: lost messages are repeated when the
 /// connection is back.
 class ModelWorker {
