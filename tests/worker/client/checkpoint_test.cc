@@ -170,8 +170,8 @@ TEST(ClientCheckpoint, StepsGoOnWhileItIsWritten) {
 
 double milliseconds(TimePoint since) { return seconds_since(since) * 1e3; }
 
-/// During a save, a step waits for the copies and not for the disk. With $GRADRAIL_SAVE_MIB the model has that size, the
-/// disk is not slowed, and the test prints the times of the steps.
+/// During a save, a step waits for the copies and not for the disk. With $GRADRAIL_SAVE_MIB the model has that size. The
+/// disk is not slowed then, and the test prints the times of the steps.
 TEST(ClientCheckpoint, AStepThatSavesWaitsForTheCopyAlone) {
   const Watchdog watchdog;
   const char* mib = std::getenv("GRADRAIL_SAVE_MIB");
