@@ -170,7 +170,7 @@ TEST(ClientCheckpoint, StepsGoOnWhileItIsWritten) {
 
 double milliseconds(TimePoint since) { return seconds_since(since) * 1e3; }
 
-/// During a save, a step waits for the copies and not for the disk. With $GRADRAIL_SAVE_MIB the model has that size. The
+/// During a save, a step waits for the copies and not for the disk. $GRADRAIL_SAVE_MIB sets the size of the model. The
 /// disk is not slowed then, and the test prints the times of the steps.
 TEST(ClientCheckpoint, AStepThatSavesWaitsForTheCopyAlone) {
   const Watchdog watchdog;
