@@ -214,7 +214,7 @@ class Bench(cluster.ClusterTest):
                     self.assertEqual([name for name, _ in row["stages"]], first + names)
                     total = sum(micros for _, micros in row["stages"])
                     # The stages are from another run, and the load of the machine changes between runs. A wrong unit
-                    # or a missing stage differs by a factor of 1000.
+                    # differs by a factor of 1000.
                     self.assertGreater(total, row["percentiles"]["min_us"] / 50)
                     self.assertLess(total, 50 * row["percentiles"]["max_us"] + 100_000)  # a busy machine adds delay
         _, run = self.recorded("exchange", "--no-stages")
