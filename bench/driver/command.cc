@@ -49,8 +49,7 @@ void add_peers_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Measurement");
   app.add_option("--part", options.part, "exchange or put; default: both")->check(CLI::IsMember({"exchange", "put"}));
   app.add_flag("--pin", options.pin, "puts: servers on core 0, clients on core 1");
-  app.add_flag("--realtime", options.realtime,
-               "puts: all of them run before whatever else the machine does; needs CAP_SYS_NICE");
+  app.add_flag("--realtime", options.realtime, "puts: run with real-time priority; needs CAP_SYS_NICE");
 }
 
 void add_distributed_flags(CLI::App& app, Options& options) {
@@ -73,30 +72,30 @@ void add_replay_flags(CLI::App& app, Options& options) {
 
 const std::vector<Suite>& suites() {
   static const std::vector<Suite> list = {
-      {"paths", "one exchange over every path of this host, and why not over the others", add_paths_flags,
+      {"paths", "measure one exchange over each path of this host; print why a path is unusable", add_paths_flags,
        run_paths_suite},
-      {"exchange", "the whole step: gradients pushed, applied, parameters back", add_distributed_flags,
+      {"exchange", "measure the whole exchange: push gradients, apply them, return parameters", add_distributed_flags,
        run_exchange_suite},
-      {"incast", "N workers at one shard: what each gets, and how evenly", add_distributed_flags, run_incast_suite},
-      {"put", "latency and bandwidth of one-sided puts", add_put_flags, run_put_suite},
+      {"incast", "measure the bandwidth of each of N workers at one shard", add_distributed_flags, run_incast_suite},
+      {"put", "measure latency and bandwidth of one-sided puts", add_put_flags, run_put_suite},
       {"apply",
-       "optimizers against the speed of memory, on the host or a GPU",
+       "compare optimizers with the bandwidth of memory, on the host or a GPU",
        add_apply_flags,
        run_apply_suite,
        {"-w"}},
-      {"register", "what registering memory costs", nullptr, run_register_suite, {"-w", "-c"}},
+      {"register", "measure the cost of memory registration", nullptr, run_register_suite, {"-w", "-c"}},
       {"staged",
-       "what it costs to go bucket by bucket between a GPU and the host",
+       "measure copies between a GPU and the host, bucket by bucket",
        add_staged_flags,
        run_staged_suite,
        {"-n", "-w", "-c"}},
-      {"replay", "a model's backward pass against the real server", add_replay_flags, run_replay_suite},
+      {"replay", "replay the backward pass of a model against the real server", add_replay_flags, run_replay_suite},
       {"straggler",
-       "what a slow worker costs the others, mode by mode",
+       "measure the effect of a slow worker in each mode",
        add_straggler_flags,
        run_straggler_suite,
        {"-n", "-w", "-c"}},
-      {"peers", "what others need for the same exchanges, and for the same puts", add_peers_flags, run_peers_suite},
+      {"peers", "compare exchanges and puts with other libraries in the same run", add_peers_flags, run_peers_suite},
   };
   return list;
 }

@@ -63,7 +63,7 @@ struct Options {
   std::string file;         ///< replay
   std::string part;         ///< peers: "exchange" or "put"; "": both
   bool pin = false;         ///< peers, puts: a core for each side
-  bool realtime = false;    ///< … and all of them before whatever else the machine does
+  bool realtime = false;    ///< peers, puts: real-time priority
 
   std::string format = "table";
   std::string json;

@@ -381,7 +381,7 @@ class Comparison:
         both = [(figures[name], figures[first]) for figures in rounds if figures[name] and figures[first]]
         if not both:
             return
-        # A median where the other's program reports one: a mean holds whatever else the machine did.
+        # The median, if the other program reports one: a mean includes delays by other load.
         bases = ("p50_gb_per_s", "gb_per_s") if what == "bandwidth" else ("p50_us", "mean_us")
         basis = next(each for each in bases if each in both[0][0])
         pairs = [(its[basis], our[basis]) for its, our in both]
@@ -436,7 +436,7 @@ def main():
     parser.add_argument("--count", type=int, default=0, help="--one: iterations; 0: as many as take --seconds")
     parser.add_argument("--rounds", type=int, default=5, help="contenders take turns this often")
     parser.add_argument("--realtime", action="store_true",
-                        help="all contenders alike run before whatever else the machine does; needs CAP_SYS_NICE")
+                        help="run all contenders with real-time priority; needs CAP_SYS_NICE")
     parser.add_argument("--pin", action="store_true", help="servers to core 0, clients to core 1")
     parser.add_argument("--agent-port", type=int, default=18699, help="where --serve waits for --peer")
     parser.add_argument("--bind-host", default="", help="address of this host's interface")

@@ -135,7 +135,7 @@ void add_put_ratios(const std::vector<PutContender>& contenders, std::vector<Fig
     const Figure* const ours = row_of(*first);
     Figure* const its = row_of(contender);
     if (ours == nullptr || its == nullptr) continue;
-    // A median beside a median, where it reports one: a mean holds whatever else the machine did.
+    // Medians are compared if the peer reports one: a mean includes delays by other load.
     const bool mean_only = its->times.p50_us == its->times.mean_us;
     const double ratio = mean_only ? ours->times.mean_us / its->times.mean_us : ours->times.p50_us / its->times.p50_us;
     its->more = {{mean_only ? "ours/it(mean)" : "ours/it", ratio}};

@@ -30,8 +30,9 @@ void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
       ->capture_default_str()
       ->take_last();
   command
-      .add_option("--logs_path,--logs-path", flags.logs_path,
-                  "folder for TensorBoard summaries, each worker its own below, and for what a flight recorder leaves")
+      .add_option(
+          "--logs_path,--logs-path", flags.logs_path,
+          "folder for TensorBoard summaries (a subfolder for each worker) and for records of the flight recorder")
       ->take_last();
   command
       .add_option("--flight_records,--flight-records", flags.flight_records,
