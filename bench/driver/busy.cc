@@ -50,7 +50,7 @@ std::string busy_warning() {
   double load = 0.0;
   std::ifstream("/proc/loadavg") >> load;
   return fmt::format(
-      "warning: others use {:.0f} % of {} cores (load average {:.1f}): times are too long, and ratios suffer, too",
+      "warning: other processes use {:.0f} % of {} cores (load average {:.1f}): times are too long, ratios inexact",
       100.0 * (1.0 - idle), std::thread::hardware_concurrency(), load);
 }
 

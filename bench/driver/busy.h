@@ -4,9 +4,8 @@
 
 namespace gradrail::bench {
 
-/// Looks for a moment how much of this machine others use, before we start. Returns a line for people when it is so
-/// much that figures suffer; "" when it is not, or cannot be seen.
-/// Takes 0.2 s.
+/// Measures for 0.2 s the load of this machine by other processes. Returns a warning if the load affects the figures.
+/// Returns "" if it does not, or if it cannot be read.
 std::string busy_warning();
 
 }  // namespace gradrail::bench

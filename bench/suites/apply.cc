@@ -151,10 +151,11 @@ absl::StatusOr<int> run_apply_suite(const Options& options) {
   if (options.on != "host" && options.iterations > 0)
     return absl::InvalidArgumentError("-n: the time limits the updates on a GPU; use --seconds");
   Report report(options, fmt::format("gradrail bench apply: updates on {}", options.on));
-  report.note("busbw: bytes that an update has to read and write / time. size: of the parameters");
-  report.note(options.on == "host"
-                  ? "bound: best of copy, triad and scale over as many bytes, one thread, before and after each"
-                  : "bound: a copy within the same memory, by turns with the update");
+  report.note("busbw: bytes that an update must read and write / time. size: bytes of the parameters");
+  report.note(
+      options.on == "host"
+          ? "bound: fastest of copy, triad and scale over the same bytes with one thread, measured before and after"
+          : "bound: a copy within the same memory, measured in turn with the update");
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   for (const UpdateCase& c : update_cases()) {

@@ -15,7 +15,7 @@ absl::StatusOr<int> run_exchange_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
   Report report(options, fmt::format("gradrail bench exchange: {}", describe(load)));
-  report.note("time: from before the push to after the last fresh parameter, median; 99%: of the slowest worker");
+  report.note("time: median from the push to the last fresh parameter; 99%: percentile of the slowest worker");
   report.note("algbw: gradient bytes / time. busbw: gradient and parameters, 2 x algbw");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);

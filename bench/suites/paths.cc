@@ -106,10 +106,10 @@ absl::StatusOr<int> run_paths_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const auto ways, all_ways(options));
   Report report(options, fmt::format("gradrail bench paths: {}", describe(load)));
   report.note(
-      "the same exchange over every path; rows that cannot run say why. gpu:N: gradients and parameters in its");
+      "one exchange over each path; a row without a figure states the cause. gpu:N: gradients and parameters in GPU");
   report.note(
-      "memory: ipc, the server's kernels on that GPU read and store them; dmabuf and peermem, the network device");
-  report.note("does; staged, they are copied through host memory");
+      "memory. ipc: kernels of the server access them; dmabuf, peermem: the network device accesses them; staged:");
+  report.note("they are copied through host memory");
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   for (const auto& [name, choice] : ways) contestants.push_back(contestant(name, load, choice));

@@ -31,7 +31,7 @@ double time_of(const std::vector<Figure>& rows, const std::string& path) {
   return 0.0;
 }
 
-/// How many times as long as one fused apply, and as ours takes, each takes.
+/// Sets the ratios of each time to the time of one fused apply and to the time of gradrail.
 void add_ratios(std::vector<Figure>& rows) {
   // The rows of one size: the bound and ours were measured in the same rounds.
   const double bound = time_of(rows, kApplyBound);
@@ -82,7 +82,8 @@ absl::StatusOr<Asked> understand(const Options& options) {
 
 void compare_exchanges(const Asked& asked, Report& report) {
   report.note("exchanges: " + describe(asked.load));
-  report.note("/bound: times as long as one fused apply. /shm, /tcp: times as long as ours: above 1 ours is faster");
+  report.note(
+      "/bound: time / time of one fused apply. /shm, /tcp: time / time of gradrail; above 1 gradrail is faster");
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   const auto add = [&](const std::vector<Peer>& peers) {
@@ -108,8 +109,8 @@ void compare_exchanges(const Asked& asked, Report& report) {
 void compare_puts(const Asked& asked, const Options& options, Report& report) {
   const absl::StatusOr<std::vector<PutContender>> contenders = put_contenders(options);
   report.note(
-      "puts: ours beside the libraries that they go through. ours/it: times as much as it ours costs, by medians");
-  report.note("or, where it reports no other, by means: below 1 ours is faster");
+      "puts: gradrail and the library that it uses. ours/it: time of gradrail / time of the library, by medians");
+  report.note("or by means if it reports no median; below 1 gradrail is faster");
   if (!contenders.ok()) {
     report.begin(Layout::sweep);
     report.add(not_measured("puts", asked.puts.front(), std::string(message_of(contenders.status()))));
@@ -128,7 +129,7 @@ void compare_puts(const Asked& asked, const Options& options, Report& report) {
 
 absl::StatusOr<int> run_peers_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const Asked asked, understand(options));
-  Report report(options, "gradrail bench peers: ours and theirs by turns");
+  Report report(options, "gradrail bench peers: gradrail and other libraries in turn");
   if (!asked.exchanges.empty()) compare_exchanges(asked, report);
   if (!asked.puts.empty()) compare_puts(asked, options, report);
   return report.finish(false);

@@ -71,8 +71,8 @@ absl::StatusOr<int> run_put_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "8", "4M", 8));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
-  Report report(options, "gradrail bench put: one process writes into another's memory and notifies it");
-  report.note("latency: half a round trip of puts with a notice; each arrival is checked");
+  Report report(options, "gradrail bench put: one process writes into the memory of another process and notifies it");
+  report.note("latency: half of a round trip of puts with a notice; each arrival is checked");
   report.note(fmt::format(
       "bandwidth: time of a window of up to {} puts, the last with a notice that is answered; two under way",
       options.window));

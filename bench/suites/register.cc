@@ -83,8 +83,8 @@ absl::StatusOr<int> run_register_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "64M", 1));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
-  Report report(options, "gradrail bench register: what it costs to register memory for a transport");
-  report.note("fresh pages: not touched yet. ofi registers for good when a peer connects: its first part only");
+  Report report(options, "gradrail bench register: cost of memory registration for a transport");
+  report.note("fresh pages: not touched yet. ofi registers again at each connection; this part is not measured");
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   for (const TransportChoice& choice : choices)

@@ -19,8 +19,7 @@ absl::StatusOr<int> run_replay_suite(const Options& options) {
   Report report(options, fmt::format("gradrail bench replay {}: {}", list.name, describe(load)));
   report.note(
       fmt::format("{} layers, {} bytes, backward pass {:.0f} us", list.layers.size(), list.bytes(), backward_us));
-  report.note(
-      "time: of a step, from its beginning to after the last fresh parameter. exposed_us: beyond the backward pass");
+  report.note("time: one step, until the last fresh parameter. exposed_us: part of it after the backward pass");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;

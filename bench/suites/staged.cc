@@ -152,7 +152,7 @@ absl::StatusOr<int> run_staged_suite(const Options& options) {
   GRADRAIL_RETURN_IF_ERROR(can_open(own.on));
   Report report(own, fmt::format("gradrail bench staged: gradients and parameters between {} and the host", own.on));
   report.note(
-      "%plain: time of the plain copy over that of all buckets. first_us: median time until the first bucket can be "
+      "%plain: time of the plain copy / time of all buckets. first_us: median time until the first bucket can be "
       "sent");
   report.begin(Layout::sweep);
   // Four rows in one process, each as long as another suite's only one.

@@ -159,13 +159,13 @@ void add_straggler_flags(CLI::App& app, Options& options) {
 absl::StatusOr<int> run_straggler_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
   const uint32_t workers = options.workers == 0 ? 4 : options.workers;
-  Report report(options,
-                fmt::format("gradrail bench straggler: {} workers, a step computes for {} ms, slow ones {} times "
-                            "as long; over shm",
-                            workers, options.step_ms, options.slowdown));
+  Report report(
+      options, fmt::format("gradrail bench straggler: {} workers, a step computes for {} ms, on a slow worker {} times "
+                           "as long; over shm",
+                           workers, options.step_ms, options.slowdown));
   report.note(
-      "one slow: always the same worker; times and steps_per_s are of the others. in turn: one step in ten, of");
-  report.note("each worker in turn. of_undisturbed: beside the same mode with no worker slow, just before");
+      "one slow: one worker is slow in all steps; times and steps_per_s are of the other workers. in turn: the slow");
+  report.note("worker changes, one step in ten is slow. of_undisturbed: ratio to the same mode without a slow worker");
   report.begin(Layout::latency);
   std::vector<Contestant> contestants;
   for (const bool in_turn : {false, true}) {

@@ -264,7 +264,7 @@ class Words(BenchTest):
         for _ in range(os.cpu_count()):
             self.launch("spin", [sys.executable, "-c", "while True: pass"])
         asked = ["put", "-b", "8", "-e", "8", *QUICK, "--transport", "tcp"]
-        self.assertRegex(self.bench(*asked), r"# warning: others use \d+ % of \d+ cores \(load average [\d.]+\)")
+        self.assertRegex(self.bench(*asked), r"# warning: other processes use \d+ % of \d+ cores \(load average [\d.]+\)")
         list(csv.DictReader(self.bench(*asked, "--format", "csv").splitlines()))
         json.loads(self.bench(*asked, "--format", "json"))
 
