@@ -76,10 +76,10 @@ class Bench(cluster.ClusterTest):
         self.bench("straggler", "--step-ms", 10, "--slowdown", 10, "--seconds", 0.2, "--rounds", 1, "-J", file)
         rows = {row["path"]: row["more"] for row in json.loads(file.read_text())["results"]}
         pace = {path: more["of_undisturbed"] for path, more in rows.items()}
-        self.assertLess(pace["sync, one slow"], 0.25, rows)
-        self.assertLess(pace["ssp:4, one slow"], 0.5, rows)  # at most a few steps ahead of the slow worker
-        self.assertGreater(pace["backup:1, one slow"], 0.6, rows)
-        self.assertGreater(pace["async, one slow"], 0.6, rows)
+        # Modes are compared with each other: other load on the machine slows them all.
+        for waits in ("sync, one slow", "ssp:4, one slow"):  # ssp: at most a few steps ahead of the slow worker
+            for continues in ("backup:1, one slow", "async, one slow"):
+                self.assertLess(2 * pace[waits], pace[continues], rows)
         self.assertGreater(rows["backup:1, one slow"]["dropped_share"], 0, rows)
         self.assertGreater(rows["sync, one slow"]["waited_share"], 0.5, rows)
         self.assertEqual(rows["async, one slow"]["waited_share"], 0, rows)
