@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <system_error>
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
@@ -159,7 +160,9 @@ absl::StatusOr<Plugin> find_and_load(std::string_view name) ABSL_EXCLUSIVE_LOCKS
   const std::vector<std::string> folders = folders_locked();
   for (const std::string& folder : folders) {
     const std::string path = fmt::format("{}/{}", folder, file);
-    if (access(path.c_str(), F_OK) != 0) continue;
+    // access() would ignore the capabilities of the process, such as the right to search private folders.
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) continue;
     // A user with write access beside the program could as well replace the program.
     if (folder == named_folder()) {
       GRADRAIL_RETURN_IF_ERROR(check_folder(folder));
