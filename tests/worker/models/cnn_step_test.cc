@@ -102,6 +102,38 @@ void expect_matches_reference(const Problem& p, float cost, double tolerance) {
   }
 }
 
+/// Whether rounding cannot change the gradients much. The order of a sum decides between two nearly equal values of a
+/// pool, and between a ReLU's input and 0. Seed 414555805 gives such a problem: two correct networks differ by 0.9 %.
+bool is_stable(const Cnn::Shape& shape, uint64_t seed) {
+  constexpr double kRounding = 2e-6;  // more than the rounding of fp32
+  constexpr double kSmooth = 5e-5;    // more than the effect of kRounding where the gradients are continuous
+  const Problem exact(shape, seed);
+  CnnTensors gradients = zero_cnn_tensors(shape);
+  reference_cnn_step(shape, exact.images, exact.labels, exact.doubles(), gradients);
+  Random random(seed);
+  for (int draw = 0; draw < 5; ++draw) {
+    std::vector<float> images = exact.images;
+    for (float& pixel : images) pixel *= static_cast<float>(1.0 + kRounding * (2.0 * random.uniform() - 1.0));
+    CnnTensors rounded = zero_cnn_tensors(shape);
+    reference_cnn_step(shape, images, exact.labels, exact.doubles(), rounded);
+    for (size_t t = 0; t < gradients.size(); ++t) {
+      if (distance(rounded[t], gradients[t]) > kSmooth) return false;
+    }
+  }
+  return true;
+}
+
+/// A hundred unstable problems in a row mean a defect of the reference.
+uint64_t stable_seed(const Cnn::Shape& shape) {
+  for (int turn = 0; turn < 100; ++turn) {
+    if (const uint64_t seed = fresh_seed(); is_stable(shape, seed)) return seed;
+  }
+  ADD_FAILURE() << "no stable problem";
+  return fresh_seed();
+}
+
+TEST(CnnStep, AProblemThatRoundingDecidesIsNotStable) { EXPECT_FALSE(is_stable({.batch = 3}, 414555805)); }
+
 TEST(CnnStep, ReferenceAgreesWithCentralDifferences) {
   for (const bool with_relu : {true, false}) {
     Cnn::Shape shape = kTiny;
@@ -138,13 +170,13 @@ TEST(CnnStep, MatchesReferenceInManyShapes) {
   for (const Cnn::Shape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.batch << " x " << shape.side << ", " << shape.first_channels << ", "
                                       << shape.second_channels << ", " << shape.hidden << ", " << shape.classes);
-    const Problem p(shape, fresh_seed());
+    const Problem p(shape, stable_seed(shape));
     expect_matches_reference(p, step(*make(shape), p), 3e-4);
   }
 }
 
 TEST(CnnStep, TwoThreadsMatchTheReferenceToo) {
-  const Problem p(kBlocks, fresh_seed());
+  const Problem p(kBlocks, stable_seed(kBlocks));
   const std::unique_ptr<Cnn> cnn = make(kBlocks, 2);
   expect_matches_reference(p, step(*cnn, p), 3e-4);
 }
@@ -152,13 +184,13 @@ TEST(CnnStep, TwoThreadsMatchTheReferenceToo) {
 TEST(CnnStep, ASecondBatchOwesNothingToTheFirst) {
   const std::unique_ptr<Cnn> cnn = make(kBlocks);
   step(*cnn, Problem(kBlocks, fresh_seed()));
-  const Problem p(kBlocks, fresh_seed());
+  const Problem p(kBlocks, stable_seed(kBlocks));
   expect_matches_reference(p, step(*cnn, p), 3e-4);
 }
 
 /// The two stages alone: what goes in between them and the layers behind is not averaged away by those.
 TEST(CnnStep, ConvolutionsMatchReference) {
-  const Problem p(kBlocks, fresh_seed());
+  const Problem p(kBlocks, stable_seed(kBlocks));
   SCOPED_TRACE(::testing::Message() << "seed " << p.seed);
   limit_product_threads(1);
   absl::StatusOr<Convolutions> stages = Convolutions::create({.batch = p.shape.batch,

@@ -172,10 +172,11 @@ TEST_F(DeviceNetworks, CnnHasTheGradientsOfItsTwin) {
   for (const Cnn::Shape& shape : shapes) expect_gradients_of_twin(shape);
 }
 
+/// The seed is constant: with other data a ReLU's input near 0 can separate two correct networks.
 template <typename Shape>
 void expect_same_training(const Shape& shape) {
   const NetworkPlan plan = plan_of(shape);
-  Problem ours(plan, fresh_seed()), theirs(plan, ours.seed);
+  Problem ours(plan, 1), theirs(plan, ours.seed);
   SCOPED_TRACE(::testing::Message() << plan.name << ", seed " << ours.seed);
   const auto network = make(plan);
   const auto other = twin(shape);
