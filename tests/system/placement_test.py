@@ -43,7 +43,7 @@ def parse_cpus(text):
 
 
 def threads(pid):
-    """Returns (thread id, name, CPUs) of the threads of a process, without the thread of the thread sanitizer."""
+    """Returns (thread id, name, CPUs) of the threads of a process, without the threads of the thread sanitizer."""
     found = []
     folders = sorted(pathlib.Path(f"/proc/{pid}/task").iterdir(), key=lambda folder: int(folder.name))
     for folder in folders:
@@ -54,8 +54,9 @@ def threads(pid):
         name = re.search(r"^Name:\s*(.*)$", status, re.M).group(1)
         cpus = re.search(r"^Cpus_allowed_list:\s*(.*)$", status, re.M).group(1)
         found.append((int(folder.name), name, parse_cpus(cpus)))
-    if "TSAN_OPTIONS" in os.environ:  # this thread has the name of the main thread, and is older than all with that name
-        found.remove(next(entry for entry in found[1:] if entry[1] == found[0][1]))
+    if "TSAN_OPTIONS" in os.environ:  # its threads are older than all of gradrail, and a process may have two
+        while not found[1][1].startswith("gradrail-"):
+            del found[1]
     return found
 
 
