@@ -16,10 +16,12 @@
 /// body of an `if` needs braces. A type with a comma outside parentheses is written `auto`.
 #define GRADRAIL_ASSIGN_OR_RETURN(declaration, ...) \
   GRADRAIL_ASSIGN_OR_RETURN_NAMED(GRADRAIL_JOIN(result_, __LINE__), declaration, (__VA_ARGS__))
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration cannot have parentheses; the expression has them already.
 #define GRADRAIL_ASSIGN_OR_RETURN_NAMED(result, declaration, expression) \
   auto result = expression;                                              \
   if (!result.ok()) return std::move(result).status();                   \
   declaration = *std::move(result)
+// NOLINTEND(bugprone-macro-parentheses)
 #define GRADRAIL_JOIN(first, second) GRADRAIL_JOIN_EXPANDED(first, second)
 #define GRADRAIL_JOIN_EXPANDED(first, second) first##second
 

@@ -30,6 +30,7 @@ class Network {
   virtual DeviceBlock device_block() { return {}; }
   virtual void stay_on_device() {}
   virtual void copy_parameters_from(const float* /*parameters*/) {}
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): implementations keep the function
   virtual void meanwhile(std::function<void()> /*work*/) {}
   virtual gpu::Compute* device() { return nullptr; }
   virtual void average_by(gpu::TowerSum* /*sum*/, size_t /*tower*/) {}

@@ -14,7 +14,6 @@ namespace gradrail::worker {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr float kPoison = -12345.0f;
