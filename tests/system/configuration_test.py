@@ -71,7 +71,7 @@ class Flags(cluster.ClusterTest):
                 ([*spec, "--job_name", "ps"], "--task_index is missing"),
                 ([*spec, "--job_name", "ps", "--task_index", 1], "task_index 1: job 'ps' has tasks 0 to 0"),
                 ([*spec, "--job_name", "ps", "--task_index", -3], "task_index -3: job .ps. has tasks 0 to 0"),
-                ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker' has tasks 0 to 1 .* to 1023"),
+                ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker' has tasks 0 to 1 .* late workers up to 1023"),
                 ([*spec, "--job_name", "boss", "--task_index", 0], "'boss': no such job.*ps, worker"),
                 (["--ps_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'worker' has no task"),
                 (["--worker_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'ps' has no task"),
