@@ -2,13 +2,13 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <random>
 #include <vector>
 
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/models/faulty_compute.h"
+#include "tests/worker/models/stable_problem.h"
 
 namespace gradrail::worker {
 namespace {
@@ -31,12 +31,6 @@ class DeviceNetworks : public ::testing::Test {
     if (const absl::Status opened = compute().status(); !opened.ok()) GTEST_SKIP() << opened;
   }
 };
-
-uint64_t fresh_seed() {
-  const uint64_t seed = std::random_device{}();
-  ::testing::Test::RecordProperty("seed", std::to_string(seed));
-  return seed;
-}
 
 /// A batch, parameters that keep the magnitude of values through the layers, and poisoned memory for gradients.
 struct Problem {
@@ -103,41 +97,21 @@ std::unique_ptr<Cnn> twin(const Cnn::Shape& shape) { return *Cnn::create(shape, 
 NetworkPlan plan_of(const Mlp::Shape& shape) { return mlp_plan(shape); }
 NetworkPlan plan_of(const Cnn::Shape& shape) { return cnn_plan(shape); }
 
-/// Whether rounding cannot change the gradients much. The order of a sum decides between two nearly equal values of a
-/// pool, and between a ReLU's input and 0.
 template <typename Shape>
 bool is_stable(const Shape& shape, uint64_t seed) {
-  constexpr double kRounding = 2e-6;  // more than the difference of two implementations
-  constexpr double kSmooth = 5e-5;    // more than the effect of kRounding where the gradients are continuous
   const NetworkPlan plan = plan_of(shape);
-  const Problem exact(plan, seed);
-  twin(shape)->step(exact.images, exact.labels, exact.parameters, exact.gradients, nullptr);
-  Random random(seed);
-  for (int draw = 0; draw < 5; ++draw) {
-    Problem rounded(plan, seed);
-    for (float& pixel : rounded.images) pixel *= static_cast<float>(1.0 + kRounding * (2.0 * random.uniform() - 1.0));
-    twin(shape)->step(rounded.images, rounded.labels, rounded.parameters, rounded.gradients, nullptr);
-    for (size_t t = 0; t < plan.schema.size(); ++t) {
-      if (distance(rounded.gradients[t], exact.gradients[t]) > kSmooth) return false;
-    }
-  }
-  return true;
-}
-
-/// About one problem in a hundred is not stable; a hundred in a row mean a defect of the twin.
-template <typename Shape>
-uint64_t stable_seed(const Shape& shape) {
-  for (int turn = 0; turn < 100; ++turn) {
-    if (const uint64_t seed = fresh_seed(); is_stable(shape, seed)) return seed;
-  }
-  ADD_FAILURE() << "no stable problem";
-  return fresh_seed();
+  const auto gradients_of = [&](const std::vector<float>& images) {
+    const Problem p(plan, seed);
+    twin(shape)->step(images, p.labels, p.parameters, p.gradients, nullptr);
+    return p.gradient_values;
+  };
+  return rounding_is_harmless(Problem(plan, seed).images, seed, gradients_of, distance);
 }
 
 template <typename Shape>
 void expect_gradients_of_twin(const Shape& shape) {
   const NetworkPlan plan = plan_of(shape);
-  const Problem ours(plan, stable_seed(shape)), theirs(plan, ours.seed);
+  const Problem ours(plan, stable_seed([&](uint64_t seed) { return is_stable(shape, seed); })), theirs(plan, ours.seed);
   SCOPED_TRACE(::testing::Message() << plan.name << ", seed " << ours.seed);
   const auto network = make(plan);
   step(*network, Problem(plan, ours.seed + 1));  // a batch before it must leave nothing behind
