@@ -70,7 +70,7 @@ TEST(SharedMemory, moves_and_is_released_once) {
   const int fd = first.span().fd;
   {
     SharedMemory second = std::move(first);
-    EXPECT_EQ(first.data(), nullptr);
+    EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): the state after the move is the test
     EXPECT_EQ(first.bytes(), 0u);
     EXPECT_EQ(first.span().fd, -1);
     SharedMemory third;

@@ -55,7 +55,7 @@ TEST(Random, below_has_no_modulo_bias) {
   Random random(kSeed);
   int low = 0;
   for (int i = 0; i < kDraws; ++i) low += random.below(kBound) < kBound / 2 ? 1 : 0;
-  EXPECT_NEAR(low, kDraws / 2, 5 * std::sqrt(kDraws / 4.0)) << "seed " << kSeed;
+  EXPECT_NEAR(low, kDraws / 2.0, 5 * std::sqrt(kDraws / 4.0)) << "seed " << kSeed;
 }
 
 TEST(Random, below_one_is_zero) {

@@ -42,7 +42,7 @@ void must_send(Connection* connection, std::string_view text) {
 }
 
 /// A peer that connects, says hello, then `then` happens.
-PeerBody hello_then(std::function<void(Side&, Connection*, Channel&)> then) {
+PeerBody hello_then(const std::function<void(Side&, Connection*, Channel&)>& then) {
   return [then](Side& side, Channel& channel) {
     Connection* connection = side.connect(channel.receive());
     side.send(connection, "hello");

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <tuple>
 
 #include "base/little_endian.h"
 #include "base/status.h"
@@ -88,7 +89,7 @@ absl::Status write_npz(const std::string& path, absl::Span<const NumpyArray> arr
   }
   if (zip_close(archive.get()) != 0) return failed(path, "write", zip_strerror(archive.get()));
   // zip_close() has freed the archive; after a failure it has not, and the deleter discards it.
-  archive.release();
+  std::ignore = archive.release();
   return absl::OkStatus();
 }
 

@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> serve(const MonitoringFlags& flag
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlags& flags, MonitoredTask task,
+absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlags& flags, const MonitoredTask& task,
                                                             ps::Server& server) {
   auto monitor = std::make_unique<PsMonitor>();
   // `server` is captured by reference: the destructor of the metrics server waits for its threads.

@@ -29,7 +29,7 @@ struct MonitoredTask {
 class PsMonitor {
  public:
   /// `server` outlives it. Errors  as MetricsServer::start.
-  static absl::StatusOr<std::unique_ptr<PsMonitor>> start(const MonitoringFlags& flags, MonitoredTask task,
+  static absl::StatusOr<std::unique_ptr<PsMonitor>> start(const MonitoringFlags& flags, const MonitoredTask& task,
                                                           ps::Server& server);
 
  private:

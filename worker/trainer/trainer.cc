@@ -72,7 +72,7 @@ class Run {
 
   absl::Status all_epochs();
   absl::Status finish_run();
-  absl::Status outcome(absl::Status finished) const;
+  absl::Status outcome(const absl::Status& finished) const;
 
  private:
   absl::Status step();
@@ -188,7 +188,7 @@ absl::Status Run::pull_final() {
 }
 
 /// A stop that interrupts the wait for a lost parameter server leaves no server that could save: not a second failure.
-absl::Status Run::outcome(absl::Status finished) const {
+absl::Status Run::outcome(const absl::Status& finished) const {
   return absl::IsUnavailable(finished) && !interruption_.ok() ? interruption_ : finished;
 }
 
@@ -261,7 +261,7 @@ absl::Status train(Variables& variables, Workload& workload, const TrainerOption
   GRADRAIL_RETURN_IF_ERROR(run.all_epochs());
   absl::Status finished = run.finish_run();
   if (finished.ok()) finished = variables.leave();
-  return run.outcome(std::move(finished));
+  return run.outcome(finished);
 }
 
 }  // namespace gradrail::worker

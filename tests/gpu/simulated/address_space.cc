@@ -78,8 +78,9 @@ bool AddressSpace::release(uintptr_t address, bool imported) {
   if (found == allocations_.end() || found->second.imported != imported) return false;
   const Allocation& allocation = found->second;
   if (!imported) check_slack(allocation);
-  mmap(reinterpret_cast<void*>(allocation.mapping), allocation.mapping_bytes, PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  void* const reserved = mmap(reinterpret_cast<void*>(allocation.mapping), allocation.mapping_bytes, PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (reserved == MAP_FAILED) std::abort();  // the pages would stay readable
   close(allocation.fd);
   allocations_.erase(found);
   return true;

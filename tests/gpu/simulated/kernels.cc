@@ -15,12 +15,14 @@ struct Index {
 };
 thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 }  // namespace
+// NOLINTBEGIN(bugprone-reserved-identifier): the words of CUDA
 #define __global__
 #define __device__
 #define __host__
 #define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+// NOLINTEND(bugprone-reserved-identifier)
 #include "gpu/kernels/kernels.cu"
 
 namespace gradrail::simulated {
@@ -41,6 +43,7 @@ void call(const void* argument) {
 }
 
 const Kernel kKernels[] = {
+// A template argument has no place for parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define GRADRAIL_KERNEL(name, Argument) {#name, sizeof(Argument), &call<&name, Argument>},
 #include "gpu/kernels/list.inc"
 #undef GRADRAIL_KERNEL

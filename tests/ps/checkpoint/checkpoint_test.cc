@@ -64,6 +64,7 @@ TEST(Checkpoint, KeepsNumbersThatAreNone) {
   ASSERT_TRUE(write_checkpoint(folder.file("c"), view(written)).ok());
   const absl::StatusOr<Checkpoint> read = read_checkpoint(folder.file("c"));
   ASSERT_TRUE(read.ok()) << read.status();
+  // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): the bits of NaN and -0 are the test
   EXPECT_EQ(std::memcmp(read->parameters.data(), bits, sizeof(bits)), 0);
 }
 

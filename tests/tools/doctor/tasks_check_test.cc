@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <tuple>
 
 #include "base/clock.h"
 #include "fmt/format.h"
@@ -91,7 +92,7 @@ TEST(Tasks, ABacklogThatIsFullDoesNotHoldItUp) {
   std::vector<int> fillers;
   for (int i = 0; i < 3; ++i) {
     fillers.push_back(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
-    connect(fillers.back(), reinterpret_cast<sockaddr*>(&address), bytes);
+    std::ignore = connect(fillers.back(), reinterpret_cast<sockaddr*>(&address), bytes);
   }
   usleep(100'000);
   const TimePoint start = Clock::now();

@@ -46,7 +46,7 @@ struct RawPeer {
   }
 
   RingPair& pair() { return *reinterpret_cast<RingPair*>(rings.data()); }
-  void say(const ControlMessage& message, std::vector<int> descriptors) {
+  void say(const ControlMessage& message, const std::vector<int>& descriptors) {
     EXPECT_TRUE(send_packet(socket.get(), message, descriptors).ok());
   }
   void send_hello() { say(make_hello(), {file.get(), bell.get()}); }

@@ -47,11 +47,10 @@ Attempt begin(const NetAddress& address, size_t server_index) {
                   .socket = FileDescriptor(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0))};
   if (!attempt.socket) {
     attempt.error = errno;
-  } else if (connect(attempt.socket.get(), address.get(), address.bytes) == 0) {
-    attempt.error = 0;
-  } else if (errno != EINPROGRESS) {
-    attempt.error = errno;
+    return attempt;
   }
+  const bool connected = connect(attempt.socket.get(), address.get(), address.bytes) == 0;
+  if (connected || errno != EINPROGRESS) attempt.error = connected ? 0 : errno;
   return attempt;
 }
 

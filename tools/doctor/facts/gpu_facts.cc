@@ -91,8 +91,8 @@ GpuHost read_gpus(System& system) {
   GpuHost host;
   for (PciDevice& device : read_pci_devices(system.tree())) {
     if (!device.is_nvidia_gpu()) continue;
-    host.gpus.push_back({.name = device.address, .pci = std::move(device)});
-    host.gpus.back().name = host.gpus.back().pci->address;
+    std::string name = device.address;
+    host.gpus.push_back({.name = std::move(name), .pci = std::move(device)});
   }
   // In this order: add_module() derives the CUDA version from the driver only where CUDA gave none.
   add_cuda(system, host);

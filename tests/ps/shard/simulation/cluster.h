@@ -70,7 +70,7 @@ class Cluster {
 
   // cluster_faults.cc
   void schedule_faults();
-  void schedule(uint32_t count, std::function<void(WorkerIndex)> fault);
+  void schedule(uint32_t count, const std::function<void(WorkerIndex)>& fault);
   bool may_go(WorkerIndex worker) const;
   void restart(WorkerIndex worker);
   void kill(WorkerIndex worker);

@@ -22,7 +22,7 @@ void Cluster::schedule_faults() {
   schedule(plan_.ghosts, [this](WorkerIndex worker) { haunt(worker); });
 }
 
-void Cluster::schedule(uint32_t count, std::function<void(WorkerIndex)> fault) {
+void Cluster::schedule(uint32_t count, const std::function<void(WorkerIndex)>& fault) {
   for (uint32_t i = 0; i < count; ++i) {
     queue_.post_at(random_.below(plan_.fault_horizon), [this, fault] {
       const auto worker = static_cast<WorkerIndex>(random_.below(plan_.worker_count));
