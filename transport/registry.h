@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "transport/context.h"
 
 namespace gradrail::transport {
@@ -17,6 +19,9 @@ struct OpenOptions {
   /// better.
   bool rdma_only = false;
   std::string ofi_provider;  ///< ofi: the libfabric provider to use and no other, "verbs"; "": the best
+  /// tcp, and the side channel of ucx and ofi: a host that acknowledges nothing for so long is lost. ofi: so is a device
+  /// that finishes no transfer, while its peer answers.
+  Duration path_timeout = std::chrono::seconds(10);
 };
 
 /// One transport: built in, or in a plug-in that is loaded when it is first opened.

@@ -238,6 +238,9 @@ void add_transport_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.add_flag("--no-fallback,--no_fallback", flags.no_fallback, "fail if a transport is refused");
   add("require", flags.require, "rdma: refuse paths without an RDMA device", CLI::IsMember({"rdma"}));
   add("ofi_provider", flags.ofi_provider, "name of the libfabric provider, such as verbs");
+  add("path_timeout", flags.path_timeout_s,
+      "seconds without an acknowledgement after which a data connection over a network counts as lost",
+      NumberIn(1u, 3600u));
   add("failback_secs", flags.failback_secs, "seconds between two attempts to return to a better path; 0: never",
       NumberIn(0.0, 86400.0));
   add("bucket_kib", flags.bucket_kib, "size of a bucket in KiB", NumberIn(1u, kMaxBucketKib));

@@ -44,6 +44,7 @@ struct TrainFlags {
   bool no_fallback = false;
   std::string require;
   std::string ofi_provider;
+  uint32_t path_timeout_s = 10;
   double failback_secs = 30.0;
   std::string plugin_dir;
   bool verbose = false;

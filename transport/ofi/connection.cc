@@ -25,7 +25,8 @@ OfiConnection::OfiConnection(OfiContext& context, Connection* side_channel, Side
       side_channel_(context.side_channels(), side_channel, side, *this, deadline),
       name_(fmt::format("{} {}", path_of(context.provider()), side_channel_.ends())),
       state_(side == Side::accepted ? State::pending : State::handshake),
-      transfers_(context.provider()) {}
+      transfers_(context.provider()),
+      watch_(context.path_timeout()) {}
 
 OfiConnection::~OfiConnection() {
   // The peer should hear of it now: ending what is under way can take a device a while.
@@ -102,6 +103,12 @@ absl::Status OfiConnection::handle_control_message(const ControlMessage& message
   if (const auto* hello = std::get_if<EndpointHello>(&message)) return handle_hello(*hello);
   if (state_ != State::open) return absl::DataLossError("ofi: no hello");
   if (const auto* request = std::get_if<Request>(&message)) return answer(*request);
+  if (const auto* question = std::get_if<Question>(&message))
+    return side_channel_.send(encode(Reply{question->number}));
+  if (const auto* reply = std::get_if<Reply>(&message)) {
+    watch_.answered(reply->number);
+    return absl::OkStatus();
+  }
   return handle_grant(std::get<Grant>(message));
 }
 

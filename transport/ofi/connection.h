@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "transport/common/path_watch.h"
 #include "transport/common/side_channel.h"
 #include "transport/connection.h"
 #include "transport/ofi/handshake.h"
@@ -42,8 +43,8 @@ class OfiConnection final : public Connection, private common::SideChannelUser {
   /// Opens the endpoint and says hello.
   absl::Status start_handshake();
   void check_deadline(TimePoint now);
-  /// Closes a connection with a device that acknowledges nothing any more. The device repeats its transfers itself, and
-  /// some settings repeat for ever (rdma_rxe interprets libfabric's count so).
+  /// Called now and then. Closes a connection whose device finishes nothing any more. The device repeats its transfers
+  /// itself, and some settings repeat for ever (rdma_rxe interprets libfabric's count so).
   void check_silence(TimePoint now);
   bool awaits_acknowledgement() const { return uses_rdma() && transfers_.under_way(); }
   /// Says why, ends everything under way and reports peer_lost.
@@ -109,6 +110,7 @@ class OfiConnection final : public Connection, private common::SideChannelUser {
   std::shared_ptr<Link> retired_;
   Imports imports_;
   Transfers transfers_;
+  common::PathWatch watch_;
   absl::Status cause_;
   bool prepared_ = false;
 };

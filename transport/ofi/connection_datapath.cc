@@ -119,11 +119,19 @@ void OfiConnection::progress() {
 }
 
 void OfiConnection::check_silence(TimePoint now) {
-  const std::optional<Duration> silence = transfers_.silence(now, !lost() && awaits_acknowledgement());
-  if (!silence) return;
-  lose(absl::UnavailableError(
-      fmt::format("{}: no acknowledgement for {:.1f} s: the device's path is lost, but the peer still runs", name_,
-                  std::chrono::duration<double>(*silence).count())));
+  const bool waits = !lost() && awaits_acknowledgement();
+  switch (watch_.check(now, waits, transfers_.finished_count(), [this] { return transfers_.posted_bytes(); })) {
+    case common::PathWatch::Verdict::fine:
+      return;
+    case common::PathWatch::Verdict::ask:
+      // A side channel that takes nothing more reports its loss itself.
+      side_channel_.send(encode(Question{watch_.ask(now)})).IgnoreError();
+      return;
+    case common::PathWatch::Verdict::lost:
+      lose(absl::UnavailableError(
+          fmt::format("{}: no acknowledgement for {:.1f} s: the device's path is lost, but the peer still runs", name_,
+                      std::chrono::duration<double>(watch_.silence(now)).count())));
+  }
 }
 
 void OfiConnection::progress_connecting() {

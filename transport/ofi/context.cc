@@ -38,6 +38,7 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
         "ofi: a forked process cannot use the RDMA devices that its parent has used: start it by exec, or fork before "
         "the first use");
   }
+  context->path_timeout_ = options.path_timeout;
   context->provider_ = std::make_unique<Provider>(std::move(provider));
   fid_fabric* fabric = nullptr;
   const int error = fi_fabric(context->provider_->info->fabric_attr, &fabric, nullptr);
@@ -45,7 +46,8 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   context->fabric_.reset(fabric);
   GRADRAIL_ASSIGN_OR_RETURN(context->default_domain_, context->open_domain());
   GRADRAIL_RETURN_IF_ERROR(context->check_peer_to_peer());
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> tcp_context, tcp::open({.bind_host = options.bind_host}));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> tcp_context,
+                            tcp::open({.bind_host = options.bind_host, .path_timeout = options.path_timeout}));
   context->side_channels_ = std::make_unique<common::SideChannels>(std::move(tcp_context));
   context->epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   context->timer_ = FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));

@@ -55,6 +55,7 @@ class OfiContext final : public Context {
 
   // For connections.
   const Provider& provider() const { return *provider_; }
+  Duration path_timeout() const { return path_timeout_; }
   RegionTable& regions() { return regions_; }
   fid_fabric* fabric() { return fabric_.get(); }
   Domain& default_domain() { return *default_domain_; }
@@ -94,6 +95,7 @@ class OfiContext final : public Context {
   Duration time_to_look() const;
 
   // Set once.
+  Duration path_timeout_{};
   std::unique_ptr<Provider> provider_;  ///< where it lies is known to domains
   Handle<fid_fabric> fabric_;
   std::unique_ptr<Domain> default_domain_;  ///< of all regions, and of all connections that have no domain of their own

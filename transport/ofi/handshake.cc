@@ -9,7 +9,7 @@
 namespace gradrail::transport::ofi {
 namespace {
 
-enum class Type : uint8_t { hello = 1, request, grant, disconnect };
+enum class Type : uint8_t { hello = 1, request, grant, disconnect, question, reply };
 
 using common::ByteReader;
 using common::ByteWriter;
@@ -64,6 +64,13 @@ absl::StatusOr<ControlMessage> decode_disconnect(ByteReader& in) {
   return disconnect;
 }
 
+template <typename Message>
+absl::StatusOr<ControlMessage> decode_number(ByteReader& in) {
+  const Message message{in.number<uint32_t>()};
+  if (!in.complete()) return damaged();
+  return message;
+}
+
 }  // namespace
 
 std::string encode(const EndpointHello& hello) {
@@ -93,6 +100,10 @@ std::string encode(const Disconnect& disconnect) {
   return writer_of(Type::disconnect).text(std::string_view(disconnect.reason).substr(0, kMaxReasonBytes)).take();
 }
 
+std::string encode(const Question& question) { return writer_of(Type::question).number(question.number).take(); }
+
+std::string encode(const Reply& reply) { return writer_of(Type::reply).number(reply.number).take(); }
+
 absl::StatusOr<ControlMessage> decode(absl::Span<const std::byte> message) {
   ByteReader in(common::as_text(message));
   switch (static_cast<Type>(in.number<uint8_t>())) {
@@ -104,6 +115,10 @@ absl::StatusOr<ControlMessage> decode(absl::Span<const std::byte> message) {
       return decode_grant(in);
     case Type::disconnect:
       return decode_disconnect(in);
+    case Type::question:
+      return decode_number<Question>(in);
+    case Type::reply:
+      return decode_number<Reply>(in);
   }
   return damaged();
 }

@@ -1,7 +1,5 @@
 #include "transport/ofi/transfers.h"
 
-#include <utility>
-
 #include "base/check.h"
 #include "base/status.h"
 #include "transport/common/slice.h"
@@ -14,9 +12,6 @@ constexpr size_t kMaxPuts = 1024;
 constexpr size_t kMaxGets = 256;
 /// RDMA devices take 16 reads of one connection at a time, more would only wait in the device.
 constexpr size_t kGetPieces = 16;
-/// A device acknowledges within milliseconds, on a busy emulated host within some hundred; bulk takes its time besides.
-constexpr Duration kSilence = std::chrono::seconds(3);
-constexpr double kSlowestDevice = 4e6;  // bytes a second
 
 absl::StatusOr<Transfer> local_part(const Link& link, const LocalSlice& slice) {
   GRADRAIL_CHECK(slice.region != nullptr && slice.bytes > 0);
@@ -89,21 +84,6 @@ absl::Status Transfers::get(const Link& link, const LocalSlice& target, const Im
 absl::Status Transfers::pump(const Endpoint& endpoint) {
   GRADRAIL_RETURN_IF_ERROR(puts_.pump(endpoint));
   return gets_.pump(endpoint);
-}
-
-std::optional<Duration> Transfers::silence(TimePoint now, bool waits_for_device) {
-  const uint64_t finished = puts_.finished_count() + gets_.finished_count();
-  if (!waits_for_device || std::exchange(finished_before_, finished) != finished) {
-    silent_since_ = now;
-    return std::nullopt;
-  }
-  const Duration silence = now - silent_since_;
-  if (silence < kSilence) return std::nullopt;
-  const double at_slowest = static_cast<double>(puts_.bytes_under_way() + gets_.bytes_under_way()) / kSlowestDevice;
-  if (silence < kSilence + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(at_slowest))) {
-    return std::nullopt;
-  }
-  return silence;
 }
 
 }  // namespace gradrail::transport::ofi

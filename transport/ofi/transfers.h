@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "base/clock.h"
 #include "transport/connection.h"
 #include "transport/ofi/imports.h"
 #include "transport/ofi/link.h"
@@ -13,7 +12,7 @@
 
 namespace gradrail::transport::ofi {
 
-/// The puts and gets of one connection. It also detects a device that finishes none of them any more.
+/// The puts and gets of one connection.
 class Transfers {
  public:
   explicit Transfers(const Provider& provider);
@@ -37,8 +36,9 @@ class Transfers {
 
   bool stuck() const { return puts_.stuck() || gets_.stuck(); }
   bool under_way() const { return puts_.under_way() || gets_.under_way(); }
-  /// How long the device has finished nothing, once that is too long. Called now and then.
-  std::optional<Duration> silence(TimePoint now, bool waits_for_device);
+  /// Pieces that the device has finished, and bytes at most that it has not finished.
+  uint64_t finished_count() const { return puts_.finished_count() + gets_.finished_count(); }
+  uint64_t posted_bytes() { return puts_.bytes_under_way() + gets_.bytes_under_way(); }
 
  private:
   static absl::Status check_room(const TransferQueue& queue);
@@ -49,8 +49,6 @@ class Transfers {
   TransferQueue gets_;
   uint64_t mailbox_key_ = 0;
   uint64_t mailbox_base_ = 0;
-  uint64_t finished_before_ = 0;  ///< at the last call of silence()
-  TimePoint silent_since_{};
 };
 
 }  // namespace gradrail::transport::ofi

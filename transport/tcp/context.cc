@@ -28,7 +28,9 @@ static_assert(kMaxRefusalBytes <= kMaxMessageBytes);  // one size of buffers for
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) { return open_tuned(options, {}); }
+absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
+  return open_tuned(options, {.socket = {.vanish_timeout = options.path_timeout}});
+}
 
 absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, const Tuning& tuning) {
   std::vector<Address> sources;

@@ -63,11 +63,12 @@ struct ClientOptions {
   // Data connections.
   std::vector<std::string> transports = {"shm", "ucx", "ofi", "tcp"};  ///< in order of preference
   bool rdma_only = true;                                               ///< ucx and ofi: not without an RDMA device
-  std::string ofi_provider;                      ///< libfabric's name of the provider to use; "": the best
-  bool fallback = true;                          ///< false: the first refusal of a transport is an error
-  bool require_rdma = false;                     ///< a path that no RDMA device carries is refused
-  Duration failback = std::chrono::seconds(30);  ///< after a move, how often better paths are tried; zero: never
-  bool checksums = false;                        ///< CRC32C over every payload, both ways
+  std::string ofi_provider;                          ///< libfabric's name of the provider to use; "": the best
+  Duration path_timeout = std::chrono::seconds(10);  ///< a path that acknowledges nothing for so long is lost
+  bool fallback = true;                              ///< false: the first refusal of a transport is an error
+  bool require_rdma = false;                         ///< a path that no RDMA device carries is refused
+  Duration failback = std::chrono::seconds(30);      ///< after a move, how often better paths are tried; zero: never
+  bool checksums = false;                            ///< CRC32C over every payload, both ways
   ps::Security security;
   std::string bind_host;       ///< this host's address for network connections; "": the kernel's choice
   transport::WaitPolicy wait;  ///< how long wait() spins before it blocks

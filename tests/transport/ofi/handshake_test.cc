@@ -48,6 +48,13 @@ TEST(OfiHandshake, what_is_said_is_heard) {
   const auto grant = heard(encode(Grant{9, 10, 11}));
   ASSERT_TRUE(grant.ok()) << grant.status();
   EXPECT_EQ(std::get<Grant>(*grant).base, 11u);
+
+  const auto question = heard(encode(Question{12}));
+  ASSERT_TRUE(question.ok()) << question.status();
+  EXPECT_EQ(std::get<Question>(*question).number, 12u);
+  const auto reply = heard(encode(Reply{13}));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(std::get<Reply>(*reply).number, 13u);
 }
 
 TEST(OfiHandshake, another_version_is_named) {
@@ -55,7 +62,7 @@ TEST(OfiHandshake, another_version_is_named) {
   other.version = kProtocolVersion + 1;
   const auto message = heard(encode(other));
   EXPECT_EQ(message.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(message.status().message().find("version 2"), absl::string_view::npos) << message.status();
+  EXPECT_NE(message.status().message().find("version 3"), absl::string_view::npos) << message.status();
 }
 
 TEST(OfiHandshake, another_version_is_named_whatever_follows) {
@@ -66,8 +73,8 @@ TEST(OfiHandshake, another_version_is_named_whatever_follows) {
 }
 
 TEST(OfiHandshake, what_is_cut_short_or_too_long_is_refused) {
-  for (const std::string& whole :
-       {encode(hello()), encode(Request{1, {}}), encode(Grant{1, 2, 3}), encode(Disconnect{"bye"})}) {
+  for (const std::string& whole : {encode(hello()), encode(Request{1, {}}), encode(Grant{1, 2, 3}),
+                                   encode(Disconnect{"bye"}), encode(Question{1}), encode(Reply{1})}) {
     for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
       EXPECT_EQ(heard(whole.substr(0, bytes)).status().code(), absl::StatusCode::kDataLoss) << bytes;
     }

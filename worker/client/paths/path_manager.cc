@@ -55,7 +55,8 @@ absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name) 
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context,
                             found->open({.bind_host = options_.bind_host,
                                          .rdma_only = options_.rdma_only || options_.require_rdma,
-                                         .ofi_provider = options_.ofi_provider}));
+                                         .ofi_provider = options_.ofi_provider,
+                                         .path_timeout = options_.path_timeout}));
   GRADRAIL_ASSIGN_OR_RETURN(
       std::unique_ptr<transport::MemoryRegion> parameters,
       transport::register_on(registered_, *context, memory_.parameter_span(), transport::Access::remote_write));

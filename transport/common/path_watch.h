@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "base/clock.h"
+
+namespace gradrail::transport::common {
+
+/// Decides from finished transfers whether the device's path to a peer is lost. A device may repeat its transfers without
+/// end and report nothing. A path is lost if both are true:
+///   - The device finishes no transfer for `limit`, plus the time of the posted bytes at 4 MB/s.
+///   - During this time the peer answers kAnswers questions on the side channel, 1 s apart. A peer that is only slow
+///     does not answer, and the side channel itself detects a peer that has ended.
+/// Pure: no clock, no socket. Threads  Owner thread of the connection.
+class PathWatch {
+ public:
+  enum class Verdict : uint8_t {
+    fine,  ///< nothing to do
+    ask,   ///< send the number of ask() to the peer
+    lost,
+  };
+  static constexpr uint32_t kAnswers = 3;
+
+  explicit PathWatch(Duration limit) : limit_(limit) {}
+
+  /// `waits`: whether the device has a transfer. `finished`: the number of transfers that it has finished so far.
+  /// `posted_bytes`: of the others; called after a long silence only.
+  Verdict check(TimePoint now, bool waits, uint64_t finished, absl::FunctionRef<uint64_t()> posted_bytes);
+  /// The number of a new question.
+  uint32_t ask(TimePoint now);
+  /// The peer has answered the question of this number. Only the answer to the open question counts.
+  void answered(uint32_t number);
+
+  /// The time since the last finished transfer.
+  Duration silence(TimePoint now) const { return now - silent_since_; }
+
+ private:
+  const Duration limit_;
+  uint64_t finished_before_ = 0;  ///< at the last check()
+  TimePoint silent_since_{};
+  TimePoint asked_at_{};
+  uint32_t question_ = 0;  ///< number of the last question
+  bool awaits_answer_ = false;
+  uint32_t answers_ = 0;  ///< in this silence
+};
+
+}  // namespace gradrail::transport::common
