@@ -3,18 +3,16 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
-#include <cstring>
 
 #include "base/check.h"
-#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/admission/gated_server.h"
 #include "ps/checkpoint/folder.h"
-#include "ps/control/control_guard.h"
 #include "ps/control/control_plane.h"
+#include "ps/control/control_service.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_call.h"
@@ -26,32 +24,24 @@ namespace {
 constexpr auto kReportEvery = std::chrono::seconds(10);
 constexpr auto kHousekeepEvery = std::chrono::milliseconds(200);
 
-/// gRPC does not report the reason: a bind of our own finds it.
-std::string why_not_bound(const HostPort& address) {
-  const absl::StatusOr<std::vector<NetAddress>> found = resolve(address.host, address.port);
-  if (!found.ok()) return fmt::format("{}: is the host name right?", message_of(found.status()));
-  const int error = bind_error(found->front());
-  if (error == 0 || error == EADDRINUSE)
-    return "the port is in use (choose another one in the cluster, or with --bind)";
-  if (error != EADDRNOTAVAIL) return std::strerror(error);
-  return "the address is not one of this host (is --task_index right? if so, name a local address with --bind)";
+absl::Status with_remedy(const absl::Status& cannot_listen) {
+  const char* remedy = "";
+  if (absl::IsAlreadyExists(cannot_listen)) remedy = " (choose another one in the cluster, or with --bind)";
+  if (absl::IsNotFound(cannot_listen))
+    remedy = " (is --task_index right? if so, name a local address with --bind)";
+  return absl::FailedPreconditionError(fmt::format("{}{}", message_of(cannot_listen), remedy));
 }
 
-/// An unauthenticated connection is limited to 5 s and a small window. A worker always has a call under way: its
-/// heartbeat.
-void limit_unauthenticated(grpc::ServerBuilder& builder, Duration heartbeat_timeout) {
-  constexpr int kHandshakeMs = 3000;
-  constexpr int kIdleMs = 2000;  // counts from the end of the handshake
+void set_limits(grpc::ServerBuilder& builder, Duration heartbeat_timeout) {
+  constexpr int kHandshakeMs = 3000;  // of TLS
   // Without keepalive a crashed host keeps its connection, and the thread of its heartbeat, for two hours.
   constexpr int kKeepaliveMs = 5000;
   const auto silent_ms = static_cast<int>(std::min<int64_t>(heartbeat_timeout / std::chrono::milliseconds(1), INT_MAX));
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(kKeepaliveMs, silent_ms));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else gRPC enlarges the window beyond what is ever read
 }
 
 }  // namespace
@@ -67,9 +57,8 @@ class Server::Impl {
 
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<ControlPlane> control;
-  std::unique_ptr<grpc::Service> guard;
-  std::unique_ptr<grpc::Server> grpc_server;
-  int port = 0;
+  std::unique_ptr<grpc::Service> service;
+  std::unique_ptr<GatedServer> gated_server;
   std::function<void(const std::vector<Mark>&)> dump;
   const std::atomic<uint32_t>* dump_signals = nullptr;
 
@@ -82,8 +71,7 @@ class Server::Impl {
 Server::Impl::~Impl() {
   // Callers of the shards end before the shards: first the handlers of gRPC, then the thread of the link.
   // Barriers and heartbeats wait in their handlers: this deadline cancels them.
-  if (grpc_server != nullptr) grpc_server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
-  grpc_server.reset();
+  if (gated_server != nullptr) gated_server->shutdown(std::chrono::milliseconds(500));
   if (control != nullptr) control->replication.stop();
   shards.clear();  // before the control plane, which they report losses to
 }
@@ -101,7 +89,7 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   impl->control = std::make_unique<ControlPlane>(options, *std::move(checkpoint_folder), impl->shards);
   GRADRAIL_RETURN_IF_ERROR(impl->start_shards(options));
   // A call may arrive as soon as listen() runs: shards and link exist before it.
-  impl->guard = make_control_guard(*impl->control, options.security.secret);
+  impl->service = make_control_service(*impl->control);
   GRADRAIL_RETURN_IF_ERROR(impl->control->replication.start());
   GRADRAIL_RETURN_IF_ERROR(impl->listen(options, credentials));
   return impl;
@@ -127,7 +115,10 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
   return {.name = fmt::format("shard {}", index),
           .transports = options.transports,
           .bind_host = bind_host,
-          .open = {.bind_host = bind_host, .rdma_only = options.rdma_only, .ofi_provider = options.ofi_provider},
+          .open = {.bind_host = bind_host,
+                   .rdma_only = options.rdma_only,
+                   .ofi_provider = options.ofi_provider,
+                   .path_timeout = options.path_timeout},
           .wait = options.wait,
           .on_thread_start =
               [start = options.on_shard_thread, index] {
@@ -149,15 +140,13 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
 
 absl::Status Server::Impl::listen(const Options& options, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second server on the port is not an error
-  limit_unauthenticated(builder, options.heartbeat_timeout);
-  builder.AddListeningPort(options.listen_address, credentials, &port);
-  builder.RegisterService(guard.get());
-  grpc_server = builder.BuildAndStart();
-  if (grpc_server != nullptr && port != 0) return absl::OkStatus();
-  const absl::StatusOr<HostPort> address = parse_host_port(options.listen_address);
-  return absl::FailedPreconditionError(fmt::format("cannot listen on {}: {}", options.listen_address,
-                                                   address.ok() ? why_not_bound(*address) : "not an address"));
+  set_limits(builder, options.heartbeat_timeout);
+  builder.RegisterService(service.get());
+  absl::StatusOr<std::unique_ptr<GatedServer>> started =
+      GatedServer::start(builder, options.listen_address, credentials, {.secret = options.security.secret});
+  if (!started.ok()) return with_remedy(started.status());
+  gated_server = *std::move(started);
+  return absl::OkStatus();
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -168,7 +157,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(const Options& options) {
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
-uint16_t Server::port() const { return static_cast<uint16_t>(impl_->port); }
+uint16_t Server::port() const { return impl_->gated_server->port(); }
 
 absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace_period) {
   HeartbeatHandler& heartbeat = impl_->control->heartbeat;

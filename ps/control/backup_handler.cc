@@ -8,8 +8,8 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/control/replication.h"
-#include "ps/protocol/call_proof.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/mac.h"
 #include "spdlog/spdlog.h"
 #include "transport/registry.h"
 

@@ -18,9 +18,9 @@
 namespace gradrail::ps {
 
 /// The control plane of one ps task: shared state, and a handler for each kind of call. The handlers know messages, but
-/// neither gRPC nor authentication, which control_guard.cc adds.
+/// no gRPC, which control_service.cc adds. The gate in front authenticates the callers (ps/admission).
 ///
-///     control_guard ──▶ join  barrier  heartbeat  checkpoint  stats  backup      one handler per kind of call
+///     control_service ─▶ join  barrier  heartbeat  checkpoint  stats  backup      one handler per kind of call
 ///                         │      │        │           │         │      │
 ///                         ▼      ▼        ▼           ▼         ▼      ▼
 ///                       setup (agreement of the run)   replication (role, link to the replication peer)

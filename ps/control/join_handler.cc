@@ -10,8 +10,8 @@
 #include "ps/control/backup_handler.h"
 #include "ps/control/heartbeat_handler.h"
 #include "ps/control/replication.h"
-#include "ps/protocol/call_proof.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/mac.h"
 #include "spdlog/spdlog.h"
 #include "transport/registry.h"
 

@@ -8,10 +8,11 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/admission/channel.h"
 #include "ps/protocol/control.grpc.pb.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/control_status.h"
-#include "ps/protocol/training.h"
+#include "ps/protocol/mac.h"
 #include "spdlog/spdlog.h"
 #include "transport/negotiate.h"
 #include "transport/registry.h"
@@ -28,18 +29,8 @@ constexpr auto kRefusedLimit = std::chrono::milliseconds(300);
 // Longer than the silence limit of a backup in the usual setting: by then the loss is decided.
 constexpr auto kBackupDeadline = std::chrono::seconds(10);
 
-std::unique_ptr<proto::Control::Stub> open_stub(const std::string& address,
-                                                const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  grpc::ChannelArguments arguments;
-  // The proxy variables of the environment are for the internet, not for tasks of a cluster.
-  // A local pool: channels would otherwise share the failed connection and its back-off (see ask()).
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return proto::Control::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
-}
-
 bool was_refused(const absl::Status& why) {
-  // gRPC reports ECONNREFUSED in the text of its error only.
+  // The status has no errno.
   return absl::IsUnavailable(why) && message_of(why).find("refused") != std::string_view::npos;
 }
 
@@ -63,14 +54,13 @@ std::vector<Shard::Endpoint> usable(const std::vector<std::string>& order, const
 }  // namespace
 
 struct ReplicationLink::Channel {
-  std::unique_ptr<proto::Control::Stub> stub;
+  std::unique_ptr<proto::Control::Stub> stub;  ///< null until a connection is open
 };
 
 ReplicationLink::ReplicationLink(Options options, const ShardSet& shards)
     : options_(std::move(options)),
       shards_(shards),
-      channel_(std::make_unique<Channel>(Channel{open_stub(options_.address, options_.credentials)})),
-      prover_(options_.secret),
+      channel_(std::make_unique<Channel>()),
       thread_([this] { run(); }) {}
 
 ReplicationLink::~ReplicationLink() { stop(); }
@@ -186,21 +176,15 @@ void ReplicationLink::send_state() {
 absl::StatusOr<proto::ReplicateReply> ReplicationLink::ask(proto::ReplicateRequest& request) {
   // Orders the messages at the backup: gRPC can deliver a timed-out call late.
   request.set_number(++number_);
-  grpc::Status status;
-  proto::DescribeReply described;
-  // Each process of the backup gives its own challenge.
-  if (!introduced_) status = introduce(*channel_->stub, prover_, kCallDeadline, described);
-  introduced_ = status.ok();
-  proto::ReplicateReply reply;
-  if (introduced_) {
-    status =
-        call(*channel_->stub, prover_, &proto::Control::Stub::Replicate, "Replicate", kCallDeadline, request, reply);
+  if (channel_->stub == nullptr) {
+    GRADRAIL_ASSIGN_OR_RETURN(const auto channel,
+                              open_channel(options_.address, options_.credentials, options_.secret, {}, kCallDeadline));
+    channel_->stub = proto::Control::NewStub(channel);
   }
+  proto::ReplicateReply reply;
+  const grpc::Status status = call(*channel_->stub, &proto::Control::Stub::Replicate, kCallDeadline, request, reply);
   if (status.ok()) return reply;
-  introduced_ = false;  // another process may run at this address now
-  // gRPC reconnects a failed channel only after 5 s, whatever its arguments say about backing off.
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE)
-    channel_->stub = open_stub(options_.address, options_.credentials);
+  channel_->stub = nullptr;  // another process may run at this address now
   return from_grpc(status);
 }
 

@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "ps/control/shard_set.h"
-#include "ps/protocol/call_proof.h"
 
 namespace grpc {
 class ChannelCredentials;
@@ -91,8 +90,6 @@ class ReplicationLink {
 
   // Its thread.
   std::unique_ptr<Channel> channel_;
-  CallProver prover_;
-  bool introduced_ = false;  ///< the process of the backup has the prover
   uint64_t number_ = 0;      ///< of the last message
   uint64_t generation_ = 0;  ///< that the shards are connected for
   uint64_t process_ = 0;     ///< of the backup

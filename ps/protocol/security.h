@@ -14,7 +14,7 @@ class ServerCredentials;
 namespace gradrail::ps {
 
 /// Authentication and encryption of the control plane. Data connections are admitted by a token of the control plane
-/// (ps/protocol/call_proof.h), and are not encrypted. The flags have etcd's names.
+/// (ps/protocol/mac.h), and are not encrypted. The flags have etcd's names.
 struct Security {
   std::string cert_file;            ///< PEM. ps: it then accepts TLS 1.3 only. Worker: shown to a ps that asks for it
   std::string key_file;             ///< private key of cert_file

@@ -19,7 +19,7 @@ class Training;
 }  // namespace proto
 
 /// Incremented when control.proto or exchange_layout.h change their meaning. Both ends must have the same.
-constexpr uint32_t kProtocolVersion = 6;
+constexpr uint32_t kProtocolVersion = 7;
 
 /// The options that all workers of a run share: the first worker to join decides, the others are compared with it.
 struct Training {

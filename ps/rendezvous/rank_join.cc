@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/admission/channel.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/rendezvous/rendezvous.grpc.pb.h"
 
@@ -58,16 +59,15 @@ class ClientStream final : public ReactorStream<grpc::ClientBidiReactor<proto::R
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-std::shared_ptr<grpc::Channel> open_channel(const std::string& address, int max_message_bytes) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> open_rank_channel(const std::string& address, int max_message_bytes) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(max_message_bytes);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // cluster addresses are never behind $http_proxy
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else a new channel inherits an old one's pause
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kOneTry / std::chrono::milliseconds(1));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kRankPingMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kRankPingTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  // Ranks have no secret here: the rendezvous only exchanges addresses.
+  return open_channel(address, grpc::InsecureChannelCredentials(), "", std::move(arguments), kOneTry);
 }
 
 /// "Connection refused" for gRPC's "failed to connect to all addresses; last error: … : Connection refused".
@@ -85,10 +85,14 @@ absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto:
   const std::string first = fmt::format("the first task of {} at {}", hello.job(), address);
   TimePoint progress = Clock::now() + kRankProgress;
   while (true) {
-    // A new channel for each try: an old one waits longer and longer between its own.
-    std::unique_ptr<ClientStream, EndRankStream> stream(new ClientStream(open_channel(address, max_message_bytes)));
-    stream->set_peer_name(first);
-    const absl::Status answered = stream->wait_answered(std::min(deadline, Clock::now() + kOneTry));
+    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = open_rank_channel(address, max_message_bytes);
+    absl::Status answered = channel.status();
+    std::unique_ptr<ClientStream, EndRankStream> stream;
+    if (channel.ok()) {
+      stream.reset(new ClientStream(*channel));
+      stream->set_peer_name(first);
+      answered = stream->wait_answered(std::min(deadline, Clock::now() + kOneTry));
+    }
     if (answered.ok()) {
       hello.set_first_address(stream->peer_host());
       proto::RankMessage message;

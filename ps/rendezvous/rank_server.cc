@@ -2,7 +2,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstring>
 #include <deque>
 #include <optional>
 
@@ -11,6 +10,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/admission/gated_server.h"
 #include "ps/rendezvous/rendezvous.grpc.pb.h"
 
 namespace gradrail::ps {
@@ -68,24 +68,21 @@ class RankServer::Service final : public proto::Rendezvous::CallbackService {
 
   ~Service() override {
     close();
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());  // ends streams without a hello
+    server_ = nullptr;  // ends streams without a hello
   }
 
-  /// False: no server can listen there.
-  bool listen(const std::string& address, int max_message_bytes) {
+  /// Errors  as GatedServer::start.
+  absl::Status listen(const std::string& address, int max_message_bytes) {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(max_message_bytes);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a second server at the port is not an error
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kRankPingMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kRankPingTimeoutMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kRankPingMs / 2);
-    int port = 0;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-    return server_ != nullptr && port != 0;
+    GRADRAIL_ASSIGN_OR_RETURN(server_, GatedServer::start(builder, address, grpc::InsecureServerCredentials(), {}));
+    return absl::OkStatus();
   }
 
   Reactor* Join(grpc::CallbackServerContext* context) override { return new Stream(*this, *context); }
@@ -126,7 +123,7 @@ class RankServer::Service final : public proto::Rendezvous::CallbackService {
   ConditionVariable changed_;
   std::deque<Arrival> arrivals_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GatedServer> server_;
 };
 
 void RankServer::Stream::OnReadDone(bool ok) {
@@ -146,15 +143,14 @@ RankServer::~RankServer() = default;
 
 absl::Status RankServer::listen() {
   GRADRAIL_ASSIGN_OR_RETURN(HostPort meet, parse_host_port(options_.address));
-  // The host's own name may be an address that no other host reaches. On a host without IPv6, gRPC listens at 0.0.0.0.
+  // The host's own name may be an address that no other host reaches.
   if (!is_loopback_host(meet.host) && meet.host != "localhost") meet.host = "::";
-  if (service_->listen(to_string(meet), options_.max_message_bytes)) return absl::OkStatus();
-  const absl::StatusOr<std::vector<NetAddress>> found = resolve(meet.host, meet.port);
-  const int error = found.ok() ? bind_error(found->front()) : EADDRNOTAVAIL;
+  const absl::Status listening = service_->listen(to_string(meet), options_.max_message_bytes);
+  if (listening.ok()) return listening;
   return absl::FailedPreconditionError(
-      fmt::format("the first task of {} cannot listen at {}: {}; choose another port for all tasks (--rendezvous "
-                  "tcp://HOST:PORT, or the cluster)",
-                  options_.hello.job(), options_.address, std::strerror(error == 0 ? EADDRINUSE : error)));
+      fmt::format("the first task of {} {}; choose another port for all tasks (--rendezvous tcp://HOST:PORT, or the "
+                  "cluster)",
+                  options_.hello.job(), message_of(listening)));
 }
 
 std::string RankServer::mismatch(const proto::RankHello& hello) const {
@@ -169,7 +165,7 @@ std::string RankServer::mismatch(const proto::RankHello& hello) const {
 }
 
 /// Errors  FAILED_PRECONDITION: a task of the job does not fit, so that the wait for it would be in vain.
-absl::Status RankServer::admit(RankStreamPtr stream, proto::RankHello hello) {
+absl::Status RankServer::admit(RankStreamPtr stream, const proto::RankHello& hello) {
   const auto refuse = [&](const std::string& reason) {
     stream->end(absl::FailedPreconditionError(reason));
     return reason;
@@ -207,7 +203,7 @@ absl::Status RankServer::wait_for_all() {
     // The wait ends at intervals, so that a user sees which tasks are missing.
     std::optional<Service::Arrival> arrival = service_->next(std::min(deadline, Clock::now() + kRankProgress));
     if (arrival) {
-      GRADRAIL_RETURN_IF_ERROR(admit(std::move(arrival->stream), std::move(arrival->hello)));
+      GRADRAIL_RETURN_IF_ERROR(admit(std::move(arrival->stream), arrival->hello));
     } else if (Clock::now() < deadline) {
       options_.say(fmt::format("waiting for {}", missing()));
     } else {

@@ -46,7 +46,7 @@ class RankServer {
   explicit RankServer(const RankServerOptions& options);
   absl::Status listen();
   absl::Status wait_for_all();
-  absl::Status admit(RankStreamPtr stream, proto::RankHello hello);
+  absl::Status admit(RankStreamPtr stream, const proto::RankHello& hello);
   std::string mismatch(const proto::RankHello& hello) const;
 
   const RankServerOptions options_;

@@ -7,10 +7,10 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/call_proof.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/data_message.h"
+#include "ps/protocol/mac.h"
 
 namespace gradrail::ps {
 

@@ -6,9 +6,9 @@
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/call_proof.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/data_message.h"
+#include "ps/protocol/mac.h"
 #include "ps/protocol/path_check.h"
 
 namespace gradrail::ps {

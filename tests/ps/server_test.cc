@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "grpcpp/grpcpp.h"
+#include "ps/admission/channel.h"
 #include "ps/protocol/control.grpc.pb.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/training.h"
@@ -34,35 +35,20 @@ Server::Options local(uint16_t port = 0) {
 /// Calls without a client library, so that they may be wrong.
 class Caller {
  public:
-  explicit Caller(uint16_t port)
-      : stub_(proto::Control::NewStub(
-            grpc::CreateChannel(fmt::format("127.0.0.1:{}", port), grpc::InsecureChannelCredentials()))) {}
-
-  template <typename Reply>
-  grpc::Status call(Method<Reply> method, const google::protobuf::MessageLite& request, Reply& reply) {
-    grpc::ClientContext context;
-    set_deadline(context, 20s);
-    return ps::call(*stub_, method, context, request, reply);
+  explicit Caller(uint16_t port, const std::string& secret = "") {
+    const auto channel =
+        open_channel(fmt::format("127.0.0.1:{}", port), grpc::InsecureChannelCredentials(), secret, {}, 20s);
+    EXPECT_TRUE(channel.ok()) << channel.status();
+    stub_ = proto::Control::NewStub(channel.value());
   }
-  /// Begins a call with these parts only. Without `ends` the stream stays open.
-  template <typename Reply>
-  grpc::Status begin(Method<Reply> method, const std::vector<proto::Part>& parts = {}, bool ends = false) {
-    grpc::ClientContext context;
-    set_deadline(context, 20s);
-    Reply reply;
-    const auto writer = (*stub_.*method)(&context, &reply);
-    for (const proto::Part& part : parts) writer->Write(part);
-    if (ends) writer->WritesDone();
-    return writer->Finish();
+
+  template <typename Request, typename Reply>
+  grpc::Status call(Method<Request, Reply> method, const Request& request, Reply& reply) {
+    return ps::call(*stub_, method, 20s, request, reply);
   }
   grpc::Status join(const proto::JoinRequest& request) {
     proto::JoinReply reply;
     return join(request, reply);
-  }
-  grpc::Status beat() {
-    grpc::ClientContext context;
-    set_deadline(context, 20s);
-    return stub_->Heartbeat(&context)->Finish();
   }
   /// The reply to one ping. Without housekeep() the end of the stream has no effect here.
   proto::HeartbeatReply heartbeat(const proto::Member& member) {
@@ -199,69 +185,39 @@ TEST(Server, DescribesItself) {
   EXPECT_EQ(reply.transports(0).name(), "shm");
 }
 
-TEST(Server, ACallWithoutProofIsNotRead) {
+TEST(Server, ACallerWithoutTheSecretIsRefused) {
   Server::Options options = local();
   options.security.secret = "a secret of this job";
   const auto server = Server::start(options);
   ASSERT_TRUE(server.ok()) << server.status();
-  Caller caller((*server)->port());
-  using Stub = proto::Control::Stub;
-  proto::DescribeRequest ask;
+  const std::string address = fmt::format("127.0.0.1:{}", (*server)->port());
+  const auto credentials = grpc::InsecureChannelCredentials();
+  for (const char* secret : {"", "another secret of it"})
+    EXPECT_TRUE(absl::IsUnauthenticated(open_channel(address, credentials, secret, {}, 20s).status())) << secret;
+  // A channel without a proof reaches no handler.
+  const auto direct = proto::Control::NewStub(grpc::CreateChannel(address, credentials));
   proto::DescribeReply described;
-  ASSERT_TRUE(caller.call(&Stub::Describe, ask, described).ok());
-  EXPECT_NE(described.challenge(), "");
-  EXPECT_NE(described.answer(), "");
-  described.clear_challenge();
-  described.clear_answer();
-  described.clear_protocol_version();
-  EXPECT_EQ(described.ByteSizeLong(), 0u) << described.DebugString();
-  // A call that never sends a part is refused as well: the server does not wait for one.
-  const auto refuses = [&](auto method) {
-    return caller.begin(method).error_code() == grpc::StatusCode::UNAUTHENTICATED;
-  };
-  EXPECT_TRUE(refuses(&Stub::Join));
-  EXPECT_TRUE(refuses(&Stub::Stats));
-  EXPECT_TRUE(refuses(&Stub::Leave));
-  EXPECT_TRUE(refuses(&Stub::Barrier));
-  EXPECT_TRUE(refuses(&Stub::Checkpoint));
-  EXPECT_TRUE(refuses(&Stub::CheckpointOutcome));
-  EXPECT_TRUE(refuses(&Stub::Trace));
-  EXPECT_TRUE(refuses(&Stub::Replicate));
-  EXPECT_TRUE(caller.begin(&Stub::Describe).ok()) << "a challenge needs no proof";
-  EXPECT_EQ(caller.join(good_join()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(caller.beat().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  proto::DescribeRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  EXPECT_EQ(call(*direct, &proto::Control::Stub::Describe, 20s, request, described).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  Caller caller((*server)->port(), options.security.secret);
+  EXPECT_TRUE(caller.call(&proto::Control::Stub::Describe, request, described).ok());
 }
 
-TEST(Server, ALongRequestTravelsInParts) {
+TEST(Server, AJoinWithALargeSchemaIsRead) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
   Caller caller((*server)->port());
-  proto::Part part;
-  part.set_bytes(std::string(kMaxMessageBytes, 'x'));
-  part.set_last(true);
-  EXPECT_EQ(caller.begin(&proto::Control::Stub::Barrier, {part}).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   proto::JoinRequest request = good_join();
   Schema schema;
-  for (int i = 0; i < 20'000; ++i)
+  for (int i = 0; i < 100'000; ++i)
     schema.push_back({fmt::format("a tensor with quite a long name, number {}", i), {1}});
   request.clear_schema();
   to_proto(schema, request);
-  ASSERT_GT(request.ByteSizeLong(), 10 * kMaxMessageBytes);
+  ASSERT_GT(request.ByteSizeLong(), 4u << 20) << "the default limit of gRPC";
   const grpc::Status joined = caller.join(request);
   EXPECT_TRUE(joined.ok()) << joined.error_message();
-}
-
-TEST(Server, AnIncompleteRequestIsRefused) {
-  const auto server = Server::start(local());
-  ASSERT_TRUE(server.ok()) << server.status();
-  Caller caller((*server)->port());
-  proto::Part part;
-  part.set_bytes(good_join().SerializeAsString());
-  const grpc::Status refused = caller.begin(&proto::Control::Stub::Join, {part}, true);
-  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(refused.error_message(), HasSubstr("cut off"));
-  part.set_last(true);
-  EXPECT_TRUE(caller.begin(&proto::Control::Stub::Join, {part}).ok());
 }
 
 /// The worker takes the minimum over all tasks: a task without buckets must not lower it.

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/admission/channel.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/training.h"
 #include "tests/worker/client/cluster.h"
@@ -146,15 +147,14 @@ class Pair : public ::testing::Test {
   }
   /// Asks the backup to take over, as a worker that has seen `version` of bucket 0. Returns the answer.
   absl::Status request_takeover(uint64_t version) {
-    const auto stub = ps::proto::Control::NewStub(
-        grpc::CreateChannel(cluster_.options(0).backups[0], grpc::InsecureChannelCredentials()));
+    GRADRAIL_ASSIGN_OR_RETURN(const auto channel, ps::open_channel(cluster_.options(0).backups[0],
+                                                                   grpc::InsecureChannelCredentials(), "", {}, 20s));
+    const auto stub = ps::proto::Control::NewStub(channel);
     ps::proto::JoinRequest request;
     request.set_protocol_version(ps::kProtocolVersion);
     request.mutable_take_over()->add_versions(version);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 20s);
     ps::proto::JoinReply reply;
-    const grpc::Status status = ps::call(*stub, &ps::proto::Control::Stub::Join, context, request, reply);
+    const grpc::Status status = ps::call(*stub, &ps::proto::Control::Stub::Join, 20s, request, reply);
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
 

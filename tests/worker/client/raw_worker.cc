@@ -6,9 +6,10 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/call_proof.h"
+#include "ps/admission/channel.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/control_status.h"
+#include "ps/protocol/mac.h"
 #include "ps/protocol/path_check.h"
 #include "ps/protocol/training.h"
 #include "transport/registry.h"
@@ -25,12 +26,7 @@ uint64_t elements_of(const ps::Schema& schema) {
 }  // namespace
 
 RawWorker::RawWorker(const ClientOptions& options, const ps::Schema& schema)
-    : options_(options),
-      schema_(schema),
-      incarnation_(std::random_device()() | 1u),
-      stub_(
-          ps::proto::Control::NewStub(grpc::CreateChannel(options.cluster.ps[0], grpc::InsecureChannelCredentials()))) {
-}
+    : options_(options), schema_(schema), incarnation_(std::random_device()() | 1u) {}
 
 RawWorker::~RawWorker() { vanish(); }
 
@@ -40,10 +36,12 @@ absl::Status RawWorker::join() {
   ask.set_protocol_version(ps::kProtocolVersion);
   ps::proto::JoinRequest request;
   for (const std::string& address : options_.cluster.ps) {
-    grpc::ClientContext context;
-    const auto stub = ps::proto::Control::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-    const grpc::Status described = ps::call(*stub, &ps::proto::Control::Stub::Describe, context, ask, description);
+    GRADRAIL_ASSIGN_OR_RETURN(const auto channel,
+                              ps::open_channel(address, grpc::InsecureChannelCredentials(), "", {}, 20s));
+    auto stub = ps::proto::Control::NewStub(channel);
+    const grpc::Status described = ps::call(*stub, &ps::proto::Control::Stub::Describe, 20s, ask, description);
     if (!described.ok()) return ps::from_grpc(described);
+    if (stub_ == nullptr) stub_ = std::move(stub);
     request.set_group(ps::with_process(request.group(), description.process()));
   }
   request.set_protocol_version(ps::kProtocolVersion);
@@ -56,8 +54,7 @@ absl::Status RawWorker::join() {
                                               .optimizer = options_.optimizer,
                                               .bucket_bytes = options_.bucket_bytes});
   request.set_total_shards(description.shard_count() * static_cast<uint32_t>(options_.cluster.ps.size()));
-  grpc::ClientContext context;
-  const grpc::Status joined = ps::call(*stub_, &ps::proto::Control::Stub::Join, context, request, reply_);
+  const grpc::Status joined = ps::call(*stub_, &ps::proto::Control::Stub::Join, 20s, request, reply_);
   if (!joined.ok()) return ps::from_grpc(joined);
   heartbeat_context_ = std::make_unique<grpc::ClientContext>();
   heartbeat_ = std::thread([this] {

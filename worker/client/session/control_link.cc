@@ -7,9 +7,10 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/call_proof.h"
+#include "ps/admission/channel.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/control_status.h"
+#include "ps/protocol/training.h"
 #include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
@@ -28,17 +29,12 @@ constexpr auto kPredecessorEnds = std::chrono::seconds(30);
 constexpr auto kPingEvery = std::chrono::milliseconds(500);
 constexpr int kKeepaliveMs = 3000;  // a stopped or disconnected ps is detected within twice this
 
-std::shared_ptr<grpc::Channel> open_channel(const std::string& address,
-                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+grpc::ChannelArguments channel_arguments() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);  // gRPC's name for the time a connect may take
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster addresses are never behind $http_proxy
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, credentials, arguments);
+  return arguments;
 }
 
 std::string name_at(uint32_t ps_index, const std::string& address) {
@@ -71,17 +67,13 @@ bool is_of_tls(const std::string& message) {
 struct ControlLink::Rpc {
   using Stub = ps::proto::Control::Stub;
 
-  explicit Rpc(std::string secret) : prover(std::move(secret)) {}
-
-  template <typename Reply>
-  grpc::Status call(ps::Method<Reply> method, const char* name, Duration timeout,
-                    const google::protobuf::MessageLite& request, Reply& reply) {
+  template <typename Request, typename Reply>
+  grpc::Status call(ps::Method<Request, Reply> method, Duration timeout, const Request& request, Reply& reply) {
     GRADRAIL_CHECK(stub != nullptr);  // describe() has succeeded
-    return ps::call(*stub, prover, method, name, timeout, request, reply);
+    return ps::call(*stub, method, timeout, request, reply);
   }
 
-  std::unique_ptr<Stub> stub;  ///< null until an address is known
-  ps::CallProver prover;
+  std::unique_ptr<Stub> stub;                      ///< null until a connection is open
   std::unique_ptr<grpc::ClientContext> heartbeat;  ///< set before the thread starts
 };
 
@@ -91,14 +83,13 @@ ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr
                          std::string secret, LogSink log, const std::atomic<bool>* stop, AddressResolver resolver)
     : ps_index_(ps_index),
       credentials_(std::move(credentials)),
+      secret_(std::move(secret)),
       log_(std::move(log)),
       stop_(stop),
       resolver_(std::move(resolver)),
       address_(std::move(address)),
       name_(name_at(ps_index, address_)),
-      rpc_(std::make_unique<Rpc>(std::move(secret))) {
-  reopen();
-}
+      rpc_(std::make_unique<Rpc>()) {}
 
 // The heartbeat's thread uses all other fields.
 ControlLink::~ControlLink() { stop_heartbeat(); }
@@ -122,8 +113,13 @@ absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
   return absl::AbortedError(fmt::format("{}; start this worker again", message_of(cause)));
 }
 
-void ControlLink::reopen() {
-  if (!address_.empty()) rpc_->stub = ps::proto::Control::NewStub(open_channel(address_, credentials_));
+absl::Status ControlLink::open() {
+  rpc_->stub = nullptr;
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
+      ps::open_channel(address_, credentials_, secret_, channel_arguments(), kTryDeadline);
+  if (!channel.ok()) return channel.status();
+  rpc_->stub = ps::proto::Control::NewStub(*channel);
+  return absl::OkStatus();
 }
 
 grpc::Status ControlLink::look_up() {
@@ -138,7 +134,6 @@ grpc::Status ControlLink::look_up() {
   if (*found == address_) return grpc::Status::OK;
   address_ = *found;
   name_ = name_at(ps_index_, address_);
-  reopen();
   return grpc::Status::OK;
 }
 
@@ -148,7 +143,13 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
   while (true) {
     ps::proto::DescribeReply reply;
     grpc::Status status = look_up();
-    if (status.ok()) status = ps::introduce(*rpc_->stub, rpc_->prover, kTryDeadline, reply);
+    // Each attempt needs a new connection: the ps may be another process by now.
+    if (status.ok()) status = ps::to_grpc(open());
+    if (status.ok()) {
+      ps::proto::DescribeRequest request;
+      request.set_protocol_version(ps::kProtocolVersion);
+      status = rpc_->call(&Stub::Describe, kTryDeadline, request, reply);
+    }
     if (status.ok()) {
       checkpoint_folder_ = reply.checkpoint_folder();
       return reply;
@@ -173,8 +174,6 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
       log_(fmt::format("waiting for {}: {}", name_, why));
     }
     std::this_thread::sleep_for(kRetryEvery);
-    // A channel that failed once connects again only after 5 s, whatever its backoff arguments say.
-    reopen();
   }
 }
 
@@ -184,7 +183,7 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
   std::string in_our_way;
   while (true) {
     ps::proto::JoinReply reply;
-    const grpc::Status status = rpc_->call(&Stub::Join, "Join", kCallDeadline, request, reply);
+    const grpc::Status status = rpc_->call(&Stub::Join, kCallDeadline, request, reply);
     if (status.ok()) return reply;
     const bool other_group = status.error_code() == grpc::StatusCode::OUT_OF_RANGE;
     const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
@@ -202,30 +201,32 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
 
 absl::StatusOr<ps::proto::BarrierReply> ControlLink::barrier(const ps::proto::BarrierRequest& request) {
   ps::proto::BarrierReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Barrier, "Barrier", kCallDeadline, request, reply);
+  const grpc::Status status = rpc_->call(&Stub::Barrier, kCallDeadline, request, reply);
   if (!status.ok()) return explain_membership(status);
   return reply;
 }
 
 absl::StatusOr<ps::proto::StatsReply> ControlLink::stats_for_a_watcher(bool dump) {
-  ps::proto::DescribeReply reply;
-  if (const grpc::Status known = ps::introduce(*rpc_->stub, rpc_->prover, kTryDeadline, reply); !known.ok())
-    return explain(known);
-  return stats(dump);
+  if (rpc_->stub == nullptr) {
+    if (const absl::Status opened = open(); !opened.ok()) return explain(ps::to_grpc(opened));
+  }
+  absl::StatusOr<ps::proto::StatsReply> reply = stats(dump);
+  if (!reply.ok()) rpc_->stub = nullptr;  // the next call opens a connection
+  return reply;
 }
 
 absl::StatusOr<ps::proto::StatsReply> ControlLink::stats(bool dump) {
   ps::proto::StatsRequest request;
   request.set_dump(dump);
   ps::proto::StatsReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Stats, "Stats", std::chrono::seconds(2), request, reply);
+  const grpc::Status status = rpc_->call(&Stub::Stats, std::chrono::seconds(2), request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
 
 absl::StatusOr<ps::proto::TraceReply> ControlLink::trace(const ps::proto::TraceRequest& request) {
   ps::proto::TraceReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Trace, "Trace", kCallDeadline, request, reply);
+  const grpc::Status status = rpc_->call(&Stub::Trace, kCallDeadline, request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
@@ -237,7 +238,7 @@ ClockOffset ControlLink::clock_offset() const {
 
 absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::proto::CheckpointRequest& request) {
   ps::proto::CheckpointReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Checkpoint, "Checkpoint", kCallDeadline, request, reply);
+  const grpc::Status status = rpc_->call(&Stub::Checkpoint, kCallDeadline, request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
@@ -245,7 +246,7 @@ absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::pro
 absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcome(
     const ps::proto::CheckpointOutcomeRequest& request) {
   ps::proto::CheckpointOutcomeReply reply;
-  const grpc::Status status = rpc_->call(&Stub::CheckpointOutcome, "CheckpointOutcome", kCallDeadline, request, reply);
+  const grpc::Status status = rpc_->call(&Stub::CheckpointOutcome, kCallDeadline, request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
@@ -253,7 +254,7 @@ absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcom
 /// One RPC for three ends of work: of the membership, of the steps, and for a moment.
 absl::Status ControlLink::send_leave(const ps::proto::LeaveRequest& request, Duration timeout) {
   ps::proto::LeaveReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Leave, "Leave", timeout, request, reply);
+  const grpc::Status status = rpc_->call(&Stub::Leave, timeout, request, reply);
   return status.ok() ? absl::OkStatus() : explain(status);
 }
 
@@ -284,8 +285,7 @@ absl::Status ControlLink::why_removed(const ps::proto::Member& member) {
   request.set_name("still a member");
   request.set_live_only(true);
   ps::proto::BarrierReply reply;
-  const absl::Status status =
-      explain_membership(rpc_->call(&Stub::Barrier, "Barrier", std::chrono::seconds(1), request, reply));
+  const absl::Status status = explain_membership(rpc_->call(&Stub::Barrier, std::chrono::seconds(1), request, reply));
   return absl::IsAborted(status) ? status : absl::OkStatus();
 }
 
@@ -293,7 +293,6 @@ absl::Status ControlLink::beat(const ps::proto::Member& member,
                                const std::function<void(const ps::proto::HeartbeatReply&)>& heard) {
   GRADRAIL_CHECK(rpc_->heartbeat != nullptr);
   grpc::ClientContext& context = *rpc_->heartbeat;
-  ps::add_proof(context, rpc_->prover, "Heartbeat");
   const auto stream = rpc_->stub->Heartbeat(&context);
   ps::proto::Ping ping;
   *ping.mutable_member() = member;

@@ -107,13 +107,15 @@ class ControlLink {
   absl::Status send_leave(const ps::proto::LeaveRequest& request, Duration timeout);
   absl::Status beat(const ps::proto::Member& member, const std::function<void(const ps::proto::HeartbeatReply&)>& heard)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void reopen();
+  /// Opens a connection, and forgets the former one.
+  absl::Status open();
   grpc::Status look_up();
   absl::Status explain(const grpc::Status& status) const;
   absl::Status explain_membership(const grpc::Status& status) const;
 
   const uint32_t ps_index_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  const std::string secret_;
   const LogSink log_;
   const std::atomic<bool>* const stop_;
   const AddressResolver resolver_;

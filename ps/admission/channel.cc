@@ -1,0 +1,131 @@
+#include "ps/admission/channel.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/file_descriptor.h"
+#include "base/net_address.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/admission/connection_proof.h"
+#include "ps/admission/gate.h"
+#include "ps/protocol/cluster_spec.h"
+
+namespace gradrail::ps {
+namespace {
+
+constexpr size_t kMaxAnswerBytes = 2048;
+
+absl::Status no_answer() { return absl::DeadlineExceededError("no answer"); }
+
+/// OK: the socket is ready. Errors  DEADLINE_EXCEEDED.
+absl::Status wait_for(int fd, short events, TimePoint deadline) {
+  pollfd polled{.fd = fd, .events = events, .revents = 0};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return no_answer();
+    const int ready = poll(&polled, 1, static_cast<int>(std::min<int64_t>(left.count(), INT_MAX)));
+    if (ready > 0) return absl::OkStatus();
+    if (ready < 0 && errno != EINTR) return absl::UnavailableError(std::strerror(errno));
+  }
+}
+
+absl::StatusOr<FileDescriptor> connect_to(const NetAddress& address, TimePoint deadline) {
+  FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return absl::UnavailableError(std::strerror(errno));
+  if (connect(fd.get(), address.get(), address.bytes) == 0) return fd;
+  if (errno != EINPROGRESS) return absl::UnavailableError(std::strerror(errno));
+  GRADRAIL_RETURN_IF_ERROR(wait_for(fd.get(), POLLOUT, deadline));
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  if (error != 0) return absl::UnavailableError(std::strerror(error));
+  return fd;
+}
+
+/// The first address that accepts. Errors  that of the last one.
+absl::StatusOr<FileDescriptor> connect_to_host(const HostPort& where, TimePoint deadline) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<NetAddress> addresses, resolve(where.host, where.port));
+  absl::Status cause;
+  for (const NetAddress& address : addresses) {
+    absl::StatusOr<FileDescriptor> connected = connect_to(address, deadline);
+    if (connected.ok()) return connected;
+    cause = connected.status();
+  }
+  return cause;
+}
+
+absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
+  std::string text;
+  std::array<char, kMaxAnswerBytes> bytes;
+  while (text.size() < kMaxAnswerBytes) {
+    GRADRAIL_RETURN_IF_ERROR(wait_for(fd, POLLIN, deadline));
+    const ssize_t got = recv(fd, bytes.data(), bytes.size() - text.size(), 0);
+    if (got == 0) break;
+    if (got < 0 && errno != EAGAIN && errno != EINTR) {
+      // Another kind of server may close with unread bytes after its answer.
+      if (!text.empty()) break;
+      return absl::UnavailableError(std::strerror(errno));
+    }
+    if (got > 0) text.append(bytes.data(), static_cast<size_t>(got));
+  }
+  return text;
+}
+
+/// The proof for one connection.
+absl::StatusOr<std::string> ask_for_proof(const HostPort& where, const std::string& secret, TimePoint deadline) {
+  GRADRAIL_ASSIGN_OR_RETURN(const FileDescriptor fd, connect_to_host(where, deadline));
+  const std::string client_challenge = new_client_challenge();
+  const std::string request = fmt::format("GET {}{} HTTP/1.1\r\nHost: {}\r\n\r\n", kChallengePath,
+                                          absl::WebSafeBase64Escape(client_challenge), to_string(where));
+  // The buffer of a new connection is empty and takes the whole request.
+  if (send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size()))
+    return absl::UnavailableError(std::strerror(errno));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string answer, read_to_end(fd.get(), deadline));
+  // A process that ends closes the connections that it has not accepted.
+  if (answer.empty()) return absl::UnavailableError("the process closed the connection");
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(answer, absl::MaxSplits("\r\n\r\n", 1));
+  const std::vector<absl::string_view> words = absl::StrSplit(absl::StripSuffix(parts.second, "\n"), ' ');
+  std::string challenge, proof;
+  if (!absl::StartsWith(parts.first, "HTTP/1.1 200 ") || words.size() != 2 ||
+      !absl::WebSafeBase64Unescape(words[0], &challenge) || !absl::WebSafeBase64Unescape(words[1], &proof)) {
+    return absl::FailedPreconditionError(
+        "the process there is not a task of this release of gradrail (is the address right, do all tasks have one "
+        "release?)");
+  }
+  return prove_connection(secret, client_challenge, challenge, proof);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& secret,
+    grpc::ChannelArguments arguments, Duration timeout) {
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string proof, ask_for_proof(where, secret, Clock::now() + timeout));
+  // The proxy variables of the environment are for the internet, not for tasks of a cluster.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A channel of its own: gRPC would share the connection of another proof, or the pause after its failure.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A second connection would need another proof.
+  arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, INT_MAX);
+  // gRPC's names for the CONNECT request to a proxy, here the gate. Its public headers do not have them.
+  arguments.SetString("grpc.http_connect_server", to_string(where));
+  arguments.SetString("grpc.http_connect_headers",
+                      fmt::format("{}:{}", kProofHeader, absl::WebSafeBase64Escape(proof)));
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+}  // namespace gradrail::ps

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+
+namespace gradrail::ps {
+
+/// Opens a connection through the gate of a server (gate.h). Both sides prove that they have `secret`; "": the job has
+/// none. gRPC connects the channel at its first call, and once only: after a loss, open another channel.
+/// Errors  UNAVAILABLE: no process listens there, or its host is unknown. DEADLINE_EXCEEDED: no answer within `timeout`.
+///         UNAUTHENTICATED: the secrets differ. FAILED_PRECONDITION: the process has no gate.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& secret,
+    grpc::ChannelArguments arguments, Duration timeout);
+
+}  // namespace gradrail::ps

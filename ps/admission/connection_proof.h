@@ -1,0 +1,49 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace gradrail::ps {
+
+// Both ends of a connection of the control plane prove that they have the job's secret. The secret itself never travels.
+//
+//   client → server   client challenge: random bytes
+//   server → client   challenge, answer = HMAC-SHA256(secret, "ps", client challenge, challenge)
+//   client → server   proof = challenge | HMAC-SHA256(secret, "connection", challenge)
+//
+// A challenge is good for one connection, so a recorded proof cannot be replayed. The proof does not cover the bytes of
+// the connection: TLS protects against an attacker that can change them on the way.
+
+std::string new_client_challenge();
+
+/// The client's proof; "" without a secret. It checks the server first: a process without the secret gets no proof.
+/// Errors  UNAUTHENTICATED: the server does not have the secret, or only one side has a secret.
+absl::StatusOr<std::string> prove_connection(const std::string& secret, std::string_view client_challenge,
+                                             std::string_view challenge, std::string_view answer);
+
+/// The server's side.
+/// Threads  Any.
+class ConnectionChecker {
+ public:
+  explicit ConnectionChecker(std::string secret);
+
+  bool has_secret() const { return !secret_.empty(); }
+  /// "" without a secret. A challenge occupies no memory before its use: requests for many of them cost nothing.
+  std::string new_challenge() const;
+  std::string answer(std::string_view client_challenge, std::string_view challenge) const;
+  /// Errors  UNAUTHENTICATED: no or a wrong proof, or one that was used. Always OK without a secret.
+  absl::Status check(std::string_view proof) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  const std::string secret_;
+  const std::string own_key_;  ///< signs challenges, which is why they need no memory
+  Mutex mutex_;
+  std::map<std::string, TimePoint, std::less<>> used_ ABSL_GUARDED_BY(mutex_);  ///< by challenge: when it was issued
+};
+
+}  // namespace gradrail::ps

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/file_descriptor.h"
+#include "ps/admission/connection_proof.h"
+
+namespace gradrail::ps {
+
+// A connection speaks HTTP/1.1 to the gate, and the server's own protocol after it. Both ends write base64.
+//
+//   GET /gradrail/challenge/CLIENT_CHALLENGE      200, and a line "CHALLENGE ANSWER"; the connection ends
+//   CONNECT …, with the header gradrail-proof     200: the connection belongs to the server. 403: the reason; it ends
+//
+// gRPC's client sends CONNECT itself, as to a proxy.
+
+inline constexpr char kChallengePath[] = "/gradrail/challenge/";
+inline constexpr char kProofHeader[] = "gradrail-proof";
+
+/// Listens in front of a gRPC server and passes on the connections that prove the job's secret. gRPC 1.51 cannot bound
+/// the memory of a peer that sends endless headers or opens endless streams (1 GB within 5 s were measured). Here a
+/// connection has at most 2 KiB before its proof. Without a secret each connection that speaks this protocol passes.
+/// Threads  It owns one.
+class AdmissionGate {
+ public:
+  struct Options {
+    std::string secret;                          ///< of the job; "": none
+    Duration timeout = std::chrono::seconds(3);  ///< for the request of a connection
+    size_t max_pending = 256;                    ///< connections without a request; beyond, the oldest is closed
+  };
+  /// Gets each admitted connection, in non-blocking mode.
+  using Admit = std::function<void(FileDescriptor)>;
+
+  /// Binds `address` ("host:port"; port 0: any). Connections wait until start().
+  /// Errors  ALREADY_EXISTS: the port is in use. NOT_FOUND: the address is not one of this host. FAILED_PRECONDITION:
+  ///         another reason. INVALID_ARGUMENT: not an address.
+  static absl::StatusOr<std::unique_ptr<AdmissionGate>> listen(const std::string& address, Options options);
+  /// No call of Admit follows.
+  ~AdmissionGate();
+
+  uint16_t port() const { return port_; }
+  void start(Admit admit);
+
+ private:
+  struct Pending {
+    FileDescriptor socket;
+    std::string request;
+    TimePoint deadline;
+  };
+  AdmissionGate(Options options, std::vector<FileDescriptor> listeners, uint16_t port, FileDescriptor stop);
+  void run();
+  void accept_all(int listener);
+  /// Whether the connection stays pending.
+  bool receive(Pending& pending);
+  /// Answers a whole request.
+  void answer(Pending& pending);
+
+  const Options options_;
+  const std::vector<FileDescriptor> listeners_;
+  const uint16_t port_;
+  const FileDescriptor stop_;  ///< eventfd
+  ConnectionChecker checker_;
+  Admit admit_;
+  // The thread.
+  std::vector<Pending> pending_;  ///< in the order of their deadlines
+  std::thread thread_;            ///< last
+};
+
+}  // namespace gradrail::ps

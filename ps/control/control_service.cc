@@ -1,0 +1,84 @@
+#include "ps/control/control_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <optional>
+
+#include "ps/control/control_plane.h"
+#include "ps/protocol/control.grpc.pb.h"
+#include "ps/protocol/control_status.h"
+
+namespace gradrail::ps {
+namespace {
+
+class ControlService final : public proto::Control::Service {
+ public:
+  explicit ControlService(ControlPlane& plane) : plane_(plane) {}
+
+ private:
+  using Context = grpc::ServerContext;
+
+  grpc::Status Describe(Context*, const proto::DescribeRequest* request, proto::DescribeReply* reply) override {
+    return to_grpc(plane_.join.describe(*request, *reply));
+  }
+
+  grpc::Status Join(Context*, const proto::JoinRequest* request, proto::JoinReply* reply) override {
+    return to_grpc(plane_.join.join(*request, *reply));
+  }
+
+  grpc::Status Leave(Context*, const proto::LeaveRequest* request, proto::LeaveReply*) override {
+    return to_grpc(plane_.join.leave(*request));
+  }
+
+  grpc::Status Barrier(Context* context, const proto::BarrierRequest* request, proto::BarrierReply* reply) override {
+    return to_grpc(plane_.barrier.enter(
+        *request, [context] { return context->IsCancelled(); }, *reply));
+  }
+
+  grpc::Status Heartbeat(Context*, grpc::ServerReaderWriter<proto::HeartbeatReply, proto::Ping>* stream) override {
+    std::optional<Membership::Member> member;
+    proto::Ping ping;
+    while (stream->Read(&ping)) {
+      member = to_member(ping.member());
+      proto::HeartbeatReply reply;
+      // The member receives the reason by this status. It is not a loss that the other members must learn.
+      if (const absl::Status live = plane_.heartbeat.on_ping(ping, reply); !live.ok()) return to_grpc(live);
+      // The link has ended: on_stream_end() decides whether that is a loss.
+      if (!stream->Write(reply)) break;
+    }
+    if (member.has_value()) plane_.heartbeat.on_stream_end(*member);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Stats(Context*, const proto::StatsRequest* request, proto::StatsReply* reply) override {
+    return to_grpc(plane_.stats.stats(*request, *reply));
+  }
+
+  grpc::Status Trace(Context*, const proto::TraceRequest* request, proto::TraceReply* reply) override {
+    return to_grpc(plane_.stats.trace(*request, *reply));
+  }
+
+  grpc::Status Checkpoint(Context*, const proto::CheckpointRequest* request, proto::CheckpointReply* reply) override {
+    return to_grpc(plane_.checkpoint.save(*request, *reply));
+  }
+
+  grpc::Status CheckpointOutcome(Context*, const proto::CheckpointOutcomeRequest* request,
+                                 proto::CheckpointOutcomeReply* reply) override {
+    return to_grpc(plane_.checkpoint.outcome(*request, *reply));
+  }
+
+  grpc::Status Replicate(Context*, const proto::ReplicateRequest* request, proto::ReplicateReply* reply) override {
+    return to_grpc(plane_.backup.mirror(*request, *reply));
+  }
+
+  ControlPlane& plane_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> make_control_service(ControlPlane& plane) {
+  return std::make_unique<ControlService>(plane);
+}
+
+}  // namespace gradrail::ps
