@@ -1,5 +1,6 @@
 """Authentication: TLS, client certificates, the secret of a job; the effect and the cost of unauthenticated, forged and
 replayed connections."""
+import collections
 import pathlib
 import random
 import re
@@ -18,6 +19,7 @@ from certificates import make_authority, make_certificate
 
 MAX_UNAUTHENTICATED_SECONDS = 5.0
 MAX_UNAUTHENTICATED_BYTES = 64 << 10  # each connection
+MAX_FLOODED_BYTES = 64 << 20  # all connections together
 
 # The first message of a peer: that of transport/tcp/frame.h, and the preface of HTTP/2 with empty settings.
 _HELLO = struct.pack("<HBB", 0x5267, 1, 0), struct.pack("<IIQQQQ", 0, 0, 0x6C69617264617267, 0, 0, 1)
@@ -239,14 +241,48 @@ def send_bad_handshake(port, bytes_to_say):
         pass
 
 
+def http2_frame(kind, flags, stream, payload):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+# Requests that a server without a limit would keep in memory. Each is sent until the server closes the connection.
+HEADERS, CONTINUATION = 1, 9
+ENDLESS_HEADERS = (HELLO_OF_HTTP_2 + http2_frame(HEADERS, 0, 1, b"\x82"), http2_frame(CONTINUATION, 0, 1, b"\0\x01a\x01b" * 3000))
+OPEN_STREAMS = (HELLO_OF_HTTP_2, b"".join(http2_frame(HEADERS, 4, 2 * i + 1, b"\x82\x86\x84") for i in range(800)))
+LONG_REQUEST = (b"GET /gradrail/challenge/", b"A" * 16384)
+LONG_FRAME = (HELLO_OF_TCP[:16], b"\xff" * 16384)
+SLOW_READER = (b"GET /gradrail/challenge/AAAA HTTP/1.1\r\nHost: x\r\n\r\n", b"")
+METRICS_READER = (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", b"")
+NO_PROOF = (b"CONNECT x HTTP/1.1\r\n\r\n", b"\0" * 16384)
+HALF_OPEN = (b"", b"")
+FLOODS = (ENDLESS_HEADERS, OPEN_STREAMS, LONG_REQUEST, LONG_FRAME, SLOW_READER, METRICS_READER, NO_PROOF, HALF_OPEN)
+MAX_FLOOD_BYTES = 4 << 20  # of one connection
+
+
+def open_flood(port, flood):
+    """Returns a connection that has sent one flood and reads nothing. The server may have closed it."""
+    begin, more = flood
+    connection = socket.socket()
+    connection.settimeout(0.02)
+    try:
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(begin)
+        for _ in range(MAX_FLOOD_BYTES // len(more) if more else 0):
+            connection.sendall(more)
+    except OSError:
+        pass
+    return connection
+
+
 def memory_of(pid):
     return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) << 10
 
 
 class UnauthenticatedConnections(Secured):
     PROBES = 10000
+    FLOODS = 4000
 
-    def run_digits(self, epochs, meanwhile=None):
+    def run_digits(self, epochs, meanwhile=None, ps_flags=()):
         """Returns the hash of a sync run of two workers over tcp. `meanwhile` receives the ps and the recorder, and it
         must end before the run ends."""
         data = self.folder / "data"
@@ -256,7 +292,7 @@ class UnauthenticatedConnections(Secured):
         secret = make_secret(self.folder / "secret")
         flags = ["--data_dir", data, "--model", "mlp", "--mode", "sync", "--epochs", epochs,
                  "--transport", "tcp", "--secret-file", secret, *self.addresses(2)]
-        ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps")
+        ps = self.train(*flags, *ps_flags, "--job_name", "ps", "--task_index", 0, name="ps")
         recorder = Recorder(self.listening())
         self.addCleanup(recorder.close)
         flags[flags.index("--ps_hosts") + 1] = recorder.address
@@ -292,6 +328,43 @@ class UnauthenticatedConnections(Secured):
 
         undisturbed, _ = self.run_digits(2500)
         disturbed, ps = self.run_digits(2500, probe_often)
+        self.assertEqual(disturbed, undisturbed)
+        self.assertNotRegex(ps.text(), "was lost|not admitted")
+
+    def test_floods_take_no_memory(self):
+        def flood(ps, _):
+            ports = ports_of(ps.pid)
+            self.assertGreaterEqual(len(ports), 3, "control, data and metrics")
+            before, peak = memory_of(ps.pid), 0
+
+            def one_of_four(which):
+                dice = random.Random(which)
+                # A connection stays open as long as the server keeps it, up to the limit of this process.
+                held = collections.deque(maxlen=100)
+                for i in range(self.FLOODS // 4):
+                    if len(held) == held.maxlen:
+                        held[0].close()
+                    held.append(open_flood(ports[i % len(ports)], dice.choice(FLOODS)))
+                for connection in held:
+                    connection.close()
+
+            threads = [threading.Thread(target=one_of_four, args=(which,)) for which in range(4)]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                peak = max(peak, memory_of(ps.pid) - before)
+                time.sleep(0.05)
+            deadline = time.monotonic() + MAX_UNAUTHENTICATED_SECONDS + cluster.PATIENCE
+            while (after := memory_of(ps.pid)) > 1.1 * before and time.monotonic() < deadline:
+                time.sleep(0.1)
+            print(f"{self.FLOODS} floods: at most {peak >> 10} KiB more than {before >> 10} KiB, {(after - before) >> 10} KiB "
+                  "afterwards", flush=True)
+            if not cluster.instrumented():
+                self.assertLess(peak, MAX_FLOODED_BYTES)
+                self.assertLess(after, 1.1 * before)
+
+        undisturbed, _ = self.run_digits(2500)
+        disturbed, ps = self.run_digits(2500, flood, ["--metrics_port", 0])
         self.assertEqual(disturbed, undisturbed)
         self.assertNotRegex(ps.text(), "was lost|not admitted")
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "gtest/gtest.h"
@@ -22,8 +23,8 @@ std::vector<size_t> examples(const BatchLoader::Batch& batch) {
   std::vector<size_t> numbers;
   for (size_t i = 0; i < batch.labels.size(); ++i) {
     const float* image = batch.images.data() + i * 5;
-    numbers.push_back(static_cast<size_t>(image[0] * 255.0f + 0.5f) +
-                      256 * static_cast<size_t>(image[1] * 255.0f + 0.5f));
+    numbers.push_back(static_cast<size_t>(std::lround(image[0] * 255.0f)) +
+                      256 * static_cast<size_t>(std::lround(image[1] * 255.0f)));
     EXPECT_EQ(numbers.back() % 10, batch.labels[i]);
     EXPECT_EQ(image[4], 1.0f);
   }
