@@ -161,6 +161,17 @@ class ChoiceTest(unittest.TestCase):
         with self.assertRaises(SystemExit):
             lab.chosen(["pigeons"], False)
 
+    def test_each_suite_is_in_one_part(self):
+        suites_of_run = lab.chosen([], False)
+        for count in (1, 2, 3, len(suites_of_run) + 5):
+            parts = [lab.of_part(suites_of_run, index, count) for index in range(1, count + 1)]
+            self.assertEqual([suite for part in parts for suite in part], suites_of_run)
+        halves = [sum(suite.seconds for suite in lab.of_part(suites_of_run, index, 2)) for index in (1, 2)]
+        self.assertLess(max(halves), 1.5 * min(halves))
+        for wrong in ("0/2", "3/2", "x", "1"):
+            with self.assertRaises(ValueError):
+                lab.part(wrong)
+
 
 class FirstRootTest(unittest.TestCase):
     def test_cpio_entries_are_aligned(self):

@@ -101,7 +101,8 @@ disturbed() {
     (until_true $RUN_SECONDS grep -qs '^Step:' "$OUT/$name.worker0"
      cable "$@" && sleep "$seconds" && cable restore) > "$OUT/$name.fault" 2>&1 &
   fi
-  train "$name" --transport "$transport,tcp" --failback-secs 1
+  # 2 s, because the dropped packets return after 6 s.
+  train "$name" --transport "$transport,tcp" --failback-secs 1 --path_timeout 2
   [ "$ROLE" = 0 ] && [ -s "$OUT/$name.hash" ] || return
   same_hash "$name"
 }
