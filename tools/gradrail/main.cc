@@ -60,6 +60,11 @@ int train(const TrainFlags& flags) {
   block_signals();  // before any library starts a thread
   absl::StatusOr<TrainOptions> options = check_train_flags(flags);
   if (!options.ok()) return finish(options.status());
+  if (is_evaluator(*options)) {
+    print_comment(
+        "evaluator: no evaluation job is needed, because each worker evaluates the model at the end of the run");
+    return kGood;
+  }
   // 0: a value that the user has set counts more than the flag.
   if (flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
   if (is_local_cluster(*options)) return run_local_cluster(*std::move(options));
