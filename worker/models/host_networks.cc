@@ -36,6 +36,7 @@ class HostMlp final : public Network {
     const BatchLoader::Batch batch = loader.next();
     return mlp_->step(batch.images, batch.labels, parameters, gradients, ready);
   }
+  std::optional<float> batch_accuracy() override { return mlp_->batch_accuracy(); }
 
   absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                  Parameters parameters) override {
@@ -58,6 +59,7 @@ class HostCnn final : public Network {
     const BatchLoader::Batch batch = loader.next();
     return cnn_->step(batch.images, batch.labels, parameters, gradients, ready);
   }
+  std::optional<float> batch_accuracy() override { return cnn_->batch_accuracy(); }
 
   absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                  Parameters parameters) override {

@@ -82,6 +82,10 @@ class Run {
   std::string step_line(uint32_t epoch, size_t batch, double average_ms) const;
   void report(uint32_t epoch, size_t batch);
   void summary(double seconds);
+  absl::Status evaluate();
+  void line(const std::string& text) const {
+    if (output_.line) output_.line(text);
+  }
 
   Variables& variables_;
   Workload& workload_;
@@ -168,9 +172,6 @@ absl::Status Run::all_epochs() {
 }
 
 void Run::summary(double seconds) {
-  const auto line = [&](const std::string& text) {
-    if (output_.line) output_.line(text);
-  };
   const double examples = static_cast<double>(steps_ * workload_.batch_size());
   line(fmt::format("Examples/s: {:.0f}", seconds > 0 ? examples / seconds : 0.0));
   line(fmt::format("Global-Step: {}", variables_.global_step()));
@@ -192,34 +193,37 @@ absl::Status Run::outcome(absl::Status finished) const {
   return absl::IsUnavailable(finished) && !interruption_.ok() ? interruption_ : finished;
 }
 
+absl::Status Run::evaluate() {
+  const absl::StatusOr<Verdict> verdict = workload_.verdict(views_.parameters);
+  if (!verdict.ok()) return model_failed(verdict.status());
+  for (const std::string& text : verdict->lines) line(text);
+  if (verdict->accuracy && output_.evaluated) output_.evaluated(variables_.global_step(), *verdict->accuracy);
+  return absl::OkStatus();
+}
+
 absl::Status Run::finish_run() {
   const double seconds = seconds_since(start_);
   const bool stopped = stop_.load();
-  if (stopped && output_.line) {
-    output_.line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
-                             : fmt::format("Stopped after {} steps of this worker", steps_));
+  if (stopped) {
+    line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
+                     : fmt::format("Stopped after {} steps of this worker", steps_));
   }
   bool is_chief = variables_.is_chief();
   if (is_chief && !stopped) GRADRAIL_RETURN_IF_ERROR(pull_final());
   GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
-  const absl::StatusOr<std::vector<std::string>> verdict = workload_.verdict(views_.parameters);
-  if (!verdict.ok()) return model_failed(verdict.status());
-  for (const std::string& text : *verdict) {
-    if (output_.line) output_.line(text);
-  }
+  GRADRAIL_RETURN_IF_ERROR(evaluate());
   // The chief waits for all of us to leave: where it is another one by now, it was lost, and the last word is ours.
   if (!is_chief && !stopped && variables_.is_chief()) {
     is_chief = true;
     GRADRAIL_RETURN_IF_ERROR(pull_final());
     GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   }
-  if (output_.line) {
-    output_.line(fmt::format("Total Time: {:3.2f}s", seconds));
-    output_.line(fmt::format("Final Cost: {:.4f}", cost_));
-  }
+  line(fmt::format("Total Time: {:3.2f}s", seconds));
+  line(fmt::format("Final Cost: {:.4f}", cost_));
   summary(seconds);
-  if (is_chief && output_.line) output_.line("Parameter-Hash: " + parameter_hash(variables_));
-  return is_chief ? checkpoints_.at_end() : absl::OkStatus();
+  if (!is_chief) return absl::OkStatus();
+  line("Parameter-Hash: " + parameter_hash(variables_));
+  return checkpoints_.at_end();
 }
 
 }  // namespace

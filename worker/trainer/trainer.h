@@ -43,7 +43,9 @@ struct Progress {
 /// Where a trainer writes. Each may be empty.
 struct TrainerOutput {
   std::function<void(const std::string&)> line;
-  std::function<void(const Progress&)> progress;   ///< after every step
+  std::function<void(const Progress&)> progress;  ///< after every step
+  /// The share of the test images, in [0, 1], after the last step; not called for a model without classes.
+  std::function<void(uint64_t global_step, float accuracy)> evaluated;
   std::function<std::vector<std::string>()> more;  ///< lines for the end of the summary
 };
 

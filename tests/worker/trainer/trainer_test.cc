@@ -212,9 +212,7 @@ class LosesItsDevice final : public Workload {
     ready(1);
     return absl::UnavailableError("GPU 3: CUDA_ERROR_LOST: see dmesg");
   }
-  absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override {
-    return linear_->verdict(parameters);
-  }
+  absl::StatusOr<Verdict> verdict(Parameters parameters) override { return linear_->verdict(parameters); }
   void release_memory() override { ++released; }
   int released = 0;
 
