@@ -70,8 +70,10 @@ class Run {
         views_(variables),
         checkpoints_(variables, options.save_every) {}
 
+  void begin();
   absl::Status all_epochs();
   absl::Status finish_run();
+  void end();
   absl::Status outcome(absl::Status finished) const;
 
  private:
@@ -171,6 +173,15 @@ absl::Status Run::all_epochs() {
   return absl::OkStatus();
 }
 
+void Run::begin() {
+  if (options_.step_line == StepLine::kEpochs) line("Variables initialized ...");
+}
+
+/// The last line of the tutorials. After a request to stop, the training is not done.
+void Run::end() {
+  if (options_.step_line == StepLine::kEpochs && !stop_.load()) line("done");
+}
+
 void Run::summary(double seconds) {
   const double examples = static_cast<double>(steps_ * workload_.batch_size());
   line(fmt::format("Examples/s: {:.0f}", seconds > 0 ? examples / seconds : 0.0));
@@ -207,6 +218,8 @@ absl::Status Run::finish_run() {
   if (stopped) {
     line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
                      : fmt::format("Stopped after {} steps of this worker", steps_));
+  } else if (options_.step_line == StepLine::kRate) {
+    line(fmt::format("Done training for {} epochs, {} steps.", options_.epochs, steps_));
   }
   bool is_chief = variables_.is_chief();
   if (is_chief && !stopped) GRADRAIL_RETURN_IF_ERROR(pull_final());
@@ -262,9 +275,11 @@ absl::Status train(Variables& variables, Workload& workload, const TrainerOption
   // Declared before the run: released after it, while the variables still exist.
   const MemoryLender lender(workload, variables);
   Run run(variables, workload, options, output, stop);
+  run.begin();
   GRADRAIL_RETURN_IF_ERROR(run.all_epochs());
   absl::Status finished = run.finish_run();
   if (finished.ok()) finished = variables.leave();
+  if (finished.ok()) run.end();
   return run.outcome(std::move(finished));
 }
 

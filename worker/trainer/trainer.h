@@ -50,9 +50,12 @@ struct TrainerOutput {
 };
 
 /// Trains one worker's share to the end: the loop of the tutorials, with their lines:
+///   Variables initialized ...
 ///   Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
 ///   Test-Accuracy: 0.65 / Total Time: 12.34s / Final Cost: 0.9876, and from the chief Parameter-Hash: <hex>
-/// (StepLine has the other form of the first).
+///   done
+/// With StepLine::kRate its form of the second, and instead of the first and the last one, before the accuracy:
+///   Done training for 20 epochs, 11000 steps.
 /// `stop` becoming true ends the run after the step under way; the worker says so and leaves the ps.
 /// Errors   as Client::wait; as Workload::step, which the ps receives: for the others this worker is lost.
 /// Threads  Owner thread of the variables.
