@@ -85,6 +85,7 @@ class Run {
   void report(uint32_t epoch, size_t batch);
   void summary(double seconds);
   absl::Status evaluate();
+  std::string state_text();
   void line(const std::string& text) const {
     if (output_.line) output_.line(text);
   }
@@ -177,6 +178,9 @@ void Run::begin() {
   if (options_.step_line == StepLine::kEpochs) line("Variables initialized ...");
 }
 
+/// Two equal texts: no update was applied between them.
+std::string Run::state_text() { return fmt::format("{} {}", variables_.global_step(), parameter_hash(variables_)); }
+
 /// The last line of the tutorials. After a request to stop, the training is not done.
 void Run::end() {
   if (options_.step_line == StepLine::kEpochs && !stop_.load()) line("done");
@@ -222,7 +226,14 @@ absl::Status Run::finish_run() {
     line(fmt::format("Done training for {} epochs, {} steps.", options_.epochs, steps_));
   }
   bool is_chief = variables_.is_chief();
-  if (is_chief && !stopped) GRADRAIL_RETURN_IF_ERROR(pull_final());
+  std::string saved_state;
+  if (is_chief && !stopped) {
+    if (checkpoints_.has_saved(steps_)) {
+      GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
+      saved_state = state_text();
+    }
+    GRADRAIL_RETURN_IF_ERROR(pull_final());
+  }
   GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   GRADRAIL_RETURN_IF_ERROR(evaluate());
   // The chief waits for all of us to leave: where it is another one by now, it was lost, and the last word is ours.
@@ -236,7 +247,9 @@ absl::Status Run::finish_run() {
   summary(seconds);
   if (!is_chief) return absl::OkStatus();
   line("Parameter-Hash: " + parameter_hash(variables_));
-  return checkpoints_.at_end();
+  // Other workers may have made updates since the save of the last step.
+  const bool unchanged = !saved_state.empty() && interruption_.ok() && saved_state == state_text();
+  return checkpoints_.at_end(unchanged);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "worker/trainer/trainer.h"
 
 #include <filesystem>
+#include <future>
 
 #include "ps/checkpoint/set.h"
 #include "tests/worker/client/cluster.h"
@@ -155,6 +156,35 @@ TEST(Trainer, ChiefSavesOnItsWayAndAtTheEnd) {
                               });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_THAT(saved_steps(folder), ElementsAre(100, 80, 40));
+}
+
+TEST(Trainer, TheLastStepIsSavedOnce) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.ps_count = 2, .worker_count = 1, .checkpoint_dir = folder.path()});
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 100}}, kNeverStop);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_THAT(saved_steps(folder), ElementsAre(100));
+}
+
+TEST(Trainer, TheLastStepIsSavedAgainWithTheUpdatesOfOtherWorkers) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.worker_count = 2, .checkpoint_dir = folder.path()});
+  std::promise<void> half_done, chief_has_saved;
+  in_parallel(2, [&](uint32_t task) {
+    const Outcome outcome = run(
+        cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 100}}, kNeverStop,
+        [&](const Progress& progress) {
+          if (task == 0 && progress.batch == 99) half_done.get_future().wait();
+          if (task == 0 && progress.batch == 100) chief_has_saved.set_value();
+          if (task == 1 && progress.batch == 50) half_done.set_value();
+          if (task == 1 && progress.batch == 50) chief_has_saved.get_future().wait();
+        },
+        task);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  });
+  EXPECT_THAT(saved_steps(folder), ElementsAre(200, 150));
 }
 
 TEST(Trainer, ChiefSavesByTheClock) {
