@@ -16,8 +16,8 @@ namespace gradrail::tools {
 /// A run of one worker as TensorBoard shows it.
 ///
 /// Tags     cost and staleness/max. batch_accuracy of the last batch. examples/sec of this worker, global_step/sec.
-///          accuracy on the test images, at the end. exchange/p50_ms, exchange/p99_ms and staleness/mean since the previous event. bytes_in/<path>,
-///          bytes_out/<path>, fallbacks, wait_s and dropped_gradients since the start.
+///          accuracy on the test images, at the end. exchange/p50_ms, exchange/p99_ms and staleness/mean since the
+///          previous event. bytes_in/<path>, bytes_out/<path>, fallbacks, wait_s and dropped_gradients since the start.
 /// Steps    The global step.
 /// Threads  Owner thread of the client.
 class Summaries {

@@ -23,7 +23,7 @@ constexpr std::array<RenamedFlag, 5> kRenamedFlags = {{
     {"--silence_limit_s", "--heartbeat-timeout"},
 }};
 
-// Flags of the tutorials and examples of TensorFlow and Horovod, where this program has another name for the same thing.
+// Flags of the tutorials and examples of TensorFlow and Horovod that have another name here.
 constexpr auto kTutorialFlags = std::to_array<RenamedFlag>({
     {"--base_lr", "--learning_rate"},
     {"--checkpoint_format", "--checkpoint_dir"},

@@ -24,7 +24,7 @@ struct IdxArray {
 ///         fill.
 absl::StatusOr<IdxArray> read_idx(const std::string& path);
 
-/// What a data set states about the shape of its images; 0: nothing.
+/// The shape of the images, as the data set states it; all 0: it states nothing.
 struct ImageSize {
   int64_t height = 0;
   int64_t width = 0;

@@ -18,8 +18,8 @@ namespace gradrail::worker {
 /// Errors  NOT_FOUND: no such file. DATA_LOSS: no regular file, damaged compressed data, or an end within them.
 class RecordStream {
  public:
-  /// `begins_unpacked` tells from the first bytes of the file, at most kPeekBytes, whether it has no compression. Each
-  /// other file is compressed if it has the mark of gzip or zlib.
+  /// `begins_unpacked` examines the first bytes of the file, at most kPeekBytes. It returns true for a file without
+  /// compression. Each other file is compressed if it has the mark of gzip or zlib.
   static constexpr size_t kPeekBytes = 12;
   static absl::StatusOr<RecordStream> open(const std::string& path, bool (*begins_unpacked)(absl::Span<const uint8_t>));
 

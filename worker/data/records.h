@@ -15,8 +15,8 @@ namespace gradrail::worker {
 bool holds_records(const std::string& folder);
 
 /// Reads the three splits into memory; without a `validation.tfrecords` that split is empty.
-/// Errors  as TfRecordReader. DATA_LOSS names file, record and cause. Causes are a missing or wrong feature, images of
-///         different sizes or other than `height`, `width` and `depth` state, and labels other than 0 to 9. It also
+/// Errors  as TfRecordReader. DATA_LOSS names file, record and cause: a missing or wrong feature, a label other than 0 to
+///         9, or images of different sizes. `height`, `width` and `depth` must be the size of the image. DATA_LOSS also
 ///         names a missing shard. NOT_FOUND: no file of a split.
 absl::StatusOr<MnistData> load_records(const std::string& folder);
 

@@ -35,7 +35,7 @@ void sum_rows(const float* values, size_t rows, size_t columns, float* column_su
 
 struct SoftmaxLoss {
   float cost = 0.0f;   ///< mean over the rows of -log softmax(logits)[label]
-  size_t correct = 0;  ///< rows whose first largest logit is that of the label
+  size_t correct = 0;  ///< rows in which the first largest logit is that of the label
 };
 
 /// Turns the logits into the gradient of the mean cost.

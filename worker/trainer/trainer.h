@@ -49,13 +49,21 @@ struct TrainerOutput {
   std::function<std::vector<std::string>()> more;  ///< lines for the end of the summary
 };
 
-/// Trains one worker's share to the end: the loop of the tutorials, with their lines:
+/// Trains one worker's share to the end: the loop of the tutorials, with their lines.
+///
 ///   Variables initialized ...
 ///   Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
-///   Test-Accuracy: 0.65 / Total Time: 12.34s / Final Cost: 0.9876, and from the chief Parameter-Hash: <hex>
+///   Test-Accuracy: 0.65
+///   Total Time: 12.34s
+///   Final Cost: 0.9876
+///   Parameter-Hash: <hex>, from the chief
 ///   done
-/// With StepLine::kRate its form of the second, and instead of the first and the last one, before the accuracy:
+///
+/// StepLine::kRate has its own form of the second line. Instead of the first and the last line it has this one, before
+/// the accuracy.
+///
 ///   Done training for 20 epochs, 11000 steps.
+///
 /// `stop` becoming true ends the run after the step under way; the worker says so and leaves the ps.
 /// Errors   as Client::wait; as Workload::step, which the ps receives: for the others this worker is lost.
 /// Threads  Owner thread of the variables.
