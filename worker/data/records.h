@@ -15,9 +15,9 @@ namespace gradrail::worker {
 bool holds_records(const std::string& folder);
 
 /// Reads the three splits into memory; without a `validation.tfrecords` that split is empty.
-/// Errors  as TfRecordReader. DATA_LOSS names file, record and cause: a missing or wrong feature, a label other than 0 to
-///         9, or images of different sizes. `height`, `width` and `depth` must be the size of the image. DATA_LOSS also
-///         names a missing shard. NOT_FOUND: no file of a split.
+/// Errors  as TfRecordReader. DATA_LOSS names file, record and cause: a missing or wrong feature, a label other than 0
+///         to 9, or images of different sizes. `height`, `width` and `depth` must be the size of the image. A missing
+///         shard is also DATA_LOSS. NOT_FOUND: no file of a split.
 absl::StatusOr<MnistData> load_records(const std::string& folder);
 
 /// Writes them, with `height`, `width` and `depth` beside, as the tutorial's converter does. Each file is whole or not

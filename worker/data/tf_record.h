@@ -13,8 +13,8 @@
 namespace gradrail::worker {
 
 /// A TFRecord file being read record by record, every checksum verified. It may be compressed by gzip or zlib.
-/// Errors  as RecordStream. DATA_LOSS names the file, the record (from 0) and the cause. Causes are a checksum, a length
-///         beyond the end of the file, and an end within a record.
+/// Errors  as RecordStream. DATA_LOSS names the file, the record (from 0) and the cause. Causes are a checksum, a
+///         length beyond the end of the file, and an end within a record.
 class TfRecordReader {
  public:
   static absl::StatusOr<TfRecordReader> open(const std::string& path);
