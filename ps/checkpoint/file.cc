@@ -15,36 +15,36 @@
 namespace gradrail::ps {
 namespace {
 
-absl::Status failed(std::string_view call, const std::string& path, int error) {
-  const std::string what = fmt::format("checkpoint {}: {}", path, call);
+absl::Status failed(std::string_view call, std::string_view kind, const std::string& path, int error) {
+  const std::string what = fmt::format("{} {}: {}", kind, path, call);
   // EFBIG is RLIMIT_FSIZE or the file system's bound: for the user it is a lack of room, as ENOSPC is.
   if (error != EFBIG) return absl::ErrnoToStatus(error, what);
   return absl::ResourceExhaustedError(fmt::format("{}: File too large (`ulimit -f`?)", what));
 }
 
 /// Without this a crash may lose the rename although the bytes are on disk.
-absl::Status sync_folder_of(const std::string& path) {
+absl::Status sync_folder_of(std::string_view kind, const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!descriptor) return failed("open its folder", path, errno);
-  return ::fsync(descriptor.get()) == 0 ? absl::OkStatus() : failed("fsync of its folder", path, errno);
+  if (!descriptor) return failed("open its folder", kind, path, errno);
+  return ::fsync(descriptor.get()) == 0 ? absl::OkStatus() : failed("fsync of its folder", kind, path, errno);
 }
 
 }  // namespace
 
-absl::StatusOr<InputFile> InputFile::open(const std::string& path) {
+absl::StatusOr<InputFile> InputFile::open(const std::string& path, std::string_view kind) {
   // Non-blocking: a FIFO of that name must not block the restore. The flag has no effect on regular files.
   FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!descriptor) return failed("open", path, errno);
+  if (!descriptor) return failed("open", kind, path, errno);
   struct stat info = {};
-  if (::fstat(descriptor.get(), &info) != 0) return failed("fstat", path, errno);
-  if (!S_ISREG(info.st_mode)) return absl::DataLossError(fmt::format("checkpoint {}: not a regular file", path));
-  return InputFile(path, std::move(descriptor), static_cast<uint64_t>(info.st_size));
+  if (::fstat(descriptor.get(), &info) != 0) return failed("fstat", kind, path, errno);
+  if (!S_ISREG(info.st_mode)) return absl::DataLossError(fmt::format("{} {}: not a regular file", kind, path));
+  return InputFile(path, kind, std::move(descriptor), static_cast<uint64_t>(info.st_size));
 }
 
-InputFile::InputFile(std::string path, FileDescriptor descriptor, uint64_t bytes)
-    : path_(std::move(path)), descriptor_(std::move(descriptor)), bytes_(bytes) {}
+InputFile::InputFile(std::string path, std::string_view kind, FileDescriptor descriptor, uint64_t bytes)
+    : path_(std::move(path)), kind_(kind), descriptor_(std::move(descriptor)), bytes_(bytes) {}
 
 absl::Status InputFile::read(void* data, size_t bytes) {
   auto* position = static_cast<char*>(data);
@@ -52,30 +52,31 @@ absl::Status InputFile::read(void* data, size_t bytes) {
     const ssize_t got = ::read(descriptor_.get(), position, bytes);
     if (got < 0 && errno == EINTR) continue;
     // DATA_LOSS: a restore then tries the set before this one.
-    if (got < 0 && errno == EIO) return absl::DataLossError(fmt::format("checkpoint {}: read: the disk failed", path_));
-    if (got < 0) return failed("read", path_, errno);
-    if (got == 0) return absl::DataLossError(fmt::format("checkpoint {}: became shorter while it was read", path_));
+    if (got < 0 && errno == EIO) return absl::DataLossError(fmt::format("{} {}: read: the disk failed", kind_, path_));
+    if (got < 0) return failed("read", kind_, path_, errno);
+    if (got == 0) return absl::DataLossError(fmt::format("{} {}: became shorter while it was read", kind_, path_));
     position += got;
     bytes -= static_cast<size_t>(got);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<ReplacementFile> ReplacementFile::create(const std::string& path) {
+absl::StatusOr<ReplacementFile> ReplacementFile::create(const std::string& path, std::string_view kind) {
   // Truncates the file that an earlier crash may have left.
   const std::string temporary_path = path + ".tmp";
   failpoint("create");
   FileDescriptor descriptor(::open(temporary_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!descriptor) return failed("create", temporary_path, errno);
+  if (!descriptor) return failed("create", kind, temporary_path, errno);
   failpoint("created");
-  return ReplacementFile(path, std::move(descriptor));
+  return ReplacementFile(path, kind, std::move(descriptor));
 }
 
-ReplacementFile::ReplacementFile(std::string path, FileDescriptor descriptor)
-    : path_(std::move(path)), temporary_path_(path_ + ".tmp"), descriptor_(std::move(descriptor)) {}
+ReplacementFile::ReplacementFile(std::string path, std::string_view kind, FileDescriptor descriptor)
+    : path_(std::move(path)), kind_(kind), temporary_path_(path_ + ".tmp"), descriptor_(std::move(descriptor)) {}
 
 ReplacementFile::ReplacementFile(ReplacementFile&& other) noexcept
     : path_(std::move(other.path_)),
+      kind_(std::move(other.kind_)),
       // Emptied, so that only one of the two objects removes the file.
       temporary_path_(std::exchange(other.temporary_path_, {})),
       descriptor_(std::move(other.descriptor_)) {}
@@ -88,23 +89,23 @@ absl::Status ReplacementFile::write(const void* data, size_t bytes) {
   GRADRAIL_CHECK(descriptor_.get() >= 0);
   failpoint("write");
   const bool written = write_all(descriptor_.get(), {static_cast<const char*>(data), bytes});
-  return written ? absl::OkStatus() : failed("write", temporary_path_, errno);
+  return written ? absl::OkStatus() : failed("write", kind_, temporary_path_, errno);
 }
 
 absl::Status ReplacementFile::commit() {
   GRADRAIL_CHECK(descriptor_.get() >= 0);
   failpoint("written");
   // Before the rename: a file system may write the name to disk before the bytes.
-  if (::fsync(descriptor_.get()) != 0) return failed("fsync", temporary_path_, errno);
+  if (::fsync(descriptor_.get()) != 0) return failed("fsync", kind_, temporary_path_, errno);
   failpoint("synced");
   // NFS and quotas may report a failed write only here.
-  if (::close(descriptor_.release()) != 0) return failed("close", temporary_path_, errno);
+  if (::close(descriptor_.release()) != 0) return failed("close", kind_, temporary_path_, errno);
   failpoint("closed");
-  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) return failed("rename to it", path_, errno);
+  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) return failed("rename to it", kind_, path_, errno);
   failpoint("renamed");
   // The destructor must not remove the file any more.
   temporary_path_.clear();
-  GRADRAIL_RETURN_IF_ERROR(sync_folder_of(path_));
+  GRADRAIL_RETURN_IF_ERROR(sync_folder_of(kind_, path_));
   failpoint("committed");
   return absl::OkStatus();
 }

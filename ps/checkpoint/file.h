@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,11 +11,11 @@
 
 namespace gradrail::ps {
 
-/// A file that is read from its beginning.
+/// A file that is read from its beginning. `kind` is the word before the path in its errors.
 /// Errors  Name the path, the failing call and errno's text. NOT_FOUND: there is no such file.
 class InputFile {
  public:
-  static absl::StatusOr<InputFile> open(const std::string& path);
+  static absl::StatusOr<InputFile> open(const std::string& path, std::string_view kind = "checkpoint");
 
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return bytes_; }  ///< size at open()
@@ -22,18 +23,19 @@ class InputFile {
   absl::Status read(void* data, size_t bytes);
 
  private:
-  InputFile(std::string path, FileDescriptor descriptor, uint64_t bytes);
+  InputFile(std::string path, std::string_view kind, FileDescriptor descriptor, uint64_t bytes);
   std::string path_;
+  std::string kind_;
   FileDescriptor descriptor_;
   uint64_t bytes_;
 };
 
 /// A file that replaces `path` as a whole or not at all. Until commit() its name is `path`.tmp; the destructor removes
-/// it.
+/// it. `kind` is the word before the path in its errors.
 /// Errors  Name the path, the failing call and errno's text. RESOURCE_EXHAUSTED: full disk, quota or file limit.
 class ReplacementFile {
  public:
-  static absl::StatusOr<ReplacementFile> create(const std::string& path);
+  static absl::StatusOr<ReplacementFile> create(const std::string& path, std::string_view kind = "checkpoint");
   ReplacementFile(ReplacementFile&& other) noexcept;
   ReplacementFile& operator=(ReplacementFile&& other) = delete;
   ~ReplacementFile();
@@ -44,8 +46,9 @@ class ReplacementFile {
   absl::Status commit();
 
  private:
-  ReplacementFile(std::string path, FileDescriptor descriptor);
+  ReplacementFile(std::string path, std::string_view kind, FileDescriptor descriptor);
   std::string path_;
+  std::string kind_;
   std::string temporary_path_;
   FileDescriptor descriptor_;
 };

@@ -1,5 +1,6 @@
 #include "ps/protocol/cluster_spec.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 
@@ -21,26 +22,34 @@ absl::Status invalid(std::string_view source, std::string_view what) {
   return absl::InvalidArgumentError(fmt::format("{}: {}", source, what));
 }
 
+/// {"1": "host:port", …}: gaps get kUnknownAddress.
+absl::StatusOr<std::vector<std::string>> read_object(const Json& job, std::string_view name, std::string_view source) {
+  std::vector<std::string> tasks;
+  for (const auto& [key, task] : job.items()) {
+    const std::optional<uint32_t> index = parse_number<uint32_t>(key);
+    // "01" would be a second name of task 1.
+    if (!index || std::to_string(*index) != key)
+      return invalid(source, fmt::format("job '{}': '{}' is not the index of a task (0, 1, …)", name, key));
+    if (!task.is_string())
+      return invalid(source, fmt::format("job '{}': task {} must be a \"host:port\" string", name, key));
+    // Before the list grows: the index alone must not decide how much memory is used.
+    if (*index >= kMaxWorkers)
+      return invalid(source, fmt::format("job '{}': task {}: the highest index is {}", name, key, kMaxWorkers - 1));
+    if (tasks.size() <= *index) tasks.resize(*index + 1, kUnknownAddress);
+    tasks[*index] = task.get<std::string>();
+  }
+  return tasks;
+}
+
 /// Addresses of one job. TensorFlow allows a list and an object of index → address.
 absl::StatusOr<std::vector<std::string>> read_job(const Json& job, std::string_view name, std::string_view source) {
+  if (job.is_object()) return read_object(job, name, source);
+  if (!job.is_array()) return invalid(source, fmt::format("job '{}' must be a list of \"host:port\" strings", name));
   std::vector<std::string> tasks;
-  if (job.is_array()) {
-    for (const Json& task : job) {
-      if (!task.is_string())
-        return invalid(source, fmt::format("job '{}': every task must be a \"host:port\" string", name));
-      tasks.push_back(task.get<std::string>());
-    }
-  } else if (job.is_object()) {
-    // As many numbers from 0 as there are entries: a gap or a wrong key then leaves one missing.
-    for (size_t i = 0; i < job.size(); ++i) {
-      const auto task = job.find(std::to_string(i));
-      if (task == job.end() || !task->is_string()) {
-        return invalid(source, fmt::format("job '{}': task {} is missing (indices must run from 0)", name, i));
-      }
-      tasks.push_back(task->get<std::string>());
-    }
-  } else {
-    return invalid(source, fmt::format("job '{}' must be a list of \"host:port\" strings", name));
+  for (const Json& task : job) {
+    if (!task.is_string())
+      return invalid(source, fmt::format("job '{}': every task must be a \"host:port\" string", name));
+    tasks.push_back(task.get<std::string>());
   }
   return tasks;
 }
@@ -48,6 +57,7 @@ absl::StatusOr<std::vector<std::string>> read_job(const Json& job, std::string_v
 absl::Status normalise(std::vector<std::string>& tasks, std::string_view job, std::string_view source,
                        std::set<std::string>& seen) {
   for (std::string& task : tasks) {
+    if (task == kUnknownAddress) continue;
     const absl::StatusOr<HostPort> address = parse_host_port(task);
     if (!address.ok()) return invalid(source, fmt::format("job '{}': {}", job, message_of(address.status())));
     // The kernel would choose the port, and the other tasks could not find this one.
@@ -65,16 +75,19 @@ absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source
   if (cluster.workers.empty()) return invalid(source, "job 'worker' has no task (at least one worker is needed)");
   // Each shard keeps an entry for every worker index.
   if (cluster.workers.size() > kMaxWorkers) return invalid(source, fmt::format("more than {} workers", kMaxWorkers));
+  const auto unknown = [](const std::string& task) { return task == kUnknownAddress; };
+  const auto absent = std::find_if(cluster.ps.begin(), cluster.ps.end(), unknown);
+  if (absent != cluster.ps.end())
+    return invalid(source, fmt::format("job 'ps': task {} is missing (only the workers may have gaps)",
+                                       absent - cluster.ps.begin()));
+  cluster.sparse = std::any_of(cluster.workers.begin(), cluster.workers.end(), unknown);
   std::set<std::string> seen;
   GRADRAIL_RETURN_IF_ERROR(normalise(cluster.ps, "ps", source, seen));
   GRADRAIL_RETURN_IF_ERROR(normalise(cluster.workers, "worker", source, seen));
   return cluster;
 }
 
-absl::StatusOr<ClusterSpec> from_json(const Json& document, std::string_view source) {
-  if (!document.is_object()) return invalid(source, "must be a JSON object with the jobs \"ps\" and \"worker\"");
-  // TF_CONFIG has the jobs inside "cluster", a cluster file at the top.
-  const Json& jobs = document.contains("cluster") ? document["cluster"] : document;
+absl::StatusOr<ClusterSpec> from_jobs(const Json& jobs, std::string_view source) {
   if (!jobs.is_object()) return invalid(source, "\"cluster\" must be an object of jobs");
   // The jobs have no order: the choice of one of them would be silent.
   if (jobs.contains("chief") && jobs.contains("master"))
@@ -104,12 +117,37 @@ absl::StatusOr<ClusterSpec> from_json(const Json& document, std::string_view sou
   return checked(std::move(cluster), source);
 }
 
-absl::StatusOr<Json> parse_json(std::string_view text, std::string_view source) {
+absl::StatusOr<Json> parse_object(std::string_view text, std::string_view source) {
   try {
-    return Json::parse(text);
+    Json document = Json::parse(text);
+    if (!document.is_object()) return invalid(source, "must be a JSON object with the jobs \"ps\" and \"worker\"");
+    return document;
   } catch (const Json::exception& error) {  // its text names the byte; no exception leaves this folder
     return invalid(source, fmt::format("not JSON: {}", error.what()));
   }
+}
+
+bool has_jobs(const Json& document) {
+  return document.contains("ps") || document.contains("worker") || document.contains("chief") ||
+         document.contains("master");
+}
+
+/// The index of "task": a number, a number as a string, or nothing for a job of one task.
+std::optional<int64_t> read_index(const Json& task, const std::string& job) {
+  const auto index = task.find("index");
+  if (index == task.end()) return has_one_task(job) ? std::optional<int64_t>(0) : std::nullopt;
+  if (index->is_string()) return parse_number<int64_t>(index->get<std::string>());
+  return index->is_number_integer() ? std::optional<int64_t>(index->get<int64_t>()) : std::nullopt;
+}
+
+/// Job and index of "task", not yet compared with the cluster. Each access is checked: this library throws on a missing
+/// key or another type.
+absl::StatusOr<std::pair<std::string, int64_t>> read_task(const Json& task) {
+  const bool has_type = task.is_object() && task.contains("type") && task["type"].is_string();
+  std::string job = has_type ? task["type"].get<std::string>() : "";
+  const std::optional<int64_t> index = has_type ? read_index(task, job) : std::nullopt;
+  if (!index) return invalid("TF_CONFIG", "\"task\" must be {\"type\": \"worker\", \"index\": 0}");
+  return std::pair(std::move(job), *index);
 }
 
 }  // namespace
@@ -160,8 +198,9 @@ std::string to_string(const HostPort& address) {
 }
 
 absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source) {
-  GRADRAIL_ASSIGN_OR_RETURN(const Json document, parse_json(json, source));
-  return from_json(document, source);
+  GRADRAIL_ASSIGN_OR_RETURN(const Json document, parse_object(json, source));
+  // TF_CONFIG has the jobs inside "cluster", a cluster file at the top.
+  return from_jobs(document.contains("cluster") ? document["cluster"] : document, source);
 }
 
 absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path) {
@@ -185,23 +224,35 @@ absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::s
 }
 
 absl::StatusOr<TfConfig> parse_tf_config(std::string_view json) {
-  GRADRAIL_ASSIGN_OR_RETURN(const Json document, parse_json(json, "TF_CONFIG"));
-  GRADRAIL_ASSIGN_OR_RETURN(ClusterSpec cluster, from_json(document, "TF_CONFIG"));
-  TfConfig config{.cluster = std::move(cluster), .task = std::nullopt};
-  if (document.contains("task")) {
-    // Each access is checked first: this library throws on a missing key or another type.
-    const Json& task = document["task"];
-    if (!task.is_object() || !task.contains("type") || !task["type"].is_string() || !task.contains("index") ||
-        !task["index"].is_number_integer()) {
-      return invalid("TF_CONFIG", "\"task\" must be {\"type\": \"worker\", \"index\": 0}");
-    }
-    absl::StatusOr<TaskId> id =
-        resolve_task(config.cluster, task["type"].get<std::string>(), task["index"].get<int64_t>());
-    if (!id.ok()) return invalid("TF_CONFIG", message_of(id.status()));
-    config.task = *std::move(id);
+  GRADRAIL_ASSIGN_OR_RETURN(const Json document, parse_object(json, "TF_CONFIG"));
+  TfConfig config;
+  // Without jobs TensorFlow trains in one process, also if there is a task.
+  if (document.contains("cluster") && document["cluster"] != Json::object()) {
+    GRADRAIL_ASSIGN_OR_RETURN(config.cluster, from_jobs(document["cluster"], "TF_CONFIG"));
+  } else if (!document.contains("cluster") && has_jobs(document)) {
+    // The content of a cluster file.
+    GRADRAIL_ASSIGN_OR_RETURN(config.cluster, from_jobs(document, "TF_CONFIG"));
   }
+  if (!document.contains("task")) return config;
+  GRADRAIL_ASSIGN_OR_RETURN(const auto task, read_task(document["task"]));
+  const auto& [job, index] = task;
+  // TensorFlow starts an evaluator beside the cluster that it evaluates.
+  if (job == "evaluator") {
+    config.task = TaskId{.job = job};
+    return config;
+  }
+  if (!config.cluster.has_value() && (job == "worker" || job == "chief" || job == "master") && index == 0)
+    return config;  // the only task of its run
+  if (!config.cluster.has_value())
+    return invalid("TF_CONFIG", fmt::format("task {} {} needs \"cluster\" with the addresses of the ps and the workers",
+                                            job, index));
+  absl::StatusOr<TaskId> id = resolve_task(*config.cluster, job, index);
+  if (!id.ok()) return invalid("TF_CONFIG", message_of(id.status()));
+  config.task = *std::move(id);
   return config;
 }
+
+bool has_one_task(std::string_view job) { return job == "chief" || job == "master" || job == "evaluator"; }
 
 absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view job, int64_t index) {
   const auto bad = [&](int64_t count) {
@@ -229,7 +280,11 @@ absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view
           "task_index {}: job 'worker' has tasks 0 to {} in the cluster specification, and late workers up to {}",
           index, static_cast<int64_t>(cluster.workers.size()) - moved_up - 1, kMaxWorkers - moved_up - 1));
     }
-    return TaskId{"worker", static_cast<uint32_t>(index + moved_up)};
+    const auto moved = static_cast<uint32_t>(index + moved_up);
+    if (moved < cluster.workers.size() && cluster.workers[moved] == kUnknownAddress)
+      return absl::InvalidArgumentError(
+          fmt::format("task_index {}: the cluster specification leaves out this task of job 'worker'", index));
+    return TaskId{"worker", moved};
   }
   return absl::InvalidArgumentError(
       fmt::format("job_name '{}': no such job in the cluster specification (there are: ps, worker{})", job,

@@ -13,12 +13,16 @@ namespace gradrail::ps {
 
 constexpr uint16_t kDefaultPort = 2222;
 
+/// The address of a worker that a sparse description leaves out. It is not an address: parse_host_port() refuses it.
+constexpr char kUnknownAddress[] = "address not given";
+
 /// The tasks of a run as in TensorFlow's ClusterSpec: "host:port" of every task, by job. Worker 0 is the chief. A job
 /// named `chief` (one task) becomes worker 0 and increments the index of the others.
 struct ClusterSpec {
   std::vector<std::string> ps;
-  std::vector<std::string> workers;
+  std::vector<std::string> workers;  ///< kUnknownAddress at the indexes that a sparse description leaves out
   bool chief_job = false;
+  bool sparse = false;  ///< the run may have more workers than are known here
 
   bool operator==(const ClusterSpec&) const = default;
 };
@@ -39,7 +43,8 @@ GRADRAIL_EXPORT absl::StatusOr<HostPort> parse_host_port(std::string_view text);
 GRADRAIL_EXPORT std::string to_string(const HostPort& address);
 
 /// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […]}, bare or below "cluster"; lists may also be
-/// objects of index → address. `source` names the text in errors.
+/// objects of index → address. The object of workers may have gaps, that of ps may not: a worker needs every ps.
+/// `source` names the text in errors.
 /// Errors  INVALID_ARGUMENT: `source`, the place, and the mistake (not JSON, no ps, no worker, unknown job, not an
 ///         address, the same address twice).
 GRADRAIL_EXPORT absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source);
@@ -50,16 +55,21 @@ GRADRAIL_EXPORT absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view 
                                                                std::string_view source = "--ps_hosts/--worker_hosts");
 
 struct TfConfig {
-  ClusterSpec cluster;
-  std::optional<TaskId> task;
+  std::optional<ClusterSpec> cluster;  ///< none: the variable is "{}", or its "cluster" has no job
+  std::optional<TaskId> task;          ///< its job may also be "evaluator"
 };
-/// TensorFlow's environment variable: {"cluster": {…}, "task": {"type": "worker", "index": 0}}.
+/// TensorFlow's environment variable: {"cluster": {…}, "task": {"type": "worker", "index": 0}}. The index may be a
+/// string; the chief and the evaluator need none.
+/// Errors  INVALID_ARGUMENT names the mistake, also a task other than the first worker without a cluster.
 GRADRAIL_EXPORT absl::StatusOr<TfConfig> parse_tf_config(std::string_view json);
 
 /// Translates the job name and index of a user (`chief` included). A worker index beyond the list is legal up to
 /// kMaxWorkers, because workers may join later.
-/// Errors  INVALID_ARGUMENT: no such job or no such ps task.
+/// Errors  INVALID_ARGUMENT: no such job or no such ps task, or a worker that a sparse description leaves out.
 GRADRAIL_EXPORT absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view job, int64_t index);
+
+/// Whether a job has one task, so that users may leave out its index: chief, master and evaluator.
+GRADRAIL_EXPORT bool has_one_task(std::string_view job);
 
 /// A shard keeps an entry for each index below the highest one.
 constexpr uint32_t kMaxWorkers = 1024;

@@ -93,7 +93,7 @@ class Flags(cluster.ClusterTest):
                 ({**good, "worker": good["ps"]}, "127.0.0.1:2222 is given to two tasks"),
                 ({**good, "ps": ["a:99999"]}, "a:99999"), ({**good, "ps": ["a:0"]}, "port must not be 0"),
                 ({**good, "ps": ["a:"]}, "no port"), ({**good, "ps": [":1"]}, "no host"),
-                ({**good, "ps": ["::1:2222"]}, "brackets"), ({**good, "worker": {"0": "a:1", "2": "b:1"}}, "task 1"),
+                ({**good, "ps": ["::1:2222"]}, "brackets"), ({**good, "ps": {"0": "a:1", "2": "b:1"}}, "task 1"),
                 ({**good, "chief": ["a:1", "b:1"]}, "job 'chief' must have one task"),
                 ({"cluster": []}, "\"cluster\" must be an object"), ("\0\0\0", "not JSON"),
                 ("[" * 100000, "not JSON|JSON object"), ({**good, "ps": ["a b:1"]}, "'a b:1'"),
@@ -111,10 +111,18 @@ class Flags(cluster.ClusterTest):
                 ({"cluster": good, "task": {"type": "worker"}}, "\"task\" must be"),
                 ({"cluster": good, "task": {"type": "ps", "index": 3}}, "TF_CONFIG: task_index 3"),
                 ({"cluster": good, "task": {"type": "worker", "index": 2 ** 63 - 1}}, "task_index"),
-                ({"task": {"type": "ps", "index": 0}}, "TF_CONFIG")):
+                ({"task": {"type": "ps", "index": 0}}, "TF_CONFIG: task ps 0 needs \"cluster\""),
+                ({"cluster": {**good, "worker": {"1": "127.0.0.1:2223"}}, "task": {"type": "worker", "index": 0}},
+                 "leaves out this task")):
             with self.subTest(content=content):
                 text = content if isinstance(content, str) else json.dumps(content)
                 self.refused(cluster.CONFIGURATION, [words], environment={"TF_CONFIG": text})
+
+    def test_sparse_clusters_need_async(self):
+        config = {"cluster": {"ps": ["127.0.0.1:2222"], "worker": {"1": "127.0.0.1:2223"}},
+                  "task": {"type": "worker", "index": 1}}
+        self.refused(cluster.CONFIGURATION, ["--mode sync: it waits for every worker"], "--mode", "sync",
+                     environment={"TF_CONFIG": json.dumps(config)})
 
 
 class Addresses(cluster.ClusterTest):

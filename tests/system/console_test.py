@@ -25,6 +25,8 @@ class Lines(cluster.ClusterTest):
         self.assertTrue(steps and all(steps), task.transcript())
         self.assertEqual([(int(m[3]), int(m[4])) for m in steps], [(b, 550) for b in (100, 200, 300, 400, 500, 550)])
         self.assertEqual({m[2] for m in steps}, {" 1"})
+        chief = [line for line in lines if not line.startswith(("#", "[")) and not re.match(r"\S+ [IWE] \d\d:", line)]
+        self.assertEqual((chief[0], chief[-1]), ("Variables initialized ...", "done"))
         for pattern in (r"^Test-Accuracy: 0\.\d\d$", r"^Total Time: \d+\.\d{2}s$", r"^Final Cost: \d+\.\d{4}$",
                         r"^Parameter-Hash: [0-9a-f]{64}$", r"^Global-Step: 1650$", r"^Examples/s: \d+$",
                         r"^Path: shard 0 at 127\.0\.0\.1:\d+: shm", r"^\[worker/2\] Total Time:",

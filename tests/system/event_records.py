@@ -58,9 +58,32 @@ def fields(data):
         yield number, value
 
 
-def events(data):
-    """Yields (wall time, step, file version or None, {tag: value or None}) of each event."""
+GRAPH = 4  # field of an Event
+
+
+def graphs(data):
+    """Yields a list of (name, operation, inputs, shape or None) of each graph."""
     for body in records(data):
+        for number, graph in fields(body):
+            if number == GRAPH:
+                yield [node(one) for key, one in fields(graph) if key == 1]
+
+
+def node(data):
+    parts = dict(fields(data))
+    shape = None
+    for number, entry in fields(data):
+        if number == 5 and dict(fields(entry))[1] == b"shape":
+            ((_, dimensions),) = fields(dict(fields(entry))[2])
+            shape = [dict(fields(one)).get(1, 0) for _, one in fields(dimensions)]
+    return parts[1].decode(), parts[2].decode(), [value.decode() for key, value in fields(data) if key == 3], shape
+
+
+def events(data):
+    """Yields (wall time, step, file version or None, {tag: value or None}) of each event, except graphs."""
+    for body in records(data):
+        if GRAPH in dict(fields(body)):
+            continue
         wall_time, step, version, scalars = 0.0, 0, None, {}
         for number, value in fields(body):
             if number == 1:

@@ -8,6 +8,7 @@ import unittest
 import urllib.request
 
 import cluster
+import digits
 import event_records
 import exposition
 
@@ -160,16 +161,48 @@ class Summaries(Monitored):
                 for tag in ("cost", "examples/sec", "exchange/p50_ms", "exchange/p99_ms", "bytes_out/shm_mapped"):
                     self.assertGreater(scalars[tag], 0, tag)
                 self.assertGreaterEqual(scalars["exchange/p99_ms"], scalars["exchange/p50_ms"])
+                self.assertTrue(0 <= scalars["batch_accuracy"] <= 1, scalars)
                 self.assertTrue({"staleness/mean", "staleness/max", "bytes_in/shm_mapped"} <= scalars.keys())
             self.assertTrue(all("global_step/sec" in scalars for _, _, _, scalars in steps[1:]))
             self.assertEqual([step for _, step, *_ in steps], sorted(step for _, step, *_ in steps))
             self.assertEqual(last[3].keys(), {"accuracy"})
         accuracy = float(task.wait_for(r"^Test-Accuracy: (0\.\d\d)$")[1])
-        self.assertAlmostEqual(self.events(0)[-1][3]["accuracy"], accuracy, 6)
+        _, step, _, scalars = self.events(0)[-1]
+        self.assertAlmostEqual(scalars["accuracy"], accuracy, delta=0.00501)
+        self.assertEqual(step, int(task.wait_for(r"^Global-Step: (\d+)$")[1]))
+
+    def test_accuracy_has_the_step_and_the_precision_of_the_evaluation(self):
+        count = 137  # with two decimals, the accuracy would not be a number of images
+        data = digits.write(self.folder, test=count)
+        task, _ = self.run_with_summaries("--data_dir", data, "--workers", 3, "--mode", "async", "--epochs", 1,
+                                          "--batch_size", 7)
+        final = int(task.wait_for(r"^Global-Step: (\d+)$")[1])
+        *_, (_, step, _, scalars) = self.events(0)
+        self.assertEqual(step, final)
+        self.assertAlmostEqual(scalars["accuracy"] * count, round(scalars["accuracy"] * count), 3)
+
+    def test_the_graph_of_each_model(self):
+        for model, names in (("mlp", {"images", "labels", "W1", "b2", "hidden/Sigmoid", "logits/add", "cost/Mean"}),
+                             ("cnn", {"conv1/weights", "pool2", "local4/Relu", "softmax_linear/add", "cost/Mean"}),
+                             ("linear", {"x", "y", "w", "b", "line/add", "cost/Mean"})):
+            with self.subTest(model=model):
+                logs = self.folder / model
+                task = self.train("--logs_path", logs, "--model", model, "--ps", 0, "--epochs", 1, "--data_dir",
+                                  digits.write(self.folder) if model != "linear" else "")
+                self.assert_ends(task, cluster.GOOD, 60 * cluster.PATIENCE)
+                (path,) = (logs / "worker_0").glob("events.out.tfevents.*")
+                (nodes,) = event_records.graphs(path.read_bytes())
+                seen = set()
+                for name, op, inputs, shape in nodes:
+                    self.assertTrue(op and set(inputs) <= seen, f"{name}: {inputs}")
+                    self.assertEqual(shape is not None, op in ("Placeholder", "VariableV2"))
+                    self.assertNotIn(name, seen)
+                    seen.add(name)
+                self.assertTrue(names <= seen, seen)
 
     def test_without_a_parameter_server(self):
         self.run_with_summaries("--ps", 0, "--epochs", 1)
-        self.assertEqual(self.events(0)[1][3].keys(), {"cost", "examples/sec"})
+        self.assertEqual(self.events(0)[1][3].keys(), {"cost", "batch_accuracy", "examples/sec"})
 
     def test_tensorboard_itself_reads_them(self):
         try:

@@ -79,6 +79,28 @@ class ByHand(cluster.ClusterTest):
                        environment=lambda job, index: {"TF_CONFIG": json.dumps(
                            {"cluster": spec, "task": {"type": job, "index": index}})})
 
+    def test_sparse_tf_config(self):
+        spec = self.spec(2)
+        def config(job, index):
+            known = {"ps": spec["ps"], "worker": {str(index): spec["worker"][index]} if job == "worker" else spec["worker"]}
+            return {"TF_CONFIG": json.dumps({"cluster": known, "task": {"type": job, "index": str(index)}})}
+        self.run_tasks([("worker", 0), ("worker", 1), ("ps", 0)], [], naming=lambda job, index: [], environment=config)
+
+    def test_tf_config_without_a_cluster(self):
+        for config in ({}, {"cluster": {}}, {"cluster": {}, "task": {"type": "worker", "index": 0}}):
+            with self.subTest(config=config):
+                task = self.train("--model", "linear", "--epochs", 1, "--workers", 1,
+                                  environment={"TF_CONFIG": json.dumps(config)})
+                self.assert_ends(task, cluster.GOOD, says=[r"(?m)^Parameter-Hash"])
+
+    def test_evaluator_ends_at_once(self):
+        config = json.dumps({"cluster": self.spec(1), "task": {"type": "evaluator", "index": 0}})
+        for flags, environment in (([], {"TF_CONFIG": config}),
+                                   (["--cluster", self.write_json(self.spec(1)), "--job_name", "evaluator"], {})):
+            with self.subTest(flags=flags):
+                task = self.train(*flags, environment=environment)
+                self.assert_ends(task, cluster.GOOD, says=[r"^# evaluator: no evaluation job is needed"])
+
     def test_chief_job_is_worker_0(self):
         spec = self.spec(2)
         spec = {"ps": spec["ps"], "chief": spec["worker"][:1], "worker": spec["worker"][1:]}

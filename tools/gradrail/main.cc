@@ -32,6 +32,10 @@ int finish(const absl::Status& status) {
   return exit_code(status);
 }
 
+void print_hints(const std::vector<std::string>& hints) {
+  for (const std::string& hint : hints) fmt::print(stderr, "gradrail: {}\n", hint);
+}
+
 int examine(const DoctorFlags& flags, const std::string& plugin_dir) {
   if (absl::Status plugins = use_plugin_dir(plugin_dir); !plugins.ok()) return finish(plugins);
   const absl::StatusOr<bool> all_hold = run_doctor(flags);
@@ -60,6 +64,11 @@ int train(const TrainFlags& flags) {
   block_signals();  // before any library starts a thread
   absl::StatusOr<TrainOptions> options = check_train_flags(flags);
   if (!options.ok()) return finish(options.status());
+  if (is_evaluator(*options)) {
+    print_comment(
+        "evaluator: no evaluation job is needed, because each worker evaluates the model at the end of the run");
+    return kGood;
+  }
   // 0: a value that the user has set counts more than the flag.
   if (flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
   if (is_local_cluster(*options)) return run_local_cluster(*std::move(options));
@@ -112,8 +121,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
     // 0 means --help or --version, which CLI11 also reports by an exception.
     if (app.exit(error) == 0) return kGood;
-    for (const std::string& hint : hints_for_renamed_flags({argv, static_cast<size_t>(argc)}))
-      fmt::print(stderr, "gradrail: {}\n", hint);
+    const absl::Span<char* const> arguments(argv, static_cast<size_t>(argc));
+    print_hints(hints_for_renamed_flags(arguments));
+    // Their replacements are flags of `train`.
+    if (train_command.parsed()) print_hints(hints_for_tutorial_flags(arguments));
     return kUsage;
   }
   if (info_command.parsed()) {

@@ -1,10 +1,9 @@
 #include "tools/monitor/summaries.h"
 
 #include <cctype>
-#include <string_view>
+#include <optional>
 #include <utility>
 
-#include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -30,7 +29,10 @@ absl::StatusOr<std::unique_ptr<Summaries>> Summaries::create(const std::string& 
 
 void Summaries::write(uint64_t global_step, const worker::Scalars& scalars) {
   if (broken_) return;
-  const absl::Status written = file_.write(static_cast<int64_t>(global_step), scalars);
+  check(file_.write(static_cast<int64_t>(global_step), scalars));
+}
+
+void Summaries::check(const absl::Status& written) {
   if (written.ok()) return;
   // A full disk fails each write: one warning is enough, and the run matters more.
   broken_ = true;
@@ -59,16 +61,17 @@ void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& 
   before_ = stats;
 }
 
-void Summaries::step(const worker::Progress& progress, size_t batch_size, const worker::Client* client) {
+void Summaries::step(const worker::Progress& progress, worker::Workload& workload, const worker::Client* client) {
   ++steps_;
   // The last batch of an epoch always writes: an epoch may be shorter than `every_`.
   if (progress.batch % every_ != 0 && progress.batch != progress.batch_count) return;
   const TimePoint now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - written_at_).count();
   worker::Scalars scalars = {{"cost", progress.cost}};
+  if (const std::optional<float> share = workload.batch_accuracy()) scalars.emplace_back("batch_accuracy", *share);
   // The first event can follow at once, and a rate over no time is infinite.
   if (seconds > 0) {
-    scalars.emplace_back("examples/sec", static_cast<double>(steps_ * batch_size) / seconds);
+    scalars.emplace_back("examples/sec", static_cast<double>(steps_ * workload.batch_size()) / seconds);
     // A run that was restored does not begin with 0, and after the return of a ps it may have gone back.
     if (global_step_ > 0 && progress.global_step >= global_step_)
       scalars.emplace_back("global_step/sec", static_cast<double>(progress.global_step - global_step_) / seconds);
@@ -81,12 +84,10 @@ void Summaries::step(const worker::Progress& progress, size_t batch_size, const 
   global_step_ = progress.global_step;
 }
 
-void Summaries::line(const std::string& text) {
-  // The trainer prints this line once, at the end; its text is an interface of the tutorials.
-  constexpr std::string_view kAccuracy = "Test-Accuracy: ";
-  if (!text.starts_with(kAccuracy)) return;
-  if (const auto accuracy = parse_number<double>(std::string_view(text).substr(kAccuracy.size())))
-    write(global_step_, {{"accuracy", *accuracy}});
+void Summaries::graph(absl::Span<const worker::GraphNode> nodes) {
+  if (!broken_) check(file_.write(nodes));
 }
+
+void Summaries::evaluated(uint64_t global_step, float accuracy) { write(global_step, {{"accuracy", accuracy}}); }
 
 }  // namespace gradrail::tools

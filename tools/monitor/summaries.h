@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "worker/client/client.h"
+#include "worker/models/workload.h"
 #include "worker/summaries/event_file.h"
 #include "worker/trainer/trainer.h"
 
@@ -14,9 +15,9 @@ namespace gradrail::tools {
 
 /// A run of one worker as TensorBoard shows it.
 ///
-/// Tags     cost and staleness/max. examples/sec of this worker, global_step/sec. accuracy on the test images, at the
-///          end. exchange/p50_ms, exchange/p99_ms and staleness/mean since the previous event. bytes_in/<path>,
-///          bytes_out/<path>, fallbacks, wait_s and dropped_gradients since the start.
+/// Tags     cost and staleness/max. batch_accuracy of the last batch. examples/sec of this worker, global_step/sec.
+///          accuracy on the test images, at the end. exchange/p50_ms, exchange/p99_ms and staleness/mean since the
+///          previous event. bytes_in/<path>, bytes_out/<path>, fallbacks, wait_s and dropped_gradients since the start.
 /// Steps    The global step.
 /// Threads  Owner thread of the client.
 class Summaries {
@@ -26,14 +27,16 @@ class Summaries {
 
   /// After each step; writes with every `every`th of an epoch and its last. `client`: null without a parameter server.
   /// A disk that fails ends the summaries, not the run: the log says so.
-  /// `batch_size`: examples of this worker in one step, all towers together.
-  void step(const worker::Progress& progress, size_t batch_size, const worker::Client* client);
-  /// A line of the run's last words: an accuracy is taken from it.
-  void line(const std::string& text);
+  void step(const worker::Progress& progress, worker::Workload& workload, const worker::Client* client);
+  /// Once, before the first step.
+  void graph(absl::Span<const worker::GraphNode> nodes);
+  /// `accuracy`: on the test images, with the parameters after `global_step`.
+  void evaluated(uint64_t global_step, float accuracy);
 
  private:
   Summaries(worker::EventFile file, uint32_t every) : file_(std::move(file)), every_(every) {}
   void write(uint64_t global_step, const worker::Scalars& scalars);
+  void check(const absl::Status& written);
   void add_exchange(const worker::ClientStats& stats, worker::Scalars& scalars);
 
   worker::EventFile file_;

@@ -23,21 +23,87 @@ constexpr std::array<RenamedFlag, 5> kRenamedFlags = {{
     {"--silence_limit_s", "--heartbeat-timeout"},
 }};
 
+// Flags of the tutorials and examples of TensorFlow and Horovod that have another name here.
+constexpr auto kTutorialFlags = std::to_array<RenamedFlag>({
+    {"--base_lr", "--learning_rate"},
+    {"--checkpoint_format", "--checkpoint_dir"},
+    {"--checkpoint_path", "--checkpoint_dir"},
+    {"--cross_replica_sync", "--mode sync"},
+    {"--display_every", "--log_every"},
+    {"--initial_learning_rate", "--learning_rate"},
+    {"--input_data_dir", "--data_dir"},
+    {"--issync", "--mode sync"},
+    {"--keep_checkpoint_max", "--keep"},
+    {"--local_parameter_device", "--ps_device"},
+    {"--log_dir", "--logs_path"},
+    {"--log_interval", "--log_every"},
+    {"--log_steps", "--log_every"},
+    {"--logdir", "--logs_path"},
+    {"--lr", "--learning_rate"},
+    {"--max_steps", "--epochs, passes over the data"},
+    {"--max_to_keep", "--keep"},
+    {"--model_dir", "--checkpoint_dir, and --logs_path for TensorBoard"},
+    {"--num_batches", "--epochs, passes over the data"},
+    {"--num_epochs", "--epochs"},
+    {"--num_gpus", "--towers"},
+    {"--num_ps", "--ps"},
+    {"--num_replicas_to_aggregate", "--mode backup:B"},
+    {"--num_workers", "--workers"},
+    {"--output_dir", "--checkpoint_dir, and --logs_path for TensorBoard"},
+    {"--parameter_servers", "--ps_hosts"},
+    {"--replicas_to_aggregate", "--mode backup:B"},
+    {"--save_checkpoints_secs", "--save_secs"},
+    {"--save_checkpoints_steps", "--save_steps"},
+    {"--save_interval_secs", "--save_secs"},
+    {"--save_model_secs", "--save_secs"},
+    {"--save_model_steps", "--save_steps"},
+    {"--save_summaries_secs", "--log_every"},
+    {"--save_summaries_steps", "--log_every"},
+    {"--server_protocol", "--transport"},
+    {"--summary_dir", "--logs_path"},
+    {"--sync_replicas", "--mode sync"},
+    {"--task_id", "--task_index"},
+    {"--task_type", "--job_name"},
+    {"--tb_logging", "--logs_path DIR"},
+    {"--train_dir", "--checkpoint_dir, and --logs_path for TensorBoard"},
+    {"--train_epochs", "--epochs"},
+    {"--train_steps", "--epochs, passes over the data"},
+    {"--training_epochs", "--epochs"},
+    {"--training_steps", "--epochs, passes over the data"},
+    {"--worker_index", "--task_index"},
+});
+
+/// "--num-gpus=2" becomes "--num_gpus"; empty: not a flag.
+std::string flag_name(std::string_view argument) {
+  if (!argument.starts_with("--")) return "";
+  // "--flag=value" and "--flag value" are both common.
+  std::string name(argument.substr(0, argument.find('=')));
+  std::replace(name.begin() + 2, name.end(), '-', '_');
+  return name;
+}
+
+template <size_t kCount>
+std::vector<std::string> hints(absl::Span<char* const> arguments, const std::array<RenamedFlag, kCount>& flags,
+                               std::string_view words) {
+  std::vector<std::string> lines;
+  lines.reserve(arguments.size());
+  for (const char* argument : arguments) {
+    const std::string name = flag_name(argument);
+    const auto found =
+        std::find_if(flags.begin(), flags.end(), [&](const auto& flag) { return flag.old_name == name; });
+    if (found != flags.end()) lines.push_back(fmt::format("{} {} {}", found->old_name, words, found->new_name));
+  }
+  return lines;
+}
+
 }  // namespace
 
 std::vector<std::string> hints_for_renamed_flags(absl::Span<char* const> arguments) {
-  std::vector<std::string> hints;
-  for (const char* argument : arguments) {
-    const std::string_view given(argument);
-    if (!given.starts_with("--")) continue;
-    // "--flag=value" and "--flag value" are both common.
-    std::string name(given.substr(0, given.find('=')));
-    std::replace(name.begin() + 2, name.end(), '-', '_');
-    for (const RenamedFlag& flag : kRenamedFlags) {
-      if (name == flag.old_name) hints.push_back(fmt::format("{} is now {}", flag.old_name, flag.new_name));
-    }
-  }
-  return hints;
+  return hints(arguments, kRenamedFlags, "is now");
+}
+
+std::vector<std::string> hints_for_tutorial_flags(absl::Span<char* const> arguments) {
+  return hints(arguments, kTutorialFlags, "is not a flag of gradrail: use");
 }
 
 }  // namespace gradrail::tools

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/server.h"
+#include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
 #include "tools/train/affinity_binder.h"
 #include "tools/train/backup_ps.h"
@@ -169,6 +170,8 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
                    worker::Workload& workload, Summaries* summaries, const worker::Client* client,
                    std::function<std::vector<std::string>()> more) {
   const bool is_cnn = options.flags.model == "cnn";
+  if (summaries != nullptr)
+    summaries->graph(model_graph(options.flags.model, workload.schema(), workload.batch_size()));
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
   return stopped_by_signal(worker::train(variables, workload,
                                          {.epochs = options.flags.epochs,
@@ -178,16 +181,16 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
                                           .verbose = options.flags.verbose,
                                           .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
                                           .towers = options.towers},
-                                         {.line =
-                                              [&](const std::string& line) {
-                                                bar.print_above(line);
-                                                if (summaries != nullptr) summaries->line(line);
-                                              },
+                                         {.line = [&](const std::string& line) { bar.print_above(line); },
                                           .progress =
                                               [&](const worker::Progress& progress) {
                                                 bar.show(progress);
                                                 if (summaries == nullptr) return;
-                                                summaries->step(progress, workload.batch_size(), client);
+                                                summaries->step(progress, workload, client);
+                                              },
+                                          .evaluated =
+                                              [&](uint64_t global_step, float accuracy) {
+                                                if (summaries != nullptr) summaries->evaluated(global_step, accuracy);
                                               },
                                           .more = std::move(more)},
                                          signals.stop()),

@@ -39,18 +39,34 @@ std::string both(const std::string& name) {
   return other == name ? "--" + name : fmt::format("--{},--{}", name, other);
 }
 
+constexpr char kEvaluator[] = "evaluator";
+
+/// Empty without the variable.
+absl::StatusOr<ps::TfConfig> read_tf_config() {
+  const char* const text = std::getenv("TF_CONFIG");
+  return text == nullptr || *text == '\0' ? ps::TfConfig() : ps::parse_tf_config(text);
+}
+
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   // First: with etcd the flags may leave out both the index of the task and the size of the run.
   if (uses_etcd(flags)) return check_rendezvous(options);
-  // TF_CONFIG has the lowest rank: flags and --local replace it.
-  const char* tf_config = std::getenv("TF_CONFIG");
   const bool hosts = !flags.ps_hosts.empty() || !flags.worker_hosts.empty();
-  const bool configured = tf_config != nullptr && *tf_config != '\0';
   if (flags.local && (!flags.cluster.empty() || hosts))
     return absl::InvalidArgumentError(
         "--local starts a separate cluster: omit --cluster, --ps_hosts and --worker_hosts");
+  // TF_CONFIG has the lowest rank: flags and --local replace it.
+  GRADRAIL_ASSIGN_OR_RETURN(ps::TfConfig config, flags.local || hosts || !flags.cluster.empty()
+                                                     ? absl::StatusOr<ps::TfConfig>(ps::TfConfig())
+                                                     : read_tf_config());
+  const bool evaluates =
+      flags.job_name.empty() ? config.task.has_value() && config.task->job == kEvaluator : flags.job_name == kEvaluator;
+  if (evaluates) {
+    options.local = false;
+    options.task = {.job = kEvaluator};
+    return absl::OkStatus();
+  }
   // No description of a cluster: the demo, or a task of a launcher, which check_launch() decides.
-  options.local = flags.cluster.empty() && !hosts && (!configured || flags.local);
+  options.local = flags.cluster.empty() && !hosts && !config.cluster.has_value();
   if (!options.local && !flags.rendezvous.empty()) {
     return absl::InvalidArgumentError(fmt::format(
         "--rendezvous {}: the cluster has the addresses of all tasks; leave out one of the two", flags.rendezvous));
@@ -64,32 +80,28 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   }
   if (!flags.cluster.empty() && hosts)
     return absl::InvalidArgumentError("give either --cluster or --ps_hosts and --worker_hosts");
-  // TF_CONFIG can hold the task; --job_name replaces it.
-  std::optional<ps::TaskId> task;
   absl::StatusOr<ps::ClusterSpec> cluster = absl::UnknownError("");
   if (!flags.cluster.empty()) {
     cluster = ps::read_cluster_file(flags.cluster);
   } else if (hosts) {
     cluster = ps::cluster_from_hosts(flags.ps_hosts, flags.worker_hosts);
   } else {
-    GRADRAIL_ASSIGN_OR_RETURN(ps::TfConfig config, ps::parse_tf_config(tf_config));
-    cluster = std::move(config.cluster);
-    task = std::move(config.task);
+    cluster = *std::move(config.cluster);
   }
   if (!cluster.ok()) return cluster.status();
   options.cluster = *std::move(cluster);
   if (!flags.job_name.empty()) {
     // TensorFlow's clusters have one chief, so it needs no index.
-    const bool is_only_one = flags.job_name == "chief";
-    if (flags.task_index == -1 && !is_only_one)
+    if (flags.task_index == -1 && !ps::has_one_task(flags.job_name))
       return absl::InvalidArgumentError("--task_index is missing (which task of job '" + flags.job_name +
                                         "' is this?)");
+    // The flag replaces the task of TF_CONFIG.
     GRADRAIL_ASSIGN_OR_RETURN(
-        task, ps::resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index));
+        config.task, ps::resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index));
   }
-  if (!task.has_value())
+  if (!config.task.has_value())
     return absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)");
-  options.task = *task;
+  options.task = *std::move(config.task);
   return absl::OkStatus();
 }
 
@@ -185,7 +197,7 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
   add("ps_hosts", flags.ps_hosts, "comma-separated host:port list of the parameter servers; replaces --cluster");
   add("worker_hosts", flags.worker_hosts, "comma-separated host:port list of the workers; replaces --cluster");
-  add("job_name", flags.job_name, "job of this task: ps, worker or chief");
+  add("job_name", flags.job_name, "job of this task: ps, worker or chief; evaluator: the task ends at once");
   add("task_index", flags.task_index, "index of this task in its job, from 0");
   add("rendezvous", flags.rendezvous,
       "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher. "
@@ -328,6 +340,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   if (!flags.cnn_logits_relu && flags.model != "cnn")
     return absl::InvalidArgumentError(fmt::format("--cnn_logits_relu is of --model cnn; this is {}", flags.model));
   GRADRAIL_RETURN_IF_ERROR(check_cluster(flags, options));
+  if (is_evaluator(options)) return options;  // it does nothing, so that its other flags have no effect
   GRADRAIL_RETURN_IF_ERROR(check_alone(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_backup_ps(options));
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
@@ -339,6 +352,11 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   const absl::StatusOr<ps::Mode> mode = ps::parse_mode(flags.mode);
   if (!mode.ok()) return absl::InvalidArgumentError(fmt::format("--{}", message_of(mode.status())));
   options.mode = *mode;
+  if (options.cluster.sparse && mode->waits()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "--mode {}: it waits for every worker, and the cluster description leaves out workers: name all, or use async",
+        flags.mode));
+  }
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
   if (mode->kind == ps::ModeKind::backup && mode->bound >= workers) {
     return absl::InvalidArgumentError(

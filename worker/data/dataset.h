@@ -24,6 +24,15 @@ struct IdxArray {
 ///         fill.
 absl::StatusOr<IdxArray> read_idx(const std::string& path);
 
+/// The shape of the images, as the data set states it; all 0: it states nothing.
+struct ImageSize {
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t depth = 0;
+
+  bool operator==(const ImageSize&) const = default;
+};
+
 /// Images and labels of one split. images: [count, pixels] uint8, labels: [count] in 0 … 9.
 struct Split {
   size_t count = 0;
@@ -31,6 +40,7 @@ struct Split {
   std::vector<uint8_t> images;
   std::vector<uint8_t> labels;
   bool in_file_order = false;  ///< of TFRecord files: shuffled through a buffer, as TensorFlow reads them
+  ImageSize size = {};
 };
 
 struct MnistData {

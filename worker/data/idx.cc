@@ -17,13 +17,12 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/dataset.h"
+#include "worker/data/deflate.h"
 
 namespace gradrail::worker {
 namespace {
 
 constexpr uint8_t kTypeUint8 = 0x08;
-// Deflate cannot pack tighter than this (zlib's technical notes), which bounds what a file may claim to hold.
-constexpr uint64_t kMaxDeflateRatio = 1032;
 // zlib counts in 32 bits; larger inputs are handed over in pieces of this size.
 constexpr size_t kMaxPiece = size_t{1} << 30;
 

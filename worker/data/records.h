@@ -9,13 +9,15 @@
 namespace gradrail::worker {
 
 // Images as TensorFlow's tutorials keep them: TFRecord files `train.tfrecords`, `validation.tfrecords` and
-// `test.tfrecords`, in each record a tf.train.Example with `image_raw` (bytes, the pixels) and `label` (int64).
+// `test.tfrecords`, in each record a tf.train.Example with `image_raw` (bytes, the pixels) and `label` (int64). Instead
+// of a file there may be its shards `train.tfrecords-00000-of-00002` …. Each file may be compressed by gzip or zlib.
 
 bool holds_records(const std::string& folder);
 
-/// Reads the three files; without a `validation.tfrecords` that split is empty.
-/// Errors  as TfRecordReader. DATA_LOSS names file, record and cause. Causes are a missing or wrong feature, images of
-///         different sizes, and labels other than 0 to 9.
+/// Reads the three splits into memory; without a `validation.tfrecords` that split is empty.
+/// Errors  as TfRecordReader. DATA_LOSS names file, record and cause: a missing or wrong feature, a label other than 0
+///         to 9, or images of different sizes. `height`, `width` and `depth` must be the size of the image. A missing
+///         shard is also DATA_LOSS. NOT_FOUND: no file of a split.
 absl::StatusOr<MnistData> load_records(const std::string& folder);
 
 /// Writes them, with `height`, `width` and `depth` beside, as the tutorial's converter does. Each file is whole or not

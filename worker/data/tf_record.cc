@@ -25,43 +25,52 @@ struct RecordHeader {
   uint32_t length_crc;
 };
 constexpr size_t kHeaderBytes = 12;  // on disk, without the struct's padding
-constexpr size_t kCrcBytes = sizeof(uint32_t);
 // Records of MNIST have less than 1 KiB: a write for each would cost a system call each.
 constexpr size_t kFlushBytes = size_t{1} << 20;
 
 uint32_t masked_crc(const void* data, size_t bytes) { return std::rotr(crc32c(data, bytes), 15) + 0xa282ead8u; }
 
+bool is_intact(const RecordHeader& header) {
+  return header.length_crc == masked_crc(&header.length, sizeof(header.length));
+}
+
+bool begins_with_record(absl::Span<const uint8_t> bytes) {
+  static_assert(RecordStream::kPeekBytes == kHeaderBytes);
+  if (bytes.size() < kHeaderBytes) return false;
+  RecordHeader header;
+  std::memcpy(&header, bytes.data(), kHeaderBytes);
+  return is_intact(header);
+}
+
 }  // namespace
 
-TfRecordReader::TfRecordReader(ps::InputFile file) : file_(std::move(file)), rest_(file_.bytes()) {}
-
 absl::StatusOr<TfRecordReader> TfRecordReader::open(const std::string& path) {
-  GRADRAIL_ASSIGN_OR_RETURN(ps::InputFile file, ps::InputFile::open(path));
-  return TfRecordReader(std::move(file));
+  GRADRAIL_ASSIGN_OR_RETURN(RecordStream stream, RecordStream::open(path, begins_with_record));
+  return TfRecordReader(std::move(stream));
 }
 
 absl::Status TfRecordReader::damaged(std::string_view what) const {
-  return absl::DataLossError(fmt::format("{}: record {}: {}", file_.path(), index_, what));
+  return absl::DataLossError(fmt::format("{}: record {}: {}", stream_.path(), index_, what));
+}
+
+/// A file may end between two records only.
+absl::Status TfRecordReader::read(void* target, size_t bytes) {
+  GRADRAIL_ASSIGN_OR_RETURN(const size_t got, stream_.read(target, bytes));
+  return got == bytes ? absl::OkStatus() : damaged("the file ends within it");
 }
 
 absl::StatusOr<bool> TfRecordReader::next(std::string& record) {
-  // A file may end between two records only.
-  if (rest_ == 0) return false;
-  if (rest_ < kHeaderBytes + kCrcBytes) return damaged("the file ends within it");
   RecordHeader header;
-  GRADRAIL_RETURN_IF_ERROR(file_.read(&header, kHeaderBytes));
-  rest_ -= kHeaderBytes;
-  if (header.length_crc != masked_crc(&header.length, sizeof(header.length))) {
-    return damaged("the checksum of its length is wrong; is this a TFRecord file, and not a compressed one?");
-  }
+  GRADRAIL_ASSIGN_OR_RETURN(const size_t got, stream_.read(&header, kHeaderBytes));
+  if (got == 0) return false;
+  if (got < kHeaderBytes) return damaged("the file ends within it");
+  if (!is_intact(header)) return damaged("the checksum of its length is wrong; is this a TFRecord file?");
   // Before anything is allocated: nothing but the file's own size says what a length may be.
-  // The subtraction cannot wrap: the first check left room for the CRC.
-  if (header.length > rest_ - kCrcBytes) return damaged("the file ends within it");
+  if (header.length > stream_.at_most()) return damaged("the file ends within it");
   record.resize(header.length);
-  GRADRAIL_RETURN_IF_ERROR(file_.read(record.data(), record.size()));
+  GRADRAIL_RETURN_IF_ERROR(read(record.data(), record.size()));
   uint32_t crc = 0;
-  GRADRAIL_RETURN_IF_ERROR(file_.read(&crc, sizeof(crc)));
-  rest_ -= header.length + kCrcBytes;
+  GRADRAIL_RETURN_IF_ERROR(read(&crc, sizeof(crc)));
   if (crc != masked_crc(record.data(), record.size())) return damaged("the checksum of its content is wrong");
   ++index_;
   return true;
@@ -70,7 +79,7 @@ absl::StatusOr<bool> TfRecordReader::next(std::string& record) {
 TfRecordWriter::TfRecordWriter(ps::ReplacementFile file) : file_(std::move(file)) {}
 
 absl::StatusOr<TfRecordWriter> TfRecordWriter::create(const std::string& path) {
-  GRADRAIL_ASSIGN_OR_RETURN(ps::ReplacementFile file, ps::ReplacementFile::create(path));
+  GRADRAIL_ASSIGN_OR_RETURN(ps::ReplacementFile file, ps::ReplacementFile::create(path, "TFRecord file"));
   return TfRecordWriter(std::move(file));
 }
 

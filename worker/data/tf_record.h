@@ -3,16 +3,18 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ps/checkpoint/file.h"
+#include "worker/data/record_stream.h"
 
 namespace gradrail::worker {
 
-/// A TFRecord file being read record by record, every checksum verified.
-/// Errors  NOT_FOUND: no such file, or no regular one. DATA_LOSS names the file, the record (from 0) and the cause: a
-///         checksum, a length beyond the file's end, an end within a record.
+/// A TFRecord file being read record by record, every checksum verified. It may be compressed by gzip or zlib.
+/// Errors  as RecordStream. DATA_LOSS names the file, the record (from 0) and the cause. Causes are a checksum, a
+///         length beyond the end of the file, and an end within a record.
 class TfRecordReader {
  public:
   static absl::StatusOr<TfRecordReader> open(const std::string& path);
@@ -22,11 +24,12 @@ class TfRecordReader {
   uint64_t index() const { return index_; }  ///< of the record that next() returns next
 
  private:
-  explicit TfRecordReader(ps::InputFile file);
+  explicit TfRecordReader(RecordStream stream) : stream_(std::move(stream)) {}
   absl::Status damaged(std::string_view what) const;
 
-  ps::InputFile file_;
-  uint64_t rest_;
+  absl::Status read(void* target, size_t bytes);
+
+  RecordStream stream_;
   uint64_t index_ = 0;
 };
 

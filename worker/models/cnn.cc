@@ -89,6 +89,7 @@ struct Cnn::Impl {
   std::vector<float> hidden, hidden_gradient;
   std::vector<float> units, units_gradient;  // of the layer before the last
   std::vector<float> logits;                 // after the forward pass their gradient
+  size_t correct = 0;                        // images of the last step's batch
 };
 
 Cnn::Cnn() = default;
@@ -202,9 +203,14 @@ float Cnn::step(absl::Span<const float> images, absl::Span<const uint8_t> labels
   // OpenMP counts threads per calling thread, and another model in this thread may have set another count.
   limit_product_threads(impl.threads);
   impl.forward(images.data(), parameters);
-  const float cost = softmax_cross_entropy(impl.logits.data(), labels.data(), shape.batch, shape.classes);
+  const SoftmaxLoss loss = softmax_cross_entropy(impl.logits.data(), labels.data(), shape.batch, shape.classes);
+  impl.correct = loss.correct;
   impl.backward(parameters, gradients, ready);
-  return cost;
+  return loss.cost;
+}
+
+float Cnn::batch_accuracy() const {
+  return static_cast<float>(impl_->correct) / static_cast<float>(impl_->shape.batch);
 }
 
 float Cnn::accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters) {

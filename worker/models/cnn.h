@@ -45,6 +45,9 @@ class Cnn {
   float step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
              Gradients gradients, const GradientReady& ready);
 
+  /// Share of the last step's batch with the label as the most likely class, before the update.
+  float batch_accuracy() const;
+
   /// Share of images [n, side, side] (bytes) with the label as the most likely class, in [0, 1].
   float accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters);
 

@@ -228,6 +228,7 @@ absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::
     pins_.cover_all(*device_, parameters);
     pins_.cover_all(*device_, gradients);
   }
+  step_labels_.assign(labels.begin(), labels.end());
   const absl::Status done = run(images, labels, parameters, gradients, ready);
   if (!done.ok()) {
     device_->finish().IgnoreError();  // nothing writes into the caller's memory any more
@@ -242,6 +243,22 @@ absl::StatusOr<float> DeviceNetwork::step(BatchLoader& loader, Parameters parame
   pins_.cover(*device_, loader.image_memory());
   const BatchLoader::Batch batch = loader.next();
   return step(batch.images, batch.labels, parameters, gradients, ready);
+}
+
+std::optional<float> DeviceNetwork::batch_accuracy() {
+  if (step_labels_.empty()) return std::nullopt;
+  // A failure of the device is the result of the next step.
+  if (!device_->wait(device_->download(host_logits_.data(), logits(), host_logits_.size() * sizeof(float))).ok())
+    return std::nullopt;
+  const float share = 1.0f / static_cast<float>(plan_.batch);
+  size_t correct = 0;
+  for (size_t row = 0; row < plan_.batch; ++row) {
+    float* const values = host_logits_.data() + row * plan_.classes;
+    // The gradient of a row is (probability - 1 at the label) / batch: its largest value shows the class.
+    values[step_labels_[row]] += share;
+    if (std::max_element(values, values + plan_.classes) == values + step_labels_[row]) ++correct;
+  }
+  return static_cast<float>(correct) / static_cast<float>(plan_.batch);
 }
 
 absl::StatusOr<float> DeviceNetwork::accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,

@@ -32,6 +32,8 @@ class DeviceNetwork final : public Network {
   /// The same with a batch of the caller: images [batch, pixels], labels [batch].
   absl::StatusOr<float> step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
                              Gradients gradients, const GradientReady& ready);
+  /// Copies the gradient of the logits to the host.
+  std::optional<float> batch_accuracy() override;
   absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                  Parameters parameters) override;
   DeviceBlock device_block() override;
@@ -83,11 +85,12 @@ class DeviceNetwork final : public Network {
   std::vector<float*> parameters_, gradients_;  // on the device, by tensor
   SharedMemory host_costs_;  // pages of its own, to be pinned: else each step would stop until the cost is there
   std::vector<float> host_logits_;
-  std::vector<Leaving> leaving_;  // in this step
-  size_t announced_ = 0;          // of those
-  gpu::TowerSum* sum_ = nullptr;  // null: gradients are this tower's own
-  size_t tower_ = 0;              // within sum_
-  DevicePins pins_;               // last: unpinned before the device goes
+  std::vector<uint8_t> step_labels_;  // of the last step
+  std::vector<Leaving> leaving_;      // in this step
+  size_t announced_ = 0;              // of those
+  gpu::TowerSum* sum_ = nullptr;      // null: gradients are this tower's own
+  size_t tower_ = 0;                  // within sum_
+  DevicePins pins_;                   // last: unpinned before the device goes
 };
 
 /// A DeviceNetwork of the sizes that `options` ask for.

@@ -45,17 +45,23 @@ constexpr float kExpLimit = 87.0f;
   }
 }
 
-/// Takes each row's largest logit away, so that no exponential overflows. Returns the sum of -log of each label's
-/// share, but for the term log Σ exp that is known only afterwards.
-double shift_rows(float* logits, const uint8_t* labels, size_t rows, size_t classes) {
-  double cost = 0.0;
+struct ShiftedRows {
+  double cost = 0.0;   ///< sum of -log of each label's share, but for the term log Σ exp that is known only afterwards
+  size_t correct = 0;  ///< as SoftmaxLoss
+};
+
+/// Takes each row's largest logit away, so that no exponential overflows.
+ShiftedRows shift_rows(float* logits, const uint8_t* labels, size_t rows, size_t classes) {
+  ShiftedRows result;
   for (size_t row = 0; row < rows; ++row) {
     float* values = logits + row * classes;
-    const float largest = *std::max_element(values, values + classes);
-    for (size_t j = 0; j < classes; ++j) values[j] -= largest;
-    cost -= values[labels[row]];
+    const float* const largest = std::max_element(values, values + classes);
+    if (largest == values + labels[row]) ++result.correct;
+    const float shift = *largest;
+    for (size_t j = 0; j < classes; ++j) values[j] -= shift;
+    result.cost -= values[labels[row]];
   }
-  return cost;
+  return result;
 }
 
 }  // namespace
@@ -107,8 +113,8 @@ void sum_rows(const float* values, size_t rows, size_t columns, float* column_su
   add_rows(values, rows, columns, column_sums);
 }
 
-float softmax_cross_entropy(float* logits, const uint8_t* labels, size_t rows, size_t classes) {
-  double cost = shift_rows(logits, labels, rows, classes);
+SoftmaxLoss softmax_cross_entropy(float* logits, const uint8_t* labels, size_t rows, size_t classes) {
+  auto [cost, correct] = shift_rows(logits, labels, rows, classes);
   exponential(logits, rows * classes);
   for (size_t row = 0; row < rows; ++row) {
     float* values = logits + row * classes;
@@ -119,7 +125,7 @@ float softmax_cross_entropy(float* logits, const uint8_t* labels, size_t rows, s
     for (size_t j = 0; j < classes; ++j) values[j] *= scale;
     values[labels[row]] -= 1.0f / static_cast<float>(rows);
   }
-  return static_cast<float>(cost / static_cast<double>(rows));
+  return {.cost = static_cast<float>(cost / static_cast<double>(rows)), .correct = correct};
 }
 
 }  // namespace gradrail::worker

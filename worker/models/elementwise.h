@@ -33,8 +33,13 @@ void average(absl::Span<const float* const> sources, size_t count, float* target
 /// column_sums[j] = Σi values[i, j].
 void sum_rows(const float* values, size_t rows, size_t columns, float* column_sums);
 
-/// Mean over the rows of -log softmax(logits)[label]; turns the logits into the gradient of that mean.
+struct SoftmaxLoss {
+  float cost = 0.0f;   ///< mean over the rows of -log softmax(logits)[label]
+  size_t correct = 0;  ///< rows in which the first largest logit is that of the label
+};
+
+/// Turns the logits into the gradient of the mean cost.
 /// Shapes   logits: [rows, classes], labels: [rows], each below `classes`.
-float softmax_cross_entropy(float* logits, const uint8_t* labels, size_t rows, size_t classes);
+SoftmaxLoss softmax_cross_entropy(float* logits, const uint8_t* labels, size_t rows, size_t classes);
 
 }  // namespace gradrail::worker

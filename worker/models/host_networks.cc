@@ -36,6 +36,7 @@ class HostMlp final : public Network {
     const BatchLoader::Batch batch = loader.next();
     return mlp_->step(batch.images, batch.labels, parameters, gradients, ready);
   }
+  std::optional<float> batch_accuracy() override { return mlp_->batch_accuracy(); }
 
   absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                  Parameters parameters) override {
@@ -58,6 +59,7 @@ class HostCnn final : public Network {
     const BatchLoader::Batch batch = loader.next();
     return cnn_->step(batch.images, batch.labels, parameters, gradients, ready);
   }
+  std::optional<float> batch_accuracy() override { return cnn_->batch_accuracy(); }
 
   absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                  Parameters parameters) override {
@@ -76,6 +78,13 @@ Mlp::Shape mlp_shape(const WorkloadOptions& options) {
 
 absl::StatusOr<Cnn::Shape> cnn_shape(const WorkloadOptions& options) {
   const size_t pixels = options.data->train.pixels;
+  const ImageSize& size = options.data->train.size;
+  // The number of pixels alone could be that of a square: 14 x 56 x 1, or 16 x 16 x 4.
+  if (size != ImageSize() && (size.height != size.width || size.depth != 1)) {
+    return absl::InvalidArgumentError(
+        fmt::format("model cnn requires square images with one channel; these have {} x {} pixels and {} channels",
+                    size.height, size.width, size.depth));
+  }
   const auto side = static_cast<size_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
   if (side * side != pixels || side % 4 != 0) {
     return absl::InvalidArgumentError(fmt::format(

@@ -62,8 +62,9 @@ absl::StatusOr<float> Linear::step(Parameters parameters, Gradients gradients, c
   return static_cast<float>(cost / count);
 }
 
-absl::StatusOr<std::vector<std::string>> Linear::verdict(Parameters parameters) {
-  return std::vector<std::string>{fmt::format("w = {:.4f}, b = {:.4f}", parameters[kW][0], parameters[kB][0])};
+absl::StatusOr<Verdict> Linear::verdict(Parameters parameters) {
+  return Verdict{.lines = {fmt::format("w = {:.4f}, b = {:.4f}", parameters[kW][0], parameters[kB][0])},
+                 .accuracy = std::nullopt};
 }
 
 }  // namespace gradrail::worker

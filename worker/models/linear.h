@@ -23,7 +23,7 @@ class Linear final : public Workload {
   void seek(uint64_t step) override;
   void prefetch() override;
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
-  absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override;
+  absl::StatusOr<Verdict> verdict(Parameters parameters) override;
 
  private:
   const ps::Schema schema_;

@@ -87,6 +87,7 @@ struct Mlp::Impl {
   std::vector<float> hidden;
   std::vector<float> hidden_gradient;
   std::vector<float> logits;  // after the forward pass their gradient
+  size_t correct = 0;         // images of the last step's batch
 };
 
 Mlp::Mlp() = default;
@@ -124,7 +125,8 @@ float Mlp::Impl::backward(absl::Span<const uint8_t> labels, Parameters parameter
   const auto done = [&ready](size_t tensor) {
     if (ready) ready(tensor);
   };
-  const float cost = softmax_cross_entropy(logits.data(), labels.data(), shape.batch, shape.classes);
+  const SoftmaxLoss loss = softmax_cross_entropy(logits.data(), labels.data(), shape.batch, shape.classes);
+  correct = loss.correct;
   products.to_w2.run(hidden.data(), logits.data(), gradients[kW2].data());
   // The last reader of W2 comes before done(kW2): after it, fresh parameters may replace W2.
   products.from_logits.run(logits.data(), parameters[kW2].data(), hidden_gradient.data());
@@ -136,7 +138,7 @@ float Mlp::Impl::backward(absl::Span<const uint8_t> labels, Parameters parameter
   write_w1(hidden_gradient.data());
   done(kW1);
   done(kB1);
-  return cost;
+  return loss.cost;
 }
 
 float Mlp::step(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
@@ -160,6 +162,10 @@ float Mlp::step(const SparseBatch& batch, Parameters parameters, Gradients gradi
   return impl.backward(batch.labels, parameters, gradients, ready, [&](const float* hidden_gradient) {
     impl.sparse.backward(batch.by_pixel, hidden_gradient, gradients[kW1].data());
   });
+}
+
+float Mlp::batch_accuracy() const {
+  return static_cast<float>(impl_->correct) / static_cast<float>(impl_->shape.batch);
 }
 
 float Mlp::accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters) {

@@ -49,6 +49,9 @@ class Mlp {
   /// The same from a sparse batch: equal up to rounding.
   float step(const SparseBatch& batch, Parameters parameters, Gradients gradients, const GradientReady& ready);
 
+  /// Share of the last step's batch with the label as the most likely class, before the update.
+  float batch_accuracy() const;
+
   /// Share of images [n, inputs] (bytes, scaled by 1/255) with the label as the most likely class, in [0, 1].
   float accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels, Parameters parameters);
 

@@ -39,10 +39,12 @@ class MnistWorkload final : public Workload {
     return network_->step(loader_, parameters, gradients, ready);
   }
 
-  absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override {
+  std::optional<float> batch_accuracy() override { return network_->batch_accuracy(); }
+
+  absl::StatusOr<Verdict> verdict(Parameters parameters) override {
     GRADRAIL_ASSIGN_OR_RETURN(const float share,
                               network_->accuracy(data_->test.images, data_->test.labels, parameters));
-    return std::vector<std::string>{fmt::format("Test-Accuracy: {:.{}f}", share, model_.accuracy_places)};
+    return Verdict{.lines = {fmt::format("Test-Accuracy: {:.{}f}", share, model_.accuracy_places)}, .accuracy = share};
   }
 
   DeviceBlock device_block() override { return network_->device_block(); }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "gpu/reduce/tower_sum.h"
@@ -23,6 +24,8 @@ class Network {
   /// Takes the next batch of `loader`; else as Workload::step.
   virtual absl::StatusOr<float> step(BatchLoader& loader, Parameters parameters, Gradients gradients,
                                      const GradientReady& ready) = 0;
+  /// As Workload::batch_accuracy.
+  virtual std::optional<float> batch_accuracy() = 0;
   /// Share of images [n, pixels] with the label as the most likely class, in [0, 1].
   virtual absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                          Parameters parameters) = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,12 @@ struct DeviceBlock {
   size_t bytes = 0;  ///< of all of it, from the first parameter on
 };
 
+/// The test of a finished model.
+struct Verdict {
+  std::vector<std::string> lines;  ///< in the tutorials' words: "Test-Accuracy: 0.65" or "w = 2.0000, b = 10.0000"
+  std::optional<float> accuracy;   ///< share of the test images, in [0, 1]; none: the model has no classes
+};
+
 /// A model together with its data: all that the trainer needs to know of either.
 /// Threads  One owner.
 class Workload {
@@ -45,9 +52,12 @@ class Workload {
   /// Errors  UNAVAILABLE: its device was lost, some tensors may have been called ready; INTERNAL: it failed otherwise.
   virtual absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) = 0;
 
-  /// Lines about the finished model in the tutorials' words: "Test-Accuracy: 0.65" or "w = 2.0000, b = 10.0000".
+  /// Share of the last step's batch that had the label as the most likely class, before the update. None: the model has
+  /// no classes, or its device has failed. A device copies memory for it, so that it is not for each step.
+  virtual std::optional<float> batch_accuracy() { return std::nullopt; }
+
   /// Errors  as step().
-  virtual absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) = 0;
+  virtual absl::StatusOr<Verdict> verdict(Parameters parameters) = 0;
 
   /// Where one device has the parameters and the gradient, that of several towers if these average between devices.
   virtual DeviceBlock device_block() { return {}; }

@@ -17,6 +17,8 @@ namespace gradrail::worker {
 namespace {
 
 constexpr char kVersion[] = "brain.Event:2";  // what readers ask of a file's first event
+constexpr int kGraphVersion = 1087;           // of TensorFlow 2.9; readers ask for 4 or more
+constexpr int kFloat = 1;                     // DT_FLOAT
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -63,6 +65,25 @@ absl::Status EventFile::write(int64_t step, const Scalars& scalars) {
     one->set_tag(tag);
     one->set_simple_value(static_cast<float>(value));
   }
+  return append(event.SerializeAsString());
+}
+
+absl::Status EventFile::write(absl::Span<const GraphNode> nodes) {
+  proto::Graph graph;
+  graph.mutable_versions()->set_producer(kGraphVersion);
+  for (const GraphNode& node : nodes) {
+    proto::Node& one = *graph.add_node();
+    one.set_name(node.name);
+    one.set_op(node.op);
+    for (const std::string& input : node.inputs) one.add_input(input);
+    if (node.shape.empty()) continue;
+    (*one.mutable_attr())["dtype"].set_type(kFloat);
+    proto::TensorShape& shape = *(*one.mutable_attr())["shape"].mutable_shape();
+    for (const int64_t size : node.shape) shape.add_dim()->set_size(size);
+  }
+  proto::Event event;
+  event.set_wall_time(seconds_since_1970());
+  event.set_graph(graph.SerializeAsString());
   return append(event.SerializeAsString());
 }
 

@@ -7,12 +7,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/file_descriptor.h"
 
 namespace gradrail::worker {
 
 /// Tag and value.
 using Scalars = std::vector<std::pair<std::string, double>>;
+
+/// An operation or a variable of a model.
+struct GraphNode {
+  std::string name;                 ///< unique; TensorBoard folds the names with a common part before a slash
+  std::string op;                   ///< as TensorFlow names it: "MatMul"
+  std::vector<std::string> inputs;  ///< names of nodes
+  std::vector<int64_t> shape;       ///< of a variable or a placeholder; empty: another node
+};
 
 /// A file of events as TensorBoard reads it, also while it grows: a TFRecord file, in each record an Event.
 /// Errors  name the path, the failing call and errno's words.
@@ -27,6 +36,8 @@ class EventFile {
   /// One event, of now; it is in the file when this returns. After an error the file may end within a record, and
   /// nothing more must be written.
   absl::Status write(int64_t step, const Scalars& scalars);
+  /// One event with the model, for TensorBoard's tab "Graphs"; once in a file.
+  absl::Status write(absl::Span<const GraphNode> nodes);
 
  private:
   EventFile(std::string path, FileDescriptor descriptor) : path_(std::move(path)), descriptor_(std::move(descriptor)) {}

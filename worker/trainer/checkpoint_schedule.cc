@@ -39,6 +39,7 @@ void CheckpointSchedule::begin(uint64_t steps) {
   next_time_ = Clock::now() + every_.time;
   const absl::Status begun = variables_.begin_checkpoint();
   pending_ = begun.ok();
+  saved_after_ = steps;
   if (!begun.ok()) failed(begun);
 }
 
@@ -47,6 +48,7 @@ void CheckpointSchedule::take_outcome() {
   const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();
   if (!files.ok()) return failed(files.status());
   if (files->empty()) {
+    saved_after_ = 0;
     spdlog::warn("a checkpoint was abandoned: a parameter server was lost during the write");
     return;
   }
@@ -54,12 +56,15 @@ void CheckpointSchedule::take_outcome() {
 }
 
 void CheckpointSchedule::failed(const absl::Status& why) {
+  saved_after_ = 0;
   spdlog::warn("a checkpoint failed, training continues: {}", message_of(why));
 }
 
 // Here a failure is the result of the run: no later save could repair it.
-absl::Status CheckpointSchedule::at_end() {
+absl::Status CheckpointSchedule::at_end(bool unchanged) {
   if (pending_) take_outcome();
+  // Asked after the outcome: a save that has failed is repeated.
+  if (unchanged && saved_after_ > 0) return absl::OkStatus();
   if (!variables_.saves_checkpoints()) return absl::OkStatus();
   absl::Status begun = variables_.begin_checkpoint();
   // Another chief's may still be being written, by some of the ps tasks: the others write in vain at each attempt.

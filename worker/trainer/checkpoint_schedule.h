@@ -25,8 +25,12 @@ class CheckpointSchedule {
   /// `steps` of this worker are done.
   void after_step(uint64_t steps);
 
-  /// Saves what the run ends with and waits until it is written, and whatever was before it.
-  absl::Status at_end();
+  /// Whether a save was begun after exactly so many steps of this worker, and has not failed yet.
+  bool has_saved(uint64_t steps) const { return steps > 0 && saved_after_ == steps; }
+
+  /// Saves what the run ends with and waits until it is written, and whatever was before it. `unchanged`: no update was
+  /// applied since the last save, so that a second one is not needed.
+  absl::Status at_end(bool unchanged);
 
  private:
   bool due(uint64_t steps) const;
@@ -38,7 +42,8 @@ class CheckpointSchedule {
   const SaveEvery every_;
   uint64_t next_step_;
   TimePoint next_time_;
-  bool pending_ = false;  ///< one was begun, and what became of it not yet asked
+  uint64_t saved_after_ = 0;  ///< steps of this worker at the last save that has not failed; 0: there is none
+  bool pending_ = false;      ///< one was begun, and what became of it not yet asked
 };
 
 }  // namespace gradrail::worker

@@ -248,14 +248,31 @@ absl::StatusOr<float> Towers::step(Parameters parameters, Gradients gradients, c
   return mean_cost();
 }
 
-absl::StatusOr<std::vector<std::string>> Towers::verdict(Parameters parameters) {
-  absl::StatusOr<std::vector<std::string>> lines = std::vector<std::string>();
+std::optional<float> Towers::batch_accuracy() {
+  std::vector<std::optional<float>> shares(towers_.size());
+  for (size_t i = 0; i < towers_.size(); ++i) {
+    towers_[i]->tell([this, i, &share = shares[i]] {
+      share = towers_[i]->workload().batch_accuracy();
+      finished();
+    });
+  }
+  wait_finished(towers_.size());
+  float sum = 0.0f;
+  for (const std::optional<float>& share : shares) {
+    if (!share.has_value()) return std::nullopt;
+    sum += *share;
+  }
+  return sum / static_cast<float>(towers_.size());
+}
+
+absl::StatusOr<Verdict> Towers::verdict(Parameters parameters) {
+  absl::StatusOr<Verdict> verdict = Verdict();
   towers_[0]->tell([&] {  // in its own thread: a copy of the model has one owner
-    lines = towers_[0]->workload().verdict(parameters);
+    verdict = towers_[0]->workload().verdict(parameters);
     finished();
   });
   wait_finished(1);
-  return lines;
+  return verdict;
 }
 
 DeviceBlock Towers::device_block() { return sum_ == nullptr ? DeviceBlock{} : towers_[0]->workload().device_block(); }

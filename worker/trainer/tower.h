@@ -41,7 +41,9 @@ class Towers final : public Workload {
   void prefetch() override {}
   /// Errors  of the first tower that has one, and its number; the others have ended their step, too.
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
-  absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override;
+  /// The mean of the towers'.
+  std::optional<float> batch_accuracy() override;
+  absl::StatusOr<Verdict> verdict(Parameters parameters) override;
   /// The first tower's, where the devices average among themselves; the others copy its parameters.
   DeviceBlock device_block() override;
   void stay_on_device() override;

@@ -70,8 +70,10 @@ class Run {
         views_(variables),
         checkpoints_(variables, options.save_every) {}
 
+  void begin();
   absl::Status all_epochs();
   absl::Status finish_run();
+  void end();
   absl::Status outcome(const absl::Status& finished) const;
 
  private:
@@ -82,6 +84,11 @@ class Run {
   std::string step_line(uint32_t epoch, size_t batch, double average_ms) const;
   void report(uint32_t epoch, size_t batch);
   void summary(double seconds);
+  absl::Status evaluate();
+  std::string state_text();
+  void line(const std::string& text) const {
+    if (output_.line) output_.line(text);
+  }
 
   Variables& variables_;
   Workload& workload_;
@@ -167,10 +174,19 @@ absl::Status Run::all_epochs() {
   return absl::OkStatus();
 }
 
+void Run::begin() {
+  if (options_.step_line == StepLine::kEpochs) line("Variables initialized ...");
+}
+
+/// Two equal texts: no update was applied between them.
+std::string Run::state_text() { return fmt::format("{} {}", variables_.global_step(), parameter_hash(variables_)); }
+
+/// The last line of the tutorials. After a request to stop, the training is not done.
+void Run::end() {
+  if (options_.step_line == StepLine::kEpochs && !stop_.load()) line("done");
+}
+
 void Run::summary(double seconds) {
-  const auto line = [&](const std::string& text) {
-    if (output_.line) output_.line(text);
-  };
   const double examples = static_cast<double>(steps_ * workload_.batch_size());
   line(fmt::format("Examples/s: {:.0f}", seconds > 0 ? examples / seconds : 0.0));
   line(fmt::format("Global-Step: {}", variables_.global_step()));
@@ -192,34 +208,48 @@ absl::Status Run::outcome(const absl::Status& finished) const {
   return absl::IsUnavailable(finished) && !interruption_.ok() ? interruption_ : finished;
 }
 
+absl::Status Run::evaluate() {
+  const absl::StatusOr<Verdict> verdict = workload_.verdict(views_.parameters);
+  if (!verdict.ok()) return model_failed(verdict.status());
+  for (const std::string& text : verdict->lines) line(text);
+  if (verdict->accuracy && output_.evaluated) output_.evaluated(variables_.global_step(), *verdict->accuracy);
+  return absl::OkStatus();
+}
+
 absl::Status Run::finish_run() {
   const double seconds = seconds_since(start_);
   const bool stopped = stop_.load();
-  if (stopped && output_.line) {
-    output_.line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
-                             : fmt::format("Stopped after {} steps of this worker", steps_));
+  if (stopped) {
+    line(steps_ == 0 ? std::string("Stopped before the first step: nothing was trained")
+                     : fmt::format("Stopped after {} steps of this worker", steps_));
+  } else if (options_.step_line == StepLine::kRate) {
+    line(fmt::format("Done training for {} epochs, {} steps.", options_.epochs, steps_));
   }
   bool is_chief = variables_.is_chief();
-  if (is_chief && !stopped) GRADRAIL_RETURN_IF_ERROR(pull_final());
-  GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
-  const absl::StatusOr<std::vector<std::string>> verdict = workload_.verdict(views_.parameters);
-  if (!verdict.ok()) return model_failed(verdict.status());
-  for (const std::string& text : *verdict) {
-    if (output_.line) output_.line(text);
+  std::string saved_state;
+  if (is_chief && !stopped) {
+    if (checkpoints_.has_saved(steps_)) {
+      GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
+      saved_state = state_text();
+    }
+    GRADRAIL_RETURN_IF_ERROR(pull_final());
   }
+  GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
+  GRADRAIL_RETURN_IF_ERROR(evaluate());
   // The chief waits for all of us to leave: where it is another one by now, it was lost, and the last word is ours.
   if (!is_chief && !stopped && variables_.is_chief()) {
     is_chief = true;
     GRADRAIL_RETURN_IF_ERROR(pull_final());
     GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   }
-  if (output_.line) {
-    output_.line(fmt::format("Total Time: {:3.2f}s", seconds));
-    output_.line(fmt::format("Final Cost: {:.4f}", cost_));
-  }
+  line(fmt::format("Total Time: {:3.2f}s", seconds));
+  line(fmt::format("Final Cost: {:.4f}", cost_));
   summary(seconds);
-  if (is_chief && output_.line) output_.line("Parameter-Hash: " + parameter_hash(variables_));
-  return is_chief ? checkpoints_.at_end() : absl::OkStatus();
+  if (!is_chief) return absl::OkStatus();
+  line("Parameter-Hash: " + parameter_hash(variables_));
+  // Other workers may have made updates since the save of the last step.
+  const bool unchanged = !saved_state.empty() && interruption_.ok() && saved_state == state_text();
+  return checkpoints_.at_end(unchanged);
 }
 
 }  // namespace
@@ -258,9 +288,11 @@ absl::Status train(Variables& variables, Workload& workload, const TrainerOption
   // Declared before the run: released after it, while the variables still exist.
   const MemoryLender lender(workload, variables);
   Run run(variables, workload, options, output, stop);
+  run.begin();
   GRADRAIL_RETURN_IF_ERROR(run.all_epochs());
   absl::Status finished = run.finish_run();
   if (finished.ok()) finished = variables.leave();
+  if (finished.ok()) run.end();
   return run.outcome(finished);
 }
 

@@ -43,14 +43,27 @@ struct Progress {
 /// Where a trainer writes. Each may be empty.
 struct TrainerOutput {
   std::function<void(const std::string&)> line;
-  std::function<void(const Progress&)> progress;   ///< after every step
+  std::function<void(const Progress&)> progress;  ///< after every step
+  /// The share of the test images, in [0, 1], after the last step; not called for a model without classes.
+  std::function<void(uint64_t global_step, float accuracy)> evaluated;
   std::function<std::vector<std::string>()> more;  ///< lines for the end of the summary
 };
 
-/// Trains one worker's share to the end: the loop of the tutorials, with their lines:
+/// Trains one worker's share to the end: the loop of the tutorials, with their lines.
+///
+///   Variables initialized ...
 ///   Step: 101,  Epoch:  1,  Batch: 100 of 550,  Cost: 9.1234,  AvgTime: 3.21ms
-///   Test-Accuracy: 0.65 / Total Time: 12.34s / Final Cost: 0.9876, and from the chief Parameter-Hash: <hex>
-/// (StepLine has the other form of the first).
+///   Test-Accuracy: 0.65
+///   Total Time: 12.34s
+///   Final Cost: 0.9876
+///   Parameter-Hash: <hex>, from the chief
+///   done
+///
+/// StepLine::kRate has its own form of the second line. Instead of the first and the last line it has this one, before
+/// the accuracy.
+///
+///   Done training for 20 epochs, 11000 steps.
+///
 /// `stop` becoming true ends the run after the step under way; the worker says so and leaves the ps.
 /// Errors   as Client::wait; as Workload::step, which the ps receives: for the others this worker is lost.
 /// Threads  Owner thread of the variables.

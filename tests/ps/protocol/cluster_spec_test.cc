@@ -37,6 +37,22 @@ TEST(ClusterSpec, ObjectsOfIndexToAddress) {
   EXPECT_THAT(cluster.workers, ElementsAre("b:2222", "c:2222"));
 }
 
+TEST(ClusterSpec, SparseWorkersKeepTheirIndexes) {
+  const ClusterSpec cluster = parsed(R"({"ps": ["a"], "worker": {"2": "c"}})");
+  EXPECT_THAT(cluster.workers, ElementsAre(kUnknownAddress, kUnknownAddress, "c:2222"));
+  EXPECT_TRUE(cluster.sparse);
+  EXPECT_FALSE(parsed(R"({"ps": ["a"], "worker": {"0": "b"}})").sparse);
+  EXPECT_EQ(resolve_task(cluster, "worker", 2)->index, 2u);
+  EXPECT_THAT(std::string(message_of(resolve_task(cluster, "worker", 1).status())),
+              HasSubstr("task_index 1: the cluster specification leaves out this task"));
+}
+
+TEST(ClusterSpec, SparseWorkersMoveUpBehindTheChief) {
+  const ClusterSpec cluster = parsed(R"({"ps": ["a"], "chief": {"0": "b"}, "worker": {"1": "c"}})");
+  EXPECT_THAT(cluster.workers, ElementsAre("b:2222", kUnknownAddress, "c:2222"));
+  EXPECT_EQ(resolve_task(cluster, "worker", 1)->index, 2u);
+}
+
 TEST(ClusterSpec, ChiefBecomesWorkerZero) {
   for (const char* name : {"chief", "master"}) {
     const ClusterSpec cluster = parsed(fmt::format(R"({{"ps": ["a"], "worker": ["b"], "{}": ["c"]}})", name));
@@ -101,10 +117,14 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"JobIsNull", with_worker("null"), "job 'worker' must be a list"},
         Bad{"TaskIsNumber", with_worker("[1]"), "job 'worker': every task must be a \"host:port\" string"},
         Bad{"TaskIsList", with_worker("[[\"b\"]]"), "job 'worker': every task must be"},
-        Bad{"SparseObject", with_worker(R"({"0": "b", "2": "c"})"), "job 'worker': task 1 is missing"},
-        Bad{"ObjectFromOne", with_worker(R"({"1": "b"})"), "task 0 is missing"},
-        Bad{"ObjectOfWords", with_worker(R"({"first": "b"})"), "task 0 is missing"},
-        Bad{"ObjectWithNumber", with_worker(R"({"0": 7})"), "task 0 is missing"},
+        Bad{"SparsePs", R"({"ps": {"0": "a", "2": "c"}, "worker": ["b"]})", "job 'ps': task 1 is missing"},
+        Bad{"PsFromOne", R"({"ps": {"1": "a"}, "worker": ["b"]})", "job 'ps': task 0 is missing"},
+        Bad{"ObjectOfWords", with_worker(R"({"first": "b"})"), "job 'worker': 'first' is not the index of a task"},
+        Bad{"IndexWithZero", with_worker(R"({"01": "b"})"), "'01' is not the index of a task"},
+        Bad{"IndexNegative", with_worker(R"({"-1": "b"})"), "'-1' is not the index of a task"},
+        Bad{"IndexTooLarge", with_worker(R"({"4000000000": "b"})"), "task 4000000000: the highest index is 1023"},
+        Bad{"ObjectWithNumber", with_worker(R"({"0": 7})"), "job 'worker': task 0 must be a \"host:port\" string"},
+        Bad{"SparseChief", R"({"ps": ["a"], "chief": {"1": "c"}})", "job 'chief' must have one task"},
         Bad{"TwoChiefs", R"({"ps": ["a"], "worker": ["b"], "chief": ["c", "d"]})", "job 'chief' must have one task"},
         Bad{"ChiefAndMaster", R"({"ps": ["a"], "worker": ["b"], "chief": ["c"], "master": ["d"]})",
             "jobs 'chief' and 'master' are two names of one job: keep one of them"},
@@ -189,9 +209,49 @@ TEST(TfConfigText, ChiefMovesWorkersUpByOne) {
   EXPECT_EQ(task("worker"), 1u);
 }
 
+TEST(TfConfigText, IndexMayBeAString) {
+  const absl::StatusOr<TfConfig> config =
+      parse_tf_config(R"({"cluster": {"ps": ["a"], "worker": ["b", "c"]}, "task": {"type": "worker", "index": "1"}})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->task->index, 1u);
+}
+
+TEST(TfConfigText, ChiefNeedsNoIndex) {
+  const absl::StatusOr<TfConfig> config =
+      parse_tf_config(R"({"cluster": {"ps": ["a"], "chief": ["b"]}, "task": {"type": "chief"}})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->task->job, "worker");
+  EXPECT_EQ(config->task->index, 0u);
+}
+
+TEST(TfConfigText, WithoutJobsThereIsNoCluster) {
+  for (const char* text :
+       {"{}", R"({"cluster": {}})", R"({"environment": "cloud"})",
+        R"({"cluster": {}, "task": {"type": "worker", "index": 0}})", R"({"task": {"type": "chief", "index": "0"}})"}) {
+    const absl::StatusOr<TfConfig> config = parse_tf_config(text);
+    ASSERT_TRUE(config.ok()) << text << ": " << config.status();
+    EXPECT_FALSE(config->cluster.has_value()) << text;
+    EXPECT_FALSE(config->task.has_value()) << text;
+  }
+  EXPECT_TRUE(parse_tf_config(R"({"ps": ["a"], "worker": ["b"]})")->cluster.has_value()) << "content of a cluster file";
+  for (const char* text : {R"({"task": {"type": "ps", "index": 0}})", R"({"task": {"type": "worker", "index": 1}})"}) {
+    EXPECT_THAT(std::string(message_of(parse_tf_config(text).status())), HasSubstr("needs \"cluster\"")) << text;
+  }
+}
+
+TEST(TfConfigText, EvaluatorIsNoTaskOfTheCluster) {
+  for (const char* text : {R"({"cluster": {"ps": ["a"], "worker": ["b"]}, "task": {"type": "evaluator", "index": 0}})",
+                           R"({"task": {"type": "evaluator"}})"}) {
+    const absl::StatusOr<TfConfig> config = parse_tf_config(text);
+    ASSERT_TRUE(config.ok()) << text << ": " << config.status();
+    EXPECT_EQ(config->task->job, "evaluator");
+  }
+}
+
 TEST(TfConfigText, BadTasks) {
   for (const char* task : {"5", "{}", R"({"type": "worker"})", R"({"index": 0})", R"({"type": 1, "index": 0})",
-                           R"({"type": "worker", "index": "0"})", R"({"type": "worker", "index": 0.5})",
+                           R"({"type": "worker", "index": "first"})", R"({"type": "worker", "index": 0.5})",
+                           R"({"type": "worker", "index": ""})", R"({"type": "worker", "index": null})",
                            R"({"type": "worker", "index": -1})", R"({"type": "worker", "index": 1024})",
                            R"({"type": "ps", "index": 1})", R"({"type": "chief", "index": 0})",
                            R"({"type": "boss", "index": 0})", R"({"type": "worker", "index": 18446744073709551615})"}) {

@@ -1,6 +1,8 @@
 // TFRecord files: what TensorFlow wrote is read, what we wrote is read again, what is damaged is named.
 #include "worker/data/records.h"
 
+#include <zlib.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "tests/worker/data/idx_files.h"
 #include "worker/data/tf_record.h"
+#include "worker/models/workload.h"
 
 namespace gradrail::worker {
 namespace {
@@ -105,16 +108,33 @@ TEST(Records, SetIsReadAsItWasWritten) {
   }
 }
 
-/// An Example with image_raw of four bytes and a label, as Python's protobuf serializes it.
+/// A field of protobuf's wire format with a length.
+std::string field(char tag, const std::string& content) {
+  std::string length(1, static_cast<char>(content.size() & 0x7f));
+  if (content.size() > 0x7f) {
+    length[0] = static_cast<char>(length[0] | 0x80);
+    length += static_cast<char>(content.size() >> 7);
+  }
+  return tag + length + content;
+}
+
+/// An entry of the map of features. `kind`: 1 for bytes, 2 for floats, 3 for int64.
+std::string feature(const std::string& name, int kind, const std::string& value) {
+  const std::string list = field(static_cast<char>(kind * 8 + 2), field(0x0a, value));
+  return field(0x0a, field(0x0a, name) + field(0x12, list));
+}
+
+std::string number(const std::string& name, char value) { return feature(name, 3, std::string(1, value)); }
+
+/// An Example with an image and a label, as Python's protobuf serializes it; `more`: further features.
 std::string example(const std::string& pixels, char label, const std::string& image_name = "image_raw",
-                    const std::string& label_name = "label") {
-  const auto field = [](char tag, const std::string& content) {
-    return std::string{tag, static_cast<char>(content.size())} + content;
-  };
-  const std::string image = field(0x0a, field(0x0a, pixels));
-  const std::string number = field(0x1a, field(0x0a, std::string(1, label)));
-  return field(0x0a, field(0x0a, field(0x0a, image_name) + field(0x12, image)) +
-                         field(0x0a, field(0x0a, label_name) + field(0x12, number)));
+                    const std::string& label_name = "label", const std::string& more = "") {
+  return field(0x0a, feature(image_name, 1, pixels) + number(label_name, label) + more);
+}
+
+std::string sized(const std::string& pixels, char height, char width, char depth) {
+  return example(pixels, 3, "image_raw", "label",
+                 number("height", height) + number("width", width) + number("depth", depth));
 }
 
 TEST(Records, WhatIsWrongWithARecordIsNamed) {
@@ -134,13 +154,122 @@ TEST(Records, WhatIsWrongWithARecordIsNamed) {
         std::pair{example(std::string(15, 'p'), 3), "15 pixels, those before have 16"},
         std::pair{example(std::string(16, 'p'), 10), "label 10, expected 0 to 9"},
         std::pair{example(std::string(16, 'p'), 3, "image"), "has no bytes image_raw"},
-        std::pair{example(std::string(16, 'p'), 3, "image_raw", "digit"), "has no int64 label"}}) {
+        std::pair{example(std::string(16, 'p'), 3, "image_raw", "digit"), "has no int64 label"},
+        std::pair{field(0x0a, feature("image_raw", 2, std::string(64, 'p')) + number("label", 3)),
+                  "image_raw is a list of floats: convert the pixels to bytes"},
+        std::pair{sized(std::string(64, 'p'), 4, 4, 1),
+                  "image_raw has 64 bytes, but 4 x 4 x 1 pixels (height, width, depth) need 16 (float32? convert"},
+        std::pair{sized(std::string(16, 'p'), 4, 5, 1), "4 x 5 x 1 pixels (height, width, depth) need 20"},
+        std::pair{sized(std::string(16, 'p'), 0, 4, 1), "its size is 0 x 4 x 1"},
+        std::pair{sized(std::string(16, 'p'), 4, 4, 1), "its height, width and depth are not those before"},
+        std::pair{example(std::string(16, 'p'), 3, "image_raw", "label", feature("height", 1, "4")),
+                  "its height is not one int64"}}) {
     const absl::Status status = load({good, bad});
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("train.tfrecords: record 1: ")));
     EXPECT_THAT(std::string(status.message()), HasSubstr(words));
   }
   EXPECT_THAT(std::string(load({}).message()), HasSubstr("no records"));
+}
+
+TEST(Records, ImagesThatAreNotSquareAreNotForTheConvolutions) {
+  const TemporaryFolder folder;
+  const auto make = [&](char height, char width, char depth) {
+    for (const char* split : {"/train.tfrecords", "/test.tfrecords"}) {
+      absl::StatusOr<TfRecordWriter> writer = TfRecordWriter::create(folder.path() + split);
+      EXPECT_TRUE(writer->write(sized(std::string(64, 'p'), height, width, depth)).ok() && writer->commit().ok());
+    }
+    return make_workload({.model = "cnn", .batch_size = 1, .data_dir = folder.path()}).status();
+  };
+  EXPECT_TRUE(make(8, 8, 1).ok());
+  for (const absl::Status& refused : {make(4, 16, 1), make(4, 4, 4)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("square images with one channel; these have 4 x "));
+  }
+}
+
+/// As tf.io.TFRecordOptions writes them. `window_bits`: of zlib, 15 for ZLIB and 31 for GZIP.
+Bytes compressed(const Bytes& bytes, int window_bits) {
+  z_stream stream{};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, window_bits, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  Bytes packed(deflateBound(&stream, bytes.size()) + 64);
+  stream.next_in = const_cast<uint8_t*>(bytes.data());
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_out = packed.data();
+  stream.avail_out = static_cast<uInt>(packed.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  packed.resize(packed.size() - stream.avail_out);
+  deflateEnd(&stream);
+  return packed;
+}
+
+TEST(Records, CompressedFilesAreReadWhateverTheirName) {
+  for (const int window_bits : {15, 31}) {
+    const TemporaryFolder folder;
+    const MnistData data = small_set();
+    ASSERT_TRUE(write_records(data, folder.path()).ok());
+    const Bytes plain = read_all(folder.path() + "/train.tfrecords");
+    Bytes packed = compressed(plain, window_bits);
+    folder.write("train.tfrecords", packed);
+    const absl::StatusOr<MnistData> read = load_records(folder.path());
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->train.images, data.train.images);
+    EXPECT_EQ(read->train.labels, data.train.labels);
+    for (size_t length = 1; length < packed.size(); ++length) {
+      folder.write("train.tfrecords", Bytes(packed.begin(), packed.begin() + static_cast<std::ptrdiff_t>(length)));
+      const absl::Status cut = load_records(folder.path()).status();
+      EXPECT_TRUE(absl::IsDataLoss(cut)) << length << ": " << cut;
+    }
+    packed[packed.size() - 6] ^= 1;  // gzip: the checksum; zlib: the last bytes of the data
+    folder.write("train.tfrecords", packed);
+    EXPECT_TRUE(absl::IsDataLoss(load_records(folder.path()).status()));
+  }
+}
+
+TEST(Records, MembersOfAGzipFileFollowEachOther) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(write_records(small_set(), folder.path()).ok());
+  Bytes packed = compressed(read_all(folder.path() + "/train.tfrecords"), 31);
+  const Bytes once = packed;
+  packed.insert(packed.end(), once.begin(), once.end());
+  folder.write("train.tfrecords", packed);
+  const absl::StatusOr<MnistData> read = load_records(folder.path());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->train.count, 2 * small_set().train.count);
+}
+
+TEST(Records, ShardsAreReadInOrderAndNoneMayBeMissing) {
+  const TemporaryFolder folder;
+  const auto path = [&](const std::string& name) { return folder.path() + "/" + name; };
+  ASSERT_TRUE(write_records(small_set(), folder.path()).ok());
+  std::filesystem::rename(path("train.tfrecords"), path("train.tfrecords-00001-of-00002"));
+  EXPECT_TRUE(holds_records(folder.path()));
+  const auto refusal = [&] { return std::string(load_records(folder.path()).status().message()); };
+  EXPECT_THAT(refusal(), HasSubstr("train.tfrecords-00000-of-00002: this shard is missing"));
+  std::filesystem::copy_file(path("test.tfrecords"), path("train.tfrecords-00000-of-00002"));
+  const absl::StatusOr<MnistData> read = load_records(folder.path());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->train.count, small_set().train.count + small_set().test.count);
+  EXPECT_EQ(read->train.images[0], small_set().test.images[0]);
+  EXPECT_EQ(read->train.images.back(), small_set().train.images.back());
+  std::filesystem::copy_file(path("test.tfrecords"), path("train.tfrecords-00002-of-00003"));
+  EXPECT_THAT(refusal(), HasSubstr("two sets of the same records"));
+  std::filesystem::rename(path("train.tfrecords-00002-of-00003"), path("train.tfrecords"));
+  EXPECT_THAT(refusal(), HasSubstr("train.tfrecords: two sets of the same records"));
+}
+
+TEST(Records, AMissingFileIsNotACheckpoint) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(write_records(small_set(), folder.path()).ok());
+  std::filesystem::remove(folder.path() + "/test.tfrecords");
+  const absl::Status missing = load_records(folder.path()).status();
+  EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("/test.tfrecords: no such file"));
+  for (const absl::Status& status : {missing, TfRecordReader::open(folder.path() + "/none").status(),
+                                     TfRecordWriter::create("/nonexistent/file").status()}) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("checkpoint")));
+  }
 }
 
 TEST(Records, ShuffledThroughABuffer) {

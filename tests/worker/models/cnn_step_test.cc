@@ -279,6 +279,17 @@ TEST(CnnStep, BeginsAsTheTutorialDoes) {
   }
 }
 
+// https://github.com/normanheckscher/mnist-multi-gpu, and TensorFlow's CIFAR-10 tutorial before it.
+TEST(CnnStep, TensorsHaveTheNamesOfTheTutorial) {
+  const ps::Schema schema = Cnn::schema({});
+  std::vector<std::string> names;
+  names.reserve(schema.size());
+  for (const ps::Tensor& tensor : schema) names.push_back(tensor.name);
+  EXPECT_THAT(names, ::testing::ElementsAre("conv1/weights", "conv1/biases", "conv2/weights", "conv2/biases",
+                                            "local3/weights", "local3/biases", "local4/weights", "local4/biases",
+                                            "softmax_linear/weights", "softmax_linear/biases"));
+}
+
 TEST(CnnStep, AccuracyCountsARestSmallerThanTheBatch) {
   const Problem p(kTiny, 11);
   const std::unique_ptr<Cnn> cnn = make(kTiny);

@@ -112,7 +112,8 @@ TEST(LinearWorkload, AsyncWorkersConverge) {
 TEST(LinearWorkload, VerdictHasTheTutorialsWords) {
   Linear linear(100, 1, 0);
   const Values values{2.00004f, 9.99996f};
-  EXPECT_THAT(*linear.verdict({{{&values.w, 1}, {&values.b, 1}}}), ::testing::ElementsAre("w = 2.0000, b = 10.0000"));
+  EXPECT_THAT(linear.verdict({{{&values.w, 1}, {&values.b, 1}}})->lines,
+              ::testing::ElementsAre("w = 2.0000, b = 10.0000"));
   EXPECT_EQ(linear.batches_per_epoch(), 100u);
 }
 

@@ -97,7 +97,7 @@ TEST(MlpElementwise, EqualLogitsCostTheLogarithmOfTheClasses) {
   for (const float level : {0.0f, 1e4f, -1e4f}) {
     std::vector<float> logits(30, level);
     const uint8_t labels[] = {0, 4, 9};
-    EXPECT_NEAR(softmax_cross_entropy(logits.data(), labels, 3, 10), std::log(10.0), 1e-6);
+    EXPECT_NEAR(softmax_cross_entropy(logits.data(), labels, 3, 10).cost, std::log(10.0), 1e-6);
     EXPECT_NEAR(logits[0], (0.1 - 1.0) / 3.0, 1e-7);
     EXPECT_NEAR(logits[1], 0.1 / 3.0, 1e-7);
   }
@@ -106,9 +106,15 @@ TEST(MlpElementwise, EqualLogitsCostTheLogarithmOfTheClasses) {
 TEST(MlpElementwise, ExtremeLogitsCostWhatTheyShould) {
   std::vector<float> logits = {1e4f, -1e4f, 0.0f, 1e4f, -1e4f, 0.0f};
   const uint8_t labels[] = {0, 1};
-  EXPECT_NEAR(softmax_cross_entropy(logits.data(), labels, 2, 3), 1e4, 1e-2);
+  EXPECT_NEAR(softmax_cross_entropy(logits.data(), labels, 2, 3).cost, 1e4, 1e-2);
   const float expected[] = {0.0f, 0.0f, 0.0f, 0.5f, -0.5f, 0.0f};
   for (size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], expected[i], 1e-7) << i;
+}
+
+TEST(MlpElementwise, CorrectRowsHaveTheLabelAsTheFirstLargestLogit) {
+  std::vector<float> logits = {1.0f, 3.0f, 2.0f, 5.0f, 5.0f, 0.0f, 5.0f, 5.0f, 0.0f, -1.0f, -3.0f, -2.0f};
+  const uint8_t labels[] = {1, 0, 1, 2};
+  EXPECT_EQ(softmax_cross_entropy(logits.data(), labels, 4, 3).correct, 2u);
 }
 
 TEST(MlpElementwise, CrossEntropyMatchesItsDefinition) {
@@ -121,7 +127,7 @@ TEST(MlpElementwise, CrossEntropyMatchesItsDefinition) {
   std::vector<uint8_t> labels(rows);
   for (uint8_t& label : labels) label = static_cast<uint8_t>(random.below(classes));
   const std::vector<float> before = logits;
-  const float cost = softmax_cross_entropy(logits.data(), labels.data(), rows, classes);
+  const float cost = softmax_cross_entropy(logits.data(), labels.data(), rows, classes).cost;
   double expected_cost = 0.0;
   for (size_t row = 0; row < rows; ++row) {
     double sum = 0.0;

@@ -1,6 +1,7 @@
 #include "worker/trainer/trainer.h"
 
 #include <filesystem>
+#include <future>
 
 #include "ps/checkpoint/set.h"
 #include "tests/worker/client/cluster.h"
@@ -64,9 +65,10 @@ TEST(Trainer, LearnsTheLineAndSpeaksLikeTheTutorials) {
   EXPECT_NEAR(outcome.parameters[0], 2.0f, 0.01f);
   EXPECT_NEAR(outcome.parameters[1], 10.0f, 0.01f);
   ASSERT_GE(outcome.lines.size(), 5u);
-  EXPECT_THAT(outcome.lines[0],
+  EXPECT_EQ(outcome.lines[0], "Variables initialized ...");
+  EXPECT_THAT(outcome.lines[1],
               MatchesRegex("Step: 51,  Epoch:  1,  Batch:  50 of 100,  Cost: [0-9.]+,  AvgTime: [0-9.]+ms"));
-  EXPECT_THAT(outcome.lines[3], StartsWith("Step: 201,  Epoch:  2,  Batch: 100 of 100,"));
+  EXPECT_THAT(outcome.lines[4], StartsWith("Step: 201,  Epoch:  2,  Batch: 100 of 100,"));
   EXPECT_THAT(outcome.lines, Contains(MatchesRegex("Total Time: [0-9.]+s")));
   EXPECT_THAT(outcome.lines, Contains(StartsWith("Final Cost: 0.0")));
   EXPECT_THAT(outcome.lines, Contains(std::string("Global-Step: 200")));
@@ -74,8 +76,19 @@ TEST(Trainer, LearnsTheLineAndSpeaksLikeTheTutorials) {
   EXPECT_THAT(outcome.lines, Contains(std::string("Staleness: mean 0.00, max 0 updates (0: 200)")));
   EXPECT_THAT(outcome.lines, Contains(AllOf(StartsWith("Path: shard 0 at "), HasSubstr("shm"))));
   EXPECT_THAT(outcome.lines, Contains(MatchesRegex("Parameter-Hash: [0-9a-f]+")));
+  EXPECT_EQ(outcome.lines.back(), "done");
   EXPECT_EQ(outcome.progress_count, 200u);
   EXPECT_TRUE(cluster.outcome(0).ok()) << "the worker has left";
+}
+
+TEST(Trainer, TheRateFormSaysHowLongItHasTrained) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 2, .step_line = StepLine::kRate}, kNeverStop);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_THAT(outcome.lines[0], HasSubstr(": step 100, loss = "));
+  EXPECT_EQ(outcome.lines[2], "Done training for 2 epochs, 200 steps.");
+  EXPECT_THAT(outcome.lines, Not(Contains(std::string("done"))));
 }
 
 TEST(Trainer, SyncWorkersEndWithTheSameParametersEveryTime) {
@@ -106,6 +119,7 @@ TEST(Trainer, StopEndsAfterTheStepUnderWayAndLeaves) {
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_EQ(outcome.progress_count, 30u);
   EXPECT_THAT(outcome.lines, Contains(std::string("Stopped after 30 steps of this worker")));
+  EXPECT_NE(outcome.lines.back(), "done") << "the training is not done";
   EXPECT_TRUE(cluster.outcome(0).ok());
 }
 
@@ -142,6 +156,35 @@ TEST(Trainer, ChiefSavesOnItsWayAndAtTheEnd) {
                               });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_THAT(saved_steps(folder), ElementsAre(100, 80, 40));
+}
+
+TEST(Trainer, TheLastStepIsSavedOnce) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.ps_count = 2, .worker_count = 1, .checkpoint_dir = folder.path()});
+  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 100}}, kNeverStop);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_THAT(saved_steps(folder), ElementsAre(100));
+}
+
+TEST(Trainer, TheLastStepIsSavedAgainWithTheUpdatesOfOtherWorkers) {
+  const Watchdog watchdog;
+  const TemporaryFolder folder;
+  Cluster cluster({.worker_count = 2, .checkpoint_dir = folder.path()});
+  std::promise<void> half_done, chief_has_saved;
+  in_parallel(2, [&](uint32_t task) {
+    const Outcome outcome = run(
+        cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 100}}, kNeverStop,
+        [&](const Progress& progress) {
+          if (task == 0 && progress.batch == 99) half_done.get_future().wait();
+          if (task == 0 && progress.batch == 100) chief_has_saved.set_value();
+          if (task == 1 && progress.batch == 50) half_done.set_value();
+          if (task == 1 && progress.batch == 50) chief_has_saved.get_future().wait();
+        },
+        task);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  });
+  EXPECT_THAT(saved_steps(folder), ElementsAre(200, 150));
 }
 
 TEST(Trainer, ChiefSavesByTheClock) {
@@ -212,9 +255,7 @@ class LosesItsDevice final : public Workload {
     ready(1);
     return absl::UnavailableError("GPU 3: CUDA_ERROR_LOST: see dmesg");
   }
-  absl::StatusOr<std::vector<std::string>> verdict(Parameters parameters) override {
-    return linear_->verdict(parameters);
-  }
+  absl::StatusOr<Verdict> verdict(Parameters parameters) override { return linear_->verdict(parameters); }
   void release_memory() override { ++released; }
   int released = 0;
 

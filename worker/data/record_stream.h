@@ -1,0 +1,51 @@
+#pragma once
+
+#include <zlib.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "ps/checkpoint/file.h"
+
+namespace gradrail::worker {
+
+/// The bytes of a TFRecord file, unpacked on the way: TensorFlow's options GZIP and ZLIB leave no mark in the name.
+/// Errors  NOT_FOUND: no such file. DATA_LOSS: no regular file, damaged compressed data, or an end within them.
+class RecordStream {
+ public:
+  /// `begins_unpacked` examines the first bytes of the file, at most kPeekBytes. It returns true for a file without
+  /// compression. Each other file is compressed if it has the mark of gzip or zlib.
+  static constexpr size_t kPeekBytes = 12;
+  static absl::StatusOr<RecordStream> open(const std::string& path, bool (*begins_unpacked)(absl::Span<const uint8_t>));
+
+  const std::string& path() const { return file_.path(); }
+  /// No more bytes than these can follow: an allocation needs a bound.
+  uint64_t at_most() const;
+  /// Returns how many of `bytes` were there; less only at the end.
+  absl::StatusOr<size_t> read(void* target, size_t bytes);
+
+ private:
+  struct EndInflate {
+    void operator()(z_stream* stream) const;
+  };
+
+  explicit RecordStream(ps::InputFile file);
+  absl::Status fill();
+  absl::Status start_inflate();
+  absl::StatusOr<size_t> inflate_into(uint8_t* target, size_t bytes);
+  absl::Status damaged(const char* what) const;
+
+  ps::InputFile file_;
+  uint64_t file_rest_;  ///< bytes of the file behind the buffer
+  std::vector<uint8_t> buffer_;
+  size_t begin_ = 0, end_ = 0;                     ///< of the unread bytes in the buffer
+  std::unique_ptr<z_stream, EndInflate> inflate_;  ///< null: the file has no compression
+  bool member_complete_ = false;                   ///< its checksum was read, and was right
+};
+
+}  // namespace gradrail::worker
