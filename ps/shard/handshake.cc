@@ -67,7 +67,7 @@ void Handshake::accept_join_path(ShardPeer& peer, const proto::JoinPath& join_pa
     return peers_.refuse(peer, fmt::format("region key: {}", message_of(imported)));
   }
   peer.phase = ShardPeer::Phase::mapping;
-  peer.phase_deadline = Clock::now() + kMappingDeadline;
+  peer.phase_deadline = Clock::now() + kMappingDeadline + allocation_time(partition_.range().count * sizeof(float));
   map_memory(peer);
 }
 
@@ -126,7 +126,8 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   welcome.set_device_refused(peer.device_refused);
   GRADRAIL_RETURN_IF_ERROR(send_message(*peer.connection, message));
   peer.phase = ShardPeer::Phase::checking;
-  peer.phase_deadline = Clock::now() + kCheckDeadline;
+  // The worker maps the slots for its first put.
+  peer.phase_deadline = Clock::now() + kCheckDeadline + allocation_time(partition_.range().count * sizeof(float));
   return absl::OkStatus();
 }
 
