@@ -40,6 +40,7 @@ void Handshake::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
   proto::ToShard message;
   const bool parsed = message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   if (peer.phase == Phase::handshake) {
+    if (peers_.is_ending()) return peers_.refuse(peer, "this parameter server is ending");
     if (parsed && message.has_join_replication()) return backup_.accept_replication(peer, message.join_replication());
     return parsed && message.has_join_path() ? accept_join_path(peer, message.join_path())
                                              : peers_.refuse(peer, "the first message is not a JoinPath");
