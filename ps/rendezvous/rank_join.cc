@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/control_status.h"
 #include "ps/rendezvous/rendezvous.grpc.pb.h"
 
 namespace gradrail::ps {
@@ -70,12 +71,6 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& address, int max_
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-/// "Connection refused" for gRPC's "failed to connect to all addresses; last error: … : Connection refused".
-std::string_view last_cause(std::string_view message) {
-  const size_t at = message.rfind(": ");
-  return at == std::string_view::npos ? message : message.substr(at + 2);
-}
-
 }  // namespace
 
 absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto::RankHello hello, TimePoint deadline,
@@ -96,7 +91,8 @@ absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto:
       GRADRAIL_RETURN_IF_ERROR(stream->send(std::move(message), Clock::now() + kOneTry));
       return RankStreamPtr(stream.release());
     }
-    const std::string cause = fmt::format("no process listens at {} ({})", address, last_cause(message_of(answered)));
+    const std::string cause =
+        fmt::format("no process listens at {} ({})", address, connection_cause(message_of(answered)));
     if (Clock::now() + kBetweenTries > deadline)
       return absl::DeadlineExceededError(
           fmt::format("the first task of {} did not start in time: {}", hello.job(), cause));
