@@ -21,7 +21,7 @@ enum ExitCode : int {
 
 constexpr const char* kUsageMark = "gradrail/usage";  ///< the payload of a usage_error()
 
-/// Marks an error as one of the command line or of a variable, whose value is wrong on every host.
+/// Marks an error of the command line or of a variable: the value is wrong on every host.
 inline absl::Status usage_error(absl::Status error) {
   if (!error.ok()) error.SetPayload(kUsageMark, absl::Cord());
   return error;

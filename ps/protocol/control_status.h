@@ -8,8 +8,8 @@
 
 namespace gradrail::ps {
 
-/// The cause in gRPC's message about a connection: "Connection refused" for "failed to connect to all addresses; last
-/// error: UNKNOWN: ipv4:127.0.0.1:2222: Failed to connect to remote host: Connection refused". The caller knows the
+/// The cause in gRPC's message about a connection, such as "Connection refused". It is the last part of "failed to
+/// connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:2222: …: Connection refused". The caller has the
 /// address. All other messages stay as they are.
 inline std::string connection_cause(std::string_view message) {
   for (const std::string_view mark :

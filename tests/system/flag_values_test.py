@@ -24,7 +24,7 @@ GRAMMAR = {"--begin": (*ODD_NUMBERS, "6x"), "--end": (*ODD_NUMBERS, "6x"), "--bi
            "--mode": (*ODD_NUMBERS, "ssp:", "ssp:-1", "backup:nan"), "--on": (*ODD_NUMBERS, "gpu:-1"),
            "--ps_device": (*ODD_NUMBERS, "gpu:", "gpu:-1"), "--ps_hosts": ODD_HOSTS, "--worker_hosts": ODD_HOSTS,
            "--rendezvous": (*ODD_NUMBERS, "etcd://", "udp://a:1/j")}
-# What a command requires before it reads the value of a flag.
+# Arguments that a command requires before it reads the value of a flag.
 POSITIONALS = {("convert",): ["mnist"], ("bench", "replay"): ["resnet50"]}
 BEFORE = {"second": ["first"]}
 REQUIRED = {("convert",): ["--out", "folder"]}

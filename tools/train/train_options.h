@@ -124,7 +124,7 @@ absl::Status use_plugin_dir(const std::string& folder);
 /// A usage error if the run begins with fewer workers than --min_workers.
 absl::Status check_min_workers(const TrainFlags& flags, size_t workers);
 
-/// What a worker needs of this host: the folder of --data_dir, which not each model reads, and the address of --bind.
+/// Checks the folder of --data_dir, also for a model that does not read it, and the address of --bind.
 /// Errors  NOT_FOUND, FAILED_PRECONDITION: name the flag.
 absl::Status check_host_of_worker(const TrainFlags& flags);
 
