@@ -118,17 +118,6 @@ class Stop(cluster.ClusterTest):
         ps.signal(signal.SIGTERM)
         self.assert_ends(ps, cluster.GOOD, 5 * cluster.PATIENCE)
 
-    def test_sigterm_while_the_ps_is_lost(self):
-        (ps,), (worker,) = self.start_cluster(1, "--epochs", 100000, "--rejoin-timeout", 60)
-        worker.wait_for(r"Step: [1-9]\d+")
-        ps.signal(signal.SIGKILL)
-        worker.wait_for("waiting up to 60 s for its restart")
-        worker.signal(signal.SIGTERM)
-        self.assert_ends(worker, cluster.RETRY, 10 * cluster.PATIENCE,
-                         says=[r"gradrail: stopped after [1-9]\d* steps of this worker; the run is unfinished, its last "
-                               r"known global step is [1-9]\d*: parameter server 0 \S+ was lost"])
-        self.assertFalse(worker.has("^(Global-Step|Test-Accuracy|Final Cost):"), worker.transcript())
-
     def test_a_ps_that_ends_reports_no_member_as_unknown(self):
         for transport in ("tcp", "shm"):
             with self.subTest(transport=transport):
