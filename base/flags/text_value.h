@@ -27,8 +27,8 @@ inline std::string shown_value(std::string_view text) {
   return text.size() > kMaxQuotedBytes ? fmt::format("{}…' ({} bytes)", out, text.size()) : out + "'";
 }
 
-/// The reason why no flag of this program takes this text as its value; "" for all other texts. A shell makes an empty text of an unset
-/// variable, and a program that ignores it runs with its defaults.
+/// The reason why no flag of this program takes this text as its value; "" for all other texts. A shell makes an empty
+/// text of an unset variable, and a program that ignores it runs with its defaults.
 inline std::string mistake_in_value(const std::string& text) {
   if (text.find_first_not_of(' ') == std::string::npos)
     return fmt::format("{} is an empty value; give a value, or omit the flag", shown_value(text));
