@@ -1,6 +1,7 @@
 #include "base/net_address.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 
@@ -9,6 +10,7 @@
 #include <memory>
 
 #include "base/file_descriptor.h"
+#include "base/status.h"
 #include "fmt/format.h"
 
 namespace gradrail {
@@ -16,6 +18,22 @@ namespace {
 
 const sockaddr_in& as_v4(const NetAddress& address) { return reinterpret_cast<const sockaddr_in&>(address.storage); }
 const sockaddr_in6& as_v6(const NetAddress& address) { return reinterpret_cast<const sockaddr_in6&>(address.storage); }
+
+/// "127.0.0.1 (lo), 10.0.0.2 (eth0)".
+std::string addresses_of_this_host() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return "unknown";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
+  std::string text;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    // An interface without an address has no ifa_addr (getifaddrs(3)).
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+    char address[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, address, sizeof(address));
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", address, each->ifa_name);
+  }
+  return text.empty() ? "none" : text;
+}
 
 }  // namespace
 
@@ -65,6 +83,14 @@ absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_
 int bind_error(const NetAddress& address) {
   const FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   return fd && bind(fd.get(), address.get(), address.bytes) == 0 ? 0 : errno;
+}
+
+absl::Status check_own_address(const std::string& host) {
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
+  // The kernel has more addresses than the interfaces: all of 127.0.0.0/8 is this host.
+  if (found.ok() && bind_error(found->front()) == 0) return absl::OkStatus();
+  const std::string_view why = found.ok() ? "not an address of this host" : message_of(found.status());
+  return absl::FailedPreconditionError(fmt::format("{}: {}; this host has {}", host, why, addresses_of_this_host()));
 }
 
 }  // namespace gradrail

@@ -37,4 +37,8 @@ absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_
 /// 0, or the errno with which the kernel refuses to bind a TCP socket to the address.
 int bind_error(const NetAddress& address);
 
+/// Checks the address of a flag such as --bind: `host` must be an address of this host, or its name.
+/// Errors  FAILED_PRECONDITION: the host, the cause, and the addresses of this host.
+absl::Status check_own_address(const std::string& host);
+
 }  // namespace gradrail

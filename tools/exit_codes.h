@@ -1,6 +1,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 
 namespace gradrail::tools {
 
@@ -11,15 +12,24 @@ enum ExitCode : int {
   kGood = 0,
   /// A requirement or a verification does not hold, or an error without a known remedy.
   kFailed = 1,
-  /// The parser rejected the command line.
+  /// The command line is wrong: the parser rejected it, or the status is a usage_error().
   kUsage = 2,
   /// Flags, files or environment are wrong; the message names which.
   kConfiguration = 4,
   kRetry = 200,  ///< 128 and above: worth trying again, as TensorFlow's supervisors understand it
 };
 
+constexpr const char* kUsageMark = "gradrail/usage";  ///< the payload of a usage_error()
+
+/// Marks an error of the command line or of a variable: the value is wrong on every host.
+inline absl::Status usage_error(absl::Status error) {
+  if (!error.ok()) error.SetPayload(kUsageMark, absl::Cord());
+  return error;
+}
+
 /// Retry only what can change without a change of the configuration: peers, hosts, time.
 inline ExitCode exit_code(const absl::Status& status) {
+  if (status.GetPayload(kUsageMark).has_value()) return kUsage;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kGood;

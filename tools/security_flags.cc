@@ -4,12 +4,6 @@
 #include "base/status.h"
 
 namespace gradrail::tools {
-namespace {
-
-/// An empty value, as a shell makes of an unset variable, must not switch the protection off.
-std::string must_name_a_file(const std::string& path) { return path.empty() ? "no file is named" : ""; }
-
-}  // namespace
 
 void add_security_flags(CLI::App& command, SecurityFlags& flags) {
   command.option_defaults()->group("Security");
@@ -19,22 +13,17 @@ void add_security_flags(CLI::App& command, SecurityFlags& flags) {
       .add_option("--cert-file,--cert_file", security.cert_file,
                   "PEM certificate: a ps with a certificate uses TLS 1.3; a worker sends its certificate to a ps that "
                   "requires one")
-      ->check(must_name_a_file)
       ->take_last();
-  command.add_option("--key-file,--key_file", security.key_file, "PEM key of --cert-file")
-      ->check(must_name_a_file)
-      ->take_last();
+  command.add_option("--key-file,--key_file", security.key_file, "PEM key of --cert-file")->take_last();
   command
       .add_option("--trusted-ca-file,--trusted_ca_file", security.trusted_ca_file,
                   "PEM certificate of the authority that must have signed the certificate of the peer")
-      ->check(must_name_a_file)
       ->take_last();
   command.add_flag("--client-cert-auth,--client_cert_auth", security.client_cert_auth,
                    "ps: only workers with a certificate by --trusted-ca-file");
   command
       .add_option("--secret-file,--secret_file", flags.secret_file,
                   "file, mode 0600, with the secret of the job: only tasks that have it may join")
-      ->check(must_name_a_file)
       ->take_last();
   command.add_flag("--insecure", security.insecure, "permit other hosts without TLS or a secret: any process may join");
 }

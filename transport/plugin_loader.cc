@@ -57,7 +57,7 @@ absl::Status check_owner(const std::string& path) {
       fmt::format("{} is writable by other users: code is loaded from it (chmod go-w {})", path, path));
 }
 
-absl::Status check_folder(const std::string& folder) {
+absl::Status check_place(const std::string& folder) {
   if (folder.empty() || folder[0] != '/') {
     return absl::InvalidArgumentError(fmt::format("plug-in folder '{}': give the absolute path", folder));
   }
@@ -65,6 +65,11 @@ absl::Status check_folder(const std::string& folder) {
   if (!std::filesystem::is_directory(folder, error)) {
     return absl::InvalidArgumentError(fmt::format("plug-in folder {}: there is no such folder", folder));
   }
+  return absl::OkStatus();
+}
+
+absl::Status check_folder(const std::string& folder) {
+  GRADRAIL_RETURN_IF_ERROR(check_place(folder));
   const absl::Status owner = check_owner(folder);
   return owner.ok() ? owner : absl::InvalidArgumentError(fmt::format("plug-in folder {}", message_of(owner)));
 }
@@ -84,11 +89,15 @@ std::string library_folder() {
   return file.parent_path().string();
 }
 
+/// "" if the variable is not set.
+std::string folder_of_environment() {
+  const char* const folder = std::getenv("GRADRAIL_PLUGIN_DIR");
+  return folder == nullptr ? "" : folder;
+}
+
 /// The folder of set_plugin_dir() or of the environment, "" without.
 std::string named_folder() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-  if (!chosen_folder.empty()) return chosen_folder;
-  const char* from_environment = std::getenv("GRADRAIL_PLUGIN_DIR");
-  return from_environment == nullptr ? "" : from_environment;
+  return chosen_folder.empty() ? folder_of_environment() : chosen_folder;
 }
 
 std::vector<std::string> folders_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -185,6 +194,13 @@ absl::Status set_plugin_dir(const std::string& folder) {
   const MutexLock lock(mutex);
   chosen_folder = folder;
   return absl::OkStatus();
+}
+
+absl::Status check_plugin_variable() {
+  const std::string folder = folder_of_environment();
+  if (folder.empty()) return absl::OkStatus();
+  const absl::Status place = check_place(folder);
+  return place.ok() ? place : absl::InvalidArgumentError(fmt::format("GRADRAIL_PLUGIN_DIR: {}", message_of(place)));
 }
 
 std::vector<std::string> plugin_names() {

@@ -27,6 +27,10 @@ std::vector<std::string> plugin_folders();
 ///         this process.
 absl::Status set_plugin_dir(const std::string& folder);
 
+/// Checks GRADRAIL_PLUGIN_DIR; the variable need not be set.
+/// Errors  INVALID_ARGUMENT: not absolute, or not a folder.
+absl::Status check_plugin_variable();
+
 /// Names of the transports for which a file lies in those folders, sorted; nothing is loaded.
 std::vector<std::string> plugin_names();
 

@@ -6,10 +6,10 @@
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
 #include "base/log.h"
+#include "base/net_address.h"
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "bench/cluster/ranks.h"
-#include "bench/driver/bind_host.h"
 #include "bench/driver/children.h"
 #include "bench/driver/jobs.h"
 #include "bench/driver/suite.h"
@@ -89,7 +89,11 @@ const std::vector<Suite>& suites() {
        add_staged_flags,
        run_staged_suite,
        {"-n", "-w", "-c"}},
-      {"replay", "replay the backward pass of a model against the real server", add_replay_flags, run_replay_suite},
+      {"replay",
+       "replay the backward pass of a model against the real server",
+       add_replay_flags,
+       run_replay_suite,
+       {"-b", "-e", "-f"}},
       {"straggler",
        "measure the effect of a slow worker in each mode",
        add_straggler_flags,
@@ -159,10 +163,15 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     return code.ok() ? *code : complain(code.status());
   }
   if (flags.options.suite.empty()) return complain(absl::InvalidArgumentError(what_can_be_asked(flags.no_suite)));
-  if (absl::Status status = check_bind_host(flags.options.bind_host); !status.ok()) return complain(status);
+  if (const std::string& host = flags.options.bind_host; !host.empty()) {
+    const absl::Status own = check_own_address(host);
+    if (!own.ok()) return complain(absl::Status(own.code(), fmt::format("--bind-host {}", message_of(own))));
+  }
   if (const std::string& folder = flags.options.plugin_dir; !folder.empty()) {
     if (absl::Status status = transport::set_plugin_dir(folder); !status.ok()) return complain(status);
     setenv("GRADRAIL_PLUGIN_DIR", folder.c_str(), 1);  // for the child processes
+  } else if (absl::Status status = transport::check_plugin_variable(); !status.ok()) {
+    return complain(status);
   }
   std::unique_ptr<RankCoordinator> coordinator;
   if (over_several_processes(flags.options.suite)) {

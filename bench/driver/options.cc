@@ -1,6 +1,7 @@
 #include "bench/driver/options.h"
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
@@ -22,7 +23,9 @@ void add_flags(CLI::App& app, Options& o) {
   app.add_option("-w,--warmup", o.warmup, "operations before the timed ones; 0: a tenth of them")
       ->transform(NumberIn<uint64_t>())
       ->capture_default_str();
-  app.add_option("-c,--check", o.check, "1: verify the results; 0: do not verify them")->capture_default_str();
+  app.add_option("-c,--check", o.check, "1: verify the results; 0: do not verify them")
+      ->check(CLI::IsMember({"1", "0", "true", "false"}))
+      ->capture_default_str();
   app.add_option("--seconds", o.seconds, "seconds per figure and round")
       ->transform(NumberIn(1e-6, 1e6))
       ->capture_default_str();
@@ -34,9 +37,14 @@ void add_flags(CLI::App& app, Options& o) {
       ->transform(NumberIn<uint64_t>())
       ->capture_default_str();
   app.option_defaults()->group("Transport");
-  app.add_option("--transport", o.transports,
-                 "transports in this order: tcp, shm, ucx, ofi, or the name of a plug-in; default: all")
-      ->delimiter(',');
+  // Not delimiter(): CLI11 drops the empty parts of a list, and "," would stand for all transports.
+  app.add_option_function<std::vector<std::string>>(
+      "--transport",
+      [&o](const std::vector<std::string>& lists) {
+        for (const std::string& list : lists)
+          for (const absl::string_view name : absl::StrSplit(list, ',')) o.transports.emplace_back(name);
+      },
+      "transports in this order: tcp, shm, ucx, ofi, or the name of a plug-in; default: all");
   app.add_option("--ofi-provider", o.ofi_provider, "ofi: name of the libfabric provider");
   app.add_option("--bind-host", o.bind_host, "address of the interface to use");
   app.add_option("--plugin-dir", o.plugin_dir, "folder with transport plug-ins");
@@ -48,7 +56,7 @@ void add_flags(CLI::App& app, Options& o) {
   app.add_option("-J,--json", o.json, "write the whole run to this file, for `gradrail bench compare`");
   app.add_option("--min-bw", o.min_bw,
                  "exit code 1 if the algbw of a path at its largest size is below this value (10^9 bytes/s)")
-      ->transform(NumberIn(0.0));
+      ->transform(NumberIn(0.0, 1e9));
 }
 
 absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::string& begin, const std::string& end,

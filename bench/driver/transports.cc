@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "bench/driver/subprocess.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "transport/plugin_loader.h"
 #include "transport/registry.h"
@@ -49,11 +50,13 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
   }
   std::vector<TransportChoice> choices;
   for (const std::string& name : names) {
-    GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
-    if (found->in_process_only)
+    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+    if (!found.ok())
+      return absl::Status(found.status().code(), fmt::format("--transport: {}", message_of(found.status())));
+    if ((*found)->in_process_only)
       return absl::InvalidArgumentError(name + " works within one process only: there is nothing to measure");
     TransportChoice choice{
-        .name = name, .rdma_only = found->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
+        .name = name, .rdma_only = (*found)->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
     try_to_open(options, choice);
     choices.push_back(std::move(choice));
   }

@@ -4,6 +4,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
+#include "base/flags/text_value.h"
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "fmt/format.h"
@@ -24,7 +25,7 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_option("--shards", options.shards, "shards of the parameter server")
       ->transform(NumberIn(1u, 64u))
       ->capture_default_str();
-  app.add_option("--mode", options.mode, "sync, async or ssp:K");
+  app.add_option("--mode", options.mode, "sync, async or ssp:K")->transform(accepted_by(ps::parse_mode));
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov or adam")
       ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam"}))
       ->capture_default_str();
@@ -43,9 +44,12 @@ void add_cluster_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Cluster");
   app.add_option("--cluster", options.cluster, "cluster.json: one process per task, each with this command line");
   app.add_option("--ps_hosts,--ps-hosts", options.ps_hosts,
-                 "the parameter servers of --cluster as a list, host:port,...");
-  app.add_option("--worker_hosts,--worker-hosts", options.worker_hosts, "workers of --ps_hosts");
-  app.add_option("--job_name,--job-name", options.job_name, "job of this process: ps or worker");
+                 "the parameter servers of --cluster as a list, host:port,...")
+      ->transform(accepted_by(ps::parse_host_list));
+  app.add_option("--worker_hosts,--worker-hosts", options.worker_hosts, "workers of --ps_hosts")
+      ->transform(accepted_by(ps::parse_host_list));
+  app.add_option("--job_name,--job-name", options.job_name, "job of this process: ps or worker")
+      ->check(CLI::IsMember({"ps", "worker", "chief", "master"}));
   app.add_option("--task_index,--task-index", options.task_index, "index of this task in --job_name, from 0")
       ->transform(NumberIn<int64_t>(0));
   app.add_option("--rendezvous", options.rendezvous,

@@ -237,7 +237,7 @@ Duration time_limit(const ExchangeLoad& load) {
   // A large number of exchanges must not overflow the clock.
   constexpr double kLongest_s = 1e8;
   // Two start-ups: joining, then the wait for the number of exchanges.
-  return 2 * kStartUp + std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, kLongest_s) * 1000));
+  return 2 * start_up(load) + std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, kLongest_s) * 1000));
 }
 
 ExchangeResult run_exchange(const ExchangeLoad& load) {

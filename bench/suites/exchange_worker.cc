@@ -75,7 +75,7 @@ class Worker {
                                   .security = kOpen,
                                   .bind_host = load_.bind_host,
                                   .wait = wait_of(load_),
-                                  .join_timeout = kStartUp,
+                                  .join_timeout = start_up(load_),
                                   .marks = load_.stages ? kMarks : 0};
     options.cluster = {.ps = load_.servers, .workers = worker_names(load_.workers)};
     if (load_.bucket_bytes > 0) options.bucket_bytes = load_.bucket_bytes;
@@ -173,7 +173,7 @@ class Worker {
       const double fastest = *std::min_element(micros_.begin(), micros_.end());
       shared_.iterations = load_.iterations > 0 ? load_.iterations : exchanges_within(load_.seconds, fastest);
     }
-    const TimePoint deadline = Clock::now() + kStartUp;
+    const TimePoint deadline = Clock::now() + start_up(load_);
     // All workers run equally many exchanges: `sync` would wait forever for the gradient of one that runs fewer.
     while (shared_.iterations == 0) {
       if (Clock::now() > deadline) return absl::DeadlineExceededError("worker 0 did not get as far as this one");

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "bench/suites/exchange_run.h"
 #include "nlohmann/json_fwd.hpp"
+#include "ps/protocol/path_check.h"
 
 namespace gradrail::bench {
 
@@ -19,6 +20,8 @@ struct RunShared {
 
 /// Joining, the first touch of large regions and slow devices end within this time.
 inline constexpr Duration kStartUp = std::chrono::seconds(20);
+/// The same for a load: parameters, gradients and slots are allocated one after the other.
+inline Duration start_up(const ExchangeLoad& load) { return kStartUp + 3 * ps::allocation_time(load.bytes); }
 /// The servers of a bench run for seconds, hold no user data, and listen on the loopback interface by default.
 inline const ps::Security kOpen = {.insecure = true};
 inline constexpr uint64_t kCalibration = 5;  ///< the first exchanges: their times set the number of timed ones

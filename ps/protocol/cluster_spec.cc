@@ -1,5 +1,8 @@
 #include "ps/protocol/cluster_spec.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -87,6 +90,35 @@ absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source
   return cluster;
 }
 
+std::vector<std::string> split_list(std::string_view list) {
+  // Debian builds Abseil with a string_view of its own, which does not convert from the standard one.
+  return absl::StrSplit(absl::string_view(list.data(), list.size()), ',', absl::SkipWhitespace());
+}
+
+bool is_ip_address(const std::string& text, int family) {
+  in6_addr address;  // the larger of the two types: inet_pton() writes either
+  return inet_pton(family, text.c_str(), &address) == 1;
+}
+
+bool is_number(std::string_view text) {
+  if (text.starts_with("0x") || text.starts_with("0X")) text.remove_prefix(2);
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// "" for a name or an IPv4 address, else the mistake.
+/// Source  WHATWG URL, 3.5: a host that ends in a number is an IPv4 address. getaddrinfo() takes "7" for 0.0.0.7.
+std::string_view mistake_in_host(const std::string& host) {
+  // Such characters come from a URL or from wrong quotes in a script.
+  const auto is_wrong = [](unsigned char c) {
+    return c <= ' ' || c == 0x7f || std::string_view("/\\\"'").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  if (std::any_of(host.begin(), host.end(), is_wrong)) return "a host name has no such characters";
+  if (host.starts_with('-')) return "a host name begins with a letter or a digit";
+  if (is_number(std::string_view(host).substr(host.rfind('.') + 1)) && !is_ip_address(host, AF_INET))
+    return "a host that ends in a number must be an IPv4 address, such as 10.0.0.1";
+  return "";
+}
+
 absl::StatusOr<ClusterSpec> from_jobs(const Json& jobs, std::string_view source) {
   if (!jobs.is_object()) return invalid(source, "\"cluster\" must be an object of jobs");
   // The jobs have no order: the choice of one of them would be silent.
@@ -159,6 +191,7 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
   };
   HostPort address;
   std::string_view port;
+  std::string_view mistake;
   if (text.starts_with('[')) {
     text.remove_prefix(1);
     const size_t end = text.find(']');
@@ -169,6 +202,9 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
     // A host without a port keeps the default port.
     port = rest.empty() ? rest : rest.substr(1);
     if (!rest.empty() && port.empty()) return bad("no port after ':'");
+    // A link-local address has the name of an interface behind a percent sign.
+    if (!is_ip_address(address.host.substr(0, address.host.find('%')), AF_INET6))
+      mistake = "brackets enclose an IPv6 address, such as [fd00::1]";
   } else {
     const size_t colon = text.find(':');
     // Without brackets the last colon of an IPv6 address would be taken for the one before a port.
@@ -180,10 +216,10 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
       port = text.substr(colon + 1);
       if (port.empty()) return bad("no port after ':'");
     }
+    mistake = mistake_in_host(address.host);
   }
   if (address.host.empty()) return bad("no host");
-  // Such characters come from a URL or from wrong quotes in a script.
-  if (address.host.find_first_of(" \t\n/\\\"'") != std::string::npos) return bad("a host name has no such characters");
+  if (!mistake.empty()) return bad(mistake);
   if (!port.empty()) {
     const std::optional<uint16_t> number = parse_number<uint16_t>(port);
     if (!number) return bad("the port must be a number up to 65535");
@@ -195,6 +231,17 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
 std::string to_string(const HostPort& address) {
   if (address.host.find(':') != std::string::npos) return fmt::format("[{}]:{}", address.host, address.port);
   return fmt::format("{}:{}", address.host, address.port);
+}
+
+absl::StatusOr<std::vector<std::string>> parse_host_list(std::string_view list) {
+  std::vector<std::string> hosts = split_list(list);
+  if (hosts.empty())
+    return absl::InvalidArgumentError(fmt::format("'{}' names no address (a list as in host:port,host:port)", list));
+  for (std::string& host : hosts) {
+    GRADRAIL_ASSIGN_OR_RETURN(const HostPort address, parse_host_port(host));
+    host = to_string(address);
+  }
+  return hosts;
 }
 
 absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source) {
@@ -214,12 +261,8 @@ absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path) {
 absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::string_view worker_hosts,
                                                std::string_view source) {
   ClusterSpec cluster;
-  // Debian builds Abseil with a string_view of its own, which does not convert from the standard one.
-  const auto split = [](std::string_view list) -> std::vector<std::string> {
-    return absl::StrSplit(absl::string_view(list.data(), list.size()), ',', absl::SkipWhitespace());
-  };
-  cluster.ps = split(ps_hosts);
-  cluster.workers = split(worker_hosts);
+  cluster.ps = split_list(ps_hosts);
+  cluster.workers = split_list(worker_hosts);
   return checked(std::move(cluster), source);
 }
 

@@ -42,6 +42,10 @@ struct HostPort {
 GRADRAIL_EXPORT absl::StatusOr<HostPort> parse_host_port(std::string_view text);
 GRADRAIL_EXPORT std::string to_string(const HostPort& address);
 
+/// A comma-separated list of such addresses, each as to_string() writes it. Empty parts of the list are ignored.
+/// Errors  INVALID_ARGUMENT names the mistake, also for a list without an address.
+GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> parse_host_list(std::string_view list);
+
 /// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […]}, bare or below "cluster"; lists may also be
 /// objects of index → address. The object of workers may have gaps, that of ps may not: a worker needs every ps.
 /// `source` names the text in errors.

@@ -1,11 +1,25 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "grpcpp/support/status.h"
 
 namespace gradrail::ps {
+
+/// The cause in gRPC's message about a connection, such as "Connection refused". It is the last part of "failed to
+/// connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:2222: …: Connection refused". The caller has the
+/// address. All other messages stay as they are.
+inline std::string connection_cause(std::string_view message) {
+  for (const std::string_view mark :
+       {"failed to connect to all addresses", "DNS resolution failed", "ipv4:", "ipv6:", "unix:"}) {
+    if (message.find(mark) == std::string_view::npos) continue;
+    const size_t at = message.rfind(": ");
+    return std::string(at == std::string_view::npos ? message : message.substr(at + 2));
+  }
+  return std::string(message);
+}
 
 // Abseil has gRPC's canonical codes with the same numbers.
 // The static casts are safe: the numbers are part of gRPC's wire protocol and never change.
@@ -13,7 +27,7 @@ inline grpc::Status to_grpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 inline absl::Status from_grpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), connection_cause(status.error_message()));
 }
 
 }  // namespace gradrail::ps

@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "ps/admission/channel.h"
 #include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/control_status.h"
 #include "ps/rendezvous/rendezvous.grpc.pb.h"
 
 namespace gradrail::ps {
@@ -70,12 +71,6 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> open_rank_channel(const std::stri
   return open_channel(address, grpc::InsecureChannelCredentials(), "", std::move(arguments), kOneTry);
 }
 
-/// "Connection refused" for gRPC's "failed to connect to all addresses; last error: … : Connection refused".
-std::string_view last_cause(std::string_view message) {
-  const size_t at = message.rfind(": ");
-  return at == std::string_view::npos ? message : message.substr(at + 2);
-}
-
 }  // namespace
 
 absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto::RankHello hello, TimePoint deadline,
@@ -100,7 +95,8 @@ absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto:
       GRADRAIL_RETURN_IF_ERROR(stream->send(std::move(message), Clock::now() + kOneTry));
       return RankStreamPtr(stream.release());
     }
-    const std::string cause = fmt::format("no process listens at {} ({})", address, last_cause(message_of(answered)));
+    const std::string cause =
+        fmt::format("no process listens at {} ({})", address, connection_cause(message_of(answered)));
     if (Clock::now() + kBetweenTries > deadline)
       return absl::DeadlineExceededError(
           fmt::format("the first task of {} did not start in time: {}", hello.job(), cause));

@@ -40,6 +40,7 @@ void Handshake::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
   proto::ToShard message;
   const bool parsed = message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   if (peer.phase == Phase::handshake) {
+    if (peers_.is_ending()) return peers_.refuse(peer, "this parameter server is ending");
     if (parsed && message.has_join_replication()) return backup_.accept_replication(peer, message.join_replication());
     return parsed && message.has_join_path() ? accept_join_path(peer, message.join_path())
                                              : peers_.refuse(peer, "the first message is not a JoinPath");
@@ -67,7 +68,7 @@ void Handshake::accept_join_path(ShardPeer& peer, const proto::JoinPath& join_pa
     return peers_.refuse(peer, fmt::format("region key: {}", message_of(imported)));
   }
   peer.phase = ShardPeer::Phase::mapping;
-  peer.phase_deadline = Clock::now() + kMappingDeadline;
+  peer.phase_deadline = Clock::now() + kMappingDeadline + allocation_time(partition_.range().count * sizeof(float));
   map_memory(peer);
 }
 
@@ -126,7 +127,8 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   welcome.set_device_refused(peer.device_refused);
   GRADRAIL_RETURN_IF_ERROR(send_message(*peer.connection, message));
   peer.phase = ShardPeer::Phase::checking;
-  peer.phase_deadline = Clock::now() + kCheckDeadline;
+  // The worker maps the slots for its first put.
+  peer.phase_deadline = Clock::now() + kCheckDeadline + allocation_time(partition_.range().count * sizeof(float));
   return absl::OkStatus();
 }
 

@@ -110,7 +110,8 @@ void PeerTable::start_closing(ShardPeer& peer, TimePoint deadline) {
 }
 
 void PeerTable::refuse(ShardPeer& peer, const std::string& why) {
-  spdlog::warn("{}: refused {}: {}", environment_.options.name, peer.connection->describe(), why);
+  spdlog::log(is_ending_ ? spdlog::level::info : spdlog::level::warn, "{}: refused {}: {}", environment_.options.name,
+              peer.connection->describe(), why);
   const bool was_active = peer.phase == ShardPeer::Phase::active;
   start_closing(peer, Clock::now() + kGracePeriod);
   // The heartbeat of the worker may continue. Without a report, sync would wait for its gradients forever.

@@ -51,6 +51,12 @@ class PeerTable {
   /// Withdraws the admission and closes all connections of the member, the active one and those beside it.
   void remove_member(WorkerIndex worker, uint64_t incarnation);
   void withdraw_admissions() { admitted_.clear(); }
+  /// The task is about to end. Members lose their connections and connect again at once: a refusal is then expected.
+  void begin_end() {
+    is_ending_ = true;
+    withdraw_admissions();
+  }
+  bool is_ending() const { return is_ending_; }
   void forget_absent() { absent_.clear(); }
 
   // Connections.
@@ -103,6 +109,7 @@ class PeerTable {
   ShardEnvironment& environment_;
   const std::function<void(const ShardPeer&)> on_inactive_;
   std::map<WorkerIndex, Admission> admitted_;
+  bool is_ending_ = false;
   std::unordered_map<const transport::Connection*, std::unique_ptr<ShardPeer>> peers_;
   std::vector<ShardPeer*> active_;  ///< per worker
   std::vector<Absent> absent_;

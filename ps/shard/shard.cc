@@ -237,7 +237,7 @@ void Shard::fence(WorkerIndex worker, uint64_t incarnation) {
 
 void Shard::stop_serving() {
   run_void_in_thread([this] {
-    peers_.withdraw_admissions();
+    peers_.begin_end();
     backup_.expect_no_primary();
     peers_.close_joined();
   });

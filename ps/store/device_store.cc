@@ -344,8 +344,8 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> make_device_store(std::unique_pt
   return store;
 }
 
-absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
-  if (device == "host") return StoreMaker(make_host_store);
+absl::StatusOr<std::optional<int>> device_ordinal(const std::string& device) {
+  if (device == "host") return std::nullopt;
   const std::optional<uint32_t> number =
       device.starts_with(kGpuPrefix) ? parse_number<uint32_t>(std::string_view(device).substr(kGpuPrefix.size()))
                                      : std::nullopt;
@@ -353,7 +353,13 @@ absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
     return absl::InvalidArgumentError(
         fmt::format("device '{}' for parameters: must be host or gpu:N, as in gpu:0", device));
   }
-  const int ordinal = static_cast<int>(*number);
+  return static_cast<int>(*number);
+}
+
+absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::optional<int> gpu, device_ordinal(device));
+  if (!gpu) return StoreMaker(make_host_store);
+  const int ordinal = *gpu;
   // At the start of the task: else the first join would find out.
   GRADRAIL_RETURN_IF_ERROR(gpu::open_device(ordinal).status());
   return StoreMaker([ordinal](const OptimizerConfig& optimizer, size_t count,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -84,6 +85,10 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> make_host_store(const OptimizerC
 absl::StatusOr<std::unique_ptr<ParameterStore>> make_device_store(std::unique_ptr<gpu::Compute> device,
                                                                   const OptimizerConfig& optimizer, size_t count,
                                                                   const MemoryBinder& place);
+
+/// The driver's number of the GPU with this name, "gpu:N"; nullopt for "host".
+/// Errors  INVALID_ARGUMENT: not such a name.
+absl::StatusOr<std::optional<int>> device_ordinal(const std::string& device);
 
 /// Returns the maker for a device by its name: "host" or "gpu:N", where N is the driver's number. Opens a GPU once to
 /// check that it can be used.

@@ -147,7 +147,7 @@ class Bench(cluster.ClusterTest):
 
     def test_flags_without_an_effect_are_refused(self):
         refused = {"peers": ["--cluster", "--job_name", "--rendezvous", "--ps_hosts"], "apply": ["-w"],
-                   "register": ["-w", "-c"], "staged": ["-n", "-w", "-c"], "straggler": ["-n", "-w", "-c"]}
+                   "register": ["-w", "-c"], "replay": ["-b", "-e", "-f"], "staged": ["-n", "-w", "-c"], "straggler": ["-n", "-w", "-c"]}
         for suite, flags in refused.items():
             for flag in flags:
                 with self.subTest(suite=suite, flag=flag):

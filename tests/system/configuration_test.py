@@ -55,8 +55,7 @@ class Flags(cluster.ClusterTest):
 
     def test_bad_values(self):
         for flags, words in (
-                (["--mode", "sometimes"], "--mode 'sometimes': there are async, sync"),
-                (["--transport", "pigeon"], "--transport:.*pigeon.*shm.*tcp"), (["--transport", ""], "--transport"),
+                (["--transport", "pigeon"], "--transport:.*pigeon.*shm.*tcp"),
                 (["--transport", "loopback"], "no transport 'loopback'"),
                 (["--save_secs", 5], "--save_secs or --checkpoint_dir given, but not every ps task"),
                 (["--task_index", 0], "need a cluster: --cluster FILE"),
@@ -64,19 +63,57 @@ class Flags(cluster.ClusterTest):
             with self.subTest(flags=flags):
                 self.refused(cluster.CONFIGURATION, [words], "--epochs", 1, "--model", "linear", *flags)
 
+    def test_texts_that_a_flag_does_not_permit(self):
+        spec = [*self.addresses(2), "--job_name", "ps", "--task_index", 0]
+        for flags, words in (
+                (["--mode", "sometimes"], "--mode: mode 'sometimes': there are async, sync"),
+                ([*spec, "--job_name", "boss"], "--job_name: boss not in {ps,worker,chief,master}"),
+                ([*spec, "--task_index", -3], "--task_index: '-3' is not a whole number"),
+                ([*spec, "--bind", "1.2.3.4:nonsense"], "--bind: '1.2.3.4:nons"),
+                ([*spec, "--bind", "1.2.3"], "--bind: '1.2.3' .* must be an IPv4 address"),
+                (["--cnn_logits_relu", "perhaps", "--model", "cnn"], "--cnn_logits_relu: perhaps not in {true,false")):
+            with self.subTest(flags=flags):
+                self.refused(cluster.USAGE, [words], *flags)
+
+    def test_flags_that_contradict_the_cluster(self):
+        spec = self.addresses(2)
+        task = ["--job_name", "ps", "--task_index", 0]
+        file = self.write_json({"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]})
+        for flags, words in (
+                (["--cluster", file, "--ps", 1, *task], r"--ps 1 has no effect with --cluster .*cluster\.json"),
+                (["--cluster", file, "--workers", 3, *task], r"--workers 3 has no effect with --cluster"),
+                ([*spec, "--workers", 2, *task], "--workers 2 has no effect with --ps_hosts and --worker_hosts"),
+                ([*spec, "--min_workers", 3, *task], "--min_workers 3: the run has 2 workers.*give at most 2"),
+                (["--cluster", file, "--min_workers", 2, *task], "--min_workers 2: the run has 1 worker,"),
+                (["--workers", 2, "--min_workers", 3], "--min_workers 3: the run has 2 workers")):
+            with self.subTest(flags=flags):
+                self.refused(cluster.USAGE, [words], *flags)
+
+    def test_what_this_host_lacks_is_found_before_the_run(self):
+        """--join-timeout is half an hour: an error after it would be late."""
+        worker = [*self.addresses(1), "--job_name", "worker", "--task_index", 0, "--model", "linear"]
+        none = self.folder / "none"
+        for flags, words in (
+                ([*worker, "--data_dir", none], f"--data_dir {none}: No such file or directory"),
+                (["--model", "linear", "--data_dir", none], f"--data_dir {none}: No such file or directory"),
+                (["--model", "linear", "--ps", 0, "--data_dir", none], f"--data_dir {none}: No such file or directory"),
+                ([*worker, "--bind", "203.0.113.9"], r"--bind 203\.0\.113\.9: not an address of this host"),
+                ([*worker, "--logs_path", "/proc/none"], "--logs_path: /proc/none: ")):
+            with self.subTest(flags=flags):
+                task = self.refused(cluster.CONFIGURATION, [words], *flags, within=10 * cluster.PATIENCE)
+                self.assertEqual(len(task.lines()), 1, task.transcript())
+
     def test_bad_tasks(self):
         spec = self.addresses(2)
         for flags, words in (
                 ([*spec], "--job_name and --task_index are missing"),
                 ([*spec, "--job_name", "ps"], "--task_index is missing"),
                 ([*spec, "--job_name", "ps", "--task_index", 1], "task_index 1: job 'ps' has tasks 0 to 0"),
-                ([*spec, "--job_name", "ps", "--task_index", -3], "task_index -3: job .ps. has tasks 0 to 0"),
                 ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker' has tasks 0 to 1 .* late workers up to 1023"),
-                ([*spec, "--job_name", "boss", "--task_index", 0], "'boss': no such job.*ps, worker"),
+                ([*spec, "--job_name", "chief", "--task_index", 0], "'chief': no such job.*ps, worker"),
                 (["--ps_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'worker' has no task"),
                 (["--worker_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'ps' has no task"),
                 ([*spec, "--cluster", "x.json", "--job_name", "ps", "--task_index", 0], "either --cluster or"),
-                ([*spec, "--job_name", "ps", "--task_index", 0, "--bind", "1.2.3.4:nonsense"], "--bind: '1.2.3.4:nons"),
                 (["--cluster", self.folder / "none.json", "--job_name", "ps", "--task_index", 0],
                  "none.json: cannot be read")):
             with self.subTest(flags=flags):

@@ -66,9 +66,10 @@ class Doctor(cluster.ClusterTest):
                             (("--root", self.folder), r"neither proc nor sys"),
                             (("--root", "/tmp", "--record", "/tmp/x"), r"--record"),
                             (("--root", "/tmp", "--ps_hosts", "a:1"), r"--ps_hosts"),
-                            (("--ps_hosts", "a:b:c"), r"--ps_hosts"),
                             (("--cluster", "/nowhere.json"), r"/nowhere\.json")):
             self.doctor("--no-proof", *flags, code=cluster.CONFIGURATION, says=[says])
+        for hosts in ("a:b:c", "127.0.0.1:2222,7", "nothing at all", "-", ","):
+            self.doctor("--no-proof", "--ps_hosts", hosts, code=cluster.USAGE, says=[r"--ps_hosts: '"])
 
     def test_tasks_that_do_not_listen_are_named(self):
         with socket.socket() as listens:

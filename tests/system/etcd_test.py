@@ -122,15 +122,18 @@ class Refusals(etcd.EtcdTest):
                 (["--job_name 'chief': each task is a ps or a worker"], ["chief"]),
                 (["give --ps and --workers together"], ["ps", "--ps", "2"]),
                 (["--ps 0: with --rendezvous"], ["ps", "--ps", "0", "--workers", "1"]),
-                (["leave out --cluster, --ps_hosts"], ["ps", "--ps_hosts", "a:1"]),
-                (["--task_index -2"], ["ps", "--task_index", "-2"]),
-                (["--bind: ''?x y"], ["ps", *SIZES, "--bind", "x y"])):
+                (["leave out --cluster, --ps_hosts"], ["ps", "--ps_hosts", "a:1"])):
             with self.subTest(flags=flags):
                 self.refuses(cluster.CONFIGURATION, says, *flags)
+        for says, flags in (
+                (["--task_index: '-2'"], ["ps", "--task_index", "-2"]),
+                (["--bind: ''?x y"], ["ps", *SIZES, "--bind", "x y"])):
+            with self.subTest(flags=flags):
+                self.refuses(cluster.USAGE, says, *flags)
         for url in ("etcd://", "etcd:///job", "etcd://h", "etcd://h/", "h:2379/job", "etcd://h:x/job", "etcd://h/a b",
                     "etcd://,/job", "zk://h/job"):
             with self.subTest(url=url):
-                self.refuses(cluster.CONFIGURATION, ["right is etcd://HOST:2379/JOB"], "ps", url=url)
+                self.refuses(cluster.USAGE, ["right is etcd://HOST:2379/JOB"], "ps", url=url)
 
     def test_sizes_that_differ(self):
         self.task("ps", *SIZES)

@@ -82,11 +82,12 @@ class ParametersOnGpus(cluster.ClusterTest):
 
     def test_refusals(self):
         for words, device, on in (("no GPU 9: there is GPU 0", "gpu:9", gpus()),
-                                  ("device 'cpu' for parameters: must be host or gpu:N", "cpu", gpus()),
                                   ("no NVIDIA driver", "gpu:0", None),
                                   (r"supports CUDA 11\.2, gradrail requires 12\.0", "gpu:0", gpus("driver=11020"))):
             with self.subTest(words=words):
                 self.refused(cluster.CONFIGURATION, [words], *self.data, "--ps_device", device, environment=on)
+        self.refused(cluster.USAGE, ["--ps_device: device 'cpu' for parameters: must be host or gpu:N"], *self.data,
+                     "--ps_device", "cpu", environment=gpus())
 
     def start_two(self, on, *flags):
         flags = [*self.addresses(2), *self.data, *LONG, *flags]

@@ -123,11 +123,12 @@ class Launchers(LaunchTest):
                 (r"DMLC_NUM_SERVER is not set", (), {"DMLC_ROLE": "worker"}),
                 (r"--rendezvous tcp://n1:5: neither srun", ("--rendezvous", "tcp://n1:5"), {}),
                 (r"--rendezvous tcp://n1:5: --local and", ("--rendezvous", "tcp://n1:5", "--local"), two),
-                (r"--rendezvous tcp://:5: .*the correct form is tcp://HOST:PORT", ("--rendezvous", "tcp://:5"), two),
                 (r"--rendezvous tcp://n1:5: the cluster has the addresses",
                  ("--rendezvous", "tcp://n1:5", "--ps_hosts", "n1:1", "--worker_hosts", "n1:2"), two)):
             with self.subTest(says=says):
                 self.refused(cluster.CONFIGURATION, [says], *SMALL, *flags, environment=environment)
+        self.refused(cluster.USAGE, [r"--rendezvous tcp://:5: .*the correct form is tcp://HOST:PORT"], *SMALL,
+                     "--rendezvous", "tcp://:5", environment=two)
 
     def test_a_timeout_names_the_missing_task(self):
         [port] = cluster.free_ports(1)

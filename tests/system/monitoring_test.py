@@ -118,7 +118,7 @@ class Metrics(Monitored):
                      "--model", "linear", "--workers", 1, "--metrics_port", first)
 
     def test_metrics_refusals(self):
-        self.refused(cluster.CONFIGURATION, ["--metrics_bind 'here'.*must be an address"], "--metrics_bind", "here")
+        self.refused(cluster.USAGE, ["--metrics_bind: 'here' must be an address"], "--metrics_bind", "here")
         self.refused(cluster.CONFIGURATION, ["--metrics_port: with --ps 0 there is no exchange"], "--ps", 0,
                      "--metrics_port", 0)
         self.refused(cluster.USAGE, ["metrics_port"], "--metrics_port", 70000)

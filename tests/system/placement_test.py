@@ -211,14 +211,14 @@ class Placement(cluster.ClusterTest):
     def test_bad_flags(self):
         missing = max(ALLOWED) + 40000
         for flags, words in (
-                (["--cores", "x"], "--cores: 'x' is not a list of cpus"),
                 (["--cores", missing], f"--cores {missing}: .*no cpu"),
-                (["--reserve", "1-"], "--reserve: '1-'"),
                 (["--reserve", ",".join(map(str, ALLOWED))], "reserve.*leave nothing"),
                 (["--nic", "nope"], "--nic nope: this machine has"), (["--nic", ","], "--nic ',': names no NIC"),
                 (["--no-pin", "--cores", 0], "--no-pin binds nothing.*--cores")):
             with self.subTest(flags=flags):
                 self.refused(cluster.CONFIGURATION, [words], *SHORT, *flags)
+        self.refused(cluster.USAGE, ["--cores: 'x' is not a list of cpus"], *SHORT, "--cores", "x")
+        self.refused(cluster.USAGE, ["--reserve: '1-'"], *SHORT, "--reserve", "1-")
         by_hand = [*self.addresses(1), "--job_name", "worker", "--task_index", 0]
         self.refused(cluster.CONFIGURATION, [f"--cores {missing}"], *by_hand, "--cores", missing)
 

@@ -207,13 +207,16 @@ class Restarted(cluster.ClusterTest):
             self.assert_ends(worker, cluster.retry_worthy, 2 + NOTICED + cluster.START,
                              says=[rf"parameter server 0 \({self.ps_addresses[0]}\) was lost: .*, and did not return"])
 
-    def test_a_signal_ends_the_waiting(self):
+    def test_a_signal_ends_the_waiting_and_the_run_is_unfinished(self):
         (ps,), workers = self.start(saves=False)
         ps.signal(signal.SIGKILL)
         for worker in workers:
             worker.wait_for("waiting up to 60 s", NOTICED)
             worker.signal(signal.SIGTERM)
-            self.assert_ends(worker, cluster.GOOD, NOTICED)
+            self.assert_ends(worker, cluster.RETRY, NOTICED,
+                             says=[r"gradrail: stopped after [1-9]\d* steps of this worker; the run is unfinished, its last "
+                                   r"known global step is [1-9]\d*: parameter server 0 \S+ was lost"])
+            self.assertFalse(worker.has("^(Global-Step|Test-Accuracy|Final Cost):"), worker.transcript())
 
 
 if __name__ == "__main__":

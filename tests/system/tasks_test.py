@@ -127,7 +127,7 @@ class Stop(cluster.ClusterTest):
     def test_sigterm_while_waiting_for_the_ps(self):
         worker = self.train(*RUN, *self.addresses(1), "--job_name", "worker", "--task_index", 0, name="worker/0",
                             environment={"GRADRAIL_LOG": "info"})
-        waiting = worker.wait_for(r"waiting for parameter server 0 \(\S+\): .*Connection refused", 12 + cluster.START)
+        waiting = worker.wait_for(r"waiting for parameter server 0 \(127\.0\.0\.1:\d+\): Connection refused$", 12 + cluster.START)
         worker.signal(signal.SIGTERM)
         self.assert_ends(worker, cluster.GOOD, 5 * cluster.PATIENCE,
                          says=["Stopped before the first step: nothing was trained"])
@@ -139,6 +139,18 @@ class Stop(cluster.ClusterTest):
         ps.wait_for(r"waiting for worker 0", 12 + cluster.START)
         ps.signal(signal.SIGTERM)
         self.assert_ends(ps, cluster.GOOD, 5 * cluster.PATIENCE)
+
+    def test_a_ps_that_ends_reports_no_member_as_unknown(self):
+        for transport in ("tcp", "shm"):
+            with self.subTest(transport=transport):
+                (ps,), workers = self.start_cluster(2, "--epochs", 100000, "--transport", transport)
+                for worker in workers:
+                    worker.wait_for(r"Step: [1-9]\d+")
+                ps.signal(signal.SIGTERM)
+                self.assert_ends(ps, cluster.GOOD, 10 * cluster.PATIENCE)
+                self.assertFalse(ps.has("not a member|refused"), ps.transcript())
+                for worker in workers:
+                    worker.signal(signal.SIGKILL)
 
     def test_an_async_worker_leaves_on_sigterm(self):
         (ps,), workers = self.start_cluster(3, "--epochs", 100000)

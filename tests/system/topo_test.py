@@ -109,15 +109,23 @@ class Topo(cluster.ClusterTest):
         self.topo("--topology", "pack:2 [numa] core:4 pu:2", "--workers", 2,
                   says=[r"Package 1", r"NUMA node 1", r"^worker/1 tower 0 "])
 
+    def test_required_rdma_decides_the_exit_code(self):
+        self.topo("--topology", self.saved(TWO_OF_EACH), "--require", "rdma")
+        for topology in (self.saved(machine(2, [("gpu", 0)])), "pack:1 core:4 pu:1"):
+            self.topo("--topology", topology)
+            self.topo("--topology", topology, "--require", "rdma", code=cluster.FAILED,
+                      says=[r"^gradrail: --require rdma: worker/0 tower 0 has no NIC with RDMA; `gradrail doctor"])
+
     def test_what_is_not_there_is_named(self):
         saved = self.saved(TWO_OF_EACH)
         for flags, says in ((("--gpu", 7), r"--gpu.* 7"), (("--nic", "mlx5_9"), r"--nic.*mlx5_9"),
-                            (("--cores", "99"), r"--cores.*99"), (("--cores", "a-b"), r"--cores.*a-b"),
+                            (("--cores", "99"), r"--cores.*99"),
                             (("--towers", 9, "--device", "gpu"), r"9")):
             self.topo("--topology", saved, *flags, code=cluster.CONFIGURATION, says=[says])
         for flags, says in ((("--device", "tpu"), r"--device: tpu not in {auto,gpu,cpu}"),
                             (("--towers", -1), r"--towers: '-1' is not a whole number from 0 to 4096"),
-                            (("--shards", 0), r"--shards: '0' is not"), (("--require", "speed"), r"--require: speed not in")):
+                            (("--shards", 0), r"--shards: '0' is not"), (("--cores", "a-b"), r"--cores: 'a-b' is not"),
+                            (("--require", "speed"), r"--require: speed not in")):
             self.topo("--topology", saved, *flags, code=cluster.USAGE, says=[says])
         self.topo("--svg", "/nowhere/picture.svg", code=cluster.CONFIGURATION, says=[r"--svg /nowhere/picture\.svg"])
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/str_split.h"
+#include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
@@ -23,14 +23,7 @@ absl::StatusOr<std::vector<std::string>> servers_of(const DoctorFlags& flags) {
     GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, ps::read_cluster_file(flags.cluster));
     servers = cluster.ps;
   } else if (!flags.ps_hosts.empty()) {
-    servers = absl::StrSplit(flags.ps_hosts, ',', absl::SkipWhitespace());
-  }
-  // The addresses of both flags pass the parser of the tasks, so that an accepted address is one that a worker accepts
-  // as well.
-  for (std::string& server : servers) {
-    const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(server);
-    if (!address.ok()) return absl::InvalidArgumentError(fmt::format("--ps_hosts: {}", message_of(address.status())));
-    server = ps::to_string(*address);
+    GRADRAIL_ASSIGN_OR_RETURN(servers, ps::parse_host_list(flags.ps_hosts));
   }
   return servers;
 }
@@ -59,7 +52,7 @@ void tell(const std::string& what) {
 void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     // take_last(): a later flag overrides an earlier one, so that a script can append its own to given ones.
-    command.add_option(name, value, help)->take_last();
+    return command.add_option(name, value, help)->take_last();
   };
   command.option_defaults()->group("Report");
   add("--require", flags.require,
@@ -70,7 +63,8 @@ void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
   add("--record", flags.record, "copy the files that are read to this new folder, for --root");
   command.option_defaults()->group("Cluster");
   add("--cluster", flags.cluster, "try to connect to the parameter servers of this file");
-  add("--ps_hosts,--ps-hosts", flags.ps_hosts, "try to connect to these addresses, host:port,...");
+  add("--ps_hosts,--ps-hosts", flags.ps_hosts, "try to connect to these addresses, host:port,...")
+      ->transform(accepted_by(ps::parse_host_list));
 }
 
 absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {

@@ -3,6 +3,8 @@
 #include <cstdlib>
 
 #include "CLI/CLI.hpp"
+#include "base/flags/text_value.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "bench/driver/command.h"
 #include "fmt/format.h"
@@ -43,6 +45,12 @@ int examine(const DoctorFlags& flags, const std::string& plugin_dir) {
   return *all_hold ? kGood : kFailed;
 }
 
+int show_topology(const TopoFlags& flags) {
+  const absl::StatusOr<bool> all_hold = run_topo(flags);
+  if (!all_hold.ok()) return finish(all_hold.status());
+  return *all_hold ? kGood : kFailed;
+}
+
 int inspect(const CheckpointFlags& flags) {
   const absl::StatusOr<bool> whole = run_checkpoint(flags);
   if (!whole.ok()) return finish(whole.status());
@@ -79,12 +87,21 @@ int train(const TrainFlags& flags) {
   return finish(run_launched(*std::move(options), signals));
 }
 
+/// One line for an error of the parser, whatever the arguments contain.
+std::string usage_line(const CLI::App* /*program*/, const CLI::Error& error) {
+  std::string line = "gradrail: ";
+  for (const char* c = error.what(); *c != '\0'; ++c)
+    line += is_control(*c) ? fmt::format("\\x{:02x}", static_cast<unsigned char>(*c)) : std::string(1, *c);
+  return line + " (--help lists the flags)\n";
+}
+
 int run(int argc, char** argv) {
   // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
   setenv("GRPC_VERBOSITY", "NONE", 0);
   CLI::App app("gradient exchange with a sharded parameter server", "gradrail");
   app.set_version_flag("--version", GRADRAIL_VERSION);
   app.require_subcommand(1);
+  app.failure_message(usage_line);
   TrainFlags flags;
   CLI::App& train_command =
       *app.add_subcommand("train", "train a model in a local cluster, or as one task of a cluster");
@@ -116,6 +133,7 @@ int run(int argc, char** argv) {
   std::string pages_folder;
   CLI::App& pages_command = *app.add_subcommand("pages", "manual pages and shell completions")->group("");  // hidden
   pages_command.add_option("folder", pages_folder, "like share/ of an installation")->required();
+  refuse_unusable_values(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
@@ -127,6 +145,7 @@ int run(int argc, char** argv) {
     if (train_command.parsed()) print_hints(hints_for_tutorial_flags(arguments));
     return kUsage;
   }
+  if (absl::Status level = check_log_level(); !level.ok()) return finish(usage_error(level));
   if (info_command.parsed()) {
     const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
     return plugins.ok() ? run_info() : finish(plugins);
@@ -137,7 +156,7 @@ int run(int argc, char** argv) {
   if (bench_command.parsed()) return bench::run_bench(bench, argc, argv);
   if (top_command.parsed()) return finish(run_top(top));
   if (pages_command.parsed()) return finish(write_pages(app, pages_folder));
-  if (topo_command.parsed()) return finish(run_topo(topo));
+  if (topo_command.parsed()) return show_topology(topo);
   // require_subcommand(1) leaves only this one.
   return train(flags);
 }

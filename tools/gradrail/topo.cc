@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
+#include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tools/gradrail/topo_json.h"
@@ -34,12 +35,6 @@ std::vector<std::string> names(const std::string& list) {
   return absl::StrSplit(list, ',');
 }
 
-absl::StatusOr<CpuSet> cpus(const char* flag, const std::string& list) {
-  absl::StatusOr<CpuSet> set = CpuSet::parse(list);
-  if (!set.ok()) return absl::InvalidArgumentError(fmt::format("--{}: {}", flag, message_of(set.status())));
-  return set;
-}
-
 topology::Towers device(const std::string& word) {
   if (word == "auto") return topology::Towers::automatic;
   return word == "gpu" ? topology::Towers::gpu : topology::Towers::cpu;
@@ -55,9 +50,9 @@ absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
   request.towers = device(flags.device);
   request.cores_per_tower = flags.cores_per_tower;
   // An empty list reserves no CPU, and parse() accepts it. For --cores an empty set would forbid all.
-  GRADRAIL_ASSIGN_OR_RETURN(request.reserved, cpus("reserve", flags.reserve));
+  GRADRAIL_ASSIGN_OR_RETURN(request.reserved, CpuSet::parse(flags.reserve));
   if (!flags.cores.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(request.cores, cpus("cores", flags.cores));
+    GRADRAIL_ASSIGN_OR_RETURN(request.cores, CpuSet::parse(flags.cores));
   }
   request.gpus = names(flags.gpu);
   request.nics = names(flags.nic);
@@ -69,6 +64,17 @@ absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
 void add_threads(const Machine& machine, topology::Request& request) {
   request.progress_threads = request.towers != topology::Towers::cpu && !machine.gpus.empty();
   request.other_threads = topology::kRestOfTheHost;
+}
+
+/// "worker/0 tower 1": the first one without a NIC; "" if each has one. The plan of --require rdma has no other NICs.
+std::string without_nic(const Placement& placement) {
+  for (const topology::TowerPlace& tower : placement.towers) {
+    if (tower.nic < 0) return fmt::format("worker/{} tower {}", tower.task_index, tower.tower);
+  }
+  for (const topology::ShardPlace& shard : placement.shards) {
+    if (shard.nic < 0) return fmt::format("ps/{} shard {}", shard.task_index, shard.shard);
+  }
+  return "";
 }
 
 absl::Status write_file(const std::string& path, const std::string& text) {
@@ -93,10 +99,11 @@ void add_topo_flags(CLI::App& command, TopoFlags& flags) {
   const NumberIn count(0, kMaxCount);
   command.option_defaults()->group("Machine");
   add("--topology", flags.topology, "hwloc XML file, or a description such as 'pack:2 [numa] core:4 pu:2'");
-  add("--cores", flags.cores, "CPUs to use, such as 0-3,8; default: all");
-  add("--reserve", flags.reserve, "CPUs to leave free for the system");
+  add("--cores", flags.cores, "CPUs to use, such as 0-3,8; default: all")->transform(accepted_by(CpuSet::parse));
+  add("--reserve", flags.reserve, "CPUs to leave free for the system")->transform(accepted_by(CpuSet::parse));
   add("--nic", flags.nic, "NICs to plan with: names, interfaces or PCI addresses; default: all");
-  add("--require", flags.require, "rdma: a NIC without RDMA does not satisfy the plan")->check(CLI::IsMember({"rdma"}));
+  add("--require", flags.require, "rdma: exit code 1 unless each tower and each shard has a NIC with RDMA")
+      ->check(CLI::IsMember({"rdma"}));
   command.option_defaults()->group("Cluster");
   add("--ps", flags.ps, "parameter servers on this host")->transform(count);
   add("--shards", flags.shards, "shards (threads) in each parameter server")->transform(NumberIn(1, kMaxCount));
@@ -114,7 +121,7 @@ void add_topo_flags(CLI::App& command, TopoFlags& flags) {
   add("--svg", flags.svg, "write a picture to this file");
 }
 
-absl::Status run_topo(const TopoFlags& flags) {
+absl::StatusOr<bool> run_topo(const TopoFlags& flags) {
   // The flags are checked before hwloc scans the machine.
   GRADRAIL_ASSIGN_OR_RETURN(topology::Request wanted, request_of(flags));
   GRADRAIL_ASSIGN_OR_RETURN(const Machine machine,
@@ -131,7 +138,14 @@ absl::Status run_topo(const TopoFlags& flags) {
   }
   // fwrite() and not fmt::print(): the text can hold braces and is written as it is.
   std::fwrite(text.data(), 1, text.size(), stdout);
-  return absl::OkStatus();
+  const std::string lacking = flags.require.empty() ? "" : without_nic(placement);
+  if (lacking.empty()) return true;
+  std::fflush(stdout);
+  fmt::print(
+      stderr,
+      "gradrail: --require {}: {} has no NIC with RDMA; `gradrail doctor --require rdma` reports what is missing\n",
+      flags.require, lacking);
+  return false;
 }
 
 }  // namespace gradrail::tools

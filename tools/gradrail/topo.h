@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace CLI {
 class App;
@@ -30,8 +30,9 @@ struct TopoFlags {
 
 void add_topo_flags(CLI::App& command, TopoFlags& flags);
 
-/// Prints the machine with towers, shards and NICs drawn into it.
+/// Prints the machine with towers, shards and NICs drawn into it. Returns whether --require holds: each tower and each
+/// shard has a NIC with RDMA.
 /// Errors  INVALID_ARGUMENT, NOT_FOUND name the flag, the cause and what would be right.
-absl::Status run_topo(const TopoFlags& flags);
+absl::StatusOr<bool> run_topo(const TopoFlags& flags);
 
 }  // namespace gradrail::tools

@@ -1,8 +1,12 @@
 #include "tools/monitor/flags.h"
 
 #include <arpa/inet.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
@@ -14,6 +18,13 @@ namespace {
 
 /// More than 600 MB of marks per task is a typing error rather than a wish.
 constexpr uint32_t kMostRecords = 1 << 24;  // 40 bytes each
+
+/// A name is refused: the library resolves none, and would only report that it cannot listen.
+std::string must_be_an_address(const std::string& text) {
+  in6_addr address;  // the larger of the two types: inet_pton() writes either
+  if (inet_pton(AF_INET, text.c_str(), &address) == 1 || inet_pton(AF_INET6, text.c_str(), &address) == 1) return "";
+  return fmt::format("'{}' must be an address of this host, such as 127.0.0.1 or ::1", text);
+}
 
 }  // namespace
 
@@ -27,6 +38,7 @@ void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
   command
       .add_option("--metrics_bind,--metrics-bind", flags.metrics_bind,
                   "address to serve it on; 0.0.0.0: all of this host's")
+      ->check(must_be_an_address)
       ->capture_default_str()
       ->take_last();
   command
@@ -60,15 +72,17 @@ absl::Status check_monitoring(const MonitoringFlags& flags, bool alone) {
   }
   if (alone && !flags.timeline.empty())
     return absl::InvalidArgumentError("--timeline_filename: with --ps 0 there is no exchange to draw");
-  // A name is refused: the library resolves none, and would only report that it cannot listen.
-  // The larger of the two types: inet_pton() writes either.
-  in6_addr address;
-  const char* text = flags.metrics_bind.c_str();
-  if (inet_pton(AF_INET, text, &address) != 1 && inet_pton(AF_INET6, text, &address) != 1) {
-    return absl::InvalidArgumentError(
-        fmt::format("--metrics_bind '{}': must be an address of this host, such as 127.0.0.1 or ::1", text));
-  }
   return absl::OkStatus();
+}
+
+absl::Status make_logs_folder(const MonitoringFlags& flags) {
+  if (flags.logs_path.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(flags.logs_path, error);
+  if (!error && access(flags.logs_path.c_str(), W_OK | X_OK) != 0) error.assign(errno, std::generic_category());
+  if (!error) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("--logs_path: {}: {}; give a folder that this user can write to", flags.logs_path, error.message()));
 }
 
 }  // namespace gradrail::tools

@@ -31,4 +31,8 @@ void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags);
 /// `alone`: without a parameter server. INVALID_ARGUMENT names the flag.
 absl::Status check_monitoring(const MonitoringFlags& flags, bool alone);
 
+/// Makes the folder of --logs_path, which a task needs after minutes or only after a failure.
+/// Errors  FAILED_PRECONDITION: the folder, and why it cannot be made or written to.
+absl::Status make_logs_folder(const MonitoringFlags& flags);
+
 }  // namespace gradrail::tools

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "CLI/CLI.hpp"
+#include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
@@ -210,7 +211,8 @@ void add_top_flags(CLI::App& command, TopFlags& flags) {
   command.option_defaults()->group("Cluster");
   command.add_option("cluster", flags.cluster,
                      "JSON file of the cluster, as for train --cluster; or train's --rendezvous");
-  command.add_option("--ps_hosts,--ps-hosts", flags.ps_hosts, "comma-separated host:port list, instead of a file");
+  command.add_option("--ps_hosts,--ps-hosts", flags.ps_hosts, "comma-separated host:port list, instead of a file")
+      ->transform(accepted_by(ps::parse_host_list));
   command.option_defaults()->group("Monitoring");
   command.add_flag("--once", flags.once, "print one table and end");
   command.add_flag("--dump", flags.dump, "also make all tasks dump their flight recorders");

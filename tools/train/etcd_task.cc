@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "tools/exit_codes.h"
 #include "tools/launch/etcd/membership.h"
 #include "tools/train/task.h"
 
@@ -43,6 +44,7 @@ absl::Status settle(TrainOptions& options, const Membership& membership) {
   if (options.mode.kind == ps::ModeKind::backup && options.mode.bound >= sizes.workers)
     return absl::InvalidArgumentError(
         fmt::format("--mode {}: B must be less than {}, the number of workers", options.flags.mode, sizes.workers));
+  GRADRAIL_RETURN_IF_ERROR(check_min_workers(options.flags, sizes.workers));
   options.task = membership.task();
   options.flags.ps = sizes.ps;
   options.flags.workers = sizes.workers;
@@ -87,7 +89,7 @@ bool uses_etcd(const TrainFlags& flags) {
 
 absl::Status check_rendezvous(TrainOptions& options) {
   const TrainFlags& flags = options.flags;
-  GRADRAIL_RETURN_IF_ERROR(parse_rendezvous(flags.rendezvous).status());
+  GRADRAIL_RETURN_IF_ERROR(usage_error(parse_rendezvous(flags.rendezvous).status()));
   if (flags.local || !flags.cluster.empty() || !flags.ps_hosts.empty() || !flags.worker_hosts.empty())
     return absl::InvalidArgumentError(
         "--rendezvous finds the other tasks: leave out --cluster, --ps_hosts, --worker_hosts and --local");

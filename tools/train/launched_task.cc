@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/security.h"
+#include "tools/exit_codes.h"
 #include "tools/launch/rendezvous.h"
 #include "tools/train/task.h"
 
@@ -97,9 +98,10 @@ absl::Status check_launch(TrainOptions& options) {
   const uint32_t ps_count = (*launch)->ps_count.value_or(flags.ps);
   GRADRAIL_RETURN_IF_ERROR(check_counts(flags, **launch, ps_count));
   if (!flags.rendezvous.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(std::string address, ps::parse_tcp_rendezvous(flags.rendezvous));
+    absl::StatusOr<std::string> address = ps::parse_tcp_rendezvous(flags.rendezvous);
+    if (!address.ok()) return usage_error(address.status());
     // The flag replaces the address that the launcher's variables give.
-    (*launch)->rendezvous = std::move(address);
+    (*launch)->rendezvous = *std::move(address);
   }
   // Open MPI names no host of its tasks, except where all are on this host.
   if ((*launch)->rendezvous.empty())

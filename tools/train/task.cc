@@ -267,6 +267,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   signals.accept_stop();
   AffinityBinder binder(plan, options);
   signals.follow_cpus();
+  // Before the data, which may take minutes to read.
+  GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(options.flags));
   // Before join(): the schema comes from the model, and a wrong data folder must not cost a membership.
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
   GRADRAIL_ASSIGN_OR_RETURN(worker::DeviceMemory device, model.devices->exported(*model.workload));

@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <type_traits>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
+#include "base/flags/text_value.h"
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/training.h"
+#include "ps/store/parameter_store.h"
+#include "tools/exit_codes.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/etcd_task.h"
 #include "tools/train/launched_task.h"
@@ -47,6 +52,15 @@ absl::StatusOr<ps::TfConfig> read_tf_config() {
   return text == nullptr || *text == '\0' ? ps::TfConfig() : ps::parse_tf_config(text);
 }
 
+/// The size of a local cluster says nothing where the tasks have addresses.
+absl::Status check_size(const TrainFlags& flags) {
+  if (flags.ps == 0 || !(flags.ps_given || flags.workers_given)) return absl::OkStatus();
+  const std::string given = flags.cluster.empty() ? "--ps_hosts and --worker_hosts" : "--cluster " + flags.cluster;
+  return usage_error(absl::InvalidArgumentError(fmt::format(
+      "{} has no effect with {}, which states all tasks: leave out one of the two",
+      flags.ps_given ? fmt::format("--ps {}", flags.ps) : fmt::format("--workers {}", flags.workers), given)));
+}
+
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   // First: with etcd the flags may leave out both the index of the task and the size of the run.
   if (uses_etcd(flags)) return check_rendezvous(options);
@@ -80,6 +94,7 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   }
   if (!flags.cluster.empty() && hosts)
     return absl::InvalidArgumentError("give either --cluster or --ps_hosts and --worker_hosts");
+  if (!flags.cluster.empty() || hosts) GRADRAIL_RETURN_IF_ERROR(check_size(flags));
   absl::StatusOr<ps::ClusterSpec> cluster = absl::UnknownError("");
   if (!flags.cluster.empty()) {
     cluster = ps::read_cluster_file(flags.cluster);
@@ -155,25 +170,16 @@ gpu::Reduce parse_reduce(const std::string& word) {
   return word == "host" ? gpu::Reduce::host : gpu::Reduce::nccl;
 }
 
-absl::StatusOr<topology::CpuSet> parse_cpus(const char* flag, const std::string& list) {
-  absl::StatusOr<topology::CpuSet> cpus = topology::CpuSet::parse(list);
-  if (!cpus.ok()) return absl::InvalidArgumentError(fmt::format("{}: {}", flag, message_of(cpus.status())));
-  // An empty set would mean "no restriction" further on, which is the opposite of the flag.
-  if (cpus->empty())
-    return absl::InvalidArgumentError(fmt::format("{} names no cpu (a list as in taskset: 0-3,8)", flag));
-  return cpus;
-}
-
 absl::Status check_placement(const TrainFlags& flags, TrainOptions& options) {
   if (flags.no_pin && !(flags.cores.empty() && flags.reserve.empty())) {
     return absl::InvalidArgumentError(
         "--no-pin binds nothing, so that --cores and --reserve cannot be kept: give one or the other");
   }
   if (!flags.cores.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(options.cores, parse_cpus("--cores", flags.cores));
+    GRADRAIL_ASSIGN_OR_RETURN(options.cores, topology::CpuSet::parse(flags.cores));
   }
   if (!flags.reserve.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(options.reserved, parse_cpus("--reserve", flags.reserve));
+    GRADRAIL_ASSIGN_OR_RETURN(options.reserved, topology::CpuSet::parse(flags.reserve));
   }
   if (!flags.nic.empty()) options.nics = absl::StrSplit(flags.nic, ',', absl::SkipWhitespace());
   if (!flags.gpu.empty()) options.gpus = absl::StrSplit(flags.gpu, ',', absl::SkipWhitespace());
@@ -195,17 +201,21 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       ->each([&flags](const std::string&) { flags.workers_given = true; });
   add("min_workers", flags.min_workers, "ps: abort the run if a loss leaves fewer workers");
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
-  add("ps_hosts", flags.ps_hosts, "comma-separated host:port list of the parameter servers; replaces --cluster");
-  add("worker_hosts", flags.worker_hosts, "comma-separated host:port list of the workers; replaces --cluster");
-  add("job_name", flags.job_name, "job of this task: ps, worker or chief; evaluator: the task ends at once");
-  add("task_index", flags.task_index, "index of this task in its job, from 0");
+  add("ps_hosts", flags.ps_hosts, "comma-separated host:port list of the parameter servers; replaces --cluster",
+      accepted_by(ps::parse_host_list));
+  add("worker_hosts", flags.worker_hosts, "comma-separated host:port list of the workers; replaces --cluster",
+      accepted_by(ps::parse_host_list));
+  add("job_name", flags.job_name, "job of this task: ps, worker or chief; evaluator: the task ends at once",
+      CLI::IsMember({"ps", "worker", "chief", "master", kEvaluator}));
+  add("task_index", flags.task_index, "index of this task in its job, from 0", NumberIn<int64_t>(0));
   add("rendezvous", flags.rendezvous,
       "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher. "
       "etcd://HOST:2379/JOB or etcds://: etcd stores the addresses; --task_index is optional; one task must have --ps "
       "and --workers");
   command.add_flag("--local,--alone", flags.local,
                    "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
-  add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: its address in the cluster");
+  add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: its address in the cluster",
+      accepted_by(ps::parse_host_port));
   add("join-timeout", flags.join_timeout_seconds, "seconds that a worker waits for the parameter servers to start",
       NumberIn(1u));
   add("heartbeat-timeout", flags.heartbeat_timeout_s, "ps: seconds without a heartbeat until a worker is lost",
@@ -224,7 +234,8 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("model", flags.model, "mlp or cnn (both MNIST), or linear (y = 2x + 10)",
       CLI::IsMember({"mlp", "cnn", "linear"}));
   add("cnn_logits_relu", flags.cnn_logits_relu,
-      "cnn: ReLU on the layer with 10 units, as in the tutorial; false: this layer is linear");
+      "cnn: ReLU on the layer with 10 units, as in the tutorial; false: this layer is linear",
+      CLI::IsMember({"true", "false", "1", "0"}, CLI::ignore_case));
   add("data_dir", flags.data_dir,
       "folder with the four IDX files of MNIST, or with train.tfrecords and test.tfrecords; default: built-in MNIST");
   add("seed", flags.seed, "seed of the initial values and of the order of the data");
@@ -238,7 +249,8 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("momentum", flags.momentum, "constant of momentum and nesterov; less than 1", NumberIn(0.0f, kMaxMomentum));
   add("mode", flags.mode,
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
-      "for the last B gradients of a step");
+      "for the last B gradients of a step",
+      accepted_by(ps::parse_mode));
   add("shards", flags.shards, "shards (threads) in each parameter server", NumberIn(1u, 256u));
   add("log_every", flags.log_every, "batches between two progress lines", NumberIn(1u));
 }
@@ -275,13 +287,16 @@ void add_device_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "path of gradients from a GPU: ipc (same host), dmabuf or peermem (network device), staged (pinned host memory), "
       "auto: the first that works",
       CLI::IsMember({"auto", "dmabuf", "peermem", "ipc", "staged"}));
-  add("ps_device", flags.ps_device, "memory of the parameters and of the optimizer state: host or gpu:N");
+  add("ps_device", flags.ps_device, "memory of the parameters and of the optimizer state: host or gpu:N",
+      accepted_by(ps::device_ordinal));
   command.option_defaults()->group("Placement");
   add("wait", flags.wait, "method of waiting; auto: spin if each thread has its own core",
       CLI::IsMember({"auto", "spin", "block"}));
   command.add_flag("--no-pin,--no_pin", flags.no_pin, "bind no threads and no memory");
-  add("cores", flags.cores, "CPUs to use, as in taskset: 0-3,8; default: all permitted CPUs");
-  add("reserve", flags.reserve, "CPUs to leave free for the system or another job");
+  add("cores", flags.cores, "CPUs to use, as in taskset: 0-3,8; default: all permitted CPUs",
+      accepted_by(topology::CpuSet::parse));
+  add("reserve", flags.reserve, "CPUs to leave free for the system or another job",
+      accepted_by(topology::CpuSet::parse));
   add("nic", flags.nic, "comma-separated NICs to plan with, by name, interface or PCI address; default: all");
   command.add_flag("--log_device_placement,--log-device-placement", flags.log_device_placement,
                    "print the placement and its reasons");
@@ -310,7 +325,7 @@ void add_plugin_flag(CLI::App& command, std::string& folder) {
 }
 
 absl::Status use_plugin_dir(const std::string& folder) {
-  if (folder.empty()) return absl::OkStatus();
+  if (folder.empty()) return usage_error(transport::check_plugin_variable());
   const absl::Status set = transport::set_plugin_dir(folder);
   return set.ok() ? set : absl::InvalidArgumentError(fmt::format("--plugin_dir: {}", message_of(set)));
 }
@@ -335,6 +350,27 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add_security_flags(command, flags.security);
 }
 
+absl::Status check_host_of_worker(const TrainFlags& flags) {
+  std::error_code error;
+  if (!flags.data_dir.empty() && !std::filesystem::is_directory(flags.data_dir, error)) {
+    return absl::NotFoundError(fmt::format("--data_dir {}: {}; give the folder with the data set, or omit the flag",
+                                           flags.data_dir, error ? error.message() : "it is not a folder"));
+  }
+  if (flags.bind.empty()) return absl::OkStatus();
+  // The parser has accepted it.
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort bind, ps::parse_host_port(flags.bind));
+  const absl::Status own = check_own_address(bind.host);
+  return own.ok() ? own : absl::FailedPreconditionError(fmt::format("--bind {}", message_of(own)));
+}
+
+absl::Status check_min_workers(const TrainFlags& flags, size_t workers) {
+  if (flags.min_workers <= workers) return absl::OkStatus();
+  return usage_error(absl::InvalidArgumentError(
+      fmt::format("--min_workers {}: the run has {} worker{}, so that the first loss would always end it; give at most "
+                  "{}",
+                  flags.min_workers, workers, workers == 1 ? "" : "s", workers)));
+}
+
 absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   TrainOptions options{.flags = flags};
   if (!flags.cnn_logits_relu && flags.model != "cnn")
@@ -349,19 +385,18 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   // 0 asks for one per GPU: run_worker() replaces it once the plan is known.
   options.towers = std::max(1u, flags.towers);
   options.reduce = parse_reduce(flags.reduce);
-  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(flags.mode);
-  if (!mode.ok()) return absl::InvalidArgumentError(fmt::format("--{}", message_of(mode.status())));
-  options.mode = *mode;
-  if (options.cluster.sparse && mode->waits()) {
+  GRADRAIL_ASSIGN_OR_RETURN(options.mode, ps::parse_mode(flags.mode));
+  if (options.cluster.sparse && options.mode.waits()) {
     return absl::InvalidArgumentError(fmt::format(
         "--mode {}: it waits for every worker, and the cluster description leaves out workers: name all, or use async",
         flags.mode));
   }
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
-  if (mode->kind == ps::ModeKind::backup && mode->bound >= workers) {
+  if (options.mode.kind == ps::ModeKind::backup && options.mode.bound >= workers) {
     return absl::InvalidArgumentError(
         fmt::format("--mode {}: B must be less than {}, the number of workers", flags.mode, workers));
   }
+  GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   const absl::StatusOr<ps::OptimizerKind> optimizer = chosen_optimizer(flags);
   if (!optimizer.ok())
     return absl::InvalidArgumentError(fmt::format("--optimizer: {}", message_of(optimizer.status())));
@@ -384,6 +419,9 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   }
   // A named plug-in may also carry bytes over sockets; "auto" uses one only with an RDMA device.
   options.rdma_only = flags.transport == "auto";
+  // Here once for all tasks of a local cluster; the other tasks know their job later.
+  if (options.local) GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(flags));
+  GRADRAIL_RETURN_IF_ERROR(make_logs_folder(flags.monitoring));
   return options;
 }
 

@@ -125,6 +125,13 @@ void add_train_flags(CLI::App& command, TrainFlags& flags);
 void add_plugin_flag(CLI::App& command, std::string& folder);
 absl::Status use_plugin_dir(const std::string& folder);
 
+/// A usage error if the run begins with fewer workers than --min_workers.
+absl::Status check_min_workers(const TrainFlags& flags, size_t workers);
+
+/// Checks the folder of --data_dir, also for a model that does not read it, and the address of --bind.
+/// Errors  NOT_FOUND, FAILED_PRECONDITION: name the flag.
+absl::Status check_host_of_worker(const TrainFlags& flags);
+
 /// INVALID_ARGUMENT names the flag, what is wrong with it and what would be right.
 absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags);
 

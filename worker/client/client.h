@@ -202,9 +202,9 @@ class GRADRAIL_EXPORT Client {
   void exchange();
   /// Optional, while the trainer computes the rest: sends gradients that have been copied from a device. Never blocks.
   void progress();
-  /// Blocks until all fresh parameters have arrived. Without an exchange under way it returns at once. It requires
-  /// exchange() where not all tensors were reported by ready(): else it blocks until `stop`.
-  /// Errors  every error of the exchange and of the run; see Errors above.
+  /// Blocks until all fresh parameters have arrived. Without an exchange under way it returns at once.
+  /// Errors  every error of the exchange and of the run; see Errors above. FAILED_PRECONDITION also for a call before
+  ///         exchange() where ready() has reported some tensors only: exchange() and another wait() continue the step.
   absl::Status wait();
   /// A wait() in progress, or the next one, reads ClientOptions::stop and dump_signals now.
   /// Threads  Any thread.

@@ -139,6 +139,10 @@ void Client::Impl::exchange() {
 absl::Status Client::Impl::wait() {
   GRADRAIL_RETURN_IF_ERROR(remedy_failure());
   if (!exchange_.is_under_way()) return absl::OkStatus();
+  if (!exchange_.is_declared()) {
+    return absl::FailedPreconditionError(
+        "wait() before exchange(): ready() has not reported all tensors, so that the wait would never end");
+  }
   next_notice_ = exchange_.begun_at() + kExchangeReportEvery;
   gpu::WaitInTurns staging_wait;
   while (exchange_.outstanding() > 0) {

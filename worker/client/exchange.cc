@@ -80,6 +80,7 @@ void Exchange::begin(ps::ArrivalKind kind, TimePoint now) {
   outstanding_ = 0;
   // All buckets are outstanding from the start: wait() before exchange() must not end before the gradients have left.
   ready_.assign(memory_.schema().size(), false);
+  undeclared_ = ready_.size();
   for (Shard& shard : shards_) {
     for (Bucket& bucket : shard.buckets) {
       bucket.tensors_missing = bucket.tensors;
@@ -93,8 +94,10 @@ void Exchange::begin(ps::ArrivalKind kind, TimePoint now) {
 
 void Exchange::ready(size_t tensor_index) {
   GRADRAIL_CHECK(under_way_);
+  GRADRAIL_CHECK(tensor_index < ready_.size());
   if (ready_[tensor_index]) return;  // a second count of the same tensor would push its buckets too early
   ready_[tensor_index] = true;
+  if (undeclared_ > 0) --undeclared_;
   const ps::ElementRange tensor = memory_.range(tensor_index);
   for (const uint32_t index : touched_[tensor_index]) {
     Shard& shard = shards_[index];
@@ -110,6 +113,7 @@ void Exchange::ready(size_t tensor_index) {
 
 void Exchange::push_all() {
   GRADRAIL_CHECK(under_way_);
+  undeclared_ = 0;
   for (Shard& shard : shards_) {
     for (size_t i = shard.buckets.size(); i-- > 0;) push_bucket(shard, static_cast<uint32_t>(i));
   }

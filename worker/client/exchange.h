@@ -64,6 +64,8 @@ class Exchange final : public PathEvents {
   absl::Status finish();
 
   bool is_under_way() const { return under_way_; }
+  /// Whether all gradients of the exchange are complete: only then it ends.
+  bool is_declared() const { return undeclared_ == 0; }
   size_t outstanding() const { return outstanding_; }
   bool has_backlog() const { return !backlog_.empty(); }
   bool is_pull() const { return kind_ == ps::ArrivalKind::pull; }
@@ -134,6 +136,7 @@ class Exchange final : public PathEvents {
   TimePoint begun_at_;
   TimePoint ended_at_;
   std::vector<bool> ready_;      ///< per tensor: reported as complete
+  size_t undeclared_ = 0;        ///< tensors that neither ready() nor push_all() has declared as complete
   size_t outstanding_ = 0;       ///< invariant 1
   uint64_t waited_ns_ = 0;       ///< of the bucket that waited longest for other workers
   bool dropped_ = false;         ///< part of this gradient came too late to be summed

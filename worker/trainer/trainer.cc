@@ -74,7 +74,7 @@ class Run {
   absl::Status all_epochs();
   absl::Status finish_run();
   void end();
-  absl::Status outcome(const absl::Status& finished) const;
+  absl::Status outcome(const absl::Status& ended) const;
 
  private:
   absl::Status step();
@@ -99,10 +99,11 @@ class Run {
   CheckpointSchedule checkpoints_;
   float cost_ = 0.0f;
   uint64_t steps_ = 0;
+  uint64_t last_step_ = 0;  ///< global; kept here, because a client that searches for a lost ps forgets it
   uint64_t steps_since_line_ = 0;
+  bool pulled_final_ = false;  ///< with the updates of all workers
   TimePoint start_ = Clock::now();
   TimePoint line_start_ = start_;
-  absl::Status interruption_;  ///< of a wait, by a request to stop
 };
 
 /// A GPU was lost, or the like: the others need not wait until we are missed.
@@ -124,6 +125,7 @@ absl::Status Run::step() {
     return variables_.device_failed() ? model_failed(waited) : waited;
   }
   ++steps_;
+  last_step_ = variables_.global_step();
   // Asked in each step: another worker can become chief when the chief is lost.
   if (variables_.is_chief()) checkpoints_.after_step(steps_);
   return absl::OkStatus();
@@ -162,10 +164,7 @@ absl::Status Run::all_epochs() {
     workload_.seek(variables_.position());
     const absl::Status done = step();
     // The other workers kept this step open for too long: what the run has is saved all the same.
-    if (stopped_waiting(done)) {
-      interruption_ = done;
-      return absl::OkStatus();
-    }
+    if (stopped_waiting(done)) return absl::OkStatus();
     GRADRAIL_RETURN_IF_ERROR(done);
     // Not simply the next one: where a ps was lost, or the others went on without us, we are elsewhere by now.
     const uint64_t made = variables_.position();
@@ -197,15 +196,18 @@ void Run::summary(double seconds) {
 
 /// A request to stop ends the wait for other workers, and the last checkpoint is still to be saved.
 absl::Status Run::pull_final() {
-  const absl::Status pulled = variables_.pull_final();
-  if (!stopped_waiting(pulled)) return pulled;
-  interruption_ = pulled;
-  return absl::OkStatus();
+  absl::Status pulled = variables_.pull_final();
+  pulled_final_ = pulled.ok();
+  return stopped_waiting(pulled) ? absl::OkStatus() : pulled;
 }
 
-/// A stop that interrupts the wait for a lost parameter server leaves no server that could save: not a second failure.
-absl::Status Run::outcome(const absl::Status& finished) const {
-  return absl::IsUnavailable(finished) && !interruption_.ok() ? interruption_ : finished;
+/// A stop while a parameter server is lost leaves no server that could save: the run is not complete, and no summary
+/// can be trusted.
+absl::Status Run::outcome(const absl::Status& ended) const {
+  if (!stop_.load() || !absl::IsUnavailable(ended)) return ended;
+  return absl::UnavailableError(
+      fmt::format("stopped after {} steps of this worker; the run is unfinished, its last known global step is {}: {}",
+                  steps_, last_step_, message_of(ended)));
 }
 
 absl::Status Run::evaluate() {
@@ -248,7 +250,7 @@ absl::Status Run::finish_run() {
   if (!is_chief) return absl::OkStatus();
   line("Parameter-Hash: " + parameter_hash(variables_));
   // Other workers may have made updates since the save of the last step.
-  const bool unchanged = !saved_state.empty() && interruption_.ok() && saved_state == state_text();
+  const bool unchanged = !saved_state.empty() && pulled_final_ && saved_state == state_text();
   return checkpoints_.at_end(unchanged);
 }
 
@@ -289,11 +291,11 @@ absl::Status train(Variables& variables, Workload& workload, const TrainerOption
   const MemoryLender lender(workload, variables);
   Run run(variables, workload, options, output, stop);
   run.begin();
-  GRADRAIL_RETURN_IF_ERROR(run.all_epochs());
-  absl::Status finished = run.finish_run();
-  if (finished.ok()) finished = variables.leave();
-  if (finished.ok()) run.end();
-  return run.outcome(finished);
+  absl::Status ended = run.all_epochs();
+  if (ended.ok()) ended = run.finish_run();
+  if (ended.ok()) ended = variables.leave();
+  if (ended.ok()) run.end();
+  return run.outcome(ended);
 }
 
 }  // namespace gradrail::worker

@@ -186,6 +186,24 @@ TEST(HostPortText, RoundTrip) {
   EXPECT_EQ(parse_host_port("host:0")->port, 0);
 }
 
+TEST(HostPortText, AHostIsANameOrAnAddress) {
+  for (const char* text :
+       {"n1", "gpu_7.cluster", "10.0.0.1", "1a", "1.2.3.4.example", "[fe80::1%eth0]", "[::ffff:10.0.0.1]"})
+    EXPECT_TRUE(parse_host_port(text).ok()) << text;
+  // getaddrinfo() takes "7" and "0x10" for addresses of this kind: 0.0.0.7.
+  for (const char* text :
+       {"7", "0x10", "99999999999999999999", "1.2.3", "256.1.1.1", "n1.7", "-1", "-", "a\x01", "[n1]:1", "[]"})
+    EXPECT_TRUE(absl::IsInvalidArgument(parse_host_port(text).status())) << text;
+}
+
+TEST(HostList, IsSplitAndCompleted) {
+  const absl::StatusOr<std::vector<std::string>> hosts = parse_host_list("a:1,b,,[::1],");
+  ASSERT_TRUE(hosts.ok()) << hosts.status();
+  EXPECT_THAT(*hosts, ElementsAre("a:1", "b:2222", "[::1]:2222"));
+  for (const char* list : {"", ",", " , ", "a,7", "a b"})
+    EXPECT_TRUE(absl::IsInvalidArgument(parse_host_list(list).status())) << list;
+}
+
 TEST(TfConfigText, WithAndWithoutTask) {
   const absl::StatusOr<TfConfig> config = parse_tf_config(
       R"({"cluster": {"ps": ["a"], "worker": ["b", "c"]}, "task": {"type": "worker", "index": 1}, "rpc_layer": "grpc"})");

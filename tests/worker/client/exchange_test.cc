@@ -158,6 +158,34 @@ TEST_P(ClientExchange, CompleteBucketsLeaveBeforeTheRest) {
   EXPECT_TRUE(client->wait().ok());
 }
 
+TEST_P(ClientExchange, AWaitForAGradientThatIsNotDeclaredIsRefused) {
+  const Watchdog watchdog;
+  ClientOptions mine = options(0);
+  mine.mode = ModeKind::async;
+  const std::unique_ptr<Client> client = join(mine, odd_schema());
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->start().ok());
+  client->ready(4);
+  client->ready(4);
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status refused = client->wait();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  }
+  client->exchange();
+  EXPECT_TRUE(client->wait().ok()) << "the refusal changes nothing";
+  EXPECT_EQ(client->global_step(), 1u);
+}
+
+TEST_P(ClientExchange, AnIndexBeyondTheLastTensorStopsTheProcess) {
+  const Watchdog watchdog;
+  ClientOptions mine = options(0);
+  mine.mode = ModeKind::async;
+  const std::unique_ptr<Client> client = join(mine, odd_schema());
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->start().ok());
+  EXPECT_DEATH(client->ready(odd_schema().size()), "broken invariant");
+}
+
 TEST_P(ClientExchange, AnotherWorkersUpdatesAreSeenByPull) {
   if (GetParam().mode == ModeKind::sync) return;  // there a pull between steps has nothing new to show
   const Watchdog watchdog;

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control_call.h"
+#include "ps/protocol/control_status.h"
 #include "ps/protocol/security.h"
 #include "tools/launch/etcd/etcd.grpc.pb.h"
 #include "tools/launch/etcd/local_host.h"
@@ -64,6 +65,7 @@ struct Outcome {
 /// The result of a call in the terms of Etcd; NOT_FOUND concerns a lease.
 Outcome explain(const grpc::Status& status, const std::string& endpoint, std::string_view purpose) {
   const std::string cause = printable(status.error_message());
+  const std::string plain_cause = printable(ps::connection_cause(status.error_message()));
   const auto contains = [&](const char* words) { return cause.find(words) != std::string::npos; };
   const auto no_etcd = [&](std::string_view why) {
     return Outcome{absl::FailedPreconditionError(fmt::format(
@@ -85,7 +87,7 @@ Outcome explain(const grpc::Status& status, const std::string& endpoint, std::st
       if (contains("CERTIFICATE_VERIFY_FAILED") || contains("certificate verify failed"))
         return {absl::FailedPreconditionError(
             fmt::format("etcd at {}: {} (set ETCDCTL_CACERT to the file of the authority that signed its certificate)",
-                        endpoint, cause))};
+                        endpoint, plain_cause))};
       [[fallthrough]];
     case grpc::StatusCode::DEADLINE_EXCEEDED:
     // etcd answers so when its quota is used up or requests come too fast.
@@ -93,7 +95,7 @@ Outcome explain(const grpc::Status& status, const std::string& endpoint, std::st
       // An etcd that expects TLS or a certificate closes the connection without a message.
       const bool hung_up = contains("Socket closed") || contains("Endpoint read failed");
       return {absl::UnavailableError(
-          fmt::format("etcd at {}: {}{}", endpoint, cause,
+          fmt::format("etcd at {}: {}{}", endpoint, plain_cause,
                       hung_up ? " (does it require TLS or a certificate? see etcds:// and ETCDCTL_CERT)" : ""))};
     }
     default:

@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
+#include "ps/protocol/path_check.h"
 #include "spdlog/spdlog.h"
 #include "worker/client/paths/gpu_transfers.h"
 #include "worker/client/paths/path_manager.h"
@@ -15,7 +16,8 @@ namespace {
 
 using Phase = ShardPath::Phase;
 
-/// One attempt over one transport: connecting, handshake and mapping take milliseconds where they work at all.
+/// One attempt over one transport: connecting, handshake and mapping take milliseconds where they work at all. A large
+/// model gets more time for its memory.
 constexpr auto kConnectDeadline = std::chrono::seconds(10);
 
 }  // namespace
@@ -26,7 +28,8 @@ absl::Status PathManager::connect(ShardLink& link, TimePoint deadline) {
   for (size_t i = 0; i < link.candidates.size(); ++i) {
     transport::Candidate& candidate = link.candidates[i];
     if (candidate.refused.empty()) {
-      const absl::Status connected = try_candidate(link, i, std::min(deadline, Clock::now() + kConnectDeadline));
+      const Duration limit = kConnectDeadline + ps::allocation_time(link.range.count * sizeof(float));
+      const absl::Status connected = try_candidate(link, i, std::min(deadline, Clock::now() + limit));
       if (connected.ok()) return absl::OkStatus();
       GRADRAIL_RETURN_IF_ERROR(failure_.status());
       // Kept for the texts about the choice, and for probes: a candidate with a reason may be tried again later.

@@ -50,7 +50,7 @@ std::string explain_try(const grpc::Status& status, std::string& found_before) {
     // A ps that expects TLS or a certificate closes the connection without a message.
     const bool hung_up = status.error_message().find("Socket closed") != std::string::npos;
     return found_before =
-               status.error_message() +
+               ps::connection_cause(status.error_message()) +
                (hung_up ? " (does it require TLS or a certificate? see --cert-file and --trusted-ca-file)" : "");
   }
   return found_before.empty() ? "no answer" : fmt::format("no answer (before: {})", found_before);
@@ -95,14 +95,14 @@ ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr
 ControlLink::~ControlLink() { stop_heartbeat(); }
 
 absl::Status ControlLink::explain(const grpc::Status& status) const {
+  const absl::Status cause = ps::from_grpc(status);
   // This side reads the status of no call that it has cancelled: CANCELLED is a ps that shuts down during the call.
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::CANCELLED ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     const bool shut_down = status.error_code() == grpc::StatusCode::CANCELLED;
     return absl::UnavailableError(
-        fmt::format("{} was lost: {}", name_, shut_down ? "it ended during a call" : status.error_message()));
+        fmt::format("{} was lost: {}", name_, shut_down ? "it ended during a call" : message_of(cause)));
   }
-  const absl::Status cause = ps::from_grpc(status);
   return absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
 }
 

@@ -65,9 +65,7 @@ absl::Status Failover::recover() {
       if (switched.ok()) continue;
       spdlog::warn("its backup did not take over: {}", std::string(message_of(switched)));
       failure_.abandon_failover();
-      failure_.fail(asked_to_stop(options_.stop)
-                        ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause)))
-                        : cause);
+      failure_.fail(cause);
       return failure_.status();
     }
   }

@@ -62,10 +62,11 @@ absl::Status Rejoin::run() {
   } while (Clock::now() < deadline);
   under_way_ = false;
   if (!joined.ok()) {
-    failure_.fail(asked_to_stop(options_.stop)
-                      ? absl::CancelledError(fmt::format("stopped while {}", message_of(cause)))
-                      : absl::UnavailableError(
-                            fmt::format("{}, and did not return ({})", message_of(cause), message_of(joined))));
+    // UNAVAILABLE also after a request to stop: no server has the state of this run, so that nothing was completed.
+    failure_.fail(absl::UnavailableError(
+        asked_to_stop(options_.stop)
+            ? fmt::format("{}, and had not returned at the request to stop", message_of(cause))
+            : fmt::format("{}, and did not return ({})", message_of(cause), message_of(joined))));
     return failure_.status();
   }
   if (saved_before && !session_.saves_checkpoints())

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace gradrail {
+
+/// A list of 1024 addresses, the largest value that makes sense, has fewer bytes.
+constexpr size_t kMaxValueBytes = 100'000;
+constexpr size_t kMaxQuotedBytes = 100;  ///< a line of the message stays readable
+
+/// ASCII control characters: a terminal obeys some of them, and a newline would split a message.
+inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+/// The value of a flag for a message of one line: control characters as \x01, a long text cut.
+inline std::string shown_value(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text.substr(0, kMaxQuotedBytes))
+    out += is_control(c) ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c)) : std::string(1, c);
+  return text.size() > kMaxQuotedBytes ? fmt::format("{}…' ({} bytes)", out, text.size()) : out + "'";
+}
+
+/// The reason why no flag of this program takes this text as its value; "" for all other texts. A shell makes an empty
+/// text of an unset variable, and a program that ignores it runs with its defaults.
+inline std::string mistake_in_value(const std::string& text) {
+  if (text.find_first_not_of(' ') == std::string::npos)
+    return fmt::format("{} is an empty value; give a value, or omit the flag", shown_value(text));
+  if (text.size() > kMaxValueBytes)
+    return fmt::format("{} is too long; the limit is {} bytes", shown_value(text), kMaxValueBytes);
+  if (std::any_of(text.begin(), text.end(), is_control))
+    return fmt::format("{} contains a control character; remove it", shown_value(text));
+  return "";
+}
+
+/// Applies mistake_in_value() to each option with a value, in this command and all below it. Call it last: these checks
+/// come before those of the options, so that the other messages can contain the value.
+inline void refuse_unusable_values(CLI::App& app) {
+  for (CLI::Option* const option : app.get_options()) {
+    if (option->get_items_expected_max() > 0) option->transform(CLI::Validator(mistake_in_value, ""));
+  }
+  for (CLI::App* const sub : app.get_subcommands([](CLI::App*) { return true; })) refuse_unusable_values(*sub);
+}
+
+/// Permits the values that `parse`, a function of a text that returns a Status or a StatusOr, accepts. Its message
+/// contains the value.
+/// Use  option->transform(accepted_by(ps::parse_mode)).
+template <typename Parse>
+CLI::Validator accepted_by(Parse parse) {
+  const auto status_of = [](const auto& result) -> absl::Status {
+    if constexpr (std::is_same_v<std::decay_t<decltype(result)>, absl::Status>) {
+      return result;
+    } else {
+      return result.status();
+    }
+  };
+  return CLI::Validator([parse = std::move(parse),
+                         status_of](std::string& text) { return std::string(message_of(status_of(parse(text)))); },
+                        "");
+}
+
+}  // namespace gradrail

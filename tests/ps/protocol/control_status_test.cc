@@ -1,0 +1,25 @@
+#include "ps/protocol/control_status.h"
+
+#include "gmock/gmock.h"
+
+namespace gradrail::ps {
+namespace {
+
+TEST(ConnectionCause, IsTheLastPartOfTheMessageOfGrpc) {
+  EXPECT_EQ(connection_cause("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:2222: Failed to "
+                             "connect to remote host: Connection refused"),
+            "Connection refused");
+  EXPECT_EQ(connection_cause("UNAVAILABLE: ipv4:10.0.0.1:2222: Socket closed"), "Socket closed");
+  EXPECT_EQ(connection_cause("DNS resolution failed for n1:2222: C-ares status is not ARES_SUCCESS qtype=A name=n1 "
+                             "is_balancer=0: Domain name not found"),
+            "Domain name not found");
+  EXPECT_EQ(connection_cause("failed to connect to all addresses"), "failed to connect to all addresses");
+}
+
+TEST(ConnectionCause, KeepsTheWordsOfAServer) {
+  for (const char* text : {"", "schema mismatch: 'w' [1] here, [2] there", "worker 1 (n1:2222): not a member"})
+    EXPECT_EQ(connection_cause(text), text);
+}
+
+}  // namespace
+}  // namespace gradrail::ps
