@@ -69,7 +69,8 @@ using Actions = std::vector<Action>;
 ///           (in backup the others may continue). Where that step is already applied, the push is answered at once and
 ///           dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
 ///           ssp: the same, by the slowest worker's steps. The first push of an incarnation may be of an earlier step
-///           than its place in a bucket.
+///           than its place in a bucket. After a takeover it may also be of a later step: the floor of the former
+///           primary rises with each departure, and the backup receives it with the next update only.
 /// Refusals  Name worker, bucket, step and the expected step. Nothing is applied. The connection ends, and the waiting
 ///           pushes of the worker are dropped as in reconnect_worker().
 /// Threads   Owner thread of the shard.
@@ -120,6 +121,8 @@ class ShardProtocol {
   std::vector<WorkerIndex> waiting_for(uint32_t bucket) const;
 
  private:
+  friend class StateReader;  // tests/ps/prove
+
   /// One worker on one bucket.
   struct Exchange {
     bool waiting = false;
@@ -145,6 +148,7 @@ class ShardProtocol {
     bool initialised = false;
     uint32_t waiting_push_count = 0;  ///< sync, backup: all of them are of step version + 1
     uint64_t floor = 0;               ///< ssp: step that all expected workers have pushed; never falls
+    bool imported = false;            ///< the floor may be behind that of the former primary
   };
 
   Member* find(WorkerIndex worker, uint64_t incarnation);
