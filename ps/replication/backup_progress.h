@@ -7,7 +7,7 @@
 
 namespace gradrail::ps {
 
-/// What a backup has of its primary's buckets, and which bucket is to be sent next. Pure: BackupSender carries out the
+/// Counts the changes of a primary's buckets that its backup has, and names the bucket to be sent next. Pure: BackupSender carries out the
 /// transfers, and tests/ps/prove searches all orders of events.
 ///
 /// Invariants

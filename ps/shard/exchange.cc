@@ -117,8 +117,7 @@ void ShardExchange::run_actions() {
         apply(action);
         break;
       case Action::Kind::answer:
-        // An answer without a connection is not held: a later connection may be that of another incarnation.
-        if (peers_.active(action.worker) != nullptr && !primary_.hold(action)) answer(action);
+        if (!primary_.hold(action)) answer(action);
         break;
       case Action::Kind::refuse:
         if (ShardPeer* peer = peers_.active(action.worker); peer != nullptr) peers_.refuse(*peer, action.reason);

@@ -92,7 +92,11 @@ void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
 }
 
 void ShardProtocol::reconnect_worker(WorkerIndex worker, uint64_t incarnation) {
-  if (Member* member = find(worker, incarnation)) drop_all(*member);
+  Member* member = find(worker, incarnation);
+  if (member == nullptr) return;
+  drop_all(*member);
+  // The worker repeats that push. An answer before the repetition would permit the next push of the same slot.
+  for (Exchange& exchange : member->exchanges) exchange.withheld = false;
 }
 
 void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {

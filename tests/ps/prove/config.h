@@ -22,7 +22,7 @@ struct Faults {
   uint8_t full_queues = 0;     ///< the transport has no room for a filled slot of the backup
 };
 
-/// One cluster whose states are searched.
+/// One cluster for a search.
 struct Config {
   std::string name;
   Mode mode;  ///< worker_count: all of them join before the search begins

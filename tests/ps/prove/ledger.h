@@ -18,7 +18,7 @@ struct Push {
   uint64_t base_version = 0;
 };
 
-/// What one shard has done with one worker's pushes of one bucket.
+/// The pushes of one worker to one bucket, as one shard has used them.
 struct Progress {
   uint64_t incarnation = 0;
   uint64_t applied = 0;  ///< bit s: step s is part of the parameters

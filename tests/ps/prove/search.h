@@ -19,7 +19,7 @@ struct Result {
   std::vector<Event> path;  ///< a shortest path to the violation
 };
 
-/// Visits every state that is reachable from the first one, breadth first, and each state once.
+/// Searches all states that are reachable from the first one, breadth first.
 /// Checks   Each event leaves World::violation() empty. Each state without events other than faults is complete. From
 ///          each state, a run without further faults ends in a complete state.
 /// Source   Clarke, Grumberg, Peled, Model Checking, 1999 (persistent sets, symmetry); Holzmann, 1991 (state hashing).

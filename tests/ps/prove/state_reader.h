@@ -12,7 +12,7 @@ struct BucketState;
 
 /// Writes the whole state of the shipped classes. Two states that it writes alike behave alike. The functions name all
 /// fields of a class at once, so that a new field does not compile until it is written here.
-/// What belongs to a worker is written apart from the rest: workers are interchangeable.
+/// The part of a worker is written apart from the rest, because workers are interchangeable.
 class StateReader {
  public:
   static void write_worker(const ShardProtocol& protocol, uint32_t worker, prove::Bytes& bytes);

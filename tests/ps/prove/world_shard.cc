@@ -149,8 +149,7 @@ void World::run_actions(uint8_t server, uint8_t side, const Actions& actions) {
         break;
       case Action::Kind::answer:
         fail(shard.ledger.answer(action, config_->mode));
-        // As ShardExchange: the worker repeats its request when it returns.
-        if (!shard.ports[action.worker].is_open) break;
+        if (!shard.ports[action.worker].is_open) fail("answered without a connection");
         if (side == 0 && link.gate.hold(action, link.progress ? &*link.progress : nullptr)) break;
         answer(server, side, action);
         break;
@@ -173,7 +172,7 @@ void World::answer(uint8_t server, uint8_t side, const Action& action) {
       {.step = action.step, .version = action.version, .dropped = action.dropped});
 }
 
-/// An answer of a primary whose backup may take over, or has, must show nothing that the backup lacks.
+/// A primary must not show a state in an answer that a backup lacks which may take over, or has taken over.
 std::string World::check_durable(const Server& server, const Action& action) const {
   const Side& backup = server.sides[1];
   if (!backup.is_running || (!backup.is_serving && !server.link.is_level)) return "";

@@ -74,7 +74,7 @@ void World::connect(WorkerIndex index, uint8_t server, int side) {
   Port& port = servers_[server].sides[side].ports[index];
   port.is_open = true;
   port.incarnation = worker.incarnation;
-  // What was sent over the former connection of this process does not arrive any more.
+  // Copies from the former connection of this process do not arrive any more.
   for (Lane& lane : port.lanes) {
     std::erase_if(lane.copies, [&](const Push& copy) { return copy.incarnation == worker.incarnation; });
   }
@@ -135,7 +135,7 @@ void World::start(WorkerIndex index) {
   for (uint8_t server = 0; server < servers_.size(); ++server) {
     const int side = serving_side(server);
     lowest = std::min(lowest, servers_[server].sides[side].protocol.next_step());
-    // A backup that took over after the join is a stranger to this worker: it connects as after a takeover.
+    // A backup that took over after the join may not have this member yet. The worker then joins again.
     if (worker.servers[server].side < 0 && servers_[server].sides[side].ledger.is_member(index, worker.incarnation)) {
       connect(index, server, side);
     }
