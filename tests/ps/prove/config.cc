@@ -107,7 +107,21 @@ std::vector<Config> full_configs() {
                    .mode = mode,
                    .has_backup = true,
                    .faults = {.disconnects = 1, .backup_losses = 1, .link_losses = 1}});
+    all.push_back({.name = name + "-three-restart", .mode = three, .faults = {.restarts = 1}});
+    all.push_back({.name = name + "-three-takeover",
+                   .mode = three,
+                   .steps = 1,
+                   .has_backup = true,
+                   .faults = {.primary_losses = 1}});
+    all.push_back({.name = name + "-servers-restart", .mode = mode, .servers = 2, .faults = {.restarts = 1}});
   }
+  // The states of two independent servers multiply. The other modes have too many.
+  all.push_back({.name = "sync-servers-takeover",
+                 .mode = kSync,
+                 .servers = 2,
+                 .steps = 1,
+                 .has_backup = true,
+                 .faults = {.primary_losses = 1}});
   return all;
 }
 

@@ -59,7 +59,7 @@ bool World::has_faults_left() const {
 
 /// Keeps a persistent set of `events`, if a small one is known. Events of different lanes commute: a lane is one bucket
 /// of one server, with the pushes, copies and answers of all workers there. An event of another lane can only enable an
-/// event of this lane by the next step of a worker. A worker whose bucket of this lane is unanswered begins no step
+/// event of this lane by the next step of a worker. A worker with an unanswered bucket in this lane begins no step
 /// before an event of this lane. When this holds for each worker, the events of this lane are a persistent set.
 /// Without faults, joins, departures and a backup there are no other events. Each event consumes a message, so that no
 /// cycle can postpone the other lanes forever.
