@@ -7,8 +7,8 @@
 
 namespace gradrail::ps {
 
-/// Counts the changes of a primary's buckets that its backup has, and names the bucket to be sent next. Pure: BackupSender carries out the
-/// transfers, and tests/ps/prove searches all orders of events.
+/// Counts the changes of a primary's buckets that its backup has, and names the bucket to be sent next. Pure:
+/// BackupSender carries out the transfers, and tests/ps/prove searches all orders of events.
 ///
 /// Invariants
 ///   1. One transfer of a bucket is under way at a time. The next one carries updates that were applied meanwhile.
