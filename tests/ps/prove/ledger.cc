@@ -70,7 +70,8 @@ std::string ShardLedger::apply(const Action& action, const std::vector<std::opti
     if (members[worker] == 0 || slots[i]->incarnation != members[worker]) return "applied for a non-member: " + what;
     if (slots[i]->step != action.step) return fmt::format("the payload is of step {}: {}", slots[i]->step, what);
     if ((progress.applied & bit_of(action.step)) != 0) return "applied twice: " + what;
-    if (std::string wrong = check_order(action, progress, mode); !wrong.empty()) return wrong + ": " + what;
+    if (std::string wrong = check_order(action, progress, mode); !wrong.empty())
+      return fmt::format("{}: {}", wrong, what);
     progress.applied |= bit_of(action.step);
     progress.staleness = bucket.version - std::min(bucket.version, slots[i]->base_version);
     staleness = std::max(staleness, progress.staleness);

@@ -45,7 +45,7 @@ void World::fail(std::string_view what) {
 std::vector<Event> World::events() const {
   std::vector<Event> events;
   for (WorkerIndex worker = 0; worker < workers_.size(); ++worker) add_worker_events(worker, events);
-  for (uint8_t server = 0; server < servers_.size(); ++server) add_link_events(server, events);
+  for (uint8_t server = 0; server < server_count(); ++server) add_link_events(server, events);
   if (!reduce(events)) add_fault_events(events);
   return events;
 }
@@ -86,15 +86,15 @@ bool World::reduce(std::vector<Event>& events) const {
 void World::add_worker_events(WorkerIndex index, std::vector<Event>& events) const {
   const Worker& worker = workers_[index];
   const auto w = static_cast<uint8_t>(index);
-  for (uint8_t server = 0; server < servers_.size(); ++server) add_lane_events(index, server, events);
-  for (uint8_t server = 0; server < servers_.size(); ++server) add_connection_events(index, server, events);
+  for (uint8_t server = 0; server < server_count(); ++server) add_lane_events(index, server, events);
+  for (uint8_t server = 0; server < server_count(); ++server) add_connection_events(index, server, events);
   if (worker.phase != Worker::Phase::joining) return;
-  for (uint8_t server = 0; server < servers_.size(); ++server) {
+  for (uint8_t server = 0; server < server_count(); ++server) {
     if (worker.servers[server].has_joined) continue;
     if (may_join(index, server)) events.push_back({.kind = Kind::join, .worker = w, .server = server});
     return;  // in the order of the servers
   }
-  for (uint8_t server = 0; server < servers_.size(); ++server) {
+  for (uint8_t server = 0; server < server_count(); ++server) {
     if (serving_side(server) < 0) return;
   }
   events.push_back({.kind = Kind::start, .worker = w});
@@ -102,18 +102,18 @@ void World::add_worker_events(WorkerIndex index, std::vector<Event>& events) con
 
 void World::add_lane_events(WorkerIndex index, uint8_t server, std::vector<Event>& events) const {
   const auto w = static_cast<uint8_t>(index);
-  for (uint8_t side = 0; side < servers_[server].sides.size(); ++side) {
+  for (uint8_t side = 0; side < side_count(); ++side) {
     const Side& shard = servers_[server].sides[side];
     if (!shard.is_running) continue;
     for (uint8_t bucket = 0; bucket < config_->buckets; ++bucket) {
       const Lane& lane = shard.ports[index].lanes[bucket];
       if (lane.push) events.push_back({Kind::deliver_push, w, server, side, bucket});
-      for (uint8_t i = 0; i < lane.copies.size(); ++i)
-        events.push_back({Kind::deliver_copy, w, server, side, bucket, i});
+      const auto copy_count = static_cast<uint8_t>(lane.copies.size());
+      for (uint8_t i = 0; i < copy_count; ++i) events.push_back({Kind::deliver_copy, w, server, side, bucket, i});
     }
   }
   // An answer that left a shard may arrive after the loss of that shard.
-  for (uint8_t side = 0; side < servers_[server].sides.size(); ++side) {
+  for (uint8_t side = 0; side < side_count(); ++side) {
     for (uint8_t bucket = 0; bucket < config_->buckets; ++bucket) {
       const Lane& lane = servers_[server].sides[side].ports[index].lanes[bucket];
       if (!lane.answers.empty()) events.push_back({Kind::deliver_answer, w, server, side, bucket});
@@ -198,14 +198,14 @@ void World::add_link_events(uint8_t server, std::vector<Event>& events) const {
 }
 
 void World::add_fault_events(std::vector<Event>& events) const {
-  for (uint8_t w = 0; w < workers_.size(); ++w) {
+  for (uint8_t w = 0; w < worker_count(); ++w) {
     const Worker& worker = workers_[w];
     const bool is_alive = worker.phase != Worker::Phase::gone && worker.phase != Worker::Phase::killed;
     // Before the first values the chief is needed: a run without it waits for its return.
     const bool may_go = w != 0 || config_->is_initialised;
     if (is_alive && faults_.restarts > 0) events.push_back({.kind = Kind::restart, .worker = w});
     if (is_alive && faults_.kills > 0 && may_go) events.push_back({.kind = Kind::kill, .worker = w});
-    for (uint8_t s = 0; s < servers_.size(); ++s) {
+    for (uint8_t s = 0; s < server_count(); ++s) {
       const int side = worker.servers[s].side;
       if (side < 0 || !worker.exchanges()) continue;
       const Side& shard = servers_[s].sides[side];
@@ -227,7 +227,7 @@ void World::add_fault_events(std::vector<Event>& events) const {
     }
   }
   if (!config_->has_backup) return;
-  for (uint8_t s = 0; s < servers_.size(); ++s) {
+  for (uint8_t s = 0; s < server_count(); ++s) {
     const auto& sides = servers_[s].sides;
     const Link& link = servers_[s].link;
     const auto add = [&](Kind kind) { events.push_back({.kind = kind, .server = s}); };
@@ -241,7 +241,7 @@ void World::add_fault_events(std::vector<Event>& events) const {
 }
 
 std::string World::incomplete() const {
-  for (uint8_t server = 0; server < servers_.size(); ++server) {
+  for (uint8_t server = 0; server < server_count(); ++server) {
     // Without a level backup a lost primary is restarted from a checkpoint. That begins another run.
     if (serving_side(server) < 0) return "";
   }

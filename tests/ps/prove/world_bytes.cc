@@ -71,7 +71,7 @@ void World::write_worker(WorkerIndex index, Bytes& bytes) const {
   bytes.put(worker.first_step);
   bytes.put(worker.was_dropped);
   for (const Worker::Connection& connection : worker.servers) {
-    bytes.put(static_cast<uint64_t>(connection.side + 1));
+    bytes.put(static_cast<uint64_t>(connection.side) + 1);  // -1 becomes 0
     bytes.put(connection.has_joined);
     bytes.put(connection.has_finished);
     bytes.put(connection.has_left);

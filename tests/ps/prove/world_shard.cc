@@ -137,6 +137,7 @@ void World::run_actions(uint8_t server, uint8_t side, const Actions& actions) {
   Link& link = servers_[server].link;
   for (const Action& action : actions) {
     std::vector<std::optional<Push>> slots;
+    slots.reserve(action.contributors.size());
     for (const WorkerIndex worker : action.contributors) slots.push_back(shard.ports[worker].lanes[action.bucket].slot);
     switch (action.kind) {
       case Action::Kind::initialise:

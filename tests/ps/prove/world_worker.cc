@@ -46,7 +46,7 @@ void World::begin_step(WorkerIndex index, Worker::Phase phase, uint64_t step) {
   for (Worker::Connection& connection : worker.servers) {
     for (Worker::Bucket& bucket : connection.buckets) bucket.is_answered = false;
   }
-  for (uint8_t server = 0; server < servers_.size(); ++server) {
+  for (uint8_t server = 0; server < server_count(); ++server) {
     for (uint8_t bucket = 0; bucket < config_->buckets; ++bucket) send(index, server, bucket);
   }
 }
@@ -132,7 +132,7 @@ void World::join(WorkerIndex index, uint8_t server) {
 void World::start(WorkerIndex index) {
   Worker& worker = workers_[index];
   uint64_t lowest = UINT64_MAX;
-  for (uint8_t server = 0; server < servers_.size(); ++server) {
+  for (uint8_t server = 0; server < server_count(); ++server) {
     const int side = serving_side(server);
     lowest = std::min(lowest, servers_[server].sides[side].protocol.next_step());
     // A backup that took over after the join may not have this member yet. The worker then joins again.
@@ -159,7 +159,7 @@ void World::stop(WorkerIndex index, Worker::Phase phase) {
   worker.step = 0;
   worker.first_step = 1;
   worker.was_dropped = false;
-  for (uint8_t server = 0; server < servers_.size(); ++server) {
+  for (uint8_t server = 0; server < server_count(); ++server) {
     worker.servers[server] = {
         .side = -1, .has_joined = false, .buckets = std::vector<Worker::Bucket>(config_->buckets)};
     for (Side& side : servers_[server].sides) {
