@@ -24,6 +24,8 @@ namespace gradrail::ps {
 /// Threads  The caller's lock (ControlState::mutex).
 class Membership {
  private:
+  friend class StateReader;  // tests/ps/prove
+
   enum class Phase : uint8_t { live, left, lost, away };
 
  public:

@@ -1,11 +1,9 @@
 #include "ps/replication/backup_sender.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
@@ -34,7 +32,6 @@ absl::StatusOr<std::unique_ptr<BackupSender>> BackupSender::open(transport::Cont
   sender->slots_ = std::move(slots);
   sender->notices_ = std::move(notices);
   // Last the connection: its events can refer to all of the rest.
-  sender->buckets_.resize(layout.bucket_count());
   GRADRAIL_ASSIGN_OR_RETURN(transport::Connection* const connection,
                             context.connect(sender->options_.address, sender->options_.deadline));
   sender->connection_ = connection;
@@ -59,27 +56,16 @@ BackupSender::~BackupSender() {
 
 void BackupSender::fail(std::string_view why) {
   // The first cause counts; later errors are its consequences.
-  if (phase_ == Phase::lost) return;
-  phase_ = Phase::lost;
+  if (phase() == Phase::lost) return;
+  progress_.fail();
   why_ = why;
-}
-
-void BackupSender::record_change(uint32_t bucket_index) {
-  assert(bucket_index < buckets_.size());
-  Bucket& bucket = buckets_[bucket_index];
-  ++bucket.changes;
-  // In the handshake nothing is queued: accept_welcome() queues every bucket.
-  // A bucket in flight is queued by its acknowledgement: its slot must not change before (invariant 1).
-  if (bucket.queued || bucket.in_flight || phase_ == Phase::handshake) return;
-  bucket.queued = true;
-  dirty_.push_back(bucket_index);
 }
 
 void BackupSender::on_message(absl::Span<const std::byte> bytes) {
   proto::ToWorker message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return fail("it sent an unknown message");
-  if (message.has_challenge() && phase_ == Phase::handshake) return start_handshake(message.challenge());
-  if (message.has_replication_welcome() && phase_ == Phase::handshake) {
+  if (message.has_challenge() && phase() == Phase::handshake) return start_handshake(message.challenge());
+  if (message.has_replication_welcome() && phase() == Phase::handshake) {
     return accept_welcome(message.replication_welcome().slots_key());
   }
   fail(message.has_refused() ? message.refused() : "it sent a message out of turn");
@@ -89,15 +75,10 @@ void BackupSender::accept_welcome(const std::string& slots_key) {
   const absl::StatusOr<transport::RemoteRegion> slots = connection_->import(slots_key);
   if (!slots.ok()) return fail(fmt::format("its region key: {}", message_of(slots.status())));
   remote_ = *slots;
-  phase_ = Phase::filling;
-  missing_ = buckets_.size();
-  for (uint32_t i = 0; i < buckets_.size(); ++i) record_change(i);
-  // A shard without buckets is level at once: no acknowledgement will arrive.
-  if (missing_ == 0) begin_to_hold();
+  progress_.begin_to_fill();
 }
 
 absl::Status BackupSender::fill_slot(uint32_t bucket) {
-  GRADRAIL_CHECK(!buckets_[bucket].in_flight);  // invariant 1
   std::byte* slot = slots_.memory.data() + options_.layout.slot_offset(bucket);
   const size_t count = options_.layout.elements(bucket);
   std::memcpy(options_.layout.values(slot, bucket, -1), store_.parameters_at(options_.layout.first(bucket)),
@@ -119,84 +100,39 @@ bool BackupSender::put_slot(uint32_t bucket) {
 }
 
 bool BackupSender::advance() {
-  if (phase_ == Phase::lost) return false;
+  if (phase() == Phase::lost) return false;
   if (!unsent_.empty()) {
     const absl::Status sent = connection_->send({reinterpret_cast<const std::byte*>(unsent_.data()), unsent_.size()});
     if (absl::IsResourceExhausted(sent)) return true;
     if (!sent.ok()) fail(message_of(sent));
     unsent_.clear();
   }
-  while (!dirty_.empty() && phase_ != Phase::lost) {
-    const uint32_t index = dirty_.front();
-    Bucket& bucket = buckets_[index];
-    if (!is_front_filled_) {
+  while (progress_.has_next() && phase() != Phase::lost) {
+    const uint32_t bucket = progress_.next();
+    if (!progress_.is_filled()) {
       // The slot is filled as late as possible: one transfer then carries all updates until now.
-      if (const absl::Status filled = fill_slot(index); !filled.ok()) {
+      if (const absl::Status filled = fill_slot(bucket); !filled.ok()) {
         // The slot is not sealed: its header is not that of its values.
         fail(message_of(filled));
         return false;
       }
-      // Counted here and not at the put: changes while the slot waits for room are not in it.
-      bucket.sent = bucket.changes;
-      is_front_filled_ = true;
+      progress_.on_filled();
     }
-    if (!put_slot(index)) return true;
-    is_front_filled_ = bucket.queued = false;
-    bucket.in_flight = true;
-    dirty_.pop_front();
+    if (!put_slot(bucket)) return true;
+    progress_.on_put();
   }
-  if (!is_level_unannounced_ || phase_ == Phase::lost) return false;
+  if (!progress_.is_level_unannounced() || phase() == Phase::lost) return false;
   proto::ToShard message;
   message.mutable_backup_in_sync();
   if (absl::IsResourceExhausted(send_message(*connection_, message))) return true;
-  is_level_unannounced_ = false;
+  progress_.on_announced();
   return false;
 }
 
 std::optional<uint32_t> BackupSender::on_acknowledged(uint64_t immediate) {
-  // The number comes from another process.
-  if (immediate >= buckets_.size() || !buckets_[immediate].in_flight) {
-    fail("it acknowledged a bucket that was not sent");
-    return std::nullopt;
-  }
-  const auto index = static_cast<uint32_t>(immediate);
-  Bucket& bucket = buckets_[index];
-  GRADRAIL_CHECK(bucket.sent > bucket.acknowledged && bucket.sent <= bucket.changes);
-  const bool first = bucket.acknowledged == 0;
-  const bool was_short = bucket.acknowledged < bucket.level_at;
-  bucket.in_flight = false;
-  bucket.acknowledged = bucket.sent;
-  if (bucket.changes > bucket.sent) {  // updates during the transfer: the next one carries them
-    bucket.queued = true;
-    dirty_.push_back(index);
-  }
-  GRADRAIL_CHECK(phase_ != Phase::filling || !first || missing_ > 0);  // the first of each bucket counts once
-  if (phase_ == Phase::filling && first && --missing_ == 0) {
-    begin_to_hold();
-  } else if (phase_ == Phase::leveling && was_short && bucket.acknowledged >= bucket.level_at) {
-    GRADRAIL_CHECK(missing_ > 0);
-    --missing_;
-    settle_level();
-  }
-  return index;
-}
-
-void BackupSender::begin_to_hold() {
-  phase_ = Phase::leveling;
-  GRADRAIL_CHECK(missing_ == 0);
-  // Answers up to this moment left without the backup's state: it is level when it has the changes of now.
-  for (Bucket& bucket : buckets_) {
-    bucket.level_at = bucket.changes;
-    if (bucket.acknowledged < bucket.level_at) ++missing_;
-  }
-  settle_level();
-}
-
-void BackupSender::settle_level() {
-  if (missing_ > 0) return;
-  GRADRAIL_CHECK(phase_ == Phase::leveling);
-  phase_ = Phase::level;
-  is_level_unannounced_ = true;
+  if (progress_.on_acknowledged(immediate)) return static_cast<uint32_t>(immediate);
+  fail("it acknowledged a bucket that was not sent");
+  return std::nullopt;
 }
 
 }  // namespace gradrail::ps

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "ps/replication/backup_sender.h"
+#include "ps/shard/answer_gate.h"
 #include "ps/shard/environment.h"
 #include "ps/shard/partition.h"
 #include "ps/shard/shard_protocol.h"
@@ -16,12 +17,7 @@
 namespace gradrail::ps {
 
 /// The part of a shard that keeps a backup level, and holds the answers that show a state which the backup lacks.
-///
-/// Invariants
-///   1. Without a backup, and until it is level (ps/replication/backup_sender.h), answers leave at once.
-///   2. From then on no answer leaves that shows a state which the backup does not have.
-///   3. When a level backup is lost, it may have taken over (`is_unsure_`). No answer leaves until the control plane
-///      has detached the backup, or the backup has begun again with an empty state.
+/// AnswerGate decides when an answer may leave; this class carries its decisions out.
 /// Threads  Owner thread of the shard.
 class PrimaryRole {
  public:
@@ -38,14 +34,14 @@ class PrimaryRole {
   void reset();
 
   /// True when an answer may have to wait for a backup.
-  bool is_replicating() const { return sender_ != nullptr || is_unsure_; }
+  bool is_replicating() const { return sender_ != nullptr || gate_.is_unsure(); }
   void record_change(uint32_t bucket) {
     if (sender_ != nullptr) sender_->record_change(bucket);
   }
   /// Keeps the answer until the backup has its bucket. False: the answer may leave now.
-  bool hold(const Action& answer) { return is_replicating() && hold_until_acknowledged(answer); }
+  bool hold(const Action& answer) { return gate_.hold(answer, progress()); }
   /// The worker's connection is lost: it repeats what is unanswered.
-  void forget_held(WorkerIndex worker);
+  void forget_held(WorkerIndex worker) { gate_.forget(worker); }
 
   // The event loop.
   bool owns(const transport::Connection* connection) const {
@@ -58,26 +54,19 @@ class PrimaryRole {
   bool waits_for_room() const { return waits_for_room_; }
 
  private:
-  struct Held {
-    Action answer;
-    uint64_t change = 0;  ///< of the bucket; the backup must have it
-  };
-
   absl::Status open_sender(const ShardEndpoint& endpoint, const std::string& key);
-  bool hold_until_acknowledged(const Action& answer);
-  void release(uint32_t bucket);
-  void release_all();
+  const BackupProgress* progress() const { return sender_ == nullptr ? nullptr : &sender_->progress(); }
+  void answer_released();
   void on_sender_lost();
 
   ShardEnvironment& environment_;
   Partition& partition_;
   const std::function<void(const Action&)> answer_;
   std::unique_ptr<BackupSender> sender_;
-  std::vector<std::vector<Held>> held_;  ///< per bucket
-  uint32_t capacity_ = 0;                ///< workers in a slot; grows with the run
+  AnswerGate gate_;
+  Actions released_;       ///< scratch: the answers that may leave now
+  uint32_t capacity_ = 0;  ///< workers in a slot; grows with the run
   bool waits_for_room_ = false;
-  bool is_unsure_ = false;  ///< a level backup was lost, and may have taken over
-  bool was_reported_level_ = false;
 };
 
 }  // namespace gradrail::ps

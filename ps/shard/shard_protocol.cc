@@ -19,7 +19,7 @@ uint64_t staleness_of(uint64_t version, uint64_t base_version) {
 }  // namespace
 
 ShardProtocol::ShardProtocol(Mode mode, uint32_t bucket_count, bool initialised, uint64_t initial_version)
-    : mode_(mode), buckets_(bucket_count, Bucket{initial_version, initialised, 0}) {
+    : mode_(mode), buckets_(bucket_count, Bucket{.version = initial_version, .initialised = initialised}) {
   GRADRAIL_CHECK(initialised || initial_version == 0);
   if (!mode_.waits()) return;
   GRADRAIL_CHECK(mode_.worker_count > 0);
@@ -92,7 +92,11 @@ void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
 }
 
 void ShardProtocol::reconnect_worker(WorkerIndex worker, uint64_t incarnation) {
-  if (Member* member = find(worker, incarnation)) drop_all(*member);
+  Member* member = find(worker, incarnation);
+  if (member == nullptr) return;
+  drop_all(*member);
+  // The worker repeats that push. An answer before the repetition would permit the next push of the same slot.
+  for (Exchange& exchange : member->exchanges) exchange.withheld = false;
 }
 
 void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
@@ -226,8 +230,11 @@ void ShardProtocol::on_pull(Exchange& exchange, const Arrival& arrival, Actions&
 void ShardProtocol::on_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   if (arrival.step == 0) return refuse(arrival, "steps are counted from 1", actions);
   // A late incarnation begins at the smallest step of all shards, which may be earlier than its place in this bucket.
-  if (mode_.kind == ModeKind::ssp && exchange.fresh)
-    exchange.done_step = std::min(exchange.done_step, arrival.step - 1);
+  // A late incarnation of a former primary may also begin at a later step, which that primary has chosen.
+  if (mode_.kind == ModeKind::ssp && exchange.fresh) {
+    const bool imported = buckets_[arrival.bucket].imported;
+    exchange.done_step = imported ? arrival.step - 1 : std::min(exchange.done_step, arrival.step - 1);
+  }
   // A late copy of an older step is ignored: its answer would overwrite the one for which the worker waits.
   const bool push_waits = exchange.waiting && exchange.kind == ArrivalKind::push;
   if (arrival.step < exchange.done_step || (push_waits && arrival.step <= exchange.step)) return;

@@ -55,7 +55,7 @@ using Actions = std::vector<Action>;
 ///   4. sync, backup: a step of a bucket is applied once, when all expected workers have pushed it. In backup, when all
 ///      but `bound` of them have. Contributors ascend. A later gradient of the step is answered and not applied.
 ///   5. Before a bucket is initialized nothing is applied to it. Pulls and pushes wait and are answered after.
-///   6. Only members are answered, for the latest step that they sent on that bucket.
+///   6. Only members are answered, for the latest step that they sent on that bucket over their present connection.
 ///   7. ssp: a worker that has pushed step s of a bucket is answered when all expected workers have pushed its step
 ///      s - bound. The answer is the permission to begin the next step: no worker gets further ahead.
 ///
@@ -69,7 +69,8 @@ using Actions = std::vector<Action>;
 ///           (in backup the others may continue). Where that step is already applied, the push is answered at once and
 ///           dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
 ///           ssp: the same, by the slowest worker's steps. The first push of an incarnation may be of an earlier step
-///           than its place in a bucket.
+///           than its place in a bucket. After a takeover it may also be of a later step. The floor of the former
+///           primary rises with a departure, and the backup receives it with the next update.
 /// Refusals  Name worker, bucket, step and the expected step. Nothing is applied. The connection ends, and the waiting
 ///           pushes of the worker are dropped as in reconnect_worker().
 /// Threads   Owner thread of the shard.
@@ -98,7 +99,7 @@ class ShardProtocol {
 
   /// The incarnation has lost its connection and may return: it then repeats what is unanswered. To be called before
   /// the slots of the old connection end: its waiting pushes are dropped, because an apply must not read their payload.
-  /// A second call does no harm.
+  /// Nothing is answered before the repetition. A second call does no harm.
   void reconnect_worker(WorkerIndex worker, uint64_t incarnation);
 
   /// Appends what follows from one arrival.
@@ -120,6 +121,8 @@ class ShardProtocol {
   std::vector<WorkerIndex> waiting_for(uint32_t bucket) const;
 
  private:
+  friend class StateReader;  // tests/ps/prove
+
   /// One worker on one bucket.
   struct Exchange {
     bool waiting = false;
@@ -145,6 +148,7 @@ class ShardProtocol {
     bool initialised = false;
     uint32_t waiting_push_count = 0;  ///< sync, backup: all of them are of step version + 1
     uint64_t floor = 0;               ///< ssp: step that all expected workers have pushed; never falls
+    bool imported = false;            ///< the floor may be behind that of the former primary
   };
 
   Member* find(WorkerIndex worker, uint64_t incarnation);

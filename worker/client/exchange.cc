@@ -73,7 +73,10 @@ void Exchange::begin(ps::ArrivalKind kind, TimePoint now) {
   telemetry_.begin_exchange(now);
   kind_ = kind;
   // Pulls and offers have no step of their own: the shard only echoes the number.
-  if (kind == ps::ArrivalKind::push) ++step_;
+  if (kind == ps::ArrivalKind::push) {
+    ++step_;
+    has_pushed_ = true;
+  }
   telemetry_.mark(Mark::Kind::begun, step_);
   waited_ns_ = 0;
   dropped_ = false;

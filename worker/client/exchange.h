@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -78,7 +79,15 @@ class Exchange final : public PathEvents {
 
   /// Step of the current or the last exchange; pulls do not count.
   uint64_t step() const { return step_; }
-  void set_step(uint64_t step) { step_ = step; }
+  void set_step(uint64_t step) {
+    step_ = step;
+    has_pushed_ = false;
+  }
+  /// The first step at a backup that took over. A worker that has not pushed yet begins there: the backup may lack the
+  /// step that the lost ps has named.
+  void lower_first_step(uint64_t first_step) {
+    if (!has_pushed_) step_ = std::min(step_, first_step - 1);
+  }
   /// Updates applied to the parameters that this worker holds (bucket 0).
   uint64_t global_step() const;
   /// Updates applied to each bucket of a shard, as this worker has seen them.
@@ -132,6 +141,7 @@ class Exchange final : public PathEvents {
   // Owner thread. The exchange under way or the last one.
   ps::ArrivalKind kind_{};
   uint64_t step_ = 0;
+  bool has_pushed_ = false;  ///< since set_step()
   bool under_way_ = false;
   TimePoint begun_at_;
   TimePoint ended_at_;

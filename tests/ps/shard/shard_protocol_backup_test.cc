@@ -108,6 +108,23 @@ TEST(BackupProtocol, SspHoldsTheWorkersThatThePrimaryHeld) {
               ElementsAre("apply b0 v3 by 1", "answer w0 b0 s2 v3 stale 0", "answer w1 b0 s1 v3 stale 2"));
 }
 
+/// The departure of worker 1 raises the floor at the primary, and no update carries it to the backup. tests/ps/prove
+/// found that the backup then refused the first push of the next incarnation.
+TEST(BackupProtocol, AnSspWorkerThatJoinedAfterTheLastCopyIsNotRefused) {
+  const Mode mode{ModeKind::ssp, 2, 1};
+  Driver primary = primary_of(mode);
+  primary.push(0, 1);
+  Driver backup(mode, 1, false);
+  copy(primary.protocol, backup.protocol, 0);
+  primary.remove(1);
+  primary.protocol.add_worker(1, kSecondIncarnation);
+  ASSERT_EQ(primary.protocol.next_step(), 2u);
+  backup.protocol.add_worker(0, kFirstIncarnation);
+  backup.protocol.add_worker(1, kSecondIncarnation);
+  EXPECT_THAT(backup.push(1, 2, 0, kSecondIncarnation), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s2 v2 stale 0"));
+  EXPECT_THAT(backup.push(1, 4, 0, kSecondIncarnation), ElementsAre("refuse w1 b0 s4")) << "a gap";
+}
+
 TEST(BackupProtocol, OneThatTakesAllAgainHasWhatThereIsNow) {
   const Mode mode{ModeKind::backup, 2, 1};
   Driver primary = primary_of(mode);

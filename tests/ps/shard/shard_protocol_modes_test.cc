@@ -92,6 +92,18 @@ TEST(SspProtocol, AHeldPushOfALostWorkerIsNotAnswered) {
   EXPECT_THAT(driver.push(1, 1), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s1 v2 stale 1"));
 }
 
+/// tests/ps/prove found that the answer overtook the repetition of the push.
+TEST(SspProtocol, AHeldPushIsNotAnsweredOverALaterConnection) {
+  Driver driver({ModeKind::ssp, 2, 1}, 1);
+  driver.protocol.add_worker(0, kFirstIncarnation);
+  driver.protocol.add_worker(1, kFirstIncarnation);
+  driver.push(0, 1);
+  EXPECT_THAT(driver.push(0, 2), ElementsAre("apply b0 v2 by 0"));
+  driver.protocol.reconnect_worker(0, kFirstIncarnation);
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("apply b0 v3 by 1", "answer w1 b0 s1 v3 stale 2"));
+  EXPECT_THAT(driver.push(0, 2), ElementsAre("answer w0 b0 s2 v3 stale 0"));
+}
+
 TEST(SspProtocol, ALateOneBeginsWhereTheSlowestIs) {
   Driver driver = driver_of({ModeKind::ssp, 2, 2}, 2);
   for (const uint32_t bucket : {0u, 1u}) {

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ps/shard/shard_protocol.h"
+#include "tests/ps/prove/config.h"
+
+namespace gradrail::ps::prove {
+
+/// A push, a pull or an offer of initial values. In a slot it stands for the payload.
+struct Push {
+  uint64_t incarnation = 0;
+  ArrivalKind kind{};
+  uint64_t step = 0;
+  uint64_t base_version = 0;
+};
+
+/// The pushes of one worker to one bucket, as one shard has used them.
+struct Progress {
+  uint64_t incarnation = 0;
+  uint64_t applied = 0;  ///< bit s: step s is part of the parameters
+  uint64_t arrived = 0;  ///< latest push since the worker became a member here
+  uint64_t staleness = 0;
+  uint64_t joined_version = 0;
+};
+
+/// The parameters of one bucket, as the set of gradients that they contain.
+struct BucketLedger {
+  uint64_t version = 0;
+  bool is_initialised = false;
+  std::vector<Progress> workers;
+};
+
+/// Checks each decision of one shard against an independent model. Each check returns "" or the violation.
+struct ShardLedger {
+  std::vector<BucketLedger> buckets;
+  std::vector<uint64_t> members;  ///< per worker: incarnation, 0: no member
+  std::vector<bool> expected;     ///< per worker: steps wait for it
+
+  explicit ShardLedger(const Config& config);
+  bool is_member(WorkerIndex worker, uint64_t incarnation) const { return members[worker] == incarnation; }
+  /// `is_expected`: false when its steps are done.
+  void add(WorkerIndex worker, uint64_t incarnation, bool is_expected);
+  void remove(WorkerIndex worker);
+  bool has_applied(WorkerIndex worker, uint64_t incarnation, uint32_t bucket, uint64_t step) const;
+
+  std::string initialise(const Action& action, const std::vector<std::optional<Push>>& slots);
+  /// `slots`: per contributor the payload in its slot; nothing: the slot ended with its connection.
+  std::string apply(const Action& action, const std::vector<std::optional<Push>>& slots, const Mode& mode);
+  std::string answer(const Action& action, const Mode& mode) const;
+
+ private:
+  std::string check_contributors(const Action& action, const Mode& mode) const;
+  std::string check_order(const Action& action, const Progress& progress, const Mode& mode) const;
+  std::string check_bound(const Action& action, const Mode& mode) const;
+};
+
+}  // namespace gradrail::ps::prove

@@ -1,0 +1,191 @@
+// A shard around its protocol: what PeerTable and ShardExchange do.
+#include <utility>
+
+#include "tests/ps/prove/world.h"
+
+namespace gradrail::ps::prove {
+namespace {
+
+using Kind = Event::Kind;
+
+}  // namespace
+
+void World::deliver(const Event& event) {
+  Side& shard = servers_[event.server].sides[event.side];
+  Port& port = shard.ports[event.worker];
+  Lane& lane = port.lanes[event.bucket];
+  Push push;
+  if (event.kind == Kind::deliver_copy) {
+    push = lane.copies[event.index];
+    lane.copies.erase(lane.copies.begin() + event.index);
+    // Nothing arrives over a closed connection of this process. A copy of a former process may arrive.
+    if (!port.is_open && shard.ledger.members[event.worker] == push.incarnation) return;
+  } else {
+    push = *lane.push;
+    lane.push.reset();
+    if (push.kind != ArrivalKind::pull) lane.slot = push;
+    if (event.kind == Kind::copy) {
+      --faults_.copies;
+      lane.copies.push_back(push);
+    }
+  }
+  if (push.kind == ArrivalKind::push && shard.ledger.is_member(event.worker, push.incarnation)) {
+    uint64_t& arrived = shard.ledger.buckets[event.bucket].workers[event.worker].arrived;
+    arrived = std::max(arrived, push.step);
+  }
+  Actions actions;
+  shard.protocol.on_arrival({.worker = event.worker,
+                             .incarnation = push.incarnation,
+                             .kind = push.kind,
+                             .bucket = event.bucket,
+                             .step = push.step,
+                             .base_version = push.base_version},
+                            actions);
+  if (!actions.empty() && !shard.ledger.is_member(event.worker, push.incarnation))
+    return fail("the push of a non-member had an effect");
+  run_actions(event.server, event.side, actions);
+}
+
+/// A push that skips a step must be refused, and its connection ends. The late join of a replaced incarnation must
+/// change nothing.
+void World::forge(const Event& event) {
+  --faults_.forgeries;
+  Side& shard = servers_[event.server].sides[event.side];
+  if (event.kind == Kind::join_too_late) {
+    const uint64_t incarnation = workers_[event.worker].incarnation;
+    const bool was_member = shard.protocol.is_member(event.worker, incarnation);
+    shard.protocol.add_worker(event.worker, incarnation - 1);
+    if (shard.protocol.is_member(event.worker, incarnation) != was_member) fail("a late join displaced its successor");
+    return;
+  }
+  Actions actions;
+  shard.protocol.on_arrival({.worker = event.worker,
+                             .incarnation = workers_[event.worker].incarnation,
+                             .kind = ArrivalKind::push,
+                             .bucket = 0,
+                             .step = config_->steps + 3},
+                            actions);
+  if (actions.size() != 1 || actions[0].kind != Action::Kind::refuse) return fail("a gap was not refused");
+  close_port(event.server, event.side, event.worker);
+}
+
+void World::close_port(uint8_t server, uint8_t side, WorkerIndex worker) {
+  Side& shard = servers_[server].sides[side];
+  Port& port = shard.ports[worker];
+  if (!port.is_open) return;
+  port.is_open = false;
+  for (Lane& lane : port.lanes) {
+    lane.push.reset();
+    lane.slot.reset();
+  }
+  if (side == 0) servers_[server].link.gate.forget(worker);
+  shard.protocol.reconnect_worker(worker, port.incarnation);
+}
+
+void World::admit(WorkerIndex worker, uint8_t server, uint8_t side) {
+  Server& task = servers_[server];
+  Side& shard = task.sides[side];
+  const uint64_t incarnation = workers_[worker].incarnation;
+  if (config_->has_backup && !shard.membership.join(worker, incarnation, "w", kNow).ok())
+    return fail("a join was refused");
+  const bool is_finished = workers_[worker].servers[server].has_finished;
+  shard.protocol.add_worker(worker, incarnation);
+  shard.ledger.add(worker, incarnation, !is_finished);
+  // The join is answered after the backup has its members.
+  if (config_->has_backup && side == 0 && !task.sides[1].is_serving) task.link.known = shard.membership.known_members();
+}
+
+void World::depart(const Event& event) {
+  Server& task = servers_[event.server];
+  Worker::Connection& connection = workers_[event.worker].servers[event.server];
+  Side& shard = task.sides[event.side];
+  const uint64_t incarnation = shard.ledger.members[event.worker];
+  Actions actions;
+  if (event.kind == Kind::remove) --faults_.removals;
+  if (event.kind == Kind::leave) {
+    connection.has_left = true;
+    connection.side = -1;
+    bool has_left_all = true;
+    for (const Worker::Connection& each : workers_[event.worker].servers) has_left_all = has_left_all && each.has_left;
+    if (has_left_all) stop(event.worker, Worker::Phase::gone);
+    // A lost server does not need to be left. Its successor notices the absence.
+    if (!shard.is_running || incarnation != workers_[event.worker].incarnation) return;
+  }
+  if (event.kind == Kind::finish) {
+    connection.has_finished = true;
+    if (incarnation != workers_[event.worker].incarnation) return;
+    shard.ledger.expected[event.worker] = false;
+    shard.protocol.mark_worker_finished(event.worker, incarnation, actions);
+    return run_actions(event.server, event.side, actions);
+  }
+  if (event.kind == Kind::leave) {
+    shard.membership.leave(event.worker, incarnation);
+  } else {
+    shard.membership.mark_lost(event.worker, incarnation, "lost", kNow);
+  }
+  close_port(event.server, event.side, event.worker);
+  shard.ledger.remove(event.worker);
+  shard.protocol.remove_worker(event.worker, incarnation, actions);
+  run_actions(event.server, event.side, actions);
+  // A leave is answered after the backup has it. A loss travels with the next message.
+  if (config_->has_backup && event.kind == Kind::leave && event.side == 0 && !task.sides[1].is_serving)
+    task.link.known = shard.membership.known_members();
+}
+
+void World::run_actions(uint8_t server, uint8_t side, const Actions& actions) {
+  Side& shard = servers_[server].sides[side];
+  Link& link = servers_[server].link;
+  for (const Action& action : actions) {
+    std::vector<std::optional<Push>> slots;
+    slots.reserve(action.contributors.size());
+    for (const WorkerIndex worker : action.contributors) slots.push_back(shard.ports[worker].lanes[action.bucket].slot);
+    switch (action.kind) {
+      case Action::Kind::initialise:
+        fail(shard.ledger.initialise(action, slots));
+        if (side == 0 && link.progress) link.progress->record_change(action.bucket);
+        break;
+      case Action::Kind::apply:
+        fail(shard.ledger.apply(action, slots, config_->mode));
+        if (side == 0 && link.progress) link.progress->record_change(action.bucket);
+        break;
+      case Action::Kind::answer:
+        fail(shard.ledger.answer(action, config_->mode));
+        if (!shard.ports[action.worker].is_open) fail("answered without a connection");
+        if (side == 0 && link.gate.hold(action, link.progress ? &*link.progress : nullptr)) break;
+        answer(server, side, action);
+        break;
+      case Action::Kind::refuse:
+        fail("a correct worker was refused: " + action.reason);
+        break;
+    }
+    if (!violation_.empty()) return;
+  }
+}
+
+void World::answer(uint8_t server, uint8_t side, const Action& action) {
+  Server& task = servers_[server];
+  Port& port = task.sides[side].ports[action.worker];
+  if (!port.is_open) return;
+  if (side == 0 && config_->has_backup) fail(check_durable(task, action));
+  // The worker's end may be closed: the answer is then lost.
+  if (workers_[action.worker].servers[server].side != side) return;
+  port.lanes[action.bucket].answers.push_back(
+      {.step = action.step, .version = action.version, .dropped = action.dropped});
+}
+
+/// A primary must not show a state in an answer that a backup lacks which may take over, or has taken over.
+std::string World::check_durable(const Server& server, const Action& action) const {
+  const Side& backup = server.sides[1];
+  if (!backup.is_running || (!backup.is_serving && !server.link.is_level)) return "";
+  const uint64_t version =
+      backup.is_serving ? server.taken_versions[action.bucket] : backup.ledger.buckets[action.bucket].version;
+  if (action.version > version)
+    return backup.is_serving ? "two primaries acknowledge" : "an answer left before the backup had its state";
+  const uint64_t incarnation = server.sides[0].ledger.members[action.worker];
+  if (action.step == 0 || action.dropped ||
+      backup.ledger.has_applied(action.worker, incarnation, action.bucket, action.step))
+    return "";
+  return "an update was acknowledged that the backup lacks";
+}
+
+}  // namespace gradrail::ps::prove
