@@ -198,7 +198,8 @@ void World::add_link_events(uint8_t server, std::vector<Event>& events) const {
 }
 
 void World::add_fault_events(std::vector<Event>& events) const {
-  for (uint8_t w = 0; w < worker_count(); ++w) {
+  const auto worker_count = static_cast<uint8_t>(workers_.size());
+  for (uint8_t w = 0; w < worker_count; ++w) {
     const Worker& worker = workers_[w];
     const bool is_alive = worker.phase != Worker::Phase::gone && worker.phase != Worker::Phase::killed;
     // Before the first values the chief is needed: a run without it waits for its return.

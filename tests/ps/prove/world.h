@@ -127,7 +127,6 @@ class World {
 
  private:
   // world.cc
-  uint8_t worker_count() const { return static_cast<uint8_t>(workers_.size()); }
   uint8_t server_count() const { return static_cast<uint8_t>(servers_.size()); }
   uint8_t side_count() const { return config_->has_backup ? 2 : 1; }
   void add_fault_events(std::vector<Event>& events) const;
