@@ -4,7 +4,9 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -33,6 +35,13 @@ std::string addresses_of_this_host() {
     text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", address, each->ifa_name);
   }
   return text.empty() ? "none" : text;
+}
+
+int milliseconds_until(TimePoint deadline) {
+  // Rounded up: a rest below 1 ms must not become 0, which would turn a wait into a busy loop. The upper limit keeps the
+  // value in an int.
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 
 }  // namespace
@@ -91,6 +100,40 @@ absl::Status check_own_address(const std::string& host) {
   if (found.ok() && bind_error(found->front()) == 0) return absl::OkStatus();
   const std::string_view why = found.ok() ? "not an address of this host" : message_of(found.status());
   return absl::FailedPreconditionError(fmt::format("{}: {}; this host has {}", host, why, addresses_of_this_host()));
+}
+
+NetAddress local_address(int fd) {
+  NetAddress address;
+  address.bytes = sizeof(address.storage);
+  getsockname(fd, address.get(), &address.bytes);
+  return address;
+}
+
+NetAddress peer_address(int fd) {
+  NetAddress address;
+  address.bytes = sizeof(address.storage);
+  getpeername(fd, address.get(), &address.bytes);
+  return address;
+}
+
+int connect_until(int fd, const NetAddress& address, TimePoint deadline) {
+  if (connect(fd, address.get(), address.bytes) != 0) {
+    if (errno != EINPROGRESS) return errno;
+    pollfd waiting = {.fd = fd, .events = POLLOUT, .revents = 0};
+    while (true) {
+      const int ready = poll(&waiting, 1, milliseconds_until(deadline));
+      if (ready > 0) break;
+      if (ready < 0 && errno != EINTR) return errno;
+      if (Clock::now() >= deadline) return EINPROGRESS;
+    }
+    int error = 0;
+    // Writable states that the attempt has ended, SO_ERROR how (connect(2)).
+    socklen_t bytes = sizeof(error);
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    if (error != 0) return error;
+  }
+  // The kernel may choose the port of the absent peer as the local port (simultaneous open).
+  return local_address(fd).text() == peer_address(fd).text() ? ECONNREFUSED : 0;
 }
 
 }  // namespace gradrail

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 
 namespace gradrail {
 
@@ -40,5 +41,13 @@ int bind_error(const NetAddress& address);
 /// Checks the address of a flag such as --bind: `host` must be an address of this host, or its name.
 /// Errors  FAILED_PRECONDITION: the host, the cause, and the addresses of this host.
 absl::Status check_own_address(const std::string& host);
+
+/// The address of a socket's own end, or of its peer.
+NetAddress local_address(int fd);
+NetAddress peer_address(int fd);
+
+/// Connects a non-blocking TCP socket and waits for the result. Returns 0, the errno of the failure, or EINPROGRESS at
+/// the deadline. A socket that the kernel has connected to itself counts as refused.
+int connect_until(int fd, const NetAddress& address, TimePoint deadline);
 
 }  // namespace gradrail

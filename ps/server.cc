@@ -27,8 +27,7 @@ constexpr auto kHousekeepEvery = std::chrono::milliseconds(200);
 absl::Status with_remedy(const absl::Status& cannot_listen) {
   const char* remedy = "";
   if (absl::IsAlreadyExists(cannot_listen)) remedy = " (choose another one in the cluster, or with --bind)";
-  if (absl::IsNotFound(cannot_listen))
-    remedy = " (is --task_index right? if so, name a local address with --bind)";
+  if (absl::IsNotFound(cannot_listen)) remedy = " (is --task_index right? if so, name a local address with --bind)";
   return absl::FailedPreconditionError(fmt::format("{}{}", message_of(cannot_listen), remedy));
 }
 
@@ -42,6 +41,7 @@ void set_limits(grpc::ServerBuilder& builder, Duration heartbeat_timeout) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(kKeepaliveMs, silent_ms));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
 
 }  // namespace

@@ -181,9 +181,9 @@ bool RankCoordinator::oversubscribed(uint32_t shards) const {
 }
 
 absl::Status serve_rank(const Place& place, const std::string& bind_host) {
-  GRADRAIL_ASSIGN_OR_RETURN(
-      const ps::RankStreamPtr stream,
-      ps::join_first_rank(place.rendezvous, hello_of(place, bind_host), Clock::now() + kGather, kMaxMessageBytes, say));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::RankStreamPtr stream,
+                            ps::join_first_rank(place.rendezvous, "", hello_of(place, bind_host),
+                                                Clock::now() + kGather, kMaxMessageBytes, say));
   std::unique_ptr<SharedPage> page;
   std::unique_ptr<LocalMember> member;
   while (true) {

@@ -42,27 +42,18 @@ absl::Status wait_for(int fd, short events, TimePoint deadline) {
   }
 }
 
-absl::StatusOr<FileDescriptor> connect_to(const NetAddress& address, TimePoint deadline) {
-  FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return absl::UnavailableError(std::strerror(errno));
-  if (connect(fd.get(), address.get(), address.bytes) == 0) return fd;
-  if (errno != EINPROGRESS) return absl::UnavailableError(std::strerror(errno));
-  GRADRAIL_RETURN_IF_ERROR(wait_for(fd.get(), POLLOUT, deadline));
-  int error = 0;
-  socklen_t bytes = sizeof(error);
-  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
-  if (error != 0) return absl::UnavailableError(std::strerror(error));
-  return fd;
-}
-
 /// The first address that accepts. Errors  that of the last one.
 absl::StatusOr<FileDescriptor> connect_to_host(const HostPort& where, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<NetAddress> addresses, resolve(where.host, where.port));
   absl::Status cause;
-  for (const NetAddress& address : addresses) {
-    absl::StatusOr<FileDescriptor> connected = connect_to(address, deadline);
-    if (connected.ok()) return connected;
-    cause = connected.status();
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    FileDescriptor fd(socket(addresses[i].family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    // An address that drops packets leaves time for the others.
+    const TimePoint now = Clock::now();
+    const TimePoint share = now + (deadline - now) / static_cast<int>(addresses.size() - i);
+    const int error = fd ? connect_until(fd.get(), addresses[i], share) : errno;
+    if (error == 0) return fd;
+    cause = error == EINPROGRESS ? no_answer() : absl::UnavailableError(std::strerror(error));
   }
   return cause;
 }
@@ -71,7 +62,10 @@ absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
   std::string text;
   std::array<char, kMaxAnswerBytes> bytes;
   while (text.size() < kMaxAnswerBytes) {
-    GRADRAIL_RETURN_IF_ERROR(wait_for(fd, POLLIN, deadline));
+    const absl::Status ready = wait_for(fd, POLLIN, deadline);
+    // Another kind of server may answer and keep the connection.
+    if (!ready.ok() && !text.empty()) break;
+    GRADRAIL_RETURN_IF_ERROR(ready);
     const ssize_t got = recv(fd, bytes.data(), bytes.size() - text.size(), 0);
     if (got == 0) break;
     if (got < 0 && errno != EAGAIN && errno != EINTR) {
@@ -88,7 +82,7 @@ absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
 absl::StatusOr<std::string> ask_for_proof(const HostPort& where, const std::string& secret, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const FileDescriptor fd, connect_to_host(where, deadline));
   const std::string client_challenge = new_client_challenge();
-  const std::string request = fmt::format("GET {}{} HTTP/1.1\r\nHost: {}\r\n\r\n", kChallengePath,
+  const std::string request = fmt::format("GET {}{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", kChallengePath,
                                           absl::WebSafeBase64Escape(client_challenge), to_string(where));
   // The buffer of a new connection is empty and takes the whole request.
   if (send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size()))

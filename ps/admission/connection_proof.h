@@ -6,7 +6,6 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "base/mutex.h"
 
 namespace gradrail::ps {
 
@@ -17,7 +16,8 @@ namespace gradrail::ps {
 //   client → server   proof = challenge | HMAC-SHA256(secret, "connection", challenge)
 //
 // A challenge is good for one connection, so a recorded proof cannot be replayed. The proof does not cover the bytes of
-// the connection: TLS protects against an attacker that can change them on the way.
+// the connection, and an attacker on the way can use it for a connection of its own. With TLS each call therefore carries
+// a MAC of the secret as well (ps/protocol/security.cc).
 
 std::string new_client_challenge();
 
@@ -27,7 +27,7 @@ absl::StatusOr<std::string> prove_connection(const std::string& secret, std::str
                                              std::string_view challenge, std::string_view answer);
 
 /// The server's side.
-/// Threads  Any.
+/// Threads  One.
 class ConnectionChecker {
  public:
   explicit ConnectionChecker(std::string secret);
@@ -37,13 +37,12 @@ class ConnectionChecker {
   std::string new_challenge() const;
   std::string answer(std::string_view client_challenge, std::string_view challenge) const;
   /// Errors  UNAUTHENTICATED: no or a wrong proof, or one that was used. Always OK without a secret.
-  absl::Status check(std::string_view proof) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status check(std::string_view proof, TimePoint now = Clock::now());
 
  private:
   const std::string secret_;
-  const std::string own_key_;  ///< signs challenges, which is why they need no memory
-  Mutex mutex_;
-  std::map<std::string, TimePoint, std::less<>> used_ ABSL_GUARDED_BY(mutex_);  ///< by challenge: when it was issued
+  const std::string own_key_;              ///< signs challenges, which is why they need no memory
+  std::map<std::string, TimePoint> used_;  ///< by challenge: when it was issued
 };
 
 }  // namespace gradrail::ps

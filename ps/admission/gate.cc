@@ -106,7 +106,10 @@ absl::StatusOr<std::unique_ptr<AdmissionGate>> AdmissionGate::listen(const std::
     if (listener.error == 0) {
       port = listener.port;
       listeners.push_back(std::move(listener.socket));
-    } else if (error == 0) {
+    } else if (listener.error != EAFNOSUPPORT && listener.error != EADDRNOTAVAIL) {
+      // Peers of this address would reach another process.
+      return cannot_listen(address, listener.error);
+    } else {
       error = listener.error;
     }
   }
@@ -177,8 +180,9 @@ void AdmissionGate::accept_all(int listener) {
     if (!pending.socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
-      // No descriptor is left, and the listener stays readable. The oldest connection makes room.
-      if (!pending_.empty()) pending_.erase(pending_.begin());
+      // The listener stays readable. Without descriptors or memory the oldest connection makes room.
+      const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (is_full && !pending_.empty()) pending_.erase(pending_.begin());
       std::this_thread::sleep_for(kPause);
       return;
     }

@@ -28,7 +28,7 @@ inline constexpr char kProofHeader[] = "gradrail-proof";
 /// Listens in front of a gRPC server and passes on the connections that prove the job's secret. gRPC 1.51 cannot bound
 /// the memory of a peer that sends endless headers or opens endless streams (1 GB within 5 s were measured). Here a
 /// connection has at most 2 KiB before its proof. Without a secret each connection that speaks this protocol passes.
-/// Threads  It owns one.
+/// Threads  The gate owns one thread.
 class AdmissionGate {
  public:
   struct Options {

@@ -176,13 +176,15 @@ void ReplicationLink::send_state() {
 absl::StatusOr<proto::ReplicateReply> ReplicationLink::ask(proto::ReplicateRequest& request) {
   // Orders the messages at the backup: gRPC can deliver a timed-out call late.
   request.set_number(++number_);
+  const TimePoint deadline = Clock::now() + kCallDeadline;
   if (channel_->stub == nullptr) {
     GRADRAIL_ASSIGN_OR_RETURN(const auto channel,
                               open_channel(options_.address, options_.credentials, options_.secret, {}, kCallDeadline));
     channel_->stub = proto::Control::NewStub(channel);
   }
   proto::ReplicateReply reply;
-  const grpc::Status status = call(*channel_->stub, &proto::Control::Stub::Replicate, kCallDeadline, request, reply);
+  const grpc::Status status =
+      call(*channel_->stub, &proto::Control::Stub::Replicate, deadline - Clock::now(), request, reply);
   if (status.ok()) return reply;
   channel_->stub = nullptr;  // another process may run at this address now
   return from_grpc(status);

@@ -1,6 +1,7 @@
 #include "ps/protocol/security.h"
 
 #include <fcntl.h>
+#include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 #include <openssl/pem.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +25,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/mac.h"
 
 namespace gradrail::ps {
 namespace {
@@ -102,6 +105,44 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
   return pem;
 }
 
+// The proof at the gate is plain text, before TLS: an attacker on the way could use it for its own connection. Inside TLS
+// each call therefore carries a MAC of the secret. The client has verified the certificate of the server by then.
+
+constexpr char kSecretMetadata[] = "gradrail-secret-bin";
+
+std::string secret_inside_tls(const std::string& secret) { return mac_of(secret, {"tls"}); }
+
+class SecretOfCalls final : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit SecretOfCalls(const std::string& secret) : mac_(secret_inside_tls(secret)) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    metadata->emplace(kSecretMetadata, mac_);
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string mac_;
+};
+
+class SecretCheckOfCalls final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit SecretCheckOfCalls(const std::string& secret) : mac_(secret_inside_tls(secret)) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata& given, grpc::AuthContext*, OutputMetadata* consumed,
+                       OutputMetadata*) override {
+    const auto found = given.find(kSecretMetadata);
+    if (found == given.end() || !same_bytes({found->second.data(), found->second.size()}, mac_))
+      return {grpc::StatusCode::UNAUTHENTICATED, "the call does not have this job's secret"};
+    consumed->emplace(kSecretMetadata, mac_);
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string mac_;
+};
+
 /// Every address of the name is local: a name may resolve to a local and to a public address.
 bool is_loopback(const std::string& host) {
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
@@ -170,7 +211,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(cons
   options.pem_key_cert_pairs.push_back({pem.key, pem.certificate});
   // Also without --client-cert-auth: gRPC then ignores it.
   options.pem_root_certs = pem.authority;
-  return grpc::SslServerCredentials(options);
+  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::SslServerCredentials(options);
+  if (!security.secret.empty())
+    credentials->SetAuthMetadataProcessor(std::make_shared<SecretCheckOfCalls>(security.secret));
+  return credentials;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel_credentials(const Security& security) {
@@ -178,8 +222,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel_credentials(co
   if (!security.tls()) return grpc::InsecureChannelCredentials();
   GRADRAIL_ASSIGN_OR_RETURN(const Pem pem, read_pem(security));
   allow_only_tls_1_3();
-  return grpc::SslCredentials(
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::SslCredentials(
       {.pem_root_certs = pem.authority, .pem_private_key = pem.key, .pem_cert_chain = pem.certificate});
+  if (security.secret.empty()) return credentials;
+  return grpc::CompositeChannelCredentials(
+      credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<SecretOfCalls>(security.secret)));
 }
 
 }  // namespace gradrail::ps

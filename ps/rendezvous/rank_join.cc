@@ -60,33 +60,35 @@ class ClientStream final : public ReactorStream<grpc::ClientBidiReactor<proto::R
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> open_rank_channel(const std::string& address, int max_message_bytes) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> open_rank_channel(const std::string& address, const std::string& secret,
+                                                                 int max_message_bytes, Duration timeout) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(max_message_bytes);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kOneTry / std::chrono::milliseconds(1));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kRankPingMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kRankPingTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
-  // Ranks have no secret here: the rendezvous only exchanges addresses.
-  return open_channel(address, grpc::InsecureChannelCredentials(), "", std::move(arguments), kOneTry);
+  return open_channel(address, grpc::InsecureChannelCredentials(), secret, std::move(arguments), timeout);
 }
 
 }  // namespace
 
-absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto::RankHello hello, TimePoint deadline,
-                                              int max_message_bytes,
+absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, const std::string& secret,
+                                              proto::RankHello hello, TimePoint deadline, int max_message_bytes,
                                               const std::function<void(const std::string&)>& say) {
   GRADRAIL_RETURN_IF_ERROR(parse_host_port(address).status());
   const std::string first = fmt::format("the first task of {} at {}", hello.job(), address);
   TimePoint progress = Clock::now() + kRankProgress;
   while (true) {
-    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = open_rank_channel(address, max_message_bytes);
+    const TimePoint try_ends = std::min(deadline, Clock::now() + kOneTry);
+    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
+        open_rank_channel(address, secret, max_message_bytes, try_ends - Clock::now());
     absl::Status answered = channel.status();
     std::unique_ptr<ClientStream, EndRankStream> stream;
     if (channel.ok()) {
       stream.reset(new ClientStream(*channel));
       stream->set_peer_name(first);
-      answered = stream->wait_answered(std::min(deadline, Clock::now() + kOneTry));
+      answered = stream->wait_answered(try_ends);
     }
     if (answered.ok()) {
       hello.set_first_address(stream->peer_host());

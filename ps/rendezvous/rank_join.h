@@ -10,10 +10,10 @@
 namespace gradrail::ps {
 
 /// Joins the first rank at `address`, "host:port", and repeats until it listens. A refusal is an error of the first
-/// receive().
+/// receive(). `secret` of the job; "": none.
 /// Errors  DEADLINE_EXCEEDED: the cause of the last attempt. INVALID_ARGUMENT: `address` is none.
-absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, proto::RankHello hello, TimePoint deadline,
-                                              int max_message_bytes,
+absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, const std::string& secret,
+                                              proto::RankHello hello, TimePoint deadline, int max_message_bytes,
                                               const std::function<void(const std::string&)>& say);
 
 }  // namespace gradrail::ps

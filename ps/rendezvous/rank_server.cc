@@ -72,7 +72,7 @@ class RankServer::Service final : public proto::Rendezvous::CallbackService {
   }
 
   /// Errors  as GatedServer::start.
-  absl::Status listen(const std::string& address, int max_message_bytes) {
+  absl::Status listen(const std::string& address, const std::string& secret, int max_message_bytes) {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(max_message_bytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1);
@@ -81,7 +81,8 @@ class RankServer::Service final : public proto::Rendezvous::CallbackService {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kRankPingMs / 2);
     builder.RegisterService(this);
-    GRADRAIL_ASSIGN_OR_RETURN(server_, GatedServer::start(builder, address, grpc::InsecureServerCredentials(), {}));
+    GRADRAIL_ASSIGN_OR_RETURN(
+        server_, GatedServer::start(builder, address, grpc::InsecureServerCredentials(), {.secret = secret}));
     return absl::OkStatus();
   }
 
@@ -145,7 +146,7 @@ absl::Status RankServer::listen() {
   GRADRAIL_ASSIGN_OR_RETURN(HostPort meet, parse_host_port(options_.address));
   // The host's own name may be an address that no other host reaches.
   if (!is_loopback_host(meet.host) && meet.host != "localhost") meet.host = "::";
-  const absl::Status listening = service_->listen(to_string(meet), options_.max_message_bytes);
+  const absl::Status listening = service_->listen(to_string(meet), options_.secret, options_.max_message_bytes);
   if (listening.ok()) return listening;
   return absl::FailedPreconditionError(
       fmt::format("the first task of {} {}; choose another port for all tasks (--rendezvous tcp://HOST:PORT, or the "

@@ -15,6 +15,7 @@ namespace gradrail::ps {
 
 struct RankServerOptions {
   std::string address;       ///< host:port that all ranks have
+  std::string secret;        ///< of the job; "": none
   proto::RankHello hello;    ///< of this rank; the others must agree with it
   bool has_own_task = true;  ///< false: a scheduler, which takes no index
   Duration timeout = std::chrono::seconds(60);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <thread>
 #include <vector>
@@ -203,6 +204,37 @@ TEST(Server, ACallerWithoutTheSecretIsRefused) {
             grpc::StatusCode::UNAVAILABLE);
   Caller caller((*server)->port(), options.security.secret);
   EXPECT_TRUE(caller.call(&proto::Control::Stub::Describe, request, described).ok());
+}
+
+/// An attacker on the way can use the proof of a worker for a connection of its own. It does not have the secret.
+TEST(Server, WithTlsACallNeedsTheSecretAsWell) {
+  const TemporaryFolder folder;
+  const std::string certificate = folder.file("ps.pem"), key = folder.file("ps.key");
+  const std::string make = fmt::format(
+      "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -days 2 -subj /CN=ps -addext "
+      "subjectAltName=IP:127.0.0.1 -keyout {} -out {} 2>/dev/null",
+      key, certificate);
+  ASSERT_EQ(std::system(make.c_str()), 0);
+  Server::Options options = local();
+  options.security = {.cert_file = certificate, .key_file = key, .secret = "a secret of this job"};
+  const auto server = Server::start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto describe = [&](const std::string& secret_of_calls) {
+    const auto credentials = channel_credentials({.trusted_ca_file = certificate, .secret = secret_of_calls});
+    EXPECT_TRUE(credentials.ok()) << credentials.status();
+    const auto channel =
+        open_channel(fmt::format("127.0.0.1:{}", (*server)->port()), *credentials, options.security.secret, {}, 20s);
+    EXPECT_TRUE(channel.ok()) << channel.status();
+    const auto stub = proto::Control::NewStub(*channel);
+    proto::DescribeRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    proto::DescribeReply reply;
+    return call(*stub, &proto::Control::Stub::Describe, 20s, request, reply);
+  };
+  EXPECT_EQ(describe("").error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(describe("another secret of it").error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  const grpc::Status good = describe(options.security.secret);
+  EXPECT_TRUE(good.ok()) << good.error_message();
 }
 
 TEST(Server, AJoinWithALargeSchemaIsRead) {

@@ -1,6 +1,7 @@
 """Authentication: TLS, client certificates, the secret of a job; the effect and the cost of unauthenticated, forged and
 replayed connections."""
 import collections
+import concurrent.futures
 import pathlib
 import random
 import re
@@ -260,18 +261,20 @@ MAX_FLOOD_BYTES = 4 << 20  # of one connection
 
 
 def open_flood(port, flood):
-    """Returns a connection that has sent one flood and reads nothing. The server may have closed it."""
+    """Returns a connection that reads nothing, and the number of bytes that it has sent. The server may have closed it."""
     begin, more = flood
-    connection = socket.socket()
+    connection = socket.create_connection(("127.0.0.1", port), timeout=5)
     connection.settimeout(0.02)
+    sent = 0
     try:
-        connection.connect(("127.0.0.1", port))
         connection.sendall(begin)
+        sent = len(begin)
         for _ in range(MAX_FLOOD_BYTES // len(more) if more else 0):
             connection.sendall(more)
+            sent += len(more)
     except OSError:
-        pass
-    return connection
+        pass  # the server has closed the connection, or it reads no more
+    return connection, sent
 
 
 def memory_of(pid):
@@ -341,23 +344,28 @@ class UnauthenticatedConnections(Secured):
                 dice = random.Random(which)
                 # A connection stays open as long as the server keeps it, up to the limit of this process.
                 held = collections.deque(maxlen=100)
+                whole = 0
                 for i in range(self.FLOODS // 4):
                     if len(held) == held.maxlen:
                         held[0].close()
-                    held.append(open_flood(ports[i % len(ports)], dice.choice(FLOODS)))
+                    connection, sent = open_flood(ports[i % len(ports)], dice.choice(FLOODS))
+                    held.append(connection)
+                    whole += sent
                 for connection in held:
                     connection.close()
+                return whole
 
-            threads = [threading.Thread(target=one_of_four, args=(which,)) for which in range(4)]
-            for thread in threads:
-                thread.start()
-            while any(thread.is_alive() for thread in threads):
-                peak = max(peak, memory_of(ps.pid) - before)
-                time.sleep(0.05)
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                floods = [pool.submit(one_of_four, which) for which in range(4)]
+                while not all(one.done() for one in floods):
+                    peak = max(peak, memory_of(ps.pid) - before)
+                    time.sleep(0.05)
+                flooded = sum(one.result() for one in floods)
+            self.assertGreater(flooded, self.FLOODS * 1024)
             deadline = time.monotonic() + MAX_UNAUTHENTICATED_SECONDS + cluster.PATIENCE
             while (after := memory_of(ps.pid)) > 1.1 * before and time.monotonic() < deadline:
                 time.sleep(0.1)
-            print(f"{self.FLOODS} floods: at most {peak >> 10} KiB more than {before >> 10} KiB, {(after - before) >> 10} KiB "
+            print(f"{self.FLOODS} floods of {flooded >> 20} MiB: at most {peak >> 10} KiB more than {before >> 10} KiB, {(after - before) >> 10} KiB "
                   "afterwards", flush=True)
             if not cluster.instrumented():
                 self.assertLess(peak, MAX_FLOODED_BYTES)

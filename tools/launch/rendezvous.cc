@@ -34,6 +34,7 @@ class FirstTask final : public Rendezvous {
     const bool has_own_task = request_.launch.role == Role::by_rank;
     absl::StatusOr<std::unique_ptr<ps::RankServer>> server =
         ps::RankServer::gather({.address = request_.launch.rendezvous,
+                                .secret = request_.secret,
                                 .hello = hello_of(request_),
                                 .has_own_task = has_own_task,
                                 .timeout = request_.timeout,
@@ -91,8 +92,9 @@ class OtherTask final : public Rendezvous {
 
   absl::Status arrive() {
     const TimePoint deadline = Clock::now() + request_.timeout;
-    GRADRAIL_ASSIGN_OR_RETURN(stream_, ps::join_first_rank(request_.launch.rendezvous, hello_of(request_), deadline,
-                                                           kMaxMessageBytes, request_.say));
+    GRADRAIL_ASSIGN_OR_RETURN(
+        stream_, ps::join_first_rank(request_.launch.rendezvous, request_.secret, hello_of(request_), deadline,
+                                     kMaxMessageBytes, request_.say));
     GRADRAIL_ASSIGN_OR_RETURN(RankMessage answer, stream_->receive(RankMessage::kAssignment, deadline + kLonger));
     assignment_ = std::move(*answer.mutable_assignment());
     // The index selects an element of these lists later.

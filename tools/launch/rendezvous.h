@@ -16,6 +16,7 @@ namespace gradrail::tools {
 /// The description that one task sends to the others.
 struct RendezvousRequest {
   ps::Launch launch;
+  std::string secret;  ///< of the job; "": none
   uint32_t ps_count = 1;
   std::string bind_host;  ///< at which others reach this task; "": its address in the connection
   Duration timeout = std::chrono::seconds(60);

@@ -96,13 +96,11 @@ struct Watched {
 PsAnswer query_one(Watched& watched, uint32_t index, bool dump) {
   PsAnswer answer{.address = watched.addresses[index]};
   std::unique_ptr<worker::ControlLink>& control = watched.links[index];
-  const bool is_new = control == nullptr;
-  if (is_new) {
+  if (control == nullptr) {
     control = std::make_unique<worker::ControlLink>(index, answer.address, watched.credentials, watched.secret, nullptr,
                                                     nullptr);
   }
-  // A new link must first prove the secret to the ps; an old one has done so.
-  absl::StatusOr<ps::proto::StatsReply> stats = is_new ? control->stats_for_a_watcher(dump) : control->stats(dump);
+  absl::StatusOr<ps::proto::StatsReply> stats = control->stats_for_a_watcher(dump);
   answer.at = Clock::now();
   if (stats.ok()) {
     answer.stats = *std::move(stats);
@@ -115,7 +113,6 @@ PsAnswer query_one(Watched& watched, uint32_t index, bool dump) {
     // The last part of gRPC's text is the cause.
     const size_t cause = answer.unreachable.rfind("Failed to connect to remote host: ");
     if (cause != std::string::npos) answer.unreachable.erase(0, cause);
-    control.reset();  // a channel that failed once would look again only after seconds
   }
   return answer;
 }

@@ -131,6 +131,7 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
   GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options.security, options.launch->rendezvous));
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> others,
                             Rendezvous::join({.launch = *options.launch,
+                                              .secret = options.security.secret,
                                               .ps_count = options.flags.ps,
                                               .bind_host = bind_host,
                                               .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),

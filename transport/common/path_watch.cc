@@ -36,10 +36,10 @@ PathWatch::Verdict PathWatch::check(TimePoint now, bool waits, uint64_t finished
   return answers_ < kAnswers && !awaits_answer_ && now - asked_at_ >= kBetweenQuestions ? Verdict::ask : Verdict::fine;
 }
 
-uint32_t PathWatch::ask(TimePoint now) {
+void PathWatch::asked(TimePoint now) {
   asked_at_ = now;
   awaits_answer_ = true;
-  return ++question_;
+  ++question_;
 }
 
 void PathWatch::answered(uint32_t number) {

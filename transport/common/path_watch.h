@@ -17,7 +17,7 @@ class PathWatch {
  public:
   enum class Verdict : uint8_t {
     fine,  ///< nothing to do
-    ask,   ///< send the number of ask() to the peer
+    ask,   ///< send next_question() to the peer, then call asked()
     lost,
   };
   static constexpr uint32_t kAnswers = 3;
@@ -27,8 +27,9 @@ class PathWatch {
   /// `waits`: whether the device has a transfer. `finished`: the number of transfers that it has finished so far.
   /// `posted_bytes`: of the others; called after a long silence only.
   Verdict check(TimePoint now, bool waits, uint64_t finished, absl::FunctionRef<uint64_t()> posted_bytes);
-  /// The number of a new question.
-  uint32_t ask(TimePoint now);
+  uint32_t next_question() const { return question_ + 1; }
+  /// The question was sent. Without this call, the next check() asks again.
+  void asked(TimePoint now);
   /// The peer has answered the question of this number. Only the answer to the open question counts.
   void answered(uint32_t number);
 

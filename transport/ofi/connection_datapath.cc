@@ -124,8 +124,8 @@ void OfiConnection::check_silence(TimePoint now) {
     case common::PathWatch::Verdict::fine:
       return;
     case common::PathWatch::Verdict::ask:
-      // A side channel that takes nothing more reports its loss itself.
-      side_channel_.send(encode(Question{watch_.ask(now)})).IgnoreError();
+      // A side channel that is full takes the question later.
+      if (side_channel_.send(encode(Question{watch_.next_question()})).ok()) watch_.asked(now);
       return;
     case common::PathWatch::Verdict::lost:
       lose(absl::UnavailableError(

@@ -2,7 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,32 +23,6 @@ constexpr int kMaxUnsentBytes = 256 * 1024;
 constexpr int kListenBacklog = 1024;
 
 void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); }
-
-int milliseconds_until(TimePoint deadline) {
-  // Rounded up: a rest below 1 ms must not become 0, which would turn await_connected() into a busy loop. The upper
-  // limit keeps the value in an int.
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
-}
-
-/// 0, the errno of the failed attempt, or EINPROGRESS at the deadline.
-int await_connected(int fd, TimePoint deadline) {
-  pollfd waiting = {.fd = fd, .events = POLLOUT, .revents = 0};
-  while (true) {
-    const int ready = poll(&waiting, 1, milliseconds_until(deadline));
-    if (ready > 0) break;
-    if (ready < 0 && errno != EINTR) return errno;
-    if (Clock::now() >= deadline) return EINPROGRESS;
-  }
-  int error = 0;
-  // Writable states that the attempt has ended, SO_ERROR how (connect(2)).
-  socklen_t bytes = sizeof(error);
-  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
-  return error;
-}
-
-/// TCP connects a socket to itself when the kernel picks the lost peer's port as the local port (simultaneous open).
-bool connected_to_itself(int fd) { return local_address(fd).text() == peer_address(fd).text(); }
 
 }  // namespace
 
@@ -77,20 +50,6 @@ absl::StatusOr<std::vector<Address>> resolve(const HostPort& where) {
   absl::StatusOr<std::vector<Address>> found = gradrail::resolve(where.host, where.port);
   if (found.ok()) return found;
   return absl::Status(found.status().code(), fmt::format("tcp: {}", message_of(found.status())));
-}
-
-Address local_address(int fd) {
-  Address address;
-  address.bytes = sizeof(address.storage);
-  getsockname(fd, address.get(), &address.bytes);
-  return address;
-}
-
-Address peer_address(int fd) {
-  Address address;
-  address.bytes = sizeof(address.storage);
-  getpeername(fd, address.get(), &address.bytes);
-  return address;
 }
 
 void tune(int fd, const SocketOptions& options) {
@@ -142,13 +101,11 @@ absl::StatusOr<FileDescriptor> connect_to(const Address& address, const Address*
     set(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     if (bind(fd.get(), source->get(), source->bytes) != 0) return native_error(doing, errno);
   }
-  int error = connect(fd.get(), address.get(), address.bytes) == 0 ? 0 : errno;
-  if (error == EINPROGRESS) error = await_connected(fd.get(), deadline);
+  const int error = connect_until(fd.get(), address, deadline);
   if (error == EINPROGRESS) {
     return absl::DeadlineExceededError(
         fmt::format("tcp: {}: no answer in time (host down, or a firewall that drops?)", doing));
   }
-  if (error == 0 && connected_to_itself(fd.get())) error = ECONNREFUSED;
   if (error != 0) return native_error(doing, error);
   return fd;
 }

@@ -25,9 +25,6 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view text);
 /// As gradrail::resolve(); the error names tcp.
 absl::StatusOr<std::vector<Address>> resolve(const HostPort& where);
 
-Address local_address(int fd);
-Address peer_address(int fd);
-
 struct SocketOptions {
   int buffer_bytes = 0;  ///< 0: the kernel's own, which grow with the path; fixed 0.25 to 4 MiB were no faster
   Duration vanish_timeout = std::chrono::seconds(10);  ///< a host that acknowledges nothing for so long is lost

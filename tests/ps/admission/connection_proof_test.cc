@@ -27,6 +27,13 @@ TEST(ConnectionProof, AProofIsGoodForOneConnection) {
   EXPECT_TRUE(checker.check(prove_to(checker, kSecret).value()).ok()) << "the next proof";
 }
 
+TEST(ConnectionProof, AChallengeExpires) {
+  ConnectionChecker checker(kSecret);
+  const std::string proof = prove_to(checker, kSecret).value();
+  EXPECT_THAT(message_of_status(checker.check(proof, Clock::now() + std::chrono::seconds(61))), HasSubstr("too old"));
+  EXPECT_TRUE(checker.check(proof, Clock::now() + std::chrono::seconds(58)).ok());
+}
+
 TEST(ConnectionProof, ForgeriesAreRefused) {
   ConnectionChecker checker(kSecret);
   const std::string proof = prove_to(checker, kSecret).value();

@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <string>
 #include <vector>
 
@@ -176,6 +175,24 @@ TEST(GateAddress, NamesWhyItCannotListen) {
     EXPECT_THAT(std::string(second.status().message()), HasSubstr("cannot listen on " + address));
     EXPECT_THAT(std::string(second.status().message()), HasSubstr(cause));
   }
+}
+
+TEST(GateAddress, AFamilyThatAnotherProcessHasIsAnError) {
+  const auto over_ipv4 = AdmissionGate::listen("0.0.0.0:0", {});
+  ASSERT_TRUE(over_ipv4.ok()) << over_ipv4.status();
+  const auto both = AdmissionGate::listen(fmt::format("[::]:{}", (*over_ipv4)->port()), {});
+  EXPECT_EQ(both.status().code(), absl::StatusCode::kAlreadyExists) << both.status();
+}
+
+TEST(GateAddress, EndsWithPendingConnections) {
+  auto gate = AdmissionGate::listen("127.0.0.1:0", {.timeout = 600s});
+  ASSERT_TRUE(gate.ok()) << gate.status();
+  (*gate)->start([](FileDescriptor) {});
+  Peer silent((*gate)->port()), half((*gate)->port());
+  half.say("CONNECT x");
+  gate->reset();
+  EXPECT_EQ(silent.hear(), "");
+  EXPECT_EQ(half.hear(), "");
 }
 
 TEST(GateAddress, ListensOnAllInterfaces) {

@@ -51,7 +51,7 @@ class RankServerTest : public ::testing::Test {
         });
   }
   absl::StatusOr<RankStreamPtr> join(const RankHello& hello) const {
-    return join_first_rank(address_, hello, deadline(), max_bytes_, [](const std::string&) {});
+    return join_first_rank(address_, "", hello, deadline(), max_bytes_, [](const std::string&) {});
   }
   /// The end of a stream that was refused.
   static absl::Status refusal(const absl::StatusOr<RankStreamPtr>& stream) {
@@ -219,7 +219,7 @@ TEST_F(RankServerTest, TheDeadlineNamesTheMissingTasks) {
 
 TEST_F(RankServerTest, AnUnknownHostIsNamed) {
   const absl::Status unknown =
-      join_first_rank("no-host.invalid:1", hello(1), Clock::now() + std::chrono::milliseconds(300), kMaxBytes,
+      join_first_rank("no-host.invalid:1", "", hello(1), Clock::now() + std::chrono::milliseconds(300), kMaxBytes,
                       [](const auto&) {})
           .status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kDeadlineExceeded);

@@ -33,7 +33,9 @@ struct SilentDevice {
       if (verdict == Verdict::lost) return now - start;
       if (verdict == Verdict::ask) {
         ++questions;
-        hear(watch.ask(now));
+        const uint32_t number = watch.next_question();
+        watch.asked(now);
+        hear(number);
       }
     }
     return time;
@@ -87,6 +89,14 @@ TEST(PathWatch, AnAnswerToAFormerQuestionDoesNotCount) {
   ++device.finished;
   // Each question is answered with the number of the former silence.
   EXPECT_EQ(device.run(60s, [&](uint32_t) { device.watch.answered(former); }), Duration(60s));
+}
+
+TEST(PathWatch, AQuestionThatWasNotSentIsAskedAgain) {
+  SilentDevice device;
+  device.look();
+  for (int i = 0; i < 200; ++i) device.look();  // no asked(): the side channel was full
+  EXPECT_EQ(device.look(), Verdict::ask);
+  EXPECT_LT(device.run_with_answers(60s), Duration(60s));
 }
 
 TEST(PathWatch, ARepeatedAnswerCountsOnce) {

@@ -69,7 +69,8 @@ struct ControlLink::Rpc {
 
   template <typename Request, typename Reply>
   grpc::Status call(ps::Method<Request, Reply> method, Duration timeout, const Request& request, Reply& reply) {
-    GRADRAIL_CHECK(stub != nullptr);  // describe() has succeeded
+    // After a rejoin that failed, no connection is open.
+    if (stub == nullptr) return {grpc::StatusCode::UNAVAILABLE, "no connection is open"};
     return ps::call(*stub, method, timeout, request, reply);
   }
 

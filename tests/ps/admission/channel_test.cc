@@ -1,0 +1,86 @@
+// open_channel() against servers that are no gates.
+#include "ps/admission/channel.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <thread>
+
+#include "base/file_descriptor.h"
+#include "base/net_address.h"
+#include "fmt/format.h"
+
+namespace gradrail::ps {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+/// Accepts one connection, answers `text`, and closes it, or keeps it until the end of the test.
+class OtherServer {
+ public:
+  OtherServer(const std::string& text, bool keeps) : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(listener_.get(), 1), 0);
+    thread_ = std::thread([this, text, keeps] {
+      FileDescriptor connection(accept(listener_.get(), nullptr, nullptr));
+      char request[4096];
+      if (recv(connection.get(), request, sizeof(request), 0) > 0) write_all(connection.get(), text);
+      if (keeps) kept_ = std::move(connection);
+    });
+  }
+  ~OtherServer() { thread_.join(); }
+  std::string address() const { return local_address(listener_.get()).text(); }
+
+ private:
+  FileDescriptor listener_, kept_;
+  std::thread thread_;
+};
+
+absl::Status open(const std::string& address) {
+  return open_channel(address, grpc::InsecureChannelCredentials(), "a secret of this job", {}, 300ms).status();
+}
+
+TEST(Channel, AnotherServerIsNamed) {
+  for (const bool keeps : {false, true}) {
+    const OtherServer web("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", keeps);
+    const absl::Status status = open(web.address());
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << keeps;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is not a task of this release of gradrail")) << keeps;
+  }
+}
+
+TEST(Channel, AProcessThatClosesOrIsSilentMayBeStarting) {
+  {
+    const OtherServer closes("", false);
+    EXPECT_EQ(open(closes.address()).code(), absl::StatusCode::kUnavailable);
+  }
+  const OtherServer silent("", true);
+  EXPECT_EQ(open(silent.address()).code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(Channel, AnAbsentProcessIsNamed) {
+  std::string address;
+  {
+    const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&any), sizeof(any)), 0);
+    address = local_address(listener.get()).text();
+  }
+  const absl::Status status = open(address);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Connection refused"));
+  EXPECT_EQ(open("no-such-host.invalid:1").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(open("[::1:1").code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace gradrail::ps
