@@ -396,7 +396,8 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
     return absl::InvalidArgumentError(
         fmt::format("--mode {}: B must be less than {}, the number of workers", flags.mode, workers));
   }
-  GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
+  // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
+  if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   const absl::StatusOr<ps::OptimizerKind> optimizer = chosen_optimizer(flags);
   if (!optimizer.ok())
     return absl::InvalidArgumentError(fmt::format("--optimizer: {}", message_of(optimizer.status())));
