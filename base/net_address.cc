@@ -67,6 +67,11 @@ bool NetAddress::is_loopback() const {
 
 bool is_loopback_host(std::string_view host) { return host.starts_with("127.") || host == "::1"; }
 
+bool is_ip_address(const std::string& text, int family) {
+  in6_addr address;  // the larger of the two types: inet_pton() writes either
+  return inet_pton(family, text.c_str(), &address) == 1;
+}
+
 absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_t port) {
   addrinfo wanted{};
   // Without a socket type getaddrinfo() lists each address once per type.
@@ -97,7 +102,8 @@ int bind_error(const NetAddress& address) {
 absl::Status check_own_address(const std::string& host) {
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
   // The kernel has more addresses than the interfaces: all of 127.0.0.0/8 is this host.
-  if (found.ok() && bind_error(found->front()) == 0) return absl::OkStatus();
+  const auto is_own = [](const NetAddress& address) { return bind_error(address) == 0; };
+  if (found.ok() && std::any_of(found->begin(), found->end(), is_own)) return absl::OkStatus();
   const std::string_view why = found.ok() ? "not an address of this host" : message_of(found.status());
   return absl::FailedPreconditionError(fmt::format("{}: {}; this host has {}", host, why, addresses_of_this_host()));
 }

@@ -30,6 +30,9 @@ struct NetAddress {
 /// Whether the text is an IPv4 or IPv6 loopback address. Names are not resolved.
 bool is_loopback_host(std::string_view host);
 
+/// Whether the text is an IP address of the family, AF_INET or AF_INET6.
+bool is_ip_address(const std::string& text, int family);
+
 /// All addresses of a host for TCP, at least one, in the order of the resolver. "" is the address to listen at on all
 /// interfaces. Blocks as long as the resolver does.
 /// Errors  UNAVAILABLE: the message of the resolver.
@@ -38,7 +41,7 @@ absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_
 /// 0, or the errno with which the kernel refuses to bind a TCP socket to the address.
 int bind_error(const NetAddress& address);
 
-/// Checks the address of a flag such as --bind: `host` must be an address of this host, or its name.
+/// Checks the address of a flag such as --bind: `host` must be an address of this host, or a name with such an address.
 /// Errors  FAILED_PRECONDITION: the host, the cause, and the addresses of this host.
 absl::Status check_own_address(const std::string& host);
 

@@ -14,6 +14,9 @@ absl::StatusOr<Place> from_cluster(const Options& o) {
   GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, o.cluster.empty()
                                                                ? ps::cluster_from_hosts(o.ps_hosts, o.worker_hosts)
                                                                : ps::read_cluster_file(o.cluster));
+  if (cluster.sparse)
+    return absl::InvalidArgumentError(
+        fmt::format("--cluster {}: leaves out workers; a measurement needs all of them", o.cluster));
   GRADRAIL_ASSIGN_OR_RETURN(const ps::TaskId task, ps::resolve_task(cluster, o.job_name, o.task_index));
   const auto servers = static_cast<uint32_t>(cluster.ps.size());
   const auto size = static_cast<uint32_t>(cluster.ps.size() + cluster.workers.size());

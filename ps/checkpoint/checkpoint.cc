@@ -146,7 +146,7 @@ absl::Status write_checkpoint(const std::string& path, const CheckpointView& che
   prologue.file_bytes = sizeof(prologue) + fields.size() + kCrcBytes + data_bytes(*checkpoint.header);
   const uint32_t header_crc = crc32c(fields.data(), fields.size(), crc32c(&prologue, sizeof(prologue)));
 
-  GRADRAIL_ASSIGN_OR_RETURN(ReplacementFile file, ReplacementFile::create(path));
+  GRADRAIL_ASSIGN_OR_RETURN(ReplacementFile file, ReplacementFile::create(path, "checkpoint"));
   GRADRAIL_RETURN_IF_ERROR(file.write(&prologue, sizeof(prologue)));
   GRADRAIL_RETURN_IF_ERROR(file.write(fields.data(), fields.size()));
   GRADRAIL_RETURN_IF_ERROR(file.write(&header_crc, sizeof(header_crc)));
@@ -161,7 +161,7 @@ absl::Status write_checkpoint(const std::string& path, const CheckpointView& che
 }
 
 absl::StatusOr<CheckpointReader> CheckpointReader::open(const std::string& path) {
-  GRADRAIL_ASSIGN_OR_RETURN(InputFile file, InputFile::open(path));
+  GRADRAIL_ASSIGN_OR_RETURN(InputFile file, InputFile::open(path, "checkpoint"));
   GRADRAIL_ASSIGN_OR_RETURN(Prologue prologue, read_prologue(file));
 
   std::string fields(prologue.field_bytes, '\0');

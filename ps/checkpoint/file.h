@@ -15,7 +15,7 @@ namespace gradrail::ps {
 /// Errors  Name the path, the failing call and errno's text. NOT_FOUND: there is no such file.
 class InputFile {
  public:
-  static absl::StatusOr<InputFile> open(const std::string& path, std::string_view kind = "checkpoint");
+  static absl::StatusOr<InputFile> open(const std::string& path, std::string_view kind);
 
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return bytes_; }  ///< size at open()
@@ -35,7 +35,7 @@ class InputFile {
 /// Errors  Name the path, the failing call and errno's text. RESOURCE_EXHAUSTED: full disk, quota or file limit.
 class ReplacementFile {
  public:
-  static absl::StatusOr<ReplacementFile> create(const std::string& path, std::string_view kind = "checkpoint");
+  static absl::StatusOr<ReplacementFile> create(const std::string& path, std::string_view kind);
   ReplacementFile(ReplacementFile&& other) noexcept;
   ReplacementFile& operator=(ReplacementFile&& other) = delete;
   ~ReplacementFile();

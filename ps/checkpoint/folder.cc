@@ -40,7 +40,7 @@ absl::Status offer_identity(const std::string& path) {
   const std::string bytes = random_bytes(kIdentityBytes);
   const std::string identity = absl::BytesToHexString({bytes.data(), bytes.size()}) + "\n";
   const std::string ours = fmt::format("{}.{}", path, identity.substr(0, 8));
-  GRADRAIL_ASSIGN_OR_RETURN(ReplacementFile file, ReplacementFile::create(ours));
+  GRADRAIL_ASSIGN_OR_RETURN(ReplacementFile file, ReplacementFile::create(ours, "checkpoint"));
   GRADRAIL_RETURN_IF_ERROR(file.write(identity.data(), identity.size()));
   GRADRAIL_RETURN_IF_ERROR(file.commit());
   // Without links the last of several simultaneous tasks wins. The others then differ from it and end.

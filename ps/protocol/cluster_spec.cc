@@ -1,13 +1,13 @@
 #include "ps/protocol/cluster_spec.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <optional>
 #include <set>
 
 #include "absl/strings/str_split.h"
+#include "base/net_address.h"
 #include "base/parse_number.h"
 #include "base/read_file.h"
 #include "base/status.h"
@@ -95,14 +95,11 @@ std::vector<std::string> split_list(std::string_view list) {
   return absl::StrSplit(absl::string_view(list.data(), list.size()), ',', absl::SkipWhitespace());
 }
 
-bool is_ip_address(const std::string& text, int family) {
-  in6_addr address;  // the larger of the two types: inet_pton() writes either
-  return inet_pton(family, text.c_str(), &address) == 1;
-}
-
+/// Decimal or hexadecimal; "0x" is 0, as for getaddrinfo().
 bool is_number(std::string_view text) {
-  if (text.starts_with("0x") || text.starts_with("0X")) text.remove_prefix(2);
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (text.starts_with("0x") || text.starts_with("0X"))
+    return text.find_first_not_of("0123456789abcdefABCDEF", 2) == std::string_view::npos;
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 /// "" for a name or an IPv4 address, else the mistake.

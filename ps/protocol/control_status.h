@@ -12,6 +12,8 @@ namespace gradrail::ps {
 /// connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:2222: …: Connection refused". The caller has the
 /// address. All other messages stay as they are.
 inline std::string connection_cause(std::string_view message) {
+  // A gate accepts each proof once. gRPC connects again with the same proof, and the gate refuses it as a proxy would.
+  if (message.find("HTTP proxy returned") != std::string_view::npos) return "the connection was lost";
   for (const std::string_view mark :
        {"failed to connect to all addresses", "DNS resolution failed", "ipv4:", "ipv6:", "unix:"}) {
     if (message.find(mark) == std::string_view::npos) continue;
@@ -26,8 +28,12 @@ inline std::string connection_cause(std::string_view message) {
 inline grpc::Status to_grpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
+/// A message with another code than those of a lost connection is that of a server, and may contain an address.
 inline absl::Status from_grpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), connection_cause(status.error_message()));
+  const bool is_lost = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      is_lost ? connection_cause(status.error_message()) : status.error_message());
 }
 
 }  // namespace gradrail::ps

@@ -104,7 +104,7 @@ void BackupRole::take_over(const std::vector<ShardSuccessor>& members) {
   Actions dropped;       // a worker that would be answered now repeats its request
   for (const ShardSuccessor& member : members) {
     // Departed members are added too: the protocol keeps the steps of one that returns.
-    partition_.protocol().add_worker(member.worker, member.incarnation);
+    partition_.protocol().add_former_member(member.worker, member.incarnation);
     if (!member.live) partition_.protocol().remove_worker(member.worker, member.incarnation, dropped);
   }
 }

@@ -47,6 +47,7 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
     }
     member.incarnation = incarnation;
     member.finished = false;
+    member.former = false;
     member.exchanges.assign(buckets_.size(), Exchange{});
     for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
       // ssp: from step 0 the newcomer would stop all others until it has caught up. It begins at the slowest step.
@@ -55,6 +56,11 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
   }
   member.live = true;
   if (!member.finished) expect(worker);
+}
+
+void ShardProtocol::add_former_member(WorkerIndex worker, uint64_t incarnation) {
+  add_worker(worker, incarnation);
+  if (Member* member = find(worker, incarnation); member != nullptr) member->former = true;
 }
 
 void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
@@ -113,7 +119,7 @@ void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
   }
   switch (arrival.kind) {
     case ArrivalKind::push:
-      return on_push(exchange, arrival, actions);
+      return on_push(*member, arrival, actions);
     case ArrivalKind::pull:
       return on_pull(exchange, arrival, actions);
     case ArrivalKind::initialise:
@@ -227,14 +233,13 @@ void ShardProtocol::on_pull(Exchange& exchange, const Arrival& arrival, Actions&
   keep_waiting(exchange, arrival);
 }
 
-void ShardProtocol::on_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
+void ShardProtocol::on_push(Member& member, const Arrival& arrival, Actions& actions) {
+  Exchange& exchange = member.exchanges[arrival.bucket];
   if (arrival.step == 0) return refuse(arrival, "steps are counted from 1", actions);
   // A late incarnation begins at the smallest step of all shards, which may be earlier than its place in this bucket.
   // A late incarnation of a former primary may also begin at a later step, which that primary has chosen.
-  if (mode_.kind == ModeKind::ssp && exchange.fresh) {
-    const bool imported = buckets_[arrival.bucket].imported;
-    exchange.done_step = imported ? arrival.step - 1 : std::min(exchange.done_step, arrival.step - 1);
-  }
+  if (mode_.kind == ModeKind::ssp && exchange.fresh)
+    exchange.done_step = member.former ? arrival.step - 1 : std::min(exchange.done_step, arrival.step - 1);
   // A late copy of an older step is ignored: its answer would overwrite the one for which the worker waits.
   const bool push_waits = exchange.waiting && exchange.kind == ArrivalKind::push;
   if (arrival.step < exchange.done_step || (push_waits && arrival.step <= exchange.step)) return;

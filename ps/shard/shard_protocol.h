@@ -69,8 +69,8 @@ using Actions = std::vector<Action>;
 ///           (in backup the others may continue). Where that step is already applied, the push is answered at once and
 ///           dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
 ///           ssp: the same, by the slowest worker's steps. The first push of an incarnation may be of an earlier step
-///           than its place in a bucket. After a takeover it may also be of a later step. The floor of the former
-///           primary rises with a departure, and the backup receives it with the next update.
+///           than its place in a bucket. A member of the former primary may also begin at a later step. The floor of
+///           that primary rises with a departure, and the backup receives it with the next update.
 /// Refusals  Name worker, bucket, step and the expected step. Nothing is applied. The connection ends, and the waiting
 ///           pushes of the worker are dropped as in reconnect_worker().
 /// Threads   Owner thread of the shard.
@@ -85,6 +85,10 @@ class ShardProtocol {
   /// changes nothing.
   /// The first step of a new one is next_step(); async: 1.
   void add_worker(WorkerIndex worker, uint64_t incarnation);
+
+  /// The same for a member of the former primary, in a takeover. That primary may have placed it at a later step than
+  /// the state that this backup has.
+  void add_former_member(WorkerIndex worker, uint64_t incarnation);
 
   /// The worker has left (its steps are done) or was lost: it is no longer expected, and its waiting pushes are
   /// dropped. Appends the actions that this completes. Ignored unless the incarnation is current.
@@ -139,6 +143,7 @@ class ShardProtocol {
     uint64_t incarnation = 0;
     bool live = false;                ///< a removed member keeps its steps: it may return and repeat them
     bool finished = false;            ///< its steps are done
+    bool former = false;              ///< of the former primary: it may begin at a later step than the floor
     std::vector<uint64_t> replaced;   ///< earlier incarnations
     std::vector<Exchange> exchanges;  ///< per bucket
   };
@@ -148,7 +153,6 @@ class ShardProtocol {
     bool initialised = false;
     uint32_t waiting_push_count = 0;  ///< sync, backup: all of them are of step version + 1
     uint64_t floor = 0;               ///< ssp: step that all expected workers have pushed; never falls
-    bool imported = false;            ///< the floor may be behind that of the former primary
   };
 
   Member* find(WorkerIndex worker, uint64_t incarnation);
@@ -162,7 +166,7 @@ class ShardProtocol {
 
   void on_initialise(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void on_pull(Exchange& exchange, const Arrival& arrival, Actions& actions);
-  void on_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
+  void on_push(Member& member, const Arrival& arrival, Actions& actions);
   void on_single_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void on_summed_push(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 
 namespace gradrail::bench {
 namespace {
@@ -101,6 +102,16 @@ TEST_F(Ranks, OfACluster) {
   EXPECT_THAT(std::string(place_of(options_).status().message()), HasSubstr("2 workers"));
   options_.job_name = "";
   EXPECT_FALSE(place_of(options_).ok());
+}
+
+TEST_F(Ranks, AMeasurementNeedsAllWorkers) {
+  options_.cluster = testing::TempDir() + "sparse_cluster.json";
+  std::ofstream(options_.cluster) << R"({"ps": ["a:1"], "worker": {"1": "c:3"}})";
+  options_.job_name = "worker";
+  options_.task_index = 1;
+  const absl::Status refused = place_of(options_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(options_.cluster + ": leaves out workers"));
 }
 
 TEST_F(Ranks, ServersNeedWorkers) {

@@ -67,7 +67,7 @@ class Flags(cluster.ClusterTest):
         spec = [*self.addresses(2), "--job_name", "ps", "--task_index", 0]
         for flags, words in (
                 (["--mode", "sometimes"], "--mode: mode 'sometimes': there are async, sync"),
-                ([*spec, "--job_name", "boss"], "--job_name: boss not in {ps,worker,chief,master}"),
+                ([*spec, "--job_name", "boss"], "--job_name: boss not in {ps,worker,chief,master,evaluator}"),
                 ([*spec, "--task_index", -3], "--task_index: '-3' is not a whole number"),
                 ([*spec, "--bind", "1.2.3.4:nonsense"], "--bind: '1.2.3.4:nons"),
                 ([*spec, "--bind", "1.2.3"], "--bind: '1.2.3' .* must be an IPv4 address"),
@@ -83,6 +83,11 @@ class Flags(cluster.ClusterTest):
                 (["--cluster", file, "--ps", 1, *task], r"--ps 1 has no effect with --cluster .*cluster\.json"),
                 (["--cluster", file, "--workers", 3, *task], r"--workers 3 has no effect with --cluster"),
                 ([*spec, "--workers", 2, *task], "--workers 2 has no effect with --ps_hosts and --worker_hosts"),
+                ([*spec, "--cluster", file, *task], "either --cluster or --ps_hosts"),
+                (["--local", "--cluster", file], "--local starts a separate cluster: omit --cluster"),
+                (["--cluster", file, "--rendezvous", "tcp://127.0.0.1:1", *task],
+                 "--rendezvous tcp://127.0.0.1:1: the cluster has the addresses"),
+                (["--plugin_dir", "plugins"], "--plugin_dir: plug-in folder 'plugins': give the absolute path"),
                 ([*spec, "--min_workers", 3, *task], "--min_workers 3: the run has 2 workers.*give at most 2"),
                 (["--cluster", file, "--min_workers", 2, *task], "--min_workers 2: the run has 1 worker,"),
                 (["--workers", 2, "--min_workers", 3], "--min_workers 3: the run has 2 workers")):
@@ -97,6 +102,7 @@ class Flags(cluster.ClusterTest):
                 ([*worker, "--data_dir", none], f"--data_dir {none}: No such file or directory"),
                 (["--model", "linear", "--data_dir", none], f"--data_dir {none}: No such file or directory"),
                 (["--model", "linear", "--ps", 0, "--data_dir", none], f"--data_dir {none}: No such file or directory"),
+                (["--plugin_dir", none], f"--plugin_dir: plug-in folder {none}: there is no such folder"),
                 ([*worker, "--bind", "203.0.113.9"], r"--bind 203\.0\.113\.9: not an address of this host"),
                 ([*worker, "--logs_path", "/proc/none"], "--logs_path: /proc/none: ")):
             with self.subTest(flags=flags):
@@ -113,7 +119,6 @@ class Flags(cluster.ClusterTest):
                 ([*spec, "--job_name", "chief", "--task_index", 0], "'chief': no such job.*ps, worker"),
                 (["--ps_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'worker' has no task"),
                 (["--worker_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'ps' has no task"),
-                ([*spec, "--cluster", "x.json", "--job_name", "ps", "--task_index", 0], "either --cluster or"),
                 (["--cluster", self.folder / "none.json", "--job_name", "ps", "--task_index", 0],
                  "none.json: cannot be read")):
             with self.subTest(flags=flags):

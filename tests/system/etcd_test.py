@@ -121,10 +121,10 @@ class Refusals(etcd.EtcdTest):
         for says, flags in (
                 (["--job_name 'chief': each task is a ps or a worker"], ["chief"]),
                 (["give --ps and --workers together"], ["ps", "--ps", "2"]),
-                (["--ps 0: with --rendezvous"], ["ps", "--ps", "0", "--workers", "1"]),
-                (["leave out --cluster, --ps_hosts"], ["ps", "--ps_hosts", "a:1"])):
+                (["--ps 0: with --rendezvous"], ["ps", "--ps", "0", "--workers", "1"])):
             with self.subTest(flags=flags):
                 self.refuses(cluster.CONFIGURATION, says, *flags)
+        self.refuses(cluster.USAGE, ["leave out --cluster, --ps_hosts"], "ps", "--ps_hosts", "a:1")
         for says, flags in (
                 (["--task_index: '-2'"], ["ps", "--task_index", "-2"]),
                 (["--bind: ''?x y"], ["ps", *SIZES, "--bind", "x y"])):

@@ -9,7 +9,8 @@ import unittest
 import cluster
 
 # No flag takes one of these values. The second text is part of the message.
-UNUSABLE = (("", "''"), ("  ", "'  '"), ("\x01", r"'\x01'"), ("a\nb", r"'a\x0ab'"), ("x" * 100_001, "(100001 bytes)"))
+UNUSABLE = (("", "''"), ("  ", "'  '"), ("\x01", r"'\x01'"), ("a\nb", r"'a\x0ab'"),
+            ("x" + "é" * 50_000, "é…' (100001 bytes)"))  # byte 100 is inside a character
 ODD_NUMBERS = ("-1", "nan", "inf", "1e999", "99999999999999999999", "0x10")
 ODD_HOSTS = ("-1", "99999999999999999999", "0x10", "a:b:c", "h:70000", ",")
 
@@ -107,10 +108,10 @@ class FlagValues(cluster.ClusterTest):
 
 
 class Variables(cluster.ClusterTest):
-    def refuses(self, variable, value, says, *command):
+    def refuses(self, variable, value, says, *command, code=cluster.USAGE):
         ran = subprocess.run([cluster.binary(), *map(str, command)], capture_output=True, text=True, cwd=self.folder,
                              env={"PATH": "/usr/bin", variable: str(value)}, timeout=cluster.START)
-        self.assertEqual((ran.returncode, ran.stdout), (cluster.USAGE, ""), ran.stderr)
+        self.assertEqual((ran.returncode, ran.stdout), (code, ""), ran.stderr)
         self.assertRegex(ran.stderr, rf"^gradrail[a-z ]*: {variable}.*{says}")
         self.assertEqual(len(ran.stderr.splitlines()), 1, ran.stderr)
 
@@ -122,11 +123,15 @@ class Variables(cluster.ClusterTest):
     def test_a_plugin_folder_that_is_no_folder(self):
         file = self.folder / "file"
         file.write_text("")
-        for folder, says in ((self.folder / "none", "no such folder"), (file, "no such folder"), ("plugins", "absolute path")):
+        for folder, says, code in ((self.folder / "none", "no such folder", cluster.CONFIGURATION),
+                                   (file, "no such folder", cluster.CONFIGURATION),
+                                   ("plugins", "absolute path", cluster.USAGE)):
             for command in (["train", "--model", "linear", "--epochs", 1], ["info"], ["doctor", "--no-proof"],
                             ["bench", "put"]):
                 with self.subTest(folder=folder, command=command):
-                    self.refuses("GRADRAIL_PLUGIN_DIR", folder, says, *command)
+                    # The codes of `bench` are its own: 2 for each error before a measurement.
+                    expected = cluster.USAGE if command[0] == "bench" else code
+                    self.refuses("GRADRAIL_PLUGIN_DIR", folder, says, *command, code=expected)
 
 
 if __name__ == "__main__":

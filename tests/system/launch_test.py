@@ -122,11 +122,11 @@ class Launchers(LaunchTest):
                 (r"name it with --rendezvous tcp://", (), {**two, "MASTER_ADDR": ""}),
                 (r"DMLC_NUM_SERVER is not set", (), {"DMLC_ROLE": "worker"}),
                 (r"--rendezvous tcp://n1:5: neither srun", ("--rendezvous", "tcp://n1:5"), {}),
-                (r"--rendezvous tcp://n1:5: --local and", ("--rendezvous", "tcp://n1:5", "--local"), two),
-                (r"--rendezvous tcp://n1:5: the cluster has the addresses",
-                 ("--rendezvous", "tcp://n1:5", "--ps_hosts", "n1:1", "--worker_hosts", "n1:2"), two)):
+                (r"--rendezvous tcp://n1:5: --local and", ("--rendezvous", "tcp://n1:5", "--local"), two)):
             with self.subTest(says=says):
                 self.refused(cluster.CONFIGURATION, [says], *SMALL, *flags, environment=environment)
+        self.refused(cluster.USAGE, [r"--rendezvous tcp://n1:5: the cluster has the addresses"], *SMALL, "--rendezvous",
+                     "tcp://n1:5", "--ps_hosts", "n1:1", "--worker_hosts", "n1:2", environment=two)
         self.refused(cluster.USAGE, [r"--rendezvous tcp://:5: .*the correct form is tcp://HOST:PORT"], *SMALL,
                      "--rendezvous", "tcp://:5", environment=two)
 

@@ -182,13 +182,15 @@ class Summaries(Monitored):
         self.assertAlmostEqual(scalars["accuracy"] * count, round(scalars["accuracy"] * count), 3)
 
     def test_the_graph_of_each_model(self):
+        relu = "softmax_linear/Relu"
         for model, names in (("mlp", {"images", "labels", "W1", "b2", "hidden/Sigmoid", "logits/add", "cost/Mean"}),
-                             ("cnn", {"conv1/weights", "pool2", "local4/Relu", "softmax_linear/add", "cost/Mean"}),
+                             ("cnn", {"conv1/weights", "pool2", "local4/Relu", "softmax_linear/add", relu, "cost/Mean"}),
+                             ("cnn --cnn_logits_relu=false", {"softmax_linear/add", "cost/Mean"}),
                              ("linear", {"x", "y", "w", "b", "line/add", "cost/Mean"})):
             with self.subTest(model=model):
                 logs = self.folder / model
-                task = self.train("--logs_path", logs, "--model", model, "--ps", 0, "--epochs", 1, "--data_dir",
-                                  digits.write(self.folder) if model != "linear" else "")
+                data = [] if model == "linear" else ["--data_dir", digits.write(self.folder)]
+                task = self.train("--logs_path", logs, "--model", *model.split(), "--ps", 0, "--epochs", 1, *data)
                 self.assert_ends(task, cluster.GOOD, 60 * cluster.PATIENCE)
                 (path,) = (logs / "worker_0").glob("events.out.tfevents.*")
                 (nodes,) = event_records.graphs(path.read_bytes())
@@ -199,6 +201,7 @@ class Summaries(Monitored):
                     self.assertNotIn(name, seen)
                     seen.add(name)
                 self.assertTrue(names <= seen, seen)
+                self.assertEqual(relu in seen, relu in names)
 
     def test_without_a_parameter_server(self):
         self.run_with_summaries("--ps", 0, "--epochs", 1)

@@ -85,6 +85,9 @@ class ByHand(cluster.ClusterTest):
             known = {"ps": spec["ps"], "worker": {str(index): spec["worker"][index]} if job == "worker" else spec["worker"]}
             return {"TF_CONFIG": json.dumps({"cluster": known, "task": {"type": job, "index": str(index)}})}
         self.run_tasks([("worker", 0), ("worker", 1), ("ps", 0)], [], naming=lambda job, index: [], environment=config)
+        # The description of worker 0 has one worker. The flag is for the ps, and its description has both.
+        self.run_tasks([("worker", 0), ("worker", 1), ("ps", 0)], ["--min_workers", 2],
+                       naming=lambda job, index: [], environment=config)
 
     def test_tf_config_without_a_cluster(self):
         for config in ({}, {"cluster": {}}, {"cluster": {}, "task": {"type": "worker", "index": 0}}):

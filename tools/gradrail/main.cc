@@ -89,10 +89,7 @@ int train(const TrainFlags& flags) {
 
 /// One line for an error of the parser, whatever the arguments contain.
 std::string usage_line(const CLI::App* /*program*/, const CLI::Error& error) {
-  std::string line = "gradrail: ";
-  for (const char* c = error.what(); *c != '\0'; ++c)
-    line += is_control(*c) ? fmt::format("\\x{:02x}", static_cast<unsigned char>(*c)) : std::string(1, *c);
-  return line + " (--help lists the flags)\n";
+  return fmt::format("gradrail: {} (--help lists the flags)\n", escaped(error.what()));
 }
 
 int run(int argc, char** argv) {

@@ -1,6 +1,6 @@
 #include "tools/monitor/flags.h"
 
-#include <arpa/inet.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
+#include "base/net_address.h"
 #include "fmt/format.h"
 #include "ps/protocol/trace_marks.h"
 
@@ -21,8 +22,7 @@ constexpr uint32_t kMostRecords = 1 << 24;  // 40 bytes each
 
 /// A name is refused: the library resolves none, and would only report that it cannot listen.
 std::string must_be_an_address(const std::string& text) {
-  in6_addr address;  // the larger of the two types: inet_pton() writes either
-  if (inet_pton(AF_INET, text.c_str(), &address) == 1 || inet_pton(AF_INET6, text.c_str(), &address) == 1) return "";
+  if (is_ip_address(text, AF_INET) || is_ip_address(text, AF_INET6)) return "";
   return fmt::format("'{}' must be an address of this host, such as 127.0.0.1 or ::1", text);
 }
 

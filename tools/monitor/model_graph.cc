@@ -55,14 +55,14 @@ void add_mlp(Nodes& nodes) {
   add_cost(nodes, add_dense(nodes, "logits", hidden, "W2", "b2", ""));
 }
 
-void add_cnn(Nodes& nodes) {
+void add_cnn(Nodes& nodes, bool has_logits_relu) {
   const auto dense = [&](const std::string& name, const std::string& input, const std::string& activation) {
     return add_dense(nodes, name, input, name + "/weights", name + "/biases", activation);
   };
   const std::string pooled = add_convolution(nodes, "2", add_convolution(nodes, "1", kImages));
   const std::string features = add(nodes, "local3/Reshape", "Reshape", {pooled});
   const std::string units = dense("local4", dense("local3", features, "Relu"), "Relu");
-  add_cost(nodes, dense("softmax_linear", units, ""));
+  add_cost(nodes, dense("softmax_linear", units, has_logits_relu ? "Relu" : ""));
 }
 
 void add_linear(Nodes& nodes) {
@@ -85,7 +85,8 @@ int64_t image_side(const ps::Schema& schema) {
 
 }  // namespace
 
-std::vector<worker::GraphNode> model_graph(const std::string& model, const ps::Schema& schema, size_t batch_size) {
+std::vector<worker::GraphNode> model_graph(const std::string& model, const ps::Schema& schema, size_t batch_size,
+                                           bool cnn_logits_relu) {
   Nodes nodes;
   const auto batch = static_cast<int64_t>(batch_size);
   if (model == "linear") {
@@ -103,7 +104,7 @@ std::vector<worker::GraphNode> model_graph(const std::string& model, const ps::S
   if (model == "linear") {
     add_linear(nodes);
   } else if (model == "cnn") {
-    add_cnn(nodes);
+    add_cnn(nodes, cnn_logits_relu);
   } else {
     add_mlp(nodes);
   }

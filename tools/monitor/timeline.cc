@@ -177,7 +177,7 @@ absl::StatusOr<std::unique_ptr<Timeline>> Timeline::create(const std::string& pa
 }
 
 absl::Status Timeline::create_file() {
-  absl::StatusOr<ps::ReplacementFile> file = ps::ReplacementFile::create(path_);
+  absl::StatusOr<ps::ReplacementFile> file = ps::ReplacementFile::create(path_, "timeline");
   if (!file.ok()) return about_timeline(file.status());
   file_ = std::make_unique<ps::ReplacementFile>(*std::move(file));
   return absl::OkStatus();

@@ -91,8 +91,8 @@ absl::Status check_rendezvous(TrainOptions& options) {
   const TrainFlags& flags = options.flags;
   GRADRAIL_RETURN_IF_ERROR(usage_error(parse_rendezvous(flags.rendezvous).status()));
   if (flags.local || !flags.cluster.empty() || !flags.ps_hosts.empty() || !flags.worker_hosts.empty())
-    return absl::InvalidArgumentError(
-        "--rendezvous finds the other tasks: leave out --cluster, --ps_hosts, --worker_hosts and --local");
+    return usage_error(absl::InvalidArgumentError(
+        "--rendezvous finds the other tasks: leave out --cluster, --ps_hosts, --worker_hosts and --local"));
   if (flags.job_name != "ps" && flags.job_name != "worker")
     return absl::InvalidArgumentError(
         fmt::format("--rendezvous with --job_name '{}': each task is a ps or a worker; its --task_index may be "

@@ -171,7 +171,8 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
                    std::function<std::vector<std::string>()> more) {
   const bool is_cnn = options.flags.model == "cnn";
   if (summaries != nullptr)
-    summaries->graph(model_graph(options.flags.model, workload.schema(), workload.batch_size()));
+    summaries->graph(
+        model_graph(options.flags.model, workload.schema(), workload.batch_size(), options.flags.cnn_logits_relu));
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
   return stopped_by_signal(worker::train(variables, workload,
                                          {.epochs = options.flags.epochs,

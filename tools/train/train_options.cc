@@ -66,8 +66,8 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   if (uses_etcd(flags)) return check_rendezvous(options);
   const bool hosts = !flags.ps_hosts.empty() || !flags.worker_hosts.empty();
   if (flags.local && (!flags.cluster.empty() || hosts))
-    return absl::InvalidArgumentError(
-        "--local starts a separate cluster: omit --cluster, --ps_hosts and --worker_hosts");
+    return usage_error(
+        absl::InvalidArgumentError("--local starts a separate cluster: omit --cluster, --ps_hosts and --worker_hosts"));
   // TF_CONFIG has the lowest rank: flags and --local replace it.
   GRADRAIL_ASSIGN_OR_RETURN(ps::TfConfig config, flags.local || hosts || !flags.cluster.empty()
                                                      ? absl::StatusOr<ps::TfConfig>(ps::TfConfig())
@@ -82,8 +82,8 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   // No description of a cluster: the demo, or a task of a launcher, which check_launch() decides.
   options.local = flags.cluster.empty() && !hosts && !config.cluster.has_value();
   if (!options.local && !flags.rendezvous.empty()) {
-    return absl::InvalidArgumentError(fmt::format(
-        "--rendezvous {}: the cluster has the addresses of all tasks; leave out one of the two", flags.rendezvous));
+    return usage_error(absl::InvalidArgumentError(fmt::format(
+        "--rendezvous {}: the cluster has the addresses of all tasks; leave out one of the two", flags.rendezvous)));
   }
   if (options.local) {
     if (!flags.job_name.empty() || flags.task_index >= 0) {
@@ -93,7 +93,7 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
     return check_launch(options);
   }
   if (!flags.cluster.empty() && hosts)
-    return absl::InvalidArgumentError("give either --cluster or --ps_hosts and --worker_hosts");
+    return usage_error(absl::InvalidArgumentError("give either --cluster or --ps_hosts and --worker_hosts"));
   if (!flags.cluster.empty() || hosts) GRADRAIL_RETURN_IF_ERROR(check_size(flags));
   absl::StatusOr<ps::ClusterSpec> cluster = absl::UnknownError("");
   if (!flags.cluster.empty()) {
@@ -325,9 +325,12 @@ void add_plugin_flag(CLI::App& command, std::string& folder) {
 }
 
 absl::Status use_plugin_dir(const std::string& folder) {
-  if (folder.empty()) return usage_error(transport::check_plugin_variable());
-  const absl::Status set = transport::set_plugin_dir(folder);
-  return set.ok() ? set : absl::InvalidArgumentError(fmt::format("--plugin_dir: {}", message_of(set)));
+  absl::Status set = folder.empty() ? transport::check_plugin_variable() : transport::set_plugin_dir(folder);
+  if (set.ok()) return set;
+  if (!folder.empty()) set = absl::InvalidArgumentError(fmt::format("--plugin_dir: {}", message_of(set)));
+  // A relative path is wrong on each host; a missing folder is a property of this host.
+  const std::string named = folder.empty() ? std::getenv("GRADRAIL_PLUGIN_DIR") : folder;
+  return named.starts_with('/') ? set : usage_error(set);
 }
 
 void add_train_flags(CLI::App& command, TrainFlags& flags) {
@@ -396,7 +399,8 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
     return absl::InvalidArgumentError(
         fmt::format("--mode {}: B must be less than {}, the number of workers", flags.mode, workers));
   }
-  GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
+  // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
+  if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   const absl::StatusOr<ps::OptimizerKind> optimizer = chosen_optimizer(flags);
   if (!optimizer.ok())
     return absl::InvalidArgumentError(fmt::format("--optimizer: {}", message_of(optimizer.status())));

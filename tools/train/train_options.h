@@ -115,7 +115,8 @@ struct TrainOptions {
 inline bool trains_alone(const TrainOptions& options) { return options.local && options.flags.ps == 0; }
 inline bool is_local_cluster(const TrainOptions& options) { return options.local && options.flags.ps > 0; }
 
-/// TensorFlow's task of job `evaluator`. The chief evaluates the model, so that such a task has nothing to do.
+/// TensorFlow's task of job `evaluator`. Each worker evaluates the model at its end, so that such a task has nothing to
+/// do.
 inline bool is_evaluator(const TrainOptions& options) { return options.task.job == "evaluator"; }
 
 /// Adds the flags, each with - and _ spelling.

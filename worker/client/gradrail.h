@@ -100,7 +100,8 @@ GRADRAIL_API gradrail_status gradrail_start(gradrail_client* client);
 GRADRAIL_API gradrail_status gradrail_ready(gradrail_client* client, size_t tensor_index);
 /* Pushes the gradients that have not left yet. Returns at once. */
 GRADRAIL_API gradrail_status gradrail_exchange(gradrail_client* client);
-/* Blocks until all fresh parameters have arrived. */
+/* Blocks until all fresh parameters have arrived. FAILED_PRECONDITION: gradrail_ready has reported some tensors only,
+ * and gradrail_exchange was not called. */
 GRADRAIL_API gradrail_status gradrail_wait(gradrail_client* client);
 /* Fetches the current parameters without pushing. */
 GRADRAIL_API gradrail_status gradrail_pull(gradrail_client* client);

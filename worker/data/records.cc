@@ -196,6 +196,18 @@ absl::StatusOr<Split> read_records(const std::string& folder, const char* name) 
   return split;
 }
 
+/// A split must have images of the size of `train`. Records need not state their height and width.
+absl::Status check_same_images(const std::string& folder, const Split& train, const char* name, const Split& split) {
+  const std::string files = fmt::format("{} and {}", path_of(folder, "train"), path_of(folder, name));
+  if (train.pixels != split.pixels)
+    return absl::DataLossError(fmt::format("{}: {} and {} pixels an image", files, train.pixels, split.pixels));
+  const ImageSize &a = train.size, &b = split.size;
+  if (a == b || a == ImageSize() || b == ImageSize()) return absl::OkStatus();
+  return absl::DataLossError(
+      fmt::format("{}: images of {} x {} x {} and {} x {} x {} (height, width, depth): write both with one size", files,
+                  a.height, a.width, a.depth, b.height, b.width, b.depth));
+}
+
 void set_number(proto::Example& example, const char* name, int64_t value) {
   proto::Int64List& list = *(*example.mutable_features()->mutable_feature())[name].mutable_int64_list();
   list.clear_value();
@@ -238,10 +250,9 @@ absl::StatusOr<MnistData> load_records(const std::string& folder) {
   // A validation file is optional, but a damaged one is an error.
   if (!validation.ok() && !absl::IsNotFound(validation.status())) return validation.status();
   if (validation.ok()) data.validation = *std::move(validation);
-  if (data.train.pixels != data.test.pixels) {
-    return absl::DataLossError(fmt::format("{} and {}: {} and {} pixels an image", path_of(folder, "train"),
-                                           path_of(folder, "test"), data.train.pixels, data.test.pixels));
-  }
+  GRADRAIL_RETURN_IF_ERROR(check_same_images(folder, data.train, "test", data.test));
+  if (data.validation.count > 0)
+    GRADRAIL_RETURN_IF_ERROR(check_same_images(folder, data.train, "validation", data.validation));
   return data;
 }
 

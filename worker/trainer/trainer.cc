@@ -73,6 +73,7 @@ class Run {
   void begin();
   absl::Status all_epochs();
   absl::Status finish_run();
+  void complete() { is_complete_ = !stop_.load(); }
   void end();
   absl::Status outcome(const absl::Status& ended) const;
 
@@ -85,7 +86,7 @@ class Run {
   void report(uint32_t epoch, size_t batch);
   void summary(double seconds);
   absl::Status evaluate();
-  std::string state_text();
+  std::string state_text(const std::string& hash) const;
   void line(const std::string& text) const {
     if (output_.line) output_.line(text);
   }
@@ -102,12 +103,15 @@ class Run {
   uint64_t last_step_ = 0;  ///< global; kept here, because a client that searches for a lost ps forgets it
   uint64_t steps_since_line_ = 0;
   bool pulled_final_ = false;  ///< with the updates of all workers
+  bool has_model_failed_ = false;
+  bool is_complete_ = false;  ///< the output is written, and no stop was requested until then
   TimePoint start_ = Clock::now();
   TimePoint line_start_ = start_;
 };
 
 /// A GPU was lost, or the like: the others need not wait until we are missed.
 absl::Status Run::model_failed(const absl::Status& why) {
+  has_model_failed_ = true;
   variables_.give_up(std::string(message_of(why))).IgnoreError();
   return absl::Status(why.code(),
                       fmt::format("the model failed after {} steps of this worker: {}", steps_, message_of(why)));
@@ -178,7 +182,9 @@ void Run::begin() {
 }
 
 /// Two equal texts: no update was applied between them.
-std::string Run::state_text() { return fmt::format("{} {}", variables_.global_step(), parameter_hash(variables_)); }
+std::string Run::state_text(const std::string& hash) const {
+  return fmt::format("{} {}", variables_.global_step(), hash);
+}
 
 /// The last line of the tutorials. After a request to stop, the training is not done.
 void Run::end() {
@@ -202,9 +208,9 @@ absl::Status Run::pull_final() {
 }
 
 /// A stop while a parameter server is lost leaves no server that could save: the run is not complete, and no summary
-/// can be trusted.
+/// can be trusted. A failure of the model, or an error after the end of the run, has another cause than the stop.
 absl::Status Run::outcome(const absl::Status& ended) const {
-  if (!stop_.load() || !absl::IsUnavailable(ended)) return ended;
+  if (is_complete_ || has_model_failed_ || !stop_.load() || !absl::IsUnavailable(ended)) return ended;
   return absl::UnavailableError(
       fmt::format("stopped after {} steps of this worker; the run is unfinished, its last known global step is {}: {}",
                   steps_, last_step_, message_of(ended)));
@@ -232,7 +238,7 @@ absl::Status Run::finish_run() {
   if (is_chief && !stopped) {
     if (checkpoints_.has_saved(steps_)) {
       GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
-      saved_state = state_text();
+      saved_state = state_text(parameter_hash(variables_));
     }
     GRADRAIL_RETURN_IF_ERROR(pull_final());
   }
@@ -248,9 +254,10 @@ absl::Status Run::finish_run() {
   line(fmt::format("Final Cost: {:.4f}", cost_));
   summary(seconds);
   if (!is_chief) return absl::OkStatus();
-  line("Parameter-Hash: " + parameter_hash(variables_));
+  const std::string hash = parameter_hash(variables_);
+  line("Parameter-Hash: " + hash);
   // Other workers may have made updates since the save of the last step.
-  const bool unchanged = !saved_state.empty() && pulled_final_ && saved_state == state_text();
+  const bool unchanged = !saved_state.empty() && pulled_final_ && saved_state == state_text(hash);
   return checkpoints_.at_end(unchanged);
 }
 
@@ -293,7 +300,10 @@ absl::Status train(Variables& variables, Workload& workload, const TrainerOption
   run.begin();
   absl::Status ended = run.all_epochs();
   if (ended.ok()) ended = run.finish_run();
-  if (ended.ok()) ended = variables.leave();
+  if (ended.ok()) {
+    run.complete();
+    ended = variables.leave();
+  }
   if (ended.ok()) run.end();
   return run.outcome(ended);
 }

@@ -187,12 +187,12 @@ TEST(HostPortText, RoundTrip) {
 }
 
 TEST(HostPortText, AHostIsANameOrAnAddress) {
-  for (const char* text :
-       {"n1", "gpu_7.cluster", "10.0.0.1", "1a", "1.2.3.4.example", "[fe80::1%eth0]", "[::ffff:10.0.0.1]"})
+  for (const char* text : {"n1", "gpu_7.cluster", "10.0.0.1", "1a", "1.2.3.4.example", "0xg", "xff", "[fe80::1%eth0]",
+                           "[::ffff:10.0.0.1]"})
     EXPECT_TRUE(parse_host_port(text).ok()) << text;
   // getaddrinfo() takes "7" and "0x10" for addresses of this kind: 0.0.0.7.
-  for (const char* text :
-       {"7", "0x10", "99999999999999999999", "1.2.3", "256.1.1.1", "n1.7", "-1", "-", "a\x01", "[n1]:1", "[]"})
+  for (const char* text : {"7", "0x10", "0xff", "0x", "1.0xFf", "99999999999999999999", "1.2.3", "256.1.1.1", "n1.7",
+                           "-1", "-", "a\x01", "[n1]:1", "[]"})
     EXPECT_TRUE(absl::IsInvalidArgument(parse_host_port(text).status())) << text;
 }
 

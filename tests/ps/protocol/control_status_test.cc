@@ -21,5 +21,19 @@ TEST(ConnectionCause, KeepsTheWordsOfAServer) {
     EXPECT_EQ(connection_cause(text), text);
 }
 
+TEST(ConnectionCause, ASecondUseOfAProofIsALoss) {
+  EXPECT_EQ(connection_cause("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:2222: HTTP proxy "
+                             "returned response code 403"),
+            "the connection was lost");
+}
+
+TEST(FromGrpc, OnlyALostConnectionHasACause) {
+  const std::string text = "address 'unix:x': not an address";
+  EXPECT_EQ(from_grpc(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, text)), absl::InvalidArgumentError(text));
+  EXPECT_EQ(from_grpc(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, text)), absl::FailedPreconditionError(text));
+  EXPECT_EQ(from_grpc(grpc::Status(grpc::StatusCode::UNAVAILABLE, "ipv4:10.0.0.1:2222: Socket closed")),
+            absl::UnavailableError("Socket closed"));
+}
+
 }  // namespace
 }  // namespace gradrail::ps

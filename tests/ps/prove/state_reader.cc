@@ -18,10 +18,11 @@ void StateReader::write_worker(const ShardProtocol& protocol, uint32_t worker, B
   const auto place = members.find(worker);
   bytes.put(place != members.end());
   if (place == members.end()) return;
-  const auto& [incarnation, live, finished, replaced, exchanges] = place->second;
+  const auto& [incarnation, live, finished, former_member, replaced, exchanges] = place->second;
   bytes.put(incarnation);
   bytes.put(live);
   bytes.put(finished);
+  bytes.put(former_member);
   bytes.put(replaced.size());
   for (const uint64_t former : replaced) bytes.put(former);
   for (const auto& [waiting, kind, step, base_version, done_step, done_staleness, done_dropped, withheld, fresh] :
@@ -43,12 +44,11 @@ void StateReader::write_worker(const ShardProtocol& protocol, uint32_t worker, B
 void StateReader::write_shared(const ShardProtocol& protocol, Bytes& bytes) {
   const auto& [mode, buckets, members, expected, expected_count] = protocol;
   bytes.put(expected_count);
-  for (const auto& [version, initialised, waiting_push_count, floor, imported] : buckets) {
+  for (const auto& [version, initialised, waiting_push_count, floor] : buckets) {
     bytes.put(version);
     bytes.put(initialised);
     bytes.put(waiting_push_count);
     bytes.put(floor);
-    bytes.put(imported);
   }
 }
 

@@ -115,7 +115,7 @@ class World {
   explicit World(const Config& config);
 
   /// Every event that may happen next. Empty: everything has come to rest. A reduced set is sufficient for each state
-  /// (see reduced()).
+  /// (see reduce()).
   std::vector<Event> events() const;
   void run(const Event& event);
 

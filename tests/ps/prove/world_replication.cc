@@ -135,7 +135,8 @@ void World::release(uint8_t server, Actions& released) {
 void World::take_over(const Event& event) {
   Server& server = servers_[event.server];
   Side& backup = server.sides[1];
-  // BackupRole::check_takeover() compares the versions that a worker has seen. Here each worker must be content.
+  // BackupRole::check_takeover() compares the versions that a worker has seen. Here the versions of all workers are
+  // compared.
   for (uint32_t bucket = 0; bucket < config_->buckets; ++bucket) {
     const uint64_t version = backup.protocol.version(bucket);
     if (version != backup.ledger.buckets[bucket].version) return fail("the backup has another version than it took");
@@ -155,7 +156,7 @@ void World::take_over(const Event& event) {
   backup.membership.restore(server.link.known, kNow);
   Actions dropped;
   for (const Membership::Known& known : server.link.known) {
-    backup.protocol.add_worker(known.worker, known.incarnation);
+    backup.protocol.add_former_member(known.worker, known.incarnation);
     backup.ledger.add(known.worker, known.incarnation, true);
     if (known.departed.empty()) {
       const Worker::Connection& connection = workers_[known.worker].servers[event.server];

@@ -19,8 +19,8 @@ void copy(const ShardProtocol& from, ShardProtocol& to, uint32_t bucket) {
 Driver successor_of(const Driver& primary, Mode mode, uint32_t buckets) {
   Driver backup(mode, buckets, false);
   for (uint32_t bucket = 0; bucket < buckets; ++bucket) copy(primary.protocol, backup.protocol, bucket);
-  backup.protocol.add_worker(0, kFirstIncarnation);
-  backup.protocol.add_worker(1, kFirstIncarnation);
+  backup.protocol.add_former_member(0, kFirstIncarnation);
+  backup.protocol.add_former_member(1, kFirstIncarnation);
   return backup;
 }
 
@@ -119,10 +119,20 @@ TEST(BackupProtocol, AnSspWorkerThatJoinedAfterTheLastCopyIsNotRefused) {
   primary.remove(1);
   primary.protocol.add_worker(1, kSecondIncarnation);
   ASSERT_EQ(primary.protocol.next_step(), 2u);
-  backup.protocol.add_worker(0, kFirstIncarnation);
-  backup.protocol.add_worker(1, kSecondIncarnation);
+  backup.protocol.add_former_member(0, kFirstIncarnation);
+  backup.protocol.add_former_member(1, kSecondIncarnation);
   EXPECT_THAT(backup.push(1, 2, 0, kSecondIncarnation), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s2 v2 stale 0"));
   EXPECT_THAT(backup.push(1, 4, 0, kSecondIncarnation), ElementsAre("refuse w1 b0 s4")) << "a gap";
+}
+
+TEST(BackupProtocol, AnSspWorkerThatJoinsAfterTheTakeoverBeginsAtTheFloor) {
+  const Mode mode{ModeKind::ssp, 2, 1};
+  Driver primary = primary_of(mode);
+  primary.push(0, 1);
+  Driver backup = successor_of(primary, mode, 1);
+  backup.protocol.add_worker(1, kSecondIncarnation);
+  EXPECT_THAT(backup.push(1, 4, 0, kSecondIncarnation), ElementsAre("refuse w1 b0 s4"));
+  EXPECT_THAT(backup.push(1, 1, 0, kSecondIncarnation), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s1 v2 stale 1"));
 }
 
 TEST(BackupProtocol, OneThatTakesAllAgainHasWhatThereIsNow) {

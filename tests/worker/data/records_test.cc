@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "tests/worker/data/idx_files.h"
 #include "worker/data/tf_record.h"
@@ -185,6 +186,16 @@ TEST(Records, ImagesThatAreNotSquareAreNotForTheConvolutions) {
   for (const absl::Status& refused : {make(4, 16, 1), make(4, 4, 4)}) {
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("square images with one channel; these have 4 x "));
+  }
+  ASSERT_TRUE(make(8, 8, 1).ok());
+  for (const char* split : {"validation", "test"}) {
+    absl::StatusOr<TfRecordWriter> writer =
+        TfRecordWriter::create(fmt::format("{}/{}.tfrecords", folder.path(), split));
+    ASSERT_TRUE(writer->write(sized(std::string(64, 'p'), 4, 16, 1)).ok() && writer->commit().ok());
+    const absl::Status other = load_records(folder.path()).status();
+    EXPECT_TRUE(absl::IsDataLoss(other)) << other;
+    EXPECT_THAT(std::string(other.message()),
+                HasSubstr(fmt::format("{}.tfrecords: images of 8 x 8 x 1 and 4 x 16 x 1", split)));
   }
 }
 

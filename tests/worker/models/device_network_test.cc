@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 #include "base/random.h"
@@ -159,7 +160,9 @@ void expect_same_training(const Shape& shape) {
     ours.labels = theirs.labels = batch.labels;
     const float expected = other->step(theirs.images, theirs.labels, theirs.parameters, theirs.gradients, nullptr);
     EXPECT_NEAR(step(*network, ours), expected, 1e-4 * (1.0 + expected)) << "step " << i;
-    EXPECT_EQ(network->batch_accuracy(), other->batch_accuracy()) << "step " << i;
+    const std::optional<float> accuracy = network->batch_accuracy();
+    ASSERT_TRUE(accuracy.has_value()) << "step " << i;
+    EXPECT_EQ(accuracy, other->batch_accuracy()) << "step " << i;
     ours.descend(0.02f);
     theirs.descend(0.02f);
   }

@@ -1,5 +1,7 @@
 #include "worker/models/workload.h"
 
+#include <optional>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/data/idx_files.h"
@@ -104,7 +106,9 @@ TEST(Workload, MlpLearnsTwoClassesOfAnySize) {
   Trainee trainee(**workload, 1);
   const float first_cost = trainee.step(0.1f);
   float last_cost = 0.0f;
-  EXPECT_LT((*workload)->batch_accuracy(), 1.0f);
+  const std::optional<float> accuracy = (*workload)->batch_accuracy();
+  ASSERT_TRUE(accuracy.has_value());
+  EXPECT_LT(*accuracy, 1.0f);
   for (int i = 0; i < 300; ++i) last_cost = trainee.step(0.1f);
   EXPECT_EQ((*workload)->batch_accuracy(), 1.0f);
   EXPECT_LT(last_cost, 0.2f * first_cost);

@@ -1,6 +1,7 @@
 #include "worker/trainer/tower.h"
 
 #include <cmath>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -202,7 +203,9 @@ TEST_F(TowersTest, OneTowerIsThePlainWorkload) {
   Trainee a(*towers), b(**plain);
   for (size_t i = 0; i < 5; ++i) {
     ASSERT_EQ(a.step(0.02f), b.step(0.02f));
-    ASSERT_EQ(towers->batch_accuracy(), (*plain)->batch_accuracy());
+    const std::optional<float> accuracy = towers->batch_accuracy();
+    ASSERT_TRUE(accuracy.has_value());
+    ASSERT_EQ(accuracy, (*plain)->batch_accuracy());
   }
   EXPECT_EQ(a.values(), b.values());
   EXPECT_EQ(towers->verdict(a.parameters())->lines, (*plain)->verdict(b.parameters())->lines);
