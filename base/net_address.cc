@@ -38,8 +38,8 @@ std::string addresses_of_this_host() {
 }
 
 int milliseconds_until(TimePoint deadline) {
-  // Rounded up: a rest below 1 ms must not become 0, which would turn a wait into a busy loop. The upper limit keeps the
-  // value in an int.
+  // Rounded up: a rest below 1 ms must not become 0, which would turn a wait into a busy loop. The upper limit keeps
+  // the value in an int.
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }

@@ -19,8 +19,8 @@ struct OpenOptions {
   /// better.
   bool rdma_only = false;
   std::string ofi_provider;  ///< ofi: the libfabric provider to use and no other, "verbs"; "": the best
-  /// tcp, and the side channel of ucx and ofi: a host that acknowledges nothing for so long is lost. ofi: so is a device
-  /// that finishes no transfer, while its peer answers.
+  /// tcp, and the side channel of ucx and ofi: a host that acknowledges nothing for so long is lost. ofi: so is a
+  /// device that finishes no transfer, while its peer answers.
   Duration path_timeout = std::chrono::seconds(10);
 };
 

@@ -79,7 +79,7 @@ absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
 }
 
 /// The proof for one connection.
-absl::StatusOr<std::string> ask_for_proof(const HostPort& where, const std::string& secret, TimePoint deadline) {
+absl::StatusOr<std::string> request_proof(const HostPort& where, const std::string& secret, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const FileDescriptor fd, connect_to_host(where, deadline));
   const std::string client_challenge = new_client_challenge();
   const std::string request = fmt::format("GET {}{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", kChallengePath,
@@ -108,7 +108,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& secret,
     grpc::ChannelArguments arguments, Duration timeout) {
   GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address));
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string proof, ask_for_proof(where, secret, Clock::now() + timeout));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string proof, request_proof(where, secret, Clock::now() + timeout));
   // The proxy variables of the environment are for the internet, not for tasks of a cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // A channel of its own: gRPC would share the connection of another proof, or the pause after its failure.

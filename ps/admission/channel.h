@@ -13,7 +13,7 @@ namespace gradrail::ps {
 /// Opens a connection through the gate of a server (gate.h). Both sides prove that they have `secret`; "": the job has
 /// none. gRPC connects the channel at its first call, and once only: after a loss, open another channel.
 /// Blocks as long as the resolver does, and up to `timeout`.
-/// Errors  UNAVAILABLE: no process listens there, or its host is unknown. DEADLINE_EXCEEDED: no answer within `timeout`.
+/// Errors  UNAVAILABLE: no process listens there, or its host is unknown. DEADLINE_EXCEEDED: no answer in time.
 ///         UNAUTHENTICATED: the secrets differ. FAILED_PRECONDITION: the process has no gate. INVALID_ARGUMENT: not an
 ///         address.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(

@@ -44,8 +44,8 @@ ConnectionChecker::ConnectionChecker(std::string secret)
 
 std::string ConnectionChecker::new_challenge() const {
   if (!has_secret()) return "";
-  // The challenge carries its own time and MAC, so that the server keeps nothing for it before its use. The time is that
-  // of this process: only this process checks it.
+  // The challenge carries its own time and MAC, so that the server keeps nothing for it before its use. The time is
+  // that of this process: only this process checks it.
   const int64_t now = Clock::now().time_since_epoch().count();
   const std::string fresh = std::string(reinterpret_cast<const char*>(&now), sizeof(now)) + random_bytes(kRandomBytes);
   return fresh + mac_of(own_key_, {fresh}).substr(0, kOwnMacBytes);

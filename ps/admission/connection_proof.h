@@ -9,15 +9,15 @@
 
 namespace gradrail::ps {
 
-// Both ends of a connection of the control plane prove that they have the job's secret. The secret itself never travels.
+// Both ends of a connection of the control plane prove that they have the job's secret, which itself never travels.
 //
 //   client → server   client challenge: random bytes
 //   server → client   challenge, answer = HMAC-SHA256(secret, "ps", client challenge, challenge)
 //   client → server   proof = challenge | HMAC-SHA256(secret, "connection", challenge)
 //
 // A challenge is good for one connection, so a recorded proof cannot be replayed. The proof does not cover the bytes of
-// the connection, and an attacker on the way can use it for a connection of its own. With TLS each call therefore carries
-// a MAC of the secret as well (ps/protocol/security.cc).
+// the connection, and an attacker on the way can use it for a connection of its own. With TLS each call therefore
+// carries a MAC of the secret as well (ps/protocol/security.cc).
 
 std::string new_client_challenge();
 

@@ -105,8 +105,8 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
   return pem;
 }
 
-// The proof at the gate is plain text, before TLS: an attacker on the way could use it for its own connection. Inside TLS
-// each call therefore carries a MAC of the secret. The client has verified the certificate of the server by then.
+// The proof at the gate is plain text, before TLS: an attacker on the way could use it for its own connection. Inside
+// TLS each call therefore carries a MAC of the secret. The client has verified the certificate of the server by then.
 
 constexpr char kSecretMetadata[] = "gradrail-secret-bin";
 

@@ -7,17 +7,18 @@
 
 namespace gradrail::transport::common {
 
-/// Decides from finished transfers whether the device's path to a peer is lost. A device may repeat its transfers without
-/// end and report nothing. A path is lost if both are true:
+/// Decides from finished transfers whether the device's path to a peer is lost. A device may repeat its transfers
+/// without end and report nothing. A path is lost if both are true:
 ///   - The device finishes no transfer for `limit`, plus the time of the posted bytes at 4 MB/s.
-///   - During this time the peer answers kAnswers questions on the side channel, 1 s apart. A peer that is only slow
-///     does not answer, and the side channel itself detects a peer that has ended.
-/// Pure: no clock, no socket. Threads  Owner thread of the connection.
+///   - During this time the peer answers kAnswers probes on the side channel, 1 s apart. A peer that is only slow does
+///     not answer, and the side channel itself detects a peer that has ended.
+/// It has no clock and no socket.
+/// Threads  Owner thread of the connection.
 class PathWatch {
  public:
   enum class Verdict : uint8_t {
-    fine,  ///< nothing to do
-    ask,   ///< send next_question() to the peer, then call asked()
+    fine,   ///< nothing to do
+    probe,  ///< send next_probe() to the peer, then call probed()
     lost,
   };
   static constexpr uint32_t kAnswers = 3;
@@ -27,10 +28,10 @@ class PathWatch {
   /// `waits`: whether the device has a transfer. `finished`: the number of transfers that it has finished so far.
   /// `posted_bytes`: of the others; called after a long silence only.
   Verdict check(TimePoint now, bool waits, uint64_t finished, absl::FunctionRef<uint64_t()> posted_bytes);
-  uint32_t next_question() const { return question_ + 1; }
-  /// The question was sent. Without this call, the next check() asks again.
-  void asked(TimePoint now);
-  /// The peer has answered the question of this number. Only the answer to the open question counts.
+  uint32_t next_probe() const { return probe_ + 1; }
+  /// The probe was sent. Without this call, the next check() returns `probe` again.
+  void probed(TimePoint now);
+  /// The peer has answered the probe of this number. Only the answer to the open probe counts.
   void answered(uint32_t number);
 
   /// The time since the last finished transfer.
@@ -40,8 +41,8 @@ class PathWatch {
   const Duration limit_;
   uint64_t finished_before_ = 0;  ///< at the last check()
   TimePoint silent_since_{};
-  TimePoint asked_at_{};
-  uint32_t question_ = 0;  ///< number of the last question
+  TimePoint probed_at_{};
+  uint32_t probe_ = 0;  ///< number of the last probe
   bool awaits_answer_ = false;
   uint32_t answers_ = 0;  ///< in this silence
 };

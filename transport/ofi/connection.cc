@@ -103,8 +103,7 @@ absl::Status OfiConnection::handle_control_message(const ControlMessage& message
   if (const auto* hello = std::get_if<EndpointHello>(&message)) return handle_hello(*hello);
   if (state_ != State::open) return absl::DataLossError("ofi: no hello");
   if (const auto* request = std::get_if<Request>(&message)) return answer(*request);
-  if (const auto* question = std::get_if<Question>(&message))
-    return side_channel_.send(encode(Reply{question->number}));
+  if (const auto* probe = std::get_if<Probe>(&message)) return side_channel_.send(encode(Reply{probe->number}));
   if (const auto* reply = std::get_if<Reply>(&message)) {
     watch_.answered(reply->number);
     return absl::OkStatus();

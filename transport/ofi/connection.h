@@ -43,7 +43,7 @@ class OfiConnection final : public Connection, private common::SideChannelUser {
   /// Opens the endpoint and says hello.
   absl::Status start_handshake();
   void check_deadline(TimePoint now);
-  /// Called now and then. Closes a connection whose device finishes nothing any more. The device repeats its transfers
+  /// Called now and then. Closes a connection if its device finishes nothing any more. The device repeats its transfers
   /// itself, and some settings repeat for ever (rdma_rxe interprets libfabric's count so).
   void check_silence(TimePoint now);
   bool awaits_acknowledgement() const { return uses_rdma() && transfers_.under_way(); }

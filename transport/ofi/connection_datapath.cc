@@ -123,9 +123,9 @@ void OfiConnection::check_silence(TimePoint now) {
   switch (watch_.check(now, waits, transfers_.finished_count(), [this] { return transfers_.posted_bytes(); })) {
     case common::PathWatch::Verdict::fine:
       return;
-    case common::PathWatch::Verdict::ask:
-      // A side channel that is full takes the question later.
-      if (side_channel_.send(encode(Question{watch_.next_question()})).ok()) watch_.asked(now);
+    case common::PathWatch::Verdict::probe:
+      // A side channel that is full takes the probe later.
+      if (side_channel_.send(encode(Probe{watch_.next_probe()})).ok()) watch_.probed(now);
       return;
     case common::PathWatch::Verdict::lost:
       lose(absl::UnavailableError(

@@ -9,7 +9,7 @@
 namespace gradrail::transport::ofi {
 namespace {
 
-enum class Type : uint8_t { hello = 1, request, grant, disconnect, question, reply };
+enum class Type : uint8_t { hello = 1, request, grant, disconnect, probe, reply };
 
 using common::ByteReader;
 using common::ByteWriter;
@@ -100,7 +100,7 @@ std::string encode(const Disconnect& disconnect) {
   return writer_of(Type::disconnect).text(std::string_view(disconnect.reason).substr(0, kMaxReasonBytes)).take();
 }
 
-std::string encode(const Question& question) { return writer_of(Type::question).number(question.number).take(); }
+std::string encode(const Probe& probe) { return writer_of(Type::probe).number(probe.number).take(); }
 
 std::string encode(const Reply& reply) { return writer_of(Type::reply).number(reply.number).take(); }
 
@@ -115,8 +115,8 @@ absl::StatusOr<ControlMessage> decode(absl::Span<const std::byte> message) {
       return decode_grant(in);
     case Type::disconnect:
       return decode_disconnect(in);
-    case Type::question:
-      return decode_number<Question>(in);
+    case Type::probe:
+      return decode_number<Probe>(in);
     case Type::reply:
       return decode_number<Reply>(in);
   }

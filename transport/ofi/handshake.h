@@ -20,8 +20,8 @@ namespace gradrail::transport::ofi {
 //   2 request   number u32 | region key text                   opens a region: the asker's RemoteRegion
 //   3 grant     number u32 | device key u64 | base u64         the answer; a refusal is a disconnect
 //   4 disconnect  reason text                                  the last, for people
-//   5 question  number u32                                     the device is silent: does the peer still poll?
-//   6 reply     number u32                                     to the question of this number
+//   5 probe  number u32                                     the device is silent: does the peer still poll?
+//   6 reply     number u32                                     to the probe of this number
 //
 // The connecting side sends hello first and may send requests at once; the other side answers with its own hello. Magic
 // and version have the same position in every version, and the disconnect message has the same layout.
@@ -55,20 +55,20 @@ struct Grant {
 struct Disconnect {
   std::string reason;
 };
-struct Question {
+struct Probe {
   uint32_t number = 0;
 };
 struct Reply {
   uint32_t number = 0;
 };
-using ControlMessage = std::variant<EndpointHello, Request, Grant, Disconnect, Question, Reply>;
+using ControlMessage = std::variant<EndpointHello, Request, Grant, Disconnect, Probe, Reply>;
 
 std::string encode(const EndpointHello& hello);
 std::string encode(const Request& request);
 std::string encode(const Grant& grant);
 /// A reason that is too long is cut.
 std::string encode(const Disconnect& disconnect);
-std::string encode(const Question& question);
+std::string encode(const Probe& probe);
 std::string encode(const Reply& reply);
 
 /// Errors  DATA_LOSS: nothing that this transport says. FAILED_PRECONDITION: a hello of another version.

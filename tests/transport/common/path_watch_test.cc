@@ -20,21 +20,21 @@ struct SilentDevice {
   TimePoint now{};
   uint64_t finished = 0;
   uint64_t posted_bytes = 0;
-  uint32_t questions = 0;
+  uint32_t probes = 0;
 
   Verdict look() {
     now += kStep;
     return watch.check(now, /*waits=*/true, finished, [this] { return posted_bytes; });
   }
-  /// Looks for `time`. `hear` gets the number of each question. Returns when the path was lost, or `time`.
+  /// Looks for `time`. `hear` gets the number of each probe. Returns when the path was lost, or `time`.
   Duration run(Duration time, const std::function<void(uint32_t)>& hear) {
     for (const TimePoint start = now; now - start < time;) {
       const Verdict verdict = look();
       if (verdict == Verdict::lost) return now - start;
-      if (verdict == Verdict::ask) {
-        ++questions;
-        const uint32_t number = watch.next_question();
-        watch.asked(now);
+      if (verdict == Verdict::probe) {
+        ++probes;
+        const uint32_t number = watch.next_probe();
+        watch.probed(now);
         hear(number);
       }
     }
@@ -47,19 +47,19 @@ struct SilentDevice {
 
 void ignore(uint32_t) {}
 
-TEST(PathWatch, LosesAPathWhosePeerAnswersAtTheLimit) {
+TEST(PathWatch, LosesAPathAtTheLimitIfThePeerAnswers) {
   SilentDevice device;
   device.look();  // the first look begins the silence
   const Duration lost = device.run_with_answers(60s);
   EXPECT_GE(lost, kLimit);
   EXPECT_LE(lost, kLimit + 2 * kStep);
-  EXPECT_EQ(device.questions, PathWatch::kAnswers);
+  EXPECT_EQ(device.probes, PathWatch::kAnswers);
 }
 
 TEST(PathWatch, KeepsAPeerThatDoesNotAnswer) {
   SilentDevice device;
   EXPECT_EQ(device.run(3600s, ignore), Duration(3600s));
-  EXPECT_EQ(device.questions, 1u);
+  EXPECT_EQ(device.probes, 1u);
 }
 
 TEST(PathWatch, CountsFromTheAnswersOfASlowPeer) {
@@ -67,7 +67,7 @@ TEST(PathWatch, CountsFromTheAnswersOfASlowPeer) {
   uint32_t open = 0;
   device.run(60s, [&](uint32_t number) { open = number; });
   device.watch.answered(open);
-  // Two more answers, and a question each second.
+  // Two more answers, and a probe each second.
   const Duration lost = device.run_with_answers(60s);
   EXPECT_GE(lost, Duration(1s));
   EXPECT_LE(lost, Duration(3s));
@@ -81,21 +81,21 @@ TEST(PathWatch, AFinishedTransferEndsTheSilence) {
   }
 }
 
-TEST(PathWatch, AnAnswerToAFormerQuestionDoesNotCount) {
+TEST(PathWatch, AnAnswerToAFormerProbeDoesNotCount) {
   SilentDevice device;
   uint32_t former = 0;
   device.run(kLimit, [&](uint32_t number) { former = number; });
   ASSERT_NE(former, 0u);
   ++device.finished;
-  // Each question is answered with the number of the former silence.
+  // Each probe is answered with the number of the former silence.
   EXPECT_EQ(device.run(60s, [&](uint32_t) { device.watch.answered(former); }), Duration(60s));
 }
 
-TEST(PathWatch, AQuestionThatWasNotSentIsAskedAgain) {
+TEST(PathWatch, AProbeThatWasNotSentIsSentAgain) {
   SilentDevice device;
   device.look();
-  for (int i = 0; i < 200; ++i) device.look();  // no asked(): the side channel was full
-  EXPECT_EQ(device.look(), Verdict::ask);
+  for (int i = 0; i < 200; ++i) device.look();  // no probed(): the side channel was full
+  EXPECT_EQ(device.look(), Verdict::probe);
   EXPECT_LT(device.run_with_answers(60s), Duration(60s));
 }
 

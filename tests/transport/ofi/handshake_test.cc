@@ -49,9 +49,9 @@ TEST(OfiHandshake, what_is_said_is_heard) {
   ASSERT_TRUE(grant.ok()) << grant.status();
   EXPECT_EQ(std::get<Grant>(*grant).base, 11u);
 
-  const auto question = heard(encode(Question{12}));
-  ASSERT_TRUE(question.ok()) << question.status();
-  EXPECT_EQ(std::get<Question>(*question).number, 12u);
+  const auto probe = heard(encode(Probe{12}));
+  ASSERT_TRUE(probe.ok()) << probe.status();
+  EXPECT_EQ(std::get<Probe>(*probe).number, 12u);
   const auto reply = heard(encode(Reply{13}));
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(std::get<Reply>(*reply).number, 13u);
@@ -74,7 +74,7 @@ TEST(OfiHandshake, another_version_is_named_whatever_follows) {
 
 TEST(OfiHandshake, what_is_cut_short_or_too_long_is_refused) {
   for (const std::string& whole : {encode(hello()), encode(Request{1, {}}), encode(Grant{1, 2, 3}),
-                                   encode(Disconnect{"bye"}), encode(Question{1}), encode(Reply{1})}) {
+                                   encode(Disconnect{"bye"}), encode(Probe{1}), encode(Reply{1})}) {
     for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
       EXPECT_EQ(heard(whole.substr(0, bytes)).status().code(), absl::StatusCode::kDataLoss) << bytes;
     }
