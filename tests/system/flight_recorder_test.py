@@ -141,7 +141,7 @@ class Timeline(cluster.ClusterTest):
         self.assertGreater(updates, 4000)
 
     def test_timeline_refusals(self):
-        self.refused(cluster.CONFIGURATION, ["--timeline_filename: /proc/nowhere"], "--workers", 1,
+        self.refused(cluster.CONFIGURATION, ["--timeline_filename: timeline /proc/nowhere"], "--workers", 1,
                      "--timeline_filename", "/proc/nowhere/t.json")
         self.refused(cluster.CONFIGURATION, ["--timeline_filename: with --ps 0"], "--ps", 0, "--timeline_filename", "t")
 
