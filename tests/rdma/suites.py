@@ -65,7 +65,7 @@ def conformance(name, about, transport, seconds, environment, long=False):
                  environment={"TRANSPORT": transport, "GRADRAIL_REQUIRE": transport, **environment})
 
 
-def training(name, about, transport, steps, seconds=120, environment=None, long=False):
+def training(name, about, transport, steps, seconds=300, environment=None, long=False):
     return Suite(
         f"train-{name}", about, job=f'. "$LAB/jobs/train.sh"; reference; {steps}; exit $failed', seconds=seconds, guests=2,
         read=results.read_steps, needs=(GRADRAIL, plugin(transport)), prepare=(small_mnist,), requires=(transport,),
@@ -130,9 +130,9 @@ SUITES = (
     training("ofi-cut", "the cable is cut for a second: no gradient is lost or applied twice", "ofi",
              "disturbed ofi-cut ofi 1 cut", long=True),
     training("ofi-roce-dropped", "only RoCE fails for 6 s: the run continues over tcp and returns; same hash", "ofi",
-             "moves ofi-roce ofi", environment={"EPOCHS": "6"}, seconds=200),
-    training("ucx-roce-dropped", "the same over ucx", "ucx", "moves ucx-roce ucx", environment={"EPOCHS": "6", **UCX_RC},
-             seconds=200),
+             "moves ofi-roce ofi", environment={"EPOCHS": "3"}, seconds=500),
+    training("ucx-roce-dropped", "the same over ucx", "ucx", "moves ucx-roce ucx", environment={"EPOCHS": "3", **UCX_RC},
+             seconds=500),
     training("ofi-loss", "1 % loss of frames and 1 ms of delay: same hash as over tcp", "ofi", "lossy ofi-loss ofi",
              long=True, environment=FEW_STEPS),
     training("ucx-loss", "the same over ucx", "ucx", "lossy ucx-loss ucx", long=True,
