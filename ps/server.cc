@@ -11,6 +11,7 @@
 #include "fmt/ranges.h"
 #include "ps/admission/gated_server.h"
 #include "ps/checkpoint/folder.h"
+#include "ps/checkpoint/folder_lock.h"
 #include "ps/control/control_plane.h"
 #include "ps/control/control_service.h"
 #include "ps/protocol/cluster_spec.h"
@@ -55,6 +56,7 @@ class Server::Impl {
     return control->stats.dumps_asked() + (dump_signals == nullptr ? 0 : dump_signals->load(std::memory_order_relaxed));
   }
 
+  FolderLock folder_lock;  // first: released after the last write
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<ControlPlane> control;
   std::unique_ptr<grpc::Service> service;
@@ -63,6 +65,7 @@ class Server::Impl {
   const std::atomic<uint32_t>* dump_signals = nullptr;
 
  private:
+  absl::StatusOr<std::string> open_folder(const Options& options);
   absl::Status start_shards(const Options& options);
   Shard::Options shard_options(const Options& options, uint32_t index, StoreMaker make_store);
   absl::Status listen(const Options& options, const std::shared_ptr<grpc::ServerCredentials>& credentials);
@@ -79,11 +82,11 @@ Server::Impl::~Impl() {
 absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options& options) {
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.listen_address));
   GRADRAIL_ASSIGN_OR_RETURN(const auto credentials, server_credentials(options.security));
+  auto impl = std::make_unique<Impl>();
   absl::StatusOr<std::string> checkpoint_folder = std::string();
   // A folder without write permission must be found before hours of training, not after them.
-  if (!options.checkpoint_dir.empty()) checkpoint_folder = prepare_checkpoint_folder(options.checkpoint_dir);
+  if (!options.checkpoint_dir.empty()) checkpoint_folder = impl->open_folder(options);
   if (!checkpoint_folder.ok()) return checkpoint_folder.status();
-  auto impl = std::make_unique<Impl>();
   impl->dump = options.dump;
   impl->dump_signals = options.dump_signals;
   impl->control = std::make_unique<ControlPlane>(options, *std::move(checkpoint_folder), impl->shards);
@@ -93,6 +96,15 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   GRADRAIL_RETURN_IF_ERROR(impl->control->replication.start());
   GRADRAIL_RETURN_IF_ERROR(impl->listen(options, credentials));
   return impl;
+}
+
+/// Returns the identity of the checkpoint folder.
+absl::StatusOr<std::string> Server::Impl::open_folder(const Options& options) {
+  GRADRAIL_ASSIGN_OR_RETURN(std::string identity, prepare_checkpoint_folder(options.checkpoint_dir));
+  if (options.run_name.empty()) return identity;
+  GRADRAIL_ASSIGN_OR_RETURN(folder_lock, FolderLock::take(options.checkpoint_dir, options.run_name,
+                                                          fmt::format("ps/{}", options.task_index)));
+  return identity;
 }
 
 absl::Status Server::Impl::start_shards(const Options& options) {

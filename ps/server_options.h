@@ -33,6 +33,7 @@ struct ServerOptions {
   bool begins_as_backup = {};         ///< of the two tasks, this one begins as the backup
   std::string device = "host";        ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
   std::string checkpoint_dir;         ///< "": no checkpoints
+  std::string run_name = {};          ///< one text for all ps tasks of a run; locks checkpoint_dir; "": no lock
   uint32_t keep_checkpoints = 0;      ///< number of complete sets to keep; 0: all
   Duration heartbeat_timeout = std::chrono::seconds(4);
   uint32_t min_workers = 1;                          ///< a loss that leaves fewer ends the run

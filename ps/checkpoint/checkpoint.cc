@@ -2,11 +2,12 @@
 //
 //   offset  bytes
 //        0      8  magic 89 'G' 'R' 'C' 'K' 'P' 'T' 0a    not text; a conversion of line ends changes it
-//        8      4  format version, 2
+//        8      4  format version, 3; 2 is read as well
 //       12      4  n, bytes of the fields below
 //       16      8  bytes of the whole file
 //       24      n  fields:  u8 optimizer, f32 learning rate, momentum, beta1, beta2, epsilon
-//                           u64 range first, count (elements of the model); u64 global step, saved (us since 1970)
+//                           u64 range first, count (elements of the model); u64 global step, saved (us since 1970);
+//                           u64 run (not in version 2)
 //                           u32 shard index, shard count, bucket bytes
 //                           u32 tensors × { u32 bytes, name; u32 rank, i64 × dimension }
 //                           u32 buckets × { u64 version }
@@ -37,7 +38,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
 constexpr std::array<char, 8> kMagic = {'\x89', 'G', 'R', 'C', 'K', 'P', 'T', '\n'};
-constexpr uint32_t kFormatVersion = 2;
 // 1 MiB: the CRC and two system calls cost little beside the copy, and an error names a small part of the disk.
 constexpr size_t kChunkElements = (size_t{1} << 20) / sizeof(float);
 constexpr size_t kCrcBytes = sizeof(uint32_t);
@@ -106,9 +106,9 @@ absl::StatusOr<Prologue> read_prologue(InputFile& file) {
   }
   GRADRAIL_RETURN_IF_ERROR(file.read(&prologue, sizeof(prologue)));
   if (prologue.magic != kMagic) return damaged(file.path(), "not a gradrail checkpoint (its first 8 bytes differ)");
-  if (prologue.format_version != kFormatVersion) {
-    return damaged(file.path(), fmt::format("format version {} where this program reads {}", prologue.format_version,
-                                            kFormatVersion));
+  if (prologue.format_version < kOldestFormatVersion || prologue.format_version > kFormatVersion) {
+    return damaged(file.path(), fmt::format("format version {} where this program reads {} to {}",
+                                            prologue.format_version, kOldestFormatVersion, kFormatVersion));
   }
   // Before the allocation of this size; the subtraction is safe after the check above.
   if (prologue.field_bytes > file.bytes() - sizeof(prologue) - kCrcBytes) {
@@ -174,7 +174,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::open(const std::string& path)
                                      sizeof(prologue) + fields.size(), crc, stored_crc));
   }
   // After the CRC32C: a wrong field from here on is an error of the writer, not of the disk.
-  absl::StatusOr<CheckpointHeader> header = decode_header(fields);
+  absl::StatusOr<CheckpointHeader> header = decode_header(fields, prologue.format_version);
   if (!header.ok()) {
     return damaged(path, fmt::format("header: {}", std::string(header.status().message())));
   }

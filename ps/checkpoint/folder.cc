@@ -61,15 +61,21 @@ absl::Status other_model(const std::string& folder, const std::string& what) {
   return absl::FailedPreconditionError(fmt::format("checkpoint in {} {}", folder, what));
 }
 
-absl::Status check_fits(const std::string& folder, const CheckpointHeader& header, const Schema& schema,
-                        OptimizerKind optimizer) {
-  if (const std::string differs = difference(schema, header.schema); !differs.empty()) {
+bool is_of_other_run(const CheckpointHeader& header, uint64_t run) {
+  return run != 0 && header.run != 0 && header.run != run;
+}
+
+absl::Status check_fits(const std::string& folder, const CheckpointHeader& header, const ExpectedContent& expected) {
+  if (is_of_other_run(header, expected.run)) {
+    return other_model(folder, fmt::format("at step {} is of another run", header.global_step));
+  }
+  if (const std::string differs = difference(expected.schema, header.schema); !differs.empty()) {
     return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint)", differs));
   }
-  if (header.optimizer.kind != optimizer) {
+  if (header.optimizer.kind != expected.optimizer) {
     // The state vectors of another optimizer have another meaning.
     return other_model(folder, fmt::format("was trained with optimizer {}, this run uses {}",
-                                           optimizer_name(header.optimizer.kind), optimizer_name(optimizer)));
+                                           optimizer_name(header.optimizer.kind), optimizer_name(expected.optimizer)));
   }
   return absl::OkStatus();
 }
@@ -100,9 +106,10 @@ void log_passed_over(const std::string& folder, const std::vector<std::string>& 
 }
 
 /// One pass over the present files. NOT_FOUND also for a set that was removed meanwhile.
-absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder) {
+absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder, uint64_t run) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
   std::vector<std::string> passed_over;
+  size_t of_other_runs = 0;
   absl::Status newest_damage;
   for (const CheckpointSet& set : sets) {
     if (!set.complete()) {
@@ -110,12 +117,27 @@ absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder) {
       passed_over.push_back(set.missing());
       continue;
     }
+    if (run != 0) {
+      // A damaged header is a case for the read below.
+      const absl::StatusOr<CheckpointReader> first = CheckpointReader::open(set.path(folder, 0));
+      if (first.ok() && is_of_other_run(first->header(), run)) {
+        ++of_other_runs;
+        passed_over.push_back(fmt::format("step {} is of another run", set.global_step));
+        continue;
+      }
+    }
     absl::StatusOr<Checkpoint> checkpoint = read_checkpoint_set(folder, set);
     if (checkpoint.ok()) log_passed_over(folder, passed_over, set.global_step);
     // Only damage leads to an older set. Another error, such as a lack of memory, would discard later steps.
     if (!absl::IsDataLoss(checkpoint.status())) return checkpoint;
     passed_over.emplace_back(message_of(checkpoint.status()));
     newest_damage.Update(checkpoint.status());
+  }
+  if (newest_damage.ok() && of_other_runs > 0) {
+    return absl::FailedPreconditionError(fmt::format(
+        "checkpoint folder {}: no complete set is of this run, {} are of other runs (give this task the folder of the "
+        "run)",
+        folder, of_other_runs));
   }
   return none_whole(folder, sets, newest_damage);
 }
@@ -132,25 +154,25 @@ absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder)
       fmt::format("{}: is empty or cannot be read; remove it, the next start writes it again", path));
 }
 
-absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder) {
-  absl::StatusOr<Checkpoint> checkpoint = try_newest_set(folder);
+absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder, uint64_t run) {
+  absl::StatusOr<Checkpoint> checkpoint = try_newest_set(folder, run);
   // NOT_FOUND: the retention of another task removed files between the listing and the read.
-  for (int i = 1; i < kTries && absl::IsNotFound(checkpoint.status()); ++i) checkpoint = try_newest_set(folder);
+  for (int i = 1; i < kTries && absl::IsNotFound(checkpoint.status()); ++i) checkpoint = try_newest_set(folder, run);
   return checkpoint;
 }
 
-absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::string& folder, const Schema& schema,
-                                                                 OptimizerKind optimizer) {
+absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_newest(const std::string& folder,
+                                                                 const ExpectedContent& expected) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
   // An empty folder is a new run. Damage is an error below: a new run would hide the loss of all steps.
   if (sets.empty()) return nullptr;
-  GRADRAIL_ASSIGN_OR_RETURN(Checkpoint checkpoint, read_newest_set(folder));
-  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint.header, schema, optimizer));
+  GRADRAIL_ASSIGN_OR_RETURN(Checkpoint checkpoint, read_newest_set(folder, expected.run));
+  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint.header, expected));
   return std::make_shared<const Checkpoint>(std::move(checkpoint));
 }
 
 absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string& folder, const SavedSet& set,
-                                                              const Schema& schema, OptimizerKind optimizer) {
+                                                              const ExpectedContent& expected) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
   const auto found = std::find_if(sets.begin(), sets.end(), [&](const CheckpointSet& candidate) {
     return candidate.global_step == set.global_step && candidate.saved_us == set.saved_us;
@@ -163,7 +185,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string&
         folder, found == sets.end() ? fmt::format("step {} is missing", set.global_step) : found->missing()));
   }
   GRADRAIL_ASSIGN_OR_RETURN(Checkpoint checkpoint, read_checkpoint_set(folder, *found));
-  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint.header, schema, optimizer));
+  GRADRAIL_RETURN_IF_ERROR(check_fits(folder, checkpoint.header, expected));
   return std::make_shared<const Checkpoint>(std::move(checkpoint));
 }
 

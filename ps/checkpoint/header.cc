@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/check.h"
 #include "base/little_endian.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -118,6 +119,7 @@ std::string encode_header(const CheckpointHeader& header) {
   out.integer(header.range.count);
   out.integer(header.global_step);
   out.integer(header.saved_us);
+  out.integer(header.run);
   out.integer(header.shard_index);
   out.integer(header.shard_count);
   out.integer(header.bucket_bytes);
@@ -127,7 +129,8 @@ std::string encode_header(const CheckpointHeader& header) {
   return out.take();
 }
 
-absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes) {
+absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes, uint32_t format_version) {
+  GRADRAIL_CHECK(format_version >= kOldestFormatVersion && format_version <= kFormatVersion);
   Decoder in(bytes);
   CheckpointHeader header;
   header.optimizer = decode_optimizer(in);
@@ -135,6 +138,7 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes) {
   header.range.count = in.integer<uint64_t>();
   header.global_step = in.integer<uint64_t>();
   header.saved_us = in.integer<uint64_t>();
+  if (format_version >= 3) header.run = in.integer<uint64_t>();
   header.shard_index = in.integer<uint32_t>();
   header.shard_count = in.integer<uint32_t>();
   header.bucket_bytes = in.integer<uint32_t>();

@@ -128,8 +128,9 @@ absl::Status BackupHandler::follow_agreement(const proto::ReplicateRequest& requ
     const std::string key = data_key(context_.options.security.secret, setup_.primary.token);
     for (const auto& shard : context_.shards) GRADRAIL_RETURN_IF_ERROR(shard->expect_primary(key));
   }
-  if (setup_.agreement.exists() && setup_.agreement.run_base() != request.run_base()) {
-    setup_.agreement.set_run_base(request.run_base());
+  const RunAgreement& agreement = setup_.agreement;
+  if (agreement.exists() && (agreement.run_base() != request.run_base() || agreement.run() != request.run())) {
+    setup_.agreement.set_run(request.run(), request.run_base());
   }
   return absl::OkStatus();
 }

@@ -82,6 +82,7 @@ absl::Status CheckpointHandler::save(const proto::CheckpointRequest& request, pr
     snapshot.header.schema = setup_.agreement.schema();
     snapshot.header.global_step = set.global_step;
     snapshot.header.saved_us = set.saved_us;
+    snapshot.header.run = setup_.agreement.run();
   }
   reply.set_global_step(set.global_step);
   reply.set_saved_us(set.saved_us);

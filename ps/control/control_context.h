@@ -27,6 +27,7 @@ struct PublishedRun {
   /// Request that the shards were set up by. Shared, because the thread of the backup's link copies it without a lock.
   std::shared_ptr<const proto::JoinRequest> agreed;
   int64_t run_base = 0;
+  uint64_t run = 0;  ///< JoinReply.run
   BeganFrom began_from;
 };
 

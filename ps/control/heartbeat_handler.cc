@@ -30,8 +30,9 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     reply.set_aborted(state.membership.aborted());
     reply.set_epoch(state.membership.epoch());
     reply.set_chief(state.membership.chief());
-    // correct_base() can change it after the join.
+    // A worker that returns can correct them after the join.
     reply.set_run_base(state.run.run_base);
+    reply.set_run(state.run.run);
     // A member that has left pings until its Leave is answered: that is not an error.
     if (!live.ok() && reply.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
     if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), Clock::now());

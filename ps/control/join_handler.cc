@@ -106,6 +106,7 @@ absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agre
   // In async each incarnation counts its own steps.
   reply.set_first_step(agreement.mode().waits() ? next_step : 1);
   reply.set_base_step(agreement.run_base());
+  reply.set_run(agreement.run());
   *reply.mutable_began_from() = to_proto(agreement.began_from());
   reply.set_saves_checkpoints(!context_.options.checkpoint_dir.empty());
   context_.shards.describe(reply);

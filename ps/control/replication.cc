@@ -139,6 +139,7 @@ void Replication::fill_message(proto::ReplicateRequest& message) {
     MutexLock lock(state.mutex);
     message.set_generation(state.run.generation);
     message.set_run_base(state.run.run_base);
+    message.set_run(state.run.run);
     if (state.run.generation > 0) *message.mutable_began_from() = to_proto(state.run.began_from);
     agreed = state.run.agreed;
     for (const Membership::Known& known : state.membership.known_members()) {

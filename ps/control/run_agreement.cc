@@ -1,5 +1,7 @@
 #include "ps/control/run_agreement.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +36,12 @@ absl::StatusOr<ShardMap> cut(const proto::JoinRequest& request, const Schema& sc
   return map;
 }
 
+/// The first number of a run that is not 0.
+uint64_t first_known(std::initializer_list<uint64_t> runs) {
+  const auto* known = std::find_if(runs.begin(), runs.end(), [](uint64_t run) { return run != 0; });
+  return known == runs.end() ? 0 : *known;
+}
+
 }  // namespace
 
 RunSetup::RunSetup(ControlContext& context)
@@ -53,10 +61,14 @@ uint32_t RunAgreement::bucket_count(size_t shard) const {
   return agreed().map.bucket_count(agreed().first_shard + static_cast<uint32_t>(shard));
 }
 
-void RunAgreement::set_run_base(int64_t run_base) {
+uint64_t RunAgreement::run() const { return agreed().run; }
+
+void RunAgreement::set_run(uint64_t run, int64_t run_base) {
   GRADRAIL_CHECK(agreed_.has_value());
+  agreed_->run = run;
   agreed_->run_base = run_base;
   MutexLock lock(context_.state.mutex);
+  context_.state.run.run = run;
   context_.state.run.run_base = run_base;
 }
 
@@ -68,6 +80,7 @@ void RunAgreement::set_began_from(const BeganFrom& began_from) {
 
 void RunAgreement::reset() {
   agreed_.reset();
+  restored_run_ = 0;
   began_from_ = {};  // the published value stays until the next agreement: a backup may still need it
 }
 
@@ -124,6 +137,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
   if (*restored != nullptr) {
     const CheckpointHeader& header = (*restored)->header;
     began_from_ = {.global_step = header.global_step, .saved_us = header.saved_us};
+    restored_run_ = header.run;
   }
   agreed_ = {.schema = schema,
              .training = training,
@@ -131,7 +145,8 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
              .first_shard = request.first_shard(),
              .group = request.group(),
              .newcomer = request.has_left_group() ? std::nullopt : std::optional(request.member().task_index()),
-             .run_base = base_of(request, training.mode)};
+             .run_base = base_of(request, training.mode),
+             .run = first_known({request.run(), restored_run_, request.group()})};
   std::vector<WorkerIndex> departed;
   {
     MutexLock lock(context_.state.mutex);
@@ -151,6 +166,7 @@ void RunAgreement::publish(const proto::JoinRequest& request) {
   context_.state.run = {.generation = context_.state.run.generation + 1,
                         .agreed = std::move(copy),
                         .run_base = agreed().run_base,
+                        .run = agreed().run,
                         .began_from = began_from_};
 }
 
@@ -161,10 +177,10 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> RunAgreement::restore(const pr
   const proto::BeganFrom& others = request.begin_from();
   // The others began from nothing: a checkpoint here would give this task other parameters.
   if (folder.empty() || (request.has_begin_from() && !others.has_global_step())) return nullptr;
+  const ExpectedContent expected = {.schema = schema, .optimizer = training.optimizer.kind, .run = request.run()};
   absl::StatusOr<std::shared_ptr<const Checkpoint>> restored =
-      request.has_begin_from()
-          ? restore_set(folder, {others.global_step(), others.saved_us()}, schema, training.optimizer.kind)
-          : restore_newest(folder, schema, training.optimizer.kind);
+      request.has_begin_from() ? restore_set(folder, {others.global_step(), others.saved_us()}, expected)
+                               : restore_newest(folder, expected);
   if (!restored.ok() && request.has_left_group() && !request.has_begin_from()) {
     // A run under way has its parameters: continuing with those of the chief is better than an abort.
     spdlog::warn("no checkpoint is restored: {}", std::string(message_of(restored.status())));
@@ -180,8 +196,7 @@ absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
   if (request.group() == agreed().group) {
     const bool returns = request.has_left_group() && request.left_group() != request.group();
     // Only a worker of the former group has the position of the run.
-    if (returns && agreed().newcomer.has_value()) correct_base(request);
-    return absl::OkStatus();
+    return returns && agreed().newcomer.has_value() ? follow_returned(request) : absl::OkStatus();
   }
   const bool comes_from_here = request.has_left_group() &&
                                (request.left_group() == agreed().group || past_groups_.contains(request.left_group()));
@@ -202,14 +217,22 @@ absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
 
 /// A newcomer has set up this task before the workers that know the position of the run. Workers that began with the
 /// wrong base receive the right one with their next heartbeat.
-void RunAgreement::correct_base(const proto::JoinRequest& request) {
+absl::Status RunAgreement::follow_returned(const proto::JoinRequest& request) {
   GRADRAIL_CHECK(agreed().newcomer.has_value());
+  // The newcomer did not know the run, and any set was right for it.
+  if (restored_run_ != 0 && request.run() != 0 && restored_run_ != request.run()) {
+    return absl::FailedPreconditionError(
+        fmt::format("this ps task has restored step {} of another run from {} (give it the folder of this run, and "
+                    "start it again)",
+                    began_from_.global_step.value_or(0), context_.options.checkpoint_dir));
+  }
   // Without a checkpoint the chief's values are taken. If the newcomer is the chief, the run does begin at its start.
   const bool newcomer_decides = !began_from_.global_step.has_value() &&
                                 (*agreed().newcomer < request.member().task_index() || context_.shards.have_values());
-  if (newcomer_decides) return;
+  if (newcomer_decides) return absl::OkStatus();
   agreed_->newcomer.reset();
-  set_run_base(base_of(request, mode()));
+  set_run(first_known({request.run(), agreed().run}), base_of(request, mode()));
+  return absl::OkStatus();
 }
 
 /// A ps of this run was lost and restarted without its parameters: all tasks go back to one checkpoint, or to nothing.

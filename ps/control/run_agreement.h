@@ -45,7 +45,9 @@ class RunAgreement {
   uint32_t bucket_count(size_t shard) const;
   /// sync, backup: version at which the first step of the run began.
   int64_t run_base() const;
-  void set_run_base(int64_t run_base);
+  /// JoinReply.run.
+  uint64_t run() const;
+  void set_run(uint64_t run, int64_t run_base);
 
   const BeganFrom& began_from() const { return began_from_; }
   void set_began_from(const BeganFrom& began_from);
@@ -59,6 +61,7 @@ class RunAgreement {
     uint64_t group = 0;                   ///< of ps processes
     std::optional<WorkerIndex> newcomer;  ///< the worker that decided, if it did not continue an earlier group
     int64_t run_base = 0;
+    uint64_t run = 0;
   };
   absl::Status compare(const proto::JoinRequest& request, const Schema& schema, const Training& training) const;
   absl::Status set_up(const proto::JoinRequest& request, const Schema& schema, const Training& training,
@@ -67,7 +70,7 @@ class RunAgreement {
                                                             const Training& training) const;
   absl::Status check_group(const proto::JoinRequest& request);
   void begin_again();
-  void correct_base(const proto::JoinRequest& request);
+  absl::Status follow_returned(const proto::JoinRequest& request);
   int64_t base_of(const proto::JoinRequest& request, Mode mode) const;
   void publish(const proto::JoinRequest& request);
   const Agreed& agreed() const;
@@ -75,6 +78,7 @@ class RunAgreement {
   ControlContext& context_;
   std::optional<Agreed> agreed_;
   BeganFrom began_from_;
+  uint64_t restored_run_ = 0;  ///< of the checkpoint in began_from_; 0: none, or unknown
   std::set<uint64_t> past_groups_;
 };
 

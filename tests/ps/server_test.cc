@@ -349,6 +349,57 @@ TEST(Server, ANewcomerReceivesTheBaseOfTheRun) {
   EXPECT_EQ(caller.heartbeat(newcomer.member()).run_base(), 50);
 }
 
+/// The first worker decides the number of the run; a returned worker restores it, and a set of another run is refused.
+TEST(Server, AReturnedWorkerKeepsItsRun) {
+  const TemporaryFolder folder;
+  Checkpoint checkpoint;
+  checkpoint.header = {.schema = {{"w", {10}}}, .range = {0, 10}, .global_step = 200, .saved_us = 200, .run = 77};
+  checkpoint.parameters.assign(10, 1.0f);
+  ASSERT_TRUE(write_checkpoint(folder.file(checkpoint_file_name(200, 200, 0, 1)), view(checkpoint)).ok());
+  EXPECT_EQ(join_new_server(folder, good_join()).reply.run(), 77u) << "a new run continues that of the set";
+
+  proto::JoinRequest returned = good_join();
+  returned.set_group(6);
+  returned.set_left_group(5);
+  returned.set_run(78);
+  const Joined other = join_new_server(folder, returned);
+  ASSERT_TRUE(other.status.ok()) << other.status.error_message();
+  EXPECT_EQ(other.reply.run(), 78u);
+  EXPECT_FALSE(other.reply.began_from().has_global_step()) << "the chief's parameters are used";
+
+  Server::Options options = local();
+  options.checkpoint_dir = folder.path();
+  const auto server = Server::start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::JoinRequest newcomer = good_join();
+  newcomer.set_group(6);
+  returned.mutable_member()->set_task_index(1);
+  ASSERT_TRUE(caller.join(newcomer).ok());
+  const grpc::Status refused = caller.join(returned);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(), HasSubstr("has restored step 200 of another run"));
+}
+
+TEST(Server, ANewcomerReceivesTheRunOfTheReturned) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::JoinRequest newcomer = good_join();
+  newcomer.set_group(6);
+  newcomer.mutable_member()->set_task_index(1);
+  proto::JoinRequest returned = good_join();
+  returned.set_group(6);
+  returned.set_left_group(5);
+  returned.set_run(78);
+  proto::JoinReply first, second;
+  ASSERT_TRUE(caller.join(newcomer, first).ok());
+  EXPECT_EQ(first.run(), 6u);
+  ASSERT_TRUE(caller.join(returned, second).ok());
+  EXPECT_EQ(second.run(), 78u);
+  EXPECT_EQ(caller.heartbeat(newcomer.member()).run(), 78u);
+}
+
 TEST(Server, AJoinForAnotherProcessIsUnavailable) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();

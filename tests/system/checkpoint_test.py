@@ -1,5 +1,6 @@
 """Tests checkpoints: a restarted run continues from the newest set, also with other shards. It reports unusable sets."""
 import re
+import signal
 import subprocess
 import time
 import unittest
@@ -189,6 +190,18 @@ class Restart(cluster.ClusterTest):
         self.assertNotEqual(code, cluster.GOOD, task.transcript())
         self.assertRegex(task.text(), r"file/below")
         self.assertFalse(task.has(r"^Step: "), "noticed only after training\n" + task.transcript())
+
+    def test_two_runs_do_not_share_a_folder(self):
+        flags = ["--model", "linear", "--epochs", 1, "--checkpoint_dir", self.saved]
+        first = self.train(*flags, *self.addresses(1), "--job_name", "ps", "--task_index", 0, name="ps/0")
+        first.wait_for("listens on")
+        second = self.train(*flags, name="second")
+        self.assert_ends(second, cluster.CONFIGURATION,
+                         says=[rf"another run uses it: ps hosts {self.ps_addresses[0]} "
+                               rf"\(first task: ps/0, process {first.process.pid} of host "])
+        first.signal(signal.SIGKILL)
+        first.code()
+        self.run_once()
 
     def test_two_folders_are_not_one(self):
         flags = ["--model", "linear", "--epochs", 1, *self.addresses(1, ps=2)]

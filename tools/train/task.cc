@@ -8,11 +8,13 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "ps/server.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
 #include "tools/train/affinity_binder.h"
 #include "tools/train/backup_ps.h"
+#include "tools/train/etcd_task.h"
 #include "tools/train/progress_bar.h"
 #include "tools/train/tower_devices.h"
 #include "worker/client/client.h"
@@ -50,6 +52,16 @@ absl::StatusOr<std::string> source_host(const TrainOptions& options) {
   const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
   return bind->host;
+}
+
+/// The same text in all ps tasks of a run: it is the owner of their checkpoint folder.
+std::string run_name(const TrainOptions& options) {
+  // The tasks of a local cluster are children of one process, and their ports are not known yet.
+  if (options.local) return fmt::format("local cluster of process {}", getppid());
+  // Their tasks have no addresses before they listen, and others after a return through etcd.
+  if (options.launch.has_value()) return fmt::format("{} at {}", options.launch->job, options.launch->rendezvous);
+  if (uses_etcd(options.flags)) return fmt::format("--rendezvous {}", options.flags.rendezvous);
+  return fmt::format("ps hosts {}", fmt::join(options.cluster.ps, ","));
 }
 
 /// A stop on request is not a failure, even if the task had not started its work.
@@ -232,6 +244,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .begins_as_backup = begins_as_backup(options),
       .device = options.flags.ps_device,
       .checkpoint_dir = options.flags.checkpoint_dir,
+      .run_name = run_name(options),
       .keep_checkpoints = options.flags.keep,
       .heartbeat_timeout = std::chrono::seconds(options.flags.heartbeat_timeout_s),
       .min_workers = options.flags.min_workers,

@@ -55,6 +55,7 @@ inline Checkpoint make_checkpoint(OptimizerKind kind, ElementRange range, uint64
   checkpoint.header = {.optimizer = {.kind = kind, .learning_rate = 0.25f},
                        .range = range,
                        .global_step = 42,
+                       .run = 0x0123456789abcdef,
                        .bucket_bytes = 256,
                        .bucket_versions = {41, 42, uint64_t{1} << 40}};
   checkpoint.header.schema.push_back({"dense/kernel", {static_cast<int64_t>(elements) - 1, 1}});
@@ -80,9 +81,9 @@ inline bool same(const Checkpoint& a, const Checkpoint& b) {
   const CheckpointHeader& x = a.header;
   const CheckpointHeader& y = b.header;
   return x.schema == y.schema && x.optimizer == y.optimizer && x.range == y.range && x.global_step == y.global_step &&
-         x.saved_us == y.saved_us && x.shard_index == y.shard_index && x.shard_count == y.shard_count &&
-         x.bucket_bytes == y.bucket_bytes && x.bucket_versions == y.bucket_versions && a.parameters == b.parameters &&
-         a.state == b.state;
+         x.saved_us == y.saved_us && x.run == y.run && x.shard_index == y.shard_index &&
+         x.shard_count == y.shard_count && x.bucket_bytes == y.bucket_bytes && x.bucket_versions == y.bucket_versions &&
+         a.parameters == b.parameters && a.state == b.state;
 }
 
 }  // namespace gradrail::ps

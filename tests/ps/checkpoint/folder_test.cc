@@ -111,7 +111,7 @@ TEST(CheckpointFolder, AnEmptyIdentityIsNamed) {
 TEST(CheckpointFolder, WithoutSetsNothingIsRestored) {
   const TemporaryFolder folder;
   ASSERT_TRUE(prepare_checkpoint_folder(folder.path()).ok());
-  const auto restored = restore_newest(folder.path(), {{"w", {1}}}, OptimizerKind::sgd);
+  const auto restored = restore_newest(folder.path(), {.schema = {{"w", {1}}}});
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(*restored, nullptr);
 }
@@ -121,7 +121,7 @@ TEST(CheckpointFolder, TheNewestWholeSetIsRestored) {
   const Checkpoint saved = write_set(folder, 100, 2);
   write_set(folder, 50, 1);
   write_set(folder, 200, 3, {1});
-  const auto restored = restore_newest(folder.path(), saved.header.schema, OptimizerKind::sgd);
+  const auto restored = restore_newest(folder.path(), {.schema = saved.header.schema});
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ((*restored)->header.global_step, 100u);
 }
@@ -129,7 +129,7 @@ TEST(CheckpointFolder, TheNewestWholeSetIsRestored) {
 TEST(CheckpointFolder, HalfASetIsAnErrorThatNamesTheOtherHalf) {
   const TemporaryFolder folder;
   const Checkpoint saved = write_set(folder, 300, 2, {1});
-  const absl::Status refused = restore_newest(folder.path(), saved.header.schema, OptimizerKind::sgd).status();
+  const absl::Status refused = restore_newest(folder.path(), {.schema = saved.header.schema}).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(words(refused), AllOf(HasSubstr(folder.path()), HasSubstr("step 300 is incomplete"),
                                     HasSubstr("missing 1"), HasSubstr("one shared folder")));
@@ -159,7 +159,7 @@ TEST(CheckpointFolder, ADamagedSetIsNamedAndTheOneBeforeItIsUsed) {
   damage(folder.file(checkpoint_file_name(300, 0, 1, 2)));
   damage(folder.file(checkpoint_file_name(400, 0, 0, 1)));
   const std::string log = log_of([&] {
-    const auto restored = restore_newest(folder.path(), good.header.schema, OptimizerKind::sgd);
+    const auto restored = restore_newest(folder.path(), {.schema = good.header.schema});
     ASSERT_TRUE(restored.ok()) << restored.status();
     EXPECT_EQ((*restored)->header.global_step, 200u);
     EXPECT_EQ((*restored)->parameters, good.parameters);
@@ -173,7 +173,7 @@ TEST(CheckpointFolder, ADamagedSetIsNamedAndTheOneBeforeItIsUsed) {
 TEST(CheckpointFolder, NothingWholeIsAnErrorAboutTheNewest) {
   const TemporaryFolder folder;
   const Checkpoint saved = write_set(folder, 300, 1);
-  const auto restore = [&] { return restore_newest(folder.path(), saved.header.schema, OptimizerKind::sgd).status(); };
+  const auto restore = [&] { return restore_newest(folder.path(), {.schema = saved.header.schema}).status(); };
   const std::string newest = folder.file(checkpoint_file_name(300, 0, 0, 1));
   damage(newest);
   EXPECT_TRUE(absl::IsDataLoss(restore())) << restore();
@@ -192,7 +192,7 @@ TEST(CheckpointFolder, TheSetThatAnotherTaskNamedIsRestoredAndNoOther) {
   write_set(folder, 400, 1);
   write_set(folder, 500, 2, {1});
   const auto restore = [&](const SavedSet& set) {
-    return restore_set(folder.path(), set, saved.header.schema, OptimizerKind::sgd);
+    return restore_set(folder.path(), set, {.schema = saved.header.schema});
   };
   ASSERT_TRUE(restore({300, 0}).ok()) << restore({300, 0}).status();
   EXPECT_EQ((*restore({300, 0}))->header.global_step, 300u);
@@ -202,13 +202,45 @@ TEST(CheckpointFolder, TheSetThatAnotherTaskNamedIsRestoredAndNoOther) {
   EXPECT_TRUE(absl::IsDataLoss(restore({300, 0}).status())) << restore({300, 0}).status();
 }
 
+void write_set_of_run(const TemporaryFolder& folder, uint64_t step, uint64_t run) {
+  Checkpoint checkpoint = make_checkpoint(OptimizerKind::sgd, {0, 5}, 5, step);
+  checkpoint.header.global_step = step;
+  checkpoint.header.run = run;
+  ASSERT_TRUE(write_checkpoint(folder.file(checkpoint_file_name(step, 0, 0, 1)), view(checkpoint)).ok());
+}
+
+/// A server that returned with another run's newer set continued that run.
+TEST(CheckpointFolder, ARunRestoresItsOwnSetsOnly) {
+  const TemporaryFolder folder;
+  const Schema schema = make_checkpoint(OptimizerKind::sgd, {0, 5}, 5, 1).header.schema;
+  write_set_of_run(folder, 100, 7);
+  write_set_of_run(folder, 300, 8);
+  const auto step = [&](uint64_t run) {
+    const auto restored = restore_newest(folder.path(), {.schema = schema, .run = run});
+    EXPECT_TRUE(restored.ok()) << restored.status();
+    return restored.ok() ? (*restored)->header.global_step : 0;
+  };
+  EXPECT_EQ(step(0), 300u) << "a new run continues the newest";
+  const std::string log = log_of([&] { EXPECT_EQ(step(7), 100u); });
+  EXPECT_THAT(log, HasSubstr("step 300 is of another run: going back to step 100"));
+  const absl::Status none = restore_newest(folder.path(), {.schema = schema, .run = 9}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(none)) << none;
+  EXPECT_THAT(words(none), HasSubstr("no complete set is of this run, 2 are of other runs"));
+  const absl::Status named = restore_set(folder.path(), {300, 0}, {.schema = schema, .run = 7}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(named)) << named;
+  EXPECT_THAT(words(named), HasSubstr("at step 300 is of another run"));
+  write_set_of_run(folder, 400, 0);
+  EXPECT_EQ(step(7), 400u) << "a set without a number fits each run";
+}
+
 TEST(CheckpointFolder, OtherModelOrOptimizerIsRefused) {
   const TemporaryFolder folder;
   const Checkpoint saved = write_set(folder, 300, 1);
-  EXPECT_THAT(words(restore_newest(folder.path(), {{"w", {1}}}, OptimizerKind::sgd).status()),
+  EXPECT_THAT(words(restore_newest(folder.path(), {.schema = {{"w", {1}}}}).status()),
               HasSubstr("is of another model"));
-  EXPECT_THAT(words(restore_newest(folder.path(), saved.header.schema, OptimizerKind::adam).status()),
-              HasSubstr("was trained with optimizer sgd, this run uses adam"));
+  EXPECT_THAT(
+      words(restore_newest(folder.path(), {.schema = saved.header.schema, .optimizer = OptimizerKind::adam}).status()),
+      HasSubstr("was trained with optimizer sgd, this run uses adam"));
 }
 
 }  // namespace

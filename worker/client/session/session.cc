@@ -130,6 +130,7 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
   request.set_first_shard(first_shard);
   request.set_total_shards(static_cast<uint32_t>(paths_.links().size()));
   request.set_group(group_);
+  request.set_run(run_);
   if (origin_group_.has_value()) {
     request.set_left_group(*origin_group_);
     request.set_run_base(run_base_);
@@ -154,6 +155,7 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
     if (i == 0) {
       chief_ = reply.chief();
       run_base_heard_ = run_base_followed_ = run_base_ = reply.base_step();
+      run_ = reply.run();
     }
     // From its reply on the ps counts this worker as a member, and would expire one that does not ping.
     start_heartbeat(i);
@@ -194,6 +196,7 @@ void Session::start_heartbeat(uint32_t ps_index) {
         // A new chief may be this worker, in a pull that only its own initial values can end.
         if (chief_.exchange(news.chief()) != news.chief()) paths_.wake();
         run_base_heard_ = news.run_base();
+        run_ = news.run();
         if (telemetry_.on_dump_count(news.dumps())) paths_.wake();
       });
 }

@@ -128,6 +128,7 @@ class Session {
   // Any thread: written by the heartbeat of ps task 0.
   std::atomic<uint32_t> chief_ = 0;
   std::atomic<int64_t> run_base_heard_ = 0;
+  std::atomic<uint64_t> run_ = 0;  ///< JoinReply.run; 0: not known yet
 
   std::vector<std::unique_ptr<ControlLink>> controls_;  ///< behind all fields that their heartbeats use
   std::optional<CheckpointSave> save_{controls_};       ///< last: its thread uses controls_

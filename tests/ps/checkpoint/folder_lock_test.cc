@@ -1,0 +1,100 @@
+#include "ps/checkpoint/folder_lock.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/ps/checkpoint/checkpoint_files.h"
+
+namespace gradrail::ps {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string words(const absl::Status& status) { return std::string(message_of(status)); }
+
+TEST(FolderLock, TasksOfOneRunShareTheFolder) {
+  const TemporaryFolder folder;
+  const auto first = FolderLock::take(folder.path(), "run a", "ps/0");
+  const auto second = FolderLock::take(folder.path(), "run a", "ps/1");
+  EXPECT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(second.ok()) << second.status();
+}
+
+TEST(FolderLock, AnotherRunIsRefusedWithTheOwner) {
+  const TemporaryFolder folder;
+  const auto first = FolderLock::take(folder.path(), "run a", "ps/0");
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status refused = FolderLock::take(folder.path(), "run b", "ps/0").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(words(refused), AllOf(HasSubstr(folder.path()), HasSubstr("another run uses it: run a"),
+                                    HasSubstr("ps/0, process " + std::to_string(getpid())), HasSubstr("run b")));
+}
+
+TEST(FolderLock, TheNextRunMayUseTheFolder) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(FolderLock::take(folder.path(), "run a", "ps/0").ok());
+  const auto next = FolderLock::take(folder.path(), "run b", "ps/0");
+  EXPECT_TRUE(next.ok()) << next.status();
+}
+
+TEST(FolderLock, AKilledOwnerLeavesNoLock) {
+  const TemporaryFolder folder;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto held = FolderLock::take(folder.path(), "run a", "ps/0");
+    const char taken = held.ok() ? 'y' : 'n';
+    if (write(ready[1], &taken, 1) == 1) pause();
+    _exit(0);
+  }
+  char taken = 0;
+  ASSERT_EQ(read(ready[0], &taken, 1), 1);
+  ASSERT_EQ(taken, 'y');
+  EXPECT_FALSE(FolderLock::take(folder.path(), "run b", "ps/0").ok());
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  const auto next = FolderLock::take(folder.path(), "run b", "ps/0");
+  EXPECT_TRUE(next.ok()) << next.status();
+  close(ready[0]);
+  close(ready[1]);
+}
+
+/// All tasks of two runs start at once: those of one run have the folder, and no task of the other.
+TEST(FolderLock, OneOfTwoRunsWins) {
+  for (int repetition = 0; repetition < 50; ++repetition) {
+    const TemporaryFolder folder;
+    std::vector<absl::StatusOr<FolderLock>> locks(8);
+    std::vector<std::thread> tasks;
+    for (size_t i = 0; i < locks.size(); ++i) {
+      tasks.emplace_back(
+          [&, i] { locks[i] = FolderLock::take(folder.path(), i % 2 == 0 ? "run a" : "run b", "ps/0"); });
+    }
+    for (std::thread& task : tasks) task.join();
+    size_t of_a = 0, of_b = 0;
+    for (size_t i = 0; i < locks.size(); ++i) (i % 2 == 0 ? of_a : of_b) += locks[i].ok() ? 1 : 0;
+    EXPECT_EQ(std::max(of_a, of_b), 4u);
+    EXPECT_EQ(std::min(of_a, of_b), 0u);
+  }
+}
+
+TEST(FolderLock, WithoutPermissionForTheFileTheRunGoesOn) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(mkdir(folder.file("gradrail-lock").c_str(), 0700), 0);  // root may write each file, but no folder
+  const auto lock = FolderLock::take(folder.path(), "run a", "ps/0");
+  EXPECT_TRUE(lock.ok()) << lock.status();
+}
+
+}  // namespace
+}  // namespace gradrail::ps
