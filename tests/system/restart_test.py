@@ -1,4 +1,5 @@
 """Tests parameter servers that fail and restart while their workers run."""
+import os
 import re
 import signal
 import time
@@ -51,6 +52,35 @@ class Restarted(cluster.ClusterTest):
             worker.wait_for(r"parameter server \d \(.*\) was lost: .*; waiting up to 60 s for its restart", NOTICED)
             worker.wait_for(r"all parameter servers are back: global step \d+ where it was \d+; \d+ steps of this worker",
                             cluster.START)
+
+    def test_a_local_cluster_starts_its_ps_again(self):
+        flags = ["--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--epochs", 40, "--log_every", 10,
+                 "--ps", 2, "--workers", 2, "--save_steps", 20]
+        undisturbed = self.train(*flags, "--checkpoint_dir", self.folder / "undisturbed")
+        whole = cluster.hash_of(undisturbed)
+        run = self.train(*flags, "--checkpoint_dir", self.folder / "disturbed")
+        for restart, ps in ((1, 0), (2, 1)):
+            pid = int(run.wait_for(rf"^# ps/{ps}: pid (\d+)").group(1))
+            cluster.wait_until(lambda: len(list((self.folder / "disturbed").glob("*.ckpt"))) >= 2, cluster.START,
+                               lambda: "no checkpoint")
+            os.kill(pid, signal.SIGKILL)
+            run.wait_for(rf"ps/{ps} is started again \({restart} of 3 restarts\)", NOTICED)
+            run.wait_for(r"all parameter servers are back", cluster.START, after=len(run.lines()) - 1)
+        self.assert_ends(run, cluster.GOOD)
+        self.assertEqual(cluster.hash_of(run), whole)
+
+    def test_a_local_cluster_ends_after_too_many_losses(self):
+        for restarts in (0, 1):
+            with self.subTest(restarts=restarts):
+                run = self.train("--ps", 1, "--workers", 2, "--epochs", 100000, "--log_every", 10, "--max-restarts",
+                                 restarts)
+                run.wait_for(r"Step: \d+", cluster.START)
+                for losses in range(restarts + 1):
+                    found = re.findall(r"^# ps/0: pid (\d+)", run.text(), re.MULTILINE)
+                    os.kill(int(found[-1]), signal.SIGKILL)
+                    if losses < restarts:
+                        run.wait_for("all parameter servers are back", cluster.START)
+                self.assert_ends(run, cluster.RETRY)
 
     def test_sync_ends_in_the_same_bits(self):
         whole = None

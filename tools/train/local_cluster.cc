@@ -51,6 +51,7 @@ struct Process {
   int output = -1;  ///< its stdout
   std::string partial_line;
   bool running = true;
+  bool is_due_again = false;  ///< ended, and is started again after its last output
   int exit_code = kGood;
 };
 
@@ -79,6 +80,9 @@ class LocalCluster {
   template <typename F>
   Process spawn(const std::string& name, F body);
   bool start_ps();
+  Process spawn_ps(uint32_t index, FileDescriptor port_writer);
+  bool may_restart(const Process& process) const;
+  void restart_ps();
   void start_workers();
   void supervise();
   bool wait_for_port(int port_pipe, uint16_t& port);
@@ -98,7 +102,7 @@ class LocalCluster {
   std::vector<Process> processes_;
   int signals_ = -1;  ///< signalfd: a request to stop or to dump, the end of a task
   TimePoint asked_at_ = TimePoint::max();
-  bool failing_ = false;
+  uint32_t restarts_ = 0;  ///< of all ps together
   bool killing_ = false;
   TimePoint stop_at_ = TimePoint::max();
   TimePoint kill_at_ = TimePoint::max();
@@ -169,6 +173,24 @@ bool LocalCluster::wait_for_port(int port_pipe, uint16_t& port) {
   return false;
 }
 
+/// The child writes its port to `port_writer`, if there is one.
+Process LocalCluster::spawn_ps(uint32_t index, FileDescriptor port_writer) {
+  const std::string name = fmt::format("ps/{}", index);
+  TrainOptions options = options_;
+  options.task = {"ps", index};
+  options.flags.bind.clear();
+  Process process = spawn(name, [&] {
+    SignalThread signals(SignalThread::Task::kLocalPs);
+    return report(name, run_ps(options, plan_, signals, [&](uint16_t port) {
+                    if (!port_writer) return;
+                    if (write(port_writer.get(), &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
+                    port_writer.reset();
+                  }));
+  });
+  process.index = index;
+  return process;
+}
+
 bool LocalCluster::start_ps() {
   for (uint32_t i = 0; i < options_.flags.workers; ++i)
     options_.cluster.workers.push_back(fmt::format("localhost/{}", i));
@@ -178,21 +200,8 @@ bool LocalCluster::start_ps() {
     const uint32_t i = options_.flags.backup_ps > 0 ? options_.flags.ps - 1 - n : n;
     absl::StatusOr<Pipe> ports = open_pipe();
     if (!ports.ok()) return false;
-    TrainOptions options = options_;
-    options.task = {"ps", i};
-    options.flags.bind.clear();
-    Process process = spawn(fmt::format("ps/{}", i), [&] {
-      ports->reader.reset();
-      SignalThread signals(SignalThread::Task::kLocalPs);
-      return report(fmt::format("ps/{}", i), run_ps(options, plan_, signals, [&](uint16_t port) {
-                      if (write(ports->writer.get(), &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
-                      ports->writer.reset();
-                    }));
-    });
-    process.index = i;
-    // The last writer besides the child: without this close the end of a failed ps would not end the wait.
-    ports->writer.reset();
-    processes_.push_back(std::move(process));
+    // The writer goes with the call: else the end of a failed ps would not end the wait.
+    processes_.push_back(spawn_ps(i, std::move(ports->writer)));
     uint16_t port = 0;
     const bool came_up = wait_for_port(ports->reader.get(), port);
     // run() stops what has started and returns the exit code of the ps that failed.
@@ -280,6 +289,24 @@ void LocalCluster::asked_to_stop(int signal_number) {
   end_by(signal_number);
 }
 
+/// Only while workers train: a ps that fails at its start would fail again.
+bool LocalCluster::may_restart(const Process& process) const {
+  const bool is_lost = !process.is_worker && process.exit_code >= kRetry;
+  const bool run_goes_on = asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max();
+  const bool workers_run =
+      std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running && p.is_worker; });
+  return is_lost && run_goes_on && workers_run && restarts_ < options_.flags.max_restarts;
+}
+
+/// Each lost ps returns at its former address, where the workers search for it.
+void LocalCluster::restart_ps() {
+  for (Process& process : processes_) {
+    // Its last lines come first.
+    if (!process.is_due_again || process.output >= 0) continue;
+    process = spawn_ps(process.index, FileDescriptor());
+  }
+}
+
 void LocalCluster::ended(Process& process, int status) {
   process.running = false;
   if (WIFEXITED(status)) {
@@ -291,15 +318,20 @@ void LocalCluster::ended(Process& process, int status) {
         killing_ ? "did not exit on request, and was killed" : fmt::format("was killed by {}", describe_exit(status));
     fmt::print(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
+  if (may_restart(process)) {
+    ++restarts_;
+    process.is_due_again = true;
+    fmt::print(stderr, "gradrail: {} is started again ({} of {} restarts)\n", process.name, restarts_,
+               options_.flags.max_restarts);
+    return;
+  }
   // A run continues without a lost worker. But wrong flags or data of one worker are an error of the whole run. If a ps
   // is lost, the tasks that have joined end without a signal. A task that still waits to join gets a signal.
-  if (process.exit_code != kGood && !failing_) {
-    failing_ = true;
-    // With a backup the run also survives the loss of a ps.
-    const bool may_go = process.is_worker || options_.flags.backup_ps > 0;
-    const bool others_go_on = may_go && process.exit_code >= kRetry;
-    if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
-  }
+  if (process.exit_code == kGood) return;
+  // With a backup the run also survives the loss of a ps.
+  const bool may_go = process.is_worker || options_.flags.backup_ps > 0;
+  const bool others_go_on = may_go && process.exit_code >= kRetry;
+  if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
 }
 
 void LocalCluster::reap() {
@@ -354,6 +386,7 @@ void LocalCluster::supervise() {
     // Once all are signalled, `stop_at_` is in the past: with it the loop would not wait at all.
     pump(all_signaled ? kill_at_ : std::min(stop_at_, kill_at_));
     reap();
+    restart_ps();
   }
 }
 

@@ -64,6 +64,8 @@ std::string run_name(const TrainOptions& options) {
   return fmt::format("ps hosts {}", fmt::join(options.cluster.ps, ","));
 }
 
+bool is_returning_ps_possible(const TrainOptions& options) { return !options.local || options.flags.max_restarts > 0; }
+
 /// A stop on request is not a failure, even if the task had not started its work.
 absl::Status stopped_by_signal(const absl::Status& status, const SignalThread& signals) {
   if (!absl::IsCancelled(status) || !signals.stop().load()) return status;
@@ -313,8 +315,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        .bind_host = source,
        .wait = wait_policy(plan, options),
        .join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
-       // A local cluster's ps is not started again.
-       .rejoin_timeout = std::chrono::seconds(options.local ? 0 : options.flags.rejoin_timeout_s),
+       .rejoin_timeout = std::chrono::seconds(is_returning_ps_possible(options) ? options.flags.rejoin_timeout_s : 0),
        .ps_address = options.ps_address,
        .log = nullptr,
        .stop = &signals.stop(),

@@ -226,6 +226,7 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "1: the second half of the ps tasks are backups of the first half; a backup replaces a lost task, and no step is "
       "lost",
       NumberIn(0u, 1u));
+  add("max-restarts", flags.max_restarts, "local cluster: how often it starts lost parameter servers again");
 }
 
 template <typename Add>

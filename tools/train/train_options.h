@@ -73,6 +73,7 @@ struct TrainFlags {
   uint32_t min_workers = 1;
   uint32_t rejoin_timeout_s = 60;
   uint32_t backup_ps = 0;
+  uint32_t max_restarts = 3;
   MonitoringFlags monitoring;
   SecurityFlags security;
 
