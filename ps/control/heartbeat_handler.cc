@@ -8,6 +8,7 @@
 #include "ps/control/backup_handler.h"
 #include "ps/control/replication.h"
 #include "ps/control/stats_handler.h"
+#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "spdlog/spdlog.h"
 
@@ -17,12 +18,41 @@ namespace {
 /// Pause between two housekeep() calls, beyond their timeout, that separates a suspended process from a busy one.
 constexpr auto kLongestPause = std::chrono::seconds(1);
 
+void add_losses(const Membership& membership, proto::HeartbeatReply& reply) {
+  for (const Membership::Known& known : membership.known_members()) {
+    if (known.departed.empty() || known.departed == Membership::kLeft) continue;
+    proto::LostWorker& lost = *reply.add_lost();
+    lost.mutable_member()->set_task_index(known.worker);
+    lost.mutable_member()->set_incarnation(known.incarnation);
+    lost.set_name(known.name);
+    lost.set_cause(known.departed);
+  }
+}
+
 }  // namespace
+
+/// Records each worker that another ps task has lost before it joined this one, and returns them.
+std::vector<WorkerIndex> HeartbeatHandler::learn_losses(const proto::Ping& ping) {
+  Membership& membership = context_.state.membership;
+  std::vector<WorkerIndex> departed;
+  for (const proto::LostWorker& lost : ping.lost()) {
+    const auto [worker, incarnation] = to_member(lost.member());
+    const bool is_valid = worker < kMaxWorkers && !lost.cause().empty();
+    if (!is_valid || membership.has_joined(worker)) continue;
+    const TimePoint now = Clock::now();
+    if (!membership.join(worker, incarnation, lost.name(), now).ok()) break;  // the run is over
+    membership.mark_lost(worker, incarnation, lost.cause(), now);
+    spdlog::warn("{} was lost before it joined this task: {}", membership.name_of(worker), lost.cause());
+    departed.push_back(worker);
+  }
+  return departed;
+}
 
 absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::HeartbeatReply& reply) {
   const auto [worker, incarnation] = to_member(ping.member());
   // Before the membership: a worker of a replaced task must not be kept live here.
   GRADRAIL_RETURN_IF_ERROR(replication_.check_serving());
+  std::vector<WorkerIndex> departed;
   {
     ControlState& state = context_.state;
     MutexLock lock(state.mutex);
@@ -33,9 +63,15 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     // A worker that returns can correct them after the join.
     reply.set_run_base(state.run.run_base);
     reply.set_run(state.run.run);
+    add_losses(state.membership, reply);
     // A member that has left pings until its Leave is answered: that is not an error.
     if (!live.ok() && reply.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
+    if (live.ok()) departed = learn_losses(ping);
     if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), Clock::now());
+  }
+  if (!departed.empty()) {
+    context_.shards.stop_expecting(departed);
+    context_.state.changed.notify_all();
   }
   reply.set_dumps(stats_.dumps_asked());
   // Last: time between this reading and the reply would look like a difference of the clocks.

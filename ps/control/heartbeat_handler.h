@@ -45,6 +45,8 @@ class HeartbeatHandler {
   std::vector<std::string> never_joined();
 
  private:
+  std::vector<WorkerIndex> learn_losses(const proto::Ping& ping) ABSL_EXCLUSIVE_LOCKS_REQUIRED(context_.state.mutex);
+
   ControlContext& context_;
   const Replication& replication_;
   BackupHandler& backup_;

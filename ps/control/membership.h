@@ -83,6 +83,7 @@ class Membership {
   };
   static constexpr const char* kLeft = "left";
   std::vector<Known> known_members() const;
+  bool has_joined(WorkerIndex worker) const { return workers_.contains(worker); }
   /// Takes over the members of the former primary. A live one has the return limit to contact this task. A worker with
   /// another live incarnation here keeps that.
   void restore(const std::vector<Known>& members, TimePoint now);

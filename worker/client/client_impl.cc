@@ -54,7 +54,7 @@ absl::Status Client::Impl::join() {
   const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
   GRADRAIL_RETURN_IF_ERROR(session_.open());
   GRADRAIL_RETURN_IF_ERROR(memory_.allocate(options_.place_memory, options_.device));
-  return join_cluster(deadline);
+  return rejoin_.join_first(deadline);
 }
 
 absl::Status Client::Impl::join_cluster(TimePoint deadline) {
@@ -75,6 +75,8 @@ absl::Status Client::Impl::check_idle(std::string_view call) {
 }
 
 absl::Status Client::Impl::start() {
+  // A ps was lost after the join. The rejoin starts this worker.
+  if (!started_ && rejoin_.is_due()) return rejoin_.run();
   GRADRAIL_RETURN_IF_ERROR(check_idle("start"));
   if (session_.is_initialised() || !session_.is_chief()) return pull();
   GRADRAIL_RETURN_IF_ERROR(prepare_offer());

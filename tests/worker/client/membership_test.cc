@@ -84,6 +84,25 @@ TEST(ClientMembership, AsyncTakesAWorkerThatJoinsInTheMiddle) {
   EXPECT_EQ(first->stats().staleness_max, 1u);
 }
 
+/// The second server had never heard of such a worker, and waited for it.
+TEST(ClientMembership, AWorkerLostBetweenTwoJoinsIsWaitedForByNoServer) {
+  const Watchdog watchdog;
+  Cluster cluster({.ps_count = 2, .worker_count = 2});
+  ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
+  options[0].mode = options[1].mode = ModeKind::sync;
+  const std::unique_ptr<Client> stays = join(options[0], kSmall);
+  ASSERT_NE(stays, nullptr);
+  fill_initial(*stays);
+  ASSERT_TRUE(stays->start().ok());
+  RawWorker lost(options[1], kSmall);
+  const absl::Status joined = lost.join();
+  ASSERT_TRUE(joined.ok()) << joined;
+  lost.vanish();
+  ASSERT_TRUE(step(*stays, 0, 1).ok());
+  EXPECT_EQ(stays->global_step(), 1u);
+  EXPECT_TRUE(stays->leave().ok());
+}
+
 TEST(ClientMembership, AWorkerThatLeftMayComeBack) {
   const Watchdog watchdog;
   for (const ModeKind mode : {ModeKind::async, ModeKind::sync}) {

@@ -41,6 +41,52 @@ TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
   EXPECT_TRUE(second.outcome(0).ok()) << "a worker has joined and left there";
 }
 
+/// Such a worker ended with the loss, because it had nothing to return to.
+TEST(ClientRejoin, AServerThatIsLostBeforeTheFirstStepIsJoinedAgain) {
+  Watchdog watchdog;
+  Cluster first({.worker_count = 1}), second({.worker_count = 1});
+  const Cluster* here = &first;
+  ClientOptions options = first.options(0);
+  options.cluster.ps = {""};
+  options.rejoin_timeout = 60s;
+  options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> { return here->spec().ps[ps_index]; };
+  const auto client = join(options, odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  first.stop(0);
+  here = &second;
+  const absl::Status started = client->start();
+  ASSERT_TRUE(started.ok()) << started;
+  fill_gradients(*client, 0, client->position());
+  client->exchange();
+  EXPECT_TRUE(client->wait().ok());
+  EXPECT_EQ(client->position(), 1u);
+  EXPECT_TRUE(client->leave().ok());
+}
+
+/// The first of two servers goes while the worker describes the second one.
+TEST(ClientRejoin, AServerThatIsLostDuringTheFirstJoinIsJoinedAgain) {
+  Watchdog watchdog;
+  Cluster first({.ps_count = 2, .worker_count = 1}), second({.ps_count = 2, .worker_count = 1});
+  const Cluster* here = &first;
+  ClientOptions options = first.options(0);
+  options.cluster.ps = {"", ""};
+  options.rejoin_timeout = 60s;
+  options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> {
+    const std::string address = here->spec().ps[ps_index];
+    if (ps_index == 1 && here == &first) {
+      first.stop(0);
+      here = &second;
+    }
+    return address;
+  };
+  const auto client = join(options, odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  EXPECT_TRUE(client->start().ok());
+  EXPECT_TRUE(client->leave().ok());
+}
+
 TEST(ClientRejoin, TheReasonOfAMissingAddressIsReported) {
   Watchdog watchdog;
   Cluster cluster({.worker_count = 1});

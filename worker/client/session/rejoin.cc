@@ -31,9 +31,22 @@ Rejoin::Rejoin(const ClientOptions& options, RunFailure& failure, Telemetry& tel
       steps_(std::move(steps)) {}
 
 bool Rejoin::is_due() const {
-  return failure_.failed() && options_.rejoin_timeout > Duration::zero() && started_ &&
+  return failure_.failed() && options_.rejoin_timeout > Duration::zero() &&
          !session_.steps_finished() &&  // a worker that has finished its steps would not repeat them
          !under_way_ && absl::IsUnavailable(failure_.status());
+}
+
+absl::Status Rejoin::join_first(TimePoint deadline) {
+  absl::Status joined = steps_.join_cluster(deadline);
+  deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
+  while (absl::IsUnavailable(joined) && !asked_to_stop(options_.stop) && Clock::now() < deadline) {
+    options_.log(fmt::format("{}; joining again", message_of(joined)));
+    if (session_.joined_count() == 0) session_.forget_group();
+    release();
+    std::this_thread::sleep_for(kBetweenRejoins);
+    joined = steps_.join_cluster(deadline);
+  }
+  return joined;
 }
 
 absl::Status Rejoin::run() {
@@ -97,7 +110,7 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
     return joined;
   }
   const bool same_servers = session_.group() == former_group;
-  if (!same_servers && session_.began_without_checkpoint()) {
+  if (session_.has_started() && !same_servers && session_.began_without_checkpoint()) {
     spdlog::warn(
         "the parameter servers have restored no checkpoint (see their logs): the run continues with the chief's "
         "parameters, and the optimizer state is reset");
@@ -126,8 +139,8 @@ void Rejoin::restore_position(bool same_servers) {
 }
 
 void Rejoin::begin_history() {
-  if (started_) return;
-  started_ = true;
+  if (session_.has_started()) return;
+  session_.set_started();
   if (!session_.sums()) history_.push_back({exchange_.global_step(), position()});
 }
 

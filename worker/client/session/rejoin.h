@@ -31,6 +31,8 @@ class Rejoin {
   Rejoin(const ClientOptions& options, RunFailure& failure, Telemetry& telemetry, Exchange& exchange,
          PathManager& paths, Session& session, Steps steps);
 
+  /// Joins for the first time. A ps that is lost or starts again meanwhile is joined again.
+  absl::Status join_first(TimePoint deadline);
   /// Whether the run has failed by the loss of a ps, and this worker is to wait for it.
   bool is_due() const;
   /// Waits for the ps and joins again. The exchange under way is over then, and position() may be smaller.
@@ -65,7 +67,6 @@ class Rejoin {
   Session& session_;
   const Steps steps_;
 
-  bool started_ = false;
   bool under_way_ = false;
   uint64_t left_position_ = 0;     ///< of this worker when the ps was lost
   uint64_t unanswered_steps_ = 0;  ///< 1: the last of these steps had been sent, and nothing of it was answered

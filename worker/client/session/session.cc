@@ -131,6 +131,7 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
   request.set_total_shards(static_cast<uint32_t>(paths_.links().size()));
   request.set_group(group_);
   request.set_run(run_);
+  request.set_newcomer(!has_started_);
   if (origin_group_.has_value()) {
     request.set_left_group(*origin_group_);
     request.set_run_base(run_base_);
@@ -147,7 +148,8 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
   std::optional<ps::proto::BeganFrom> began_from;  // the first task decides for all
   for (uint32_t i = 0; i < controls_.size(); ++i) {
     ps::proto::JoinRequest request = join_request(static_cast<uint32_t>(next_link));
-    if (again) request.set_process(processes_[i]);  // the ps refuses a request to another process
+    // Another process has another group: workers that found it would wait for this one.
+    request.set_process(processes_[i]);
     if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
     GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::JoinReply reply, controls_[i]->join(request, deadline));
     if (!began_from.has_value()) began_from = reply.began_from();
@@ -187,7 +189,10 @@ absl::Status Session::take_shards(uint32_t ps_index, const ps::proto::JoinReply&
 void Session::start_heartbeat(uint32_t ps_index) {
   GRADRAIL_CHECK(ps_index < controls_.size() && controls_[ps_index] != nullptr);
   ControlLink& control = *controls_[ps_index];
-  control.fill_pings([this](ps::proto::Ping& ping) { telemetry_.report(ping); });
+  control.fill_pings([this, ps_index](ps::proto::Ping& ping) {
+    telemetry_.report(ping);
+    if (ps_index != 0) tell_losses(ping);
+  });
   control.start_heartbeat(
       identity_.member(), [this, ps_index](absl::Status cause) { failure_.lose_server(ps_index, std::move(cause)); },
       [this, ps_index](const ps::proto::HeartbeatReply& news) {
@@ -198,7 +203,15 @@ void Session::start_heartbeat(uint32_t ps_index) {
         run_base_heard_ = news.run_base();
         run_ = news.run();
         if (telemetry_.on_dump_count(news.dumps())) paths_.wake();
+        auto copy = std::make_shared<const ps::proto::HeartbeatReply>(news);
+        const MutexLock lock(news_mutex_);
+        news_ = std::move(copy);
       });
+}
+
+void Session::tell_losses(ps::proto::Ping& ping) {
+  const MutexLock lock(news_mutex_);
+  if (news_ != nullptr) *ping.mutable_lost() = news_->lost();
 }
 
 void Session::follow_run_base() {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "worker/client/client.h"
 #include "worker/client/model_memory.h"
 #include "worker/client/paths/path_manager.h"
@@ -40,7 +41,8 @@ class Session {
   /// Waits for every ps task and adds a link for each of its shards to the path manager.
   absl::Status describe(TimePoint deadline);
   /// Joins every ps task and starts the heartbeats; returns the first step of this worker. `again`: after the loss of a
-  /// ps, when a task that was restarted since describe() is an error, and not another chance to wait.
+  /// ps, with a shorter deadline.
+  /// Errors  UNAVAILABLE: a ps was lost, or has started again since describe().
   absl::StatusOr<uint64_t> join(TimePoint deadline, bool again);
   /// Gives up the membership, all links and the incarnation, before this worker joins once more.
   void release();
@@ -84,6 +86,10 @@ class Session {
   void set_origin_position(uint64_t position) { origin_position_ = position; }
   bool began_without_checkpoint() const { return began_without_checkpoint_; }
 
+  /// Whether this worker has ever had the parameters of the run.
+  bool has_started() const { return has_started_; }
+  void set_started() { has_started_ = true; }
+
   // State that a backup which takes over receives from this worker.
   bool steps_finished() const { return steps_finished_; }
   void set_steps_finished() { steps_finished_ = true; }
@@ -100,6 +106,7 @@ class Session {
   absl::StatusOr<ps::proto::DescribeReply> describe_one(uint32_t ps_index, TimePoint deadline);
   absl::Status take_shards(uint32_t ps_index, const ps::proto::JoinReply& reply, size_t& next_link);
   void start_heartbeat(uint32_t ps_index);
+  void tell_losses(ps::proto::Ping& ping);
 
   // Set once.
   const ClientOptions& options_;
@@ -119,6 +126,7 @@ class Session {
   bool began_without_checkpoint_ = false;
   bool initialised_ = true;
   bool saves_checkpoints_ = true;
+  bool has_started_ = false;
   bool steps_finished_ = false;
   int64_t run_base_ = 0;
   int64_t run_base_followed_ = 0;  ///< the last value of run_base_heard_ that run_base_ was set from
@@ -128,6 +136,9 @@ class Session {
   // Any thread: written by the heartbeat of ps task 0.
   std::atomic<uint32_t> chief_ = 0;
   std::atomic<int64_t> run_base_heard_ = 0;
+  Mutex news_mutex_;
+  /// The last reply of ps task 0; null before. Shared, because the message has no complete type here.
+  std::shared_ptr<const ps::proto::HeartbeatReply> news_ ABSL_GUARDED_BY(news_mutex_);
   std::atomic<uint64_t> run_ = 0;  ///< JoinReply.run; 0: not known yet
 
   std::vector<std::unique_ptr<ControlLink>> controls_;  ///< behind all fields that their heartbeats use
