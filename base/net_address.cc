@@ -54,8 +54,17 @@ std::string NetAddress::host() const {
 }
 
 std::string NetAddress::text() const {
-  if (family() == AF_INET6) return fmt::format("[{}]:{}", host(), ntohs(as_v6(*this).sin6_port));
-  return fmt::format("{}:{}", host(), ntohs(as_v4(*this).sin_port));
+  return family() == AF_INET6 ? fmt::format("[{}]:{}", host(), port()) : fmt::format("{}:{}", host(), port());
+}
+
+uint16_t NetAddress::port() const {
+  return ntohs(family() == AF_INET6 ? as_v6(*this).sin6_port : as_v4(*this).sin_port);
+}
+
+void NetAddress::set_port(uint16_t port) {
+  in_port_t& field = family() == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
+                                          : reinterpret_cast<sockaddr_in&>(storage).sin_port;
+  field = htons(port);
 }
 
 bool NetAddress::is_loopback() const {
@@ -122,17 +131,34 @@ NetAddress peer_address(int fd) {
   return address;
 }
 
+int listen_at(const NetAddress& address, bool only_v6, FileDescriptor& listener) {
+  constexpr int kBacklog = 1024;  // Linux reduces it to net.core.somaxconn
+  listener.reset(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int fd = listener.get();
+  const int on = 1;
+  const int v6 = only_v6 ? 1 : 0;
+  const bool listens =
+      fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+      (address.family() != AF_INET6 || setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6, sizeof(v6)) == 0) &&
+      bind(fd, address.get(), address.bytes) == 0 && listen(fd, kBacklog) == 0;
+  return listens ? 0 : errno;
+}
+
+int wait_ready(int fd, short events, TimePoint deadline) {
+  pollfd waiting = {.fd = fd, .events = events, .revents = 0};
+  while (true) {
+    const int ready = poll(&waiting, 1, milliseconds_until(deadline));
+    if (ready > 0) return 0;
+    if (ready < 0 && errno != EINTR) return errno;
+    if (Clock::now() >= deadline) return ETIMEDOUT;
+  }
+}
+
 int connect_until(int fd, const NetAddress& address, TimePoint deadline) {
   if (connect(fd, address.get(), address.bytes) != 0) {
     if (errno != EINPROGRESS) return errno;
-    pollfd waiting = {.fd = fd, .events = POLLOUT, .revents = 0};
-    while (true) {
-      const int ready = poll(&waiting, 1, milliseconds_until(deadline));
-      if (ready > 0) break;
-      if (ready < 0 && errno != EINTR) return errno;
-      if (Clock::now() >= deadline) return EINPROGRESS;
-    }
-    int error = 0;
+    int error = wait_ready(fd, POLLOUT, deadline);
+    if (error != 0) return error == ETIMEDOUT ? EINPROGRESS : error;
     // Writable states that the attempt has ended, SO_ERROR how (connect(2)).
     socklen_t bytes = sizeof(error);
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 
 namespace gradrail {
 
@@ -24,6 +25,8 @@ struct NetAddress {
   std::string host() const;
   /// "10.0.0.1:2223" or "[fd00::1]:2223".
   std::string text() const;
+  uint16_t port() const;
+  void set_port(uint16_t port);
   bool is_loopback() const;
 };
 
@@ -48,6 +51,13 @@ absl::Status check_own_address(const std::string& host);
 /// The address of a socket's own end, or of its peer.
 NetAddress local_address(int fd);
 NetAddress peer_address(int fd);
+
+/// Opens a non-blocking TCP socket that listens at the address, also while connections of a former process end.
+/// `only_v6`: an IPv6 socket does not take IPv4 connections. Returns 0 or the errno of the failure.
+int listen_at(const NetAddress& address, bool only_v6, FileDescriptor& listener);
+
+/// Waits until poll() reports one of `events`. Returns 0, an errno, or ETIMEDOUT at the deadline.
+int wait_ready(int fd, short events, TimePoint deadline);
 
 /// Connects a non-blocking TCP socket and waits for the result. Returns 0, the errno of the failure, or EINPROGRESS at
 /// the deadline. A socket that the kernel has connected to itself counts as refused.

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -30,18 +29,6 @@ constexpr size_t kMaxAnswerBytes = 2048;
 
 absl::Status no_answer() { return absl::DeadlineExceededError("no answer"); }
 
-/// OK: the socket is ready. Errors  DEADLINE_EXCEEDED.
-absl::Status wait_for(int fd, short events, TimePoint deadline) {
-  pollfd polled{.fd = fd, .events = events, .revents = 0};
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) return no_answer();
-    const int ready = poll(&polled, 1, static_cast<int>(std::min<int64_t>(left.count(), INT_MAX)));
-    if (ready > 0) return absl::OkStatus();
-    if (ready < 0 && errno != EINTR) return absl::UnavailableError(std::strerror(errno));
-  }
-}
-
 /// The first address that accepts. Errors  that of the last one.
 absl::StatusOr<FileDescriptor> connect_to_host(const HostPort& where, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<NetAddress> addresses, resolve(where.host, where.port));
@@ -62,10 +49,11 @@ absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
   std::string text;
   std::array<char, kMaxAnswerBytes> bytes;
   while (text.size() < kMaxAnswerBytes) {
-    const absl::Status ready = wait_for(fd, POLLIN, deadline);
-    // Another kind of server may answer and keep the connection.
-    if (!ready.ok() && !text.empty()) break;
-    GRADRAIL_RETURN_IF_ERROR(ready);
+    if (const int error = wait_ready(fd, POLLIN, deadline); error != 0) {
+      // Another kind of server may answer and keep the connection.
+      if (!text.empty()) break;
+      return error == ETIMEDOUT ? no_answer() : absl::UnavailableError(std::strerror(error));
+    }
     const ssize_t got = recv(fd, bytes.data(), bytes.size() - text.size(), 0);
     if (got == 0) break;
     if (got < 0 && errno != EAGAIN && errno != EINTR) {

@@ -28,35 +28,8 @@ namespace gradrail::ps {
 namespace {
 
 constexpr size_t kMaxRequestBytes = 2048;  // a proof has 98 characters
-constexpr int kBacklog = 1024;
+constexpr int kMaxAccepts = 1024;          // in one round
 constexpr auto kPause = std::chrono::milliseconds(10);
-
-struct Listener {
-  FileDescriptor socket;
-  uint16_t port = 0;
-  int error = 0;  ///< errno; 0: it listens
-};
-
-uint16_t& port_field(NetAddress& address) {
-  return address.family() == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address.storage).sin6_port
-                                      : reinterpret_cast<sockaddr_in&>(address.storage).sin_port;
-}
-
-/// `only_v6`: an IPv6 socket does not take IPv4 connections, because another socket has the IPv4 address.
-Listener listen_at(NetAddress address, bool only_v6) {
-  Listener listener;
-  listener.socket.reset(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const int fd = listener.socket.get();
-  const int on = 1;
-  const int v6 = only_v6 ? 1 : 0;
-  const bool good = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-                    (address.family() != AF_INET6 || setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6, sizeof(v6)) == 0) &&
-                    bind(fd, address.get(), address.bytes) == 0 && ::listen(fd, kBacklog) == 0 &&
-                    getsockname(fd, address.get(), &address.bytes) == 0;
-  if (!good) listener.error = errno;
-  listener.port = ntohs(port_field(address));
-  return listener;
-}
 
 absl::Status cannot_listen(const std::string& address, int error) {
   if (error == EADDRINUSE)
@@ -101,16 +74,17 @@ absl::StatusOr<std::unique_ptr<AdmissionGate>> AdmissionGate::listen(const std::
   int error = 0;
   // A name can have an IPv4 and an IPv6 address. All of them get the port that the first one gets.
   for (NetAddress& each : *found) {
-    port_field(each) = htons(port);
-    Listener listener = listen_at(each, found->size() > 1);
-    if (listener.error == 0) {
-      port = listener.port;
-      listeners.push_back(std::move(listener.socket));
-    } else if (listener.error != EAFNOSUPPORT && listener.error != EADDRNOTAVAIL) {
+    each.set_port(port);
+    FileDescriptor listener;
+    const int failed = listen_at(each, found->size() > 1, listener);
+    if (failed == 0) {
+      port = local_address(listener.get()).port();
+      listeners.push_back(std::move(listener));
+    } else if (failed != EAFNOSUPPORT && failed != EADDRNOTAVAIL) {
       // Peers of this address would reach another process.
-      return cannot_listen(address, listener.error);
+      return cannot_listen(address, failed);
     } else {
-      error = listener.error;
+      error = failed;
     }
   }
   if (listeners.empty()) return cannot_listen(address, error);
@@ -173,7 +147,7 @@ void AdmissionGate::run() {
 
 void AdmissionGate::accept_all(int listener) {
   // A flood of connections must not keep the thread from the pending ones.
-  for (int i = 0; i < kBacklog; ++i) {
+  for (int i = 0; i < kMaxAccepts; ++i) {
     Pending pending{.socket = FileDescriptor(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)),
                     .request = "",
                     .deadline = Clock::now() + options_.timeout};

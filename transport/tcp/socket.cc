@@ -19,9 +19,6 @@ namespace {
 /// frame; on loopback no value from 16 KiB to unbounded changed throughput or latency.
 constexpr int kMaxUnsentBytes = 256 * 1024;
 
-/// Linux clamps to net.core.somaxconn.
-constexpr int kListenBacklog = 1024;
-
 void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); }
 
 }  // namespace
@@ -79,13 +76,10 @@ bool unanswered(int fd) {
 }
 
 absl::StatusOr<FileDescriptor> listen_at(const Address& address) {
-  FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const std::string doing = fmt::format("listen at {}", address.text());
-  if (!fd) return native_error(doing, errno);
-  set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);  // a restarted task must not wait for TIME_WAIT
-  if (bind(fd.get(), address.get(), address.bytes) != 0) return native_error(doing, errno);
-  if (listen(fd.get(), kListenBacklog) != 0) return native_error(doing, errno);
-  return fd;
+  FileDescriptor listener;
+  const int error = gradrail::listen_at(address, false, listener);
+  if (error != 0) return native_error(fmt::format("listen at {}", address.text()), error);
+  return listener;
 }
 
 absl::StatusOr<FileDescriptor> connect_to(const Address& address, const Address* source, const SocketOptions& options,
