@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/server.h"
+#include "tools/launch/etcd/rendezvous_url.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
 #include "tools/train/affinity_binder.h"
@@ -60,7 +61,10 @@ std::string run_name(const TrainOptions& options) {
   if (options.local) return fmt::format("local cluster of process {}", getppid());
   // Their tasks have no addresses before they listen, and others after a return through etcd.
   if (options.launch.has_value()) return fmt::format("{} at {}", options.launch->job, options.launch->rendezvous);
-  if (uses_etcd(options.flags)) return fmt::format("--rendezvous {}", options.flags.rendezvous);
+  if (uses_etcd(options.flags)) {
+    const absl::StatusOr<RendezvousUrl> where = parse_rendezvous(options.flags.rendezvous);
+    return fmt::format("etcd job {}", where.ok() ? where->job : options.flags.rendezvous);
+  }
   return fmt::format("ps hosts {}", fmt::join(options.cluster.ps, ","));
 }
 
