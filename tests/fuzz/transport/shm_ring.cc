@@ -46,11 +46,11 @@ class Session {
           break;
         case 5:
           honest_ = false;
-          ring_.entries[in.number<uint16_t>() % kRingEntries].sequence = in.number<uint64_t>();
+          entry_of(in).sequence.store(in.number<uint64_t>());
           break;
         case 6:
           honest_ = false;
-          ring_.entries[in.number<uint16_t>() % kRingEntries].header = in.number<uint64_t>();
+          entry_of(in).header.store(in.number<uint64_t>());
           break;
         default:
           honest_ = false;
@@ -66,6 +66,8 @@ class Session {
   }
 
  private:
+  RingEntry& entry_of(common::ByteReader& in) { return ring_.entries[in.number<uint16_t>() % kRingEntries]; }
+
   bool has_room(size_t entries) {
     const RingProducer::Room room = producer_.room_for(entries);
     GRADRAIL_CHECK(!honest_ || room != RingProducer::Room::broken);
