@@ -41,7 +41,8 @@ bool is_whole_request(std::string_view text) { return text.ends_with("\r\n\r\n")
 absl::StatusOr<GateRequest> parse_gate_request(std::string_view text) {
   const absl::string_view request = as_absl(text);
   const std::vector<absl::string_view> words = absl::StrSplit(request.substr(0, request.find("\r\n")), ' ');
-  GateRequest parsed{.is_connect = words[0] == "CONNECT", .value = ""};
+  // There is no word, not even an empty one, in a text without an address.
+  GateRequest parsed{.is_connect = !words.empty() && words[0] == "CONNECT", .value = ""};
   if (parsed.is_connect) {
     if (absl::WebSafeBase64Unescape(header(request, kProofHeader), &parsed.value)) return parsed;
     return absl::UnauthenticatedError("the proof is not base64");

@@ -109,7 +109,7 @@ TEST_P(Replay, Mutations) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoders, Replay, testing::ValuesIn(kDecoders),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
 }  // namespace gradrail::fuzz

@@ -30,6 +30,9 @@ std::string whole_file(std::string_view fields, std::string_view values) {
   }
   GRADRAIL_CHECK(check_header(*header).ok());
   GRADRAIL_CHECK(encode_header(*header) == fields);
+  uint64_t elements = 0;
+  for (const Tensor& tensor : header->schema) elements += tensor.elements();
+  GRADRAIL_CHECK(header->range.first <= elements && header->range.count <= elements - header->range.first);
   if (header->range.count > kMaxElements) return "";
   const size_t vector_bytes = header->range.count * sizeof(float);
   const size_t vectors = 1 + static_cast<size_t>(state_vectors(header->optimizer.kind));
