@@ -9,13 +9,14 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CMAKE_C_COMPILER_LAUNCHER)
 FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rdma prove bench check asan tsan format install clean
+.PHONY: help demo test test-rdma prove fuzz bench check asan tsan format install clean
 
 help:
 	@echo 'make demo      train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
 	@echo 'make test      the whole suite, then the tests that skipped and why'
 	@echo 'make test-rdma suites over soft-RoCE in virtual machines, no RDMA hardware (ARGS= flags, such as --list)'
 	@echo 'make prove     all states of small clusters, then mutations of the protocol that the search must find'
+	@echo 'make fuzz      each decoder with libFuzzer, one minute each (ARGS= flags and names of decoders, such as --help)'
 	@echo 'make bench     one gradient exchange beside its peers, in one run (ARGS= flags of gradrail bench peers)'
 	@echo 'make check     style (format, includes, sizes, headers, vocabulary, documents), clang-tidy on changes since BASE='
 	@echo 'make asan      the whole suite under the address and undefined-behaviour sanitizers'
@@ -51,6 +52,12 @@ prove:
 	cmake --build --preset release --target prove
 	build/release/tests/prove full
 	tools/dev/prove_mutations build/release
+
+fuzz:
+	@tools/setup --for fuzz
+	cmake --preset fuzz
+	cmake --build --preset fuzz --target decoders
+	@tools/dev/fuzz $(ARGS)
 
 asan:
 	@tools/setup --for test
@@ -90,4 +97,4 @@ install:
 	cmake --install build/release --prefix $(PREFIX) --strip
 
 clean:
-	rm -rf build/release build/dev build/asan build/tsan build/bare
+	rm -rf build/release build/dev build/asan build/tsan build/fuzz build/bare

@@ -3,6 +3,15 @@
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
+namespace {
+
+/// As json.at(), for a whole number. An exception for 1e300: its conversion is undefined.
+template <typename Number>
+Number whole(const nlohmann::json& json, const char* name) {
+  return static_cast<Number>(json.at(name).get_ref<const nlohmann::json::number_integer_t&>());
+}
+
+}  // namespace
 
 nlohmann::json to_json(const ExchangeLoad& load) {
   nlohmann::json layers = nlohmann::json::array();
@@ -42,25 +51,26 @@ ExchangeLoad load_from(const nlohmann::json& json) {
                     .rdma_only = json.at("rdma_only"),
                     .bind_host = json.at("bind_host"),
                     .gpu = json.at("gpu"),
-                    .gpu_transfer = static_cast<worker::GpuTransfer>(json.at("gpu_transfer").get<int>()),
+                    .gpu_transfer = static_cast<worker::GpuTransfer>(whole<int>(json, "gpu_transfer")),
                     .ps_device = json.at("ps_device"),
-                    .bytes = json.at("bytes"),
-                    .workers = json.at("workers"),
-                    .shards = json.at("shards"),
+                    .bytes = whole<uint64_t>(json, "bytes"),
+                    .workers = whole<uint32_t>(json, "workers"),
+                    .shards = whole<uint32_t>(json, "shards"),
                     .servers = json.at("servers"),
-                    .mode = {.kind = static_cast<ps::ModeKind>(json.at("mode").get<int>()),
-                             .bound = json.at("mode_bound").get<uint32_t>()},
-                    .optimizer = static_cast<ps::OptimizerKind>(json.at("optimizer").get<int>()),
-                    .bucket_bytes = json.at("bucket_bytes"),
+                    .mode = {.kind = static_cast<ps::ModeKind>(whole<int>(json, "mode")),
+                             .bound = whole<uint32_t>(json, "mode_bound")},
+                    .optimizer = static_cast<ps::OptimizerKind>(whole<int>(json, "optimizer")),
+                    .bucket_bytes = whole<uint32_t>(json, "bucket_bytes"),
                     .touch = json.at("touch"),
                     .block = json.at("block"),
                     .check = json.at("check"),
                     .stages = json.at("stages"),
                     .ablation = {json.at("no_sum"), json.at("no_optimizer"), json.at("no_return")},
                     .seconds = json.at("seconds"),
-                    .iterations = json.at("iterations"),
-                    .warmup = json.at("warmup")};
-  for (const nlohmann::json& layer : json.at("layers")) load.layers.push_back({layer.at(0), layer.at(1)});
+                    .iterations = whole<uint64_t>(json, "iterations"),
+                    .warmup = whole<uint64_t>(json, "warmup")};
+  for (const nlohmann::json& layer : json.at("layers"))
+    load.layers.push_back({layer.at(0).get_ref<const nlohmann::json::number_unsigned_t&>(), layer.at(1)});
   return load;
 }
 

@@ -62,6 +62,11 @@ std::vector<std::pair<std::string, double>> medians(const std::vector<Figure>& r
   return merged;
 }
 
+/// As json.at(), for a count. An exception for 1e300 and -1: their conversion is undefined.
+uint64_t count_in(const nlohmann::json& json, const char* name) {
+  return json.at(name).get_ref<const nlohmann::json::number_unsigned_t&>();
+}
+
 }  // namespace
 
 Times Times::of(std::vector<double>& micros) {
@@ -174,10 +179,10 @@ Figure figure_from(const nlohmann::json& json) {
   const nlohmann::json& times = json.at("percentiles");
   return {.path = json.at("path"),
           .what = json.at("what"),
-          .bytes = json.at("size"),
-          .count = json.at("count"),
+          .bytes = count_in(json, "size"),
+          .count = count_in(json, "count"),
           .type = json.at("type"),
-          .times = {.count = times.at("iterations"),
+          .times = {.count = count_in(times, "iterations"),
                     .min_us = times.at("min_us"),
                     .max_us = times.at("max_us"),
                     .p50_us = times.at("p50_us"),
@@ -189,7 +194,7 @@ Figure figure_from(const nlohmann::json& json) {
           .rounds_us = json.at("rounds_us"),
           .alg_bytes = json.at("alg_bytes"),
           .bus_bytes = json.at("bus_bytes"),
-          .wrong = json.at("nwrong"),
+          .wrong = count_in(json, "nwrong"),
           .failed = json.at("failed"),
           .why = json.at("why"),
           .stages = pairs_from(json.at("stages")),

@@ -11,21 +11,16 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "base/file_descriptor.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/admission/connection_proof.h"
-#include "ps/admission/gate.h"
+#include "ps/admission/gate_text.h"
 #include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::ps {
 namespace {
-
-constexpr size_t kMaxAnswerBytes = 2048;
 
 absl::Status no_answer() { return absl::DeadlineExceededError("no answer"); }
 
@@ -47,8 +42,8 @@ absl::StatusOr<FileDescriptor> connect_to_host(const HostPort& where, TimePoint 
 
 absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
   std::string text;
-  std::array<char, kMaxAnswerBytes> bytes;
-  while (text.size() < kMaxAnswerBytes) {
+  std::array<char, kMaxGateTextBytes> bytes;
+  while (text.size() < kMaxGateTextBytes) {
     if (const int error = wait_ready(fd, POLLIN, deadline); error != 0) {
       // Another kind of server may answer and keep the connection.
       if (!text.empty()) break;
@@ -78,16 +73,8 @@ absl::StatusOr<std::string> request_proof(const HostPort& where, const std::stri
   GRADRAIL_ASSIGN_OR_RETURN(const std::string answer, read_to_end(fd.get(), deadline));
   // A process that ends closes the connections that it has not accepted.
   if (answer.empty()) return absl::UnavailableError("the process closed the connection");
-  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(answer, absl::MaxSplits("\r\n\r\n", 1));
-  const std::vector<absl::string_view> words = absl::StrSplit(absl::StripSuffix(parts.second, "\n"), ' ');
-  std::string challenge, proof;
-  if (!absl::StartsWith(parts.first, "HTTP/1.1 200 ") || words.size() != 2 ||
-      !absl::WebSafeBase64Unescape(words[0], &challenge) || !absl::WebSafeBase64Unescape(words[1], &proof)) {
-    return absl::FailedPreconditionError(
-        "the process there is not a task of this release of gradrail (is the address right, do all tasks have one "
-        "release?)");
-  }
-  return prove_connection(secret, client_challenge, challenge, proof);
+  GRADRAIL_ASSIGN_OR_RETURN(const GateAnswer parsed, parse_gate_answer(answer));
+  return prove_connection(secret, client_challenge, parsed.challenge, parsed.answer);
 }
 
 }  // namespace

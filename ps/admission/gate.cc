@@ -13,22 +13,17 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/admission/gate_text.h"
 #include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::ps {
 namespace {
 
-constexpr size_t kMaxRequestBytes = 2048;  // a proof has 98 characters
-constexpr int kMaxAccepts = 1024;          // in one round
+constexpr int kMaxAccepts = 1024;  // in one round
 constexpr auto kPause = std::chrono::milliseconds(10);
 
 absl::Status cannot_listen(const std::string& address, int error) {
@@ -37,20 +32,6 @@ absl::Status cannot_listen(const std::string& address, int error) {
   if (error == EADDRNOTAVAIL)
     return absl::NotFoundError(fmt::format("cannot listen on {}: the address is not one of this host", address));
   return absl::FailedPreconditionError(fmt::format("cannot listen on {}: {}", address, std::strerror(error)));
-}
-
-/// The value of a header; "": the request has none. Names of headers have no case.
-absl::string_view header(absl::string_view request, absl::string_view name) {
-  for (const absl::string_view line : absl::StrSplit(request, "\r\n")) {
-    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 1));
-    if (absl::EqualsIgnoreCase(parts.first, name)) return absl::StripAsciiWhitespace(parts.second);
-  }
-  return "";
-}
-
-std::string response(std::string_view status, std::string_view body) {
-  return fmt::format("HTTP/1.1 {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
-                     status, body.size(), body);
 }
 
 /// The buffer of a new connection is empty and takes the whole answer. A peer that is gone gets none.
@@ -170,42 +151,30 @@ void AdmissionGate::accept_all(int listener) {
 }
 
 bool AdmissionGate::receive(Pending& pending) {
-  std::array<char, kMaxRequestBytes> bytes;
+  std::array<char, kMaxGateTextBytes> bytes;
   const ssize_t got = recv(pending.socket.get(), bytes.data(), bytes.size() - pending.request.size(), 0);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   if (got == 0) return false;
   pending.request.append(bytes.data(), static_cast<size_t>(got));
-  const absl::string_view request = pending.request;
-  // The bytes of another protocol never become a request.
-  const auto may_become = [request](absl::string_view begin) {
-    const size_t common = std::min(request.size(), begin.size());
-    return request.substr(0, common) == begin.substr(0, common);
-  };
-  if (!may_become("CONNECT ") && !may_become("GET /")) return false;
-  if (!absl::EndsWith(request, "\r\n\r\n")) return request.size() < kMaxRequestBytes;
+  if (!may_become_request(pending.request)) return false;
+  if (!is_whole_request(pending.request)) return pending.request.size() < kMaxGateTextBytes;
   answer(pending);
   return false;
 }
 
 void AdmissionGate::answer(Pending& pending) {
-  const absl::string_view request = pending.request;
-  const std::vector<absl::string_view> words = absl::StrSplit(request.substr(0, request.find("\r\n")), ' ');
-  if (words[0] == "CONNECT") {
-    std::string proof;
-    absl::Status admitted = absl::UnauthenticatedError("the proof is not base64");
-    if (absl::WebSafeBase64Unescape(header(request, kProofHeader), &proof)) admitted = checker_.check(proof);
-    if (!admitted.ok()) return send_text(pending.socket, response("403 Forbidden", message_of(admitted)));
-    send_text(pending.socket, "HTTP/1.1 200 OK\r\n\r\n");
-    return admit_(std::move(pending.socket));
+  const absl::StatusOr<GateRequest> request = parse_gate_request(pending.request);
+  if (absl::IsNotFound(request.status()))
+    return send_text(pending.socket, gate_response("404 Not Found", message_of(request.status())));
+  if (request.ok() && !request->is_connect) {
+    const std::string challenge = checker_.new_challenge();
+    const GateAnswer answer = {.challenge = challenge, .answer = checker_.answer(request->value, challenge)};
+    return send_text(pending.socket, gate_response("200 OK", gate_answer_body(answer)));
   }
-  absl::string_view path = words.size() > 1 ? words[1] : "";
-  std::string client_challenge;
-  if (!absl::ConsumePrefix(&path, kChallengePath) || !absl::WebSafeBase64Unescape(path, &client_challenge))
-    return send_text(pending.socket, response("404 Not Found", "this port belongs to gradrail"));
-  const std::string challenge = checker_.new_challenge();
-  send_text(pending.socket,
-            response("200 OK", fmt::format("{} {}\n", absl::WebSafeBase64Escape(challenge),
-                                           absl::WebSafeBase64Escape(checker_.answer(client_challenge, challenge)))));
+  const absl::Status admitted = request.ok() ? checker_.check(request->value) : request.status();
+  if (!admitted.ok()) return send_text(pending.socket, gate_response("403 Forbidden", message_of(admitted)));
+  send_text(pending.socket, "HTTP/1.1 200 OK\r\n\r\n");
+  admit_(std::move(pending.socket));
 }
 
 }  // namespace gradrail::ps

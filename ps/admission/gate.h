@@ -15,19 +15,10 @@
 
 namespace gradrail::ps {
 
-// A connection speaks HTTP/1.1 to the gate, and the server's own protocol after it. Both ends write base64.
-//
-//   GET /gradrail/challenge/CLIENT_CHALLENGE      200, and a line "CHALLENGE ANSWER"; the connection ends
-//   CONNECT …, with the header gradrail-proof     200: the connection belongs to the server. 403: the reason; it ends
-//
-// gRPC's client sends CONNECT itself, as to a proxy.
-
-inline constexpr char kChallengePath[] = "/gradrail/challenge/";
-inline constexpr char kProofHeader[] = "gradrail-proof";
-
 /// Listens in front of a gRPC server and passes on the connections that prove the job's secret. gRPC 1.51 cannot bound
 /// the memory of a peer that sends endless headers or opens endless streams (1 GB within 5 s were measured). Here a
-/// connection has at most 2 KiB before its proof. Without a secret each connection that speaks this protocol passes.
+/// connection has at most 2 KiB before its proof (gate_text.h). Without a secret each connection that speaks this
+/// protocol passes. gRPC's client sends CONNECT itself, as to a proxy.
 /// Threads  The gate owns one thread.
 class AdmissionGate {
  public:

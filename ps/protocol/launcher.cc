@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <optional>
+#include <utility>
 
 #include "base/parse_number.h"
 #include "base/status.h"
@@ -51,8 +52,13 @@ uint16_t port_of(std::string_view job) {
   return static_cast<uint16_t>(20000 + hash % 12000);
 }
 
-std::string address(const std::string& host, uint16_t port) {
-  return host.empty() ? "" : to_string({.host = host, .port = port});
+/// "" without a host. Errors  INVALID_ARGUMENT: `variable` has no host; a task would find that out at its first call.
+absl::StatusOr<std::string> address(const char* variable, const std::string& host, uint16_t port) {
+  if (host.empty()) return std::string();
+  std::string text = to_string({.host = host, .port = port});
+  const absl::StatusOr<HostPort> parsed = parse_host_port(text);
+  if (parsed.ok()) return text;
+  return absl::InvalidArgumentError(fmt::format("{}: {}", variable, message_of(parsed.status())));
 }
 
 /// Rank and size, which belong together. Nothing for a single process: it starts the tasks that it needs itself.
@@ -87,7 +93,8 @@ Found from_torchrun(const Reader& read) {
     // Two runs without an id differ by the address of their store.
     (*launch)->job += fmt::format(" {}:{}", read.text("MASTER_ADDR"), given_port);
   }
-  (*launch)->rendezvous = address(read.text("MASTER_ADDR"), static_cast<uint16_t>(port));
+  GRADRAIL_ASSIGN_OR_RETURN((*launch)->rendezvous,
+                            address("MASTER_ADDR", read.text("MASTER_ADDR"), static_cast<uint16_t>(port)));
   return launch;
 }
 
@@ -98,7 +105,8 @@ Found from_mpirun(const Reader& read) {
   const std::string space = read.text("PMIX_NAMESPACE");
   (*launch)->job = space.empty() ? "mpirun" : fmt::format("mpirun job {}", space);
   const bool one_host = read.text("OMPI_COMM_WORLD_LOCAL_SIZE") == read.text("OMPI_COMM_WORLD_SIZE");
-  (*launch)->rendezvous = address(one_host ? "127.0.0.1" : read.text("MASTER_ADDR"), port_of((*launch)->job));
+  const std::string host = one_host ? "127.0.0.1" : read.text("MASTER_ADDR");
+  GRADRAIL_ASSIGN_OR_RETURN((*launch)->rendezvous, address("MASTER_ADDR", host, port_of((*launch)->job)));
   return launch;
 }
 
@@ -115,7 +123,8 @@ Found from_slurm(const Reader& read) {
   if (!nodes.ok())
     return absl::InvalidArgumentError(fmt::format("SLURM_STEP_NODELIST: {}", message_of(nodes.status())));
   // Rank 0 runs on the first node. The name of a single node may not resolve.
-  (*launch)->rendezvous = address(nodes->size() == 1 ? "127.0.0.1" : nodes->front(), port_of((*launch)->job));
+  const std::string host = nodes->size() == 1 ? "127.0.0.1" : nodes->front();
+  GRADRAIL_ASSIGN_OR_RETURN((*launch)->rendezvous, address("SLURM_STEP_NODELIST", host, port_of((*launch)->job)));
   return launch;
 }
 
@@ -146,10 +155,11 @@ Found from_dmlc(const Reader& read) {
     return absl::InvalidArgumentError("ps-lite: DMLC_PS_ROOT_URI is not set: the host of the scheduler");
   if (*servers == 0 || *workers == 0)
     return absl::InvalidArgumentError("ps-lite: DMLC_NUM_SERVER and DMLC_NUM_WORKER must be at least 1");
+  GRADRAIL_ASSIGN_OR_RETURN(std::string scheduler, address("DMLC_PS_ROOT_URI", root, static_cast<uint16_t>(*port)));
   Launch launch{.role = *role,
                 .size = *servers + *workers,
                 .ps_count = *servers,
-                .rendezvous = address(root, static_cast<uint16_t>(*port)),
+                .rendezvous = std::move(scheduler),
                 .job = fmt::format("ps-lite {}:{}", root, *port)};
   // Forks of ps-lite use different names for the index. Without one the scheduler assigns it.
   for (const char* name : {*role == Launch::Role::ps ? "DMLC_SERVER_ID" : "DMLC_WORKER_ID", "DMLC_RANK"}) {

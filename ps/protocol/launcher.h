@@ -41,7 +41,7 @@ bool is_tcp_rendezvous(std::string_view url);
 absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url);
 
 /// Slurm's "node[03-05,9],x7": node03 node04 node05 node9 x7.
-/// Errors  INVALID_ARGUMENT: not such a list, or more than 65,536 hosts.
+/// Errors  INVALID_ARGUMENT: not such a list, more than 65,536 hosts, or names of more than 255 characters.
 absl::StatusOr<std::vector<std::string>> expand_nodes(std::string_view nodes);
 
 }  // namespace gradrail::ps

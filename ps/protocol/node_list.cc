@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 
 #include "base/parse_number.h"
@@ -11,6 +12,8 @@ namespace {
 constexpr size_t kMostNodes = 65536;  // Slurm's own limit; without it [0-999999999] would exhaust the memory
 
 constexpr size_t kMostDigits = 20;  // a 64-bit number has no more
+// The limit of DNS. Without it a text of 100 KB with a range of 65,536 numbers would take 6 GB.
+constexpr size_t kLongestName = 255;
 
 using Names = std::vector<std::string>;
 
@@ -48,6 +51,8 @@ absl::StatusOr<Names> expand_element(std::string_view element, std::string_view 
     const size_t open = element.find('[');
     const std::string_view plain = element.substr(0, open);
     if (plain.find(']') != std::string_view::npos) return bad(nodes, "']' without '['");
+    // All names of an element are about as long as the first one.
+    if (names.front().size() + plain.size() > kLongestName) return bad(nodes, "a name has more than 255 characters");
     for (std::string& name : names) name += plain;
     if (open == std::string_view::npos) break;
     const size_t close = element.find(']', open);
@@ -61,6 +66,9 @@ absl::StatusOr<Names> expand_element(std::string_view element, std::string_view 
     names = std::move(longer);
     element.remove_prefix(close + 1);
   }
+  const auto is_longer = [](const std::string& a, const std::string& b) { return a.size() < b.size(); };
+  if (std::max_element(names.begin(), names.end(), is_longer)->size() > kLongestName)
+    return bad(nodes, "a name has more than 255 characters");
   return names;
 }
 

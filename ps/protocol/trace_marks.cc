@@ -7,6 +7,14 @@
 #include "ps/protocol/control.pb.h"
 
 namespace gradrail::ps {
+namespace {
+
+/// Nanoseconds; 73 years. The sum or difference of four such numbers does not overflow.
+constexpr int64_t kMaxTime = int64_t{1} << 61;
+
+bool is_time(int64_t nanoseconds) { return nanoseconds >= -kMaxTime && nanoseconds <= kMaxTime; }
+
+}  // namespace
 
 proto::TaskMarks to_proto(const std::string& task, const std::vector<Mark>& marks) {
   proto::TaskMarks message;
@@ -40,11 +48,16 @@ absl::StatusOr<std::vector<Mark>> marks_from(const proto::TaskMarks& message) {
       return absl::InvalidArgumentError(
           fmt::format("marks of {}: columns of {} and {} rows", message.task(), count, size));
   }
+  const auto bad_time = [&message] {
+    return absl::InvalidArgumentError(fmt::format("marks of {}: a time is out of range", message.task()));
+  };
+  if (!is_time(message.offset_ns()) || !is_time(message.bound_ns())) return bad_time();
   std::vector<Mark> marks;
   marks.reserve(static_cast<size_t>(count));
   uint64_t at_ns = 0;  // unsigned: a broken message may overflow it
   for (int i = 0; i < count; ++i) {
     at_ns += static_cast<uint64_t>(message.at_ns(i));
+    if (!is_time(static_cast<int64_t>(at_ns))) return bad_time();
     if (message.kind(i) > static_cast<uint32_t>(Mark::Kind::applied))
       return absl::InvalidArgumentError(fmt::format("marks of {}: unknown kind {}", message.task(), message.kind(i)));
     marks.push_back({.at_ns = static_cast<int64_t>(at_ns),

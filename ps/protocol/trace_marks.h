@@ -17,7 +17,8 @@ constexpr size_t kMaxTraceMarks = 1 << 15;
 
 /// If there are more than kMaxTraceMarks, the last ones: they lead up to the moment of the request.
 proto::TaskMarks to_proto(const std::string& task, const std::vector<Mark>& marks);
-/// Errors  INVALID_ARGUMENT: columns of different lengths, an unknown kind, or more marks than to_proto() makes.
+/// Errors  INVALID_ARGUMENT: columns of different lengths, an unknown kind, more marks than to_proto() makes, or a time
+///         beyond 73 years. Sums and differences of the times, with the offset of their task, do not overflow.
 absl::StatusOr<std::vector<Mark>> marks_from(const proto::TaskMarks& message);
 
 }  // namespace gradrail::ps

@@ -2,8 +2,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "ps/checkpoint/file.h"
@@ -11,11 +9,7 @@
 
 namespace gradrail::tools {
 
-/// The steps of all tasks as chrome://tracing and Perfetto draw them (Chrome's trace event format, JSON). It has a
-/// process for each task, a row for each bucket. A mark without its end is left out.
-std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks);
-
-/// The chief's file of that, whole or not there.
+/// The chief's file with the steps of all tasks (chrome_trace.h), whole or not there.
 /// Threads  Owner thread of the client.
 class Timeline {
  public:

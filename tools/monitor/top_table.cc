@@ -21,6 +21,9 @@ struct Row {
 std::string line_of(const Row& row) {
   std::string line = fmt::format("{:<9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<24} {}", row.task, row.step, row.rate,
                                  row.p50, row.p99, row.staleness, row.path, row.note);
+  // Names and reasons come from other tasks: a terminal must not execute them.
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
   // No spaces at the end: tests and scripts compare lines.
   line.erase(line.find_last_not_of(' ') + 1);
   return line;
@@ -82,8 +85,9 @@ std::map<uint32_t, ps::proto::StatsReply::Worker> latest_reports(const std::vect
 double middle_pace(const std::map<uint32_t, ps::proto::StatsReply::Worker>& workers) {
   std::vector<double> paces;
   for (const auto& [index, worker] : workers) {
-    // A worker that ended has the pace 0 and would lower the middle.
-    if (worker.ended().empty()) paces.push_back(worker.report().exchanges_per_s());
+    // A worker that ended has the pace 0 and would lower the middle. NaN has no place in an order.
+    const double pace = worker.report().exchanges_per_s();
+    if (worker.ended().empty() && pace >= 0) paces.push_back(pace);
   }
   if (paces.size() < 2) return 0.0;  // no other worker to compare with
   // An even number gives the faster of the two: of two workers one can be slow.

@@ -111,10 +111,13 @@ std::vector<size_t> level_starts(const std::string& description) {
 /// (2.9).
 absl::Status check_levels(const std::string& description) {
   constexpr uint64_t kMaxCpus = 16384;  // four times the largest machine there is; hwloc takes a second
+  // hwloc compares each new object with its neighbors: 16384 below one object take more than a minute.
+  constexpr uint64_t kMaxChildren = 1024;
   constexpr size_t kMaxLength = 4096;
   constexpr ptrdiff_t kMaxBeside = 16;
-  auto too_large = absl::InvalidArgumentError(fmt::format(
-      "a description of more than {} cpus, {} characters or {} things in brackets", kMaxCpus, kMaxLength, kMaxBeside));
+  auto too_large = absl::InvalidArgumentError(
+      fmt::format("a description of more than {} cpus, {} objects in one, {} characters or {} things in brackets",
+                  kMaxCpus, kMaxChildren, kMaxLength, kMaxBeside));
   if (description.size() > kMaxLength || std::count(description.begin(), description.end(), '[') > kMaxBeside)
     return too_large;
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -127,8 +130,9 @@ absl::Status check_levels(const std::string& description) {
     const size_t colon = description.find(':', start);
     const size_t number = colon < end ? colon + 1 : start;
     if (!is_digit(description[number])) continue;
-    cpus *= std::clamp<uint64_t>(std::strtoull(description.c_str() + number, nullptr, 0), 1, kMaxCpus + 1);
-    if (cpus > kMaxCpus) return too_large;
+    const uint64_t children = std::max<uint64_t>(std::strtoull(description.c_str() + number, nullptr, 0), 1);
+    if (children > kMaxChildren || cpus * children > kMaxCpus) return too_large;
+    cpus *= children;
   }
   if (untyped == 0 || untyped == starts.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format("either all levels have a type or none has ({})", kExample));

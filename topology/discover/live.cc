@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -19,11 +20,11 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-/// The number a line begins with; 0: none.
+/// The number a line begins with; 0: none. "inf" and "nan" are no rates.
 double number_of(std::string_view line) {
   double number = 0;
   std::from_chars(line.data(), line.data() + line.size(), number);
-  return number > 0 ? number : 0;
+  return number > 0 && std::isfinite(number) ? number : 0;
 }
 
 /// "4: ACTIVE".

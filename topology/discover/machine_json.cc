@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <limits>
 #include <set>
 #include <stdexcept>
 
@@ -44,6 +45,15 @@ bool is_printable(const Json& json) {
   if (!json.is_string()) return true;
   const auto& text = json.get_ref<const std::string&>();
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+/// Whether each number with a fraction or an exponent is one that the library can convert to any type of a field. The
+/// conversion of 1e300 to an int is undefined. All such numbers are rates: none is negative.
+bool is_convertible(const Json& json) {
+  if (json.is_structured()) return std::all_of(json.begin(), json.end(), is_convertible);
+  if (!json.is_number_float()) return true;
+  const auto number = json.get<double>();
+  return number >= 0 && number < std::numeric_limits<int>::max();
 }
 
 class MachineChecker {
@@ -124,6 +134,7 @@ absl::StatusOr<Machine> parse_machine(const std::string& text) {
   try {
     const Json json = Json::parse(text);
     if (!is_printable(json)) return wrong("a name has characters that are not printable");
+    if (!is_convertible(json)) return wrong("a number is out of range");
     Machine machine = json.get<Machine>();
     GRADRAIL_RETURN_IF_ERROR(MachineChecker(machine).run());
     return machine;

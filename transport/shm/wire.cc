@@ -1,6 +1,5 @@
 #include "transport/shm/wire.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -33,8 +32,7 @@ ControlMessage make_disconnect(const absl::Status& why) {
   ControlMessage disconnect;
   disconnect.kind = ControlKind::disconnect;
   disconnect.code = static_cast<uint8_t>(why.code());
-  const size_t bytes = std::min(why.message().size(), sizeof(disconnect.text) - 1);
-  std::memcpy(disconnect.text, why.message().data(), bytes);
+  why.message().copy(disconnect.text, sizeof(disconnect.text) - 1);  // not memcpy(): an empty text has no address
   return disconnect;
 }
 

@@ -20,6 +20,7 @@ namespace {
 constexpr std::string_view kKeyMagic = "ucx1";
 constexpr size_t kKeyBytes = 40;
 constexpr uint32_t kOnGpu = 4;
+constexpr uint32_t kAccessBits = 7;
 
 unsigned protection(Access access) {
   unsigned flags = UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_LOCAL_WRITE;
@@ -50,6 +51,8 @@ absl::StatusOr<RegionKey> RegionKey::parse(std::string_view key) {
   parsed.token = in.number<uint64_t>();
   parsed.bytes = in.number<uint64_t>();
   const auto access = in.number<uint32_t>();
+  // A bit of a later version must not be ignored.
+  if (access > kAccessBits) return absl::InvalidArgumentError("ucx: region key with unknown access bits");
   parsed.access = static_cast<Access>(access & 3);
   parsed.kind = (access & kOnGpu) != 0 ? MemoryKind::cuda : MemoryKind::host;
   return parsed;

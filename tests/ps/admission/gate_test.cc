@@ -1,5 +1,6 @@
 // The gate with raw sockets.
 #include "ps/admission/gate.h"
+#include "ps/admission/gate_text.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

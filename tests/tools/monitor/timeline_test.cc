@@ -1,4 +1,4 @@
-#include "tools/monitor/timeline.h"
+#include "tools/monitor/chrome_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

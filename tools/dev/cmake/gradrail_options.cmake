@@ -2,7 +2,11 @@
 include(GNUInstallDirs)
 
 add_library(gradrail_options INTERFACE)
-target_compile_options(gradrail_options INTERFACE -Wall -Wextra -Wshadow=local -Wno-missing-field-initializers)
+target_compile_options(gradrail_options INTERFACE -Wall -Wextra)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(gradrail_options INTERFACE -Wshadow=local)
+endif()
+target_compile_options(gradrail_options INTERFACE -Wno-missing-field-initializers)
 if(GRADRAIL_WERROR)
   target_compile_options(gradrail_options INTERFACE -Werror)
 endif()

@@ -1,0 +1,65 @@
+// Texts of flags that have a syntax of their own.
+#include "base/check.h"
+#include "base/flags/text_value.h"
+#include "base/parse_number.h"
+#include "base/status.h"
+#include "ps/protocol/mode.h"
+#include "ps/protocol/optimizer_settings.h"
+#include "tests/fuzz/fuzz.h"
+#include "tools/doctor/text.h"
+
+namespace gradrail {
+namespace {
+
+void try_value(const std::string& text) {
+  const std::string shown = shown_value(text);
+  GRADRAIL_CHECK(shown.size() <= 4 * kMaxQuotedBytes + 64);
+  GRADRAIL_CHECK(std::none_of(shown.begin(), shown.end(), is_control));
+  if (mistake_in_value(text).empty()) GRADRAIL_CHECK(!text.empty() && text.size() <= kMaxValueBytes);
+}
+
+void try_mode(std::string_view text) {
+  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(text);
+  if (!mode.ok()) return fuzz::check_refusal(mode.status(), absl::StatusCode::kInvalidArgument, "mode");
+  const absl::StatusOr<ps::Mode> again = ps::parse_mode(ps::mode_text(*mode));
+  GRADRAIL_CHECK(again.ok() && again->kind == mode->kind && again->bound == mode->bound);
+  GRADRAIL_CHECK(mode->bound <= 1'000'000);
+}
+
+void try_optimizer(std::string_view text) {
+  const absl::StatusOr<ps::OptimizerKind> optimizer = ps::parse_optimizer(text);
+  if (!optimizer.ok()) return fuzz::check_refusal(optimizer.status(), absl::StatusCode::kInvalidArgument, "optimizer");
+  GRADRAIL_CHECK(ps::optimizer_name(*optimizer) == text);
+}
+
+void try_numbers(std::string_view text) {
+  if (const auto number = parse_number<int64_t>(text)) GRADRAIL_CHECK(parse_number<int64_t>(std::to_string(*number)));
+  if (const auto small = parse_number<uint16_t>(text)) GRADRAIL_CHECK(*small == *parse_number<uint64_t>(text));
+  parse_number<double>(text);
+}
+
+/// Lines of devices, kernels and libraries that `gradrail doctor` reads.
+void try_doctor(std::string_view text) {
+  using namespace tools::doctor;
+  GRADRAIL_CHECK(fuzz::is_printable(printable(text)) && printable(text).size() <= 163);
+  GRADRAIL_CHECK(clean(text).size() == text.size());
+  for (const std::string& word : words_of(text)) GRADRAIL_CHECK(!word.empty() && trimmed(word) == word);
+  const std::optional<Version> version = version_of(text);
+  if (version) GRADRAIL_CHECK(version->major >= 0 && version->minor >= 0 && version->patch >= 0);
+  number_of(text);
+  number_of(text, 16);
+}
+
+}  // namespace
+}  // namespace gradrail
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  using namespace gradrail;
+  const std::string text(fuzz::text_of(data, bytes));
+  try_value(text);
+  try_mode(text);
+  try_optimizer(text);
+  try_numbers(text);
+  try_doctor(text);
+  return 0;
+}
