@@ -259,7 +259,8 @@ class Soak(faults.Faults):
         for name in self.hosts:
             left = four_hosts.ip("netns", "pids", name).stdout.split()
             self.assertEqual(left, [], f"processes left on host {name}")
-        unknown = [path.name for path in saved.iterdir() if path.suffix != ".ckpt" and path.name != "gradrail-folder"]
+        kept = ("gradrail-folder", "gradrail-lock")
+        unknown = [path.name for path in saved.iterdir() if path.suffix != ".ckpt" and path.name not in kept]
         self.assertEqual(unknown, [], "files left in the checkpoint folder")
         pids = {str(task.pid) for tasks in self.every.values() for task in tasks}
         segments = [name for name in os.listdir("/dev/shm") if pids & set(re.findall(r"\d+", name))]
