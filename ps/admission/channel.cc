@@ -21,7 +21,9 @@
 #include "fmt/format.h"
 #include "ps/admission/connection_proof.h"
 #include "ps/admission/gate.h"
+#include "ps/admission/old_client.h"
 #include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/training.h"
 
 namespace gradrail::ps {
 namespace {
@@ -95,6 +97,9 @@ absl::StatusOr<std::string> request_proof(const HostPort& where, const std::stri
   std::string challenge, proof;
   if (!absl::StartsWith(parts.first, "HTTP/1.1 200 ") || words.size() != 2 ||
       !absl::WebSafeBase64Unescape(words[0], &challenge) || !absl::WebSafeBase64Unescape(words[1], &proof)) {
+    if (is_http2_server(answer)) {
+      return absl::FailedPreconditionError(other_version(fmt::format("{} or older", kLastVersionWithoutGate)));
+    }
     return absl::FailedPreconditionError(
         "the process there is not a task of this release of gradrail (is the address right, do all tasks have one "
         "release?)");

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -22,7 +23,10 @@
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/admission/old_client.h"
 #include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/training.h"
+#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
@@ -30,6 +34,9 @@ namespace {
 constexpr size_t kMaxRequestBytes = 2048;  // a proof has 98 characters
 constexpr int kBacklog = 1024;
 constexpr auto kPause = std::chrono::milliseconds(10);
+// Debian's absl has its own string_view.
+constexpr absl::string_view kPreface(kHttp2Preface.data(), kHttp2Preface.size());
+constexpr absl::string_view kTls(kTlsBegin.data(), kTlsBegin.size());
 
 struct Listener {
   FileDescriptor socket;
@@ -83,6 +90,15 @@ std::string response(std::string_view status, std::string_view body) {
 /// The buffer of a new connection is empty and takes the whole answer. A peer that is gone gets none.
 void send_text(const FileDescriptor& socket, std::string_view text) {
   [[maybe_unused]] const ssize_t sent = send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+std::string version_of_old_client() { return fmt::format("{} or older", kLastVersionWithoutGate); }
+
+/// One line for all of them: any process can open such connections, so that they must not fill the log.
+void report_old_client(const FileDescriptor& socket, bool& is_reported) {
+  if (std::exchange(is_reported, true)) return;
+  spdlog::warn("a connection from {} was refused: {}", peer_address(socket.get()).host(),
+               other_version(version_of_old_client()));
 }
 
 }  // namespace
@@ -207,10 +223,36 @@ bool AdmissionGate::receive(Pending& pending) {
     const size_t common = std::min(request.size(), begin.size());
     return request.substr(0, common) == begin.substr(0, common);
   };
+  const std::string_view begin = pending.request;
+  if (pending.stage != Pending::Stage::request || begin.substr(0, kHttp2Preface.size()) == kHttp2Preface)
+    return refuse_old_client(pending);
+  if (begin.substr(0, kTlsBegin.size()) == kTlsBegin) {
+    report_old_client(pending.socket, has_refused_old_client_);
+    send_text(pending.socket, tls_alert());
+    return false;
+  }
+  if (may_become(kPreface) || may_become(kTls)) return true;
   if (!may_become("CONNECT ") && !may_become("GET /")) return false;
   if (!absl::EndsWith(request, "\r\n\r\n")) return request.size() < kMaxRequestBytes;
   answer(pending);
   return false;
+}
+
+bool AdmissionGate::refuse_old_client(Pending& pending) {
+  using Stage = Pending::Stage;
+  if (pending.stage == Stage::request) {
+    report_old_client(pending.socket, has_refused_old_client_);
+    send_text(pending.socket, http2_settings());
+    pending.stage = Stage::old_client;
+  }
+  const std::optional<uint32_t> call = pending.stage == Stage::refused ? std::nullopt : first_call(pending.request);
+  if (call.has_value()) {
+    send_text(pending.socket, end_of_call(*call, other_version(version_of_old_client())));
+    // The peer reads the answer and closes. A close with unread bytes would discard the answer.
+    pending.stage = Stage::refused;
+    pending.request.clear();
+  }
+  return pending.request.size() < kMaxRequestBytes;
 }
 
 void AdmissionGate::answer(Pending& pending) {

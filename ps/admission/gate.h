@@ -19,6 +19,7 @@ namespace gradrail::ps {
 //
 //   GET /gradrail/challenge/CLIENT_CHALLENGE      200, and a line "CHALLENGE ANSWER"; the connection ends
 //   CONNECT …, with the header gradrail-proof     200: the connection belongs to the server. 403: the reason; it ends
+//   the begin of HTTP/2 or TLS                    a task of another version: the reason in this protocol (old_client.h)
 //
 // gRPC's client sends CONNECT itself, as to a proxy.
 
@@ -54,6 +55,7 @@ class AdmissionGate {
     FileDescriptor socket;
     std::string request;
     TimePoint deadline;
+    enum class Stage : uint8_t { request, old_client, refused } stage = Stage::request;
   };
   AdmissionGate(Options options, std::vector<FileDescriptor> listeners, uint16_t port, FileDescriptor stop);
   void run();
@@ -62,6 +64,8 @@ class AdmissionGate {
   bool receive(Pending& pending);
   /// Answers a whole request.
   void answer(Pending& pending);
+  /// Refuses a task of an older version in its protocol. Whether the connection stays pending.
+  bool refuse_old_client(Pending& pending);
 
   const Options options_;
   const std::vector<FileDescriptor> listeners_;
@@ -71,6 +75,7 @@ class AdmissionGate {
   Admit admit_;
   // The thread.
   std::vector<Pending> pending_;  ///< in the order of their deadlines
+  bool has_refused_old_client_ = false;
   std::thread thread_;            ///< last
 };
 
