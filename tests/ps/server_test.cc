@@ -210,7 +210,9 @@ TEST(Server, ACallerWithoutTheSecretIsRefused) {
   proto::DescribeRequest request;
   request.set_protocol_version(kProtocolVersion);
   EXPECT_EQ(call(*direct, &proto::Control::Stub::Describe, 20s, request, described).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
+            grpc::StatusCode::FAILED_PRECONDITION)
+      << "the gate refuses tasks without a proof as older ones";
+  EXPECT_EQ(described.protocol_version(), 0u);
   Caller caller((*server)->port(), options.security.secret);
   EXPECT_TRUE(caller.call(&proto::Control::Stub::Describe, request, described).ok());
 }
