@@ -80,6 +80,8 @@ absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
   return text;
 }
 
+std::string older_version() { return other_version(fmt::format("{} or older", kLastVersionWithoutGate)); }
+
 /// The proof for one connection.
 absl::StatusOr<std::string> request_proof(const HostPort& where, const std::string& secret, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const FileDescriptor fd, connect_to_host(where, deadline));
@@ -90,15 +92,18 @@ absl::StatusOr<std::string> request_proof(const HostPort& where, const std::stri
   if (send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size()))
     return absl::UnavailableError(std::strerror(errno));
   GRADRAIL_ASSIGN_OR_RETURN(const std::string answer, read_to_end(fd.get(), deadline));
-  // A process that ends closes the connections that it has not accepted.
-  if (answer.empty()) return absl::UnavailableError("the process closed the connection");
+  // A process that ends closes the connections that it has not accepted. A server with TLS and without a gate, too.
+  if (answer.empty()) {
+    return absl::UnavailableError(
+        fmt::format("the process closed the connection (has it TLS and an older version? {})", older_version()));
+  }
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(answer, absl::MaxSplits("\r\n\r\n", 1));
   const std::vector<absl::string_view> words = absl::StrSplit(absl::StripSuffix(parts.second, "\n"), ' ');
   std::string challenge, proof;
   if (!absl::StartsWith(parts.first, "HTTP/1.1 200 ") || words.size() != 2 ||
       !absl::WebSafeBase64Unescape(words[0], &challenge) || !absl::WebSafeBase64Unescape(words[1], &proof)) {
     if (is_http2_server(answer)) {
-      return absl::FailedPreconditionError(other_version(fmt::format("{} or older", kLastVersionWithoutGate)));
+      return absl::FailedPreconditionError(older_version());
     }
     return absl::FailedPreconditionError(
         "the process there is not a task of this release of gradrail (is the address right, do all tasks have one "

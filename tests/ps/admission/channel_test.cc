@@ -107,7 +107,9 @@ TEST(Channel, AClientOfAnOlderVersionIsToldBothVersions) {
 TEST(Channel, AProcessThatClosesOrIsSilentMayBeStarting) {
   {
     const OtherServer closes("", false);
-    EXPECT_EQ(open(closes.address()).code(), absl::StatusCode::kUnavailable);
+    const absl::Status status = open(closes.address());
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("protocol version 7 here, 6 or older there"));
   }
   const OtherServer silent("", true);
   EXPECT_EQ(open(silent.address()).code(), absl::StatusCode::kDeadlineExceeded);
