@@ -19,6 +19,7 @@
 
 static const int64_t kSecond = 1000000000;
 static const int64_t kPiece = 20000000;
+static const int64_t kFarFuture = 8000000000; /* s: a time in ns must not overflow */
 
 static const volatile int64_t* offset_;
 static int (*real_clock_gettime)(clockid_t, struct timespec*);
@@ -79,10 +80,11 @@ time_t time(time_t* result) {
 
 /* The end of the next piece of a wait until `deadline` of the shifted clock, on the real one. */
 static struct timespec piece_of(const struct timespec* deadline, int* is_last) {
-  const int64_t until = ns_of(deadline) - offset();
   const int64_t piece = real_wall() + kPiece;
-  *is_last = until <= piece;
-  return timespec_of(*is_last ? until : piece);
+  *is_last = deadline->tv_sec < kFarFuture && ns_of(deadline) - offset() <= piece;
+  if (!*is_last) return timespec_of(piece);
+  const int64_t until = ns_of(deadline) - offset();
+  return timespec_of(until < 0 ? 0 : until); /* the kernel refuses times before 1970 */
 }
 
 /* glibc keeps the clock of a condition in this bit: set for the monotonic clock. */

@@ -72,7 +72,9 @@ class Soak(faults.Faults):
             self.clock_of(host).write_bytes(bytes(8))
         self.piece = {"date": time.strftime("%Y-%m-%d %H:%M"), "seed": self.seed, "every_s": EVERY, "seconds": 0,
                       "faults": collections.Counter(), "rounds": collections.Counter(), "same_bits": 0, "steps": 0,
-                      "restarts": 0, "recovery_s": [], "result": "failed"}
+                      "restarts": 0, "recovery_s": [], "result": "failed",
+                      "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=pathlib.Path(__file__).parent,
+                                               capture_output=True, text=True, check=False).stdout.strip()}
         self.samples = {}
         # A piece that is ended early is recorded as well.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
@@ -329,8 +331,6 @@ class Soak(faults.Faults):
     def record(self):
         """Adds the line of this piece to the table."""
         long = [history for history in self.samples.values() if len(history) > 2]
-        self.piece["commit"] = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=pathlib.Path(__file__).parent,
-                                              capture_output=True, text=True, check=False).stdout.strip()
         self.piece["load"] = os.getloadavg()[1]
         self.piece["rss_kib_per_hour"] = round(slope(long, lambda use: use.kib))
         self.piece["files_per_hour"] = round(slope(long, lambda use: use.files), 1)
