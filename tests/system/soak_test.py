@@ -21,7 +21,7 @@ import four_hosts
 
 ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "1"))
 SECONDS = float(os.environ.get("GRADRAIL_SOAK_SECONDS", "30"))
-EVERY = float(os.environ.get("GRADRAIL_SOAK_EVERY", "5"))
+EVERY = float(os.environ.get("GRADRAIL_SOAK_EVERY", "2"))
 ROUND = min(SECONDS / 2, 180.0)  # without a fault, one round of a soak takes about this time
 RUN = 180 * cluster.PATIENCE
 SETTLED = 1.0
@@ -36,7 +36,10 @@ Use = collections.namedtuple("Use", "time files threads kib")
 
 
 def use_of(pid):
+    """Returns the resources of a process; None: it has ended."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    if "VmRSS" not in status:
+        return None
     return Use(time.monotonic(), len(os.listdir(f"/proc/{pid}/fd")), int(re.search(r"Threads:\s+(\d+)", status)[1]),
                int(re.search(r"VmRSS:\s+(\d+)", status)[1]))
 
@@ -166,6 +169,7 @@ class Soak(faults.Faults):
 
     def begin_round(self, number, mode, epochs):
         self.mode = mode
+        self.older_memory = set(os.listdir("/dev/shm"))
         saved = self.disk / f"round-{number}"
         self.start_all_hosts("--mode", mode, "--optimizer", "adam", "--backup-ps", 1, "--epochs", epochs,
                              "--checkpoint_dir", saved, "--save_secs", 5, "--keep", 3, "--log_every", LOG_EVERY,
@@ -217,8 +221,9 @@ class Soak(faults.Faults):
             time.sleep(SETTLED)
             uses = {}
             for host in range(self.HOSTS):
-                if self.now[host].running():
-                    uses[host] = use_of(self.now[host].pid)
+                use = use_of(self.now[host].pid) if self.now[host].running() else None
+                if use is not None:
+                    uses[host] = use
                     # A backup that takes over opens the connections of a primary.
                     role = "serves" if host in (self.serving(0), self.serving(1)) else "does not serve"
                     self.samples.setdefault((self.name_of(host), self.now[host].pid, role), []).append(uses[host])
@@ -267,7 +272,9 @@ class Soak(faults.Faults):
         unknown = [path.name for path in saved.iterdir() if path.suffix != ".ckpt" and path.name not in kept]
         self.assertEqual(unknown, [], "files left in the checkpoint folder")
         pids = {str(task.pid) for tasks in self.every.values() for task in tasks}
-        segments = [name for name in os.listdir("/dev/shm") if pids & set(re.findall(r"\d+", name))]
+        # Names of shared memory contain the process; older names are of other processes with the same number.
+        segments = [name for name in set(os.listdir("/dev/shm")) - self.older_memory
+                    if pids & set(re.findall(r"\d+", name))]
         self.assertEqual(segments, [], "shared memory left")
 
     def undisturbed(self, epochs):
