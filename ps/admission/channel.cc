@@ -17,7 +17,9 @@
 #include "fmt/format.h"
 #include "ps/admission/connection_proof.h"
 #include "ps/admission/gate_text.h"
+#include "ps/admission/old_client.h"
 #include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/training.h"
 
 namespace gradrail::ps {
 namespace {
@@ -61,6 +63,8 @@ absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
   return text;
 }
 
+std::string older_version() { return other_version(fmt::format("{} or older", kLastVersionWithoutGate)); }
+
 /// The proof for one connection.
 absl::StatusOr<std::string> request_proof(const HostPort& where, const std::string& secret, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const FileDescriptor fd, connect_to_host(where, deadline));
@@ -71,8 +75,12 @@ absl::StatusOr<std::string> request_proof(const HostPort& where, const std::stri
   if (send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size()))
     return absl::UnavailableError(std::strerror(errno));
   GRADRAIL_ASSIGN_OR_RETURN(const std::string answer, read_to_end(fd.get(), deadline));
-  // A process that ends closes the connections that it has not accepted.
-  if (answer.empty()) return absl::UnavailableError("the process closed the connection");
+  // A process that ends closes the connections that it has not accepted. A server with TLS and without a gate, too.
+  if (answer.empty()) {
+    return absl::UnavailableError(
+        fmt::format("the process closed the connection (has it TLS and an older version? {})", older_version()));
+  }
+  if (is_http2_server(answer)) return absl::FailedPreconditionError(older_version());
   GRADRAIL_ASSIGN_OR_RETURN(const GateAnswer parsed, parse_gate_answer(answer));
   return prove_connection(secret, client_challenge, parsed.challenge, parsed.answer);
 }

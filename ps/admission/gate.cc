@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -18,7 +19,10 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/admission/gate_text.h"
+#include "ps/admission/old_client.h"
 #include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/training.h"
+#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
@@ -37,6 +41,15 @@ absl::Status cannot_listen(const std::string& address, int error) {
 /// The buffer of a new connection is empty and takes the whole answer. A peer that is gone gets none.
 void send_text(const FileDescriptor& socket, std::string_view text) {
   [[maybe_unused]] const ssize_t sent = send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+std::string version_of_old_client() { return fmt::format("{} or older", kLastVersionWithoutGate); }
+
+/// One line for all of them: any process can open such connections, so that they must not fill the log.
+void report_old_client(const FileDescriptor& socket, bool& is_reported) {
+  if (std::exchange(is_reported, true)) return;
+  spdlog::warn("a connection from {} was refused: {}", peer_address(socket.get()).host(),
+               other_version(version_of_old_client()));
 }
 
 }  // namespace
@@ -156,10 +169,40 @@ bool AdmissionGate::receive(Pending& pending) {
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   if (got == 0) return false;
   pending.request.append(bytes.data(), static_cast<size_t>(got));
+  if (pending.stage != Pending::Stage::request) return refuse_old_client(pending);
+  switch (kind_of_old_client(pending.request)) {
+    case OldClient::none:
+      break;
+    case OldClient::undecided:
+      return true;
+    case OldClient::http2:
+      return refuse_old_client(pending);
+    case OldClient::tls:
+      report_old_client(pending.socket, has_refused_old_client_);
+      send_text(pending.socket, tls_alert());
+      return false;
+  }
   if (!may_become_request(pending.request)) return false;
   if (!is_whole_request(pending.request)) return pending.request.size() < kMaxGateTextBytes;
   answer(pending);
   return false;
+}
+
+bool AdmissionGate::refuse_old_client(Pending& pending) {
+  using Stage = Pending::Stage;
+  if (pending.stage == Stage::request) {
+    report_old_client(pending.socket, has_refused_old_client_);
+    send_text(pending.socket, http2_settings());
+    pending.stage = Stage::old_client;
+  }
+  const std::optional<uint32_t> call = pending.stage == Stage::refused ? std::nullopt : first_call(pending.request);
+  if (call.has_value()) {
+    send_text(pending.socket, end_of_call(*call, other_version(version_of_old_client())));
+    // The peer reads the answer and closes. A close with unread bytes would discard the answer.
+    pending.stage = Stage::refused;
+    pending.request.clear();
+  }
+  return pending.request.size() < kMaxGateTextBytes;
 }
 
 void AdmissionGate::answer(Pending& pending) {

@@ -45,6 +45,7 @@ class AdmissionGate {
     FileDescriptor socket;
     std::string request;
     TimePoint deadline;
+    enum class Stage : uint8_t { request, old_client, refused } stage = Stage::request;
   };
   AdmissionGate(Options options, std::vector<FileDescriptor> listeners, uint16_t port, FileDescriptor stop);
   void run();
@@ -53,6 +54,8 @@ class AdmissionGate {
   bool receive(Pending& pending);
   /// Answers a whole request.
   void answer(Pending& pending);
+  /// Refuses a task of an older version in its protocol. Whether the connection stays pending.
+  bool refuse_old_client(Pending& pending);
 
   const Options options_;
   const std::vector<FileDescriptor> listeners_;
@@ -62,6 +65,7 @@ class AdmissionGate {
   Admit admit_;
   // The thread.
   std::vector<Pending> pending_;  ///< in the order of their deadlines
+  bool has_refused_old_client_ = false;
   std::thread thread_;            ///< last
 };
 

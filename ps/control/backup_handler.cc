@@ -24,9 +24,7 @@ constexpr auto kWaitForWorkersAtLeast = std::chrono::seconds(10);
 }  // namespace
 
 absl::Status BackupHandler::mirror(const proto::ReplicateRequest& request, proto::ReplicateReply& reply) {
-  if (request.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError("another protocol version: install the same gradrail on all hosts");
-  }
+  GRADRAIL_RETURN_IF_ERROR(check_protocol_version(request.protocol_version()));
   // Before the lock: the answer depends on flags only.
   if (!replication_.has_peer()) return Replication::no_peer_error();
   MutexLock setup_lock(setup_.mutex);

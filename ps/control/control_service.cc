@@ -7,10 +7,22 @@
 
 #include "ps/control/control_plane.h"
 #include "ps/protocol/control.grpc.pb.h"
+#include "ps/protocol/control_call.h"
 #include "ps/protocol/control_status.h"
 
 namespace gradrail::ps {
 namespace {
+
+/// The worker of a heartbeat by its header; none: the header is absent or damaged.
+std::optional<Membership::Member> announced_member(const grpc::ServerContext& context) {
+  const auto header = context.client_metadata().find(kMemberHeader);
+  proto::Member member;
+  if (header == context.client_metadata().end() ||
+      !member.ParseFromArray(header->second.data(), static_cast<int>(header->second.size()))) {
+    return std::nullopt;
+  }
+  return to_member(member);
+}
 
 class ControlService final : public proto::Control::Service {
  public:
@@ -36,8 +48,8 @@ class ControlService final : public proto::Control::Service {
         *request, [context] { return context->IsCancelled(); }, *reply));
   }
 
-  grpc::Status Heartbeat(Context*, grpc::ServerReaderWriter<proto::HeartbeatReply, proto::Ping>* stream) override {
-    std::optional<Membership::Member> member;
+  grpc::Status Heartbeat(Context* context, grpc::ServerReaderWriter<proto::HeartbeatReply, proto::Ping>* stream) override {
+    std::optional<Membership::Member> member = announced_member(*context);
     proto::Ping ping;
     while (stream->Read(&ping)) {
       member = to_member(ping.member());

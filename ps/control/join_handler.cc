@@ -21,18 +21,12 @@ namespace {
 /// Longest time of a join while shards copy or the backup is slow. A worker pings only after it.
 constexpr auto kLongestJoin = std::chrono::seconds(10);
 
-absl::Status check_version(uint32_t theirs) {
-  if (theirs == kProtocolVersion) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format(
-      "protocol version {} here, {} there: install the same gradrail on all hosts", kProtocolVersion, theirs));
-}
-
 }  // namespace
 
 absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto::DescribeReply& reply) const {
   // Before the check, so that the caller learns the version also from a refusal.
   reply.set_protocol_version(kProtocolVersion);
-  GRADRAIL_RETURN_IF_ERROR(check_version(request.protocol_version()));
+  GRADRAIL_RETURN_IF_ERROR(check_protocol_version(request.protocol_version()));
   const ServerOptions& options = context_.options;
   reply.set_shard_count(static_cast<uint32_t>(context_.shards.size()));
   reply.set_host_id(transport::host_id());
@@ -60,6 +54,11 @@ absl::Status JoinHandler::join(const proto::JoinRequest& request, proto::JoinRep
     replication_.wait_for_backup();  // a backup without this member would not wait for it after a takeover
     joined = replication_.check_serving();
   }
+  // The time of the join is over: from here on the worker is lost after the usual silence.
+  if (joined.ok()) {
+    const absl::Status live = context_.state.heard(to_member(request.member()));
+    if (!live.ok()) joined = absl::UnavailableError(std::string(message_of(live)));
+  }
   if (!joined.ok()) log_refusal(request, joined);
   return joined;
 }
@@ -73,7 +72,7 @@ void JoinHandler::log_refusal(const proto::JoinRequest& request, const absl::Sta
 }
 
 absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::JoinReply& reply) {
-  GRADRAIL_RETURN_IF_ERROR(check_version(request.protocol_version()));
+  GRADRAIL_RETURN_IF_ERROR(check_protocol_version(request.protocol_version()));
   GRADRAIL_RETURN_IF_ERROR(replication_.check_serving());
   // The worker's group contains a process that does not exist any more: no other worker will ever name that group.
   if (request.process() != 0 && request.process() != replication_.process())

@@ -1,6 +1,7 @@
 #include "ps/protocol/training.h"
 
 #include <limits>
+#include <string>
 
 #include "base/check.h"
 #include "base/parse_number.h"
@@ -16,6 +17,16 @@ namespace {
 constexpr uint32_t kMaxModeBound = 1'000'000;
 
 }  // namespace
+
+std::string other_version(std::string_view theirs) {
+  return fmt::format("protocol version {} here, {} there: install the same gradrail on all hosts", kProtocolVersion,
+                     theirs);
+}
+
+absl::Status check_protocol_version(uint32_t theirs) {
+  if (theirs == kProtocolVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(other_version(std::to_string(theirs)));
+}
 
 absl::StatusOr<Mode> parse_mode(std::string_view text) {
   if (text == "async") return Mode{.kind = ModeKind::async};

@@ -20,6 +20,13 @@ class Training;
 
 /// Incremented when control.proto or exchange_layout.h change their meaning. Both ends must have the same.
 constexpr uint32_t kProtocolVersion = 7;
+/// The last version without a gate in front of the control plane.
+constexpr uint32_t kLastVersionWithoutGate = 6;
+
+/// The refusal of a peer with another protocol version, for people. `theirs` describes it, such as "6 or older".
+std::string other_version(std::string_view theirs);
+/// Errors  FAILED_PRECONDITION names both versions.
+absl::Status check_protocol_version(uint32_t theirs);
 
 /// The options that all workers of a run share: the first worker to join decides, the others are compared with it.
 struct Training {

@@ -97,6 +97,9 @@ absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, const 
       GRADRAIL_RETURN_IF_ERROR(stream->send(std::move(message), Clock::now() + kOneTry));
       return RankStreamPtr(stream.release());
     }
+    // Another version, or a server of another kind: a later attempt finds the same.
+    if (absl::IsFailedPrecondition(answered))
+      return absl::FailedPreconditionError(fmt::format("{}: {}", first, message_of(answered)));
     const std::string cause =
         fmt::format("no process listens at {} ({})", address, connection_cause(message_of(answered)));
     if (Clock::now() + kBetweenTries > deadline)

@@ -63,6 +63,15 @@ class Caller {
     context.TryCancel();
     return reply;
   }
+  /// A heartbeat that ends before its first ping.
+  void begin_heartbeat_and_end(const proto::Member& member) {
+    grpc::ClientContext context;
+    set_deadline(context, 20s);
+    context.AddMetadata(kMemberHeader, member.SerializeAsString());
+    const auto stream = stub_->Heartbeat(&context);
+    EXPECT_TRUE(stream->WritesDone());
+    EXPECT_TRUE(stream->Finish().ok());
+  }
   grpc::Status join(const proto::JoinRequest& request, proto::JoinReply& reply) {
     return call(&proto::Control::Stub::Join, request, reply);
   }
@@ -201,7 +210,9 @@ TEST(Server, ACallerWithoutTheSecretIsRefused) {
   proto::DescribeRequest request;
   request.set_protocol_version(kProtocolVersion);
   EXPECT_EQ(call(*direct, &proto::Control::Stub::Describe, 20s, request, described).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
+            grpc::StatusCode::FAILED_PRECONDITION)
+      << "the gate refuses tasks without a proof as older ones";
+  EXPECT_EQ(described.protocol_version(), 0u);
   Caller caller((*server)->port(), options.security.secret);
   EXPECT_TRUE(caller.call(&proto::Control::Stub::Describe, request, described).ok());
 }
@@ -433,6 +444,34 @@ TEST(Server, OnlyMembersCanUseTheControlPlane) {
   proto::StatsReply stats;
   ASSERT_TRUE(caller.call(&proto::Control::Stub::Stats, proto::StatsRequest(), stats).ok());
   EXPECT_EQ(stats.live_workers_size(), 1) << "the member is still live";
+}
+
+/// The end of its heartbeat names the worker. Without a heartbeat the silence limit counts from the reply to the join.
+TEST(Server, AWorkerKilledBeforeItsFirstPingIsLost) {
+  for (const bool has_stream : {true, false}) {
+    Server::Options options = local();
+    options.heartbeat_timeout = has_stream ? 20s : 1s;
+    options.worker_names = {"w0:1"};
+    const auto server = Server::start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    std::atomic<bool> stop = false;
+    std::thread waiter([&] { (*server)->wait_finished(stop).IgnoreError(); });
+    Caller caller((*server)->port());
+    const proto::JoinRequest request = good_join();
+    ASSERT_TRUE(caller.join(request).ok());
+    if (has_stream) caller.begin_heartbeat_and_end(request.member());
+    const TimePoint deadline = Clock::now() + 8s;
+    proto::StatsReply stats;
+    do {
+      std::this_thread::sleep_for(10ms);
+      stats.Clear();
+      ASSERT_TRUE(caller.call(&proto::Control::Stub::Stats, proto::StatsRequest(), stats).ok());
+    } while (stats.live_workers_size() > 0 && Clock::now() < deadline);
+    EXPECT_EQ(stats.live_workers_size(), 0) << has_stream;
+    stop = true;
+    (*server)->wake();
+    waiter.join();
+  }
 }
 
 TEST(Server, ABarrierReturnsAfterItsTimeoutAndNamesTheMissing) {

@@ -1,4 +1,4 @@
-"""Makes four hosts: network namespaces behind one bridge, each with its own address. It needs root."""
+"""Makes four hosts, or more: network namespaces behind one bridge, each with its own address. It needs root."""
 import os
 import re
 import shutil
@@ -35,13 +35,22 @@ def why_not():
 def sweep():
     """Removes the namespaces and links of a run that was killed."""
     for line in ip("netns", "list").stdout.splitlines():
-        ours = re.match(r"gr(\d+)[sp0-3]\b", line)
+        ours = re.match(r"gr(\d+)[sp0-9]\b", line)
         if ours and not os.path.exists(f"/proc/{ours[1]}"):
             ip("netns", "del", line.split()[0], check=False)
 
 
+def address_of(host):
+    return f"{NETWORK}.{host + 1}"
+
+
 class FourHosts(cluster.ClusterTest):
-    """Provides four hosts and a switch: a bridge in its own namespace, so that the network of the host is unchanged."""
+    """Provides four hosts and a switch: a bridge in its own namespace, so that the network of the host is unchanged.
+    Derived classes may choose other numbers of hosts."""
+
+    HOSTS = 4
+    PS = (0,)  # hosts with a ps task, in the order of the tasks
+    WORKERS = (1, 2, 3)
 
     def setUp(self):
         super().setUp()
@@ -50,7 +59,7 @@ class FourHosts(cluster.ClusterTest):
         self.switch = self.add_namespace("s")
         ip("-n", self.switch, "link", "add", "bridge0", "type", "bridge")
         ip("-n", self.switch, "link", "set", "bridge0", "up")
-        for i in range(4):
+        for i in range(self.HOSTS):
             self.hosts.append(self.add_host(i))
 
     def add_namespace(self, suffix):
@@ -65,15 +74,17 @@ class FourHosts(cluster.ClusterTest):
         port = f"port{index}"
         ip("-n", self.switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
         ip("-n", self.switch, "link", "set", port, "master", "bridge0", "up")
-        ip("-n", name, "address", "add", f"{NETWORK}.{index + 1}/24", "dev", "eth0")
+        ip("-n", name, "address", "add", f"{address_of(index)}/24", "dev", "eth0")
         ip("-n", name, "link", "set", "eth0", "up")
         return name
 
-    def train_on(self, host, job, index, *flags, binary_flags=("--model", "linear")):
-        hosts = ["--ps_hosts", f"{NETWORK}.1:2222", "--worker_hosts", ",".join(f"{NETWORK}.{i}:2222" for i in (2, 3, 4))]
+    def train_on(self, host, job, index, *flags, binary_flags=("--model", "linear"), environment=None):
+        hosts = ["--ps_hosts", ",".join(f"{address_of(i)}:2222" for i in self.PS),
+                 "--worker_hosts", ",".join(f"{address_of(i)}:2222" for i in self.WORKERS)]
         command = ["ip", "netns", "exec", self.hosts[host], cluster.binary(), "train", *hosts, *binary_flags,
                    "--insecure", "--job_name", job, "--task_index", index, *flags]
-        return self.launch(f"{job}/{index}", [str(word) for word in command], {"TMPDIR": str(self.folder)})
+        return self.launch(f"{job}/{index}", [str(word) for word in command],
+                           {"TMPDIR": str(self.folder), **(environment or {})})
 
     def start_all(self, *flags):
         ps = self.train_on(0, "ps", 0, *flags)

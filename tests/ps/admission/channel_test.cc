@@ -3,6 +3,9 @@
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -12,6 +15,7 @@
 #include "base/file_descriptor.h"
 #include "base/net_address.h"
 #include "fmt/format.h"
+#include "ps/admission/gate.h"
 
 namespace gradrail::ps {
 namespace {
@@ -43,8 +47,8 @@ class OtherServer {
   std::thread thread_;
 };
 
-absl::Status open(const std::string& address) {
-  return open_channel(address, grpc::InsecureChannelCredentials(), "a secret of this job", {}, 300ms).status();
+absl::Status open(const std::string& address, Duration timeout = 300ms) {
+  return open_channel(address, grpc::InsecureChannelCredentials(), "a secret of this job", {}, timeout).status();
 }
 
 TEST(Channel, AnotherServerIsNamed) {
@@ -56,10 +60,56 @@ TEST(Channel, AnotherServerIsNamed) {
   }
 }
 
+TEST(Channel, AServerOfAnOlderVersionIsRefusedWithBothVersions) {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  grpc::AsyncGenericService service;
+  builder.RegisterAsyncGenericService(&service);
+  const auto queue = builder.AddCompletionQueue();
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  std::thread accepts([&queue] {
+    void* tag = nullptr;
+    bool good = false;
+    while (queue->Next(&tag, &good)) {
+    }
+  });
+  const absl::Status status = open(fmt::format("127.0.0.1:{}", port), 10s);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("protocol version 7 here, 6 or older there"));
+  server->Shutdown();
+  queue->Shutdown();
+  accepts.join();
+}
+
+TEST(Channel, AClientOfAnOlderVersionIsToldBothVersions) {
+  auto gate = AdmissionGate::listen("127.0.0.1:0", {.secret = "a secret of this job"});
+  ASSERT_TRUE(gate.ok());
+  (*gate)->start([](FileDescriptor) { ADD_FAILURE() << "admitted"; });
+  const std::string address = fmt::format("127.0.0.1:{}", (*gate)->port());
+  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + 20s);
+  grpc::CompletionQueue queue;
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  const auto call = stub.PrepareUnaryCall(&context, "/gradrail.ps.proto.Control/Describe", grpc::ByteBuffer(), &queue);
+  call->StartCall();
+  call->Finish(&reply, &status, nullptr);
+  void* tag = nullptr;
+  bool good = false;
+  ASSERT_TRUE(queue.Next(&tag, &good));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << status.error_message();
+  EXPECT_EQ(status.error_message(), "protocol version 7 here, 6 or older there: install the same gradrail on all hosts");
+  queue.Shutdown();
+}
+
 TEST(Channel, AProcessThatClosesOrIsSilentMayBeStarting) {
   {
     const OtherServer closes("", false);
-    EXPECT_EQ(open(closes.address()).code(), absl::StatusCode::kUnavailable);
+    const absl::Status status = open(closes.address());
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("protocol version 7 here, 6 or older there"));
   }
   const OtherServer silent("", true);
   EXPECT_EQ(open(silent.address()).code(), absl::StatusCode::kDeadlineExceeded);

@@ -323,6 +323,7 @@ void ControlLink::start_heartbeat(const ps::proto::Member& member, std::function
                                   std::function<void(const ps::proto::HeartbeatReply&)> heard) {
   GRADRAIL_CHECK(!thread_.joinable());
   rpc_->heartbeat = std::make_unique<grpc::ClientContext>();
+  rpc_->heartbeat->AddMetadata(ps::kMemberHeader, member.SerializeAsString());
   thread_ = std::thread([this, member, failed = std::move(failed), heard = std::move(heard)] {
     const absl::Status ended = beat(member, heard);
     // The end that stop_heartbeat() has requested is not a loss of the ps.
