@@ -25,6 +25,7 @@ class Forwarder:
         self.port, self.change = port, change
         self.server = socket.create_server(("127.0.0.1", 0))
         self.listens = self.server.getsockname()[1]
+        self.ends = [self.server]
         self.recorded = {"to ps": bytearray(), "to worker": bytearray()}
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -35,6 +36,7 @@ class Forwarder:
             except OSError:
                 return
             target = socket.create_connection(("127.0.0.1", self.port))
+            self.ends += [client, target]
             for end in (client, target):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             state = {}  # of this connection
@@ -53,7 +55,8 @@ class Forwarder:
             pass
 
     def close(self):
-        self.server.close()
+        for end in self.ends:
+            end.close()
 
 
 def as_it_is(_direction, part, _position, _state):
@@ -156,7 +159,7 @@ class Confidential(Sealed):
         self.assertEqual(sealed_hash, plain_hash)
 
     def test_the_link_to_a_backup_is_encrypted(self):
-        run = self.train("--ps", 1, "--backup-ps", 1, "--workers", 2, "--epochs", 2, "--mode", "sync", "--model", "linear",
+        run = self.train("--ps", 2, "--backup-ps", 1, "--workers", 2, "--epochs", 2, "--mode", "sync", "--model", "linear",
                          "--transport", "tcp", "--secret-file", self.secret, "--encrypt-data",
                          environment={"GRADRAIL_LOG": "info"})
         self.assert_ends(run, cluster.GOOD, 2 * cluster.FINISH)

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/little_endian.h"
+#include "transport/tcp/seal/aead_vector.h"
 
 namespace gradrail::transport::tcp::seal {
 namespace {
@@ -59,6 +60,13 @@ class OpensslAead final : public Aead {
 }  // namespace
 
 std::unique_ptr<Aead> make_aead(Cipher cipher, const Key& key) {
+  if (cipher == Cipher::aes_256_gcm) {
+    if (std::unique_ptr<Aead> vector = make_vector_aes_256_gcm(key); vector != nullptr) return vector;
+  }
+  return make_openssl_aead(cipher, key);
+}
+
+std::unique_ptr<Aead> make_openssl_aead(Cipher cipher, const Key& key) {
   return std::make_unique<OpensslAead>(cipher == Cipher::aes_256_gcm ? EVP_aes_256_gcm() : EVP_chacha20_poly1305(), key);
 }
 

@@ -36,7 +36,9 @@ class Aead {
   virtual bool decrypt(const Nonce& nonce, absl::Span<const std::byte> header, std::byte* text, size_t bytes) = 0;
 };
 
+/// The fastest implementation for this processor.
 std::unique_ptr<Aead> make_aead(Cipher cipher, const Key& key);
+std::unique_ptr<Aead> make_openssl_aead(Cipher cipher, const Key& key);
 
 /// AES-256-GCM where this processor has instructions for AES.
 Cipher preferred_cipher();

@@ -44,7 +44,6 @@ SealedStream::SealedStream(const StreamOptions& options, const PublicKey& listen
     : options_(options),
       is_listener_(false),
       listener_(listener),
-      fresh_pair_(KeyPair::generate()),
       cipher_(options.cipher),
       outgoing_(kFirstBufferBytes),
       incoming_(kFirstBufferBytes) {}
@@ -54,7 +53,6 @@ SealedStream::SealedStream(const StreamOptions& options, const KeyPair& ours)
       is_listener_(true),
       listener_(ours.public_key()),
       static_pair_(ours),
-      fresh_pair_(KeyPair::generate()),
       cipher_(options.cipher),
       outgoing_(kFirstBufferBytes),
       incoming_(kFirstBufferBytes) {}
@@ -65,12 +63,13 @@ std::string SealedStream::seal_frame() const {
                                      .token = kHelloMagic,
                                      .length = kSealBytes,
                                      .value = kProtocolVersion});
-  const PublicKey& key = fresh_pair_.public_key();
+  const PublicKey& key = fresh_pair_->public_key();
   return std::string(text_of(header)).append(reinterpret_cast<const char*>(key.data()), key.size());
 }
 
 void SealedStream::offer() {
   GRADRAIL_CHECK(!is_listener_ && !agreed());
+  fresh_pair_ = KeyPair::generate();
   append(seal_frame());
 }
 
@@ -86,11 +85,14 @@ absl::Status SealedStream::agree(const FrameHeader& frame, absl::Span<const std:
   const bool is_usable = is_listener_ ? is_known(frame.region) : frame.region == static_cast<uint32_t>(cipher_);
   if (!is_usable) return absl::FailedPreconditionError(fmt::format("unknown cipher {}", frame.region));
   cipher_ = static_cast<Cipher>(frame.region);
+  // Only now on the listening side: a connection that says nothing costs no computation.
+  if (is_listener_) fresh_pair_ = KeyPair::generate();
+  GRADRAIL_CHECK(fresh_pair_.has_value());  // offer() precedes on the connecting side
   PublicKey theirs;
   std::copy(public_key.begin(), public_key.end(), theirs.begin());
   GRADRAIL_ASSIGN_OR_RETURN(const Key with_static,
-                            is_listener_ ? static_pair_->agree(theirs) : fresh_pair_.agree(listener_));
-  GRADRAIL_ASSIGN_OR_RETURN(const Key with_fresh, fresh_pair_.agree(theirs));
+                            is_listener_ ? static_pair_->agree(theirs) : fresh_pair_->agree(listener_));
+  GRADRAIL_ASSIGN_OR_RETURN(const Key with_fresh, fresh_pair_->agree(theirs));
   const std::string their_frame =
       fmt::format("{}{}", text_of(encode(frame)),
                   std::string_view(reinterpret_cast<const char*>(theirs.data()), theirs.size()));
@@ -102,6 +104,7 @@ absl::Status SealedStream::agree(const FrameHeader& frame, absl::Span<const std:
   if (is_listener_) append(our_frame);
   sender_.emplace(cipher_, is_listener_ ? keys.from_listening : keys.from_connecting, options_.records_per_key);
   receiver_.emplace(cipher_, is_listener_ ? keys.from_connecting : keys.from_listening, options_.records_per_key);
+  fresh_pair_.reset();
   return absl::OkStatus();
 }
 

@@ -96,9 +96,9 @@ class SealedStream {
   const bool is_listener_;
   const PublicKey listener_;
   const std::optional<KeyPair> static_pair_;  ///< of the listening side
-  const KeyPair fresh_pair_;
 
   // Owner thread.
+  std::optional<KeyPair> fresh_pair_;  ///< until the agreement
   Cipher cipher_;
   std::optional<RecordCipher> sender_;
   std::optional<RecordCipher> receiver_;
