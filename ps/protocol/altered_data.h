@@ -7,8 +7,8 @@
 
 namespace gradrail::ps {
 
-/// Begin of the cause of a run that ended because its data was altered. Causes travel as texts, and all tasks of the run
-/// exit with the code of this one.
+/// Begin of the cause of a run that ended because its data was altered. Causes travel as texts, and all tasks of the
+/// run exit with the code of this one.
 inline constexpr std::string_view kAlteredData = "encrypted data was altered on its way";
 
 inline bool is_altered_data(std::string_view cause) { return cause.find(kAlteredData) != std::string_view::npos; }

@@ -60,17 +60,6 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
   return absl::OkStatus();
 }
 
-absl::Status TcpConnection::begin_seal(const FrameHeader& frame) {
-  if (seal_ == nullptr) {
-    return absl::FailedPreconditionError(
-        "the peer encrypts data (--encrypt-data) and this side does not: give the flag to all tasks, or to none");
-  }
-  if (frame.length != kSealBytes) return absl::DataLossError("seal frame without a key");
-  body_ = context_.buffers().take();
-  target_ = body_.get();
-  return absl::OkStatus();
-}
-
 void TcpConnection::finish_seal() {
   const absl::Status agreed = seal_->agree(frame_, {body_.get(), kSealBytes});
   if (!agreed.ok()) return refuse(agreed);

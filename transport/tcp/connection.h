@@ -47,7 +47,10 @@ class TcpConnection final : public Connection, public EventSource {
   /// Called now and then; gives up a peer that has been silent at each call for so long.
   void check_alive(TimePoint now, Duration timeout);
   bool lost() const { return state_ == State::lost; }
-  bool sendable() const { return !lost() && has_to_send() && !blocked_ && send_error_.ok(); }
+  bool sendable() const {
+    const bool is_queued = !queue_.empty() && (seal_ == nullptr || seal_->agreed());
+    return !lost() && (is_queued || (seal_ != nullptr && seal_->has_unsent())) && !blocked_ && send_error_.ok();
+  }
   bool flush_listed = false;  ///< in the context's list of connections to flush
   bool read_listed = false;   ///< in the context's list of connections that hold received frames
   TimePoint hello_deadline{};
@@ -77,10 +80,6 @@ class TcpConnection final : public Connection, public EventSource {
 
   absl::StatusOr<const RegionKey*> remote(RemoteSlice slice, uint64_t bytes) const;
   absl::Status check_post() const;
-  bool has_to_send() const {
-    if (seal_ == nullptr) return !queue_.empty();
-    return seal_->has_unsent() || (seal_->agreed() && !queue_.empty());
-  }
 
   // Receiving.
   ReadResult read_once(uint64_t& budget_bytes);
@@ -92,7 +91,6 @@ class TcpConnection final : public Connection, public EventSource {
   void header_complete(const HeaderBytes& header);
   absl::Status begin_frame(const FrameHeader& frame);
   absl::Status begin_hello(const FrameHeader& frame);
-  absl::Status begin_seal(const FrameHeader& frame);
   absl::Status begin_put(const FrameHeader& frame);
   absl::Status begin_get_data(const FrameHeader& frame);
   absl::Status answer_get(const FrameHeader& frame);

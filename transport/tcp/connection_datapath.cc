@@ -354,7 +354,13 @@ absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
       return answer_get(frame);
     case FrameType::seal:
       if (handshake_done_) return absl::DataLossError("seal frame behind the hello");
-      GRADRAIL_RETURN_IF_ERROR(begin_seal(frame));
+      if (seal_ == nullptr) {
+        return absl::FailedPreconditionError(
+            "the peer encrypts data (--encrypt-data) and this side does not: give the flag to all tasks, or to none");
+      }
+      if (frame.length != kSealBytes) return absl::DataLossError("seal frame without a key");
+      body_ = context_.buffers().take();
+      target_ = body_.get();
       break;
     case FrameType::put:
       GRADRAIL_RETURN_IF_ERROR(begin_put(frame));

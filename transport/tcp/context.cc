@@ -49,7 +49,8 @@ absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, 
   if (!epoll) return native_error("open epoll", errno);
   FileDescriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer) return native_error("open timer", errno);
-  return std::make_unique<TcpContext>(std::move(sources), tuning, options.encryption, std::move(epoll), std::move(timer));
+  return std::make_unique<TcpContext>(std::move(sources), tuning, options.encryption, std::move(epoll),
+                                      std::move(timer));
 }
 
 TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, std::optional<Encryption> encryption,

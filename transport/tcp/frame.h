@@ -25,13 +25,13 @@ namespace gradrail::transport::tcp {
 //   get_request  the source's key       in the region        wanted             get number      -
 //   get_data     0                      in the answer        of the payload     get number      bytes of the region
 //   refusal      0                      0                    of the payload     1: altered      why, for people
-//   seal         region = cipher,       0                    32                 version         public key (seal/keys.h)
+//   seal         region = cipher,       0                    32                 version         public key, seal/keys.h
 //                token = kHelloMagic
 //
 // flags: bit 0, on the last frame of a put: notify with `value`. All other bits are 0.
 // crc32c covers the header without the crc field. TCP protects payloads; headers decide where bytes land.
 // The hello is the first frame of each side, and its layout is the same in every version. A refusal is the last frame.
-// With encryption each side sends one seal frame before its hello. The stream of frames then goes on inside records
+// With encryption each side sends one seal frame before its hello. The stream of frames continues inside records
 // (seal/record_cipher.h). The value 1 of a refusal counts inside a record only.
 
 enum class FrameType : uint8_t { hello = 1, put, message, get_request, get_data, refusal, seal };

@@ -133,7 +133,8 @@ TEST(Address, holds_the_public_key) {
   EXPECT_TRUE(parsed->has_key);
   EXPECT_EQ(parsed->key, pair.public_key());
   EXPECT_FALSE(parse_sealed_address("10.0.0.1:2223")->has_key);
-  for (const std::string& wrong : {std::string("10.0.0.1:2223#"), std::string("10.0.0.1:2223#12"), "[::1]:2223#" + std::string(64, 'g')})
+  for (const std::string& wrong :
+       {std::string("10.0.0.1:2223#"), std::string("10.0.0.1:2223#12"), "[::1]:2223#" + std::string(64, 'g')})
     EXPECT_FALSE(parse_sealed_address(wrong).ok()) << wrong;
 }
 

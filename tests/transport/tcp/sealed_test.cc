@@ -120,14 +120,14 @@ TEST_F(TcpSealed, data_arrives_and_the_wire_has_no_plain_byte_run) {
 }
 
 TEST_F(TcpSealed, another_shared_key_opens_nothing) {
-  Node stranger(tuning(), encrypted("another job"));
-  stranger.connect(wire_->address());
-  ASSERT_TRUE(pump({&server_, &stranger}, [&] {
+  Node outsider(tuning(), encrypted("another job"));
+  outsider.connect(wire_->address());
+  ASSERT_TRUE(pump({&server_, &outsider}, [&] {
     wire_->forward();
-    return lost(stranger) != nullptr;
+    return lost(outsider) != nullptr;
   }));
   EXPECT_FALSE(is_connected());
-  EXPECT_FALSE(lost(stranger)->altered);  // a wrong key is an error of the configuration
+  EXPECT_FALSE(lost(outsider)->altered);  // a wrong key is an error of the configuration
 }
 
 TEST_F(TcpSealed, another_public_key_opens_nothing) {
@@ -243,9 +243,8 @@ TEST_F(TcpSealedStream, a_repeated_record_ends_it) {
   expect_altered([](const std::string& s) { return s.substr(0, kRecord) + s; });
 }
 TEST_F(TcpSealedStream, records_in_another_order_end_it) {
-  expect_altered([](const std::string& s) {
-    return s.substr(kRecord, kRecord) + s.substr(0, kRecord) + s.substr(2 * kRecord);
-  });
+  expect_altered(
+      [](const std::string& s) { return s.substr(kRecord, kRecord) + s.substr(0, kRecord) + s.substr(2 * kRecord); });
 }
 TEST_F(TcpSealedStream, a_missing_record_ends_it) {
   expect_altered([](const std::string& s) { return s.substr(kRecord); });
@@ -268,9 +267,10 @@ TEST_F(TcpSealed, a_connection_cut_within_a_record_is_lost_but_not_altered) {
   };
   source_region_ = client_.add(source_);
   target_region_ = server_.add(target_);
-  ASSERT_TRUE(
-      to_server_->put({source_region_.get(), 0, source_.size()}, {*to_server_->import(target_region_->key()), 0}, {.immediate = 7})
-          .ok());
+  ASSERT_TRUE(to_server_
+                  ->put({source_region_.get(), 0, source_.size()}, {*to_server_->import(target_region_->key()), 0},
+                        {.immediate = 7})
+                  .ok());
   ASSERT_TRUE(pump_all([&] { return wire_->to_server.size() > start + 100'000; }));
   client_.context->close(to_server_);
   ASSERT_TRUE(pump_all([&] { return lost(server_) != nullptr; }));

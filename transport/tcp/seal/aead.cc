@@ -67,7 +67,8 @@ std::unique_ptr<Aead> make_aead(Cipher cipher, const Key& key) {
 }
 
 std::unique_ptr<Aead> make_openssl_aead(Cipher cipher, const Key& key) {
-  return std::make_unique<OpensslAead>(cipher == Cipher::aes_256_gcm ? EVP_aes_256_gcm() : EVP_chacha20_poly1305(), key);
+  return std::make_unique<OpensslAead>(cipher == Cipher::aes_256_gcm ? EVP_aes_256_gcm() : EVP_chacha20_poly1305(),
+                                       key);
 }
 
 Cipher preferred_cipher() {
@@ -89,9 +90,7 @@ bool is_known(uint32_t cipher) {
          cipher == static_cast<uint32_t>(Cipher::chacha20_poly1305);
 }
 
-std::string_view name_of(Cipher cipher) {
-  return cipher == Cipher::aes_256_gcm ? "AES-256-GCM" : "ChaCha20-Poly1305";
-}
+std::string_view name_of(Cipher cipher) { return cipher == Cipher::aes_256_gcm ? "AES-256-GCM" : "ChaCha20-Poly1305"; }
 
 struct BlockFunction::State {
   Context context{EVP_CIPHER_CTX_new(), EVP_CIPHER_CTX_free};

@@ -41,8 +41,8 @@ KeyPair::KeyPair(Handle pair) : pair_(std::move(pair)) {
 KeyPair KeyPair::generate() { return KeyPair({EVP_PKEY_Q_keygen(nullptr, nullptr, "X25519"), EVP_PKEY_free}); }
 
 KeyPair KeyPair::from_private(std::string_view private_key) {
-  return KeyPair({EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, nullptr, raw(private_key), private_key.size()),
-                  EVP_PKEY_free});
+  return KeyPair(
+      {EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, nullptr, raw(private_key), private_key.size()), EVP_PKEY_free});
 }
 
 absl::StatusOr<Key> KeyPair::agree(const PublicKey& peer) const {

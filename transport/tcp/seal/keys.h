@@ -14,9 +14,9 @@ struct evp_pkey_st;
 
 namespace gradrail::transport::tcp::seal {
 
-// Agreement on the keys of one connection. The listening side has a static key pair for the lifetime of its context. Its
-// public key is a part of the address, which the control plane authenticates. Both sides make a further key pair for
-// each connection:
+// Agreement on the keys of one connection. The listening side has a static key pair for the lifetime of its context.
+// Its public key is a part of the address, which the control plane authenticates. Both sides make a further key pair
+// for each connection:
 //
 //   connecting side                                      listening side (static key pair s)
 //       seal frame: cipher, public key of pair c  ─────▶

@@ -93,9 +93,8 @@ absl::Status SealedStream::agree(const FrameHeader& frame, absl::Span<const std:
   GRADRAIL_ASSIGN_OR_RETURN(const Key with_static,
                             is_listener_ ? static_pair_->agree(theirs) : fresh_pair_->agree(listener_));
   GRADRAIL_ASSIGN_OR_RETURN(const Key with_fresh, fresh_pair_->agree(theirs));
-  const std::string their_frame =
-      fmt::format("{}{}", text_of(encode(frame)),
-                  std::string_view(reinterpret_cast<const char*>(theirs.data()), theirs.size()));
+  const std::string their_frame = fmt::format(
+      "{}{}", text_of(encode(frame)), std::string_view(reinterpret_cast<const char*>(theirs.data()), theirs.size()));
   const std::string our_frame = seal_frame();
   const std::string_view listener(reinterpret_cast<const char*>(listener_.data()), listener_.size());
   const std::string transcript = is_listener_ ? sha256({"gradrail sealed tcp 1", listener, their_frame, our_frame})
@@ -126,7 +125,8 @@ uint64_t SealedStream::seal(absl::Span<const iovec> pieces) {
   size_t skip = 0;  // bytes of the first piece that are in the record before
   while (!pieces.empty() && outgoing_.room() >= kFirstRecordBytes + kRecordOverheadBytes) {
     const bool is_first = sender_->record_count() == 0;
-    const size_t limit = std::min(outgoing_.room() - kRecordOverheadBytes, is_first ? kFirstRecordBytes : kMaxRecordBytes);
+    const size_t limit =
+        std::min(outgoing_.room() - kRecordOverheadBytes, is_first ? kFirstRecordBytes : kMaxRecordBytes);
     std::array<iovec, kMaxPieces> parts;
     size_t count = 0;
     size_t bytes = 0;

@@ -51,7 +51,7 @@ struct Buffer {
 /// Threads  Owner thread of the context.
 class SealedStream {
  public:
-  /// The connecting side knows the public key of the listener from its address.
+  /// The connecting side, with the public key of the listener from its address.
   SealedStream(const StreamOptions& options, const PublicKey& listener);
   /// The listening side.
   SealedStream(const StreamOptions& options, const KeyPair& ours);

@@ -142,9 +142,9 @@ void PathManager::deliver(const transport::Completion& completion) {
     case Kind::peer_lost:
       // A new connection would be no remedy: the attacker can alter it as well.
       if (completion.altered) {
-        failure_.fail(ps::aborted_run(fmt::format("{}, between this worker and shard {} at {}: {}", ps::kAlteredData,
-                                                  path.link().shard_index, path.link().address,
-                                                  message_of(completion.cause))));
+        failure_.fail(
+            ps::aborted_run(fmt::format("{}, between this worker and shard {} at {}: {}", ps::kAlteredData,
+                                        path.link().shard_index, path.link().address, message_of(completion.cause))));
       }
       path.on_lost(message_of(completion.cause));
       // A probe that is lost costs nothing: only the path in use has to be replaced.
