@@ -14,9 +14,11 @@
 #include "ps/checkpoint/folder_lock.h"
 #include "ps/control/control_plane.h"
 #include "ps/control/control_service.h"
+#include "ps/protocol/altered_data.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_call.h"
+#include "ps/protocol/mac.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
@@ -81,6 +83,7 @@ Server::Impl::~Impl() {
 
 absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options& options) {
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.listen_address));
+  GRADRAIL_RETURN_IF_ERROR(check_encryption(options.security));
   GRADRAIL_ASSIGN_OR_RETURN(const auto credentials, server_credentials(options.security));
   auto impl = std::make_unique<Impl>();
   absl::StatusOr<std::string> checkpoint_folder = std::string();
@@ -130,7 +133,8 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
           .open = {.bind_host = bind_host,
                    .rdma_only = options.rdma_only,
                    .ofi_provider = options.ofi_provider,
-                   .path_timeout = options.path_timeout},
+                   .path_timeout = options.path_timeout,
+                   .encryption = data_encryption(options.security)},
           .wait = options.wait,
           .on_thread_start =
               [start = options.on_shard_thread, index] {
@@ -200,7 +204,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
   const std::string aborted = impl_->control->context.state.aborted();
   // A restart with the same options would fail in the same way.
   if (impl_->control->replication.is_misconfigured()) return absl::FailedPreconditionError(aborted);
-  return aborted.empty() ? absl::OkStatus() : absl::AbortedError(aborted);
+  return aborted.empty() ? absl::OkStatus() : aborted_run(aborted);
 }
 
 void Server::wake() { impl_->control->context.losses.wake(); }

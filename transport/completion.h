@@ -27,6 +27,7 @@ struct Completion {
   uint64_t immediate = 0;
   absl::Span<const std::byte> message;
   absl::Status cause;
+  bool altered = false;  ///< peer_lost: encrypted data was altered on its way; a new connection is no remedy
 };
 
 }  // namespace gradrail::transport

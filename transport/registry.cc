@@ -29,6 +29,8 @@ bool has_rdma_device() {
 
 Transport plugin(const std::string& name, const std::string& purpose, bool is_ours) {
   const auto open = [name, is_ours](const OpenOptions& options) -> absl::StatusOr<std::unique_ptr<Context>> {
+    if (options.encryption.has_value())
+      return absl::FailedPreconditionError(fmt::format("--encrypt-data: {} carries data unencrypted", name));
     if (is_ours && options.rdma_only && !has_rdma_device()) {
       return absl::FailedPreconditionError("no RDMA device on this host (nothing in /sys/class/infiniband)");
     }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,13 @@
 
 namespace gradrail::transport {
 
+/// Encryption of data connections.
+struct Encryption {
+  /// Known to all tasks of the job. Only its holders complete the handshake of a connection. "": the address alone
+  /// authenticates the listening side, so that it must come from an authenticated source.
+  std::string shared_key;
+};
+
 struct OpenOptions {
   std::string bind_host;  ///< address of this task's network interface; "" lets the transport choose
   /// Refuse to open where no RDMA device would carry the bytes. ucx and ofi run over sockets too, but there tcp is
@@ -22,6 +30,8 @@ struct OpenOptions {
   /// tcp, and the side channel of ucx and ofi: a host that acknowledges nothing for so long is lost. ofi: so is a
   /// device that finishes no transfer, while its peer answers.
   Duration path_timeout = std::chrono::seconds(10);
+  /// tcp encrypts all data. shm ignores it, because its data stays on one host. Other transports refuse to open.
+  std::optional<Encryption> encryption = {};
 };
 
 /// One transport: built in, or in a plug-in that is loaded when it is first opened.

@@ -19,6 +19,7 @@ nlohmann::json to_json(const ExchangeLoad& load) {
   return {{"transport", load.transport},
           {"ofi_provider", load.ofi_provider},
           {"rdma_only", load.rdma_only},
+          {"encrypted", load.encrypted},
           {"bind_host", load.bind_host},
           {"gpu", load.gpu},
           // Enumerations travel as numbers: RankCoordinator admits ranks of the same build only.
@@ -49,6 +50,7 @@ ExchangeLoad load_from(const nlohmann::json& json) {
   ExchangeLoad load{.transport = json.at("transport"),
                     .ofi_provider = json.at("ofi_provider"),
                     .rdma_only = json.at("rdma_only"),
+                    .encrypted = json.at("encrypted"),
                     .bind_host = json.at("bind_host"),
                     .gpu = json.at("gpu"),
                     .gpu_transfer = static_cast<worker::GpuTransfer>(whole<int>(json, "gpu_transfer")),

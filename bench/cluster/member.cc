@@ -30,7 +30,7 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
                          .device = load.ps_device,
                          .marks = load.stages ? kMarks : 0,
                          .ablation = load.ablation,
-                         .security = kOpen});
+                         .security = security_of(load)});
   if (!server.ok()) return {{"failed", std::string(message_of(server.status()))}};
   shared.port = (*server)->port();  // ends the parent's wait
   const std::atomic<bool> stop = false;

@@ -116,6 +116,7 @@ nlohmann::json config_of(const Options& o) {
           {"step_ms", o.step_ms},
           {"slowdown", o.slowdown},
           {"touch", o.touch},
+          {"encrypt_data", o.encrypt_data},
           {"block", o.block},
           {"no_sum", o.no_sum},
           {"no_optimizer", o.no_optimizer},

@@ -58,6 +58,7 @@ struct Options {
   bool no_sum = false;
   bool no_optimizer = false;
   bool no_return = false;
+  bool encrypt_data = false;
   bool block = false;
   std::string on = "host";  ///< apply: "host" or "gpu:N"
   std::string file;         ///< replay

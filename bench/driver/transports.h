@@ -13,6 +13,7 @@ struct TransportChoice {
   std::string name;                   ///< as the registry has it
   bool rdma_only = false;             ///< only by an RDMA device
   std::string ofi_provider;           ///< "": libfabric's best
+  bool encrypted = false;             ///< the data is encrypted
   std::string unusable;               ///< why it cannot be opened; "": it can
   transport::GpuTransferSupport gpu;  ///< when it can
 };

@@ -37,6 +37,8 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_flag("--no-sum,--no_sum", options.no_sum, "omit the sum (one gradient stands for all)");
   app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "omit the optimizer (the mean is stored)");
   app.add_flag("--no-return,--no_return", options.no_return, "omit the parameters in the answer");
+  app.add_flag("--encrypt-data,--encrypt_data", options.encrypt_data,
+               "exchange: also measure tcp with encrypted data, in turns with tcp");
   app.add_flag("--touch", options.touch, "workers write their gradients before each exchange (not timed)");
 }
 
@@ -114,6 +116,7 @@ std::string describe(const ExchangeLoad& load) {
 ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t bytes) {
   load.transport = choice.name;
   load.rdma_only = choice.rdma_only;
+  load.encrypted = choice.encrypted;
   load.ofi_provider = choice.ofi_provider;
   load.bytes = bytes;
   return load;
@@ -122,7 +125,8 @@ ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t byt
 std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std::vector<TransportChoice>& choices) {
   std::vector<Contestant> contestants;
   for (const TransportChoice& choice : choices) {
-    contestants.push_back({choice.name, [load, choice](uint64_t bytes) -> std::vector<Figure> {
+    contestants.push_back({choice.encrypted ? choice.name + " encrypted" : choice.name,
+                           [load, choice](uint64_t bytes) -> std::vector<Figure> {
                              if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
                              return {run_exchange(with(load, choice, bytes)).figure};
                            }});

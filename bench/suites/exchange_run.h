@@ -20,6 +20,7 @@ struct ExchangeLoad {
   std::string transport = "shm";
   std::string ofi_provider;
   bool rdma_only = false;
+  bool encrypted = false;  ///< as `--encrypt-data` of training
   std::string bind_host = "127.0.0.1";
   std::string gpu;  ///< "gpu:N": gradients and parameters of workers are in that GPU's memory; "": in the host's
   worker::GpuTransfer gpu_transfer = worker::GpuTransfer::staged;  ///< … and leave it this way or not at all

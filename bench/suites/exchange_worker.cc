@@ -72,7 +72,7 @@ class Worker {
                                   .transports = {load_.transport},
                                   .rdma_only = load_.rdma_only,
                                   .ofi_provider = load_.ofi_provider,
-                                  .security = kOpen,
+                                  .security = security_of(load_),
                                   .bind_host = load_.bind_host,
                                   .wait = wait_of(load_),
                                   .join_timeout = start_up(load_),

@@ -24,6 +24,10 @@ inline constexpr Duration kStartUp = std::chrono::seconds(20);
 inline Duration start_up(const ExchangeLoad& load) { return kStartUp + 3 * ps::allocation_time(load.bytes); }
 /// The servers of a bench run for seconds, hold no user data, and listen on the loopback interface by default.
 inline const ps::Security kOpen = {.insecure = true};
+/// Encrypted data needs a secret; each run of a bench has the same one.
+inline ps::Security security_of(const ExchangeLoad& load) {
+  return load.encrypted ? ps::Security{.secret = "secret of a bench", .encrypt_data = true} : kOpen;
+}
 inline constexpr uint64_t kCalibration = 5;  ///< the first exchanges: their times set the number of timed ones
 inline constexpr size_t kMarks = 16384;      ///< of a task: some thousands of small exchanges, ten of 64 MiB
 

@@ -47,6 +47,11 @@ absl::Status BackupHandler::check_options(const proto::ReplicateRequest& request
         fmt::format("the backup has {} shards, its primary has {}: give both the same --shards", context_.shards.size(),
                     request.shards()));
   }
+  if (const bool encrypts = context_.options.security.encrypt_data; request.encrypts_data() != encrypts) {
+    return absl::FailedPreconditionError(
+        fmt::format("the backup was started {} --encrypt-data, its primary {}: give it to all tasks, or to none",
+                    encrypts ? "with" : "without", encrypts ? "without" : "with"));
+  }
   const std::string& folder = context_.checkpoint_folder;
   if (request.checkpoint_folder() != folder) {
     const char* what = folder.empty() ? "the backup has no checkpoint folder, its primary has one"

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "ps/control/replication.h"
+#include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 
 namespace gradrail::ps {
@@ -31,7 +32,7 @@ absl::Status BarrierHandler::enter(const proto::BarrierRequest& request, const s
   while (true) {
     // Both may change during each wait.
     GRADRAIL_RETURN_IF_ERROR(replication_.check_serving());
-    if (!state.membership.aborted().empty()) return absl::AbortedError(state.membership.aborted());
+    if (!state.membership.aborted().empty()) return aborted_run(state.membership.aborted());
     reply.set_complete(state.membership.enter_barrier(request.name(), request.generation(), request.live_only(),
                                                       member.worker, member.incarnation));
     // An incomplete barrier is not an error: the worker asks again and logs the missing ones.

@@ -10,6 +10,7 @@
 #include "ps/control/backup_handler.h"
 #include "ps/control/heartbeat_handler.h"
 #include "ps/control/replication.h"
+#include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
 #include "spdlog/spdlog.h"
@@ -33,6 +34,7 @@ absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto:
   reply.set_checkpoint_folder(context_.checkpoint_folder);
   reply.set_on_gpu(options.device != "host");
   reply.set_process(replication_.process());
+  reply.set_encrypts_data(options.security.encrypt_data);
   // A worker with another idea of --backup-ps stops here with a clear message.
   reply.set_replicated(replication_.has_peer());
   reply.set_heartbeat_timeout_ms(static_cast<uint32_t>(options.heartbeat_timeout / std::chrono::milliseconds(1)));
@@ -165,6 +167,8 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
     return absl::OkStatus();
   }
   if (!request.failed().empty()) {
+    // An attacker may have cut the data connection, so that the shard has not heard of it.
+    if (is_altered_data(request.failed())) context_.losses.report_failure(request.failed());
     heartbeat_.declare_lost({member, request.failed()});
     return absl::OkStatus();
   }

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "fmt/format.h"
+#include "ps/protocol/altered_data.h"
 
 namespace gradrail::ps {
 
@@ -16,7 +17,7 @@ Membership::Worker* Membership::find_live(WorkerIndex worker, uint64_t incarnati
 }
 
 absl::Status Membership::join(WorkerIndex worker, uint64_t incarnation, const std::string& name, TimePoint now) {
-  if (!aborted_.empty()) return absl::AbortedError(aborted_);
+  if (!aborted_.empty()) return aborted_run(aborted_);
   const auto found = workers_.find(worker);
   if (found != workers_.end() && found->second.phase == Phase::live && found->second.incarnation != incarnation &&
       !found->second.is_expected) {

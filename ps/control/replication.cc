@@ -133,6 +133,7 @@ void Replication::fill_message(proto::ReplicateRequest& message) {
   message.set_term(term_);
   message.set_shards(static_cast<uint32_t>(context_.shards.size()));
   message.set_checkpoint_folder(context_.checkpoint_folder);
+  message.set_encrypts_data(context_.options.security.encrypt_data);
   std::shared_ptr<const proto::JoinRequest> agreed;
   {
     ControlState& state = context_.state;

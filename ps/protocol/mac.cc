@@ -43,6 +43,12 @@ bool same_bytes(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
+std::optional<transport::Encryption> data_encryption(const Security& security) {
+  if (!security.encrypt_data) return std::nullopt;
+  // A key of its own: transports do not get the secret.
+  return transport::Encryption{security.secret.empty() ? "" : mac_of(security.secret, {"encrypted data"})};
+}
+
 std::string new_token() { return random_bytes(kTokenBytes); }
 
 }  // namespace gradrail::ps

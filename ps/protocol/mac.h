@@ -1,8 +1,12 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "ps/protocol/security.h"
+#include "transport/registry.h"
 
 namespace gradrail::ps {
 
@@ -18,5 +22,8 @@ std::string new_token();
 inline std::string data_key(const std::string& secret, const std::string& token) {
   return secret.empty() ? token : mac_of(secret, {"data", token});
 }
+
+/// Settings of the transports for `--encrypt-data`; absent without the flag.
+std::optional<transport::Encryption> data_encryption(const Security& security);
 
 }  // namespace gradrail::ps

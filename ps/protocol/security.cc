@@ -164,6 +164,13 @@ absl::Status check(const Security& security) {
   return absl::OkStatus();
 }
 
+absl::Status check_encryption(const Security& security) {
+  if (!security.encrypt_data || security.tls() || !security.secret.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--encrypt-data: needs --secret-file FILE or TLS (--cert-file, --key-file, --trusted-ca-file); otherwise an "
+      "attacker on the network can exchange the keys");
+}
+
 absl::StatusOr<std::string> read_secret_file(const std::string& path) {
   // fstat() and not stat(): the path may name another file by now.
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -29,7 +29,7 @@ struct ShardOptions {
   MemoryBinder place_memory;  ///< parameters and slots
   /// A worker was refused, or its data connection was lost and it did not return in time.
   std::function<void(WorkerIndex, uint64_t incarnation, const std::string& cause)> on_lost;
-  /// The parameters are lost (a GPU failed): the run cannot continue.
+  /// The parameters are lost (a GPU failed), or encrypted data was altered: the run cannot continue.
   std::function<void(const std::string& cause)> on_failed;
   /// The backup is level (`cause` is empty), or it was lost.
   std::function<void(const std::string& cause)> on_backup;

@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/altered_data.h"
+#include "spdlog/spdlog.h"
 #include "transport/negotiate.h"
 
 namespace gradrail::ps {
@@ -111,6 +113,7 @@ void Shard::dispatch(transport::Completion& completion) {
   if (completion.kind == Kind::connected) {
     return handshake_.send_challenge(peers_.accept(*completion.connection, wait_set_.source_index()));
   }
+  if (completion.kind == Kind::peer_lost && completion.altered) report_altered(completion);
   // Before peer_of(): the connection to the backup is not a peer.
   if (primary_.owns(completion.connection)) return primary_.on_completion(completion);
   ShardPeer& peer = PeerTable::peer_of(*completion.connection);
@@ -133,6 +136,22 @@ void Shard::dispatch(transport::Completion& completion) {
     default:
       break;  // the shard asks for no put_done, and posts a get only to probe a mapping
   }
+}
+
+/// A new connection would be no remedy: the attacker can alter it as well. The run ends with the first altered record.
+void Shard::report_altered(const transport::Completion& lost) {
+  const bool is_backup = primary_.owns(lost.connection);
+  // A process without the proof of a member must not be able to end the run.
+  if (!is_backup) {
+    const ShardPeer::Phase phase = PeerTable::peer_of(*lost.connection).phase;
+    if (phase == ShardPeer::Phase::handshake || phase == ShardPeer::Phase::closing) return;
+  }
+  const std::string peer =
+      is_backup ? "the backup" : fmt::format("worker {}", PeerTable::peer_of(*lost.connection).worker);
+  const std::string cause =
+      fmt::format("{}, between {} and {}: {}", kAlteredData, environment_.options.name, peer, message_of(lost.cause));
+  spdlog::error("{}", cause);
+  if (environment_.options.on_failed) environment_.options.on_failed(cause);
 }
 
 /// Continues what waits for room in a transport, for a mapping, or for a deadline.

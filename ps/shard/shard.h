@@ -96,6 +96,7 @@ class Shard {
   absl::Status listen();
   void run();
   void dispatch(transport::Completion& completion);
+  void report_altered(const transport::Completion& lost);
   void continue_peers();
   TimePoint next_deadline() const;
   absl::Status begin(const Setup& setup);

@@ -63,10 +63,12 @@ std::string environment(const char* name, const char* otherwise) {
 }
 
 /// GRADRAIL_TEST_OFI_PROVIDER: one run of the suite for each libfabric provider. GRADRAIL_TEST_RDMA_ONLY: with what
-/// runs have without a word of their users.
+/// runs have without a word of their users. GRADRAIL_TEST_ENCRYPT: with encrypted data.
 transport::OpenOptions open_options() {
-  return {.rdma_only = std::getenv("GRADRAIL_TEST_RDMA_ONLY") != nullptr,
-          .ofi_provider = environment("GRADRAIL_TEST_OFI_PROVIDER", "")};
+  transport::OpenOptions options = {.rdma_only = std::getenv("GRADRAIL_TEST_RDMA_ONLY") != nullptr,
+                                    .ofi_provider = environment("GRADRAIL_TEST_OFI_PROVIDER", "")};
+  if (std::getenv("GRADRAIL_TEST_ENCRYPT") != nullptr) options.encryption = {.shared_key = "of the suite"};
+  return options;
 }
 
 }  // namespace

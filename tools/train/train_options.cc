@@ -12,6 +12,7 @@
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "ps/protocol/training.h"
 #include "ps/store/parameter_store.h"
 #include "tools/exit_codes.h"
@@ -352,6 +353,8 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add_checkpointing_flags(command, flags, add);
   add_monitoring_flags(command, flags.monitoring);
   add_security_flags(command, flags.security);
+  command.add_flag("--encrypt-data,--encrypt_data", flags.security.security.encrypt_data,
+                   "encrypt gradients and parameters between hosts; needs --secret-file or TLS, equal in all tasks");
 }
 
 absl::Status check_host_of_worker(const TrainFlags& flags) {
@@ -375,6 +378,20 @@ absl::Status check_min_workers(const TrainFlags& flags, size_t workers) {
                   flags.min_workers, workers, workers == 1 ? "" : "s", workers)));
 }
 
+/// The list must leave a transport that encrypts data, or that keeps data on one host.
+absl::Status check_encrypted_transports(const TrainFlags& flags, const std::vector<std::string>& order) {
+  if (!flags.security.security.encrypt_data) return absl::OkStatus();
+  const auto carries_in_clear = [](const std::string& name) {
+    const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+    return found.ok() && (*found)->plugin;
+  };
+  if (flags.require == "rdma")
+    return absl::InvalidArgumentError("--encrypt-data --require rdma: RDMA carries data unencrypted; give one of them");
+  if (!std::all_of(order.begin(), order.end(), carries_in_clear)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("--encrypt-data: {} carries data unencrypted; give --transport tcp", fmt::join(order, ", ")));
+}
+
 absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   TrainOptions options{.flags = flags};
   if (!flags.cnn_logits_relu && flags.model != "cnn")
@@ -386,6 +403,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_monitoring(flags.monitoring, trains_alone(options)));
   GRADRAIL_ASSIGN_OR_RETURN(options.security, read_security(flags.security));
+  GRADRAIL_RETURN_IF_ERROR(usage_error(ps::check_encryption(options.security)));
   // 0 asks for one per GPU: run_worker() replaces it once the plan is known.
   options.towers = std::max(1u, flags.towers);
   options.reduce = parse_reduce(flags.reduce);
@@ -422,6 +440,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
     return absl::InvalidArgumentError(fmt::format(
         "--transport {} --require rdma: none of these uses an RDMA device; name ucx or ofi", flags.transport));
   }
+  GRADRAIL_RETURN_IF_ERROR(usage_error(check_encrypted_transports(flags, options.transports)));
   // A named plug-in may also carry bytes over sockets; "auto" uses one only with an RDMA device.
   options.rdma_only = flags.transport == "auto";
   // Here once for all tasks of a local cluster; the other tasks know their job later.

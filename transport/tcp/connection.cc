@@ -10,14 +10,23 @@
 #include "transport/tcp/native_error.h"
 
 namespace gradrail::transport::tcp {
+namespace {
 
-TcpConnection::TcpConnection(TcpContext& context, FileDescriptor fd, Side side)
+/// A stopped peer may have sent a part of a record. It gets longer than a host that does not answer at all.
+constexpr int kStallFactor = 4;
+
+}  // namespace
+
+TcpConnection::TcpConnection(TcpContext& context, FileDescriptor fd, Side side,
+                             std::unique_ptr<seal::SealedStream> seal)
     : EventSource(Kind::connection),
       context_(context),
       side_(side),
-      name_(fmt::format("tcp {} > {}", local_address(fd.get()).text(), peer_address(fd.get()).text())),
+      name_(fmt::format("tcp {} > {}{}", local_address(fd.get()).text(), peer_address(fd.get()).text(),
+                        seal == nullptr ? "" : ", encrypted")),
       fd_(std::move(fd)),
-      state_(side == Side::accepted ? State::pending : State::open) {
+      state_(side == Side::accepted ? State::pending : State::open),
+      seal_(std::move(seal)) {
   // epoll is level-triggered here: bytes that arrived before this call are reported by the next epoll_wait().
   context_.watch(fd_.get(), this, false);
 }
@@ -28,6 +37,7 @@ TcpConnection::~TcpConnection() {
 }
 
 void TcpConnection::start_handshake() {
+  if (seal_ != nullptr && side_ == Side::connected) seal_->offer();
   // The connecting side does not wait for the answer: posts follow the hello on the stream, and the peer reads them in
   // order.
   post({.header = {.type = FrameType::hello, .token = kHelloMagic, .value = kProtocolVersion}}, true);
@@ -50,6 +60,15 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
   return absl::OkStatus();
 }
 
+void TcpConnection::finish_seal() {
+  const absl::Status agreed = seal_->agree(frame_, {body_.get(), kSealBytes});
+  if (!agreed.ok()) return refuse(agreed);
+  // The connecting side waits for this frame, and the listening side for the first record.
+  if (ahead_begin_ != ahead_end_) return refuse(absl::DataLossError("data behind the seal frame"));
+  flush();
+  if (sendable()) context_.flush_later(this);
+}
+
 absl::StatusOr<RemoteRegion> TcpConnection::import(std::string_view key) {
   GRADRAIL_ASSIGN_OR_RETURN(RegionKey parsed, RegionKey::parse(key));
   return imported_.add(parsed);
@@ -59,17 +78,18 @@ absl::StatusOr<std::byte*> TcpConnection::map(RemoteRegion) {
   return absl::UnimplementedError("tcp cannot map a peer's memory");
 }
 
-void TcpConnection::refuse(const absl::Status& why) {
+void TcpConnection::refuse(const absl::Status& why, bool altered) {
   GRADRAIL_CHECK(state_ != State::lost);  // the peer gets one refusal
   // The peer finds the refusal only at a frame boundary, so the frame that is partly sent is completed first. Zeros
   // replace the bytes of a region that is no longer registered.
   const bool zeros = queue_.begun_frame_is_answer() && !answers_alive();
   std::string final_bytes = queue_.rest_of_begun_frame(zeros);
-  final_bytes += refusal_frame(message_of(why));
+  final_bytes += refusal_frame(message_of(why), altered);
+  if (seal_ != nullptr) final_bytes = seal_->final_bytes(final_bytes);
   // close_pending() logs the refusals before a hello, at a limited rate.
   if (state_ == State::open) spdlog::warn("{}: refused the peer: {}", name_, message_of(why));
   hand_over(std::move(final_bytes));
-  lose({why.code(), fmt::format("{}: refused the peer: {}", name_, message_of(why))});
+  lose({why.code(), fmt::format("{}: refused the peer: {}", name_, message_of(why))}, altered);
 }
 
 void TcpConnection::hand_over(std::string final_bytes) {
@@ -87,10 +107,11 @@ void TcpConnection::close_silently() {
   flush();
   state_ = State::lost;
   // Not a plain close: unread input would turn it into a reset, which overtakes bytes that are still in flight.
-  hand_over("");
+  // Otherwise the last record would be incomplete.
+  hand_over(seal_ == nullptr ? "" : seal_->final_bytes(""));
 }
 
-void TcpConnection::lose(absl::Status cause) {
+void TcpConnection::lose(absl::Status cause, bool altered) {
   if (state_ == State::lost) return;
   GRADRAIL_CHECK(!cause.ok());
   const bool pending = state_ == State::pending;
@@ -110,11 +131,15 @@ void TcpConnection::lose(absl::Status cause) {
   lost.kind = Completion::Kind::peer_lost;
   lost.connection = this;
   lost.cause = std::move(cause);
+  lost.altered = altered;
   context_.report(std::move(lost));
 }
 
 void TcpConnection::check_alive(TimePoint now, Duration timeout) {
   if (state_ != State::open) return;
+  // The bytes that follow may have been removed on the way; without them the tag of the record cannot be verified.
+  if (seal_ != nullptr && seal_->stalled(now) > kStallFactor * timeout)
+    return lose(ended("an encrypted record has been incomplete for too long"));
   if (!unanswered(fd_.get())) {
     unanswered_since_ = TimePoint::max();
     return;

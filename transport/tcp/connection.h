@@ -12,6 +12,7 @@
 #include "transport/tcp/event_source.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/memory_region.h"
+#include "transport/tcp/seal/sealed_stream.h"
 #include "transport/tcp/send_queue.h"
 #include "transport/tcp/socket.h"
 
@@ -25,7 +26,8 @@ namespace gradrail::transport::tcp {
 class TcpConnection final : public Connection, public EventSource {
  public:
   enum class Side { connected, accepted };
-  TcpConnection(TcpContext& context, FileDescriptor fd, Side side);
+  /// `seal` is null without encryption.
+  TcpConnection(TcpContext& context, FileDescriptor fd, Side side, std::unique_ptr<seal::SealedStream> seal);
   ~TcpConnection() override;
 
   // Connection.
@@ -35,6 +37,7 @@ class TcpConnection final : public Connection, public EventSource {
   absl::Status send(absl::Span<const std::byte> message) override;
   absl::StatusOr<std::byte*> map(RemoteRegion region) override;
   std::string describe() const override { return name_; }
+  std::string path() const override { return seal_ == nullptr ? "tcp" : "tcp encrypted"; }
 
   // For the context.
   void start_handshake();
@@ -44,13 +47,16 @@ class TcpConnection final : public Connection, public EventSource {
   /// Called now and then; gives up a peer that has been silent at each call for so long.
   void check_alive(TimePoint now, Duration timeout);
   bool lost() const { return state_ == State::lost; }
-  bool sendable() const { return !lost() && !queue_.empty() && !blocked_ && send_error_.ok(); }
+  bool sendable() const {
+    const bool is_queued = !queue_.empty() && (seal_ == nullptr || seal_->agreed());
+    return !lost() && (is_queued || (seal_ != nullptr && seal_->has_unsent())) && !blocked_ && send_error_.ok();
+  }
   bool flush_listed = false;  ///< in the context's list of connections to flush
   bool read_listed = false;   ///< in the context's list of connections that hold received frames
   TimePoint hello_deadline{};
   /// Gives the socket up without a report: the owner said close, or the context ends.
   void close_silently();
-  void lose(absl::Status cause);
+  void lose(absl::Status cause, bool altered = false);
 
  private:
   enum class State : uint8_t {
@@ -77,6 +83,7 @@ class TcpConnection final : public Connection, public EventSource {
 
   // Receiving.
   ReadResult read_once(uint64_t& budget_bytes);
+  ReadResult read_sealed(uint64_t& budget_bytes);
   ReadResult read_failed(ssize_t result);
   bool consume_ahead();
   void payload_received(uint64_t bytes);
@@ -89,6 +96,7 @@ class TcpConnection final : public Connection, public EventSource {
   absl::Status answer_get(const FrameHeader& frame);
   bool target_alive() const;
   void finish_frame();
+  void finish_seal();
   void finish_message();
   void finish_get_data();
   absl::Status ended(std::string_view how) const;
@@ -96,9 +104,11 @@ class TcpConnection final : public Connection, public EventSource {
   // Sending.
   void post(SendOp op, bool ring);
   bool send_once(uint64_t& budget_bytes);
+  bool send_sealed(uint64_t& budget_bytes);
+  void sent(uint64_t bytes);
   bool answers_alive();
   void set_blocked(bool blocked);
-  void refuse(const absl::Status& why);
+  void refuse(const absl::Status& why, bool altered = false);
   void hand_over(std::string final_bytes);
 
   // Set once.
@@ -112,6 +122,7 @@ class TcpConnection final : public Connection, public EventSource {
   bool handshake_done_ = false;
   common::ImportedRegions<RegionKey> imported_;
 
+  const std::unique_ptr<seal::SealedStream> seal_;  ///< null without encryption
   SendQueue queue_;
   std::deque<PendingGet> gets_;  ///< in the order asked, which is the order answered
   uint64_t next_get_ = 0;
@@ -119,6 +130,7 @@ class TcpConnection final : public Connection, public EventSource {
   TimePoint unanswered_since_ = TimePoint::max();
   absl::Status send_error_;  ///< sending is over; reading continues for what the peer said before
 
+  /// With encryption it grows for the rest of a header and one record as soon as the peer has proven its keys.
   std::unique_ptr<std::byte[]> ahead_ = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;

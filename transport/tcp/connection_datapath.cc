@@ -122,6 +122,7 @@ bool TcpConnection::send_once(uint64_t& budget_bytes) {
     refuse(absl::PermissionDeniedError("get from a region that is no longer registered"));
     return false;
   }
+  if (seal_ != nullptr) return send_sealed(budget_bytes);
   const absl::Span<const iovec> pieces = queue_.gather(budget_bytes);
   GRADRAIL_CHECK(!pieces.empty());  // sendable() was true
   uint64_t offered = 0;
@@ -138,9 +139,35 @@ bool TcpConnection::send_once(uint64_t& budget_bytes) {
     send_error_ = native_error(fmt::format("send to {}", peer_address(fd_.get()).text()), errno);
     return false;
   }
-  const uint64_t sent = result < 0 ? 0 : static_cast<uint64_t>(result);
-  // The kernel has copied these bytes, so put_done is due: the source may change. It does not state that they arrived.
-  queue_.consume(sent, [this](const SendOp& op) {
+  const uint64_t taken = result < 0 ? 0 : static_cast<uint64_t>(result);
+  sent(taken);
+  budget_bytes -= std::min(budget_bytes, taken);
+  // A short write shows that the socket's buffer is full. EPOLLOUT is requested only then, because every epoll_wait()
+  // would report a writable socket.
+  set_blocked(taken < offered);
+  return taken == offered;
+}
+
+bool TcpConnection::send_sealed(uint64_t& budget_bytes) {
+  // A record that is partly sent is completed first, so that the buffer for records is empty here.
+  if (!seal_->has_unsent()) {
+    const uint64_t sealed = seal_->seal(queue_.gather(std::min<uint64_t>(budget_bytes, seal::kSealBytesPerCall)));
+    sent(sealed);
+    budget_bytes -= std::min(budget_bytes, sealed);
+  }
+  const ssize_t result = seal_->flush(fd_.get());
+  if (result < 0 && errno == EINTR) return true;
+  if (result < 0 && errno != EAGAIN) {
+    send_error_ = native_error(fmt::format("send to {}", peer_address(fd_.get()).text()), errno);
+    return false;
+  }
+  set_blocked(seal_->has_unsent());
+  return !seal_->has_unsent();
+}
+
+void TcpConnection::sent(uint64_t bytes) {
+  // These bytes are copied, so put_done is due: the source may change. It does not state that they arrived.
+  queue_.consume(bytes, [this](const SendOp& op) {
     if (op.tag == 0 || op.header.type != FrameType::put) return;
     Completion done;
     done.kind = Completion::Kind::put_done;
@@ -148,11 +175,6 @@ bool TcpConnection::send_once(uint64_t& budget_bytes) {
     done.tag = op.tag;
     context_.report(std::move(done));
   });
-  budget_bytes -= std::min(budget_bytes, sent);
-  // A short write shows that the socket's buffer is full. EPOLLOUT is requested only then, because every epoll_wait()
-  // would report a writable socket.
-  set_blocked(sent < offered);
-  return sent == offered;
 }
 
 bool TcpConnection::answers_alive() {
@@ -175,7 +197,12 @@ void TcpConnection::read() {
   // All buffered headers come before the next readv, which needs the target of the current payload.
   while (consume_ahead() && !dry) {
     // The socket may hold more: arm() answers false, and the next poll continues.
-    if (budget_bytes == 0) return context_.stopped_before_dry();
+    if (budget_bytes == 0) {
+      context_.stopped_before_dry();
+      // No event announces records that have left the socket.
+      if (seal_ != nullptr && seal_->has_received()) context_.read_later(this);
+      return;
+    }
     const ReadResult result = read_once(budget_bytes);
     if (result == ReadResult::stop) return;
     dry = result == ReadResult::dry;
@@ -193,6 +220,7 @@ TcpConnection::ReadResult TcpConnection::read_once(uint64_t& budget_bytes) {
   GRADRAIL_CHECK(!in_payload_ || target_bytes_ > 0);
   std::copy(&ahead_[ahead_begin_], &ahead_[ahead_end_], ahead_.get());  // less than a header is left
   ahead_end_ -= std::exchange(ahead_begin_, 0);
+  if (seal_ != nullptr && seal_->agreed()) return read_sealed(budget_bytes);
   // One call takes the rest of a payload to its place, and the next headers with what is small.
   iovec pieces[2];
   int count = 0;
@@ -208,6 +236,37 @@ TcpConnection::ReadResult TcpConnection::read_once(uint64_t& budget_bytes) {
   payload_received(payload);
   // A short read has emptied the socket. Another readv would only return EAGAIN; later bytes are a new event.
   return got == wanted ? ReadResult::again : ReadResult::dry;
+}
+
+TcpConnection::ReadResult TcpConnection::read_sealed(uint64_t& budget_bytes) {
+  const bool was_verified = seal_->has_verified();
+  const absl::StatusOr<absl::Span<const std::byte>> record = seal_->next();
+  if (!record.ok()) {
+    // Any process can open a connection and send bytes. Only a peer with the keys makes an altered record an attack.
+    if (state_ == State::open && was_verified) {
+      refuse(record.status(), true);
+    } else {
+      lose(ended(message_of(record.status())), state_ == State::open);
+    }
+    return ReadResult::stop;
+  }
+  if (record->empty()) {
+    if (seal_->take_drained()) return ReadResult::dry;
+    const ssize_t result = seal_->receive(fd_.get());
+    return result > 0 ? ReadResult::again : read_failed(result);
+  }
+  if (!was_verified) {
+    auto larger = std::make_unique_for_overwrite<std::byte[]>(kHeaderBytes + seal::kMaxRecordBytes);
+    std::copy_n(ahead_.get(), ahead_end_, larger.get());
+    ahead_ = std::move(larger);
+  }
+  budget_bytes -= std::min<uint64_t>(budget_bytes, record->size());
+  const uint64_t payload = in_payload_ ? std::min<uint64_t>(record->size(), target_bytes_) : 0;
+  std::memcpy(&ahead_[ahead_end_], record->data() + payload, record->size() - payload);
+  ahead_end_ += record->size() - payload;
+  if (payload > 0) std::memcpy(target_, record->data(), payload);
+  payload_received(payload);
+  return ReadResult::again;
 }
 
 void TcpConnection::payload_received(uint64_t bytes) {
@@ -279,14 +338,30 @@ void TcpConnection::header_complete(const HeaderBytes& header) {
 absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
   GRADRAIL_CHECK(!in_payload_ && target_bytes_ == 0);  // the frame before has ended
   frame_ = frame;
+  const bool seals = seal_ != nullptr && !seal_->agreed();
+  if (frame.type == FrameType::hello && seals) {
+    return absl::FailedPreconditionError(
+        "this side encrypts data (--encrypt-data) and the peer does not: give the flag to all tasks, or to none");
+  }
   if (frame.type == FrameType::hello && !handshake_done_) return begin_hello(frame);
   // A refusal may be the first frame: adopt() sends it alone when too many connections are open.
-  if (!handshake_done_ && frame.type != FrameType::refusal) return absl::DataLossError("no hello");
+  const bool may_come_first = frame.type == FrameType::refusal || (frame.type == FrameType::seal && (seals || !seal_));
+  if (!handshake_done_ && !may_come_first) return absl::DataLossError("no hello");
   switch (frame.type) {
     case FrameType::hello:
       return absl::DataLossError("second hello");
     case FrameType::get_request:
       return answer_get(frame);
+    case FrameType::seal:
+      if (handshake_done_) return absl::DataLossError("seal frame behind the hello");
+      if (seal_ == nullptr) {
+        return absl::FailedPreconditionError(
+            "the peer encrypts data (--encrypt-data) and this side does not: give the flag to all tasks, or to none");
+      }
+      if (frame.length != kSealBytes) return absl::DataLossError("seal frame without a key");
+      body_ = context_.buffers().take();
+      target_ = body_.get();
+      break;
     case FrameType::put:
       GRADRAIL_RETURN_IF_ERROR(begin_put(frame));
       break;
@@ -359,8 +434,11 @@ void TcpConnection::finish_frame() {
       return finish_get_data();
     case FrameType::refusal: {
       const std::string why = common::printable(common::as_text({body_.get(), frame_.length}));
-      return lose(absl::PermissionDeniedError(fmt::format("{}: peer refused: {}", name_, why)));
+      const bool altered = seal_ != nullptr && seal_->agreed() && frame_.value == kAlteredRecord;
+      return lose(absl::PermissionDeniedError(fmt::format("{}: peer refused: {}", name_, why)), altered);
     }
+    case FrameType::seal:
+      return finish_seal();
     case FrameType::put:
       break;
     case FrameType::hello:

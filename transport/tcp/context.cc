@@ -26,6 +26,11 @@ constexpr size_t kMaxLingeringCloses = 64;
 constexpr size_t kSpareBuffers = 64;
 static_assert(kMaxRefusalBytes <= kMaxMessageBytes);  // one size of buffers for both
 
+std::optional<seal::StreamOptions> stream_options(const std::optional<Encryption>& encryption, const Tuning& tuning) {
+  if (!encryption.has_value()) return std::nullopt;
+  return seal::StreamOptions{.shared_key = encryption->shared_key, .records_per_key = tuning.records_per_key};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
@@ -44,12 +49,16 @@ absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, 
   if (!epoll) return native_error("open epoll", errno);
   FileDescriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer) return native_error("open timer", errno);
-  return std::make_unique<TcpContext>(std::move(sources), tuning, std::move(epoll), std::move(timer));
+  return std::make_unique<TcpContext>(std::move(sources), tuning, options.encryption, std::move(epoll),
+                                      std::move(timer));
 }
 
-TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, FileDescriptor epoll, FileDescriptor timer)
+TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, std::optional<Encryption> encryption,
+                       FileDescriptor epoll, FileDescriptor timer)
     : sources_(std::move(sources)),
       tuning_(tuning),
+      seal_(stream_options(encryption, tuning)),
+      static_pair_(seal_ ? std::optional(seal::KeyPair::generate()) : std::nullopt),
       epoll_(std::move(epoll)),
       timer_(std::move(timer)),
       rate_limited_log_(tuning.rate_limited_log_interval),
@@ -88,7 +97,7 @@ absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {
     listener_ = *std::move(fd);
     watch(listener_.get(), &listener_source_, false);
     listen_text_ = local_address(listener_.get()).text();
-    return listen_text_;
+    return static_pair_ ? seal::address_with_key(listen_text_, static_pair_->public_key()) : listen_text_;
   }
   return status;
 }
@@ -115,18 +124,31 @@ absl::StatusOr<FileDescriptor> TcpContext::connect_any(const std::vector<Address
   return status;
 }
 
-absl::StatusOr<Connection*> TcpContext::connect(const std::string& address, TimePoint deadline) {
+/// A side that encrypts never falls back to plain data, whatever an address says.
+absl::Status TcpContext::check_encryption(const std::string& address, bool peer_encrypts) const {
+  if (peer_encrypts == seal_.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("tcp: {} {}: give --encrypt-data to all tasks, or to none", address,
+                  peer_encrypts ? "encrypts data and this side does not" : "does not encrypt data and this side does"));
+}
+
+absl::StatusOr<Connection*> TcpContext::connect(const std::string& sealed_address, TimePoint deadline) {
+  GRADRAIL_ASSIGN_OR_RETURN(const seal::SealedAddress sealed, seal::parse_sealed_address(sealed_address));
+  const std::string& address = sealed.address;
   GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address));
   if (where.host.empty() || where.port == 0) {
     return absl::InvalidArgumentError(fmt::format("tcp: cannot connect to '{}': host and port are needed", address));
   }
+  GRADRAIL_RETURN_IF_ERROR(check_encryption(address, sealed.has_key));
   // Pending connections hold a descriptor each as well.
   if (connections_.size() + pending_connections_.size() >= tuning_.max_connections) {
     return absl::ResourceExhaustedError(fmt::format("tcp: more than {} connections", tuning_.max_connections));
   }
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Address> found, resolve(where));
   GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor fd, connect_any(found, deadline));
-  connections_.push_back(std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::connected));
+  auto seal = seal_ ? std::make_unique<seal::SealedStream>(*seal_, sealed.key) : nullptr;
+  connections_.push_back(
+      std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::connected, std::move(seal)));
   connections_.back()->start_handshake();
   watch_peers();
   return connections_.back().get();

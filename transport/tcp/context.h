@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "transport/tcp/event_source.h"
 #include "transport/tcp/lingering_close.h"
 #include "transport/tcp/rate_limited_log.h"
+#include "transport/tcp/seal/sealed_stream.h"
 #include "transport/tcp/socket.h"
 
 struct epoll_event;
@@ -32,6 +34,7 @@ struct Tuning {
   size_t max_pending_connections = 64;  ///< accepted connections without a hello; beyond, the oldest is closed
   size_t max_connections = 1024;        ///< a descriptor each: the usual `ulimit -n`
   SocketOptions socket;
+  uint64_t records_per_key = seal::kRecordsPerKey;
 };
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
@@ -45,7 +48,8 @@ absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, 
 ///             3. A completion of a connection is in ready_ only while the connection is not closed.
 class TcpContext final : public Context {
  public:
-  TcpContext(std::vector<Address> sources, const Tuning& tuning, FileDescriptor epoll, FileDescriptor timer);
+  TcpContext(std::vector<Address> sources, const Tuning& tuning, std::optional<Encryption> encryption,
+             FileDescriptor epoll, FileDescriptor timer);
   ~TcpContext() override;
 
   std::string_view name() const override { return "tcp"; }
@@ -86,6 +90,7 @@ class TcpContext final : public Context {
   // context.cc
   absl::StatusOr<FileDescriptor> connect_any(const std::vector<Address>& targets, TimePoint deadline);
   const Address* source_for(int family) const;
+  absl::Status check_encryption(const std::string& address, bool peer_encrypts) const;
 
   // context_progress.cc
   void progress();
@@ -109,6 +114,8 @@ class TcpContext final : public Context {
   // Set once.
   const std::vector<Address> sources_;
   const Tuning tuning_;
+  const std::optional<seal::StreamOptions> seal_;   ///< absent: data is not encrypted
+  const std::optional<seal::KeyPair> static_pair_;  ///< of the listener; erased with the context
   const FileDescriptor epoll_;
   const FileDescriptor timer_;
   EventSource timer_source_{EventSource::Kind::timer};

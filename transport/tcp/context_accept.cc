@@ -51,7 +51,9 @@ void TcpContext::adopt(FileDescriptor fd) {
     return close_lingering(std::move(fd), refusal_frame("too many connections"));
   }
   tune(fd.get(), tuning_.socket);
-  pending_connections_.push_back(std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::accepted));
+  auto seal = seal_ ? std::make_unique<seal::SealedStream>(*seal_, *static_pair_) : nullptr;
+  pending_connections_.push_back(
+      std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::accepted, std::move(seal)));
   TcpConnection* const pending = pending_connections_.back().get();
   pending->hello_deadline = Clock::now() + tuning_.hello_timeout;
   schedule(pending->hello_deadline);

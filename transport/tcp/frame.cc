@@ -31,6 +31,8 @@ uint64_t max_length(uint8_t type) {
       return UINT64_MAX - 1;
     case FrameType::refusal:
       return kMaxRefusalBytes;
+    case FrameType::seal:
+      return kSealBytes;
   }
   return UINT64_MAX;
 }
@@ -83,9 +85,10 @@ bool starts_frame(absl::Span<const std::byte> bytes) {
          (bytes.size() < 2 || bytes[1] == std::byte{kMagic >> 8});
 }
 
-std::string refusal_frame(std::string_view reason) {
+std::string refusal_frame(std::string_view reason, bool altered) {
   reason = reason.substr(0, kMaxRefusalBytes);
-  const HeaderBytes header = encode({.type = FrameType::refusal, .length = reason.size()});
+  const HeaderBytes header =
+      encode({.type = FrameType::refusal, .length = reason.size(), .value = altered ? kAlteredRecord : 0});
   std::string frame(reinterpret_cast<const char*>(header.data()), header.size());
   return frame.append(reason);
 }
@@ -104,6 +107,8 @@ std::string_view frame_name(FrameType type) {
       return "get answer";
     case FrameType::refusal:
       return "refusal";
+    case FrameType::seal:
+      return "seal";
   }
   return "unknown";
 }

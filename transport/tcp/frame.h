@@ -24,13 +24,17 @@ namespace gradrail::transport::tcp {
 //   message      0                      0                    of the payload     0               the message
 //   get_request  the source's key       in the region        wanted             get number      -
 //   get_data     0                      in the answer        of the payload     get number      bytes of the region
-//   refusal      0                      0                    of the payload     0               why, for people
+//   refusal      0                      0                    of the payload     1: altered      why, for people
+//   seal         region = cipher,       0                    32                 version         public key, seal/keys.h
+//                token = kHelloMagic
 //
 // flags: bit 0, on the last frame of a put: notify with `value`. All other bits are 0.
 // crc32c covers the header without the crc field. TCP protects payloads; headers decide where bytes land.
 // The hello is the first frame of each side, and its layout is the same in every version. A refusal is the last frame.
+// With encryption each side sends one seal frame before its hello. The stream of frames continues inside records
+// (seal/record_cipher.h). The value 1 of a refusal counts inside a record only.
 
-enum class FrameType : uint8_t { hello = 1, put, message, get_request, get_data, refusal };
+enum class FrameType : uint8_t { hello = 1, put, message, get_request, get_data, refusal, seal };
 
 inline constexpr uint64_t kProtocolVersion = 1;
 inline constexpr uint64_t kHelloMagic = 0x6c69617264617267;  // "gradrail"
@@ -41,6 +45,10 @@ inline constexpr uint64_t kMaxFramePayloadBytes = 256 * 1024;
 inline constexpr uint64_t kMaxMessageBytes = 4096;
 /// A refusal is one sentence.
 inline constexpr uint64_t kMaxRefusalBytes = 512;
+/// An X25519 public key.
+inline constexpr uint64_t kSealBytes = 32;
+/// The value of a refusal for an altered record.
+inline constexpr uint64_t kAlteredRecord = 1;
 /// The region of a put that only notifies; it carries no bytes.
 inline constexpr uint32_t kNoRegion = 0xffffffff;
 
@@ -68,8 +76,8 @@ absl::StatusOr<FrameHeader> decode(const HeaderBytes& bytes);
 /// Whether a header can begin with these bytes.
 bool starts_frame(absl::Span<const std::byte> bytes);
 
-/// Header and payload of a refusal; a reason that is too long is cut.
-std::string refusal_frame(std::string_view reason);
+/// Header and payload of a refusal; a reason that is too long is cut. `altered`: this side received an altered record.
+std::string refusal_frame(std::string_view reason, bool altered = false);
 
 std::string_view frame_name(FrameType type);
 

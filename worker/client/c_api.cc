@@ -85,6 +85,8 @@ absl::StatusOr<Duration> join_timeout(double seconds, Duration otherwise) {
 
 absl::StatusOr<ps::Security> security_of(const gradrail_options& given) {
   ps::Security security = {.insecure = given.insecure != 0};
+  // 64 bits: the bytes behind `insecure` are undefined in the struct of an older header.
+  security.encrypt_data = given.encrypt_data != 0;
   security.cert_file = or_default(given.cert_file, "");
   security.key_file = or_default(given.key_file, "");
   security.trusted_ca_file = or_default(given.trusted_ca_file, "");

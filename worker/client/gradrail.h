@@ -74,7 +74,8 @@ typedef struct gradrail_options {
   const char* trusted_ca_file; /* TLS: PEM, of the parameter servers' certificates; NULL: no TLS */
   const char* cert_file;       /* PEM, for parameter servers that require one */
   const char* key_file;
-  int32_t insecure; /* 1: no authentication */
+  int32_t insecure;     /* 1: no authentication */
+  int64_t encrypt_data; /* 1: data between hosts is encrypted; needs secret_file or TLS, equal in all tasks */
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \

@@ -54,6 +54,15 @@ find_package(prometheus-cpp QUIET CONFIG COMPONENTS pull)
 gradrail_feature(PROMETHEUS "metrics of running tasks (--metrics_port)" "${prometheus-cpp_FOUND}"
                  "${prometheus-cpp_VERSION}" "prometheus-cpp not found")
 
+find_library(GRADRAIL_IPSEC_MB_LIBRARY IPSec_MB)
+find_path(GRADRAIL_IPSEC_MB_INCLUDE intel-ipsec-mb.h)
+mark_as_advanced(GRADRAIL_IPSEC_MB_LIBRARY GRADRAIL_IPSEC_MB_INCLUDE)
+set(ipsec_mb_found FALSE)
+if(GRADRAIL_IPSEC_MB_LIBRARY AND GRADRAIL_IPSEC_MB_INCLUDE)
+  set(ipsec_mb_found TRUE)
+endif()
+gradrail_feature(IPSEC_MB "vector instructions for --encrypt-data" "${ipsec_mb_found}" "" "libipsec-mb not found")
+
 pkg_check_modules(LIBFABRIC QUIET IMPORTED_TARGET libfabric>=1.17)
 gradrail_feature(OFI "the ofi transport, a plug-in over libfabric" "${LIBFABRIC_FOUND}" "${LIBFABRIC_VERSION}"
                  "libfabric >= 1.17 not found")

@@ -6,7 +6,9 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/mac.h"
 #include "transport/registry.h"
 #include "worker/client/paths/gpu_transfers.h"
 
@@ -56,7 +58,8 @@ absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name) 
                             found->open({.bind_host = options_.bind_host,
                                          .rdma_only = options_.rdma_only || options_.require_rdma,
                                          .ofi_provider = options_.ofi_provider,
-                                         .path_timeout = options_.path_timeout}));
+                                         .path_timeout = options_.path_timeout,
+                                         .encryption = ps::data_encryption(options_.security)}));
   GRADRAIL_ASSIGN_OR_RETURN(
       std::unique_ptr<transport::MemoryRegion> parameters,
       transport::register_on(registered_, *context, memory_.parameter_span(), transport::Access::remote_write));
@@ -137,6 +140,12 @@ void PathManager::deliver(const transport::Completion& completion) {
       }
       break;
     case Kind::peer_lost:
+      // A new connection would be no remedy: the attacker can alter it as well.
+      if (completion.altered) {
+        failure_.fail(
+            ps::aborted_run(fmt::format("{}, between this worker and shard {} at {}: {}", ps::kAlteredData,
+                                        path.link().shard_index, path.link().address, message_of(completion.cause))));
+      }
       path.on_lost(message_of(completion.cause));
       // A probe that is lost costs nothing: only the path in use has to be replaced.
       path_lost_ = path_lost_ || is_active;

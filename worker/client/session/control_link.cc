@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/admission/channel.h"
+#include "ps/protocol/altered_data.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/control_status.h"
 #include "ps/protocol/training.h"
@@ -303,7 +304,7 @@ absl::Status ControlLink::beat(const ps::proto::Member& member,
     const TimePoint asked = Clock::now();
     if (!stream->Write(ping) || !stream->Read(&reply)) break;
     const TimePoint answered = Clock::now();
-    if (!reply.aborted().empty()) return absl::AbortedError(reply.aborted());
+    if (!reply.aborted().empty()) return ps::aborted_run(reply.aborted());
     heard(reply);
     MutexLock lock(mutex_);
     // Every heartbeat is also a comparison of the two clocks.

@@ -46,6 +46,7 @@ absl::Status Session::open() {
     for (const std::string& address : *addresses)
       GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   }
+  GRADRAIL_RETURN_IF_ERROR(ps::check_encryption(options_.security));
   GRADRAIL_ASSIGN_OR_RETURN(credentials_, ps::channel_credentials(options_.security));
   return absl::OkStatus();
 }
@@ -99,6 +100,12 @@ absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index
       return absl::FailedPreconditionError(fmt::format(
           "{} was started {} --backup-ps 1, and this worker {}: give it to all tasks of a run, or to none",
           controls_[ps_index]->name(), has_backups() ? "without" : "with", has_backups() ? "with" : "without"));
+    }
+    if (const bool encrypts = options_.security.encrypt_data; reply.ok() && reply->encrypts_data() != encrypts) {
+      return absl::FailedPreconditionError(
+          fmt::format("{} was started {} --encrypt-data, and worker {} {}: give it to all tasks of a run, or to none",
+                      controls_[ps_index]->name(), encrypts ? "without" : "with", options_.task_index,
+                      encrypts ? "with" : "without"));
     }
     // A backup that waits for its primary answers, too, but does not serve.
     const bool serves = reply.ok() && !reply->backup();
