@@ -86,7 +86,8 @@ absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {
   if (listener_) {
     return absl::FailedPreconditionError(fmt::format("tcp: this context already listens at {}", listen_text_));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address));
+  // A former address may be given: its key is not used again.
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address.substr(0, address.find('#'))));
   const absl::StatusOr<std::vector<Address>> found = resolve(where);
   if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
   absl::Status status = absl::UnavailableError(fmt::format("tcp: no address for {}", address));
