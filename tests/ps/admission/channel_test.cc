@@ -100,7 +100,8 @@ TEST(Channel, AClientOfAnOlderVersionIsToldBothVersions) {
   bool good = false;
   ASSERT_TRUE(queue.Next(&tag, &good));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << status.error_message();
-  EXPECT_EQ(status.error_message(), "protocol version 7 here, 6 or older there: install the same gradrail on all hosts");
+  EXPECT_EQ(status.error_message(),
+            "protocol version 7 here, 6 or older there: install the same gradrail on all hosts");
   queue.Shutdown();
 }
 
