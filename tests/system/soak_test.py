@@ -1,7 +1,6 @@
-"""Runs with a fault every few seconds: tasks are killed, stopped or slowed down, links are cut or slow, the disk is full,
-clocks jump, unauthenticated connections arrive. GRADRAIL_SOAK_SECONDS=3600 GRADRAIL_SOAK_EVERY=15 is the long form of Soak;
-GRADRAIL_SOAK_TABLE=FILE adds a line for each piece, and soak_totals.py adds the lines up. GRADRAIL_ROUNDS=5
-GRADRAIL_SOAK_SECONDS=60 is the long form of the comparisons with undisturbed runs."""
+"""Runs with a fault every few seconds. The faults are those of faults.py, and a full disk. The long form of Soak is
+GRADRAIL_SOAK_SECONDS=3600 GRADRAIL_SOAK_EVERY=15; GRADRAIL_SOAK_TABLE=FILE adds a line for each piece, and soak_totals.py
+adds the lines up. The long form of the comparisons is GRADRAIL_ROUNDS=5 GRADRAIL_SOAK_SECONDS=60."""
 import collections
 import json
 import os
@@ -179,8 +178,14 @@ class Soak(faults.Faults):
                              "--checkpoint_dir", saved, "--save_secs", 5, "--keep", 3, "--log_every", LOG_EVERY,
                              "--join-timeout", 120)
         self.await_all(lambda: all(self.is_level(pair) for pair in (0, 1)), "complete backups")
-        self.await_all(lambda: any(saved.glob("*.ckpt")), "a checkpoint")
+        self.await_all(lambda: self.has_a_set(saved), "a checkpoint")
         return saved
+
+    @staticmethod
+    def has_a_set(saved):
+        """Returns whether both primaries have saved a step: without a complete set, a lost pair costs the steps so far."""
+        names = [path.name for path in saved.glob("*.ckpt")]
+        return any(name.replace("-0-of-2", "-1-of-2") in names for name in names if "-0-of-2" in name)
 
     def await_all(self, condition, what):
         def holds():

@@ -82,7 +82,7 @@ TEST(Channel, AServerOfAnOlderVersionIsRefusedWithBothVersions) {
   accepts.join();
 }
 
-TEST(Channel, AClientOfAnOlderVersionIsToldBothVersions) {
+TEST(Channel, AClientOfAnOlderVersionLearnsBothVersions) {
   auto gate = AdmissionGate::listen("127.0.0.1:0", {.secret = "a secret of this job"});
   ASSERT_TRUE(gate.ok());
   (*gate)->start([](FileDescriptor) { ADD_FAILURE() << "admitted"; });
