@@ -1,6 +1,7 @@
 """Runs with a fault every few seconds. The faults are those of faults.py, and a full disk. The long form of Soak is
 GRADRAIL_SOAK_SECONDS=3600 GRADRAIL_SOAK_EVERY=15; GRADRAIL_SOAK_TABLE=FILE adds a line for each piece, and soak_totals.py
-adds the lines up. The long form of the comparisons is GRADRAIL_ROUNDS=5 GRADRAIL_SOAK_SECONDS=60."""
+adds the lines up. GRADRAIL_JUMPING_CLOCK is the library of jumping_clock.c; without it, no clock jumps.
+The long form of the comparisons is GRADRAIL_ROUNDS=5 GRADRAIL_SOAK_SECONDS=60."""
 import collections
 import json
 import os
