@@ -66,7 +66,7 @@ class AdmissionGate {
   // The thread.
   std::vector<Pending> pending_;  ///< in the order of their deadlines
   bool has_refused_old_client_ = false;
-  std::thread thread_;            ///< last
+  std::thread thread_;  ///< last
 };
 
 }  // namespace gradrail::ps

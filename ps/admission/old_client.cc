@@ -57,7 +57,8 @@ std::string http2_settings() { return frame(kSettings, 0, 0, ""); }
 std::optional<uint32_t> first_call(std::string_view bytes) {
   GRADRAIL_CHECK(bytes.substr(0, kHttp2Preface.size()) == kHttp2Preface);
   for (size_t at = kHttp2Preface.size(); at + kFrameHeaderBytes <= bytes.size();) {
-    const size_t length = size_t{byte_at(bytes, at)} << 16 | size_t{byte_at(bytes, at + 1)} << 8 | byte_at(bytes, at + 2);
+    const size_t length =
+        size_t{byte_at(bytes, at)} << 16 | size_t{byte_at(bytes, at + 1)} << 8 | byte_at(bytes, at + 2);
     if (byte_at(bytes, at + 3) == kHeaders) {
       // The highest bit is reserved.
       return uint32_t{byte_at(bytes, at + 5)} % 128 << 24 | uint32_t{byte_at(bytes, at + 6)} << 16 |

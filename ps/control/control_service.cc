@@ -48,7 +48,8 @@ class ControlService final : public proto::Control::Service {
         *request, [context] { return context->IsCancelled(); }, *reply));
   }
 
-  grpc::Status Heartbeat(Context* context, grpc::ServerReaderWriter<proto::HeartbeatReply, proto::Ping>* stream) override {
+  grpc::Status Heartbeat(Context* context,
+                         grpc::ServerReaderWriter<proto::HeartbeatReply, proto::Ping>* stream) override {
     std::optional<Membership::Member> member = announced_member(*context);
     proto::Ping ping;
     while (stream->Read(&ping)) {

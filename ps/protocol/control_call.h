@@ -13,7 +13,7 @@ namespace gradrail::ps {
 /// Largest message of the control plane: enough for a schema of a million tensors.
 inline constexpr size_t kMaxMessageBytes = 64 << 20;
 
-/// Header of a heartbeat: a Member, serialized. The ps then knows the worker of a stream that ends without a ping.
+/// Header of a heartbeat: a Member, serialized. It names the worker of a stream that ends without a ping.
 inline constexpr char kMemberHeader[] = "gradrail-member-bin";
 
 /// A unary call of the control plane.

@@ -1,5 +1,5 @@
-"""Faults of tasks on several hosts (four_hosts.py): tasks are killed, stopped or slowed down, links are cut or slow,
-unauthenticated connections arrive, the disk is full, the clock jumps. Each fault returns its description when it ends."""
+"""Faults of tasks on several hosts (four_hosts.py). Tasks are killed, stopped or slowed down. Links are cut or slow.
+Unauthenticated connections arrive, and clocks jump. Each fault returns its description when it ends."""
 import os
 import random
 import re

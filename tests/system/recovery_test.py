@@ -193,6 +193,42 @@ class RestartedServers(Measured):
         self.assert_median("ps without a backup started again until a step", REJOINED)
 
 
+class KilledPairs(Measured):
+    """Kills a primary and its backup at the same time and starts both again; they restore a checkpoint."""
+
+    BOTH_RETURNED = 10.0  # s: the workers first ask both addresses for a takeover
+
+    def test_a_killed_pair_restarts(self):
+        for pairs in (1, 2):
+            self.run_with(pairs)
+
+    def run_with(self, pairs):
+        """The pair with index 0 is killed; another one has to return to the checkpoint as well."""
+        saved = self.folder / f"saved-{pairs}"
+        what = f"primary and backup started again until a step, {pairs} pairs"
+        servers, workers = self.start_cluster(2, "--backup-ps", 1, "--epochs", 10 ** 6, "--mode", "sync", "--log_every", 10,
+                                              "--checkpoint_dir", saved, "--save_secs", 0.5, ps=2 * pairs)
+        for _ in range(max(1, KILLS // 6)):
+            for worker in workers:
+                worker.wait_for(r"Step: \d+", after=len(worker.lines()))
+            cluster.wait_until(lambda: any(saved.glob("*.ckpt")), LIMIT, lambda: "no checkpoint")
+            for index in (0, pairs):
+                servers[index].signal(signal.SIGKILL)
+            for index in (0, pairs):
+                servers[index].code()
+                servers[index] = self.replace(servers[index], lambda index=index: self.train(
+                    *self.common_flags, "--job_name", "ps", "--task_index", index, name=f"ps/{index}"))
+            said = [len(worker.lines()) for worker in workers]
+            for worker, before in zip(workers, said):
+                back = self.find(worker, "all parameter servers are back", before)
+                step = self.find(worker, r"^Step: \d+", worker.lines().index(back))
+                self.add(what, step.time - servers[0].started)
+        for task in (*workers, *servers):
+            self.tasks.remove(task)
+            task.end()
+        self.assert_median(what, self.BOTH_RETURNED)
+
+
 class BetweenHosts(Measured, four_hosts.FourHosts):
     """Workers on other hosts than the ps. A killed process closes its connections; a host that vanishes does not."""
 

@@ -82,7 +82,7 @@ TEST(Channel, AServerOfAnOlderVersionIsRefusedWithBothVersions) {
   accepts.join();
 }
 
-TEST(Channel, AClientOfAnOlderVersionIsToldBothVersions) {
+TEST(Channel, AClientOfAnOlderVersionLearnsBothVersions) {
   auto gate = AdmissionGate::listen("127.0.0.1:0", {.secret = "a secret of this job"});
   ASSERT_TRUE(gate.ok());
   (*gate)->start([](FileDescriptor) { ADD_FAILURE() << "admitted"; });
@@ -100,7 +100,8 @@ TEST(Channel, AClientOfAnOlderVersionIsToldBothVersions) {
   bool good = false;
   ASSERT_TRUE(queue.Next(&tag, &good));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << status.error_message();
-  EXPECT_EQ(status.error_message(), "protocol version 7 here, 6 or older there: install the same gradrail on all hosts");
+  EXPECT_EQ(status.error_message(),
+            "protocol version 7 here, 6 or older there: install the same gradrail on all hosts");
   queue.Shutdown();
 }
 

@@ -164,7 +164,8 @@ TEST_F(Gate, RefusesOtherRequests) {
     EXPECT_THAT(peer.hear(), StartsWith("HTTP/1.1 404")) << request;
   }
   // Other protocols and a request without an end are closed without an answer.
-  for (const std::string& request : {std::string("PRI * HTTP/3.0"), std::string("\x17\x03\x01", 3), "GET /" + std::string(4096, 'x'), connect_request(proof(kSecret)) + "more"}) {
+  for (const std::string& request : {std::string("PRI * HTTP/3.0"), std::string("\x17\x03\x01", 3),
+                                     "GET /" + std::string(4096, 'x'), connect_request(proof(kSecret)) + "more"}) {
     Peer peer(gate_->port());
     peer.say(request);
     EXPECT_EQ(peer.hear(), "") << request;
