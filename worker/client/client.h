@@ -27,6 +27,10 @@ namespace gradrail::gpu {
 class Compute;
 }
 
+namespace gradrail::ps {
+class ControlDialer;
+}
+
 namespace gradrail::worker {
 
 /// How gradients leave a GPU and parameters reach it. Names are those of --gpu-direct.
@@ -70,6 +74,7 @@ struct ClientOptions {
   Duration failback = std::chrono::seconds(30);      ///< after a move, how often better paths are tried; zero: never
   bool checksums = false;                            ///< CRC32C over every payload, both ways
   ps::Security security;
+  std::shared_ptr<ps::ControlDialer> dialer;  ///< of control connections; null: gRPC. Simulations replace it
   std::string bind_host;       ///< this host's address for network connections; "": the kernel's choice
   transport::WaitPolicy wait;  ///< how long wait() spins before it blocks
 

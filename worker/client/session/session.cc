@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/admission/grpc_channel.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/training.h"
 
@@ -46,7 +47,10 @@ absl::Status Session::open() {
     for (const std::string& address : *addresses)
       GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(credentials_, ps::channel_credentials(options_.security));
+  dialer_ = options_.dialer;
+  if (dialer_ != nullptr) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(auto credentials, ps::channel_credentials(options_.security));
+  dialer_ = ps::grpc_dialer(std::move(credentials), options_.security.secret, control_link_arguments());
   return absl::OkStatus();
 }
 
@@ -59,8 +63,7 @@ absl::StatusOr<std::string> Session::resolve(uint32_t ps_index) const {
 std::unique_ptr<ControlLink> Session::open_control(uint32_t ps_index, const std::string& address, const LogSink& log) {
   AddressResolver resolver;
   if (options_.ps_address) resolver = [this, ps_index] { return resolve(ps_index); };
-  return std::make_unique<ControlLink>(ps_index, address, credentials_, options_.security.secret, log, options_.stop,
-                                       resolver);
+  return std::make_unique<ControlLink>(ps_index, address, dialer_, log, options_.stop, resolver);
 }
 
 absl::Status Session::describe(TimePoint deadline) {
