@@ -112,11 +112,11 @@ bool in_server(Endpoint& endpoint, const std::function<void()>& work) {
 void send_call(State& state, const std::shared_ptr<Connection>& connection, const std::shared_ptr<Endpoint>& endpoint,
                const std::shared_ptr<Call>& call, std::function<void(ps::ControlPlane&, Call&)> handler) {
   Net& net = state.net;
-  net.send(connection->client, connection->server, [&net, connection, endpoint, call, handler = std::move(handler)] {
+  net.send_to_server(*connection, [&net, connection, endpoint, call, handler = std::move(handler)] {
     scheduler().spawn(connection->server, [&net, connection, endpoint, call, handler] {
       if (connection->server_lost) return;
       if (!in_server(*endpoint, [&] { handler(*endpoint->plane, *call); })) return;
-      net.send(connection->server, connection->client, [connection, call] {
+      net.send_to_client(*connection, [connection, call] {
         if (connection->client_lost) return;
         call->is_done = true;
         scheduler().wake(call.get(), true);
@@ -191,7 +191,7 @@ class SimulatedHeartbeat final : public ps::HeartbeatStream {
   /// The server sees the end of the stream, too.
   void end() {
     if (!is_open_ || std::exchange(is_ended_, true)) return;
-    state_->net.send(connection_->client, connection_->server, [connection = connection_] {
+    state_->net.send_to_server(*connection_, [connection = connection_] {
       if (!connection->server_lost && connection->on_server_lost) {
         scheduler().spawn(connection->server, connection->on_server_lost);
       }

@@ -71,9 +71,18 @@ bool Net::passes(const transport::loopback::End& from, const transport::loopback
   return !is_cut(tasks_[from.place], tasks_[to.place]);
 }
 
-void Net::send(ProcessId from, ProcessId to, std::function<void()> arrived) {
+void Net::send(ProcessId from, ProcessId to, int64_t& last_arrival, std::function<void()> arrived) {
   auto message = std::make_shared<Held>(Held{from, to, std::move(arrived)});
-  scheduler().at(scheduler().now() + latency(), [this, message] { deliver(std::move(*message)); });
+  last_arrival = std::max(last_arrival + 1, scheduler().now() + latency());
+  scheduler().at(last_arrival, [this, message] { deliver(std::move(*message)); });
+}
+
+void Net::send_to_client(Connection& connection, std::function<void()> arrived) {
+  send(connection.server, connection.client, connection.client_arrival, std::move(arrived));
+}
+
+void Net::send_to_server(Connection& connection, std::function<void()> arrived) {
+  send(connection.client, connection.server, connection.server_arrival, std::move(arrived));
 }
 
 void Net::deliver(Held message) {
@@ -132,8 +141,7 @@ void Net::on_kill(ProcessId process, bool with_host) {
       const bool is_client = connection->server == process;
       scheduler().at(scheduler().now() + (is_client ? kClientKeepalive : kServerKeepalive), end);
     } else {
-      const ProcessId other = connection->client == process ? connection->server : connection->client;
-      send(process, other, end);
+      connection->client == process ? send_to_server(*connection, end) : send_to_client(*connection, end);
     }
   }
 }
@@ -142,10 +150,10 @@ void Net::set_cut(uint32_t from, uint32_t to, bool cut) {
   if (!cut) {
     cuts_.erase({from, to});
     std::vector<Held> all = std::exchange(held_, {});
+    // One time for all: a connection keeps the order.
+    const int64_t at = scheduler().now() + latency();
     for (Held& message : all) {
-      scheduler().at(scheduler().now() + latency(), [this, held = std::make_shared<Held>(std::move(message))] {
-        deliver(std::move(*held));
-      });
+      scheduler().at(at, [this, held = std::make_shared<Held>(std::move(message))] { deliver(std::move(*held)); });
     }
     for (const auto& link : present(links_)) {
       for (const transport::loopback::End& end : link->ends) end.doorbell->ring();

@@ -19,7 +19,8 @@ struct Connection {
   ProcessId client = 0, server = 0;
   bool client_lost = false, server_lost = false;
   std::string cause;
-  std::function<void()> on_server_lost;  ///< of a heartbeat stream; runs in a fiber of the server
+  int64_t client_arrival = 0, server_arrival = 0;  ///< of the last message there: a connection keeps the order
+  std::function<void()> on_server_lost;            ///< of a heartbeat stream; runs in a fiber of the server
 };
 
 /// Each task has a host of its own, and the network is between them: it delays, holds back, cuts. Messages of a
@@ -42,7 +43,8 @@ class Net final : public transport::loopback::Network {
 
   // Control plane.
   /// Calls `arrived` when a message gets there, unless one of the processes has ended.
-  void send(ProcessId from, ProcessId to, std::function<void()> arrived);
+  void send_to_client(Connection& connection, std::function<void()> arrived);
+  void send_to_server(Connection& connection, std::function<void()> arrived);
   std::shared_ptr<Connection> connect(ProcessId client, ProcessId server);
   void lose(Connection& connection, bool client, bool server, const std::string& cause);
   int64_t latency();
@@ -66,6 +68,7 @@ class Net final : public transport::loopback::Network {
     ProcessId from = 0, to = 0;
     std::function<void()> arrived;
   };
+  void send(ProcessId from, ProcessId to, int64_t& last_arrival, std::function<void()> arrived);
   void deliver(Held message);
   void watch_cut(uint32_t from, uint32_t to, uint64_t number);
   void lose_links(const std::function<bool(uint64_t, uint64_t)>& concerns, const std::string& cause, TimePoint arrives);
