@@ -27,7 +27,7 @@ const char* name_of(Fault fault) { return kNames[static_cast<size_t>(fault)]; }
 
 /// A fiber of the simulation: faults, then the recovery.
 void World::inject() {
-  net_.set_delays(static_cast<uint32_t>(random_.below(60)), static_cast<int64_t>(1 + random_.below(400)) * kMs);
+  net_.set_delays(static_cast<uint32_t>(random_.below(200)), static_cast<int64_t>(1 + random_.below(250)) * kMs);
   begin_disk_faults();
   while (faults_left_ > 0 && !is_over()) {
     scheduler().sleep_until(scheduler().now() + static_cast<int64_t>(random_.below(2 * static_cast<uint64_t>(fault_gap_ns_) + 1)));
@@ -58,7 +58,9 @@ bool World::try_fault(Fault fault) {
     case Fault::link_cut:
       return net_.cut_link();
     case Fault::connection_cut:
-      return may_lose_workers_ && net_.cut_connection();
+      if (!may_lose_workers_ || !net_.cut_connection()) return false;
+      ledger_.stop_exact("the end of a control connection is the loss of its worker");
+      return true;
     case Fault::partition:
       return cut_between(true, false);
     case Fault::one_way_partition:

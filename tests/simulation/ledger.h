@@ -1,9 +1,7 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -38,8 +36,8 @@ struct Shape {
 ///   2. Without a return to a checkpoint, no acknowledged gradient is lost: async, ssp: the own counter grows by one with
 ///      each step.
 ///   3. sync, while no worker was lost: the parameters equal those of an undisturbed run, bit for bit.
-///   4. A checkpoint that was reported as written is there after each crash: no worker begins at an earlier version.
-///   5. sync, while no return to a checkpoint has happened: two workers see equal bits at equal steps.
+///   4. A checkpoint that was reported as written is not lost: a server that starts later restores it, or a newer one,
+///      unless a fault has damaged files (World::check_restored()).
 class Ledger {
  public:
   explicit Ledger(const Shape& shape);
@@ -50,19 +48,12 @@ class Ledger {
 
   void on_push(uint32_t worker) { ++pushes_[worker]; }
   /// The worker has fetched parameters, and begins at `position`.
-  void on_start(uint32_t worker, uint64_t position, uint64_t version, absl::Span<const float> parameters);
+  void on_start(uint32_t worker, uint64_t position, absl::Span<const float> parameters);
   /// A step was acknowledged. `returned`: the worker has joined again meanwhile.
-  void on_step(uint32_t worker, uint64_t before, uint64_t position, uint64_t version, bool returned,
-               absl::Span<const float> parameters);
-  /// The servers have reported a checkpoint of at least this version as written. Not on a damaged disk.
-  void on_saved(uint64_t version) { saved_version_ = std::max(saved_version_, version); }
-  /// A fault may have damaged files that were written.
-  std::function<bool()> has_damage;
+  void on_step(uint32_t worker, uint64_t before, uint64_t position, bool returned, absl::Span<const float> parameters);
 
   /// A worker was lost or a server began again without it: invariant 3 ends.
   void stop_exact(const std::string& why);
-  void stop_agreement() { is_agreed_ = false; }
-  bool is_exact() const { return is_exact_; }
   /// Asked before a violation of invariant 3 is declared: "" or a legitimate reason for the difference.
   std::function<std::string()> excuse;
 
@@ -81,10 +72,8 @@ class Ledger {
   std::vector<uint64_t> pushes_;
   std::vector<std::vector<float>> last_counts_;  ///< per worker and bucket; async, ssp
   std::vector<std::vector<float>> model_;        ///< parameters of the undisturbed run, per position
-  std::map<uint64_t, std::vector<float>> seen_;  ///< sync: by position
-  bool is_exact_ = false, is_agreed_ = false;
+  bool is_exact_ = false;
   std::string violation_;
-  uint64_t saved_version_ = 0;
   uint64_t steps_ = 0, exact_steps_ = 0;
 };
 

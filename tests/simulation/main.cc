@@ -103,7 +103,6 @@ void on_abort(int signal) {
     print_failure(seed, result.violation);
   }
   std::fflush(stdout);
-  world.remove_folder();
   _exit(result.violation.empty() ? 0 : 1);
 }
 

@@ -60,7 +60,8 @@ World::World(uint64_t seed, uint32_t fault_limit)
       net_(seed),
       control_(net_),
       ledger_(shape_),
-      folder_(folder_of(getpid())) {
+      // Relative: texts with this path are the same in each run of a seed.
+      folder_("disk") {
   faults_left_ = fault_limit != 0 ? fault_limit : 4 + static_cast<uint32_t>(random_.below(40));
   fault_gap_ns_ = static_cast<int64_t>(50 + random_.below(1500)) * kMs;
   may_lose_workers_ = random_.below(2) == 0;
@@ -70,13 +71,7 @@ World::World(uint64_t seed, uint32_t fault_limit)
     tasks_[i].is_server = i < server_tasks();
     tasks_[i].index = tasks_[i].is_server ? i : i - server_tasks();
   }
-  ledger_.has_damage = [] { return Disk::instance().has_damage(); };
   ledger_.excuse = [this] { return why_not_exact(); };
-}
-
-void World::remove_folder() const {
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
 }
 
 void World::remove_folder_of(int pid) {
@@ -96,14 +91,12 @@ void World::start_after(uint32_t task, int64_t delay_ns) {
 void World::start(uint32_t task) {
   Task& state = tasks_[task];
   GRADRAIL_CHECK(state.process == 0);
-  state.returns = false;
+  state.returns = state.has_begun = false;
   net_.set_dark(task, false);
   state.process = next_process_++;
+  state.started_ns = scheduler().now();
   net_.add_process(state.process, task);
-  if (state.starts++ > 0 && !state.is_server) {
-    ledger_.stop_exact(name_of_task(task) + " was started again");
-    ledger_.stop_agreement();
-  }
+  if (state.starts++ > 0 && !state.is_server) ledger_.stop_exact(name_of_task(task) + " was started again");
   scheduler().trace(fmt::format("{} starts", name_of_task(task)));
   scheduler().spawn(state.process, [this, task] { tasks_[task].is_server ? run_server(task) : run_worker(task); });
 }
@@ -179,7 +172,8 @@ absl::Status World::train(uint32_t task) {
   const std::vector<float> initial = ledger_.initial();
   std::copy(initial.begin(), initial.end(), parameters.begin());
   GRADRAIL_RETURN_IF_ERROR(client->start());
-  ledger_.on_start(worker, client->position(), client->global_step(), parameters);
+  ledger_.on_start(worker, client->position(), parameters);
+  tasks_[task].has_begun = true;
   scheduler().trace(fmt::format("worker/{} begins at {}", worker, client->position()));
   Random pace(seed_, 100 + next_process_);
   uint64_t saving = 0;  // version of the save under way; 0: none
@@ -192,9 +186,11 @@ absl::Status World::train(uint32_t task) {
     client->exchange();
     GRADRAIL_RETURN_IF_ERROR(client->wait());
     const bool returned = client->stats().rejoins != rejoins;
-    if (returned) ledger_.stop_agreement();
-    ledger_.on_step(worker, before, client->position(), client->global_step(), returned, parameters);
-    tasks_[task].last_progress_ns = last_progress_ns_ = scheduler().now();
+    if (returned) has_return_ = true;
+    check_restored();
+    ledger_.on_step(worker, before, client->position(), returned, parameters);
+    // A lost worker may be a member again before its own next step.
+    if (lost_members_.empty()) lost_members_ = why_not_exact();
     scheduler().trace(fmt::format("worker/{} step {} -> {} version {}{}", worker, before, client->position(),
                                   client->global_step(), returned ? " returned" : ""));
     if (shape_.checkpoints && client->is_chief() && !client->checkpoint_under_way() && pace.below(4) == 0) {
@@ -213,12 +209,29 @@ absl::Status World::train(uint32_t task) {
 /// Ends the save under way, and begins another one. A checkpoint that cannot be saved does not end a run.
 void World::save(worker::Client& client, uint32_t worker, uint64_t& version) {
   const auto files = client.finish_checkpoint();
-  if (files.ok() && !files->empty() && version > 0) ledger_.on_saved(version);
+  if (files.ok() && !files->empty() && version > saved_version_) {
+    saved_version_ = version;
+    saved_ns_ = scheduler().now();
+  }
   version = client.global_step();
   const absl::Status begun = client.begin_checkpoint();
   if (!begun.ok()) version = 0;
   scheduler().trace(fmt::format("worker/{} saves: {}; before: {}", worker, begun.ToString(),
                                 files.ok() ? "ok" : files.status().ToString()));
+}
+
+/// Invariant 4 of the ledger. A backup follows its primary and restores nothing.
+void World::check_restored() {
+  if (shape_.backups || saved_ns_ == 0 || Disk::instance().has_damage()) return;
+  for (uint32_t task = 0; task < server_tasks(); ++task) {
+    ps::ControlPlane* const plane = control_.plane_of(task);
+    if (plane == nullptr || tasks_[task].started_ns < saved_ns_) continue;
+    const MutexLock lock(plane->context.state.mutex);
+    const ps::PublishedRun& run = plane->context.state.run;
+    if (run.generation == 0 || run.began_from.global_step.value_or(0) >= saved_version_) continue;
+    ledger_.violate(fmt::format("{} has restored step {}, and a checkpoint of step {} was written", name_of_task(task),
+                                run.began_from.global_step.value_or(0), saved_version_));
+  }
 }
 
 /// A worker that a server has lost is missing in the steps from then on.
@@ -229,6 +242,11 @@ std::string World::why_not_exact() const {
     ps::ControlPlane* const plane = control_.plane_of(task);
     if (plane == nullptr) continue;
     const MutexLock lock(plane->context.state.mutex);
+    // A step that was answered in part is in some buckets of the chief's copy (docs/design/failover.md).
+    if (plane->context.state.run.generation > 0 && !plane->context.state.run.began_from.global_step.has_value() &&
+        has_return_) {
+      return "the servers began again from the chief's copy of the parameters";
+    }
     for (const auto& known : plane->context.state.membership.known_members()) {
       if (known.departed.empty() || known.departed == ps::Membership::kLeft) continue;
       return fmt::format("{} has lost worker/{}: {}", name_of_task(task), known.worker, known.departed);
@@ -244,13 +262,15 @@ bool World::is_over() const {
   for (const Task& task : tasks_) {
     if (task.is_server) continue;
     // A worker that is started after the end of the run has no run to join.
-    if (!is_ended(task) && !(some_done && task.process == 0)) return false;
+    if (!is_ended(task) && !(some_done && (task.process == 0 || !task.has_begun))) return false;
   }
   return true;
 }
 
 RunResult World::run() {
-  std::filesystem::create_directories(folder_);
+  const std::string place = folder_of(getpid());
+  std::filesystem::create_directories(place + "/" + folder_);
+  std::filesystem::current_path(place);
   Disk::instance().begin(folder_, seed_);
   transport::loopback::use_network(&net_);
   seed_entropy(seed_);

@@ -62,8 +62,7 @@ class World {
   /// `fault_limit`: faults of the run, beyond delays and those of the disk; 0: the seed decides.
   World(uint64_t seed, uint32_t fault_limit);
   RunResult run();
-  /// Removes the files of this run, or of a process that has ended.
-  void remove_folder() const;
+  /// Removes the files of the run in a process that has ended.
   static void remove_folder_of(int pid);
 
  private:
@@ -73,9 +72,10 @@ class World {
     uint32_t index = 0;
     ProcessId process = 0;  ///< 0: none runs
     int starts = 0;
+    int64_t started_ns = 0;
     bool is_done = false;          ///< it has ended as it should
     bool returns = false;          ///< a start is planned
-    int64_t last_progress_ns = 0;  ///< a worker's last step
+    bool has_begun = false;        ///< a worker: this process has joined
     std::string ended;             ///< how its last process has ended
   };
 
@@ -93,6 +93,7 @@ class World {
   std::string why_not_exact() const;
   void check_end(int end);
   void save(worker::Client& client, uint32_t worker, uint64_t& version);
+  void check_restored();
 
   // Faults (faults.cc).
   void inject();
@@ -116,10 +117,12 @@ class World {
   uint32_t faults_left_ = 0;
   int64_t fault_gap_ns_ = 0;
   int64_t faults_end_ns_ = INT64_MAX;
-  int64_t last_progress_ns_ = 0;
   bool is_healed_ = false;
   bool may_lose_workers_ = false;  ///< else all silences are shorter than the heartbeat timeout
   bool has_disk_faults_ = false;
+  uint64_t saved_version_ = 0;     ///< of the last checkpoint that was reported as written
+  int64_t saved_ns_ = 0;
+  bool has_return_ = false;        ///< a worker has joined again after the loss of a server
   bool has_finisher_ = false;      ///< a worker has finished its steps
   std::string lost_members_;  ///< a server has declared a worker lost
   std::array<uint64_t, kFaults> counts_ = {};
