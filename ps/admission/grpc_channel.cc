@@ -1,5 +1,7 @@
 #include "ps/admission/grpc_channel.h"
 
+#include <grpcpp/grpcpp.h>
+
 #include <utility>
 
 #include "base/check.h"
@@ -92,9 +94,16 @@ class GrpcDialer final : public ControlDialer {
 
 }  // namespace
 
-std::shared_ptr<ControlDialer> grpc_dialer(std::shared_ptr<grpc::ChannelCredentials> credentials, std::string secret,
-                                           grpc::ChannelArguments arguments) {
-  return std::make_shared<GrpcDialer>(std::move(credentials), std::move(secret), std::move(arguments));
+absl::StatusOr<std::shared_ptr<ControlDialer>> grpc_dialer(const Security& security, GrpcTimes times) {
+  GRADRAIL_ASSIGN_OR_RETURN(auto credentials, channel_credentials(security));
+  grpc::ChannelArguments arguments;
+  if (times.keepalive_ms > 0) {
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, times.keepalive_ms);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, times.keepalive_ms);
+  }
+  // gRPC's name for the time that a connect may take.
+  if (times.connect_ms > 0) arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, times.connect_ms);
+  return std::make_shared<GrpcDialer>(std::move(credentials), security.secret, std::move(arguments));
 }
 
 }  // namespace gradrail::ps

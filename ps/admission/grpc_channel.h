@@ -1,16 +1,21 @@
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <memory>
-#include <string>
 
+#include "absl/status/statusor.h"
 #include "ps/protocol/control_channel.h"
+#include "ps/protocol/security.h"
 
 namespace gradrail::ps {
 
+/// Settings of gRPC for one connection; 0: its default.
+struct GrpcTimes {
+  int keepalive_ms = 0;  ///< a lost host is detected within twice this
+  int connect_ms = 0;
+};
+
 /// Opens gRPC channels through the gate of a ps task, as open_channel() does.
-std::shared_ptr<ControlDialer> grpc_dialer(std::shared_ptr<grpc::ChannelCredentials> credentials, std::string secret,
-                                           grpc::ChannelArguments arguments);
+/// Errors  those of channel_credentials().
+absl::StatusOr<std::shared_ptr<ControlDialer>> grpc_dialer(const Security& security, GrpcTimes times);
 
 }  // namespace gradrail::ps

@@ -26,8 +26,7 @@ absl::Status Replication::start() {
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.replication_peer));
   std::shared_ptr<ControlDialer> dialer = options.dialer;
   if (dialer == nullptr) {
-    GRADRAIL_ASSIGN_OR_RETURN(auto credentials, channel_credentials(options.security));
-    dialer = grpc_dialer(std::move(credentials), options.security.secret, {});
+    GRADRAIL_ASSIGN_OR_RETURN(dialer, grpc_dialer(options.security, {}));
   }
   link_ = std::make_unique<ReplicationLink>(
       ReplicationLink::Options{.dialer = std::move(dialer),

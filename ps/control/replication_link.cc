@@ -51,9 +51,7 @@ std::vector<Shard::Endpoint> usable(const std::vector<std::string>& order, const
 }  // namespace
 
 ReplicationLink::ReplicationLink(Options options, const ShardSet& shards)
-    : options_(std::move(options)),
-      shards_(shards),
-      thread_([this] { run(); }) {}
+    : options_(std::move(options)), shards_(shards), thread_([this] { run(); }) {}
 
 ReplicationLink::~ReplicationLink() { stop(); }
 

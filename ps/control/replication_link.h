@@ -87,9 +87,9 @@ class ReplicationLink {
 
   // Its thread.
   std::unique_ptr<ControlChannel> channel_;  ///< null until a connection is open
-  uint64_t number_ = 0;      ///< of the last message
-  uint64_t generation_ = 0;  ///< that the shards are connected for
-  uint64_t process_ = 0;     ///< of the backup
+  uint64_t number_ = 0;                      ///< of the last message
+  uint64_t generation_ = 0;                  ///< that the shards are connected for
+  uint64_t process_ = 0;                     ///< of the backup
   bool said_missing_ = false;
   bool said_refused_ = false;
   bool said_level_ = false;

@@ -6,10 +6,12 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "grpcpp/support/status.h"
 
 namespace google::protobuf {
 class Message;
+}
+namespace grpc {
+class Status;
 }
 
 namespace gradrail::ps {
@@ -20,7 +22,17 @@ class Ping;
 }  // namespace proto
 
 /// The calls of the control plane with one request and one reply (control.proto).
-enum class ControlCall : uint8_t { describe, join, barrier, stats, checkpoint, checkpoint_outcome, leave, trace, replicate };
+enum class ControlCall : uint8_t {
+  describe,
+  join,
+  barrier,
+  stats,
+  checkpoint,
+  checkpoint_outcome,
+  leave,
+  trace,
+  replicate
+};
 
 /// The stream of pings of one member.
 /// Threads  cancel(): any thread. The rest: one thread.

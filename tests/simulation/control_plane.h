@@ -12,8 +12,8 @@ namespace gradrail::simulation {
 /// "127.0.0.1:PORT" of a task's control plane.
 std::string control_address(uint32_t task);
 
-/// The control planes of the simulated servers, without gRPC: a call is a message over Net, which runs the shipped handler
-/// in a thread of the server's process.
+/// The control planes of the simulated servers, without gRPC: a call is a message over Net. The shipped handler runs in
+/// a thread of the server's process.
 class ControlPlanes {
  public:
   explicit ControlPlanes(Net& net);

@@ -25,7 +25,8 @@ std::string content_of(const std::string& path) {
   const int fd = kernel_open(path.c_str(), O_RDONLY | O_CLOEXEC, 0);
   if (fd < 0) return content;
   char part[4096];
-  for (ssize_t got = 0; (got = syscall(SYS_read, fd, part, sizeof(part))) > 0;) content.append(part, static_cast<size_t>(got));
+  for (ssize_t got = 0; (got = syscall(SYS_read, fd, part, sizeof(part))) > 0;)
+    content.append(part, static_cast<size_t>(got));
   kernel_close(fd);
   return content;
 }
@@ -56,8 +57,8 @@ bool Disk::is_ours(const char* path) const {
 bool Disk::draws(DiskFault fault) {
   if (random_.below(1000) >= rates_[static_cast<size_t>(fault)]) return false;
   ++counts_[static_cast<size_t>(fault)];
-  static constexpr const char* kNames[] = {"lost write", "torn write", "misdirected write", "fsync without effect",
-                                           "write error", "read error"};
+  static constexpr const char* kNames[] = {"lost write",           "torn write",  "misdirected write",
+                                           "fsync without effect", "write error", "read error"};
   Scheduler::instance().trace(std::string("fault: disk: ") + kNames[static_cast<size_t>(fault)]);
   if (fault != DiskFault::write_error) has_damage_ = true;
   return true;
@@ -166,7 +167,8 @@ int Disk::unlink(const char* path) {
   const int done = static_cast<int>(syscall(SYS_unlinkat, AT_FDCWD, path, 0));
   if (done != 0 || file == nullptr) return done;
   files_.erase(path);
-  unsynced_names_.push_back({.process = Scheduler::instance().process(), .from = path, .file = file, .content = content});
+  unsynced_names_.push_back(
+      {.process = Scheduler::instance().process(), .from = path, .file = file, .content = content});
   return 0;
 }
 

@@ -21,7 +21,7 @@ enum class DiskFault : uint8_t { lost_write, torn_write, misdirected_write, unsy
 constexpr size_t kDiskFaults = 6;
 
 /// The disk below one folder, which all servers share. The bytes are in a folder of the kernel in memory. This class
-/// knows what a loss of power may undo: bytes without fsync, names without an fsync of the folder.
+/// records what a loss of power may undo: bytes without fsync, names without an fsync of the folder.
 class Disk {
  public:
   static Disk& instance();

@@ -14,12 +14,25 @@ constexpr int64_t kMs = 1'000'000;
 
 Scheduler& scheduler() { return Scheduler::instance(); }
 
-constexpr std::array<const char*, kFaults> kNames = {
-    "delayed messages",    "data connections cut", "control connections cut", "partitions",
-    "one-way partitions",  "isolated tasks",       "worker crashes",          "server crashes",
-    "power losses",        "paused processes",     "wall clock jumps",        "full disks",
-    "flipped bits",        "lost writes",          "torn writes",             "misdirected writes",
-    "fsyncs without effect", "disk errors",        "writes undone by power loss"};
+constexpr std::array<const char*, kFaults> kNames = {"delayed messages",
+                                                     "data connections cut",
+                                                     "control connections cut",
+                                                     "partitions",
+                                                     "one-way partitions",
+                                                     "isolated tasks",
+                                                     "worker crashes",
+                                                     "server crashes",
+                                                     "power losses",
+                                                     "paused processes",
+                                                     "wall clock jumps",
+                                                     "full disks",
+                                                     "flipped bits",
+                                                     "lost writes",
+                                                     "torn writes",
+                                                     "misdirected writes",
+                                                     "fsyncs without effect",
+                                                     "disk errors",
+                                                     "writes undone by power loss"};
 
 }  // namespace
 
@@ -30,7 +43,8 @@ void World::inject() {
   net_.set_delays(static_cast<uint32_t>(random_.below(200)), static_cast<int64_t>(1 + random_.below(250)) * kMs);
   begin_disk_faults();
   while (faults_left_ > 0 && !is_over()) {
-    scheduler().sleep_until(scheduler().now() + static_cast<int64_t>(random_.below(2 * static_cast<uint64_t>(fault_gap_ns_) + 1)));
+    scheduler().sleep_until(scheduler().now() +
+                            static_cast<int64_t>(random_.below(2 * static_cast<uint64_t>(fault_gap_ns_) + 1)));
     inject_one();
     --faults_left_;
   }
@@ -68,7 +82,8 @@ bool World::try_fault(Fault fault) {
     case Fault::isolation:
       return may_lose_workers_ && cut_between(true, true);
     case Fault::worker_crash:
-      return may_lose_workers_ && crash(worker_task(static_cast<uint32_t>(random_.below(shape_.workers))), random_.below(4) == 0);
+      return may_lose_workers_ &&
+             crash(worker_task(static_cast<uint32_t>(random_.below(shape_.workers))), random_.below(4) == 0);
     case Fault::server_crash:
       return crash(static_cast<uint32_t>(random_.below(server_tasks())), false);
     case Fault::power_loss:
@@ -77,7 +92,8 @@ bool World::try_fault(Fault fault) {
       const Task& task = tasks_[random_.below(tasks_.size())];
       if (task.process == 0) return false;
       const auto ms = static_cast<int64_t>(1 + random_.below(may_lose_workers_ ? 8000 : 1500));
-      scheduler().trace(fmt::format("fault: {} stops for {} ms", name_of_task(static_cast<uint32_t>(&task - tasks_.data())), ms));
+      scheduler().trace(
+          fmt::format("fault: {} stops for {} ms", name_of_task(static_cast<uint32_t>(&task - tasks_.data())), ms));
       scheduler().pause(task.process, scheduler().now() + ms * kMs);
       return true;
     }
@@ -85,7 +101,8 @@ bool World::try_fault(Fault fault) {
       const Task& task = tasks_[random_.below(tasks_.size())];
       if (task.process == 0) return false;
       const auto ms = static_cast<int64_t>(random_.below(7'200'000)) - 3'600'000;
-      scheduler().trace(fmt::format("fault: wall clock of {} jumps by {} ms", name_of_task(static_cast<uint32_t>(&task - tasks_.data())), ms));
+      scheduler().trace(fmt::format("fault: wall clock of {} jumps by {} ms",
+                                    name_of_task(static_cast<uint32_t>(&task - tasks_.data())), ms));
       shift_wall_clock(task.process, ms * kMs);
       return true;
     }
@@ -93,7 +110,8 @@ bool World::try_fault(Fault fault) {
       if (!shape_.checkpoints) return false;
       scheduler().trace("fault: the disk is full");
       Disk::instance().set_full(true);
-      scheduler().at(scheduler().now() + static_cast<int64_t>(random_.below(2000)) * kMs, [] { Disk::instance().set_full(false); });
+      scheduler().at(scheduler().now() + static_cast<int64_t>(random_.below(2000)) * kMs,
+                     [] { Disk::instance().set_full(false); });
       return true;
     case Fault::bit_rot:
       if (!has_disk_faults_ || !Disk::instance().rot()) return false;
@@ -119,8 +137,8 @@ bool World::cut_between(bool both_ways, bool isolate) {
   if (!both_ways && random_.below(2) == 0) {
     for (auto& [from, to] : pairs) std::swap(from, to);
   }
-  scheduler().trace(fmt::format("fault: {} is cut {} {} for {} ms", name_of_task(one), both_ways ? "from" : "one way, from",
-                                isolate ? "all" : name_of_task(other), ms));
+  scheduler().trace(fmt::format("fault: {} is cut {} {} for {} ms", name_of_task(one),
+                                both_ways ? "from" : "one way, from", isolate ? "all" : name_of_task(other), ms));
   for (const auto& [from, to] : pairs) net_.set_cut(from, to, true);
   scheduler().at(scheduler().now() + ms * kMs, [this, pairs] {
     for (const auto& [from, to] : pairs) {
@@ -134,7 +152,7 @@ bool World::crash(uint32_t task, bool power) {
   Task& state = tasks_[task];
   if (state.process == 0 || state.is_done) return false;
   if (state.is_server && shape_.backups) {
-    // Without a living partner that has everything, the state is lost: an outage that no test can expect to survive.
+    // Without a peer that has everything, the state is lost. No test can expect that a run survives this.
     const uint32_t peer = task < shape_.servers ? task + shape_.servers : task - shape_.servers;
     const bool level = tasks_[peer].process != 0 && !tasks_[peer].returns;
     if (!level && random_.below(4) != 0) return false;
@@ -146,7 +164,8 @@ bool World::crash(uint32_t task, bool power) {
   net_.on_kill(process, power);
   control_.on_kill(process);
   scheduler().kill(process);
-  if (power) Disk::instance().lose_power([this, task](ProcessId other) { return other != 0 && net_.task_of(other) == task; });
+  if (power)
+    Disk::instance().lose_power([this, task](ProcessId other) { return other != 0 && net_.task_of(other) == task; });
   start_after(task, static_cast<int64_t>(100 + random_.below(random_.below(3) == 0 ? 12'000 : 2'000)) * kMs);
   return true;
 }
@@ -159,7 +178,8 @@ void World::heal() {
 void World::begin_disk_faults() {
   if (!has_disk_faults_) return;
   for (size_t i = 0; i < kDiskFaults; ++i) {
-    Disk::instance().set_rate(static_cast<DiskFault>(i), random_.below(2) == 0 ? 0 : static_cast<uint32_t>(random_.below(40)));
+    Disk::instance().set_rate(static_cast<DiskFault>(i),
+                              random_.below(2) == 0 ? 0 : static_cast<uint32_t>(random_.below(40)));
   }
 }
 

@@ -42,16 +42,14 @@ std::string Shape::text() const {
 }
 
 Ledger::Ledger(const Shape& shape)
-    : shape_(shape),
-      pushes_(shape.workers),
-      last_counts_(shape.workers),
-      is_exact_(shape.mode == ps::ModeKind::sync) {
+    : shape_(shape), pushes_(shape.workers), last_counts_(shape.workers), is_exact_(shape.mode == ps::ModeKind::sync) {
   model_.push_back(initial());
 }
 
 std::vector<float> Ledger::initial() const {
   std::vector<float> values(shape_.elements());
-  for (size_t i = 0; i < values.size(); ++i) values[i] = i % kCycle < kMaxSimulatedWorkers ? 0.0f : static_cast<float>(i);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = i % kCycle < kMaxSimulatedWorkers ? 0.0f : static_cast<float>(i);
   return values;
 }
 
@@ -61,7 +59,8 @@ void Ledger::fill_gradient(uint32_t worker, uint64_t position, absl::Span<const 
     if (i % kCycle < kMaxSimulatedWorkers) {
       gradient[i] = i % kCycle == worker ? -(shape_.sums() ? kCountInSums : 1.0f) : 0.0f;
     } else {
-      const uint64_t bits = mix(mix(position * 64 + worker) ^ (uint64_t{std::bit_cast<uint32_t>(parameters[i])} << 20) ^ i);
+      const uint64_t bits =
+          mix(mix(position * 64 + worker) ^ (uint64_t{std::bit_cast<uint32_t>(parameters[i])} << 20) ^ i);
       gradient[i] = static_cast<float>(static_cast<int>(bits % 17) - 8);
     }
   }
@@ -120,8 +119,8 @@ void Ledger::check_counters(uint32_t worker, absl::Span<const float> parameters)
       const float count = own_count(other, bucket, parameters);
       const float most = static_cast<float>(pushes_[other]) * (shape_.sums() ? kCountInSums : 1.0f);
       if (count <= most) continue;
-      violate(fmt::format("worker {} sees {} of worker {} in bucket {}, and at most {} was pushed", worker, count, other,
-                          bucket, most));
+      violate(fmt::format("worker {} sees {} of worker {} in bucket {}, and at most {} was pushed", worker, count,
+                          other, bucket, most));
     }
   }
 }
@@ -129,7 +128,7 @@ void Ledger::check_counters(uint32_t worker, absl::Span<const float> parameters)
 void Ledger::check_exact(uint32_t worker, uint64_t position, absl::Span<const float> parameters) {
   if (!is_exact_) return;
   if (!same_bits(parameters, undisturbed(position))) {
-    if (const std::string why = excuse ? excuse() : ""; !why.empty()) return stop_exact(why);
+    if (const std::string why = reason_to_differ ? reason_to_differ() : ""; !why.empty()) return stop_exact(why);
     violate(fmt::format("worker {}: the parameters after {} steps are not those of an undisturbed run: {}", worker,
                         position, first_difference(parameters, undisturbed(position))));
   }

@@ -28,16 +28,16 @@ struct Shape {
   std::string text() const;
 };
 
-/// What the workers may see. Element i of each 8 with i < 4 counts the gradients of worker i; the others depend on the
-/// parameters that the worker has seen, so that one wrong bit changes all later ones.
+/// Checks what the workers see. Element i of each 8 with i < 4 counts the gradients of worker i. The gradients of the
+/// others depend on the parameters that the worker has seen: one wrong bit changes all later ones.
 ///
 /// Invariants
 ///   1. No gradient is applied twice: a counter is never above the pushes of its worker.
-///   2. Without a return to a checkpoint, no acknowledged gradient is lost: async, ssp: the own counter grows by one with
-///      each step.
+///   2. async, ssp: without a return to a checkpoint, no acknowledged gradient is lost. The own counter grows by one
+///      with each step.
 ///   3. sync, while no worker was lost: the parameters equal those of an undisturbed run, bit for bit.
-///   4. A checkpoint that was reported as written is not lost: a server that starts later restores it, or a newer one,
-///      unless a fault has damaged files (World::check_restored()).
+///   4. A server restores the last checkpoint that was reported as written before its start, or a newer one. Damaged
+///      files are an exception (World::check_restored()).
 class Ledger {
  public:
   explicit Ledger(const Shape& shape);
@@ -55,7 +55,7 @@ class Ledger {
   /// A worker was lost or a server began again without it: invariant 3 ends.
   void stop_exact(const std::string& why);
   /// Asked before a violation of invariant 3 is declared: "" or a legitimate reason for the difference.
-  std::function<std::string()> excuse;
+  std::function<std::string()> reason_to_differ;
 
   const std::string& violation() const { return violation_; }
   void violate(const std::string& what);

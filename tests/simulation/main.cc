@@ -26,13 +26,13 @@ using namespace gradrail;
 using namespace gradrail::simulation;
 
 struct Arguments {
-  uint64_t seeds = 0;              ///< number of runs; 0: until `faults`
+  uint64_t seeds = 0;  ///< number of runs; 0: until `faults`
   uint64_t first_seed = 1;
-  std::optional<uint64_t> seed;    ///< this run alone
-  uint64_t faults = 0;             ///< runs until so many faults have happened
+  std::optional<uint64_t> seed;  ///< this run alone
+  uint64_t faults = 0;           ///< runs until so many faults have happened
   bool trace = false;
   bool log = false;
-  uint64_t failures = 5;           ///< failed runs after which it stops
+  uint64_t failures = 5;  ///< failed runs after which it stops
 };
 
 /// A result as the child sends it to its parent: fixed fields, then the texts.
@@ -49,7 +49,8 @@ constexpr unsigned kRunSeconds = 120;
 
 int usage() {
   std::fprintf(stderr,
-               "usage: simulation [--seeds N] [--from SEED] [--faults N] [--failures N]   until N seeds or faults, or N failed runs\n"
+               "usage: simulation [--seeds N] [--from SEED] [--faults N] [--failures N]   until N seeds or faults, or "
+               "N failed runs\n"
                "       simulation --seed SEED [--trace] [--log]            one run, with its events\n"
                "       simulation --replay SEED                            runs a seed twice, compares the two runs\n");
   return kUsage;
@@ -190,12 +191,13 @@ uint64_t sum(const Wire& wire) {
 }
 
 void print_totals(const Wire& total, uint64_t runs, uint64_t complete, uint64_t failed, double seconds) {
-  std::printf("%llu runs, %llu complete, %llu failed: %llu faults, %llu events, %llu steps (%llu compared bit for bit), "
-              "%.0f s of virtual time in %.1f s\n",
-              static_cast<unsigned long long>(runs), static_cast<unsigned long long>(complete),
-              static_cast<unsigned long long>(failed), static_cast<unsigned long long>(sum(total)),
-              static_cast<unsigned long long>(total.events), static_cast<unsigned long long>(total.steps),
-              static_cast<unsigned long long>(total.exact_steps), total.virtual_seconds, seconds);
+  std::printf(
+      "%llu runs, %llu complete, %llu failed: %llu faults, %llu events, %llu steps (%llu compared bit for bit), "
+      "%.0f s of virtual time in %.1f s\n",
+      static_cast<unsigned long long>(runs), static_cast<unsigned long long>(complete),
+      static_cast<unsigned long long>(failed), static_cast<unsigned long long>(sum(total)),
+      static_cast<unsigned long long>(total.events), static_cast<unsigned long long>(total.steps),
+      static_cast<unsigned long long>(total.exact_steps), total.virtual_seconds, seconds);
   for (size_t i = 0; i < kFaults; ++i) {
     std::printf("  %-28s %10llu\n", name_of(static_cast<Fault>(i)), static_cast<unsigned long long>(total.faults[i]));
   }

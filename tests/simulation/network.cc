@@ -178,7 +178,8 @@ void Net::watch_cut(uint32_t from, uint32_t to, uint64_t number) {
   const auto end = [this, crosses, lasts](bool client, bool server) {
     if (!lasts()) return;
     for (const auto& connection : present(connections_)) {
-      if (crosses(connection->client, connection->server)) lose(*connection, client, server, "keepalive watchdog timeout");
+      if (crosses(connection->client, connection->server))
+        lose(*connection, client, server, "keepalive watchdog timeout");
     }
   };
   scheduler().at(scheduler().now() + kClientKeepalive, [end] { end(true, false); });
@@ -221,8 +222,8 @@ bool Net::cut_connection() {
   std::erase_if(connections, [](const auto& c) { return c->client_lost || c->server_lost; });
   if (connections.empty()) return false;
   const auto& connection = connections[random_.below(connections.size())];
-  scheduler().trace(
-      fmt::format("fault: control connection of {} to {} is cut", tasks_[connection->client], tasks_[connection->server]));
+  scheduler().trace(fmt::format("fault: control connection of {} to {} is cut", tasks_[connection->client],
+                                tasks_[connection->server]));
   lose(*connection, true, true, "Socket closed");
   return true;
 }

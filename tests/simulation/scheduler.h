@@ -31,8 +31,8 @@ struct Fiber {
   bool is_done = false;    ///< ended or killed: it never runs again
   bool is_joined = false;  ///< another fiber frees it
   bool was_woken = false;
-  uint64_t wait = 0;     ///< number of its present wait; older wake-ups do not count
-  int locks = 0;         ///< mutexes that it holds
+  uint64_t wait = 0;  ///< number of its present wait; older wake-ups do not count
+  int locks = 0;      ///< mutexes that it holds
   int saved_errno = 0;
 };
 
@@ -92,9 +92,7 @@ class Scheduler {
     Fiber* fiber = nullptr;  ///< null: calls `call`
     uint64_t wait = 0;
     std::shared_ptr<std::function<void()>> call;
-    bool operator<(const Timer& other) const {
-      return at != other.at ? at > other.at : order > other.order;
-    }
+    bool operator<(const Timer& other) const { return at != other.at ? at > other.at : order > other.order; }
   };
   struct Waiter {
     Fiber* fiber = nullptr;

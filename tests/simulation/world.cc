@@ -71,7 +71,7 @@ World::World(uint64_t seed, uint32_t fault_limit)
     tasks_[i].is_server = i < server_tasks();
     tasks_[i].index = tasks_[i].is_server ? i : i - server_tasks();
   }
-  ledger_.excuse = [this] { return why_not_exact(); };
+  ledger_.reason_to_differ = [this] { return why_not_exact(); };
 }
 
 void World::remove_folder_of(int pid) {
@@ -291,7 +291,8 @@ RunResult World::run() {
   counts_[static_cast<size_t>(Fault::disk_error)] =
       disk.count(DiskFault::write_error) + disk.count(DiskFault::read_error);
   counts_[static_cast<size_t>(Fault::undone_write)] = disk.undone();
-  const bool complete = std::all_of(tasks_.begin(), tasks_.end(), [](const Task& t) { return t.is_server || t.is_done; });
+  const bool complete =
+      std::all_of(tasks_.begin(), tasks_.end(), [](const Task& t) { return t.is_server || t.is_done; });
   return {.hash = scheduler().hash(),
           .faults = counts_,
           .events = scheduler().switches(),
@@ -305,7 +306,8 @@ RunResult World::run() {
 
 void World::check_end(int end) {
   if (!ledger_.violation().empty()) return;
-  if (static_cast<Scheduler::End>(end) == Scheduler::End::deadlock) ledger_.violate("no thread can run, and no timer is set");
+  if (static_cast<Scheduler::End>(end) == Scheduler::End::deadlock)
+    ledger_.violate("no thread can run, and no timer is set");
   if (static_cast<Scheduler::End>(end) == Scheduler::End::too_long) ledger_.violate("the run does not end");
   if (is_over()) return;
   for (const Task& task : tasks_) {

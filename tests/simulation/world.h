@@ -55,8 +55,8 @@ struct RunResult {
   std::string violation;  ///< "": none
 };
 
-/// One simulated run: servers and workers of a shape, each a process on a host of its own, with a supervisor that starts
-/// again what has crashed, and a source of faults.
+/// One simulated run: servers and workers of a shape, each a process on a host of its own. A supervisor starts again
+/// what has crashed. A source of faults disturbs the run.
 class World {
  public:
   /// `fault_limit`: faults of the run, beyond delays and those of the disk; 0: the seed decides.
@@ -73,10 +73,10 @@ class World {
     ProcessId process = 0;  ///< 0: none runs
     int starts = 0;
     int64_t started_ns = 0;
-    bool is_done = false;          ///< it has ended as it should
-    bool returns = false;          ///< a start is planned
-    bool has_begun = false;        ///< a worker: this process has joined
-    std::string ended;             ///< how its last process has ended
+    bool is_done = false;    ///< it has ended as it should
+    bool returns = false;    ///< a start is planned
+    bool has_begun = false;  ///< a worker: this process has joined
+    std::string ended;       ///< how its last process has ended
   };
 
   // Tasks (world.cc).
@@ -120,11 +120,11 @@ class World {
   bool is_healed_ = false;
   bool may_lose_workers_ = false;  ///< else all silences are shorter than the heartbeat timeout
   bool has_disk_faults_ = false;
-  uint64_t saved_version_ = 0;     ///< of the last checkpoint that was reported as written
+  uint64_t saved_version_ = 0;  ///< of the last checkpoint that was reported as written
   int64_t saved_ns_ = 0;
-  bool has_return_ = false;        ///< a worker has joined again after the loss of a server
-  bool has_finisher_ = false;      ///< a worker has finished its steps
-  std::string lost_members_;  ///< a server has declared a worker lost
+  bool has_return_ = false;    ///< a worker has joined again after the loss of a server
+  bool has_finisher_ = false;  ///< a worker has finished its steps
+  std::string lost_members_;   ///< a server has declared a worker lost
   std::array<uint64_t, kFaults> counts_ = {};
 };
 

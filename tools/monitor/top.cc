@@ -17,7 +17,6 @@
 #include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/admission/grpc_channel.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "tools/launch/etcd/membership.h"
@@ -149,9 +148,8 @@ absl::StatusOr<Watched> watch(const TopFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Security security, read_security(flags.security));
   // Before the first packet: the rule that a job beyond localhost needs authentication holds here, too.
   for (const std::string& address : addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(security, address));
-  GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials, ps::channel_credentials(security));
-  Watched watched{.addresses = std::move(addresses),
-                  .dialer = ps::grpc_dialer(std::move(credentials), security.secret, worker::control_link_arguments())};
+  GRADRAIL_ASSIGN_OR_RETURN(auto dialer, worker::control_link_dialer(security));
+  Watched watched{.addresses = std::move(addresses), .dialer = std::move(dialer)};
   watched.links.resize(watched.addresses.size());
   return watched;
 }

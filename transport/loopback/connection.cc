@@ -46,7 +46,7 @@ bool LoopbackConnection::is_here(TimePoint arrives) const {
   return Clock::now() >= arrives && network->passes(peer(), us());
 }
 
-bool LoopbackConnection::knows_loss() const {
+bool LoopbackConnection::sees_loss() const {
   return !link_->lost.ok() && (left_ || loss_reported_ || is_here(link_->loss_arrives));
 }
 
@@ -67,7 +67,7 @@ bool LoopbackConnection::has_work() const {
   // Operations that ended before the loss are still reported.
   if (!ours().done.empty()) return true;
   // No lane is used after a loss (Link, invariant 2).
-  if (!link_->lost.ok()) return !loss_reported_ && knows_loss();
+  if (!link_->lost.ok()) return !loss_reported_ && sees_loss();
   for (const auto& lane : theirs().lanes) {
     if (!lane.empty() && is_here(lane.front().arrives)) return true;
   }

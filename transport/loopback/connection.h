@@ -63,7 +63,7 @@ class LoopbackConnection final : public Connection {
 
   absl::Status post(Lane lane, Operation operation);
   bool is_here(TimePoint arrives) const;
-  bool knows_loss() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
+  bool sees_loss() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
   void draw_faults(Operation& operation);
 
   void report_done(Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);

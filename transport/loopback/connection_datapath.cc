@@ -56,7 +56,7 @@ absl::Status LoopbackConnection::send(absl::Span<const std::byte> message) {
 absl::Status LoopbackConnection::post(Lane lane, Operation operation) {
   {
     const MutexLock lock(link_->mutex);
-    if (knows_loss()) return absl::UnavailableError(link_->lost.message());
+    if (sees_loss()) return absl::UnavailableError(link_->lost.message());
     if (!link_->lost.ok()) return absl::OkStatus();  // the loss is on its way: the operation is lost with the link
     // Results count as well (Link, invariant 1): otherwise an owner that never polls would make them grow.
     size_t outstanding = ours().done.size();
@@ -101,7 +101,7 @@ void LoopbackConnection::report_done(Report& report) {
 
 void LoopbackConnection::report_loss(Report& report) {
   // Last of all: a put_done behind it would name a connection the owner may have closed.
-  if (loss_reported_ || report.full() || !ours().done.empty() || !knows_loss()) return;
+  if (loss_reported_ || report.full() || !ours().done.empty() || !sees_loss()) return;
   report.add({.kind = Completion::Kind::peer_lost, .connection = this, .cause = link_->lost});
   loss_reported_ = true;
 }

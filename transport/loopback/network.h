@@ -27,7 +27,7 @@ class Network {
   virtual bool passes(const End& from, const End& to) = 0;
 };
 
-/// Of all contexts that are opened from now on; null: none. It outlives them.
+/// Sets the network of all contexts that are opened from now on; null: none. It outlives them.
 void use_network(Network* network);
 Network* network();
 

@@ -75,8 +75,8 @@ struct ClientOptions {
   bool checksums = false;                            ///< CRC32C over every payload, both ways
   ps::Security security;
   std::shared_ptr<ps::ControlDialer> dialer;  ///< of control connections; null: gRPC. Simulations replace it
-  std::string bind_host;       ///< this host's address for network connections; "": the kernel's choice
-  transport::WaitPolicy wait;  ///< how long wait() spins before it blocks
+  std::string bind_host;                      ///< this host's address for network connections; "": the kernel's choice
+  transport::WaitPolicy wait;                 ///< how long wait() spins before it blocks
 
   // Waiting for others.
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to start

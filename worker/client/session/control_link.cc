@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/admission/grpc_channel.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/control_status.h"
@@ -71,12 +72,8 @@ struct ControlLink::Rpc {
   std::unique_ptr<ps::HeartbeatStream> heartbeat;  ///< set before the thread starts; ends before the channel
 };
 
-grpc::ChannelArguments control_link_arguments() {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);  // gRPC's name for the time a connect may take
-  return arguments;
+absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security) {
+  return ps::grpc_dialer(security, {.keepalive_ms = kKeepaliveMs, .connect_ms = kConnectMs});
 }
 
 ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<ps::ControlDialer> dialer, LogSink log,

@@ -14,13 +14,13 @@
 #include "worker/client/session/clock_comparison.h"
 
 namespace grpc {
-class ChannelArguments;
 class Status;
-}  // namespace grpc
+}
 
 namespace gradrail::ps {
 class ControlDialer;
-}
+struct Security;
+}  // namespace gradrail::ps
 
 namespace gradrail::ps::proto {
 class BarrierReply;
@@ -49,8 +49,9 @@ using LogSink = std::function<void(const std::string&)>;
 /// Errors  NOT_FOUND, UNAVAILABLE: not known yet, and why. Others are final.
 using AddressResolver = std::function<absl::StatusOr<std::string>()>;
 
-/// The settings of gRPC for control links, for ps::grpc_dialer().
-grpc::ChannelArguments control_link_arguments();
+/// Opens the connections of control links over gRPC.
+/// Errors  those of ps::channel_credentials().
+absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security);
 
 /// A worker's side of the control plane towards one ps task. This header shows no gRPC: tools include it.
 /// Threads  Owner thread, unless stated otherwise; the heartbeat has its own thread.

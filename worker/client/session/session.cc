@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/admission/grpc_channel.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/training.h"
 
@@ -49,8 +48,7 @@ absl::Status Session::open() {
   }
   dialer_ = options_.dialer;
   if (dialer_ != nullptr) return absl::OkStatus();
-  GRADRAIL_ASSIGN_OR_RETURN(auto credentials, ps::channel_credentials(options_.security));
-  dialer_ = ps::grpc_dialer(std::move(credentials), options_.security.secret, control_link_arguments());
+  GRADRAIL_ASSIGN_OR_RETURN(dialer_, control_link_dialer(options_.security));
   return absl::OkStatus();
 }
 
