@@ -18,6 +18,7 @@
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_call.h"
+#include "ps/protocol/control_channel.h"
 #include "ps/protocol/mac.h"
 #include "spdlog/spdlog.h"
 
@@ -47,6 +48,30 @@ void set_limits(grpc::ServerBuilder& builder, Duration heartbeat_timeout) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
 
+/// The gRPC service of a control plane, behind a gate.
+class GrpcListener final : public ControlListener {
+ public:
+  static absl::StatusOr<std::unique_ptr<ControlListener>> start(ControlPlane& plane, const ServerOptions& options) {
+    GRADRAIL_ASSIGN_OR_RETURN(const auto credentials, server_credentials(options.security));
+    auto listener = std::make_unique<GrpcListener>();
+    listener->service_ = make_control_service(plane);
+    grpc::ServerBuilder builder;
+    set_limits(builder, options.heartbeat_timeout);
+    builder.RegisterService(listener->service_.get());
+    absl::StatusOr<std::unique_ptr<GatedServer>> started =
+        GatedServer::start(builder, options.listen_address, credentials, {.secret = options.security.secret});
+    if (!started.ok()) return with_remedy(started.status());
+    listener->gated_server_ = *std::move(started);
+    return listener;
+  }
+  uint16_t port() const override { return gated_server_->port(); }
+  void shutdown(Duration grace) override { gated_server_->shutdown(grace); }
+
+ private:
+  std::unique_ptr<grpc::Service> service_;
+  std::unique_ptr<GatedServer> gated_server_;  ///< behind the service, which it calls
+};
+
 }  // namespace
 
 class Server::Impl {
@@ -61,8 +86,7 @@ class Server::Impl {
   FolderLock folder_lock;  // first: released after the last write
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<ControlPlane> control;
-  std::unique_ptr<grpc::Service> service;
-  std::unique_ptr<GatedServer> gated_server;
+  std::unique_ptr<ControlListener> listener;
   std::function<void(const std::vector<Mark>&)> dump;
   const std::atomic<uint32_t>* dump_signals = nullptr;
 
@@ -70,13 +94,12 @@ class Server::Impl {
   absl::StatusOr<std::string> open_folder(const Options& options);
   absl::Status start_shards(const Options& options);
   Shard::Options shard_options(const Options& options, uint32_t index, StoreMaker make_store);
-  absl::Status listen(const Options& options, const std::shared_ptr<grpc::ServerCredentials>& credentials);
 };
 
 Server::Impl::~Impl() {
-  // Callers of the shards end before the shards: first the handlers of gRPC, then the thread of the link.
+  // Callers of the shards end before the shards: first the handlers of calls, then the thread of the link.
   // Barriers and heartbeats wait in their handlers: this deadline cancels them.
-  if (gated_server != nullptr) gated_server->shutdown(std::chrono::milliseconds(500));
+  if (listener != nullptr) listener->shutdown(std::chrono::milliseconds(500));
   if (control != nullptr) control->replication.stop();
   shards.clear();  // before the control plane, which they report losses to
 }
@@ -84,7 +107,6 @@ Server::Impl::~Impl() {
 absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options& options) {
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.listen_address));
   GRADRAIL_RETURN_IF_ERROR(check_encryption(options.security));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto credentials, server_credentials(options.security));
   auto impl = std::make_unique<Impl>();
   absl::StatusOr<std::string> checkpoint_folder = std::string();
   // A folder without write permission must be found before hours of training, not after them.
@@ -95,9 +117,9 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   impl->control = std::make_unique<ControlPlane>(options, *std::move(checkpoint_folder), impl->shards);
   GRADRAIL_RETURN_IF_ERROR(impl->start_shards(options));
   // A call may arrive as soon as listen() runs: shards and link exist before it.
-  impl->service = make_control_service(*impl->control);
   GRADRAIL_RETURN_IF_ERROR(impl->control->replication.start());
-  GRADRAIL_RETURN_IF_ERROR(impl->listen(options, credentials));
+  GRADRAIL_ASSIGN_OR_RETURN(impl->listener, options.listen ? options.listen(*impl->control, options)
+                                                           : GrpcListener::start(*impl->control, options));
   return impl;
 }
 
@@ -154,17 +176,6 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
           .marks = options.marks};
 }
 
-absl::Status Server::Impl::listen(const Options& options, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
-  grpc::ServerBuilder builder;
-  set_limits(builder, options.heartbeat_timeout);
-  builder.RegisterService(service.get());
-  absl::StatusOr<std::unique_ptr<GatedServer>> started =
-      GatedServer::start(builder, options.listen_address, credentials, {.secret = options.security.secret});
-  if (!started.ok()) return with_remedy(started.status());
-  gated_server = *std::move(started);
-  return absl::OkStatus();
-}
-
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
@@ -173,7 +184,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(const Options& options) {
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
-uint16_t Server::port() const { return impl_->gated_server->port(); }
+uint16_t Server::port() const { return impl_->listener->port(); }
 
 absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace_period) {
   HeartbeatHandler& heartbeat = impl_->control->heartbeat;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,10 @@
 #include "transport/wait_set.h"
 
 namespace gradrail::ps {
+
+class ControlDialer;
+class ControlListener;
+struct ControlPlane;
 
 /// Settings of one ps task. They have a header of their own because the control plane, which the server owns, reads
 /// them as well.
@@ -51,6 +56,9 @@ struct ServerOptions {
   const std::atomic<uint32_t>* dump_signals = nullptr;
   Ablation ablation = {};
   Security security = {};
+  // The control plane; empty: gRPC. Simulations replace both.
+  std::shared_ptr<ControlDialer> dialer = {};  ///< of connections to the replication peer
+  std::function<absl::StatusOr<std::unique_ptr<ControlListener>>(ControlPlane&, const ServerOptions&)> listen = {};
 };
 
 }  // namespace gradrail::ps

@@ -7,7 +7,9 @@
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/admission/grpc_channel.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/control_channel.h"
 #include "ps/protocol/security.h"
 #include "spdlog/spdlog.h"
 
@@ -22,9 +24,12 @@ absl::Status Replication::start() {
   if (options.replication_peer.empty()) return absl::OkStatus();
   // The state of the run travels to the peer: the rule for workers holds here as well.
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.replication_peer));
-  GRADRAIL_ASSIGN_OR_RETURN(auto credentials, channel_credentials(options.security));
+  std::shared_ptr<ControlDialer> dialer = options.dialer;
+  if (dialer == nullptr) {
+    GRADRAIL_ASSIGN_OR_RETURN(dialer, grpc_dialer(options.security, {}));
+  }
   link_ = std::make_unique<ReplicationLink>(
-      ReplicationLink::Options{.credentials = std::move(credentials),
+      ReplicationLink::Options{.dialer = std::move(dialer),
                                .secret = options.security.secret,
                                .address = options.replication_peer,
                                .transports = options.transports,

@@ -1,16 +1,13 @@
 #include "ps/control/replication_link.h"
 
-#include <grpcpp/grpcpp.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/admission/channel.h"
-#include "ps/protocol/control.grpc.pb.h"
-#include "ps/protocol/control_call.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/control_channel.h"
 #include "ps/protocol/control_status.h"
 #include "ps/protocol/mac.h"
 #include "spdlog/spdlog.h"
@@ -53,15 +50,8 @@ std::vector<Shard::Endpoint> usable(const std::vector<std::string>& order, const
 
 }  // namespace
 
-struct ReplicationLink::Channel {
-  std::unique_ptr<proto::Control::Stub> stub;  ///< null until a connection is open
-};
-
 ReplicationLink::ReplicationLink(Options options, const ShardSet& shards)
-    : options_(std::move(options)),
-      shards_(shards),
-      channel_(std::make_unique<Channel>()),
-      thread_([this] { run(); }) {}
+    : options_(std::move(options)), shards_(shards), thread_([this] { run(); }) {}
 
 ReplicationLink::~ReplicationLink() { stop(); }
 
@@ -177,16 +167,13 @@ absl::StatusOr<proto::ReplicateReply> ReplicationLink::ask(proto::ReplicateReque
   // Orders the messages at the backup: gRPC can deliver a timed-out call late.
   request.set_number(++number_);
   const TimePoint deadline = Clock::now() + kCallDeadline;
-  if (channel_->stub == nullptr) {
-    GRADRAIL_ASSIGN_OR_RETURN(const auto channel,
-                              open_channel(options_.address, options_.credentials, options_.secret, {}, kCallDeadline));
-    channel_->stub = proto::Control::NewStub(channel);
+  if (channel_ == nullptr) {
+    GRADRAIL_ASSIGN_OR_RETURN(channel_, options_.dialer->open(options_.address, kCallDeadline));
   }
   proto::ReplicateReply reply;
-  const grpc::Status status =
-      call(*channel_->stub, &proto::Control::Stub::Replicate, deadline - Clock::now(), request, reply);
+  const grpc::Status status = channel_->call(ControlCall::replicate, deadline - Clock::now(), request, reply);
   if (status.ok()) return reply;
-  channel_->stub = nullptr;  // another process may run at this address now
+  channel_ = nullptr;  // another process may run at this address now
   return from_grpc(status);
 }
 

@@ -13,12 +13,10 @@
 #include "base/mutex.h"
 #include "ps/control/shard_set.h"
 
-namespace grpc {
-class ChannelCredentials;
-}
-
 namespace gradrail::ps {
 
+class ControlChannel;
+class ControlDialer;
 namespace proto {
 class ReplicateReply;
 class ReplicateRequest;
@@ -32,7 +30,7 @@ class ReplicateRequest;
 class ReplicationLink {
  public:
   struct Options {
-    std::shared_ptr<grpc::ChannelCredentials> credentials;
+    std::shared_ptr<ControlDialer> dialer;
     std::string secret;                                          ///< of the job; "": none
     std::string address;                                         ///< of the replication peer
     std::vector<std::string> transports;                         ///< in order of preference
@@ -62,7 +60,6 @@ class ReplicationLink {
   std::string state();
 
  private:
-  struct Channel;
   void run();
   bool wait_for_start();
   void send_state();
@@ -89,10 +86,10 @@ class ReplicationLink {
   std::string lost_ ABSL_GUARDED_BY(mutex_);         ///< cause that a shard has reported
 
   // Its thread.
-  std::unique_ptr<Channel> channel_;
-  uint64_t number_ = 0;      ///< of the last message
-  uint64_t generation_ = 0;  ///< that the shards are connected for
-  uint64_t process_ = 0;     ///< of the backup
+  std::unique_ptr<ControlChannel> channel_;  ///< null until a connection is open
+  uint64_t number_ = 0;                      ///< of the last message
+  uint64_t generation_ = 0;                  ///< that the shards are connected for
+  uint64_t process_ = 0;                     ///< of the backup
   bool said_missing_ = false;
   bool said_refused_ = false;
   bool said_level_ = false;

@@ -87,8 +87,7 @@ class Screen {
 /// The cluster as top sees it.
 struct Watched {
   std::vector<std::string> addresses;
-  std::shared_ptr<grpc::ChannelCredentials> credentials;
-  std::string secret;
+  std::shared_ptr<ps::ControlDialer> dialer;
   // An entry belongs to the call of the same index, so concurrent calls need no lock.
   std::vector<std::unique_ptr<worker::ControlLink>> links;  ///< null: to be made
 };
@@ -97,8 +96,7 @@ PsAnswer query_one(Watched& watched, uint32_t index, bool dump) {
   PsAnswer answer{.address = watched.addresses[index]};
   std::unique_ptr<worker::ControlLink>& control = watched.links[index];
   if (control == nullptr) {
-    control = std::make_unique<worker::ControlLink>(index, answer.address, watched.credentials, watched.secret, nullptr,
-                                                    nullptr);
+    control = std::make_unique<worker::ControlLink>(index, answer.address, watched.dialer, nullptr, nullptr);
   }
   absl::StatusOr<ps::proto::StatsReply> stats = control->stats_for_a_watcher(dump);
   answer.at = Clock::now();
@@ -150,8 +148,8 @@ absl::StatusOr<Watched> watch(const TopFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Security security, read_security(flags.security));
   // Before the first packet: the rule that a job beyond localhost needs authentication holds here, too.
   for (const std::string& address : addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(security, address));
-  GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials, ps::channel_credentials(security));
-  Watched watched{.addresses = std::move(addresses), .credentials = std::move(credentials), .secret = security.secret};
+  GRADRAIL_ASSIGN_OR_RETURN(auto dialer, worker::control_link_dialer(security));
+  Watched watched{.addresses = std::move(addresses), .dialer = std::move(dialer)};
   watched.links.resize(watched.addresses.size());
   return watched;
 }

@@ -1,9 +1,11 @@
 #include "transport/loopback/address_table.h"
 
+#include <atomic>
 #include <map>
 
 #include "base/check.h"
 #include "fmt/format.h"
+#include "transport/loopback/network.h"
 
 namespace gradrail::transport::loopback {
 namespace {
@@ -19,6 +21,8 @@ Table& table() {
   return instance;
 }
 
+std::atomic<Network*> used_network = nullptr;
+
 std::string unused_name(Table& names) ABSL_EXCLUSIVE_LOCKS_REQUIRED(names.mutex) {
   while (true) {
     std::string name = fmt::format("loopback-{}", ++names.generated);
@@ -27,6 +31,9 @@ std::string unused_name(Table& names) ABSL_EXCLUSIVE_LOCKS_REQUIRED(names.mutex)
 }
 
 }  // namespace
+
+void use_network(Network* network) { used_network = network; }
+Network* network() { return used_network; }
 
 absl::StatusOr<std::shared_ptr<Port>> bind(End owner) {
   Table& names = table();
@@ -58,7 +65,7 @@ void unbind(Port& port) {
   port.waiting.clear();
 }
 
-absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name) {
+absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name, TimePoint deadline) {
   const absl::Status refused = absl::UnavailableError(fmt::format("loopback: no context listens on '{}'", name));
   std::shared_ptr<Port> port;
   {
@@ -69,6 +76,9 @@ absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name) {
     port = found->second;
   }
   auto link = std::make_shared<Link>(std::move(from), port->owner);
+  if (Network* const network = link->network; network != nullptr) {
+    if (const absl::Status reached = network->connect(link, deadline); !reached.ok()) return reached;
+  }
   {
     const MutexLock lock(port->mutex);
     // unbind() may have run between the two locks: no context would ever accept a link that is queued now.

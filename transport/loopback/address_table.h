@@ -29,6 +29,7 @@ absl::StatusOr<std::shared_ptr<Port>> bind(End owner);
 /// Frees the name and ends every link that waits there.
 void unbind(Port& port);
 /// UNAVAILABLE: no context listens there. shared_ptr: as Port::waiting.
-absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name);
+/// Other errors  those of Network::connect().
+absl::StatusOr<std::shared_ptr<Link>> dial(End from, const std::string& name, TimePoint deadline);
 
 }  // namespace gradrail::transport::loopback

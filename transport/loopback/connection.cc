@@ -39,9 +39,22 @@ absl::StatusOr<std::byte*> LoopbackConnection::map(RemoteRegion region) {
 
 std::string LoopbackConnection::describe() const { return fmt::format("loopback {} > {}", us().name, peer().name); }
 
+/// Whether something that the network has delayed can be taken at this end now.
+bool LoopbackConnection::is_here(TimePoint arrives) const {
+  Network* const network = link_->network;
+  if (network == nullptr || arrives == TimePoint()) return true;
+  return Clock::now() >= arrives && network->passes(peer(), us());
+}
+
+bool LoopbackConnection::sees_loss() const {
+  return !link_->lost.ok() && (left_ || loss_reported_ || is_here(link_->loss_arrives));
+}
+
 void LoopbackConnection::leave() {
+  left_ = true;
   {
     const MutexLock lock(link_->mutex);
+    if (link_->network != nullptr && link_->lost.ok()) link_->loss_arrives = link_->network->arrival(us(), peer());
     // The peer touches our memory only under this mutex and before the loss, so it does not touch it afterwards (Link,
     // invariant 3).
     if (link_->lost.ok()) link_->lost = absl::UnavailableError(fmt::format("{}: peer closed", describe()));
@@ -54,9 +67,9 @@ bool LoopbackConnection::has_work() const {
   // Operations that ended before the loss are still reported.
   if (!ours().done.empty()) return true;
   // No lane is used after a loss (Link, invariant 2).
-  if (!link_->lost.ok()) return !loss_reported_;
+  if (!link_->lost.ok()) return !loss_reported_ && sees_loss();
   for (const auto& lane : theirs().lanes) {
-    if (!lane.empty()) return true;
+    if (!lane.empty() && is_here(lane.front().arrives)) return true;
   }
   return false;
 }

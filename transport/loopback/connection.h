@@ -62,6 +62,8 @@ class LoopbackConnection final : public Connection {
   Direction& theirs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex) { return link_->directions[1 - end_]; }
 
   absl::Status post(Lane lane, Operation operation);
+  bool is_here(TimePoint arrives) const;
+  bool sees_loss() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
   void draw_faults(Operation& operation);
 
   void report_done(Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
@@ -77,6 +79,7 @@ class LoopbackConnection final : public Connection {
   Random random_;
   common::ImportedRegions<std::string> imported_;  ///< keys
   bool loss_reported_ = false;
+  bool left_ = false;
 };
 
 }  // namespace gradrail::transport::loopback

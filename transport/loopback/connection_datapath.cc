@@ -56,13 +56,15 @@ absl::Status LoopbackConnection::send(absl::Span<const std::byte> message) {
 absl::Status LoopbackConnection::post(Lane lane, Operation operation) {
   {
     const MutexLock lock(link_->mutex);
-    if (!link_->lost.ok()) return absl::UnavailableError(link_->lost.message());
+    if (sees_loss()) return absl::UnavailableError(link_->lost.message());
+    if (!link_->lost.ok()) return absl::OkStatus();  // the loss is on its way: the operation is lost with the link
     // Results count as well (Link, invariant 1): otherwise an owner that never polls would make them grow.
     size_t outstanding = ours().done.size();
     for (const auto& queue : ours().lanes) outstanding += queue.size();
     if (outstanding >= kQueueDepth) return absl::ResourceExhaustedError("loopback: queue full, poll and try again");
     // In the order of the posts, so that a seed gives the same faults in every run.
     draw_faults(operation);
+    if (link_->network != nullptr) operation.arrives = link_->network->arrival(us(), peer());
     ours().lanes[static_cast<size_t>(lane)].push_back(std::move(operation));
   }
   peer().doorbell->ring();
@@ -99,7 +101,7 @@ void LoopbackConnection::report_done(Report& report) {
 
 void LoopbackConnection::report_loss(Report& report) {
   // Last of all: a put_done behind it would name a connection the owner may have closed.
-  if (loss_reported_ || report.full() || !ours().done.empty()) return;
+  if (loss_reported_ || report.full() || !ours().done.empty() || !sees_loss()) return;
   report.add({.kind = Completion::Kind::peer_lost, .connection = this, .cause = link_->lost});
   loss_reported_ = true;
 }
@@ -110,6 +112,7 @@ bool LoopbackConnection::run_lane(Lane lane, Report& report) {
   while (link_->lost.ok() && !queue.empty() && !report.full()) {
     Operation& operation = queue.front();
     // The operations behind it wait as well, because a lane keeps its order.
+    if (!is_here(operation.arrives)) break;
     if (operation.delay_polls > 0) {
       --operation.delay_polls;
       break;

@@ -11,6 +11,7 @@
 #include "transport/loopback/connection.h"
 #include "transport/loopback/doorbell.h"
 #include "transport/loopback/memory_region.h"
+#include "transport/loopback/network.h"
 
 namespace gradrail::transport::loopback {
 namespace {
@@ -21,7 +22,10 @@ class LoopbackContext final : public Context {
   ~LoopbackContext() override;
 
   std::string_view name() const override { return "loopback"; }
-  Capabilities capabilities() const override { return {.direct_map = true, .max_message_bytes = kMaxMessageBytes}; }
+  Capabilities capabilities() const override {
+    // A network is between the tasks: they share no memory.
+    return {.direct_map = network_ == nullptr, .max_message_bytes = kMaxMessageBytes};
+  }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) override;
   absl::StatusOr<std::string> listen(const std::string& address) override;
   absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) override;
@@ -36,6 +40,8 @@ class LoopbackContext final : public Context {
   bool has_waiting_peers() const;
 
   const Faults faults_;
+  Network* const network_ = network();
+  const uint64_t place_ = network_ == nullptr ? 0 : network_->place();
   // shared_ptr: peers ring it as long as their end of a link exists.
   const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
   const std::shared_ptr<SharedRegionTable> regions_ = std::make_shared<SharedRegionTable>();
@@ -61,13 +67,13 @@ absl::StatusOr<std::string> LoopbackContext::listen(const std::string& address) 
   if (port_ != nullptr) {
     return absl::AlreadyExistsError(fmt::format("loopback: this context already listens on '{}'", port_->owner.name));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(port_, bind({address, doorbell_, regions_}));
+  GRADRAIL_ASSIGN_OR_RETURN(port_, bind({address, doorbell_, regions_, place_}));
   return port_->owner.name;
 }
 
-absl::StatusOr<Connection*> LoopbackContext::connect(const std::string& address, TimePoint) {
+absl::StatusOr<Connection*> LoopbackContext::connect(const std::string& address, TimePoint deadline) {
   const std::string own_name = port_ != nullptr ? port_->owner.name : "(client)";
-  GRADRAIL_ASSIGN_OR_RETURN(auto link, dial({own_name, doorbell_, regions_}, address));
+  GRADRAIL_ASSIGN_OR_RETURN(auto link, dial({own_name, doorbell_, regions_, place_}, address, deadline));
   return add(std::move(link), 0);
 }
 

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "transport/loopback/doorbell.h"
 #include "transport/loopback/memory_region.h"
+#include "transport/loopback/network.h"
 
 namespace gradrail::transport::loopback {
 
@@ -27,6 +28,7 @@ struct Operation {
   uint64_t tag = 0;
   std::vector<std::byte> message;
   int delay_polls = 0;
+  TimePoint arrives;                  ///< decided by the network; without one, at once
   std::optional<double> breaks_link;  ///< the injected loss happens after this share of the bytes
 };
 
@@ -50,6 +52,7 @@ struct End {
   /// shared_ptr: either context may be gone while the other still rings or looks up.
   std::shared_ptr<Doorbell> doorbell;
   std::shared_ptr<SharedRegionTable> regions;
+  uint64_t place = 0;  ///< Network::place()
 };
 
 /// State that both ends of a connection share. Ends are numbered: 0 connected, 1 accepted.
@@ -61,9 +64,12 @@ struct Link {
   Link(End connected, End accepted) : ends{std::move(connected), std::move(accepted)} {}
 
   const std::array<End, 2> ends;
+  Network* const network = loopback::network();  ///< null: none
   Mutex mutex;
   std::array<Direction, 2> directions ABSL_GUARDED_BY(mutex);
   absl::Status lost ABSL_GUARDED_BY(mutex);
+  /// Until then the end that did not cause the loss posts into nothing. TimePoint(): both ends see it at once.
+  TimePoint loss_arrives ABSL_GUARDED_BY(mutex);
 };
 
 /// Posted and not yet reported, for one direction of one connection: what the smallest real queues hold.

@@ -27,6 +27,10 @@ namespace gradrail::gpu {
 class Compute;
 }
 
+namespace gradrail::ps {
+class ControlDialer;
+}
+
 namespace gradrail::worker {
 
 /// How gradients leave a GPU and parameters reach it. Names are those of --gpu-direct.
@@ -70,8 +74,9 @@ struct ClientOptions {
   Duration failback = std::chrono::seconds(30);      ///< after a move, how often better paths are tried; zero: never
   bool checksums = false;                            ///< CRC32C over every payload, both ways
   ps::Security security;
-  std::string bind_host;       ///< this host's address for network connections; "": the kernel's choice
-  transport::WaitPolicy wait;  ///< how long wait() spins before it blocks
+  std::shared_ptr<ps::ControlDialer> dialer;  ///< of control connections; null: gRPC. Simulations replace it
+  std::string bind_host;                      ///< this host's address for network connections; "": the kernel's choice
+  transport::WaitPolicy wait;                 ///< how long wait() spins before it blocks
 
   // Waiting for others.
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to start

@@ -7,14 +7,18 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/admission/channel.h"
+#include "ps/admission/grpc_channel.h"
 #include "ps/protocol/altered_data.h"
-#include "ps/protocol/control_call.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/control_channel.h"
 #include "ps/protocol/control_status.h"
 #include "ps/protocol/training.h"
 #include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
+
+using Call = ps::ControlCall;
+
 namespace {
 
 constexpr auto kLeaveDeadline = std::chrono::seconds(12);    // a ps informs its backup first, for 10 s
@@ -29,14 +33,6 @@ constexpr auto kWaitReportEvery = std::chrono::seconds(10);
 constexpr auto kPredecessorEnds = std::chrono::seconds(30);
 constexpr auto kPingEvery = std::chrono::milliseconds(500);
 constexpr int kKeepaliveMs = 3000;  // a stopped or disconnected ps is detected within twice this
-
-grpc::ChannelArguments channel_arguments() {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);  // gRPC's name for the time a connect may take
-  return arguments;
-}
 
 std::string name_at(uint32_t ps_index, const std::string& address) {
   return fmt::format("parameter server {} ({})", ps_index, address.empty() ? "its address is not known yet" : address);
@@ -66,26 +62,25 @@ bool is_of_tls(const std::string& message) {
 }  // namespace
 
 struct ControlLink::Rpc {
-  using Stub = ps::proto::Control::Stub;
-
-  template <typename Request, typename Reply>
-  grpc::Status call(ps::Method<Request, Reply> method, Duration timeout, const Request& request, Reply& reply) {
+  grpc::Status call(Call call, Duration timeout, const google::protobuf::Message& request,
+                    google::protobuf::Message& reply) {
     // After a rejoin that failed, no connection is open.
-    if (stub == nullptr) return {grpc::StatusCode::UNAVAILABLE, "no connection is open"};
-    return ps::call(*stub, method, timeout, request, reply);
+    if (channel == nullptr) return {grpc::StatusCode::UNAVAILABLE, "no connection is open"};
+    return channel->call(call, timeout, request, reply);
   }
 
-  std::unique_ptr<Stub> stub;                      ///< null until a connection is open
-  std::unique_ptr<grpc::ClientContext> heartbeat;  ///< set before the thread starts
+  std::unique_ptr<ps::ControlChannel> channel;     ///< null until a connection is open
+  std::unique_ptr<ps::HeartbeatStream> heartbeat;  ///< set before the thread starts; ends before the channel
 };
 
-using Stub = ps::proto::Control::Stub;
+absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security) {
+  return ps::grpc_dialer(security, {.keepalive_ms = kKeepaliveMs, .connect_ms = kConnectMs});
+}
 
-ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials,
-                         std::string secret, LogSink log, const std::atomic<bool>* stop, AddressResolver resolver)
+ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<ps::ControlDialer> dialer, LogSink log,
+                         const std::atomic<bool>* stop, AddressResolver resolver)
     : ps_index_(ps_index),
-      credentials_(std::move(credentials)),
-      secret_(std::move(secret)),
+      dialer_(std::move(dialer)),
       log_(std::move(log)),
       stop_(stop),
       resolver_(std::move(resolver)),
@@ -116,11 +111,8 @@ absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
 }
 
 absl::Status ControlLink::open() {
-  rpc_->stub = nullptr;
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
-      ps::open_channel(address_, credentials_, secret_, channel_arguments(), kTryDeadline);
-  if (!channel.ok()) return channel.status();
-  rpc_->stub = ps::proto::Control::NewStub(*channel);
+  rpc_->channel = nullptr;
+  GRADRAIL_ASSIGN_OR_RETURN(rpc_->channel, dialer_->open(address_, kTryDeadline));
   return absl::OkStatus();
 }
 
@@ -150,7 +142,7 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
     if (status.ok()) {
       ps::proto::DescribeRequest request;
       request.set_protocol_version(ps::kProtocolVersion);
-      status = rpc_->call(&Stub::Describe, kTryDeadline, request, reply);
+      status = rpc_->call(Call::describe, kTryDeadline, request, reply);
     }
     if (status.ok()) {
       checkpoint_folder_ = reply.checkpoint_folder();
@@ -185,7 +177,7 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
   std::string in_our_way;
   while (true) {
     ps::proto::JoinReply reply;
-    const grpc::Status status = rpc_->call(&Stub::Join, kCallDeadline, request, reply);
+    const grpc::Status status = rpc_->call(Call::join, kCallDeadline, request, reply);
     if (status.ok()) return reply;
     const bool other_group = status.error_code() == grpc::StatusCode::OUT_OF_RANGE;
     const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
@@ -203,17 +195,17 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
 
 absl::StatusOr<ps::proto::BarrierReply> ControlLink::barrier(const ps::proto::BarrierRequest& request) {
   ps::proto::BarrierReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Barrier, kCallDeadline, request, reply);
+  const grpc::Status status = rpc_->call(Call::barrier, kCallDeadline, request, reply);
   if (!status.ok()) return explain_membership(status);
   return reply;
 }
 
 absl::StatusOr<ps::proto::StatsReply> ControlLink::stats_for_a_watcher(bool dump) {
-  if (rpc_->stub == nullptr) {
+  if (rpc_->channel == nullptr) {
     if (const absl::Status opened = open(); !opened.ok()) return explain(ps::to_grpc(opened));
   }
   absl::StatusOr<ps::proto::StatsReply> reply = stats(dump);
-  if (!reply.ok()) rpc_->stub = nullptr;  // the next call opens a connection
+  if (!reply.ok()) rpc_->channel = nullptr;  // the next call opens a connection
   return reply;
 }
 
@@ -221,14 +213,14 @@ absl::StatusOr<ps::proto::StatsReply> ControlLink::stats(bool dump) {
   ps::proto::StatsRequest request;
   request.set_dump(dump);
   ps::proto::StatsReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Stats, std::chrono::seconds(2), request, reply);
+  const grpc::Status status = rpc_->call(Call::stats, std::chrono::seconds(2), request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
 
 absl::StatusOr<ps::proto::TraceReply> ControlLink::trace(const ps::proto::TraceRequest& request) {
   ps::proto::TraceReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Trace, kCallDeadline, request, reply);
+  const grpc::Status status = rpc_->call(Call::trace, kCallDeadline, request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
@@ -240,7 +232,7 @@ ClockOffset ControlLink::clock_offset() const {
 
 absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::proto::CheckpointRequest& request) {
   ps::proto::CheckpointReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Checkpoint, kCallDeadline, request, reply);
+  const grpc::Status status = rpc_->call(Call::checkpoint, kCallDeadline, request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
@@ -248,7 +240,7 @@ absl::StatusOr<ps::proto::CheckpointReply> ControlLink::checkpoint(const ps::pro
 absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcome(
     const ps::proto::CheckpointOutcomeRequest& request) {
   ps::proto::CheckpointOutcomeReply reply;
-  const grpc::Status status = rpc_->call(&Stub::CheckpointOutcome, kCallDeadline, request, reply);
+  const grpc::Status status = rpc_->call(Call::checkpoint_outcome, kCallDeadline, request, reply);
   if (!status.ok()) return explain(status);
   return reply;
 }
@@ -256,7 +248,7 @@ absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcom
 /// One RPC for three ends of work: of the membership, of the steps, and for a moment.
 absl::Status ControlLink::send_leave(const ps::proto::LeaveRequest& request, Duration timeout) {
   ps::proto::LeaveReply reply;
-  const grpc::Status status = rpc_->call(&Stub::Leave, timeout, request, reply);
+  const grpc::Status status = rpc_->call(Call::leave, timeout, request, reply);
   return status.ok() ? absl::OkStatus() : explain(status);
 }
 
@@ -287,22 +279,21 @@ absl::Status ControlLink::why_removed(const ps::proto::Member& member) {
   request.set_name("still a member");
   request.set_live_only(true);
   ps::proto::BarrierReply reply;
-  const absl::Status status = explain_membership(rpc_->call(&Stub::Barrier, std::chrono::seconds(1), request, reply));
+  const absl::Status status = explain_membership(rpc_->call(Call::barrier, std::chrono::seconds(1), request, reply));
   return absl::IsAborted(status) ? status : absl::OkStatus();
 }
 
 absl::Status ControlLink::beat(const ps::proto::Member& member,
                                const std::function<void(const ps::proto::HeartbeatReply&)>& heard) {
   GRADRAIL_CHECK(rpc_->heartbeat != nullptr);
-  grpc::ClientContext& context = *rpc_->heartbeat;
-  const auto stream = rpc_->stub->Heartbeat(&context);
+  ps::HeartbeatStream& stream = *rpc_->heartbeat;
   ps::proto::Ping ping;
   *ping.mutable_member() = member;
   ps::proto::HeartbeatReply reply;
   for (bool stopping = false; !stopping;) {
     if (fill_) fill_(ping);
     const TimePoint asked = Clock::now();
-    if (!stream->Write(ping) || !stream->Read(&reply)) break;
+    if (!stream.ask(ping, reply)) break;
     const TimePoint answered = Clock::now();
     if (!reply.aborted().empty()) return ps::aborted_run(reply.aborted());
     heard(reply);
@@ -315,16 +306,17 @@ absl::Status ControlLink::beat(const ps::proto::Member& member,
   }
   {
     MutexLock lock(mutex_);
-    if (stopping_) context.TryCancel();
+    if (stopping_) stream.cancel();
   }
-  return explain_membership(stream->Finish());
+  return explain_membership(stream.finish());
 }
 
 void ControlLink::start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed,
                                   std::function<void(const ps::proto::HeartbeatReply&)> heard) {
   GRADRAIL_CHECK(!thread_.joinable());
-  rpc_->heartbeat = std::make_unique<grpc::ClientContext>();
-  rpc_->heartbeat->AddMetadata(ps::kMemberHeader, member.SerializeAsString());
+  // An unopened link cannot be joined, so that no member without a connection starts its heartbeat.
+  GRADRAIL_CHECK(rpc_->channel != nullptr);
+  rpc_->heartbeat = rpc_->channel->heartbeat(member);
   thread_ = std::thread([this, member, failed = std::move(failed), heard = std::move(heard)] {
     const absl::Status ended = beat(member, heard);
     // The end that stop_heartbeat() has requested is not a loss of the ps.
@@ -343,7 +335,7 @@ void ControlLink::stop_heartbeat() {
     stopping_ = true;
   }
   changed_.notify_all();
-  rpc_->heartbeat->TryCancel();  // ends a Read() that waits for a ps without an answer
+  rpc_->heartbeat->cancel();  // ends an ask() that waits for a ps without an answer
   thread_.join();
 }
 

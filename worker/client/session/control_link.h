@@ -14,9 +14,13 @@
 #include "worker/client/session/clock_comparison.h"
 
 namespace grpc {
-class ChannelCredentials;
 class Status;
-}  // namespace grpc
+}
+
+namespace gradrail::ps {
+class ControlDialer;
+struct Security;
+}  // namespace gradrail::ps
 
 namespace gradrail::ps::proto {
 class BarrierReply;
@@ -45,15 +49,19 @@ using LogSink = std::function<void(const std::string&)>;
 /// Errors  NOT_FOUND, UNAVAILABLE: not known yet, and why. Others are final.
 using AddressResolver = std::function<absl::StatusOr<std::string>()>;
 
+/// Opens the connections of control links over gRPC.
+/// Errors  those of ps::channel_credentials().
+absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security);
+
 /// A worker's side of the control plane towards one ps task. This header shows no gRPC: tools include it.
 /// Threads  Owner thread, unless stated otherwise; the heartbeat has its own thread.
 class ControlLink {
  public:
   /// `stop` may be null; becoming true it ends describe() (CANCELLED) and the attempts of join().
-  /// `secret` of the job; "": it has none. `resolver`, unless empty, is asked before each attempt of describe(): the
+  /// `resolver`, unless empty, is asked before each attempt of describe(): the
   /// task may have started on another host.
-  ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials,
-              std::string secret, LogSink log, const std::atomic<bool>* stop, AddressResolver resolver = nullptr);
+  ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<ps::ControlDialer> dialer, LogSink log,
+              const std::atomic<bool>* stop, AddressResolver resolver = nullptr);
   ~ControlLink();
 
   /// "parameter server 0 (10.0.0.1:2222)"
@@ -102,7 +110,7 @@ class ControlLink {
   void stop_heartbeat() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Rpc;  ///< the gRPC stub and what each call carries
+  struct Rpc;  ///< the connection and its heartbeat
 
   absl::Status send_leave(const ps::proto::LeaveRequest& request, Duration timeout);
   absl::Status beat(const ps::proto::Member& member, const std::function<void(const ps::proto::HeartbeatReply&)>& heard)
@@ -114,8 +122,7 @@ class ControlLink {
   absl::Status explain_membership(const grpc::Status& status) const;
 
   const uint32_t ps_index_;
-  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
-  const std::string secret_;
+  const std::shared_ptr<ps::ControlDialer> dialer_;
   const LogSink log_;
   const std::atomic<bool>* const stop_;
   const AddressResolver resolver_;

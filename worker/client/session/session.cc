@@ -47,7 +47,9 @@ absl::Status Session::open() {
       GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   }
   GRADRAIL_RETURN_IF_ERROR(ps::check_encryption(options_.security));
-  GRADRAIL_ASSIGN_OR_RETURN(credentials_, ps::channel_credentials(options_.security));
+  dialer_ = options_.dialer;
+  if (dialer_ != nullptr) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(dialer_, control_link_dialer(options_.security));
   return absl::OkStatus();
 }
 
@@ -60,8 +62,7 @@ absl::StatusOr<std::string> Session::resolve(uint32_t ps_index) const {
 std::unique_ptr<ControlLink> Session::open_control(uint32_t ps_index, const std::string& address, const LogSink& log) {
   AddressResolver resolver;
   if (options_.ps_address) resolver = [this, ps_index] { return resolve(ps_index); };
-  return std::make_unique<ControlLink>(ps_index, address, credentials_, options_.security.secret, log, options_.stop,
-                                       resolver);
+  return std::make_unique<ControlLink>(ps_index, address, dialer_, log, options_.stop, resolver);
 }
 
 absl::Status Session::describe(TimePoint deadline) {

@@ -115,7 +115,7 @@ class Session {
   RunFailure& failure_;
   Telemetry& telemetry_;
   PathManager& paths_;
-  std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  std::shared_ptr<ps::ControlDialer> dialer_;
 
   // Owner thread.
   std::vector<Server> servers_;           ///< per ps task

@@ -1,0 +1,113 @@
+#include "ps/admission/grpc_channel.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "ps/admission/channel.h"
+#include "ps/protocol/control_call.h"
+
+namespace gradrail::ps {
+namespace {
+
+using Message = google::protobuf::Message;
+using Stub = proto::Control::Stub;
+
+template <typename Request, typename Reply>
+grpc::Status call_as(Stub& stub, Method<Request, Reply> method, Duration timeout, const Message& request,
+                     Message& reply) {
+  GRADRAIL_CHECK(request.GetDescriptor() == Request::descriptor() && reply.GetDescriptor() == Reply::descriptor());
+  return call(stub, method, timeout, static_cast<const Request&>(request), static_cast<Reply&>(reply));
+}
+
+class GrpcHeartbeat final : public HeartbeatStream {
+ public:
+  GrpcHeartbeat(Stub& stub, const proto::Member& member) : stub_(stub) {
+    context_.AddMetadata(kMemberHeader, member.SerializeAsString());
+  }
+
+  bool ask(const proto::Ping& ping, proto::HeartbeatReply& reply) override {
+    // Not in the constructor: the heartbeat's own thread opens the stream, which may block.
+    if (stream_ == nullptr) stream_ = stub_.Heartbeat(&context_);
+    return stream_->Write(ping) && stream_->Read(&reply);
+  }
+  grpc::Status finish() override { return stream_ == nullptr ? grpc::Status::CANCELLED : stream_->Finish(); }
+  void cancel() override { context_.TryCancel(); }
+
+ private:
+  Stub& stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<proto::Ping, proto::HeartbeatReply>> stream_;
+};
+
+class GrpcChannel final : public ControlChannel {
+ public:
+  explicit GrpcChannel(const std::shared_ptr<grpc::Channel>& channel) : stub_(proto::Control::NewStub(channel)) {}
+
+  grpc::Status call(ControlCall call, Duration timeout, const Message& request, Message& reply) override {
+    const auto as = [&](auto method) { return call_as(*stub_, method, timeout, request, reply); };
+    switch (call) {
+      case ControlCall::describe:
+        return as(&Stub::Describe);
+      case ControlCall::join:
+        return as(&Stub::Join);
+      case ControlCall::barrier:
+        return as(&Stub::Barrier);
+      case ControlCall::stats:
+        return as(&Stub::Stats);
+      case ControlCall::checkpoint:
+        return as(&Stub::Checkpoint);
+      case ControlCall::checkpoint_outcome:
+        return as(&Stub::CheckpointOutcome);
+      case ControlCall::leave:
+        return as(&Stub::Leave);
+      case ControlCall::trace:
+        return as(&Stub::Trace);
+      case ControlCall::replicate:
+        return as(&Stub::Replicate);
+    }
+    return {grpc::StatusCode::UNIMPLEMENTED, "no such call"};
+  }
+
+  std::unique_ptr<HeartbeatStream> heartbeat(const proto::Member& member) override {
+    return std::make_unique<GrpcHeartbeat>(*stub_, member);
+  }
+
+ private:
+  const std::unique_ptr<Stub> stub_;
+};
+
+class GrpcDialer final : public ControlDialer {
+ public:
+  GrpcDialer(std::shared_ptr<grpc::ChannelCredentials> credentials, std::string secret,
+             grpc::ChannelArguments arguments)
+      : credentials_(std::move(credentials)), secret_(std::move(secret)), arguments_(std::move(arguments)) {}
+
+  absl::StatusOr<std::unique_ptr<ControlChannel>> open(const std::string& address, Duration timeout) override {
+    GRADRAIL_ASSIGN_OR_RETURN(const auto channel, open_channel(address, credentials_, secret_, arguments_, timeout));
+    return std::make_unique<GrpcChannel>(channel);
+  }
+
+ private:
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  const std::string secret_;
+  const grpc::ChannelArguments arguments_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ControlDialer>> grpc_dialer(const Security& security, GrpcTimes times) {
+  GRADRAIL_ASSIGN_OR_RETURN(auto credentials, channel_credentials(security));
+  grpc::ChannelArguments arguments;
+  if (times.keepalive_ms > 0) {
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, times.keepalive_ms);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, times.keepalive_ms);
+  }
+  // gRPC's name for the time that a connect may take.
+  if (times.connect_ms > 0) arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, times.connect_ms);
+  return std::make_shared<GrpcDialer>(std::move(credentials), security.secret, std::move(arguments));
+}
+
+}  // namespace gradrail::ps

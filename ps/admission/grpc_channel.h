@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "ps/protocol/control_channel.h"
+#include "ps/protocol/security.h"
+
+namespace gradrail::ps {
+
+/// Settings of gRPC for one connection; 0: its default.
+struct GrpcTimes {
+  int keepalive_ms = 0;  ///< a lost host is detected within twice this
+  int connect_ms = 0;
+};
+
+/// Opens gRPC channels through the gate of a ps task, as open_channel() does.
+/// Errors  those of channel_credentials().
+absl::StatusOr<std::shared_ptr<ControlDialer>> grpc_dialer(const Security& security, GrpcTimes times);
+
+}  // namespace gradrail::ps

@@ -1,0 +1,320 @@
+#include "tests/simulation/world.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/control/control_plane.h"
+#include "ps/server.h"
+#include "tests/simulation/disk.h"
+#include "tests/simulation/runtime.h"
+#include "worker/client/client.h"
+
+namespace gradrail::simulation {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kSecond = 1'000 * kMs;
+/// After the last fault the run ends within this time: joins, takeovers and returns have limits of up to 120 s.
+constexpr int64_t kRecovery = 600 * kSecond;
+constexpr uint64_t kMaxSwitches = 20'000'000;
+constexpr int kMaxStarts = 60;
+
+Scheduler& scheduler() { return Scheduler::instance(); }
+
+std::string folder_of(int pid) {
+  return fmt::format("{}/gradrail-simulation-{}", std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp", pid);
+}
+
+Shape draw_shape(Random& random) {
+  Shape shape;
+  shape.mode = static_cast<ps::ModeKind>(random.below(4));
+  shape.workers = 1 + static_cast<uint32_t>(random.below(kMaxSimulatedWorkers));
+  if (random.below(3) == 0) shape.mode = ps::ModeKind::sync;
+  if (shape.mode == ps::ModeKind::backup) {
+    shape.workers = std::max(shape.workers, 2u);
+    shape.bound = 1;
+  }
+  if (shape.mode == ps::ModeKind::ssp) shape.bound = static_cast<uint32_t>(random.below(3));
+  shape.servers = 1 + static_cast<uint32_t>(random.below(3));
+  shape.shards_per_server = 1 + static_cast<uint32_t>(random.below(2));
+  shape.backups = random.below(2) == 0;
+  shape.checkpoints = random.below(4) != 0;
+  shape.buckets = 1 + static_cast<uint32_t>(random.below(6));
+  shape.steps = 10 + static_cast<uint32_t>(random.below(50));
+  return shape;
+}
+
+}  // namespace
+
+World::World(uint64_t seed, uint32_t fault_limit)
+    : seed_(seed),
+      random_(seed, 5),
+      shape_(draw_shape(random_)),
+      net_(seed),
+      control_(net_),
+      ledger_(shape_),
+      // Relative: texts with this path are the same in each run of a seed.
+      folder_("disk") {
+  faults_left_ = fault_limit != 0 ? fault_limit : 4 + static_cast<uint32_t>(random_.below(40));
+  fault_gap_ns_ = static_cast<int64_t>(50 + random_.below(1500)) * kMs;
+  may_lose_workers_ = random_.below(2) == 0;
+  has_disk_faults_ = random_.below(2) == 0;
+  tasks_.resize(server_tasks() + shape_.workers);
+  for (uint32_t i = 0; i < tasks_.size(); ++i) {
+    tasks_[i].is_server = i < server_tasks();
+    tasks_[i].index = tasks_[i].is_server ? i : i - server_tasks();
+  }
+  ledger_.reason_to_differ = [this] { return why_not_exact(); };
+}
+
+void World::remove_folder_of(int pid) {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_of(pid), ignored);
+}
+
+std::string World::name_of_task(uint32_t task) const {
+  return fmt::format("{}/{}", tasks_[task].is_server ? "ps" : "worker", tasks_[task].index);
+}
+
+void World::start_after(uint32_t task, int64_t delay_ns) {
+  tasks_[task].returns = true;
+  scheduler().at(scheduler().now() + delay_ns, [this, task] { start(task); });
+}
+
+void World::start(uint32_t task) {
+  Task& state = tasks_[task];
+  GRADRAIL_CHECK(state.process == 0);
+  state.returns = state.has_begun = false;
+  net_.set_dark(task, false);
+  state.process = next_process_++;
+  state.started_ns = scheduler().now();
+  net_.add_process(state.process, task);
+  if (state.starts++ > 0 && !state.is_server) ledger_.stop_exact(name_of_task(task) + " was started again");
+  scheduler().trace(fmt::format("{} starts", name_of_task(task)));
+  scheduler().spawn(state.process, [this, task] { tasks_[task].is_server ? run_server(task) : run_worker(task); });
+}
+
+void World::end_process(uint32_t task, const absl::Status& status) {
+  Task& state = tasks_[task];
+  state.ended = status.ok() ? "ok" : status.ToString();
+  scheduler().trace(fmt::format("{} ends: {}", name_of_task(task), state.ended));
+  if (!status.ok() && !state.is_server) ledger_.stop_exact(name_of_task(task) + " has failed");
+  const ProcessId process = std::exchange(state.process, 0);
+  net_.on_kill(process, false);
+  state.is_done = status.ok();
+  if (!state.is_done && state.starts < kMaxStarts) start_after(task, kSecond);
+}
+
+void World::run_server(uint32_t task) {
+  const bool is_backup = task >= shape_.servers;
+  ps::ServerOptions options{.task_index = task % shape_.servers,
+                            .listen_address = control_address(task),
+                            .advertised_host = "127.0.0.1",
+                            .shard_count = shape_.shards_per_server,
+                            .transports = {"loopback"}};
+  for (uint32_t i = 0; i < shape_.workers; ++i) options.worker_names.push_back(control_address(worker_task(i)));
+  if (shape_.backups) {
+    options.replication_peer = control_address(is_backup ? task - shape_.servers : task + shape_.servers);
+    options.begins_as_backup = is_backup;
+  }
+  if (shape_.checkpoints) options.checkpoint_dir = folder_;
+  options.keep_checkpoints = 3;
+  options.wait.spin = Duration::zero();
+  options.dialer = control_.dialer();
+  options.listen = [this, task](ps::ControlPlane& plane, const ps::ServerOptions&) {
+    return control_.listen(plane, task);
+  };
+  const std::atomic<bool> stop = false;
+  absl::StatusOr<std::unique_ptr<ps::Server>> server = ps::Server::start(options);
+  absl::Status ended = server.status();
+  if (server.ok()) {
+    ended = (*server)->wait_finished(stop);
+    if (lost_members_.empty()) lost_members_ = why_not_exact();
+    server->reset();
+  }
+  end_process(task, ended);
+}
+
+void World::run_worker(uint32_t task) { end_process(task, train(task)); }
+
+absl::Status World::train(uint32_t task) {
+  const uint32_t worker = tasks_[task].index;
+  worker::ClientOptions options;
+  for (uint32_t i = 0; i < shape_.servers; ++i) {
+    options.cluster.ps.push_back(control_address(i));
+    if (shape_.backups) options.backups.push_back(control_address(i + shape_.servers));
+  }
+  for (uint32_t i = 0; i < shape_.workers; ++i) options.cluster.workers.push_back(control_address(worker_task(i)));
+  options.task_index = worker;
+  options.mode = shape_.mode;
+  options.mode_bound = shape_.bound;
+  options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
+  options.bucket_bytes = 64;
+  options.transports = {"loopback"};
+  options.wait.spin = Duration::zero();
+  options.join_timeout = std::chrono::seconds(120);
+  options.rejoin_timeout = std::chrono::seconds(60);
+  options.log = [](const std::string&) {};
+  options.dialer = control_.dialer();
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<worker::Client> client,
+      worker::Client::join(options, {{"a", {static_cast<int64_t>(shape_.elements()) - 5}}, {"b", {5}}}));
+  // One block: the tensors follow each other.
+  const absl::Span<float> parameters(client->parameters(0).data(), shape_.elements());
+  const absl::Span<float> gradients(client->gradients(0).data(), shape_.elements());
+  const std::vector<float> initial = ledger_.initial();
+  std::copy(initial.begin(), initial.end(), parameters.begin());
+  GRADRAIL_RETURN_IF_ERROR(client->start());
+  ledger_.on_start(worker, client->position(), parameters);
+  tasks_[task].has_begun = true;
+  scheduler().trace(fmt::format("worker/{} begins at {}", worker, client->position()));
+  Random pace(seed_, 100 + next_process_);
+  uint64_t saving = 0;  // version of the save under way; 0: none
+  while (client->position() < shape_.steps && ledger_.violation().empty()) {
+    const uint64_t before = client->position();
+    const uint64_t rejoins = client->stats().rejoins;
+    ledger_.fill_gradient(worker, before, parameters, gradients);
+    ledger_.on_push(worker);
+    if (pace.below(2) == 0) client->ready(pace.below(2));
+    client->exchange();
+    GRADRAIL_RETURN_IF_ERROR(client->wait());
+    const bool returned = client->stats().rejoins != rejoins;
+    if (returned) has_return_ = true;
+    check_restored();
+    ledger_.on_step(worker, before, client->position(), returned, parameters);
+    // A lost worker may be a member again before its own next step.
+    if (lost_members_.empty()) lost_members_ = why_not_exact();
+    scheduler().trace(fmt::format("worker/{} step {} -> {} version {}{}", worker, before, client->position(),
+                                  client->global_step(), returned ? " returned" : ""));
+    if (shape_.checkpoints && client->is_chief() && !client->checkpoint_under_way() && pace.below(4) == 0) {
+      save(*client, worker, saving);
+    }
+    const uint64_t compute_ms = pace.below(100) == 0 ? pace.below(6000) : pace.below(60);
+    scheduler().sleep_until(scheduler().now() + static_cast<int64_t>(compute_ms) * kMs);
+  }
+  if (!ledger_.violation().empty()) return absl::InternalError("stopped");
+  has_finisher_ = true;
+  GRADRAIL_RETURN_IF_ERROR(client->finish_steps());
+  GRADRAIL_RETURN_IF_ERROR(client->barrier_live("end", std::chrono::seconds(30)));
+  return client->leave();
+}
+
+/// Ends the save under way, and begins another one. A checkpoint that cannot be saved does not end a run.
+void World::save(worker::Client& client, uint32_t worker, uint64_t& version) {
+  const auto files = client.finish_checkpoint();
+  if (files.ok() && !files->empty() && version > saved_version_) {
+    saved_version_ = version;
+    saved_ns_ = scheduler().now();
+  }
+  version = client.global_step();
+  const absl::Status begun = client.begin_checkpoint();
+  if (!begun.ok()) version = 0;
+  scheduler().trace(fmt::format("worker/{} saves: {}; before: {}", worker, begun.ToString(),
+                                files.ok() ? "ok" : files.status().ToString()));
+}
+
+/// Invariant 4 of the ledger. A backup follows its primary and restores nothing.
+void World::check_restored() {
+  if (shape_.backups || saved_ns_ == 0 || Disk::instance().has_damage()) return;
+  for (uint32_t task = 0; task < server_tasks(); ++task) {
+    ps::ControlPlane* const plane = control_.plane_of(task);
+    if (plane == nullptr || tasks_[task].started_ns < saved_ns_) continue;
+    const MutexLock lock(plane->context.state.mutex);
+    const ps::PublishedRun& run = plane->context.state.run;
+    if (run.generation == 0 || run.began_from.global_step.value_or(0) >= saved_version_) continue;
+    ledger_.violate(fmt::format("{} has restored step {}, and a checkpoint of step {} was written", name_of_task(task),
+                                run.began_from.global_step.value_or(0), saved_version_));
+  }
+}
+
+/// A worker that a server has lost is missing in the steps from then on.
+std::string World::why_not_exact() const {
+  if (!lost_members_.empty()) return lost_members_;
+  if (has_finisher_) return "a worker has finished, and repeats no step";
+  for (uint32_t task = 0; task < server_tasks(); ++task) {
+    ps::ControlPlane* const plane = control_.plane_of(task);
+    if (plane == nullptr) continue;
+    const MutexLock lock(plane->context.state.mutex);
+    // A step that was answered in part is in some buckets of the chief's copy (docs/design/failover.md).
+    if (plane->context.state.run.generation > 0 && !plane->context.state.run.began_from.global_step.has_value() &&
+        has_return_) {
+      return "the servers began again from the chief's copy of the parameters";
+    }
+    for (const auto& known : plane->context.state.membership.known_members()) {
+      if (known.departed.empty() || known.departed == ps::Membership::kLeft) continue;
+      return fmt::format("{} has lost worker/{}: {}", name_of_task(task), known.worker, known.departed);
+    }
+  }
+  return "";
+}
+
+bool World::is_over() const {
+  if (!ledger_.violation().empty()) return true;
+  const auto is_ended = [](const Task& task) { return task.is_done || (task.process == 0 && !task.returns); };
+  const bool some_done = std::any_of(tasks_.begin(), tasks_.end(), [](const Task& task) { return task.is_done; });
+  for (const Task& task : tasks_) {
+    if (task.is_server) continue;
+    // A worker that is started after the end of the run has no run to join.
+    if (!is_ended(task) && !(some_done && (task.process == 0 || !task.has_begun))) return false;
+  }
+  return true;
+}
+
+RunResult World::run() {
+  const std::string place = folder_of(getpid());
+  std::filesystem::create_directories(place + "/" + folder_);
+  std::filesystem::current_path(place);
+  Disk::instance().begin(folder_, seed_);
+  transport::loopback::use_network(&net_);
+  seed_entropy(seed_);
+  scheduler().seed(seed_);
+  net_.add_process(0, UINT32_MAX);
+  scheduler().trace(shape_.text());
+  for (uint32_t i = 0; i < tasks_.size(); ++i) start_after(i, static_cast<int64_t>(random_.below(500)) * kMs);
+  scheduler().spawn(0, [this] { inject(); });
+  const Scheduler::End end = scheduler().run(
+      [this] { return is_over() || (is_healed_ && scheduler().now() > faults_end_ns_ + kRecovery); }, kMaxSwitches);
+  check_end(static_cast<int>(end));
+  counts_[static_cast<size_t>(Fault::delay)] = net_.delayed();
+  Disk& disk = Disk::instance();
+  counts_[static_cast<size_t>(Fault::lost_write)] = disk.count(DiskFault::lost_write);
+  counts_[static_cast<size_t>(Fault::torn_write)] = disk.count(DiskFault::torn_write);
+  counts_[static_cast<size_t>(Fault::misdirected_write)] = disk.count(DiskFault::misdirected_write);
+  counts_[static_cast<size_t>(Fault::unsynced)] = disk.count(DiskFault::unsynced);
+  counts_[static_cast<size_t>(Fault::disk_error)] =
+      disk.count(DiskFault::write_error) + disk.count(DiskFault::read_error);
+  counts_[static_cast<size_t>(Fault::undone_write)] = disk.undone();
+  const bool complete =
+      std::all_of(tasks_.begin(), tasks_.end(), [](const Task& t) { return t.is_server || t.is_done; });
+  return {.hash = scheduler().hash(),
+          .faults = counts_,
+          .events = scheduler().switches(),
+          .steps = ledger_.steps(),
+          .exact_steps = ledger_.exact_steps(),
+          .virtual_seconds = static_cast<double>(scheduler().now() - Scheduler::kStart) * 1e-9,
+          .is_complete = complete,
+          .shape = shape_.text(),
+          .violation = ledger_.violation()};
+}
+
+void World::check_end(int end) {
+  if (!ledger_.violation().empty()) return;
+  if (static_cast<Scheduler::End>(end) == Scheduler::End::deadlock)
+    ledger_.violate("no thread can run, and no timer is set");
+  if (static_cast<Scheduler::End>(end) == Scheduler::End::too_long) ledger_.violate("the run does not end");
+  if (is_over()) return;
+  for (const Task& task : tasks_) {
+    if (task.is_server || task.is_done) continue;
+    ledger_.violate(fmt::format("worker/{} has not finished {} s after the last fault (starts {}, last end: {})",
+                                task.index, kRecovery / kSecond, task.starts, task.ended));
+  }
+}
+
+}  // namespace gradrail::simulation
