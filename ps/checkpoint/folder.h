@@ -14,10 +14,10 @@ namespace gradrail::ps {
 /// Errors  FAILED_PRECONDITION: not a folder, or this user may not write there.
 absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder);
 
-/// Reads the newest undamaged complete set of `run`, or of any run (0). Logs a warning for each newer set that lacks files, is damaged
-/// or of another run: the file, the damage, and that the run goes back.
-/// Errors  NOT_FOUND: no file at all. FAILED_PRECONDITION: all sets lack files or are of other runs; names them. DATA_LOSS: all complete
-///         sets are damaged; describes the newest, and how to continue.
+/// Reads the newest undamaged complete set of `run`, or of any run (0). Logs a warning for each newer set that cannot be
+/// used: the file, the damage, and that the run goes back.
+/// Errors  NOT_FOUND: no file at all. FAILED_PRECONDITION: all sets lack files or are of other runs; names them.
+///         DATA_LOSS: all complete sets are damaged; describes the newest, and how to continue.
 absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder, uint64_t run = 0);
 
 /// Identifies one save among the ps tasks of a run.
@@ -26,15 +26,15 @@ struct SavedSet {
   uint64_t saved_us = 0;
 };
 
-/// What a set must hold so that a run can begin from it.
+/// Content of a set from which a run can begin.
 struct ExpectedContent {
   Schema schema;
   OptimizerKind optimizer = OptimizerKind::sgd;
   uint64_t run = 0;  ///< CheckpointHeader::run; 0: of any run. A set without a number fits each run.
 };
 
-/// Returns the checkpoint from which a run begins: the newest set of the expected run that read_newest_set() would
-/// return, or null when the folder has no set.
+/// Returns the checkpoint from which a run begins, as read_newest_set() for the expected run. Null: the folder has no
+/// set.
 /// Errors  Those of read_newest_set(). FAILED_PRECONDITION: the set is of another model or optimizer, or all sets are
 ///         of other runs.
 /// shared_ptr: the shards of a task share the model, and the last one that has copied its part frees it.

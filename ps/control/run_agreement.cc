@@ -37,7 +37,7 @@ absl::StatusOr<ShardMap> cut(const proto::JoinRequest& request, const Schema& sc
 }
 
 /// A worker that lost a ps before its first step has left a group, too, but has no position.
-bool knows_position(const proto::JoinRequest& request) { return request.has_left_group() && !request.newcomer(); }
+bool has_position(const proto::JoinRequest& request) { return request.has_left_group() && !request.newcomer(); }
 
 /// The first number of a run that is not 0.
 uint64_t first_known(std::initializer_list<uint64_t> runs) {
@@ -147,7 +147,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
              .map = std::move(map),
              .first_shard = request.first_shard(),
              .group = request.group(),
-             .newcomer = knows_position(request) ? std::nullopt : std::optional(request.member().task_index()),
+             .newcomer = has_position(request) ? std::nullopt : std::optional(request.member().task_index()),
              .run_base = base_of(request, training.mode),
              .run = first_known({request.run(), restored_run_, request.group()})};
   std::vector<WorkerIndex> departed;
@@ -197,7 +197,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> RunAgreement::restore(const pr
 
 absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
   if (request.group() == agreed().group) {
-    const bool returns = knows_position(request) && request.left_group() != request.group();
+    const bool returns = has_position(request) && request.left_group() != request.group();
     // Only a worker of the former group has the position of the run.
     return returns && agreed().newcomer.has_value() ? follow_returned(request) : absl::OkStatus();
   }
@@ -263,7 +263,7 @@ void RunAgreement::begin_again() {
 int64_t RunAgreement::base_of(const proto::JoinRequest& request, Mode mode) const {
   // Only synchronous modes number their steps by the version.
   if (!mode.sums()) return 0;
-  if (!knows_position(request)) return static_cast<int64_t>(began_from_.global_step.value_or(0));
+  if (!has_position(request)) return static_cast<int64_t>(began_from_.global_step.value_or(0));
   // Without a checkpoint versions count from 0 again, and the run continues at the position of the first worker.
   return began_from_.global_step.has_value() ? request.run_base() : -static_cast<int64_t>(request.position());
 }

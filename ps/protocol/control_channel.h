@@ -56,8 +56,8 @@ class ControlChannel {
   /// Errors  UNAVAILABLE: the task is lost. DEADLINE_EXCEEDED: no reply within `timeout`. Others: the task's own.
   virtual grpc::Status call(ControlCall call, Duration timeout, const google::protobuf::Message& request,
                             google::protobuf::Message& reply) = 0;
-  /// The first ask() opens the stream. Its opening names the member, whose loss the task then sees even without a ping.
-  /// The channel outlives it.
+  /// The first ask() opens the stream. Its opening names the member, so that a loss before the first ping
+  /// is seen as well. The channel outlives it.
   virtual std::unique_ptr<HeartbeatStream> heartbeat(const proto::Member& member) = 0;
 };
 

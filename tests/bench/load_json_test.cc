@@ -11,6 +11,7 @@ TEST(LoadAsJson, NothingIsLost) {
   const ExchangeLoad load{.transport = "ofi",
                           .ofi_provider = "tcp",
                           .rdma_only = true,
+                          .encrypted = true,
                           .bind_host = "10.0.0.1",
                           .gpu = "gpu:1",
                           .gpu_transfer = worker::GpuTransfer::ipc,
