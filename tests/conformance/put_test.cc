@@ -187,7 +187,7 @@ TEST_P(Conformance, puts_both_ways_at_once) {
     Connection* connection = side.connect(channel.receive());
     Buffer& target = side.buffer(40 * kMiB, Access::remote_write);
     channel.send(target.key());
-    put_both_ways(side, connection, channel.receive(), target, 1000, 2000);
+    put_both_ways(side, connection, side.serve_until_stopped(channel), target, 1000, 2000);
     channel.send("done");
     side.serve_until_stopped(channel);
   });

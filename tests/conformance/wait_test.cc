@@ -90,7 +90,7 @@ TEST_P(Conformance, waiting_ends_when_another_thread_wakes) {
 
 TEST_P(Conformance, waiting_ends_when_something_arrives) {
   const auto peer = start_peer(GetParam(), hello_then([](Side& side, Connection* connection, Channel& channel) {
-                                 channel.receive();
+                                 side.serve_until_stopped(channel);
                                  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the other blocks first
                                  side.send(connection, "now");
                                  side.serve_until_stopped(channel);
@@ -111,8 +111,8 @@ TEST_P(Conformance, waiting_ends_when_something_arrives) {
 }
 
 TEST_P(Conformance, waiting_ends_when_the_peer_is_lost) {
-  const auto peer = start_peer(GetParam(), hello_then([](Side&, Connection*, Channel& channel) {
-                                 channel.receive();
+  const auto peer = start_peer(GetParam(), hello_then([](Side& side, Connection*, Channel& channel) {
+                                 side.serve_until_stopped(channel);
                                  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the other blocks first
                                }));
   Side side(*GetParam().transport);
@@ -166,7 +166,7 @@ TEST_P(Conformance, no_wakeup_is_missed_in_5000_round_trips_of_puts) {
     Buffer& own_target = side.buffer(1000, Access::remote_write);
     const Target target = reach(side, channel);
     channel.send(own_target.key());
-    channel.receive();
+    side.serve_until_stopped(channel);  // an encrypted connection is agreed on meanwhile
     for (uint64_t i = 0; i < kRoundTrips; ++i) {
       bounce(waits, target.connection, target.region, source, i);
       if (wait_for(waits, Kind::put_arrived).immediate != i) throw Broken("wrong notice");
