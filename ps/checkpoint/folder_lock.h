@@ -10,8 +10,8 @@ namespace gradrail::ps {
 /// The right of one run to use a checkpoint folder. Each ps task of the run holds it. The tasks of another run are
 /// refused, because the sets of two runs in one folder replace each other.
 ///
-/// The lock is a shared flock() of the file `gradrail-lock`. Its text names the run. The first task writes the text while
-/// it has the exclusive lock. The kernel removes the lock with the process, so that no stale lock remains.
+/// The lock is a shared flock() of the file `gradrail-lock`. Its text names the run. The first task writes the text
+/// while it has the exclusive lock. The kernel removes the lock with the process, so that no stale lock remains.
 class FolderLock {
  public:
   FolderLock() = default;
