@@ -19,8 +19,7 @@ namespace {
 constexpr auto kLongestPause = std::chrono::seconds(1);
 
 void add_losses(const Membership& membership, proto::HeartbeatReply& reply) {
-  for (const Membership::Known& known : membership.known_members()) {
-    if (known.departed.empty() || known.departed == Membership::kLeft) continue;
+  for (const Membership::Known& known : membership.lost_members()) {
     proto::LostWorker& lost = *reply.add_lost();
     lost.mutable_member()->set_task_index(known.worker);
     lost.mutable_member()->set_incarnation(known.incarnation);

@@ -134,6 +134,14 @@ void Membership::add_pause(Duration gap) {
   for (auto& [index, worker] : workers_) worker.heard += gap;
 }
 
+std::vector<Membership::Known> Membership::lost_members() const {
+  std::vector<Known> lost;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.phase == Phase::lost) lost.push_back({index, worker.incarnation, worker.name, worker.cause});
+  }
+  return lost;
+}
+
 bool Membership::has_left(WorkerIndex worker, uint64_t incarnation) const {
   const auto found = workers_.find(worker);
   return found != workers_.end() && found->second.incarnation == incarnation && found->second.phase == Phase::left;

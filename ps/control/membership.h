@@ -83,6 +83,8 @@ class Membership {
   };
   static constexpr const char* kLeft = "left";
   std::vector<Known> known_members() const;
+  /// Those that were lost and have not returned. A member that is away is none of them.
+  std::vector<Known> lost_members() const;
   bool has_joined(WorkerIndex worker) const { return workers_.contains(worker); }
   /// Takes over the members of the former primary. A live one has the return limit to contact this task. A worker with
   /// another live incarnation here keeps that.

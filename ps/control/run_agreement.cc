@@ -201,6 +201,11 @@ absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
     // Only a worker of the former group has the position of the run.
     return returns && agreed().newcomer.has_value() ? follow_returned(request) : absl::OkStatus();
   }
+  // The worker continues its steps, and this backup holds parameters of a group before them.
+  if (request.has_take_over()) {
+    return absl::FailedPreconditionError(
+        "this backup cannot take over: it has the state of an earlier group of parameter servers");
+  }
   const bool comes_from_here = request.has_left_group() &&
                                (request.left_group() == agreed().group || past_groups_.contains(request.left_group()));
   bool has_no_members = false;

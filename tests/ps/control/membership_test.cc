@@ -279,6 +279,24 @@ TEST_F(MembershipTest, ALateReturnToAContinuedRunIsAccepted) {
   EXPECT_FALSE(membership_.finished());
 }
 
+/// The workers pass on the lost ones: a server that came back went on without members that were about to return.
+TEST_F(MembershipTest, OnlyTheLostThatHaveNotReturnedAreNamed) {
+  Membership m({.worker_names = {"a", "b", "c"}});
+  const TimePoint now{std::chrono::seconds(100)};
+  ASSERT_TRUE(m.join(0, 10, "a", now).ok());
+  ASSERT_TRUE(m.join(1, 11, "b", now).ok());
+  ASSERT_TRUE(m.join(2, 12, "c", now).ok());
+  ASSERT_TRUE(m.mark_away(0, 10, "it searches", now));
+  ASSERT_TRUE(m.mark_lost(1, 11, "killed", now));
+  m.leave(2, 12);
+  const std::vector<Membership::Known> lost = m.lost_members();
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].worker, 1u);
+  EXPECT_EQ(lost[0].departed, "killed");
+  ASSERT_TRUE(m.join(1, 13, "b", now).ok());
+  EXPECT_TRUE(m.lost_members().empty());
+}
+
 TEST_F(MembershipTest, AnAbsentMemberExpiresAfterTheAwayLimit) {
   join(0);
   join(1);

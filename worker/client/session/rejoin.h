@@ -47,6 +47,8 @@ class Rejoin {
   void record_position();
 
  private:
+  bool may_return() const;
+
   /// async, ssp: the position of this worker when it saw a version. A restored checkpoint has some version: the entry
   /// for it yields the steps of this worker that are lost.
   struct Seen {
