@@ -147,6 +147,12 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
     return absl::FailedPreconditionError(
         fmt::format("this backup has received no state from {} yet", replication_.replication_peer_name()));
   }
+  // The worker continues its steps. Parameters of an earlier group do not have them.
+  if (request.group() != setup.agreement.group()) {
+    return absl::FailedPreconditionError(
+        fmt::format("this backup of {} cannot take over: it has the state of an earlier group of parameter servers",
+                    replication_.replication_peer_name()));
+  }
   bool is_primary_unreachable = setup.primary.has_restarted;
   {
     MutexLock lock(context_.state.mutex);

@@ -66,6 +66,8 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     // A member that has left pings until its Leave is answered: that is not an error.
     if (!live.ok() && reply.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
     if (live.ok()) departed = learn_losses(ping);
+    // A run that was aborted applies no step without the lost workers.
+    if (!state.membership.aborted().empty()) departed.clear();
     if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), Clock::now());
   }
   if (!departed.empty()) {

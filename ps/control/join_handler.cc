@@ -122,7 +122,8 @@ absl::StatusOr<std::string> JoinHandler::admit(const proto::JoinRequest& request
   {
     ControlState& state = context_.state;
     MutexLock lock(state.mutex);
-    const bool is_continued = request.has_left_group() && request.left_group() != request.group();
+    const bool is_continued =
+        request.has_left_group() && !request.newcomer() && request.left_group() != request.group();
     if (is_continued) state.membership.mark_continued(Clock::now());
     GRADRAIL_RETURN_IF_ERROR(
         // In the future by the longest join: the worker sends no ping before the reply.
@@ -167,8 +168,9 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
     return absl::OkStatus();
   }
   if (!request.failed().empty()) {
-    // An attacker may have cut the data connection, so that the shard has not heard of it.
-    if (is_altered_data(request.failed())) context_.losses.report_failure(request.failed());
+    // An attacker may have cut the data connection, so that the shard has not heard of it. Only a member ends the run.
+    const bool is_altered = is_altered_data(request.failed());
+    if (is_altered && state.heard(member).ok()) context_.losses.report_failure(request.failed());
     heartbeat_.declare_lost({member, request.failed()});
     return absl::OkStatus();
   }

@@ -64,6 +64,7 @@ uint32_t RunAgreement::bucket_count(size_t shard) const {
   return agreed().map.bucket_count(agreed().first_shard + static_cast<uint32_t>(shard));
 }
 
+uint64_t RunAgreement::group() const { return agreed().group; }
 uint64_t RunAgreement::run() const { return agreed().run; }
 
 void RunAgreement::set_run(uint64_t run, int64_t run_base) {
@@ -184,7 +185,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> RunAgreement::restore(const pr
   absl::StatusOr<std::shared_ptr<const Checkpoint>> restored =
       request.has_begin_from() ? restore_set(folder, {others.global_step(), others.saved_us()}, expected)
                                : restore_newest(folder, expected);
-  if (!restored.ok() && request.has_left_group() && !request.has_begin_from()) {
+  if (!restored.ok() && has_position(request) && !request.has_begin_from()) {
     // A run under way has its parameters: continuing with those of the chief is better than an abort.
     spdlog::warn("no checkpoint is restored: {}", std::string(message_of(restored.status())));
     return nullptr;
@@ -200,11 +201,6 @@ absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
     const bool returns = has_position(request) && request.left_group() != request.group();
     // Only a worker of the former group has the position of the run.
     return returns && agreed().newcomer.has_value() ? follow_returned(request) : absl::OkStatus();
-  }
-  // The worker continues its steps, and this backup holds parameters of a group before them.
-  if (request.has_take_over()) {
-    return absl::FailedPreconditionError(
-        "this backup cannot take over: it has the state of an earlier group of parameter servers");
   }
   const bool comes_from_here = request.has_left_group() &&
                                (request.left_group() == agreed().group || past_groups_.contains(request.left_group()));

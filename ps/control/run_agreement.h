@@ -45,6 +45,8 @@ class RunAgreement {
   uint32_t bucket_count(size_t shard) const;
   /// sync, backup: version at which the first step of the run began.
   int64_t run_base() const;
+  /// The ps processes that the agreement is of (JoinRequest.group).
+  uint64_t group() const;
   /// JoinReply.run.
   uint64_t run() const;
   void set_run(uint64_t run, int64_t run_base);

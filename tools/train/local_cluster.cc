@@ -16,9 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "base/random_bits.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"
@@ -40,6 +42,7 @@ constexpr Duration kOutputGracePeriod = std::chrono::seconds(1);
 /// For the others to find out by themselves that a task has failed, and to say so.
 constexpr Duration kFailureGracePeriod = std::chrono::seconds(3);
 // A ps with a GPU starts the driver first, which takes seconds.
+constexpr size_t kRunBytes = 8;
 constexpr auto kStartDeadline = std::chrono::seconds(30);
 
 struct Process {
@@ -80,8 +83,9 @@ class LocalCluster {
   template <typename F>
   Process spawn(const std::string& name, F body);
   bool start_ps();
-  Process spawn_ps(uint32_t index, FileDescriptor port_writer);
+  Process spawn_ps(uint32_t index, Pipe* port_pipe);
   bool may_restart(const Process& process) const;
+  bool run_goes_on() const;
   void restart_ps();
   void start_workers();
   void supervise();
@@ -112,6 +116,10 @@ class LocalCluster {
 LocalCluster::LocalCluster(TrainOptions options, HostPlan plan) : options_(std::move(options)), plan_(std::move(plan)) {
   const sigset_t taken = signal_set({SIGTERM, SIGINT, SIGUSR1, SIGCHLD});
   sigprocmask(SIG_BLOCK, &taken, nullptr);
+  // Hosts that share a checkpoint folder may have equal names and process numbers, such as containers.
+  const std::string bytes = random_bytes(kRunBytes);
+  options_.local_run =
+      fmt::format("local cluster {} of process {}", absl::BytesToHexString({bytes.data(), bytes.size()}), getpid());
   std::signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, no exit code would be kept for waitpid()
   signals_ = signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC);
   // Without it no signal and no end of a task would be noticed.
@@ -173,18 +181,19 @@ bool LocalCluster::wait_for_port(int port_pipe, uint16_t& port) {
   return false;
 }
 
-/// The child writes its port to `port_writer`, if there is one.
-Process LocalCluster::spawn_ps(uint32_t index, FileDescriptor port_writer) {
+/// The child writes its port to `port_pipe`, if there is one.
+Process LocalCluster::spawn_ps(uint32_t index, Pipe* port_pipe) {
   const std::string name = fmt::format("ps/{}", index);
   TrainOptions options = options_;
   options.task = {"ps", index};
   options.flags.bind.clear();
   Process process = spawn(name, [&] {
+    if (port_pipe != nullptr) port_pipe->reader.reset();
     SignalThread signals(SignalThread::Task::kLocalPs);
     return report(name, run_ps(options, plan_, signals, [&](uint16_t port) {
-                    if (!port_writer) return;
-                    if (write(port_writer.get(), &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
-                    port_writer.reset();
+                    if (port_pipe == nullptr) return;
+                    if (write(port_pipe->writer.get(), &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
+                    port_pipe->writer.reset();
                   }));
   });
   process.index = index;
@@ -200,8 +209,9 @@ bool LocalCluster::start_ps() {
     const uint32_t i = options_.flags.backup_ps > 0 ? options_.flags.ps - 1 - n : n;
     absl::StatusOr<Pipe> ports = open_pipe();
     if (!ports.ok()) return false;
-    // The writer goes with the call: else the end of a failed ps would not end the wait.
-    processes_.push_back(spawn_ps(i, std::move(ports->writer)));
+    processes_.push_back(spawn_ps(i, &*ports));
+    // The last writer besides the child: without this close the end of a failed ps would not end the wait.
+    ports->writer.reset();
     uint16_t port = 0;
     const bool came_up = wait_for_port(ports->reader.get(), port);
     // run() stops what has started and returns the exit code of the ps that failed.
@@ -292,10 +302,13 @@ void LocalCluster::asked_to_stop(int signal_number) {
 /// Only while workers train: a ps that fails at its start would fail again.
 bool LocalCluster::may_restart(const Process& process) const {
   const bool is_lost = !process.is_worker && process.exit_code >= kRetry;
-  const bool run_goes_on = asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max();
+  return is_lost && run_goes_on() && restarts_ < options_.flags.max_restarts;
+}
+
+bool LocalCluster::run_goes_on() const {
   const bool workers_run =
       std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running && p.is_worker; });
-  return is_lost && run_goes_on && workers_run && restarts_ < options_.flags.max_restarts;
+  return asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max() && workers_run;
 }
 
 /// Each lost ps returns at its former address, where the workers search for it.
@@ -303,7 +316,11 @@ void LocalCluster::restart_ps() {
   for (Process& process : processes_) {
     // Its last lines come first.
     if (!process.is_due_again || process.output >= 0) continue;
-    process = spawn_ps(process.index, FileDescriptor());
+    process.is_due_again = false;
+    // The workers may have ended meanwhile, or a stop may have been requested.
+    if (!run_goes_on()) continue;
+    process = spawn_ps(process.index, nullptr);
+    if (!process.running) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
   }
 }
 
@@ -328,6 +345,10 @@ void LocalCluster::ended(Process& process, int status) {
   // A run continues without a lost worker. But wrong flags or data of one worker are an error of the whole run. If a ps
   // is lost, the tasks that have joined end without a signal. A task that still waits to join gets a signal.
   if (process.exit_code == kGood) return;
+  if (!process.is_worker && process.exit_code >= kRetry && run_goes_on()) {
+    fmt::print(stderr, "gradrail: {} is not started again: {} of {} restarts are used (--max-restarts)\n", process.name,
+               restarts_, options_.flags.max_restarts);
+  }
   // With a backup the run also survives the loss of a ps.
   const bool may_go = process.is_worker || options_.flags.backup_ps > 0;
   const bool others_go_on = may_go && process.exit_code >= kRetry;

@@ -58,7 +58,7 @@ absl::StatusOr<std::string> source_host(const TrainOptions& options) {
 /// The same text in all ps tasks of a run: it is the owner of their checkpoint folder.
 std::string run_name(const TrainOptions& options) {
   // The tasks of a local cluster are children of one process, and their ports are not known yet.
-  if (options.local) return fmt::format("local cluster of process {}", getppid());
+  if (options.local) return options.local_run;
   // Their tasks have no addresses before they listen, and others after a return through etcd.
   if (options.launch.has_value()) return fmt::format("{} at {}", options.launch->job, options.launch->rendezvous);
   if (uses_etcd(options.flags)) {

@@ -44,7 +44,9 @@ bool Rejoin::is_due() const {
 absl::Status Rejoin::join_first(TimePoint deadline) {
   absl::Status joined = steps_.join_cluster(deadline);
   deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
-  while (absl::IsUnavailable(joined) && may_return() && !asked_to_stop(options_.stop) && Clock::now() < deadline) {
+  while (absl::IsUnavailable(joined) && !asked_to_stop(options_.stop) && Clock::now() < deadline) {
+    // A worker that no server counts as a member is missed by none.
+    if (!may_return() && session_.joined_count() > 0) break;
     options_.log(fmt::format("{}; joining again", message_of(joined)));
     if (session_.joined_count() == 0) session_.forget_group();
     release();

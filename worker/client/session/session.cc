@@ -217,6 +217,11 @@ void Session::start_heartbeat(uint32_t ps_index) {
       });
 }
 
+void Session::forget_news() {
+  const MutexLock lock(news_mutex_);
+  news_ = nullptr;
+}
+
 void Session::tell_losses(ps::proto::Ping& ping) {
   const MutexLock lock(news_mutex_);
   if (news_ != nullptr) *ping.mutable_lost() = news_->lost();
@@ -234,7 +239,10 @@ void Session::switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control,
   save_.emplace(controls_);  // waits for its thread, which uses the link that goes; the save under way is given up
   controls_[ps_index] = std::move(control);
   if (is_at_backup_address) std::swap(servers_[ps_index].serving, servers_[ps_index].backup);
-  if (ps_index == 0) telemetry_.restart_dump_count();  // another process counts from 0
+  if (ps_index == 0) {
+    telemetry_.restart_dump_count();  // another process counts from 0
+    forget_news();
+  }
   start_heartbeat(ps_index);
 }
 
@@ -246,6 +254,7 @@ void Session::release() {
   controls_.clear();
   joined_count_ = 0;
   barrier_generations_.clear();
+  forget_news();
   // The origin is the last group that has accepted this worker; after an attempt that failed there is none to leave.
   if (group_ != 0) origin_group_ = group_;
   group_ = 0;

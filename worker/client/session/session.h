@@ -107,6 +107,7 @@ class Session {
   absl::Status take_shards(uint32_t ps_index, const ps::proto::JoinReply& reply, size_t& next_link);
   void start_heartbeat(uint32_t ps_index);
   void tell_losses(ps::proto::Ping& ping);
+  void forget_news();
 
   // Set once.
   const ClientOptions& options_;
