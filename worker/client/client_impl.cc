@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "gpu/compute/stream_marks.h"
+#include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 #include "spdlog/spdlog.h"
 #include "worker/client/session/stop.h"
@@ -44,7 +45,10 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
 
 Client::Impl::~Impl() {
   // After a failure no Leave is sent: the end of the heartbeat is then a loss, which the others must see.
-  if (failure_.status().ok() && !left_) leave().IgnoreError();
+  const absl::Status failed = failure_.status();
+  if (failed.ok()) leave().IgnoreError();
+  // Altered data ends the run of all tasks. The shard may not get its notice over the data connection, which ends now.
+  if (ps::is_altered_data(message_of(failed))) leave(std::string(message_of(failed))).IgnoreError();
   session_.stop_heartbeats();
 }
 
