@@ -136,6 +136,7 @@ class Pair : public ::testing::Test {
     EXPECT_TRUE(client_->start().ok());
     steps(5);
     EXPECT_TRUE(eventually([&] { return is_level(cluster_, 0); }));
+    group_ = group_of_primary();
   }
   void steps(uint64_t count) {
     for (uint64_t end = step_ + count; step_ < end;) {
@@ -145,13 +146,26 @@ class Pair : public ::testing::Test {
       ASSERT_TRUE(waited.ok()) << waited;
     }
   }
-  /// Asks the backup to take over, as a worker that has seen `version` of bucket 0. Returns the answer.
-  absl::Status request_takeover(uint64_t version) {
-    GRADRAIL_ASSIGN_OR_RETURN(const auto channel, ps::open_channel(cluster_.options(0).backups[0],
-                                                                   grpc::InsecureChannelCredentials(), "", {}, 20s));
-    const auto stub = ps::proto::Control::NewStub(channel);
+  static std::unique_ptr<ps::proto::Control::Stub> stub_of(const std::string& address) {
+    const auto channel = ps::open_channel(address, grpc::InsecureChannelCredentials(), "", {}, 20s);
+    EXPECT_TRUE(channel.ok()) << channel.status();
+    return ps::proto::Control::NewStub(*channel);
+  }
+  /// Returns the group of parameter servers that the worker has joined.
+  uint64_t group_of_primary() const {
+    ps::proto::DescribeRequest request;
+    request.set_protocol_version(ps::kProtocolVersion);
+    ps::proto::DescribeReply reply;
+    const auto stub = stub_of(cluster_.options(0).cluster.ps[0]);
+    EXPECT_TRUE(ps::call(*stub, &ps::proto::Control::Stub::Describe, 20s, request, reply).ok());
+    return ps::with_process(0, reply.process());
+  }
+  /// Asks the backup to take over, as a worker of `group` that has seen `version` of bucket 0. Returns the answer.
+  absl::Status request_takeover(uint64_t version, uint64_t group) {
+    const auto stub = stub_of(cluster_.options(0).backups[0]);
     ps::proto::JoinRequest request;
     request.set_protocol_version(ps::kProtocolVersion);
+    request.set_group(group);
     request.mutable_take_over()->add_versions(version);
     ps::proto::JoinReply reply;
     const grpc::Status status = ps::call(*stub, &ps::proto::Control::Stub::Join, 20s, request, reply);
@@ -162,6 +176,7 @@ class Pair : public ::testing::Test {
   Cluster cluster_;
   std::unique_ptr<Client> client_;
   uint64_t step_ = 0;
+  uint64_t group_ = 0;
 };
 
 TEST_F(Pair, TheBackupHasTheSameBits) {
@@ -175,7 +190,7 @@ TEST_F(Pair, TheBackupHasTheSameBits) {
 }
 
 TEST_F(Pair, TheBackupRefusesWhileThePrimaryRuns) {
-  const absl::Status refused = request_takeover(1);
+  const absl::Status refused = request_takeover(1, group_);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary is connected"));
   steps(3);
@@ -183,10 +198,19 @@ TEST_F(Pair, TheBackupRefusesWhileThePrimaryRuns) {
 
 TEST_F(Pair, ABackupThatMissesWhatAWorkerHasSeenRefuses) {
   cluster_.stop(0);
-  const absl::Status refused = request_takeover(step_ + 1);
+  const absl::Status refused = request_takeover(step_ + 1, group_);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary continued without it"));
   steps(3);  // this worker has seen no more than there is
+  EXPECT_EQ(client_->stats().takeovers, 1u);
+}
+
+TEST_F(Pair, ABackupWithTheStateOfAnEarlierGroupRefuses) {
+  cluster_.stop(0);
+  const absl::Status refused = request_takeover(step_, group_ + 1);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the state of an earlier group"));
+  steps(3);  // the worker of its own group is admitted
   EXPECT_EQ(client_->stats().takeovers, 1u);
 }
 
