@@ -97,6 +97,11 @@ class Soak(faults.Faults):
                 return (int(found[1]) - 1) * BATCHES + int(found[2])
         return 0
 
+    def speed(self, task):
+        """Returns the steps per second of a worker that has ended, from its first report to its last."""
+        times = [line.time for line in task.lines() if line.text.startswith("Step: ")]
+        return (len(times) - 1) * LOG_EVERY / max(times[-1] - times[0], 0.01)
+
     def mend_all(self):
         for host in range(self.HOSTS):
             if self.now[host].process.poll() not in (None, cluster.GOOD):
@@ -302,14 +307,10 @@ class Soak(faults.Faults):
 
     def epochs_of(self, mode):
         """Returns a number of epochs that takes about the time of a round."""
-        self.begin_round(f"measure-{mode}", mode, 2)
-        began, at = time.monotonic(), self.position(self.now[self.WORKERS[0]])
-        while not self.is_over():
-            self.mend_all()
-            time.sleep(0.02)
-        speed = (2 * BATCHES - at) / (time.monotonic() - began)
-        self.end_round(2)
+        self.begin_round(f"measure-{mode}", mode, 4)
+        self.end_round(4)
         self.piece["steps"] = 0
+        speed = min(self.speed(self.every[host][-1]) for host in self.WORKERS)
         # In async a restarted worker makes all its steps, so that the round takes longer.
         return max(2, round(ROUND * (0.6 if mode == "async" else 0.9) * speed / BATCHES))
 
