@@ -1,6 +1,7 @@
 #include "worker/data/sparse.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -29,16 +30,27 @@ bool fits_sparse(size_t batch_size, size_t pixels) {
 SparseImages::SparseImages(absl::Span<const uint8_t> images, size_t pixels) {
   GRADRAIL_CHECK(pixels > 0 && images.size() % pixels == 0 && fits_sparse(1, pixels));
   // Counted first: growing step by step would need up to three times the room for a moment.
-  values_.reserve(count_values(images));
+  const size_t count = count_values(images);
+  values_.resize(count + 1);  // the last black pixels are written behind the values
   offsets_.reserve(images.size() / pixels + 1);
   offsets_.push_back(0);
+  size_t next = 0;
+  constexpr size_t kWord = sizeof(uint64_t);
   for (size_t first = 0; first < images.size(); first += pixels) {
-    for (size_t pixel = 0; pixel < pixels; ++pixel) {
-      const uint8_t value = images[first + pixel];
-      if (value != 0) values_.emplace_back(pixel, value);
+    const uint8_t* const image = images.data() + first;
+    for (size_t begin = 0; begin < pixels; begin += kWord) {
+      // Black pixels come in runs.
+      uint64_t word = 0;
+      std::memcpy(&word, image + begin, std::min(kWord, pixels - begin));
+      if (word == 0) continue;
+      for (size_t pixel = begin; pixel < std::min(begin + kWord, pixels); ++pixel) {
+        values_[next] = {pixel, image[pixel]};
+        next += image[pixel] != 0 ? 1 : 0;  // no branch: those at the edges of a digit would be mispredicted
+      }
     }
-    offsets_.push_back(values_.size());
+    offsets_.push_back(next);
   }
+  values_.pop_back();
 }
 
 void SparseLists::set_image(size_t index, SparseValues values) {
