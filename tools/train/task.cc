@@ -77,14 +77,16 @@ absl::Status stopped_by_signal(const absl::Status& status, const SignalThread& s
   return absl::OkStatus();
 }
 
-worker::WorkloadOptions workload_options(const TrainOptions& options) {
+worker::WorkloadOptions workload_options(const TrainOptions& options, AffinityBinder& binder) {
   return {.model = options.flags.model,
           .batch_size = options.flags.batch_size,
           .data_dir = options.flags.data_dir,
           .seed = options.flags.seed,
           .task_index = options.task.index,
           .cnn_logits_relu = options.flags.cnn_logits_relu,
-          .tower_count = options.towers};
+          .tower_count = options.towers,
+          // Like the control plane, this thread keeps off the cores that compute.
+          .on_reader_thread = [&binder] { binder.unbind(0); }};
 }
 
 /// A worker's model, on the devices of its towers.
@@ -113,7 +115,7 @@ absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::Workl
 }
 
 absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder, Model& model) {
-  worker::WorkloadOptions common = workload_options(options);
+  worker::WorkloadOptions common = workload_options(options, binder);
   // Loaded once for all towers, which only read it.
   GRADRAIL_ASSIGN_OR_RETURN(common.data, worker::load_data(common));
   const auto on_tower = [&](size_t tower) {
@@ -137,7 +139,7 @@ absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& pl
     GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, binder, model));
     return model;
   }
-  worker::WorkloadOptions one = workload_options(options);
+  worker::WorkloadOptions one = workload_options(options, binder);
   one.threads = compute_threads(plan, options, 0);
   binder.bind(0);  // what the model's data are read into lies where it is first touched
   absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_tower(one, 0, *model.devices);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,10 @@
 #include "worker/data/sparse.h"
 
 namespace gradrail::worker {
+
+class RecordQueue;
+class RecordSource;
+struct RecordBatch;
 
 /// One IDX file, gzip-packed or plain, uint8 elements.
 struct IdxArray {
@@ -33,7 +38,8 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-/// Images and labels of one split. images: [count, pixels] uint8, labels: [count] in 0 … 9.
+/// Images and labels of one split. images: [count, pixels] uint8, labels: [count] in 0 … 9. Both are empty where the
+/// split is too large for memory, and `source` reads it from its files.
 struct Split {
   size_t count = 0;
   size_t pixels = 0;
@@ -41,6 +47,8 @@ struct Split {
   std::vector<uint8_t> labels;
   bool in_file_order = false;  ///< of TFRecord files: shuffled through a buffer, as TensorFlow reads them
   ImageSize size = {};
+  std::shared_ptr<RecordSource> source = {};  ///< null: the split is in memory
+  double density = 0.0;                       ///< of a split with a source: the share of pixels that are not black
 };
 
 struct MnistData {
@@ -60,7 +68,7 @@ absl::StatusOr<std::string> default_mnist_folder();
 /// Batches of one split. Each epoch has its own random order, a function of (seed, stream, epoch). The last, smaller
 /// batch of an epoch is left out, as the tutorials do. A loader makes them in one form; the order is the same in all. A
 /// split in file order is shuffled through a buffer of 1000 + 3 · batch examples: each is drawn from those that come
-/// next.
+/// next. A split with a source has the same order as one in memory.
 /// Threads  One owner.
 class BatchLoader {
  public:
@@ -76,17 +84,21 @@ class BatchLoader {
     size_t count = 1;
   };
 
-  /// The sparse form goes through the whole split once, here; it takes what fits_sparse(). The split must hold one
+  /// The sparse form goes through a split in memory once, here; it takes what fits_sparse(). The split must hold one
   /// batch for every tower.
   BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form = Form::kDense)
       : BatchLoader(split, batch_size, seed, stream, form, Turn{}) {}
   BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form, Turn turn);
+  BatchLoader(BatchLoader&& other) noexcept;
+  BatchLoader& operator=(BatchLoader&& other) = delete;
+  ~BatchLoader();
 
   size_t batches_per_epoch() const { return split_->count / (batch_size_ * turn_.count); }
 
   /// The next batch is number `step`, counted from 0 over all epochs.
   void seek(uint64_t step);
-  /// Prepares the next batch now, so that next() finds it ready: called while an exchange is under way.
+  /// Prepares the next batch now, so that next() finds it ready: called while an exchange is under way. Never waits for
+  /// files.
   void prefetch();
 
   struct Batch {
@@ -94,19 +106,24 @@ class BatchLoader {
     absl::Span<const uint8_t> labels;  ///< [batch]
   };
   /// The next batch; valid until the call after the next prefetch() or next().
-  Batch next();
+  /// Errors  of a split with a source: as RecordSequence.
+  absl::StatusOr<Batch> next();
   /// Where the images of all batches lie, one after another: for a copy to a device.
   absl::Span<const float> image_memory() const { return images_; }
   /// next() of a sparse loader; a loader answers to the one of its form only.
-  SparseBatch next_sparse();
+  absl::StatusOr<SparseBatch> next_sparse();
 
  private:
   /// Begins the epoch `epoch_` with an order of its own.
   void shuffle();
-  /// Writes the batch of `step_` into the half that is not in use.
-  void fill();
-  void fill_images(absl::Span<const uint32_t> examples);
-  void fill_lists(absl::Span<const uint32_t> examples);
+  /// Number of the batch of `step_`, counted over all epochs and towers.
+  uint64_t number() const { return step_ * turn_.count + turn_.index; }
+  /// Makes the batch of `step_` the one in use, if it has not been prepared.
+  absl::Status advance();
+  /// Writes the batch of `step_` into the half that is not in use, and makes that half the one in use.
+  absl::Status fill();
+  void fill_from_memory(size_t half);
+  absl::Status fill_from_files(size_t half);
   absl::Span<const uint8_t> labels_in_use() const {
     return absl::MakeConstSpan(labels_).subspan(half_ * batch_size_, batch_size_);
   }
@@ -117,16 +134,18 @@ class BatchLoader {
   uint64_t stream_;
   Form form_;
   Turn turn_;
-  uint64_t epoch_ = 0;  ///< that order_ is of
-  uint64_t step_ = 0;   ///< of the next batch
-  bool ready_ = false;  ///< it has been prepared
-  std::vector<uint32_t> order_;
+  uint64_t epoch_ = 0;                  ///< that order_ is of
+  uint64_t step_ = 0;                   ///< of the next batch
+  bool ready_ = false;                  ///< it has been prepared
+  std::vector<uint32_t> order_;         // of a split in memory
+  std::shared_ptr<RecordQueue> queue_;  // of a split with a source
   // Two halves in turn: a prefetched batch must not overwrite the one in use.
   size_t half_ = 0;
   std::vector<float> images_;       // dense, centred
   std::vector<SparseLists> lists_;  // sparse only
   std::vector<uint8_t> labels_;
-  std::optional<SparseImages> sparse_images_;
+  std::optional<SparseImages> sparse_images_;  // sparse, of a split in memory
+  std::vector<RecordBatch> taken_;             // by half, of a split with a source
 };
 
 }  // namespace gradrail::worker

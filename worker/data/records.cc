@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -11,19 +12,14 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/example.pb.h"
+#include "worker/data/record_queue.h"
+#include "worker/data/record_sequence.h"
 #include "worker/data/tf_record.h"
 
 namespace gradrail::worker {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kClasses = 10;
-
-// Below the range in which a product of three numbers could wrap around.
-constexpr int64_t kMaxSide = 1 << 20;
-
-using FeatureMap = google::protobuf::Map<std::string, proto::Feature>;
 
 std::string path_of(const std::string& folder, const char* split) {
   return fmt::format("{}/{}.tfrecords", folder, split);
@@ -95,105 +91,63 @@ absl::StatusOr<std::vector<std::string>> files_of(const std::string& folder, con
   return files;
 }
 
-/// The one number of a feature; nothing if there is no such feature.
-absl::StatusOr<std::optional<int64_t>> number_of(const FeatureMap& features, const char* name) {
-  const auto found = features.find(name);
-  if (found == features.end()) return std::nullopt;
-  if (found->second.int64_list().value_size() != 1)
-    return absl::DataLossError(fmt::format("its {} is not one int64", name));
-  return found->second.int64_list().value(0);
-}
-
-/// Height, width and depth; 0 in all without height and width.
-absl::StatusOr<ImageSize> size_of(const FeatureMap& features) {
-  GRADRAIL_ASSIGN_OR_RETURN(const std::optional<int64_t> height, number_of(features, "height"));
-  GRADRAIL_ASSIGN_OR_RETURN(const std::optional<int64_t> width, number_of(features, "width"));
-  GRADRAIL_ASSIGN_OR_RETURN(const std::optional<int64_t> depth, number_of(features, "depth"));
-  if (!height || !width) return ImageSize();
-  const ImageSize size = {.height = *height, .width = *width, .depth = depth.value_or(1)};
-  for (const int64_t side : {size.height, size.width, size.depth}) {
-    if (side < 1 || side > kMaxSide)
-      return absl::DataLossError(
-          fmt::format("its size is {} x {} x {} (height, width, depth)", size.height, size.width, size.depth));
-  }
-  return size;
-}
-
-absl::Status check_bytes(const ImageSize& size, size_t bytes) {
-  const auto pixels = static_cast<size_t>(size.height * size.width * size.depth);
-  if (size == ImageSize() || bytes == pixels) return absl::OkStatus();
-  const char* const hint = bytes == pixels * sizeof(float) ? " (float32? convert the pixels to uint8, 0 to 255)" : "";
-  return absl::DataLossError(
-      fmt::format("image_raw has {} bytes, but {} x {} x {} pixels (height, width, depth) need {}{}", bytes,
-                  size.height, size.width, size.depth, pixels, hint));
-}
-
-/// Takes examples one by one and says what is wrong with one.
+/// Takes a split into memory, as far as its limit allows.
 class SplitBuilder {
  public:
-  /// `path` and `index` name the record in errors.
-  absl::Status add(const std::string& path, uint64_t index, const std::string& record) {
-    const absl::Status added = add(record);
-    if (added.ok()) return added;
-    return absl::DataLossError(fmt::format("{}: record {}: {}", path, index, message_of(added)));
+  explicit SplitBuilder(uint64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  void add(const RecordSequence::Image& image) {
+    ++split_.count;
+    nonzero_ +=
+        image.pixels.size() - static_cast<size_t>(std::count(image.pixels.begin(), image.pixels.end(), uint8_t{0}));
+    if (split_.count * image.pixels.size() > max_bytes_) {
+      // Freed now: the rest of the pass only verifies and counts.
+      split_.images = {};
+      split_.labels = {};
+      return;
+    }
+    split_.images.insert(split_.images.end(), image.pixels.begin(), image.pixels.end());
+    split_.labels.push_back(image.label);
   }
 
-  Split take() { return std::move(split_); }
+  Split take(const RecordFiles& files) {
+    split_.pixels = files.pixels;
+    split_.size = files.size;
+    // The tutorials read records in sequence and shuffle in a buffer: BatchLoader does the same.
+    split_.in_file_order = true;
+    split_.density = static_cast<double>(nonzero_) / static_cast<double>(split_.count * split_.pixels);
+    if (split_.count * split_.pixels > max_bytes_) split_.source = std::make_shared<RecordSource>(files);
+    return std::move(split_);
+  }
 
  private:
-  absl::Status add(const std::string& record) {
-    const auto wrong = [](const std::string& what) { return absl::DataLossError(what); };
-    if (!example_.ParseFromString(record)) return wrong("is not a tf.train.Example");
-    const FeatureMap& features = example_.features().feature();
-    const auto image = features.find("image_raw");
-    if (image != features.end() && image->second.has_float_list())
-      return wrong("its image_raw is a list of floats: convert the pixels to bytes, 0 to 255");
-    if (image == features.end() || image->second.bytes_list().value_size() != 1) return wrong("has no bytes image_raw");
-    const auto label = features.find("label");
-    if (label == features.end() || label->second.int64_list().value_size() != 1) return wrong("has no int64 label");
-    const std::string& pixels = image->second.bytes_list().value(0);
-    const int64_t digit = label->second.int64_list().value(0);
-    if (pixels.empty()) return wrong("its image_raw is empty");
-    GRADRAIL_ASSIGN_OR_RETURN(const ImageSize size, size_of(features));
-    GRADRAIL_RETURN_IF_ERROR(check_bytes(size, pixels.size()));
-    if (split_.count > 0 && pixels.size() != split_.pixels) {
-      return wrong(fmt::format("{} pixels, those before have {}", pixels.size(), split_.pixels));
-    }
-    if (split_.count > 0 && size != split_.size) return wrong("its height, width and depth are not those before");
-    if (digit < 0 || digit >= kClasses) return wrong(fmt::format("label {}, expected 0 to 9", digit));
-    split_.pixels = pixels.size();
-    split_.size = size;
-    split_.images.insert(split_.images.end(), pixels.begin(), pixels.end());
-    split_.labels.push_back(static_cast<uint8_t>(digit));
-    ++split_.count;
-    return absl::OkStatus();
-  }
-
-  // Used for each record: protobuf keeps its memory from one parse to the next.
-  proto::Example example_;
+  const uint64_t max_bytes_;
+  uint64_t nonzero_ = 0;
   Split split_;
 };
 
-absl::Status add_file(const std::string& path, SplitBuilder& builder) {
-  GRADRAIL_ASSIGN_OR_RETURN(TfRecordReader reader, TfRecordReader::open(path));
-  std::string record;
+absl::StatusOr<Split> read_records(const std::string& folder, const char* name, uint64_t max_bytes) {
+  RecordFiles unknown;
+  GRADRAIL_ASSIGN_OR_RETURN(unknown.paths, files_of(folder, name));
+  RecordSequence sequence(std::move(unknown));
+  SplitBuilder builder(max_bytes);
   while (true) {
-    const uint64_t index = reader.index();
-    GRADRAIL_ASSIGN_OR_RETURN(const bool more, reader.next(record));
-    if (!more) return absl::OkStatus();
-    GRADRAIL_RETURN_IF_ERROR(builder.add(path, index, record));
+    GRADRAIL_ASSIGN_OR_RETURN(const std::optional<RecordSequence::Image> image, sequence.next());
+    if (!image) break;
+    builder.add(*image);
   }
+  const RecordFiles& files = sequence.files();
+  if (files.count() == 0) return absl::DataLossError(fmt::format("{}: no records", files.paths.front()));
+  return builder.take(files);
 }
 
-absl::StatusOr<Split> read_records(const std::string& folder, const char* name) {
-  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> files, files_of(folder, name));
-  SplitBuilder builder;
-  for (const std::string& file : files) GRADRAIL_RETURN_IF_ERROR(add_file(file, builder));
-  Split split = builder.take();
-  if (split.count == 0) return absl::DataLossError(fmt::format("{}: no records", files.front()));
-  // The tutorials read records in sequence and shuffle in a buffer: BatchLoader does the same.
-  split.in_file_order = true;
-  return split;
+/// A split that the program evaluates in memory.
+absl::StatusOr<Split> read_whole(const std::string& folder, const char* name, uint64_t max_bytes) {
+  GRADRAIL_ASSIGN_OR_RETURN(Split split, read_records(folder, name, max_bytes));
+  if (split.source == nullptr) return split;
+  return absl::InvalidArgumentError(
+      fmt::format("{}: its images have {} bytes, but this split is kept in memory and may have {}: reduce it",
+                  path_of(folder, name), split.count * split.pixels, max_bytes));
 }
 
 /// A split must have images of the size of `train`. Records need not state their height and width.
@@ -242,11 +196,11 @@ bool holds_records(const std::string& folder) {
   return fs::exists(path_of(folder, "train"), ignored) || !list_shards(folder, "train").empty();
 }
 
-absl::StatusOr<MnistData> load_records(const std::string& folder) {
+absl::StatusOr<MnistData> load_records(const std::string& folder, RecordLimits limits) {
   MnistData data;
-  GRADRAIL_ASSIGN_OR_RETURN(data.train, read_records(folder, "train"));
-  GRADRAIL_ASSIGN_OR_RETURN(data.test, read_records(folder, "test"));
-  absl::StatusOr<Split> validation = read_records(folder, "validation");
+  GRADRAIL_ASSIGN_OR_RETURN(data.train, read_records(folder, "train", limits.train_bytes));
+  GRADRAIL_ASSIGN_OR_RETURN(data.test, read_whole(folder, "test", limits.whole_bytes));
+  absl::StatusOr<Split> validation = read_whole(folder, "validation", limits.whole_bytes);
   // A validation file is optional, but a damaged one is an error.
   if (!validation.ok() && !absl::IsNotFound(validation.status())) return validation.status();
   if (validation.ok()) data.validation = *std::move(validation);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,11 +15,19 @@ namespace gradrail::worker {
 
 bool holds_records(const std::string& folder);
 
-/// Reads the three splits into memory; without a `validation.tfrecords` that split is empty.
+/// Bytes of images that a split may hold in memory.
+struct RecordLimits {
+  uint64_t train_bytes = uint64_t{64} << 20;  ///< MNIST has 43 MB; a larger training split is streamed from its files
+  uint64_t whole_bytes = uint64_t{1} << 30;   ///< validation and test are never streamed
+};
+
+/// Reads and verifies the three splits; without a `validation.tfrecords` that split is empty. A training split beyond
+/// its limit is only counted: Split::source reads it again during the training.
 /// Errors  as TfRecordReader. DATA_LOSS names file, record and cause: a missing or wrong feature, a label other than 0
 ///         to 9, or images of different sizes. `height`, `width` and `depth` must be the size of the image. A missing
-///         shard is also DATA_LOSS. NOT_FOUND: no file of a split.
-absl::StatusOr<MnistData> load_records(const std::string& folder);
+///         shard is also DATA_LOSS. NOT_FOUND: no file of a split. INVALID_ARGUMENT: validation or test exceeds its
+///         limit.
+absl::StatusOr<MnistData> load_records(const std::string& folder, RecordLimits limits = {});
 
 /// Writes them, with `height`, `width` and `depth` beside, as the tutorial's converter does. Each file is whole or not
 /// there; the folder is made where it is missing.

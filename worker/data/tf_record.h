@@ -22,6 +22,7 @@ class TfRecordReader {
   /// False at the file's end.
   absl::StatusOr<bool> next(std::string& record);
   uint64_t index() const { return index_; }  ///< of the record that next() returns next
+  const std::string& path() const { return stream_.path(); }
 
  private:
   explicit TfRecordReader(RecordStream stream) : stream_(std::move(stream)) {}

@@ -109,12 +109,13 @@ class Run {
   TimePoint line_start_ = start_;
 };
 
-/// A GPU was lost, or the like: the others need not wait until we are missed.
+/// A GPU was lost, a file is damaged, or the like: the others need not wait until we are missed.
 absl::Status Run::model_failed(const absl::Status& why) {
   has_model_failed_ = true;
   variables_.give_up(std::string(message_of(why))).IgnoreError();
-  return absl::Status(why.code(),
-                      fmt::format("the model failed after {} steps of this worker: {}", steps_, message_of(why)));
+  const bool is_input = absl::IsDataLoss(why) || absl::IsNotFound(why);
+  return absl::Status(why.code(), fmt::format("the {} failed after {} steps of this worker: {}",
+                                              is_input ? "training data" : "model", steps_, message_of(why)));
 }
 
 absl::Status Run::step() {

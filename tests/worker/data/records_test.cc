@@ -289,13 +289,15 @@ TEST(Records, ShuffledThroughABuffer) {
   for (size_t i = 0; i < split.count; ++i) split.labels[i] = static_cast<uint8_t>(i / 500);  // ten parts of the file
   BatchLoader loader(split, 100, 1, 0);
   // The first batch comes from the first 1300 of the file alone; an epoch holds each part's examples all the same.
-  const BatchLoader::Batch first = loader.next();
+  const BatchLoader::Batch first = loader.next().value();
   EXPECT_LE(*std::max_element(first.labels.begin(), first.labels.end()), 2);
   EXPECT_GT(std::set<uint8_t>(first.labels.begin(), first.labels.end()).size(), 1u);
   std::vector<size_t> counts(10);
   for (const uint8_t label : first.labels) ++counts[label];
-  for (size_t batch = 1; batch < 50; ++batch)
-    for (const uint8_t label : loader.next().labels) ++counts[label];
+  for (size_t i = 1; i < 50; ++i) {
+    const BatchLoader::Batch batch = loader.next().value();
+    for (const uint8_t label : batch.labels) ++counts[label];
+  }
   EXPECT_EQ(counts, std::vector<size_t>(10, 500));
 }
 
