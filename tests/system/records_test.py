@@ -75,6 +75,19 @@ class Streamed(cluster.ClusterTest):
         print(f"{RECORD_MB} MB of records: peak {peak} MB of resident memory", flush=True)
         self.assertLess(peak, MEMORY_LIMIT_MB)
 
+    def test_return_to_a_checkpoint_ends_with_the_same_bits(self):
+        def start(name):
+            return self.train("--data_dir", self.records, "--ps", 1, "--workers", 1, "--mode", "sync", "--epochs", 2,
+                              "--save_steps", 1000, "--checkpoint_dir", self.folder / name, name=name)
+        undisturbed = start("undisturbed")
+        expected = undisturbed.wait_for(r"^Parameter-Hash: (\w+)$", 60 * cluster.PATIENCE)[1]
+        returned = start("returned")
+        ps = int(returned.wait_for(r"# ps/0: pid (\d+)")[1])
+        returned.wait_for("Epoch:  1,  Batch: 1500 of", 60 * cluster.PATIENCE)
+        os.kill(ps, signal.SIGKILL)
+        self.assertEqual(returned.wait_for(r"^Parameter-Hash: (\w+)$", 60 * cluster.PATIENCE)[1], expected)
+        self.assert_says(returned, r"steps of this worker are done once more")
+
     def test_damage_during_the_run_ends_it(self):
         worker = self.start()
         worker.wait_for("Epoch:  1,  Batch: 100 of", 60 * cluster.PATIENCE)
