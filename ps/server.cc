@@ -127,8 +127,8 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
 absl::StatusOr<std::string> Server::Impl::open_folder(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(std::string identity, prepare_checkpoint_folder(options.checkpoint_dir));
   if (options.run_name.empty()) return identity;
-  GRADRAIL_ASSIGN_OR_RETURN(folder_lock, FolderLock::take(options.checkpoint_dir, options.run_name,
-                                                          fmt::format("ps/{}", options.task_index)));
+  GRADRAIL_ASSIGN_OR_RETURN(folder_lock,
+                            FolderLock::take(options.checkpoint_dir, options.run_name, options.task_index));
   return identity;
 }
 

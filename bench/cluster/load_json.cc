@@ -1,14 +1,30 @@
 #include "bench/cluster/load_json.h"
 
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::bench {
 namespace {
 
-/// As json.at(), for a whole number. An exception for 1e300: its conversion is undefined.
+/// As json.at(), for a whole number up to `most`. An exception for 1e300: its conversion is undefined.
 template <typename Number>
-Number whole(const nlohmann::json& json, const char* name) {
-  return static_cast<Number>(json.at(name).get_ref<const nlohmann::json::number_integer_t&>());
+Number whole(const nlohmann::json& json, const char* name, Number most = std::numeric_limits<Number>::max()) {
+  const int64_t value = json.at(name).get_ref<const nlohmann::json::number_integer_t&>();
+  if (std::in_range<Number>(value) && static_cast<Number>(value) <= most) return static_cast<Number>(value);
+  constexpr int kOutOfRange = 401;  // the library's number of this error
+  throw nlohmann::json::out_of_range::create(kOutOfRange, fmt::format("{}: {} is above {}", name, value, most),
+                                             nullptr);
+}
+
+/// An enumeration that begins with 0 and ends with `last`.
+template <typename Enum>
+Enum one_of(const nlohmann::json& json, const char* name, Enum last) {
+  return static_cast<Enum>(whole(json, name, static_cast<uint32_t>(last)));
 }
 
 }  // namespace
@@ -47,30 +63,30 @@ nlohmann::json to_json(const ExchangeLoad& load) {
 }
 
 ExchangeLoad load_from(const nlohmann::json& json) {
-  ExchangeLoad load{.transport = json.at("transport"),
-                    .ofi_provider = json.at("ofi_provider"),
-                    .rdma_only = json.at("rdma_only"),
-                    .encrypted = json.at("encrypted"),
-                    .bind_host = json.at("bind_host"),
-                    .gpu = json.at("gpu"),
-                    .gpu_transfer = static_cast<worker::GpuTransfer>(whole<int>(json, "gpu_transfer")),
-                    .ps_device = json.at("ps_device"),
-                    .bytes = whole<uint64_t>(json, "bytes"),
-                    .workers = whole<uint32_t>(json, "workers"),
-                    .shards = whole<uint32_t>(json, "shards"),
-                    .servers = json.at("servers"),
-                    .mode = {.kind = static_cast<ps::ModeKind>(whole<int>(json, "mode")),
-                             .bound = whole<uint32_t>(json, "mode_bound")},
-                    .optimizer = static_cast<ps::OptimizerKind>(whole<int>(json, "optimizer")),
-                    .bucket_bytes = whole<uint32_t>(json, "bucket_bytes"),
-                    .touch = json.at("touch"),
-                    .block = json.at("block"),
-                    .check = json.at("check"),
-                    .stages = json.at("stages"),
-                    .ablation = {json.at("no_sum"), json.at("no_optimizer"), json.at("no_return")},
-                    .seconds = json.at("seconds"),
-                    .iterations = whole<uint64_t>(json, "iterations"),
-                    .warmup = whole<uint64_t>(json, "warmup")};
+  ExchangeLoad load{
+      .transport = json.at("transport"),
+      .ofi_provider = json.at("ofi_provider"),
+      .rdma_only = json.at("rdma_only"),
+      .encrypted = json.at("encrypted"),
+      .bind_host = json.at("bind_host"),
+      .gpu = json.at("gpu"),
+      .gpu_transfer = one_of(json, "gpu_transfer", worker::GpuTransfer::staged),
+      .ps_device = json.at("ps_device"),
+      .bytes = whole<uint64_t>(json, "bytes"),
+      .workers = whole(json, "workers", ps::kMaxWorkers),
+      .shards = whole(json, "shards", kMaxShards),
+      .servers = json.at("servers"),
+      .mode = {.kind = one_of(json, "mode", ps::ModeKind::backup), .bound = whole<uint32_t>(json, "mode_bound")},
+      .optimizer = one_of(json, "optimizer", ps::OptimizerKind::adam),
+      .bucket_bytes = whole<uint32_t>(json, "bucket_bytes"),
+      .touch = json.at("touch"),
+      .block = json.at("block"),
+      .check = json.at("check"),
+      .stages = json.at("stages"),
+      .ablation = {json.at("no_sum"), json.at("no_optimizer"), json.at("no_return")},
+      .seconds = json.at("seconds"),
+      .iterations = whole<uint64_t>(json, "iterations"),
+      .warmup = whole<uint64_t>(json, "warmup")};
   for (const nlohmann::json& layer : json.at("layers"))
     load.layers.push_back({layer.at(0).get_ref<const nlohmann::json::number_unsigned_t&>(), layer.at(1)});
   return load;

@@ -1,14 +1,19 @@
 #include "bench/driver/transports.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "bench/driver/subprocess.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
 #include "transport/plugin_loader.h"
 #include "transport/registry.h"
 
 namespace gradrail::bench {
 namespace {
+
+constexpr std::string_view kEncrypting = "tcp";
 
 /// Fills in what only opening it shows.
 void try_to_open(const Options& options, TransportChoice& choice) {
@@ -48,6 +53,11 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
     for (const transport::Transport& transport : transport::transports())
       if (!transport.in_process_only && !transport.by_name_only) names.push_back(transport.name);
   }
+  if (options.encrypt_data && std::find(names.begin(), names.end(), kEncrypting) == names.end()) {
+    return absl::InvalidArgumentError(
+        fmt::format("--encrypt-data: only {} encrypts data, and --transport {} leaves it out; give --transport {}",
+                    kEncrypting, fmt::join(names, ","), kEncrypting));
+  }
   std::vector<TransportChoice> choices;
   for (const std::string& name : names) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
@@ -58,6 +68,9 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
     TransportChoice choice{
         .name = name, .rdma_only = (*found)->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
     try_to_open(options, choice);
+    choices.push_back(choice);
+    if (!options.encrypt_data || name != kEncrypting) continue;
+    choice.encrypted = true;
     choices.push_back(std::move(choice));
   }
   return choices;

@@ -13,15 +13,18 @@ struct TransportChoice {
   std::string name;                   ///< as the registry has it
   bool rdma_only = false;             ///< only by an RDMA device
   std::string ofi_provider;           ///< "": libfabric's best
-  bool encrypted = false;             ///< the data is encrypted
+  bool encrypted = false;             ///< `--encrypt-data`; only tcp
   std::string unusable;               ///< why it cannot be opened; "": it can
   transport::GpuTransferSupport gpu;  ///< when it can
+
+  /// The name of its rows.
+  std::string title() const { return encrypted ? name + " encrypted" : name; }
 };
 
 /// Those that the options name, or all, each tried by opening it in a process of its own. Some libraries do not
 /// survive a fork once they are open. ucx and ofi run over sockets, too: with_sockets says whether that counts as
-/// usable.
-/// Errors  NOT_FOUND: no such transport.
+/// usable. With --encrypt-data, tcp with encryption follows tcp.
+/// Errors  NOT_FOUND: no such transport. INVALID_ARGUMENT: --encrypt-data without tcp.
 absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets);
 
 /// The part of it that runs in that process (jobs.h).

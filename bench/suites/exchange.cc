@@ -9,26 +9,11 @@
 
 namespace gradrail::bench {
 
-namespace {
-
-/// Adds each transport that encrypts data, next to its plain row.
-void add_encrypted(std::vector<TransportChoice>& choices) {
-  for (size_t i = 0; i < choices.size(); ++i) {
-    if (choices[i].name != "tcp" || choices[i].encrypted) continue;
-    TransportChoice encrypted = choices[i];
-    encrypted.encrypted = true;
-    choices.insert(choices.begin() + static_cast<ptrdiff_t>(i) + 1, std::move(encrypted));
-  }
-}
-
-}  // namespace
-
 absl::StatusOr<int> run_exchange_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 1, "sync"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "64M", sizeof(float)));
-  GRADRAIL_ASSIGN_OR_RETURN(std::vector<TransportChoice> choices,
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
-  if (options.encrypt_data) add_encrypted(choices);
   Report report(options, fmt::format("gradrail bench exchange: {}", describe(load)));
   report.note("time: median from the push to the last fresh parameter; 99%: percentile of the slowest worker");
   report.note("algbw: gradient bytes / time. busbw: gradient and parameters, 2 x algbw");

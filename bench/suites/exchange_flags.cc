@@ -23,7 +23,7 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("Training");
   app.add_option("--workers", options.workers, "worker processes")->transform(NumberIn(1u, kMaxBenchWorkers));
   app.add_option("--shards", options.shards, "shards of the parameter server")
-      ->transform(NumberIn(1u, 64u))
+      ->transform(NumberIn(1u, kMaxShards))
       ->capture_default_str();
   app.add_option("--mode", options.mode, "sync, async or ssp:K")->transform(accepted_by(ps::parse_mode));
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov or adam")
@@ -38,7 +38,7 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "omit the optimizer (the mean is stored)");
   app.add_flag("--no-return,--no_return", options.no_return, "omit the parameters in the answer");
   app.add_flag("--encrypt-data,--encrypt_data", options.encrypt_data,
-               "exchange: also measure tcp with encrypted data, in turns with tcp");
+               "also measure tcp with encrypted data, in turns with tcp");
   app.add_flag("--touch", options.touch, "workers write their gradients before each exchange (not timed)");
 }
 
@@ -125,9 +125,9 @@ ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t byt
 std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std::vector<TransportChoice>& choices) {
   std::vector<Contestant> contestants;
   for (const TransportChoice& choice : choices) {
-    contestants.push_back({choice.encrypted ? choice.name + " encrypted" : choice.name,
-                           [load, choice](uint64_t bytes) -> std::vector<Figure> {
-                             if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
+    contestants.push_back({choice.title(), [load, choice](uint64_t bytes) -> std::vector<Figure> {
+                             if (!choice.unusable.empty())
+                               return {not_measured(choice.title(), bytes, choice.unusable)};
                              return {run_exchange(with(load, choice, bytes)).figure};
                            }});
   }

@@ -15,6 +15,8 @@ namespace gradrail::bench {
 
 class RankCoordinator;
 
+inline constexpr uint32_t kMaxShards = 64;  ///< of one server
+
 /// Exchanges between real tasks, a ps::Server and workers, each in a process of its own.
 struct ExchangeLoad {
   std::string transport = "shm";

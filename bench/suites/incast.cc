@@ -48,8 +48,8 @@ absl::StatusOr<int> run_incast_suite(const Options& options) {
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   for (const TransportChoice& choice : choices) {
-    contestants.push_back({choice.name, [&load, choice](uint64_t bytes) -> std::vector<Figure> {
-                             if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
+    contestants.push_back({choice.title(), [&load, choice](uint64_t bytes) -> std::vector<Figure> {
+                             if (!choice.unusable.empty()) return {not_measured(choice.title(), bytes, choice.unusable)};
                              return rows_of(run_exchange(with(load, choice, bytes)));
                            }});
   }

@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<Way>> all_ways(const Options& options) {
     if (device.rdma_only) ways.push_back({device.name + " by an RDMA device", device});
     // Where a device carries it, the transport takes that device: there is no second way to measure.
     if (device.rdma_only && device.unusable.empty()) continue;
-    ways.push_back({device.rdma_only ? device.name + " without one" : device.name, by_anything[i]});
+    ways.push_back({device.rdma_only ? device.name + " without one" : device.title(), by_anything[i]});
   }
   return ways;
 }
@@ -68,7 +68,7 @@ std::string why_not(worker::GpuTransfer out, const TransportChoice& choice) {
   std::string why;
   if (out == worker::GpuTransfer::dma_buf) why = choice.gpu.why_no_dma_buf;
   if (out == worker::GpuTransfer::peer_memory) why = choice.gpu.why_no_peer_memory;
-  return why.empty() ? "" : fmt::format("{} {}", choice.name, why);
+  return why.empty() ? "" : fmt::format("{} {}", choice.title(), why);
 }
 
 /// Gradients and parameters in GPU memory: each way out of it over each transport.

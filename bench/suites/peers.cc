@@ -58,6 +58,8 @@ struct Asked {
 
 absl::StatusOr<Asked> understand(const Options& options) {
   Asked asked{.options = options};
+  if (options.part == "put" && options.encrypt_data)
+    return absl::InvalidArgumentError("--part put --encrypt-data: puts are measured in plain; omit one of the flags");
   if (options.part != "put") {
     Options& own = asked.options;
     // The peers have these two carriers. ucx and ofi are compared with their own libraries below.

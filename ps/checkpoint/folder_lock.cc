@@ -29,7 +29,7 @@ constexpr size_t kMaxTextBytes = 64 * 1024;
 
 struct Owner {
   std::string run;
-  std::string first_task;
+  std::string task;  ///< that wrote the file, with its process and host
 };
 
 std::string host_name() {
@@ -38,7 +38,7 @@ std::string host_name() {
   return name;
 }
 
-/// Two lines: the run, and its first task.
+/// Two lines: the run, and the task that writes the file.
 std::string owner_text(const std::string& run, const std::string& task) {
   return fmt::format("{}\n{}, process {} of host {}, since {}\n", run, task, getpid(), host_name(),
                      absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
@@ -48,7 +48,7 @@ Owner read_owner(int fd) {
   const std::string text = lseek(fd, 0, SEEK_SET) == 0 ? read_up_to(fd, kMaxTextBytes).value_or("") : "";
   const size_t line = text.find('\n');
   if (line == std::string::npos) return {};
-  return {.run = text.substr(0, line), .first_task = text.substr(line + 1, text.find('\n', line + 1) - line - 1)};
+  return {.run = text.substr(0, line), .task = text.substr(line + 1, text.find('\n', line + 1) - line - 1)};
 }
 
 bool write_owner(int fd, const std::string& text) {
@@ -56,27 +56,29 @@ bool write_owner(int fd, const std::string& text) {
 }
 
 /// A run without the lock is better than no run.
-FolderLock without_lock(const std::string& path, int error) {
-  spdlog::warn("{}: {}: a second run in this checkpoint folder is not refused", path,
-               std::generic_category().message(error));
+FileDescriptor without_lock(const std::string& path, int error, std::string_view second) {
+  spdlog::warn("{}: {}: a second {} in this checkpoint folder is not refused", path,
+               std::generic_category().message(error), second);
   return {};
 }
 
 bool try_lock(int fd, int kind) { return flock(fd, kind | LOCK_NB) == 0; }
 
-}  // namespace
+FileDescriptor open_file(const std::string& path) {
+  return FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+}
 
-absl::StatusOr<FolderLock> FolderLock::take(const std::string& folder, const std::string& run,
-                                            const std::string& task) {
+absl::StatusOr<FileDescriptor> lock_run(const std::string& folder, const std::string& run, const std::string& task) {
+  constexpr std::string_view kSecond = "run";
   const std::string path = (std::filesystem::path(folder) / "gradrail-lock").string();
-  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!file) return without_lock(path, errno);
+  FileDescriptor file = open_file(path);
+  if (!file) return without_lock(path, errno, kSecond);
   const TimePoint deadline = Clock::now() + kLongestWrite;
   while (true) {
     if (try_lock(file.get(), LOCK_EX)) {
-      if (!write_owner(file.get(), owner_text(run, task))) return without_lock(path, errno);
+      if (!write_owner(file.get(), owner_text(run, task))) return without_lock(path, errno, kSecond);
     } else if (errno != EWOULDBLOCK) {
-      return without_lock(path, errno);
+      return without_lock(path, errno, kSecond);
     }
     // From exclusive to shared is no atomic step: a task of another run may have been between the two.
     if (try_lock(file.get(), LOCK_SH)) break;
@@ -88,12 +90,43 @@ absl::StatusOr<FolderLock> FolderLock::take(const std::string& folder, const std
   }
   // Hence the text decides, and not the lock that was taken.
   const Owner owner = read_owner(file.get());
-  if (owner.run == run) return FolderLock(std::move(file));
+  if (owner.run == run) return file;
   return absl::FailedPreconditionError(
       fmt::format("--checkpoint_dir {}: another run uses it: {} (first task: {}); this run is: {} (use another folder, "
-                  "or stop that "
-                  "run)",
-                  folder, owner.run, owner.first_task, run));
+                  "or stop that run)",
+                  folder, owner.run, owner.task, run));
+}
+
+absl::StatusOr<FileDescriptor> lock_task(const std::string& folder, const std::string& run, const std::string& task,
+                                         uint32_t task_index, TimePoint deadline) {
+  constexpr std::string_view kSecond = "process of this task";
+  const std::string path = (std::filesystem::path(folder) / fmt::format("gradrail-lock-{}", task_index)).string();
+  FileDescriptor file = open_file(path);
+  if (!file) return without_lock(path, errno, kSecond);
+  while (!try_lock(file.get(), LOCK_EX)) {
+    if (errno != EWOULDBLOCK) return without_lock(path, errno, kSecond);
+    if (Clock::now() >= deadline) {
+      return absl::UnavailableError(fmt::format(
+          "--checkpoint_dir {}: another process has this task: {} (end that process, or give each ps task its own "
+          "--task_index; if its host is lost, start this task again after the lock has expired)",
+          folder, read_owner(file.get()).task));
+    }
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+  if (!write_owner(file.get(), owner_text(run, task))) return without_lock(path, errno, kSecond);
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<FolderLock> FolderLock::take(const std::string& folder, const std::string& run, uint32_t task_index,
+                                            Duration wait) {
+  const std::string task = fmt::format("ps/{}", task_index);
+  const TimePoint deadline = Clock::now() + wait;
+  FolderLock lock;
+  GRADRAIL_ASSIGN_OR_RETURN(lock.run_file_, lock_run(folder, run, task));
+  GRADRAIL_ASSIGN_OR_RETURN(lock.task_file_, lock_task(folder, run, task, task_index, deadline));
+  return lock;
 }
 
 }  // namespace gradrail::ps

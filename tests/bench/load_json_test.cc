@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <string>
+#include <utility>
+
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
@@ -37,6 +41,29 @@ TEST(LoadAsJson, NothingIsLost) {
   EXPECT_EQ(to_json(load_from(nlohmann::json::parse(json.dump()))), json);
   const nlohmann::json others = to_json(ExchangeLoad{});
   for (const auto& [name, value] : json.items()) EXPECT_NE(value, others.at(name)) << name << " is not tested";
+}
+
+TEST(LoadAsJson, AValueOutsideOfItsRangeIsRefusedByName) {
+  for (const auto& [name, value] : {std::pair<const char*, int64_t>{"gpu_transfer", 4},
+                                    {"gpu_transfer", -1},
+                                    {"mode", 4},
+                                    {"mode", 1'000'000'000'000},
+                                    {"optimizer", 4},
+                                    {"optimizer", 256},
+                                    {"workers", 1'000'000},
+                                    {"shards", 65},
+                                    {"bucket_bytes", 1LL << 32},
+                                    {"bytes", -1}}) {
+    nlohmann::json json = to_json(ExchangeLoad{});
+    json[name] = value;
+    try {
+      load_from(json);
+      ADD_FAILURE() << name << " " << value;
+    } catch (const nlohmann::json::exception& error) {
+      EXPECT_NE(std::string(error.what()).find(std::string(name) + ": " + std::to_string(value)), std::string::npos)
+          << error.what();
+    }
+  }
 }
 
 }  // namespace

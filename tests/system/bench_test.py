@@ -114,6 +114,14 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(osu, r"# Size +Bandwidth \(MB/s\)\n8 ")
         self.assertEqual(len(json.loads(self.bench(*ask, "json"))["results"]), 4)
 
+    def test_encryption_adds_a_row(self):
+        for suite in ("paths", "exchange", "incast", "replay"):
+            with self.subTest(suite=suite):
+                _, run = self.recorded(suite, "--transport", "shm,tcp", "--encrypt-data")
+                paths = {row["path"] for row in run["results"] if not row["failed"]}
+                worker = " worker/0" if suite == "incast" else ""
+                self.assertLessEqual({f"tcp{worker}", f"tcp encrypted{worker}"}, paths)
+
     def test_iterations_are_those_asked_for(self):
         _, run = self.recorded("exchange", "-n", 7, "-w", 2)
         for row in run["results"]:
@@ -134,6 +142,11 @@ class Bench(cluster.ClusterTest):
                                  ("SGD with one worker", ["peers", "--workers", "2"]),
                                  ("--workers: '1000' is not a whole number from 1 to 256", ["incast", "--workers", "1000"]),
                                  ("-c 0: only the results of a GPU are verified", ["apply", "-c", "0"]),
+                                 *((f"only tcp encrypts data, and --transport {name} leaves it out; give --transport tcp",
+                                    [suite, *more, "--transport", name, "--encrypt-data"])
+                                   for suite, more in (("paths", []), ("exchange", []), ("incast", []), ("peers", []),
+                                                       ("replay", ["mnist-mlp"])) for name in ("shm", "ucx", "ofi")),
+                                 ("puts are measured in plain", ["peers", "--part", "put", "--encrypt-data"]),
                                  ("mode", ["exchange", "--mode", "later"])):
             with self.subTest(arguments=arguments):
                 self.assertRegex(self.bench(*arguments, code=cluster.USAGE), words)

@@ -82,6 +82,21 @@ class Restarted(cluster.ClusterTest):
                         run.wait_for("all parameter servers are back", cluster.START)
                 self.assert_ends(run, cluster.RETRY)
 
+    def test_a_local_cluster_ends_if_a_worker_that_it_waits_for_never_joined(self):
+        for mode, worker in (("async", 0), ("sync", 0), ("sync", 1), ("ssp:2", 1)):
+            with self.subTest(mode=mode, worker=worker):
+                run = self.train("--ps", 1, "--workers", 2, "--mode", mode, "--epochs", 1)  # they read MNIST before they join
+                os.kill(int(run.wait_for(rf"^# worker/{worker}: pid (\d+)").group(1)), signal.SIGKILL)
+                self.assert_ends(run, cluster.RETRY, cluster.START, [
+                    rf"worker/{worker} ended before it joined, and the run waits for it; .*start it again"])
+
+    def test_a_local_cluster_goes_on_without_a_worker_that_it_does_not_wait_for(self):
+        for mode in ("async", "backup:1"):
+            with self.subTest(mode=mode):
+                run = self.train("--ps", 1, "--workers", 2, "--mode", mode, "--epochs", 1)
+                os.kill(int(run.wait_for(r"^# worker/1: pid (\d+)").group(1)), signal.SIGKILL)
+                self.assert_ends(run, cluster.RETRY, cluster.FINISH, [r"(?m)^done", r"Exchange: 550 exchanges"])
+
     def test_sync_ends_in_the_same_bits(self):
         whole = None
         for transport in ("shm", "tcp"):

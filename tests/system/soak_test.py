@@ -288,8 +288,8 @@ class Soak(faults.Faults):
         for name in self.hosts:
             left = four_hosts.ip("netns", "pids", name).stdout.split()
             self.assertEqual(left, [], f"processes left on host {name}")
-        kept = ("gradrail-folder", "gradrail-lock")
-        unknown = [path.name for path in saved.iterdir() if path.suffix != ".ckpt" and path.name not in kept]
+        unknown = [path.name for path in saved.iterdir()
+                   if path.suffix != ".ckpt" and not re.fullmatch(r"gradrail-(folder|lock(-\d+)?)", path.name)]
         self.assertEqual(unknown, [], "files left in the checkpoint folder")
         pids = {str(task.pid) for tasks in self.every.values() for task in tasks}
         # Names of shared memory contain the process. Older names are of other processes with the same number, and the

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <csignal>
@@ -20,6 +21,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "base/memory.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -41,8 +43,8 @@ constexpr auto kSaveGrace = std::chrono::seconds(60);
 constexpr Duration kOutputGracePeriod = std::chrono::seconds(1);
 /// For the others to find out by themselves that a task has failed, and to say so.
 constexpr Duration kFailureGracePeriod = std::chrono::seconds(3);
-// A ps with a GPU starts the driver first, which takes seconds.
 constexpr size_t kRunBytes = 8;
+/// A ps with a GPU starts the driver first, which takes seconds.
 constexpr auto kStartDeadline = std::chrono::seconds(30);
 
 struct Process {
@@ -73,7 +75,7 @@ int report(const std::string& name, const absl::Status& status) {
 
 class LocalCluster {
  public:
-  LocalCluster(TrainOptions options, HostPlan plan);
+  LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joined);
   ~LocalCluster() { close(signals_); }
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
@@ -97,12 +99,17 @@ class LocalCluster {
   void print(const Process& process, const std::string& line);
   void reap();
   void ended(Process& process, int status);
+  bool is_awaited_in_vain(const Process& process) const;
+  std::atomic<bool>& has_joined(uint32_t worker) const {
+    return reinterpret_cast<std::atomic<bool>*>(joined_.data())[worker];
+  }
   void signal_all(int signal_number);
   void stop_workers();
   int result() const;
 
   TrainOptions options_;
   const HostPlan plan_;
+  const SharedMemory joined_;  ///< a flag of each worker, which it sets when it has joined
   std::vector<Process> processes_;
   int signals_ = -1;  ///< signalfd: a request to stop or to dump, the end of a task
   TimePoint asked_at_ = TimePoint::max();
@@ -113,7 +120,8 @@ class LocalCluster {
   WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
 };
 
-LocalCluster::LocalCluster(TrainOptions options, HostPlan plan) : options_(std::move(options)), plan_(std::move(plan)) {
+LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joined)
+    : options_(std::move(options)), plan_(std::move(plan)), joined_(std::move(joined)) {
   const sigset_t taken = signal_set({SIGTERM, SIGINT, SIGUSR1, SIGCHLD});
   sigprocmask(SIG_BLOCK, &taken, nullptr);
   // Hosts that share a checkpoint folder may have equal names and process numbers, such as containers.
@@ -228,7 +236,7 @@ void LocalCluster::start_workers() {
     options.task = {"worker", i};
     Process process = spawn(fmt::format("worker/{}", i), [&] {
       SignalThread signals(SignalThread::Task::kLocalWorker);
-      return report(fmt::format("worker/{}", i), run_worker(options, plan_, signals));
+      return report(fmt::format("worker/{}", i), run_worker(options, plan_, signals, [&] { has_joined(i) = true; }));
     });
     process.is_chief = i == 0;
     process.is_worker = true;
@@ -324,6 +332,19 @@ void LocalCluster::restart_ps() {
   }
 }
 
+/// The servers wait without a limit for the first join of worker 0, which initializes the parameters. All modes but
+/// async wait for the other workers, too; `backup:B` can do without B of them.
+bool LocalCluster::is_awaited_in_vain(const Process& process) const {
+  if (!process.is_worker || has_joined(process.index)) return false;
+  if (asked_at_ != TimePoint::max() || stop_at_ != TimePoint::max()) return false;
+  if (process.is_chief) return true;
+  const auto missing = std::count_if(processes_.begin(), processes_.end(), [this](const Process& other) {
+    return other.is_worker && !other.running && !has_joined(other.index);
+  });
+  const bool can_do_without = options_.mode.kind == ps::ModeKind::backup && missing <= options_.mode.bound;
+  return options_.mode.waits() && !can_do_without;
+}
+
 void LocalCluster::ended(Process& process, int status) {
   process.running = false;
   if (WIFEXITED(status)) {
@@ -341,6 +362,14 @@ void LocalCluster::ended(Process& process, int status) {
     fmt::print(stderr, "gradrail: {} is started again ({} of {} restarts)\n", process.name, restarts_,
                options_.flags.max_restarts);
     return;
+  }
+  if (is_awaited_in_vain(process) && (process.exit_code == kGood || process.exit_code >= kRetry)) {
+    fmt::print(stderr,
+               "gradrail: {} ended before it joined, and the run waits for it; a local cluster starts no worker again: "
+               "the run ends, start it again\n",
+               process.name);
+    process.exit_code = kRetry;
+    stop_at_ = Clock::now() + kFailureGracePeriod;
   }
   // A run continues without a lost worker. But wrong flags or data of one worker are an error of the whole run. If a ps
   // is lost, the tasks that have joined end without a signal. A task that still waits to join gets a signal.
@@ -448,7 +477,14 @@ int run_local_cluster(TrainOptions options) {
     fmt::print(stderr, "gradrail: {}\n", message_of(plan.status()));
     return exit_code(plan.status());
   }
-  return LocalCluster(std::move(options), *std::move(plan)).run();
+  static_assert(std::atomic<bool>::is_always_lock_free);
+  absl::StatusOr<SharedMemory> joined =
+      SharedMemory::create("gradrail-joined", options.flags.workers * sizeof(std::atomic<bool>));
+  if (!joined.ok()) {
+    fmt::print(stderr, "gradrail: {}\n", message_of(joined.status()));
+    return exit_code(joined.status());
+  }
+  return LocalCluster(std::move(options), *std::move(plan), *std::move(joined)).run();
 }
 
 }  // namespace gradrail::tools

@@ -283,7 +283,8 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   return finished;
 }
 
-absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalThread& signals) {
+absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalThread& signals,
+                        const std::function<void()>& joined) {
   const TrainOptions options = planned(given, plan);
   start_log(fmt::format("worker/{}", options.task.index));
   signals.accept_stop();
@@ -338,6 +339,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
+  if (joined) joined();
   // Declared after the client, hence removed before it: no scrape reads a client that no longer exists.
   const WorkerMonitor::Watch watch(*monitor, **client);
   const SignalThread::Waker waker(signals, [&] { (*client)->wake(); });

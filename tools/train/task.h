@@ -22,7 +22,9 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
                     const std::function<void(uint16_t)>& listening);
 
 /// One worker task, until it has trained its epochs or gets a signal (it then finishes its step and leaves).
-absl::Status run_worker(const TrainOptions& options, const HostPlan& plan, SignalThread& signals);
+/// `joined` is called once the worker is a member; it may be empty.
+absl::Status run_worker(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
+                        const std::function<void()>& joined = {});
 
 /// `--ps 0`: one worker that keeps the variables itself. Otherwise as run_worker.
 absl::Status run_alone(const TrainOptions& options, const HostPlan& plan, SignalThread& signals);

@@ -60,7 +60,12 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
   return absl::OkStatus();
 }
 
+bool TcpConnection::must_wait_to_agree() const {
+  return state_ == State::pending && seal_ != nullptr && !seal_->agreed() && !context_.may_agree();
+}
+
 void TcpConnection::finish_seal() {
+  if (side_ == Side::accepted) context_.count_agreement();
   const absl::Status agreed = seal_->agree(frame_, {body_.get(), kSealBytes});
   if (!agreed.ok()) return refuse(agreed);
   // The connecting side waits for this frame, and the listening side for the first record.
@@ -135,17 +140,17 @@ void TcpConnection::lose(absl::Status cause, bool altered) {
   context_.report(std::move(lost));
 }
 
-void TcpConnection::check_alive(TimePoint now, Duration timeout) {
+void TcpConnection::check_alive(TimePoint now, Duration timeout, bool was_suspended) {
   if (state_ != State::open) return;
   // The bytes that follow may have been removed on the way; without them the tag of the record cannot be verified.
-  if (seal_ != nullptr && seal_->stalled(now) > kStallFactor * timeout)
+  if (seal_ != nullptr && seal_->stalled(now, was_suspended) > kStallFactor * timeout)
     return lose(ended("an encrypted record has been incomplete for too long"));
   if (!unanswered(fd_.get())) {
     unanswered_since_ = TimePoint::max();
     return;
   }
   // The time counts from the first look that found unanswered packets; each answer resets it above.
-  unanswered_since_ = std::min(unanswered_since_, now);
+  unanswered_since_ = was_suspended ? now : std::min(unanswered_since_, now);
   if (now - unanswered_since_ < timeout) return;
   lose(ended(message_of(native_error("the host has not answered for too long", ETIMEDOUT))));
 }

@@ -192,6 +192,7 @@ void TcpConnection::set_blocked(bool blocked) {
 // Receiving.
 
 void TcpConnection::read() {
+  if (must_wait_to_agree()) return context_.read_later(this);
   uint64_t budget_bytes = kTurnBytes;
   bool dry = false;
   // All buffered headers come before the next readv, which needs the target of the current payload.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "fmt/format.h"
@@ -119,15 +120,17 @@ void TcpContext::schedule(TimePoint when) {
 void TcpContext::watch_peers() {
   // One check covers all connections, also those that open until then.
   if (next_check_ != TimePoint::max()) return;
-  next_check_ = Clock::now() + tuning_.socket.vanish_timeout / 4;
+  next_check_ = Clock::now() + check_interval();
   schedule(next_check_);
 }
 
 void TcpContext::check_alive(TimePoint now) {
   if (next_check_ > now) return;
-  next_check_ = TimePoint::max();
+  // A busy owner polls late, but not by so much.
+  const bool was_suspended = now - std::exchange(next_check_, TimePoint::max()) > check_interval();
   for (const auto& connection : connections_) {
-    connection->check_alive(now, tuning_.socket.vanish_timeout * 3 / 4);  // a quarter went by before the first look
+    // A quarter went by before the first look.
+    connection->check_alive(now, tuning_.socket.vanish_timeout * 3 / 4, was_suspended);
   }
   if (!connections_.empty()) watch_peers();
 }

@@ -32,6 +32,7 @@ size_t TcpContext::poll(absl::Span<Completion> out) {
 
 void TcpContext::progress() {
   more_to_read_ = false;
+  agreed_count_ = 0;
   ++turn_;
   flush_pending();
   // The first reader may fill the caller's span. Connections with buffered frames and connections with frames in the

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/trace_marks.h"
 #include "worker/client/session/control_link.h"
@@ -85,20 +86,25 @@ absl::StatusOr<std::vector<TaskTrace>> Telemetry::gather_trace(Controls controls
     for (Mark& mark : marks) mark.at_ns += clock.offset_ns;
     all.push_back({.task = task, .marks = std::move(marks), .bound_ns = clock.bound_ns});
   };
-  for (size_t ps = 0; ps < controls.size(); ++ps) {
-    const ClockOffset clock = controls[ps]->clock_offset();
+  for (size_t i = 0; i < controls.size(); ++i) {
+    const ClockOffset clock = controls[i]->clock_offset();
     ps::proto::TraceRequest request;
     *request.mutable_member() = member;
     // Index 0 is the ps task itself. Workers send their marks to ps task 0 only, under the further indices.
     for (uint32_t index = 0, count = 1; index < count; ++index) {
       request.set_index(index);
-      GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::TraceReply reply, controls[ps]->trace(request));
-      count = ps == 0 ? reply.count() : 1;
+      GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::TraceReply reply, controls[i]->trace(request));
+      // Each worker has sent its marks once.
+      if (reply.count() > 1 + ps::kMaxWorkers) {
+        return absl::DataLossError(fmt::format("{} reports the marks of {} tasks, and a run has at most {} workers",
+                                               controls[i]->name(), reply.count(), ps::kMaxWorkers));
+      }
+      count = i == 0 ? reply.count() : 1;
       GRADRAIL_ASSIGN_OR_RETURN(std::vector<Mark> marks, ps::marks_from(reply.marks()));
       ClockOffset to_first = {0, 0};
       if (index > 0) {
         to_first = {reply.marks().offset_ns(), reply.marks().bound_ns()};
-      } else if (ps > 0) {
+      } else if (i > 0) {
         // No ps task compares its clock with ps task 0: from that task's clock to ours, and from ours to task 0's.
         to_first = {first.offset_ns - clock.offset_ns, first.bound_ns + clock.bound_ns};
       }

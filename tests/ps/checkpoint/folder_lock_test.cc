@@ -25,26 +25,49 @@ std::string words(const absl::Status& status) { return std::string(message_of(st
 
 TEST(FolderLock, TasksOfOneRunShareTheFolder) {
   const TemporaryFolder folder;
-  const auto first = FolderLock::take(folder.path(), "run a", "ps/0");
-  const auto second = FolderLock::take(folder.path(), "run a", "ps/1");
+  const auto first = FolderLock::take(folder.path(), "run a", 0);
+  const auto second = FolderLock::take(folder.path(), "run a", 1);
   EXPECT_TRUE(first.ok()) << first.status();
   EXPECT_TRUE(second.ok()) << second.status();
 }
 
 TEST(FolderLock, AnotherRunIsRefusedWithTheOwner) {
   const TemporaryFolder folder;
-  const auto first = FolderLock::take(folder.path(), "run a", "ps/0");
+  const auto first = FolderLock::take(folder.path(), "run a", 0);
   ASSERT_TRUE(first.ok()) << first.status();
-  const absl::Status refused = FolderLock::take(folder.path(), "run b", "ps/0").status();
+  const absl::Status refused = FolderLock::take(folder.path(), "run b", 0).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(words(refused), AllOf(HasSubstr(folder.path()), HasSubstr("another run uses it: run a"),
                                     HasSubstr("ps/0, process " + std::to_string(getpid())), HasSubstr("run b")));
 }
 
+TEST(FolderLock, ASecondProcessOfATaskIsRefusedWithTheFirst) {
+  const TemporaryFolder folder;
+  const auto first = FolderLock::take(folder.path(), "run a", 1);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status refused = FolderLock::take(folder.path(), "run a", 1, std::chrono::milliseconds(50)).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(words(refused), AllOf(HasSubstr(folder.path()), HasSubstr("another process has this task"),
+                                    HasSubstr("ps/1, process " + std::to_string(getpid())), HasSubstr("--task_index")));
+}
+
+TEST(FolderLock, ARestartWaitsForTheEndOfItsFormerProcess) {
+  const TemporaryFolder folder;
+  auto first = FolderLock::take(folder.path(), "run a", 0);
+  ASSERT_TRUE(first.ok()) << first.status();
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    *first = FolderLock();
+  });
+  const auto next = FolderLock::take(folder.path(), "run a", 0);
+  EXPECT_TRUE(next.ok()) << next.status();
+  ends.join();
+}
+
 TEST(FolderLock, TheNextRunMayUseTheFolder) {
   const TemporaryFolder folder;
-  ASSERT_TRUE(FolderLock::take(folder.path(), "run a", "ps/0").ok());
-  const auto next = FolderLock::take(folder.path(), "run b", "ps/0");
+  ASSERT_TRUE(FolderLock::take(folder.path(), "run a", 0).ok());
+  const auto next = FolderLock::take(folder.path(), "run b", 0);
   EXPECT_TRUE(next.ok()) << next.status();
 }
 
@@ -54,7 +77,7 @@ TEST(FolderLock, AKilledOwnerLeavesNoLock) {
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const auto held = FolderLock::take(folder.path(), "run a", "ps/0");
+    const auto held = FolderLock::take(folder.path(), "run a", 0);
     const char taken = held.ok() ? 'y' : 'n';
     if (write(ready[1], &taken, 1) == 1) pause();
     _exit(0);
@@ -62,10 +85,10 @@ TEST(FolderLock, AKilledOwnerLeavesNoLock) {
   char taken = 0;
   ASSERT_EQ(read(ready[0], &taken, 1), 1);
   ASSERT_EQ(taken, 'y');
-  EXPECT_FALSE(FolderLock::take(folder.path(), "run b", "ps/0").ok());
+  EXPECT_FALSE(FolderLock::take(folder.path(), "run b", 0).ok());
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  const auto next = FolderLock::take(folder.path(), "run b", "ps/0");
+  const auto next = FolderLock::take(folder.path(), "run b", 0);
   EXPECT_TRUE(next.ok()) << next.status();
   close(ready[0]);
   close(ready[1]);
@@ -78,8 +101,9 @@ TEST(FolderLock, OneOfTwoRunsWins) {
     std::vector<absl::StatusOr<FolderLock>> locks(8);
     std::vector<std::thread> tasks;
     for (size_t i = 0; i < locks.size(); ++i) {
-      tasks.emplace_back(
-          [&, i] { locks[i] = FolderLock::take(folder.path(), i % 2 == 0 ? "run a" : "run b", "ps/0"); });
+      tasks.emplace_back([&, i] {
+        locks[i] = FolderLock::take(folder.path(), i % 2 == 0 ? "run a" : "run b", static_cast<uint32_t>(i));
+      });
     }
     for (std::thread& task : tasks) task.join();
     size_t of_a = 0, of_b = 0;
@@ -90,10 +114,12 @@ TEST(FolderLock, OneOfTwoRunsWins) {
 }
 
 TEST(FolderLock, WithoutPermissionForTheFileTheRunGoesOn) {
-  const TemporaryFolder folder;
-  ASSERT_EQ(mkdir(folder.file("gradrail-lock").c_str(), 0700), 0);  // root may write each file, but no folder
-  const auto lock = FolderLock::take(folder.path(), "run a", "ps/0");
-  EXPECT_TRUE(lock.ok()) << lock.status();
+  for (const char* const file : {"gradrail-lock", "gradrail-lock-0"}) {
+    const TemporaryFolder folder;
+    ASSERT_EQ(mkdir(folder.file(file).c_str(), 0700), 0);  // root may write each file, but no folder
+    const auto lock = FolderLock::take(folder.path(), "run a", 0);
+    EXPECT_TRUE(lock.ok()) << lock.status();
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Encrypted connections between two contexts, with an attacker on the wire.
+#include <algorithm>
 #include <functional>
 
 #include "spdlog/spdlog.h"
@@ -188,6 +189,60 @@ TEST_F(TcpSealed, garbage_behind_the_seal_frame_closes_the_connection_only) {
     }));
   }
   EXPECT_EQ(server_.seen.size(), 0U);
+}
+
+TEST_F(TcpSealed, a_flood_of_seal_frames_takes_a_few_agreements_per_poll) {
+  std::vector<std::unique_ptr<RawPeer>> flood;
+  for (uint32_t i = 0; i < 40; ++i) {
+    RawPeer& raw = *flood.emplace_back(std::make_unique<RawPeer>(address_.substr(0, address_.find('#'))));
+    raw.say(FrameHeader{
+        .type = FrameType::seal, .region = 1, .token = kHelloMagic, .length = kSealBytes, .value = kProtocolVersion});
+    const auto key = pattern(kSealBytes, i);
+    raw.say(key.data(), key.size());
+  }
+  const auto answered = [&] {
+    return static_cast<size_t>(std::count_if(flood.begin(), flood.end(), [](const auto& raw) {
+      raw->hear();
+      return raw->heard.size() >= kHeaderBytes + kSealBytes;
+    }));
+  };
+  const TimePoint deadline = in(kTimeout);
+  for (size_t before = 0, now = 0; now < flood.size() && Clock::now() < deadline; before = now) {
+    server_.poll();
+    now = answered();
+    ASSERT_LE(now - before, tuning().max_agreements_per_poll);
+  }
+  EXPECT_EQ(answered(), flood.size());
+  connect();  // a peer has its turn, too
+}
+
+/// An owner that does not poll is a suspended process.
+TEST(TcpSuspended, a_record_that_waits_for_its_rest_gets_the_whole_time_again) {
+  Tuning tuning;
+  tuning.socket.vanish_timeout = 400ms;  // an incomplete record has three times this
+  Node server(tuning, encrypted()), client(tuning, encrypted());
+  Wire wire(server.listen());
+  Connection* const to_server = client.connect(wire.address());
+  const auto pump_all = [&](Duration time, const auto& done) {
+    return pump(
+        {&server, &client},
+        [&] {
+          wire.forward();
+          return done();
+        },
+        time);
+  };
+  ASSERT_TRUE(pump_all(kTimeout, [&] { return server.find(Completion::Kind::connected) != nullptr; }));
+  const size_t start = wire.to_server.size();
+  wire.change_to_server = [&](std::string& bytes, size_t at) { bytes.resize(at == start ? 10 : 0); };
+  ASSERT_TRUE(to_server->send(bytes_of("a message that arrives in part")).ok());
+  ASSERT_TRUE(pump_all(kTimeout, [&] { return wire.to_server.size() > start; }));
+  const auto is_lost = [&] { return server.find(Completion::Kind::peer_lost) != nullptr; };
+  EXPECT_FALSE(pump_all(300ms, is_lost));
+  std::this_thread::sleep_for(2s);
+  EXPECT_FALSE(pump_all(200ms, is_lost)) << server.lost_cause();
+  ASSERT_TRUE(pump_all(kTimeout, is_lost));
+  EXPECT_NE(server.lost_cause().find("incomplete for too long"), std::string::npos) << server.lost_cause();
 }
 
 /// One byte of an open connection is altered: no put arrives, and both sides report the cause.

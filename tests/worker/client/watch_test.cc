@@ -1,7 +1,11 @@
 #include <atomic>
 #include <thread>
 
+#include "base/status.h"
+#include "grpcpp/support/status.h"
+#include "ps/admission/grpc_channel.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/control_channel.h"
 #include "tests/worker/client/cluster.h"
 #include "worker/client/published_stats.h"
 
@@ -120,6 +124,47 @@ TEST(ClientWatch, TheChiefGathersTheMarksOfAll) {
   }
   // Servers of this test keep no marks.
   EXPECT_THAT(tasks, ::testing::ElementsAre("ps/0", "worker/1", ::testing::StartsWith("ps/"), "worker/0"));
+}
+
+/// A ps whose reply to a request for marks has another count.
+class AlteredCount final : public ps::ControlChannel, public ps::ControlDialer {
+ public:
+  AlteredCount(std::shared_ptr<ps::ControlDialer> dialer, uint32_t count) : dialer_(std::move(dialer)), count_(count) {}
+
+  absl::StatusOr<std::unique_ptr<ps::ControlChannel>> open(const std::string& address, Duration timeout) override {
+    auto made = std::make_unique<AlteredCount>(dialer_, count_);
+    GRADRAIL_ASSIGN_OR_RETURN(made->channel_, dialer_->open(address, timeout));
+    return made;
+  }
+  grpc::Status call(ps::ControlCall call, Duration timeout, const google::protobuf::Message& request,
+                    google::protobuf::Message& reply) override {
+    grpc::Status status = channel_->call(call, timeout, request, reply);
+    if (call == ps::ControlCall::trace) static_cast<ps::proto::TraceReply&>(reply).set_count(count_);
+    return status;
+  }
+  std::unique_ptr<ps::HeartbeatStream> heartbeat(const ps::proto::Member& member) override {
+    return channel_->heartbeat(member);
+  }
+
+ private:
+  const std::shared_ptr<ps::ControlDialer> dialer_;
+  const uint32_t count_;
+  std::unique_ptr<ps::ControlChannel> channel_;
+};
+
+TEST(ClientWatch, AnImpossibleNumberOfTracesIsRefusedWithTheServer) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  ClientOptions options = cluster.options(0);
+  options.marks = 64;
+  options.dialer = std::make_shared<AlteredCount>(*ps::grpc_dialer({}, {}), 1'000'000);
+  const std::unique_ptr<Client> client = join(options, odd_schema());
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  const absl::Status refused = client->gather_trace().status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::AllOf(::testing::HasSubstr("parameter server 0"), ::testing::HasSubstr("1000000 tasks")));
 }
 
 }  // namespace

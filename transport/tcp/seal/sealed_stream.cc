@@ -195,13 +195,13 @@ absl::StatusOr<absl::Span<const std::byte>> SealedStream::next() {
   return content;
 }
 
-Duration SealedStream::stalled(TimePoint now) {
+Duration SealedStream::stalled(TimePoint now, bool was_suspended) {
   const bool is_incomplete = has_received() && waits_for_rest_;
-  if (!is_incomplete || received_bytes_ != looked_bytes_) {
+  if (!is_incomplete || was_suspended || received_bytes_ != looked_bytes_) {
     looked_bytes_ = received_bytes_;
-    looked_at_ = now;
+    stalled_since_ = now;
   }
-  return now - std::min(looked_at_, now);
+  return now - std::min(stalled_since_, now);
 }
 
 }  // namespace gradrail::transport::tcp::seal

@@ -83,8 +83,9 @@ class SealedStream {
   /// Errors  DATA_LOSS: altered.
   absl::StatusOr<absl::Span<const std::byte>> next();
   bool has_verified() const { return receiver_.has_value() && receiver_->record_count() > 0; }
-  /// For how long a record has been incomplete without progress; looked at now and then.
-  Duration stalled(TimePoint now);
+  /// For how long a record has been incomplete without progress; looked at now and then. After a suspension of this
+  /// process the time counts anew, because the rest of the record may wait in the socket.
+  Duration stalled(TimePoint now, bool was_suspended);
 
  private:
   std::string seal_frame() const;
@@ -107,8 +108,8 @@ class SealedStream {
   bool drained_ = false;
   bool waits_for_rest_ = false;  ///< next() has found an incomplete record
   uint64_t received_bytes_ = 0;
-  uint64_t looked_bytes_ = 0;  ///< received_bytes_ when stalled() last saw progress
-  TimePoint looked_at_ = TimePoint::max();
+  uint64_t looked_bytes_ = 0;  ///< received_bytes_ when stalled_since_ was set
+  TimePoint stalled_since_ = TimePoint::max();
 };
 
 }  // namespace gradrail::transport::tcp::seal
