@@ -21,11 +21,6 @@ absl::Status check_backup_ps(const TrainOptions& options) {
         "--backup-ps 1: not with --rendezvous, where a ps is found by its index alone; name the tasks (--cluster, or "
         "--ps_hosts and --worker_hosts)");
   }
-  if (options.launch.has_value()) {
-    return absl::InvalidArgumentError(
-        "--backup-ps 1: a launcher does not give the addresses of its tasks before their start: name them (--cluster, "
-        "or --ps_hosts and --worker_hosts)");
-  }
   // A local cluster has no list of addresses yet: its tasks are still to be started.
   const size_t tasks = options.local ? options.flags.ps : options.cluster.ps.size();
   if (tasks >= 2 && tasks % 2 == 0) return absl::OkStatus();
@@ -43,6 +38,8 @@ std::string replication_peer(const TrainOptions& options) {
 
 // Without --backup-ps half() is the number of all ps tasks: then no index reaches it.
 bool begins_as_backup(const TrainOptions& options) { return options.task.index >= half(options); }
+
+bool has_backup(const TrainOptions& options) { return options.flags.backup_ps != 0 && !begins_as_backup(options); }
 
 ps::ClusterSpec without_backups(const TrainOptions& options) {
   ps::ClusterSpec cluster = options.cluster;

@@ -17,6 +17,8 @@ absl::Status check_backup_ps(const TrainOptions& options);
 /// Address of the ps task that is this one's backup, or that this one begins as the backup of; "": none.
 std::string replication_peer(const TrainOptions& options);
 bool begins_as_backup(const TrainOptions& options);
+/// A ps task that begins as the primary of another one.
+bool has_backup(const TrainOptions& options);
 
 /// The ps tasks that a worker joins, and the backup of each.
 ps::ClusterSpec without_backups(const TrainOptions& options);
