@@ -162,7 +162,12 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
     // Another process has another group: workers that found it would wait for this one.
     request.set_process(processes_[i]);
     if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
-    GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::JoinReply reply, controls_[i]->join(request, deadline));
+    absl::StatusOr<ps::proto::JoinReply> joined = controls_[i]->join(request, deadline);
+    // The first tasks wait for this worker already. A second search costs it no membership.
+    if (absl::IsUnavailable(joined.status()) && has_backups() && find_successor(i, deadline).ok())
+      joined = controls_[i]->join(request, deadline);
+    if (!joined.ok()) return joined.status();
+    const ps::proto::JoinReply& reply = *joined;
     if (!began_from.has_value()) began_from = reply.began_from();
     began_without_checkpoint_ = !began_from->has_global_step();
     if (i == 0) {
@@ -181,6 +186,22 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
   }
   GRADRAIL_CHECK(joined_count_ == controls_.size());
   return first_step;
+}
+
+/// Finds the task that continues for a process that was lost between its description and the join.
+/// Errors  UNAVAILABLE: another process serves there, so that this worker has to join all tasks again.
+absl::Status Session::find_successor(uint32_t ps_index, TimePoint deadline) {
+  deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::DescribeReply reply, describe_one(ps_index, deadline));
+  if (reply.process() != processes_[ps_index])
+    return absl::UnavailableError(fmt::format("{} was started again", controls_[ps_index]->name()));
+  for (const auto& link : paths_.links()) {
+    if (link->ps_index != ps_index) continue;
+    link->server = controls_[ps_index]->name();
+    link->address = controls_[ps_index]->address();
+    paths_.set_server(*link, reply);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Session::take_shards(uint32_t ps_index, const ps::proto::JoinReply& reply, size_t& next_link) {

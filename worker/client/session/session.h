@@ -108,6 +108,7 @@ class Session {
 
   absl::StatusOr<std::string> resolve(uint32_t task_index) const;
   absl::StatusOr<ps::proto::DescribeReply> describe_one(uint32_t ps_index, TimePoint deadline);
+  absl::Status find_successor(uint32_t ps_index, TimePoint deadline);
   absl::Status take_shards(uint32_t ps_index, const ps::proto::JoinReply& reply, size_t& next_link);
   void start_heartbeat(uint32_t ps_index);
   void tell_losses(ps::proto::Ping& ping);
