@@ -35,11 +35,14 @@ struct ServerOptions {
   std::vector<std::string> worker_names;             ///< of the cluster specification
   transport::WaitPolicy wait;
   std::string replication_peer = {};  ///< "host:port" of the backup of this task, or of its primary; "": none
-  bool begins_as_backup = {};         ///< of the two tasks, this one begins as the backup
-  std::string device = "host";        ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
-  std::string checkpoint_dir;         ///< "": no checkpoints
-  std::string run_name = {};          ///< one text for all ps tasks of a run; locks checkpoint_dir; "": no lock
-  uint32_t keep_checkpoints = 0;      ///< number of complete sets to keep; 0: all
+  /// The present address of the replication peer, for the thread of its link; `replication_peer` is its name then.
+  /// Empty: `replication_peer` is the address.
+  std::function<absl::StatusOr<std::string>()> find_replication_peer = nullptr;
+  bool begins_as_backup = {};     ///< of the two tasks, this one begins as the backup
+  std::string device = "host";    ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
+  std::string checkpoint_dir;     ///< "": no checkpoints
+  std::string run_name = {};      ///< one text for all ps tasks of a run; locks checkpoint_dir; "": no lock
+  uint32_t keep_checkpoints = 0;  ///< number of complete sets to keep; 0: all
   Duration heartbeat_timeout = std::chrono::seconds(4);
   uint32_t min_workers = 1;                          ///< a loss that leaves fewer ends the run
   Duration return_limit = std::chrono::seconds(30);  ///< for a return after the last worker was lost

@@ -23,7 +23,8 @@ absl::Status Replication::start() {
   const ServerOptions& options = context_.options;
   if (options.replication_peer.empty()) return absl::OkStatus();
   // The state of the run travels to the peer: the rule for workers holds here as well.
-  GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.replication_peer));
+  if (!options.find_replication_peer)
+    GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.replication_peer));
   std::shared_ptr<ControlDialer> dialer = options.dialer;
   if (dialer == nullptr) {
     GRADRAIL_ASSIGN_OR_RETURN(dialer, grpc_dialer(options.security, {}));
@@ -31,7 +32,7 @@ absl::Status Replication::start() {
   link_ = std::make_unique<ReplicationLink>(
       ReplicationLink::Options{.dialer = std::move(dialer),
                                .secret = options.security.secret,
-                               .address = options.replication_peer,
+                               .address = [this] { return find_peer(); },
                                .transports = options.transports,
                                .heartbeat_timeout = options.heartbeat_timeout,
                                .fill_message = [this](proto::ReplicateRequest& message) { fill_message(message); },
@@ -42,6 +43,16 @@ absl::Status Replication::start() {
   // The link of a backup waits for a takeover, because only the task that serves has state to send.
   if (!is_backup_) link_->start();
   return absl::OkStatus();
+}
+
+/// Errors  NOT_FOUND: the address is unknown now, which is no sign that the peer has exited.
+absl::StatusOr<std::string> Replication::find_peer() const {
+  const ServerOptions& options = context_.options;
+  if (!options.find_replication_peer) return options.replication_peer;
+  absl::StatusOr<std::string> found = options.find_replication_peer();
+  if (!found.ok()) return absl::NotFoundError(found.status().message());
+  GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, *found));
+  return found;
 }
 
 void Replication::on_replaced() {
@@ -110,8 +121,9 @@ bool Replication::replication_peer_can_return() const {
 }
 
 std::string Replication::replication_peer_name() const {
-  return replication_peer_can_return() ? fmt::format("the ps task at {}", context_.options.replication_peer)
-                                       : "its ps task";
+  const ServerOptions& options = context_.options;
+  if (options.find_replication_peer) return options.replication_peer;
+  return replication_peer_can_return() ? fmt::format("the ps task at {}", options.replication_peer) : "its ps task";
 }
 
 std::string Replication::backup_state() const { return link_ == nullptr || is_backup_ ? "" : link_->state(); }

@@ -60,6 +60,7 @@ class Replication {
   void take_over(uint64_t process, uint64_t term);
 
  private:
+  absl::StatusOr<std::string> find_peer() const;
   void fill_message(proto::ReplicateRequest& message);
   void on_refused(const absl::Status& why);
   bool replication_peer_can_return() const;

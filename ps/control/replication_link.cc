@@ -155,7 +155,7 @@ void ReplicationLink::send_state() {
   GRADRAIL_CHECK(done_ <= wanted_);
   const bool is_level = level_shards_ >= shards_.size();
   if (is_level && !said_level_ && options_.console) {
-    options_.console(fmt::format("the backup at {} has everything", options_.address));
+    options_.console(fmt::format("the backup at {} has everything", address_));
   }
   said_level_ = is_level;
   const TimePoint next = Clock::now() + (reconnect_ ? Duration(kEveryWhileMissing) : Duration(kEvery));
@@ -168,7 +168,11 @@ absl::StatusOr<proto::ReplicateReply> ReplicationLink::ask(proto::ReplicateReque
   request.set_number(++number_);
   const TimePoint deadline = Clock::now() + kCallDeadline;
   if (channel_ == nullptr) {
-    GRADRAIL_ASSIGN_OR_RETURN(channel_, options_.dialer->open(options_.address, kCallDeadline));
+    const absl::StatusOr<std::string> found = options_.address();
+    // A task that is not registered any more may run where it was. If it has exited, its host refuses the connection.
+    if (!found.ok() && (address_.empty() || !absl::IsNotFound(found.status()))) return found.status();
+    if (found.ok()) address_ = *found;
+    GRADRAIL_ASSIGN_OR_RETURN(channel_, options_.dialer->open(address_, kCallDeadline));
   }
   proto::ReplicateReply reply;
   const grpc::Status status = channel_->call(ControlCall::replicate, deadline - Clock::now(), request, reply);
@@ -222,7 +226,7 @@ void ReplicationLink::attach(const proto::ReplicateReply& reply) {
   MutexLock lock(mutex_);
   reconnect_ = true;
   if (!std::exchange(said_missing_, true)) {
-    spdlog::warn("not replicated: the shards cannot reach the backup at {}: {}", options_.address, refused);
+    spdlog::warn("not replicated: the shards cannot reach the backup at {}: {}", address_, refused);
   }
 }
 
@@ -270,11 +274,11 @@ void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
   }
   if (!say_it) return;
   if (was_present) {
-    spdlog::warn("the backup at {} was lost ({}); the run continues without a backup until it returns",
-                 options_.address, std::string(message_of(why)));
-  } else {
-    spdlog::warn("not replicated: the backup at {} is not ready yet ({})", options_.address,
+    spdlog::warn("the backup at {} was lost ({}); the run continues without a backup until it returns", address_,
                  std::string(message_of(why)));
+  } else {
+    spdlog::warn("not replicated: the backup at {} is not ready yet ({})",
+                 address_.empty() ? "an unknown address" : address_, std::string(message_of(why)));
   }
 }
 

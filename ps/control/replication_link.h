@@ -32,7 +32,7 @@ class ReplicationLink {
   struct Options {
     std::shared_ptr<ControlDialer> dialer;
     std::string secret;                                          ///< of the job; "": none
-    std::string address;                                         ///< of the replication peer
+    std::function<absl::StatusOr<std::string>()> address;        ///< of the replication peer; its thread asks
     std::vector<std::string> transports;                         ///< in order of preference
     Duration heartbeat_timeout = std::chrono::seconds(4);        ///< a backup is lost after this
     std::function<void(proto::ReplicateRequest&)> fill_message;  ///< writes the present state into an empty message
@@ -86,6 +86,7 @@ class ReplicationLink {
   std::string lost_ ABSL_GUARDED_BY(mutex_);         ///< cause that a shard has reported
 
   // Its thread.
+  std::string address_;                      ///< of the last attempt to open a connection; "": none
   std::unique_ptr<ControlChannel> channel_;  ///< null until a connection is open
   uint64_t number_ = 0;                      ///< of the last message
   uint64_t generation_ = 0;                  ///< that the shards are connected for

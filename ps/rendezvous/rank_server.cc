@@ -162,6 +162,8 @@ std::string RankServer::mismatch(const proto::RankHello& hello) const {
     return fmt::format("it has {} tasks, the first one has {}", hello.size(), ours.size());
   if (hello.ps_count() != ours.ps_count())
     return fmt::format("--ps {} there, --ps {} here", hello.ps_count(), ours.ps_count());
+  if (hello.backup_ps() != ours.backup_ps())
+    return fmt::format("--backup-ps {:d} there, --backup-ps {:d} here", hello.backup_ps(), ours.backup_ps());
   return "";
 }
 

@@ -279,6 +279,24 @@ class Backup(cluster.ClusterTest):
         workers[0].wait_for("all parameter servers are back", 2 * NOTICED)
         self.assert_all_end(*workers, *servers)
 
+    def test_a_worker_joins_again_if_the_ps_is_lost_before_the_others_have_joined(self):
+        """No backup has the state of this run: the lost one had none yet, and the other starts later."""
+        self.common_flags = [*self.addresses(2, ps=2), "--model", "linear", "--backup-ps", 1, "--mode", "sync",
+                             "--epochs", 2]
+
+        def start_ps(index, name):
+            return self.train(*self.common_flags, "--job_name", "ps", "--task_index", index, name=name)
+        ps = start_ps(0, "ps/0")
+        first = self.start_worker(1)
+        ps.wait_for("# ps/0 listens", cluster.START)
+        self.wait_until_shown(r"^worker/1 ", self.ps_addresses[:1])
+        ps.signal(signal.SIGKILL)
+        ps.code()
+        servers = [start_ps(0, "ps/0 again"), start_ps(1, "ps/1")]
+        first.wait_for("was lost: .*; waiting up to 60 s for its restart", 2 * NOTICED)
+        self.assert_all_end(self.start_worker(0), first, *servers)
+        self.assert_says(first, "all parameter servers are back", r"w = 2\.0000, b = 10\.0000")
+
     def test_a_local_cluster_goes_on_without_its_ps(self):
         run = self.train("--ps", 2, "--backup-ps", 1, "--workers", 2, "--epochs", EPOCHS, "--mode", "sync",
                          "--log_every", 10)

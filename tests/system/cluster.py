@@ -258,12 +258,16 @@ class ClusterTest(unittest.TestCase):
         for words in says:
             self.assertRegex(task.text(), words, task.transcript())
 
-    def wait_until_awaited(self, worker, addresses):
-        """Waits until `gradrail top` of the ps tasks at `addresses` shows that a sync step waits for `worker`."""
+    def wait_until_shown(self, pattern, addresses):
+        """Waits until `gradrail top` of the ps tasks at `addresses` shows a line that matches `pattern`."""
         def table():
             return subprocess.run([binary(), "top", "--once", "--ps_hosts", ",".join(addresses)], timeout=START,
                                   capture_output=True, text=True, check=False).stdout
-        wait_until(lambda: re.search(rf"^{worker} .*\bawaited", table(), re.M), START, table)
+        wait_until(lambda: re.search(pattern, table(), re.M), START, table)
+
+    def wait_until_awaited(self, worker, addresses):
+        """Waits until `gradrail top` of the ps tasks at `addresses` shows that a sync step waits for `worker`."""
+        self.wait_until_shown(rf"^{worker} .*\bawaited", addresses)
 
     def assert_goes_on(self, task, steps=2, within=START):
         """Checks that a task reports new progress."""

@@ -369,5 +369,61 @@ class Running(etcd.EtcdTest):
         self.assertEqual(self.etcd.registered()["worker/1"]["id"], "other")
 
 
+class Backups(etcd.EtcdTest):
+    """Tests --backup-ps 1: a primary and its backup find each other, and the workers find both, wherever they are."""
+    epochs = 30
+    flags = ("--backup-ps", 1, "--model", "mlp", "--epochs", epochs, "--mode", "sync", "--optimizer", "adam",
+             "--log_every", 10)
+    sizes = ("--ps", 2, "--workers", 2)
+
+    def start(self):
+        servers = [self.task("ps", *self.sizes, "--task_index", i, name=f"ps/{i}") for i in range(2)]
+        self.wait_for_registered("ps/0", "ps/1")
+        workers = [self.task("worker", "--task_index", i, name=f"worker/{i}") for i in range(2)]
+        self.wait_until_level(servers[0])
+        workers[0].wait_for(r"Step: [1-9]\d+", cluster.START)
+        return servers, workers
+
+    def wait_until_level(self, primary):
+        primary.wait_for("the backup at 127.* has everything", cluster.START)
+
+    def kill(self, ps, workers):
+        said = [len(worker.lines()) for worker in workers]
+        ps.signal(signal.SIGKILL)
+        ps.code()
+        for worker, lines in zip(workers, said):
+            worker.wait_for(r"its backup \(127\.\d.*\) has taken over at step \d+, no step lost", NOTICED, after=lines)
+
+    def assert_complete(self, workers, servers):
+        for task in (*workers, *servers):
+            self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
+        self.assert_says(workers[0], rf"^Global-Step: {self.epochs * 550}$")
+
+    def test_a_replacement_on_another_host_takes_the_place_of_the_lost_ps(self):
+        (primary, backup), workers = self.start()
+        self.kill(primary, workers)
+        back = self.task("ps", *self.sizes, "--bind", "127.0.0.2", name="back")
+        self.assertEqual(self.place_of(back), "ps/0")
+        back.wait_for("ps/1 has taken over; this one is its backup", EXPIRED)
+        self.wait_until_level(backup)
+        self.kill(backup, workers)
+        self.assert_says(workers[0], r"its backup \(127\.0\.0\.2:\d+\) has taken over")
+        self.assert_complete(workers, [back])
+
+    def test_a_takeover_needs_no_etcd(self):
+        (primary, backup), workers = self.start()
+        self.etcd.kill()
+        self.kill(primary, workers)
+        self.assert_complete(workers, [backup])
+
+    def test_halves_that_are_none_are_refused(self):
+        says = ["--backup-ps 1: .* even number of them; there is 1"]
+        self.refused(cluster.CONFIGURATION, says, "--rendezvous", self.etcd.url(), "--job_name", "ps", "--ps", 1, "--workers",
+                     1, "--backup-ps", 1)
+        self.train("--rendezvous", self.etcd.url(), "--job_name", "ps", "--ps", 1, "--workers", 1, "--model", "linear")
+        self.wait_for_registered("ps/0")
+        self.refused(cluster.CONFIGURATION, says, "--rendezvous", self.etcd.url(), "--job_name", "worker", "--backup-ps", 1)
+
+
 if __name__ == "__main__":
     unittest.main()

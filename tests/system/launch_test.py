@@ -28,11 +28,11 @@ class LaunchTest(cluster.ClusterTest):
         self.assertEqual(len(re.findall(r"w = 2\.0000, b = 10\.0000", said)), workers, said)
         self.assertEqual(said.count("Parameter-Hash: "), 1, said)
 
-    def under_mpirun(self, count, *flags, name="mpirun"):
+    def under_mpirun(self, count, *flags, name="mpirun", options=()):
         if shutil.which("mpirun") is None:
             cluster.skip("no mpirun (openmpi-bin)")
-        return self.launch(name, ["mpirun", "-n", str(count), "--oversubscribe", cluster.binary(), "train", *SMALL, *flags],
-                           AS_ROOT)
+        return self.launch(name, ["mpirun", "-n", str(count), "--oversubscribe", *options, cluster.binary(), "train", *SMALL,
+                                  *flags], AS_ROOT)
 
     def ranks(self, count, *flags, port, environment=None):
         """Starts tasks with the environment of torchrun."""
@@ -149,6 +149,81 @@ class Launchers(LaunchTest):
         odd = self.train(*SMALL, "--ps", "2", environment={**address, "RANK": "2"})
         self.assert_ends(odd, lambda code: code != 0, says=[r"--ps 2 there, --ps 1 here"])
         self.assert_ends(first, lambda code: code != 0, says=[r"rank 2: --ps 2 there, --ps 1 here"])
+
+
+class Backups(LaunchTest):
+    """Tests --backup-ps 1 under launchers. They do not start a lost task again: the backup serves until the end."""
+    flags = ("--backup-ps", "1", "--model", "mlp", "--log_every", "10", "--optimizer", "adam")
+
+    def pid_of_rank(self, mpirun, rank):
+        variable = f"OMPI_COMM_WORLD_RANK={rank}".encode()
+        [pid] = [pid for pid in cluster.children(mpirun.pid)
+                 if variable in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
+        return int(pid)
+
+    def wait_for_replication(self, *primaries, worker):
+        for primary in primaries:
+            primary.wait_for("the backup at .* has everything", cluster.START)
+        worker.wait_for(r"Step: [1-9]\d+", cluster.START)
+
+    def assert_takes_over(self, worker, ps=0):
+        worker.wait_for(rf"parameter server {ps} .* its backup .* has taken over at step \d+, no step lost", cluster.START)
+
+    def test_a_backup_replaces_the_ps_that_is_killed_under_mpirun(self):
+        undisturbed = self.under_mpirun(4, "--ps", "2", *self.flags)
+        self.assert_ends(undisturbed, cluster.GOOD)
+        # Without the option, Open MPI ends the job with the first task that is killed.
+        job = self.under_mpirun(4, "--ps", "2", *self.flags, options=["--enable-recovery"], name="mpirun with a loss")
+        self.wait_for_replication(job, worker=job)
+        os.kill(self.pid_of_rank(job, 0), signal.SIGKILL)
+        self.assert_takes_over(job)
+        job.code()
+        self.assertEqual(cluster.hash_of(job), cluster.hash_of(undisturbed), job.transcript())
+
+    def test_each_of_two_ps_has_its_backup(self):
+        [port] = cluster.free_ports(1)
+        tasks = self.ranks(6, "--ps", "4", *self.flags, port=port)
+        self.wait_for_replication(*tasks[:2], worker=tasks[4])
+        for index in (1, 0):
+            tasks[index].signal(signal.SIGKILL)
+            self.assert_takes_over(tasks[4], ps=index)
+        said = self.all_good(tasks[2:])
+        self.assertEqual(said.count("Parameter-Hash: "), 1, said)
+
+    def test_ps_lite_with_a_backup(self):
+        [port] = cluster.free_ports(1)
+        common = {"DMLC_NUM_SERVER": "2", "DMLC_NUM_WORKER": "1", "DMLC_PS_ROOT_URI": "127.0.0.1",
+                  "DMLC_PS_ROOT_PORT": str(port)}
+        tasks = {role: self.train(*SMALL, *self.flags, name=role, environment={**common, "DMLC_ROLE": role.split()[0]})
+                 for role in ("scheduler", "server", "server again", "worker")}
+        primary = next(task for task in tasks.values() if task.wait_for(r"# (scheduler|ps/\d|worker)").group(1) == "ps/0")
+        self.wait_for_replication(primary, worker=tasks["worker"])
+        primary.signal(signal.SIGKILL)
+        self.assert_takes_over(tasks["worker"])
+        self.all_good(task for task in tasks.values() if task != primary)
+
+    def test_a_stop_signal_to_all_tasks_with_a_backup_saves_a_checkpoint(self):
+        [port] = cluster.free_ports(1)
+        saved = self.folder / "saved"
+        tasks = self.ranks(4, "--ps", "2", *self.flags, "--epochs", 1000, "--checkpoint_dir", saved, "--save_secs", 600,
+                           port=port)
+        self.wait_for_replication(tasks[0], worker=tasks[2])
+        for task in tasks:
+            task.signal(signal.SIGTERM)
+            time.sleep(0.1)
+        step = int(re.search(r"^Global-Step: (\d+)", self.all_good(tasks), re.M).group(1))
+        listed = self.launch("ls", [cluster.binary(), "checkpoint", "ls", saved])
+        self.assert_ends(listed, cluster.GOOD, says=[rf"(?m)^ *{step} "])
+
+    def test_a_task_without_the_flag_and_halves_that_are_none_are_refused(self):
+        [port] = cluster.free_ports(1)
+        address = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        first = self.train(*SMALL, "--ps", "2", "--backup-ps", "1", environment={**address, "RANK": "0"})
+        self.refused(cluster.CONFIGURATION, ["--backup-ps 0 there, --backup-ps 1 here"], *SMALL, "--ps", "2",
+                     environment={**address, "RANK": "2"})
+        self.assert_ends(first, cluster.CONFIGURATION, says=["rank 2: --backup-ps 0 there, --backup-ps 1 here"])
+        self.refused(cluster.CONFIGURATION, ["--backup-ps 1: .* even number of them; there is 1"], *SMALL, "--ps", "1",
+                     "--backup-ps", "1", environment={**address, "RANK": "0"})
 
 
 class Manifests(LaunchTest):

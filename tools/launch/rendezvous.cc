@@ -21,6 +21,7 @@ ps::proto::RankHello hello_of(const RendezvousRequest& request) {
   ps::proto::RankHello hello = ps::hello_of(launch.job, launch.size, request.ps_count);
   if (launch.role != Role::by_rank) hello.set_role(launch.role == Role::ps ? "ps" : "worker");
   if (launch.rank) hello.set_rank(*launch.rank);
+  hello.set_backup_ps(request.backup_ps);
   hello.set_address(request.bind_host);
   return hello;
 }
@@ -28,7 +29,10 @@ ps::proto::RankHello hello_of(const RendezvousRequest& request) {
 /// The task to which all others connect: ps/0, or the scheduler.
 class FirstTask final : public Rendezvous {
  public:
-  explicit FirstTask(const RendezvousRequest& request) : request_(request) {}
+  explicit FirstTask(const RendezvousRequest& request)
+      : request_(request),
+        primaries_(request.backup_ps ? request.ps_count / 2 : request.ps_count),
+        ports_(request.ps_count, 0) {}
 
   absl::Status gather() {
     const bool has_own_task = request_.launch.role == Role::by_rank;
@@ -54,34 +58,61 @@ class FirstTask final : public Rendezvous {
   }
 
   absl::Status publish(uint16_t port) override {
-    const TimePoint deadline = Clock::now() + request_.timeout;
-    // The own port stands at index 0; those of the other ps replace the rest.
-    std::vector<uint32_t> ports(request_.ps_count, port);
+    // The scheduler, which needs no addresses itself, has not requested them.
+    if (request_.backup_ps && !backups_listen_) GRADRAIL_RETURN_IF_ERROR(ps_addresses().status());
+    // The scheduler receives the port of ps/0 as those of the others.
+    ports_[0] = port;
+    GRADRAIL_RETURN_IF_ERROR(receive_ports(0, primaries_));
     for (const ps::RankServer::JoinedRank& joined : server_->joined()) {
-      if (joined.task.job != "ps") continue;
-      const absl::StatusOr<RankMessage> received = joined.stream->receive(RankMessage::kPort, deadline);
-      if (!received.ok())
-        return absl::UnavailableError(
-            fmt::format("no port of ps/{}: {}", joined.task.index, message_of(received.status())));
-      ports[joined.task.index] = received->port();
+      if (joined.task.job == "worker") send_addresses(joined);
     }
-    RankMessage message;
-    const auto hosts = server_->assignments().assignment_of({"ps", 0}).ps_hosts();
-    for (size_t i = 0; i < ports.size(); ++i)
-      message.mutable_ps_addresses()->add_addresses(
-          ps::to_string({.host = hosts[static_cast<int>(i)], .port = static_cast<uint16_t>(ports[i])}));
-    for (const ps::RankServer::JoinedRank& joined : server_->joined())
-      joined.stream->send(message, Clock::now() + kSend).IgnoreError();
     server_.reset();  // tasks find the ps by address from here on
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::vector<std::string>> ps_addresses() override {
-    return absl::FailedPreconditionError("only workers request addresses");
+    GRADRAIL_RETURN_IF_ERROR(receive_ports(primaries_, request_.ps_count));
+    backups_listen_ = true;
+    for (const ps::RankServer::JoinedRank& joined : server_->joined()) {
+      if (joined.task.job == "ps" && joined.task.index < primaries_) send_addresses(joined);
+    }
+    return addresses();
   }
 
  private:
+  /// Waits for the ports of the ps tasks from `begin` to `end`.
+  absl::Status receive_ports(uint32_t begin, uint32_t end) {
+    const TimePoint deadline = Clock::now() + request_.timeout;
+    for (const ps::RankServer::JoinedRank& joined : server_->joined()) {
+      if (joined.task.job != "ps" || joined.task.index < begin || joined.task.index >= end) continue;
+      const absl::StatusOr<RankMessage> received = joined.stream->receive(RankMessage::kPort, deadline);
+      if (!received.ok())
+        return absl::UnavailableError(
+            fmt::format("no port of ps/{}: {}", joined.task.index, message_of(received.status())));
+      ports_[joined.task.index] = received->port();
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<std::string> addresses() const {
+    const auto hosts = server_->assignments().assignment_of({"ps", 0}).ps_hosts();
+    std::vector<std::string> all;
+    for (size_t i = 0; i < ports_.size(); ++i)
+      all.push_back(ps::to_string({.host = hosts[static_cast<int>(i)], .port = static_cast<uint16_t>(ports_[i])}));
+    return all;
+  }
+
+  void send_addresses(const ps::RankServer::JoinedRank& joined) {
+    RankMessage message;
+    for (std::string& address : addresses()) message.mutable_ps_addresses()->add_addresses(std::move(address));
+    // A task that is gone already is awaited as any other.
+    joined.stream->send(std::move(message), Clock::now() + kSend).IgnoreError();
+  }
+
   const RendezvousRequest request_;
+  const uint32_t primaries_;     ///< ps tasks without those that are backups
+  std::vector<uint32_t> ports_;  ///< by ps task; 0: not known yet
+  bool backups_listen_ = false;
   std::unique_ptr<ps::RankServer> server_;
 };
 

@@ -18,7 +18,8 @@ struct RendezvousRequest {
   ps::Launch launch;
   std::string secret;  ///< of the job; "": none
   uint32_t ps_count = 1;
-  std::string bind_host;  ///< at which others reach this task; "": its address in the connection
+  bool backup_ps = false;  ///< the second half of the ps tasks are backups of the first half
+  std::string bind_host;   ///< at which others reach this task; "": its address in the connection
   Duration timeout = std::chrono::seconds(60);
   std::function<void(const std::string&)> say;  ///< progress for users
 };
@@ -38,7 +39,8 @@ class Rendezvous {
   /// A ps listens at this port of its host; the scheduler has none: 0. The first ps (or the scheduler) waits for the
   /// others' and notifies the workers.
   virtual absl::Status publish(uint16_t port) = 0;
-  /// A worker's: "host:port" of each ps, once all of them listen.
+  /// "host:port" of each ps. A worker waits until all of them listen. A primary waits for the backups alone, before
+  /// publish(): the ports of the primaries are 0 then.
   virtual absl::StatusOr<std::vector<std::string>> ps_addresses() = 0;
 
  protected:

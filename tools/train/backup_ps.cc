@@ -11,23 +11,19 @@ size_t half(const TrainOptions& options) {
   return options.flags.backup_ps == 0 ? options.cluster.ps.size() : options.cluster.ps.size() / 2;
 }
 
+uint32_t peer_index(const TrainOptions& options) {
+  // Task i and task i + half are each other's peers, so one formula serves both.
+  return static_cast<uint32_t>((options.task.index + half(options)) % options.cluster.ps.size());
+}
+
 }  // namespace
 
 absl::Status check_backup_ps(const TrainOptions& options) {
   if (options.flags.backup_ps == 0) return absl::OkStatus();
-  if (uses_etcd(options.flags)) {
-    return absl::InvalidArgumentError(
-        // etcd gives a returning task any free place, but primary and backup have fixed indexes.
-        "--backup-ps 1: not with --rendezvous, where a ps is found by its index alone; name the tasks (--cluster, or "
-        "--ps_hosts and --worker_hosts)");
-  }
-  if (options.launch.has_value()) {
-    return absl::InvalidArgumentError(
-        "--backup-ps 1: a launcher does not give the addresses of its tasks before their start: name them (--cluster, "
-        "or --ps_hosts and --worker_hosts)");
-  }
-  // A local cluster has no list of addresses yet: its tasks are still to be started.
-  const size_t tasks = options.local ? options.flags.ps : options.cluster.ps.size();
+  // Another task may give the size of the run: run_with_etcd() repeats this check.
+  if (uses_etcd(options.flags) && options.cluster.ps.empty() && !options.flags.ps_given) return absl::OkStatus();
+  // A local cluster has no list of addresses yet: its tasks are still to be started. Nor has a run with etcd.
+  const size_t tasks = options.cluster.ps.empty() ? options.flags.ps : options.cluster.ps.size();
   if (tasks >= 2 && tasks % 2 == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("--backup-ps 1: of the ps tasks the second half are backups of the first, so that there must be an "
@@ -37,12 +33,19 @@ absl::Status check_backup_ps(const TrainOptions& options) {
 
 std::string replication_peer(const TrainOptions& options) {
   if (options.flags.backup_ps == 0) return "";
-  // Task i and task i + half are each other's peers, so one formula serves both.
-  return options.cluster.ps[(options.task.index + half(options)) % options.cluster.ps.size()];
+  const uint32_t index = peer_index(options);
+  return uses_etcd(options.flags) ? fmt::format("ps/{}", index) : options.cluster.ps[index];
+}
+
+std::function<absl::StatusOr<std::string>()> find_replication_peer(const TrainOptions& options) {
+  if (options.flags.backup_ps == 0 || !options.ps_address) return nullptr;
+  return [find = options.ps_address, index = peer_index(options)] { return find(index); };
 }
 
 // Without --backup-ps half() is the number of all ps tasks: then no index reaches it.
 bool begins_as_backup(const TrainOptions& options) { return options.task.index >= half(options); }
+
+bool has_backup(const TrainOptions& options) { return options.flags.backup_ps != 0 && !begins_as_backup(options); }
 
 ps::ClusterSpec without_backups(const TrainOptions& options) {
   ps::ClusterSpec cluster = options.cluster;

@@ -1,9 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "ps/protocol/cluster_spec.h"
 #include "tools/train/train_options.h"
 
@@ -11,12 +12,17 @@ namespace gradrail::tools {
 
 // --backup-ps 1: of N ps tasks the first N/2 serve, and task i + N/2 is the backup of task i.
 
-/// INVALID_ARGUMENT: the tasks have no two halves, or no known addresses.
+/// INVALID_ARGUMENT: the tasks have no two halves. OK also while the number of ps tasks is not known.
 absl::Status check_backup_ps(const TrainOptions& options);
 
-/// Address of the ps task that is this one's backup, or that this one begins as the backup of; "": none.
+/// The ps task that is this one's backup, or that this one begins as the backup of: its address, or its name if only
+/// find_replication_peer() has the address. "": none.
 std::string replication_peer(const TrainOptions& options);
+/// Finds its address in etcd; empty: replication_peer() is the address.
+std::function<absl::StatusOr<std::string>()> find_replication_peer(const TrainOptions& options);
 bool begins_as_backup(const TrainOptions& options);
+/// A ps task that begins as the primary of another one.
+bool has_backup(const TrainOptions& options);
 
 /// The ps tasks that a worker joins, and the backup of each.
 ps::ClusterSpec without_backups(const TrainOptions& options);

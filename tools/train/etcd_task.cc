@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "tools/exit_codes.h"
 #include "tools/launch/etcd/membership.h"
+#include "tools/train/backup_ps.h"
 #include "tools/train/task.h"
 
 namespace gradrail::tools {
@@ -117,10 +118,12 @@ absl::Status check_rendezvous(TrainOptions& options) {
 absl::Status run_with_etcd(TrainOptions options, SignalThread& signals) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Membership> membership, take_place(options));
   GRADRAIL_RETURN_IF_ERROR(settle(options, *membership));
+  // Another task may have stated the number of ps tasks.
+  GRADRAIL_RETURN_IF_ERROR(check_backup_ps(options));
+  options.ps_address = [&](uint32_t index) { return membership->ps_address(index); };
   print_comment(explain_place(options));
   // The port is known only after the ps listens: until then its key names the host alone.
   if (options.task.job == "ps") return run_ps(options, signals, [&](uint16_t port) { membership->publish(port); });
-  options.ps_address = [&](uint32_t index) { return membership->ps_address(index); };
   return run_worker(options, signals);
 }
 

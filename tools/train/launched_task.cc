@@ -7,6 +7,7 @@
 #include "ps/protocol/security.h"
 #include "tools/exit_codes.h"
 #include "tools/launch/rendezvous.h"
+#include "tools/train/backup_ps.h"
 #include "tools/train/task.h"
 
 namespace gradrail::tools {
@@ -133,6 +134,7 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
                             Rendezvous::join({.launch = *options.launch,
                                               .secret = options.security.secret,
                                               .ps_count = options.flags.ps,
+                                              .backup_ps = options.flags.backup_ps != 0,
                                               .bind_host = bind_host,
                                               .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
                                               .say = print_comment}));
@@ -144,10 +146,12 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
   }
   take_assignment(options, others->assignment());
   print_comment(explain(options));
-  if (options.task.job == "ps") return run_launched_ps(options, *others, signals);
-  // Waits until each ps listens: a worker needs the ports that the kernel has assigned.
-  GRADRAIL_ASSIGN_OR_RETURN(options.cluster.ps, others->ps_addresses());
-  return run_worker(options, signals);
+  const bool is_ps = options.task.job == "ps";
+  // A worker needs the ports that the kernel has assigned to all ps tasks, and a primary that of its backup.
+  if (!is_ps || has_backup(options)) {
+    GRADRAIL_ASSIGN_OR_RETURN(options.cluster.ps, others->ps_addresses());
+  }
+  return is_ps ? run_launched_ps(options, *others, signals) : run_worker(options, signals);
 }
 
 }  // namespace gradrail::tools

@@ -249,6 +249,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .worker_names = options.cluster.workers,
       .wait = wait_policy(plan, options),
       .replication_peer = replication_peer(options),
+      .find_replication_peer = find_replication_peer(options),
       .begins_as_backup = begins_as_backup(options),
       .device = options.flags.ps_device,
       .checkpoint_dir = options.flags.checkpoint_dir,

@@ -101,7 +101,7 @@ struct TrainOptions {
   std::optional<ps::Launch> launch;  ///< the cluster is known once all tasks have met: launched_task.h
   bool own_cpus = false;             ///< a launcher has bound us to cpus that are not those of the other tasks here
   std::string why_unbound;           ///< not to be bound to cpus, and why; "": as the plan says
-  /// Where a ps is now; empty: where the cluster says.
+  /// Where a ps is now; empty: where the cluster says. Called from one thread of the task.
   std::function<absl::StatusOr<std::string>(uint32_t ps_index)> ps_address;
   uint16_t place_on_host = 0;  ///< among the tasks here, where a launcher has started them
   uint32_t towers = 1;         ///< of this worker; the plan may give it more, one for each GPU

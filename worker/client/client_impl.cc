@@ -67,20 +67,23 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(exchange_.cut_model());
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t first_step, session_.join(deadline, rejoin_.is_under_way()));
   exchange_.set_step(first_step - 1);
-  GRADRAIL_RETURN_IF_ERROR(paths_.connect_all(deadline));
+  absl::Status connected = paths_.connect_all(deadline);
+  // The others wait for this worker since its join. At the backup it continues as the same member.
+  while (failover_.survives(connected)) connected = paths_.connect_all(deadline);
+  GRADRAIL_RETURN_IF_ERROR(connected);
   telemetry_.publish(stats(), Clock::now());
-  return failure_.status();
+  return failover_.recover();
 }
 
 absl::Status Client::Impl::check_idle(std::string_view call) {
-  GRADRAIL_RETURN_IF_ERROR(started_ ? failover_.recover() : failure_.status());
+  GRADRAIL_RETURN_IF_ERROR(failover_.recover());
   if (!exchange_.is_under_way()) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{}: an exchange is under way, wait() for it first", call));
 }
 
 absl::Status Client::Impl::start() {
-  // A ps was lost after the join. The rejoin starts this worker.
-  if (!started_ && rejoin_.is_due()) return rejoin_.run();
+  // A ps was lost after the join, and no backup replaces it. The rejoin starts this worker.
+  if (!started_ && !failover_.recover().ok() && rejoin_.is_due()) return rejoin_.run();
   GRADRAIL_RETURN_IF_ERROR(check_idle("start"));
   if (session_.is_initialised() || !session_.is_chief()) return pull();
   GRADRAIL_RETURN_IF_ERROR(prepare_offer());

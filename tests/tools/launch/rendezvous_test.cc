@@ -47,6 +47,34 @@ TEST_F(RendezvousTest, WorkersLearnWherePsListen) {
   EXPECT_THAT(*(*worker)->ps_addresses(), ElementsAre("127.0.0.1:4000", "127.0.0.1:4001"));
 }
 
+/// Without the ports of their backups the primaries cannot start, and the backups wait for no task.
+TEST_F(RendezvousTest, PrimariesReceiveTheAddressesOfTheirBackupsFirst) {
+  const auto member = [&](uint32_t rank) {
+    RendezvousRequest request = task(rank);
+    request.launch.size = 5;
+    request.ps_count = 4;
+    request.backup_ps = true;
+    return join_async(request);
+  };
+  std::vector<std::future<Joined>> joining;
+  for (uint32_t rank = 0; rank < 5; ++rank) joining.push_back(member(rank));
+  std::vector<std::unique_ptr<Rendezvous>> tasks;
+  for (std::future<Joined>& each : joining) {
+    Joined joined = each.get();
+    ASSERT_TRUE(joined.ok()) << joined.status();
+    tasks.push_back(*std::move(joined));
+  }
+  EXPECT_TRUE(tasks[2]->publish(4002).ok());
+  EXPECT_TRUE(tasks[3]->publish(4003).ok());
+  const auto backups = ElementsAre("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:4002", "127.0.0.1:4003");
+  EXPECT_THAT(*tasks[0]->ps_addresses(), backups);
+  EXPECT_THAT(*tasks[1]->ps_addresses(), backups);
+  EXPECT_TRUE(tasks[1]->publish(4001).ok());
+  EXPECT_TRUE(tasks[0]->publish(4000).ok());
+  EXPECT_THAT(*tasks[4]->ps_addresses(),
+              ElementsAre("127.0.0.1:4000", "127.0.0.1:4001", "127.0.0.1:4002", "127.0.0.1:4003"));
+}
+
 TEST_F(RendezvousTest, ATaskOfAnotherJobIsRefused) {
   std::future<Joined> first = join_async(task(0));
   RendezvousRequest other = task(1);

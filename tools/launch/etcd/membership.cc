@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const MembershipReq
   membership->task_ = claim.task;
   membership->sizes_ = claim.record.sizes;
   membership->host_ = claim.record.address;
-  // ps_address() uses the index without a check: a worker asks for these ps only.
+  // ps_address() uses the index without a check: tasks ask for these ps only.
   membership->known_.resize(claim.record.sizes.ps);
   membership->keeper_ = std::make_unique<LeaseKeeper>(*std::move(keepers), key_of(request.where.job, claim.task),
                                                       claim.lease, claim.record);
@@ -44,15 +44,19 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const MembershipReq
 void Membership::publish(uint16_t port) { keeper_->publish_address(ps::to_string({.host = host_, .port = port})); }
 
 absl::StatusOr<std::string> Membership::look_up(uint32_t index) {
-  const absl::StatusOr<Etcd::Listing> listing = etcd_->list({.key = key_of(where_.job, {"ps", index})});
+  // All ps tasks: when etcd is away later, a lost one and its backup are both looked for.
+  const absl::StatusOr<Etcd::Listing> listing = etcd_->list({.key = prefix_of(where_.job) + "ps/", .below = true});
   if (!listing.ok()) {
     // etcd gives addresses only: while it is away a ps is most likely where it was.
     if (!known_[index].last.empty()) return known_[index].last;
     return absl::UnavailableError(listing.status().message());
   }
-  absl::StatusOr<std::string> address = address_in(Roster(where_.job, *listing), where_, index);
-  if (address.ok()) known_[index].last = *address;
-  return address;
+  const Roster roster(where_.job, *listing);
+  for (uint32_t i = 0; i < known_.size(); ++i) {
+    absl::StatusOr<std::string> address = address_in(roster, where_, i);
+    if (address.ok()) known_[i].last = *std::move(address);
+  }
+  return address_in(roster, where_, index);
 }
 
 absl::StatusOr<std::string> Membership::ps_address(uint32_t index) {

@@ -27,7 +27,7 @@ struct MembershipRequest {
 
 /// A place among the tasks of a job, held by a lease. It is free again when we end, or a few seconds after we were
 /// killed.
-/// Threads  Owner thread.
+/// Threads  ps_address(): one thread at a time. publish(): any thread. The rest: owner thread.
 class Membership {
  public:
   /// Until there is a place. Errors  DEADLINE_EXCEEDED: etcd did not answer, or no task has said how large the run is.

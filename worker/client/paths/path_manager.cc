@@ -36,6 +36,7 @@ void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& de
 absl::Status PathManager::connect_all(TimePoint deadline) {
   for (const auto& link : links_) {
     if (link->bucket_count == 0) continue;  // more shards than elements: nothing to exchange with this one
+    if (link->path != nullptr) continue;    // of an attempt that ended at another shard
     GRADRAIL_RETURN_IF_ERROR(connect(*link, deadline));
   }
   return absl::OkStatus();

@@ -80,7 +80,7 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   telemetry_.count_takeover();
   options_.log(fmt::format("{}; {} ({}) has taken over at step {}, no step lost", message_of(cause),
                            successor.is_at_backup_address ? "its backup" : "a new task at its address",
-                           session_.serving_address(ps_index), successor.joined.global_step()));
+                           session_.control(ps_index).address(), successor.joined.global_step()));
   return absl::OkStatus();
 }
 
@@ -90,12 +90,12 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
   TimePoint deadline = Clock::now() + kTakeOverDeadline;
   bool was_refused = false;  // by the backup, finally, in the round before
   for (bool answered = false;; std::this_thread::sleep_for(kBetweenFailovers)) {
-    Successor backup = {.control = session_.open_control(ps_index, session_.backup_address(ps_index), options_.log),
+    Successor backup = {.control = session_.open_control(ps_index, Session::Role::backup, options_.log),
                         .is_at_backup_address = true};
     absl::Status from_backup = request_takeover(ps_index, backup, Clock::now() + kDescribeDeadline, deadline);
     if (from_backup.ok()) return backup;
     const auto silent = [](const std::string&) {};
-    Successor former = {.control = session_.open_control(ps_index, session_.serving_address(ps_index), silent)};
+    Successor former = {.control = session_.open_control(ps_index, Session::Role::serving, silent)};
     const absl::Status from_former = request_takeover(ps_index, former, Clock::now(), Clock::now());
     if (from_former.ok()) return former;
     if (!answered && backup.described.has_value()) {

@@ -30,13 +30,8 @@ Rejoin::Rejoin(const ClientOptions& options, RunFailure& failure, Telemetry& tel
       session_(session),
       steps_(std::move(steps)) {}
 
-/// The other workers of a run with backups do not return: they would go on without this one meanwhile.
-bool Rejoin::may_return() const {
-  return options_.rejoin_timeout > Duration::zero() && (session_.has_started() || !session_.has_backups());
-}
-
 bool Rejoin::is_due() const {
-  return failure_.failed() && may_return() &&
+  return failure_.failed() && options_.rejoin_timeout > Duration::zero() &&
          !session_.steps_finished() &&  // a worker that has finished its steps would not repeat them
          !under_way_ && absl::IsUnavailable(failure_.status());
 }
@@ -45,8 +40,6 @@ absl::Status Rejoin::join_first(TimePoint deadline) {
   absl::Status joined = steps_.join_cluster(deadline);
   deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
   while (absl::IsUnavailable(joined) && !asked_to_stop(options_.stop) && Clock::now() < deadline) {
-    // A worker that no server counts as a member is missed by none.
-    if (!may_return() && session_.joined_count() > 0) break;
     options_.log(fmt::format("{}; joining again", message_of(joined)));
     if (session_.joined_count() == 0) session_.forget_group();
     release();

@@ -16,8 +16,9 @@
 
 namespace gradrail::worker {
 
-/// The remedy for a lost ps without a backup that is started again (ClientOptions::rejoin_timeout). This worker leaves
-/// all ps tasks and joins them again. It repeats the steps that are missing in the checkpoint of the restarted ps.
+/// The remedy for a lost ps that no backup replaces and that is started again (ClientOptions::rejoin_timeout). This
+/// worker leaves all ps tasks and joins them again. It repeats the steps that are missing in the checkpoint of the
+/// restarted ps.
 /// Threads  Owner thread.
 class Rejoin {
  public:
@@ -33,7 +34,7 @@ class Rejoin {
 
   /// Joins for the first time. A ps that is lost or starts again meanwhile is joined again.
   absl::Status join_first(TimePoint deadline);
-  /// Whether the run has failed by the loss of a ps, and this worker is to wait for it.
+  /// Whether the run has failed by the loss of a ps, and this worker is to wait for it. After Failover::recover().
   bool is_due() const;
   /// Waits for the ps and joins again. The exchange under way is over then, and position() may be smaller.
   absl::Status run();
@@ -47,8 +48,6 @@ class Rejoin {
   void record_position();
 
  private:
-  bool may_return() const;
-
   /// async, ssp: the position of this worker when it saw a version. A restored checkpoint has some version: the entry
   /// for it yields the steps of this worker that are lost.
   struct Seen {

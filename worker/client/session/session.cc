@@ -36,8 +36,10 @@ LogSink rate_limited(const LogSink& log) {
 Session::Session(const ClientOptions& options, Identity& identity, const ModelMemory& memory, RunFailure& failure,
                  Telemetry& telemetry, PathManager& paths)
     : options_(options), identity_(identity), memory_(memory), failure_(failure), telemetry_(telemetry), paths_(paths) {
-  for (size_t i = 0; i < options.cluster.ps.size(); ++i) {
-    servers_.push_back({.serving = options.cluster.ps[i], .backup = has_backups() ? options.backups[i] : ""});
+  const auto count = static_cast<uint32_t>(options.cluster.ps.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    servers_.push_back({.serving = {.index = i, .address = options.cluster.ps[i]},
+                        .backup = {.index = i + count, .address = has_backups() ? options.backups[i] : ""}});
   }
 }
 
@@ -53,16 +55,17 @@ absl::Status Session::open() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Session::resolve(uint32_t ps_index) const {
-  absl::StatusOr<std::string> address = options_.ps_address(ps_index);
+absl::StatusOr<std::string> Session::resolve(uint32_t task_index) const {
+  absl::StatusOr<std::string> address = options_.ps_address(task_index);
   if (address.ok()) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, *address));
   return address;
 }
 
-std::unique_ptr<ControlLink> Session::open_control(uint32_t ps_index, const std::string& address, const LogSink& log) {
+std::unique_ptr<ControlLink> Session::open_control(uint32_t ps_index, Role role, const LogSink& log) {
+  const Task& task = role == Role::serving ? servers_[ps_index].serving : servers_[ps_index].backup;
   AddressResolver resolver;
-  if (options_.ps_address) resolver = [this, ps_index] { return resolve(ps_index); };
-  return std::make_unique<ControlLink>(ps_index, address, dialer_, log, options_.stop, resolver);
+  if (options_.ps_address) resolver = [this, index = task.index] { return resolve(index); };
+  return std::make_unique<ControlLink>(ps_index, task.address, dialer_, log, options_.stop, resolver);
 }
 
 absl::Status Session::describe(TimePoint deadline) {
@@ -94,7 +97,7 @@ absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index
   Server& server = servers_[ps_index];
   const LogSink log = has_backups() ? rate_limited(options_.log) : options_.log;
   while (true) {
-    controls_[ps_index] = open_control(ps_index, server.serving, log);
+    controls_[ps_index] = open_control(ps_index, Role::serving, log);
     const TimePoint soon = has_backups() ? std::min(deadline, Clock::now() + kDescribeDeadline) : deadline;
     absl::StatusOr<ps::proto::DescribeReply> reply = controls_[ps_index]->describe(soon);
     if (reply.ok() && reply->replicated() != has_backups()) {
@@ -159,7 +162,12 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
     // Another process has another group: workers that found it would wait for this one.
     request.set_process(processes_[i]);
     if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
-    GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::JoinReply reply, controls_[i]->join(request, deadline));
+    absl::StatusOr<ps::proto::JoinReply> joined = controls_[i]->join(request, deadline);
+    // The first tasks wait for this worker already. A second search costs it no membership.
+    if (absl::IsUnavailable(joined.status()) && has_backups() && find_successor(i, deadline).ok())
+      joined = controls_[i]->join(request, deadline);
+    if (!joined.ok()) return joined.status();
+    const ps::proto::JoinReply& reply = *joined;
     if (!began_from.has_value()) began_from = reply.began_from();
     began_without_checkpoint_ = !began_from->has_global_step();
     if (i == 0) {
@@ -178,6 +186,22 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
   }
   GRADRAIL_CHECK(joined_count_ == controls_.size());
   return first_step;
+}
+
+/// Finds the task that continues for a process that was lost between its description and the join.
+/// Errors  UNAVAILABLE: another process serves there, so that this worker has to join all tasks again.
+absl::Status Session::find_successor(uint32_t ps_index, TimePoint deadline) {
+  deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::DescribeReply reply, describe_one(ps_index, deadline));
+  if (reply.process() != processes_[ps_index])
+    return absl::UnavailableError(fmt::format("{} was started again", controls_[ps_index]->name()));
+  for (const auto& link : paths_.links()) {
+    if (link->ps_index != ps_index) continue;
+    link->server = controls_[ps_index]->name();
+    link->address = controls_[ps_index]->address();
+    paths_.set_server(*link, reply);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Session::take_shards(uint32_t ps_index, const ps::proto::JoinReply& reply, size_t& next_link) {

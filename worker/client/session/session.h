@@ -58,9 +58,9 @@ class Session {
 
   // Backups: each ps task has one, or none has.
   bool has_backups() const { return !options_.backups.empty(); }
-  const std::string& backup_address(uint32_t ps_index) const { return servers_[ps_index].backup; }
-  const std::string& serving_address(uint32_t ps_index) const { return servers_[ps_index].serving; }
-  std::unique_ptr<ControlLink> open_control(uint32_t ps_index, const std::string& address, const LogSink& log);
+  enum class Role { serving, backup };
+  /// A link to one of the two tasks of `ps_index`.
+  std::unique_ptr<ControlLink> open_control(uint32_t ps_index, Role role, const LogSink& log);
   ps::proto::JoinRequest join_request(uint32_t first_shard) const;
   /// Replaces a lost ps task by the one that this worker has joined over `control`. The two addresses change places
   /// when it is the backup's.
@@ -97,13 +97,18 @@ class Session {
   const std::map<std::string, uint64_t>& barrier_generations() const { return barrier_generations_; }
 
  private:
+  struct Task {
+    uint32_t index = 0;   ///< of ClientOptions::ps_address
+    std::string address;  ///< "host:port"; "": only ClientOptions::ps_address has it
+  };
   struct Server {
-    std::string serving;  ///< "host:port" of the process that serves, or may come up to
-    std::string backup;   ///< of the other one; "": there is none
+    Task serving;  ///< the task that serves, or may come up to
+    Task backup;   ///< the other one; without backups there is none
   };
 
-  absl::StatusOr<std::string> resolve(uint32_t ps_index) const;
+  absl::StatusOr<std::string> resolve(uint32_t task_index) const;
   absl::StatusOr<ps::proto::DescribeReply> describe_one(uint32_t ps_index, TimePoint deadline);
+  absl::Status find_successor(uint32_t ps_index, TimePoint deadline);
   absl::Status take_shards(uint32_t ps_index, const ps::proto::JoinReply& reply, size_t& next_link);
   void start_heartbeat(uint32_t ps_index);
   void tell_losses(ps::proto::Ping& ping);

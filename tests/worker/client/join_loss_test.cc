@@ -1,0 +1,112 @@
+// A ps with a backup that is lost while a worker joins: the worker continues at the backup as the same member.
+#include <grpcpp/grpcpp.h>
+
+#include "base/status.h"
+#include "ps/admission/grpc_channel.h"
+#include "ps/protocol/control_channel.h"
+#include "tests/worker/client/cluster.h"
+
+namespace gradrail::worker {
+namespace {
+
+using Hook = std::function<void()>;
+
+/// Calls a function before or after the first join at one address.
+class HookedDialer final : public ps::ControlDialer {
+ public:
+  HookedDialer(std::string address, Hook before, Hook after)
+      : inner_(*ps::grpc_dialer({}, {})),
+        address_(std::move(address)),
+        before_(std::move(before)),
+        after_(std::move(after)) {}
+  absl::StatusOr<std::unique_ptr<ps::ControlChannel>> open(const std::string& address, Duration timeout) override {
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ps::ControlChannel> channel, inner_->open(address, timeout));
+    if (address != address_) return channel;
+    return std::make_unique<Channel>(*this, std::move(channel));
+  }
+
+ private:
+  class Channel final : public ps::ControlChannel {
+   public:
+    Channel(HookedDialer& dialer, std::unique_ptr<ps::ControlChannel> inner)
+        : dialer_(dialer), inner_(std::move(inner)) {}
+    grpc::Status call(ps::ControlCall call, Duration timeout, const google::protobuf::Message& request,
+                      google::protobuf::Message& reply) override {
+      const bool is_join = call == ps::ControlCall::join;
+      if (is_join) run_once(dialer_.before_);
+      grpc::Status status = inner_->call(call, timeout, request, reply);
+      if (is_join) run_once(dialer_.after_);
+      return status;
+    }
+    std::unique_ptr<ps::HeartbeatStream> heartbeat(const ps::proto::Member& member) override {
+      return inner_->heartbeat(member);
+    }
+
+   private:
+    static void run_once(Hook& hook) {
+      if (hook) std::exchange(hook, nullptr)();
+    }
+    HookedDialer& dialer_;
+    const std::unique_ptr<ps::ControlChannel> inner_;
+  };
+
+  const std::shared_ptr<ps::ControlDialer> inner_;
+  const std::string address_;
+  Hook before_, after_;
+};
+
+/// Worker 0 waits in its first step of sync for worker 1, which joins while ps task 1 is lost.
+class JoinLoss : public ::testing::Test {
+ protected:
+  ClientOptions options(uint32_t task) const {
+    ClientOptions options = cluster_.options(task);
+    options.mode = ps::ModeKind::sync;
+    options.rejoin_timeout = 60s;
+    return options;
+  }
+  /// Takes the first step with both workers.
+  void run(Hook before_join, Hook after_join) {
+    const std::unique_ptr<Client> first = join(options(0), odd_schema());
+    ASSERT_NE(first, nullptr);
+    fill_initial(*first);
+    ASSERT_TRUE(first->start().ok());
+    ASSERT_TRUE(eventually([&] { return cluster_.server(1).stats()->backup() == "level"; }));
+    std::thread step([&] { make_step(*first, 0); });
+    ClientOptions second = options(1);
+    second.dialer = std::make_shared<HookedDialer>(second.cluster.ps[1], std::move(before_join), std::move(after_join));
+    absl::StatusOr<std::unique_ptr<Client>> late = Client::join(second, odd_schema());
+    EXPECT_TRUE(late.ok()) << late.status();
+    if (late.ok()) {
+      const absl::Status started = (*late)->start();
+      EXPECT_TRUE(started.ok()) << started;
+      make_step(**late, 1);
+    }
+    step.join();
+    EXPECT_EQ(first->stats().takeovers, 1u);
+    const std::vector<float> parameters = flatten(*first);
+    for (size_t i = 0; i < parameters.size(); ++i)
+      ASSERT_EQ(parameters[i], initial_of(i) - (gradient_of(0, 1, i) + gradient_of(1, 1, i)) / 2)
+          << "element " << i << ": step 1 has the gradients of both workers";
+  }
+  static void make_step(Client& client, uint32_t worker) {
+    fill_gradients(client, worker, 1);
+    client.exchange();
+    const absl::Status waited = client.wait();
+    EXPECT_TRUE(waited.ok()) << waited;
+    EXPECT_EQ(client.position(), 1u);
+  }
+
+  const Watchdog watchdog_;
+  Cluster cluster_{{.ps_count = 2, .worker_count = 2, .backups = true}};
+};
+
+TEST_F(JoinLoss, AfterTheDescriptionTheBackupIsJoined) {
+  run([this] { cluster_.stop(1); }, nullptr);
+}
+
+TEST_F(JoinLoss, BeforeTheDataConnectionsTheBackupTakesOver) {
+  run(nullptr, [this] { cluster_.stop(1); });
+}
+
+}  // namespace
+}  // namespace gradrail::worker
