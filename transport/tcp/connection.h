@@ -36,7 +36,7 @@ class TcpConnection final : public Connection, public EventSource {
   absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) override;
   absl::Status send(absl::Span<const std::byte> message) override;
   absl::StatusOr<std::byte*> map(RemoteRegion region) override;
-  std::string describe() const override { return name_; }
+  std::string describe() const override;
   std::string path() const override { return seal_ == nullptr ? "tcp" : "tcp encrypted"; }
 
   // For the context.
