@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
-#include "base/rate_limit.h"
 #include "ps/admission/connection_proof.h"
+#include "ps/admission/rate_limit.h"
 
 namespace gradrail::ps {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/rate_limit.h"
+#include "ps/admission/rate_limit.h"
 #include "ps/control/control_context.h"
 #include "ps/control/run_setup.h"
 

@@ -65,10 +65,6 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
   return absl::OkStatus();
 }
 
-bool TcpConnection::must_wait_to_agree() const {
-  return state_ == State::pending && seal_ != nullptr && !seal_->agreed() && !context_.may_agree();
-}
-
 void TcpConnection::finish_seal() {
   if (side_ == Side::accepted) context_.count_agreement();
   const absl::Status agreed = seal_->agree(frame_, {body_.get(), kSealBytes});

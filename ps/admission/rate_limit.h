@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 
-namespace gradrail {
+namespace gradrail::ps {
 
 /// Permits one event in each interval. Other processes cause the events: their log lines must not fill a disk.
 /// Threads  Any thread.
@@ -22,4 +22,4 @@ class RateLimit {
   std::atomic<TimePoint> next_{};
 };
 
-}  // namespace gradrail
+}  // namespace gradrail::ps
