@@ -42,7 +42,8 @@ absl::StatusOr<std::vector<std::string>> parse_transport_order(std::string_view 
 }
 
 std::vector<Candidate> rank_candidates(const std::vector<std::string>& order, const std::vector<PeerTransport>& peer,
-                                       std::string_view our_host_id, std::string_view peer_host_id) {
+                                       std::string_view our_host_id, std::string_view peer_host_id,
+                                       bool encrypts_data) {
   std::vector<Candidate> candidates;
   for (const std::string& name : order) {
     const auto theirs = std::find_if(peer.begin(), peer.end(), [&](const PeerTransport& t) { return t.name == name; });
@@ -50,6 +51,8 @@ std::vector<Candidate> rank_candidates(const std::vector<std::string>& order, co
     std::string refused;
     if (!ours.ok()) {
       refused = "not in this build";
+    } else if (encrypts_data && (*ours)->plugin) {
+      refused = fmt::format("excluded by this task's --encrypt-data: {} carries data unencrypted", name);
     } else if (theirs == peer.end()) {
       refused = "the other end does not offer it";
     } else if (!theirs->refused.empty()) {

@@ -25,9 +25,10 @@ struct Candidate {
 };
 
 /// Ranks our order against the peer's transports. The answer holds every transport of the order, refused ones with the
-/// reason; the rest are candidates in this order. Pure.
+/// reason; the rest are candidates in this order. `encrypts_data`: this task has --encrypt-data. Pure.
 std::vector<Candidate> rank_candidates(const std::vector<std::string>& order, const std::vector<PeerTransport>& peer,
-                                       std::string_view our_host_id, std::string_view peer_host_id);
+                                       std::string_view our_host_id, std::string_view peer_host_id,
+                                       bool encrypts_data = false);
 
 /// For people: "shm" or "tcp (shm refused: …)", with the reasons against all that would have been preferred.
 /// `path`: Connection::path() of the chosen one, where it is known.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -49,11 +50,19 @@ inline std::string mistake_in_value(const std::string& text) {
   return "";
 }
 
-/// Applies mistake_in_value() to each option with a value, in this command and all below it. Call it last: these checks
+/// The reason why a switch such as --checksums=TEXT does not take this text; "" for the permitted ones.
+inline std::string mistake_in_switch(const std::string& text) {
+  constexpr std::array<std::string_view, 8> kPermitted = {"true", "false", "yes", "no", "on", "off", "1", "0"};
+  if (std::find(kPermitted.begin(), kPermitted.end(), CLI::detail::to_lower(text)) != kPermitted.end()) return "";
+  return fmt::format("{} is not true, false, yes, no, on, off, 1 or 0", shown_value(text));
+}
+
+/// Applies mistake_in_value() to each option with a value, and mistake_in_switch() to the others, in this command and
+/// all below it. Call it last: these checks
 /// come before those of the options, so that the other messages can contain the value.
 inline void refuse_unusable_values(CLI::App& app) {
   for (CLI::Option* const option : app.get_options()) {
-    if (option->get_items_expected_max() > 0) option->transform(CLI::Validator(mistake_in_value, ""));
+    option->transform(CLI::Validator(option->get_items_expected_max() > 0 ? mistake_in_value : mistake_in_switch, ""));
   }
   for (CLI::App* const sub : app.get_subcommands([](CLI::App*) { return true; })) refuse_unusable_values(*sub);
 }

@@ -49,7 +49,8 @@ absl::StatusOr<int> run_incast_suite(const Options& options) {
   std::vector<Contestant> contestants;
   for (const TransportChoice& choice : choices) {
     contestants.push_back({choice.title(), [&load, choice](uint64_t bytes) -> std::vector<Figure> {
-                             if (!choice.unusable.empty()) return {not_measured(choice.title(), bytes, choice.unusable)};
+                             if (!choice.unusable.empty())
+                               return {not_measured(choice.title(), bytes, choice.unusable)};
                              return rows_of(run_exchange(with(load, choice, bytes)));
                            }});
   }

@@ -25,7 +25,8 @@ absl::StatusOr<int> run_replay_suite(const Options& options) {
   std::vector<Contestant> contestants;
   for (const TransportChoice& choice : choices) {
     contestants.push_back({choice.title(), [&, choice](uint64_t bytes) -> std::vector<Figure> {
-                             if (!choice.unusable.empty()) return {not_measured(choice.title(), bytes, choice.unusable)};
+                             if (!choice.unusable.empty())
+                               return {not_measured(choice.title(), bytes, choice.unusable)};
                              Figure figure = run_exchange(with(load, choice, bytes)).figure;
                              // The backward pass has an exact length here: the rest of the step is due to the exchange.
                              figure.more = {{"exposed_us", figure.times.p50_us - backward_us}};

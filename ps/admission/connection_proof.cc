@@ -39,6 +39,11 @@ absl::StatusOr<std::string> prove_connection(const std::string& secret, std::str
   return std::string(challenge) + mac_of(secret, {"connection", challenge});
 }
 
+std::string refused_proof(const std::string& secret, std::string_view challenge) {
+  if (secret.empty()) return "";
+  return std::string(challenge) + random_bytes(challenge.empty() ? kChallengeBytes + kMacBytes : kMacBytes);
+}
+
 ConnectionChecker::ConnectionChecker(std::string secret)
     : secret_(std::move(secret)), own_key_(random_bytes(kMacBytes)) {}
 
@@ -56,7 +61,8 @@ std::string ConnectionChecker::answer(std::string_view client_challenge, std::st
 }
 
 absl::Status ConnectionChecker::check(std::string_view proof, TimePoint now) {
-  if (!has_secret()) return absl::OkStatus();
+  if (!has_secret() && proof.empty()) return absl::OkStatus();
+  if (!has_secret()) return refused("has no secret, and the peer has one: give --secret-file to all or to none");
   if (proof.empty()) return refused("this job has a secret: give --secret-file");
   // Before the parts are cut out: the lengths below are then exact.
   if (proof.size() != kChallengeBytes + kMacBytes) return refused("the proof has a wrong length");
@@ -65,7 +71,7 @@ absl::Status ConnectionChecker::check(std::string_view proof, TimePoint now) {
   if (!same_bytes(challenge.substr(kFreshBytes), std::string_view(mac_of(own_key_, {fresh})).substr(0, kOwnMacBytes)))
     return refused("the challenge is not of this process");
   if (!same_bytes(proof.substr(kChallengeBytes), mac_of(secret_, {"connection", challenge})))
-    return refused("this job's secret is another one");
+    return refused("this job's secret is another one: give all tasks the same --secret-file");
   int64_t ticks = 0;
   std::memcpy(&ticks, fresh.data(), sizeof(ticks));
   const TimePoint issued{Duration(ticks)};

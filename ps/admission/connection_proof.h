@@ -26,6 +26,10 @@ std::string new_client_challenge();
 absl::StatusOr<std::string> prove_connection(const std::string& secret, std::string_view client_challenge,
                                              std::string_view challenge, std::string_view answer);
 
+/// A proof that the server refuses: random bytes with the length of a proof, or "" without a secret. A client that
+/// refuses the server sends it, so that the server can log the reason. It contains nothing of the secret.
+std::string refused_proof(const std::string& secret, std::string_view challenge);
+
 /// The server's side.
 /// Threads  One.
 class ConnectionChecker {
@@ -36,7 +40,7 @@ class ConnectionChecker {
   /// "" without a secret. A challenge occupies no memory before its use: requests for many of them cost nothing.
   std::string new_challenge() const;
   std::string answer(std::string_view client_challenge, std::string_view challenge) const;
-  /// Errors  UNAUTHENTICATED: no or a wrong proof, or one that was used. Always OK without a secret.
+  /// Errors  UNAUTHENTICATED: no or a wrong proof, or one that was used; a proof for a server without a secret.
   absl::Status check(std::string_view proof, TimePoint now = Clock::now());
 
  private:

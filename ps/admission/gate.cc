@@ -188,6 +188,11 @@ bool AdmissionGate::receive(Pending& pending) {
   return false;
 }
 
+void AdmissionGate::report_refusal(const Pending& pending, const absl::Status& why) {
+  if (!refusals_.permits(Clock::now())) return;
+  spdlog::warn("a task at {} was refused: {}", peer_address(pending.socket.get()).host(), message_of(why));
+}
+
 bool AdmissionGate::refuse_old_client(Pending& pending) {
   using Stage = Pending::Stage;
   if (pending.stage == Stage::request) {
@@ -215,7 +220,10 @@ void AdmissionGate::answer(Pending& pending) {
     return send_text(pending.socket, gate_response("200 OK", gate_answer_body(answer)));
   }
   const absl::Status admitted = request.ok() ? checker_.check(request->value) : request.status();
-  if (!admitted.ok()) return send_text(pending.socket, gate_response("403 Forbidden", message_of(admitted)));
+  if (!admitted.ok()) {
+    report_refusal(pending, admitted);
+    return send_text(pending.socket, gate_response("403 Forbidden", message_of(admitted)));
+  }
   send_text(pending.socket, "HTTP/1.1 200 OK\r\n\r\n");
   admit_(std::move(pending.socket));
 }

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "ps/admission/connection_proof.h"
+#include "ps/admission/rate_limit.h"
 
 namespace gradrail::ps {
 
@@ -54,6 +55,7 @@ class AdmissionGate {
   bool receive(Pending& pending);
   /// Answers a whole request.
   void answer(Pending& pending);
+  void report_refusal(const Pending& pending, const absl::Status& why);
   /// Refuses a task of an older version in its protocol. Whether the connection stays pending.
   bool refuse_old_client(Pending& pending);
 
@@ -66,6 +68,7 @@ class AdmissionGate {
   // The thread.
   std::vector<Pending> pending_;  ///< in the order of their deadlines
   bool has_refused_old_client_ = false;
+  RateLimit refusals_{std::chrono::seconds(10)};
   std::thread thread_;  ///< last
 };
 

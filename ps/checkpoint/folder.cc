@@ -70,12 +70,17 @@ absl::Status check_fits(const std::string& folder, const CheckpointHeader& heade
     return other_model(folder, fmt::format("at step {} is of another run", header.global_step));
   }
   if (const std::string differs = difference(expected.schema, header.schema); !differs.empty()) {
-    return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint)", differs));
+    return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint); give another "
+                                           "--checkpoint_dir, or the --model of the run that saved it",
+                                           differs));
   }
   if (header.optimizer.kind != expected.optimizer) {
     // The state vectors of another optimizer have another meaning.
-    return other_model(folder, fmt::format("was trained with optimizer {}, this run uses {}",
-                                           optimizer_name(header.optimizer.kind), optimizer_name(expected.optimizer)));
+    return other_model(
+        folder,
+        fmt::format(
+            "was trained with optimizer {0}, this run uses {1}; give --optimizer {0}, or another --checkpoint_dir",
+            optimizer_name(header.optimizer.kind), optimizer_name(expected.optimizer)));
   }
   return absl::OkStatus();
 }

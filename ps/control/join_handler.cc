@@ -24,11 +24,18 @@ constexpr auto kLongestJoin = std::chrono::seconds(10);
 
 }  // namespace
 
-absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto::DescribeReply& reply) const {
+absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto::DescribeReply& reply) {
   // Before the check, so that the caller learns the version also from a refusal.
   reply.set_protocol_version(kProtocolVersion);
   GRADRAIL_RETURN_IF_ERROR(check_protocol_version(request.protocol_version()));
   const ServerOptions& options = context_.options;
+  // The worker reads the difference in the reply and ends.
+  if (const bool encrypts = options.security.encrypt_data;
+      request.encrypts_data() != encrypts && refusals_.permits(Clock::now())) {
+    spdlog::warn(
+        "worker {} is refused: it was started {} --encrypt-data, and this task {}: give it to all tasks, or to none",
+        request.task_index(), encrypts ? "without" : "with", encrypts ? "with" : "without");
+  }
   reply.set_shard_count(static_cast<uint32_t>(context_.shards.size()));
   reply.set_host_id(transport::host_id());
   reply.set_checkpoint_folder(context_.checkpoint_folder);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "ps/admission/rate_limit.h"
 #include "ps/control/control_context.h"
 #include "ps/control/run_setup.h"
 
@@ -31,7 +32,7 @@ class JoinHandler {
 
   /// The facts that a worker needs before it joins.
   /// Errors  FAILED_PRECONDITION: another protocol version.
-  absl::Status describe(const proto::DescribeRequest& request, proto::DescribeReply& reply) const;
+  absl::Status describe(const proto::DescribeRequest& request, proto::DescribeReply& reply);
   /// Errors  those of RunAgreement::agree(), BackupHandler::take_over() and Membership::join(). UNAVAILABLE: this task
   ///         does not serve, or is another process than the worker has described.
   absl::Status join(const proto::JoinRequest& request, proto::JoinReply& reply);
@@ -49,6 +50,7 @@ class JoinHandler {
   Replication& replication_;
   BackupHandler& backup_;
   HeartbeatHandler& heartbeat_;
+  RateLimit refusals_{std::chrono::seconds(10)};
   std::atomic<uint64_t> refused_incarnation_ = 0;  ///< of the join that was refused last
 };
 

@@ -155,7 +155,7 @@ void ReplicationLink::send_state() {
   GRADRAIL_CHECK(done_ <= wanted_);
   const bool is_level = level_shards_ >= shards_.size();
   if (is_level && !said_level_ && options_.console) {
-    options_.console(fmt::format("the backup at {} has everything", address_));
+    options_.console(fmt::format("the backup at {} has everything ({})", address_, link_text_));
   }
   said_level_ = is_level;
   const TimePoint next = Clock::now() + (reconnect_ ? Duration(kEveryWhileMissing) : Duration(kEvery));
@@ -222,7 +222,11 @@ void ReplicationLink::attach(const proto::ReplicateReply& reply) {
     lost_.clear();
   }
   const std::string refused = connect_shards(reply);
-  if (refused.empty()) return;
+  if (refused.empty()) {
+    const absl::StatusOr<Shard::Stats> stats = shards_[0].stats();
+    if (stats.ok()) link_text_ = stats->backup;
+    return;
+  }
   MutexLock lock(mutex_);
   reconnect_ = true;
   if (!std::exchange(said_missing_, true)) {

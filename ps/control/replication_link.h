@@ -94,6 +94,7 @@ class ReplicationLink {
   bool said_missing_ = false;
   bool said_refused_ = false;
   bool said_level_ = false;
+  std::string link_text_;  ///< the connection of shard 0 to the backup
   TimePoint failing_since_ = TimePoint::max();
 
   std::thread thread_;  ///< last

@@ -33,6 +33,7 @@ class PrimaryRole {
   /// Forgets the backup and all held answers: the shard begins again.
   void reset();
 
+  std::string describe_backup() const { return sender_ == nullptr ? "" : sender_->describe(); }
   /// True when an answer may have to wait for a backup.
   bool is_replicating() const { return sender_ != nullptr || gate_.is_unsure(); }
   void record_change(uint32_t bucket) {

@@ -296,6 +296,7 @@ absl::StatusOr<Shard::Stats> Shard::stats() {
 Shard::Stats Shard::collect_stats() const {
   Stats stats;
   stats.paths = peers_.traffic();
+  stats.backup = primary_.describe_backup();
   if (!partition_.is_set_up()) return stats;
   const ShardProtocol& protocol = partition_.protocol();
   stats.updates = exchange_.updates() + backup_.updates();

@@ -44,6 +44,7 @@ class Shard {
     bool initialised = false;
     std::vector<WorkerIndex> waiting_for;
     std::vector<Path> paths;
+    std::string backup;  ///< connection to the backup; "": none
   };
 
   /// Opens the transports and listens.

@@ -102,6 +102,17 @@ class FlagValues(cluster.ClusterTest):
         self.assertEqual(texts, [], "state in this file which texts these flags take")
         self.assert_all_refused([(option, value, value) for option in options for value in ODD_NUMBERS])
 
+    def test_switches(self):
+        """A switch takes no value in its usual form, so that the manual pages show none."""
+        for command, switch in ((["train"], "--encrypt-data"), (["train"], "--checksums"), (["train"], "--insecure"),
+                                (["train"], "--local"), (["bench", "exchange"], "--encrypt-data"), (["top"], "--once")):
+            for value in ("maybe", "2", "-1"):
+                with self.subTest(command=command, switch=switch, value=value):
+                    ran = subprocess.run([cluster.binary(), *command, f"{switch}={value}"], capture_output=True, text=True,
+                                         stdin=subprocess.DEVNULL, timeout=cluster.START)
+                    self.assertEqual((ran.returncode, ran.stdout), (cluster.USAGE, ""), ran.stderr)
+                    self.assertRegex(ran.stderr, rf"^gradrail: {switch}: '{value}' is not true, false, yes, no, on, off, 1 or 0")
+
     def test_texts_with_a_grammar(self):
         self.assert_all_refused([(option, value, value) for option in self.options() if option.name in GRAMMAR
                                  for value in GRAMMAR[option.name]])

@@ -171,7 +171,8 @@ class Confidential(Sealed):
                          "--transport", "tcp", "--secret-file", self.secret, "--encrypt-data",
                          environment={"GRADRAIL_LOG": "info"})
         self.assert_ends(run, cluster.GOOD, 2 * cluster.FINISH)
-        self.assert_says(run, "backup over tcp .*encrypted")
+        self.assert_says(run, r"backup over tcp .*encrypted",
+                         r"the backup at \S+ has everything \(tcp \S+ > \S+, encrypted with (AES-256-GCM|ChaCha20-Poly1305)\)")
 
 
 class Altered(Sealed):
@@ -207,6 +208,10 @@ class Refused(Sealed):
         self.refused(cluster.USAGE, ["--encrypt-data: needs --secret-file FILE or TLS"], "--model", "linear", "--workers", 1,
                      "--ps", 1, "--encrypt-data")
 
+    def test_without_a_ps_no_data_leaves_the_process(self):
+        self.refused(cluster.USAGE, ["--encrypt-data: .* with --ps 0 there is no other task; leave out the flag"], "--model",
+                     "linear", "--ps", 0, "--secret-file", self.secret, "--encrypt-data")
+
     def test_rdma_carries_data_unencrypted(self):
         secret = ["--model", "linear", "--secret-file", self.secret, "--encrypt-data"]
         for transport in ("ucx", "ofi", "ucx,ofi"):
@@ -219,7 +224,7 @@ class Refused(Sealed):
         run = self.train("--model", "linear", "--workers", 1, "--ps", 1, "--epochs", 1, "--transport", "ucx,ofi,tcp",
                          "--secret-file", self.secret, "--encrypt-data")
         self.assert_ends(run, cluster.GOOD)
-        self.assert_says(run, r"Path: .*tcp encrypted \(ucx refused: .*--encrypt-data: ucx carries data unencrypted")
+        self.assert_says(run, r"Path: .*tcp encrypted \(ucx refused: excluded by this task's --encrypt-data: ucx carries data unencrypted")
 
     def test_all_tasks_have_the_flag_or_none(self):
         for with_flag, without in (("ps", "worker"), ("worker", "ps")):
@@ -230,6 +235,8 @@ class Refused(Sealed):
                 self.assert_ends(tasks["worker"], cluster.CONFIGURATION,
                                  says=[f"was started {'with' if with_flag == 'ps' else 'without'} --encrypt-data, and worker 0 "
                                        f"{'with' if with_flag == 'worker' else 'without'}"])
+                tasks["ps"].wait_for(r"worker 0 is refused: it was started with(out)? --encrypt-data, .*: give it to all tasks, or "
+                                     r"to none", cluster.START)
 
     def test_tls_without_a_secret_is_enough(self):
         make_authority(self.folder, "ca")

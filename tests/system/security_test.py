@@ -140,12 +140,22 @@ class Secret(Secured):
         other = make_secret(self.folder / "other", "fedcba9876543210" * 4)
         ps = self.start_ps("--secret-file", secret)
         self.assert_refused("this job has a secret: give --secret-file")
+        ps.wait_for(r"a task at 127\.0\.0\.1 was refused: this job has a secret: give --secret-file", cluster.START)
         self.assert_refused("does not have this job's secret: is its --secret-file another one", "--secret-file", other)
+        self.assertEqual(ps.text().count("was refused"), 1, ps.transcript())  # one line in 10 s
         self.assert_trains(ps, "--secret-file", secret)
 
     def test_a_ps_without_it_is_not_believed(self):
-        self.start_ps()
+        ps = self.start_ps()
         self.assert_refused("has no secret, and this task has one", "--secret-file", make_secret(self.folder / "secret"))
+        ps.wait_for(r"a task at 127\.0\.0\.1 was refused: has no secret, and the peer has one: give --secret-file", cluster.START)
+
+    def test_a_ps_names_a_task_with_another_secret(self):
+        ps = self.start_ps("--secret-file", make_secret(self.folder / "secret"))
+        self.assert_refused("does not have this job's secret", "--secret-file",
+                            make_secret(self.folder / "other", "fedcba9876543210" * 4))
+        ps.wait_for(r"a task at 127\.0\.0\.1 was refused: this job's secret is another one: give all tasks the same --secret-file",
+                    cluster.START)
 
     def test_files_that_are_none(self):
         for says, path in (("other users have access to it .*0644.*chmod 600",

@@ -57,6 +57,11 @@ TEST(TransportChoice, EveryTransportOfTheOrderIsAnsweredInItsOrder) {
                           "shm:the other end does not offer it"));
 }
 
+TEST(TransportChoice, EncryptionExcludesAPlugInByTheFlagOfThisTask) {
+  EXPECT_THAT(reasons(rank_candidates({"ucx", "tcp"}, {{"ucx", "no card"}, {"tcp", ""}}, "h", "other", true)),
+              ElementsAre("ucx:excluded by this task's --encrypt-data: ucx carries data unencrypted", "tcp:"));
+}
+
 TEST(TransportChoice, NothingOffered) {
   EXPECT_THAT(reasons(rank_candidates({"tcp"}, {}, "h", "h")), ElementsAre("tcp:the other end does not offer it"));
 }

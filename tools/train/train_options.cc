@@ -150,6 +150,11 @@ absl::Status check_alone(const TrainFlags& flags, TrainOptions& options) {
     return absl::InvalidArgumentError(
         fmt::format("--shards {}: parameter servers have shards, and with --ps 0 there is none", flags.shards));
   }
+  if (flags.security.security.encrypt_data) {
+    return usage_error(
+        absl::InvalidArgumentError("--encrypt-data: it encrypts the data between tasks, and with --ps 0 there is no "
+                                   "other task; leave out the flag"));
+  }
   options.flags.workers = 1;
   options.task = {"worker", 0};
   return absl::OkStatus();

@@ -36,6 +36,11 @@ TcpConnection::~TcpConnection() {
   if (blocked_) context_.count_blocked(-1);
 }
 
+std::string TcpConnection::describe() const {
+  if (seal_ == nullptr || !seal_->agreed()) return name_;
+  return fmt::format("{} with {}", name_, seal::cipher_name(seal_->cipher()));
+}
+
 void TcpConnection::start_handshake() {
   if (seal_ != nullptr && side_ == Side::connected) seal_->offer();
   // The connecting side does not wait for the answer: posts follow the hello on the stream, and the peer reads them in
@@ -58,10 +63,6 @@ absl::Status TcpConnection::begin_hello(const FrameHeader& frame) {
     start_handshake();
   }
   return absl::OkStatus();
-}
-
-bool TcpConnection::must_wait_to_agree() const {
-  return state_ == State::pending && seal_ != nullptr && !seal_->agreed() && !context_.may_agree();
 }
 
 void TcpConnection::finish_seal() {

@@ -36,7 +36,7 @@ class TcpConnection final : public Connection, public EventSource {
   absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) override;
   absl::Status send(absl::Span<const std::byte> message) override;
   absl::StatusOr<std::byte*> map(RemoteRegion region) override;
-  std::string describe() const override { return name_; }
+  std::string describe() const override;
   std::string path() const override { return seal_ == nullptr ? "tcp" : "tcp encrypted"; }
 
   // For the context.
@@ -44,8 +44,8 @@ class TcpConnection final : public Connection, public EventSource {
   void read();
   void flush();
   void writable();
-  /// Called now and then; gives up a peer that has been silent at each call for so long. A silence before a suspension of
-  /// this process does not count: answers may wait in its socket.
+  /// Called now and then; gives up a peer that has been silent at each call for so long. A silence before a suspension
+  /// of this process does not count: answers may wait in its socket.
   void check_alive(TimePoint now, Duration timeout, bool was_suspended);
   bool lost() const { return state_ == State::lost; }
   bool sendable() const {
@@ -97,7 +97,6 @@ class TcpConnection final : public Connection, public EventSource {
   absl::Status answer_get(const FrameHeader& frame);
   bool target_alive() const;
   void finish_frame();
-  bool must_wait_to_agree() const;
   void finish_seal();
   void finish_message();
   void finish_get_data();

@@ -192,7 +192,8 @@ void TcpConnection::set_blocked(bool blocked) {
 // Receiving.
 
 void TcpConnection::read() {
-  if (must_wait_to_agree()) return context_.read_later(this);
+  const bool waits_to_agree = state_ == State::pending && seal_ != nullptr && !seal_->agreed() && !context_.may_agree();
+  if (waits_to_agree) return context_.read_later(this);
   uint64_t budget_bytes = kTurnBytes;
   bool dry = false;
   // All buffered headers come before the next readv, which needs the target of the current payload.

@@ -237,10 +237,11 @@ TEST(CheckpointFolder, OtherModelOrOptimizerIsRefused) {
   const TemporaryFolder folder;
   const Checkpoint saved = write_set(folder, 300, 1);
   EXPECT_THAT(words(restore_newest(folder.path(), {.schema = {{"w", {1}}}}).status()),
-              HasSubstr("is of another model"));
+              AllOf(HasSubstr("is of another model"), HasSubstr("give another --checkpoint_dir, or the --model")));
   EXPECT_THAT(
       words(restore_newest(folder.path(), {.schema = saved.header.schema, .optimizer = OptimizerKind::adam}).status()),
-      HasSubstr("was trained with optimizer sgd, this run uses adam"));
+      HasSubstr(
+          "was trained with optimizer sgd, this run uses adam; give --optimizer sgd, or another --checkpoint_dir"));
 }
 
 }  // namespace

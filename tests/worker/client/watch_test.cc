@@ -126,7 +126,7 @@ TEST(ClientWatch, TheChiefGathersTheMarksOfAll) {
   EXPECT_THAT(tasks, ::testing::ElementsAre("ps/0", "worker/1", ::testing::StartsWith("ps/"), "worker/0"));
 }
 
-/// A ps whose reply to a request for marks has another count.
+/// Alters the count in the replies of a ps to requests for marks.
 class AlteredCount final : public ps::ControlChannel, public ps::ControlDialer {
  public:
   AlteredCount(std::shared_ptr<ps::ControlDialer> dialer, uint32_t count) : dialer_(std::move(dialer)), count_(count) {}

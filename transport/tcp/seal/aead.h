@@ -16,6 +16,10 @@ namespace gradrail::transport::tcp::seal {
 /// The numbers are part of the seal frame.
 enum class Cipher : uint32_t { aes_256_gcm = 1, chacha20_poly1305 = 2 };
 
+constexpr const char* cipher_name(Cipher cipher) {
+  return cipher == Cipher::aes_256_gcm ? "AES-256-GCM" : "ChaCha20-Poly1305";
+}
+
 inline constexpr size_t kTagBytes = 16;
 inline constexpr size_t kNonceBytes = 12;
 using Nonce = std::array<std::byte, kNonceBytes>;

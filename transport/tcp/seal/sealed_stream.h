@@ -63,6 +63,7 @@ class SealedStream {
   /// Errors  FAILED_PRECONDITION: another version or cipher. INVALID_ARGUMENT: not a public key.
   absl::Status agree(const FrameHeader& frame, absl::Span<const std::byte> public_key);
   bool agreed() const { return sender_.has_value(); }
+  Cipher cipher() const { return cipher_; }
 
   // Sending.
   /// Encrypts bytes from the front of `pieces` as far as the buffer has room, and returns their number.

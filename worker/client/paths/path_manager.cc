@@ -29,7 +29,8 @@ void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& de
   std::vector<transport::PeerTransport> theirs;
   for (const auto& transport : described.transports()) theirs.push_back({transport.name(), transport.refused()});
   link.ipc_refused = why_not_ipc(options_, described, host_id == described.host_id(), link.server);
-  link.candidates = transport::rank_candidates(options_.transports, theirs, host_id, described.host_id());
+  link.candidates = transport::rank_candidates(options_.transports, theirs, host_id, described.host_id(),
+                                               options_.security.encrypt_data);
   shard_on_gpu_ = shard_on_gpu_ || described.on_gpu();
 }
 

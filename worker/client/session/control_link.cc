@@ -131,7 +131,8 @@ grpc::Status ControlLink::look_up() {
   return grpc::Status::OK;
 }
 
-absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadline) {
+absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(const ps::proto::DescribeRequest& request,
+                                                               TimePoint deadline) {
   TimePoint notice_at = Clock::now() + kFirstNotice;
   std::string found_before;
   while (true) {
@@ -139,11 +140,7 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(TimePoint deadlin
     grpc::Status status = look_up();
     // Each attempt needs a new connection: the ps may be another process by now.
     if (status.ok()) status = ps::to_grpc(open());
-    if (status.ok()) {
-      ps::proto::DescribeRequest request;
-      request.set_protocol_version(ps::kProtocolVersion);
-      status = rpc_->call(Call::describe, kTryDeadline, request, reply);
-    }
+    if (status.ok()) status = rpc_->call(Call::describe, kTryDeadline, request, reply);
     if (status.ok()) {
       checkpoint_folder_ = reply.checkpoint_folder();
       return reply;

@@ -30,6 +30,7 @@ class CheckpointOutcomeRequest;
 class CheckpointReply;
 class CheckpointRequest;
 class DescribeReply;
+class DescribeRequest;
 class JoinReply;
 class JoinRequest;
 class LeaveRequest;
@@ -69,7 +70,7 @@ class ControlLink {
   const std::string& address() const { return address_; }
 
   /// Waits for the task to start, and reports the wait. DEADLINE_EXCEEDED.
-  absl::StatusOr<ps::proto::DescribeReply> describe(TimePoint deadline);
+  absl::StatusOr<ps::proto::DescribeReply> describe(const ps::proto::DescribeRequest& request, TimePoint deadline);
   /// Identity of the task's checkpoint folder, known after describe(); "" when the task has none.
   const std::string& checkpoint_folder() const { return checkpoint_folder_; }
   /// Tries again while the task still counts an earlier incarnation of this worker as a member, or is part of another

@@ -117,7 +117,7 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
 ///         lost one.
 absl::Status Failover::request_takeover(uint32_t ps_index, Successor& task, TimePoint describe_deadline,
                                         TimePoint join_deadline) {
-  GRADRAIL_ASSIGN_OR_RETURN(task.described, task.control->describe(describe_deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(task.described, task.control->describe(session_.describe_request(), describe_deadline));
   GRADRAIL_ASSIGN_OR_RETURN(task.joined, task.control->join(takeover_request(ps_index), join_deadline));
   return absl::OkStatus();
 }

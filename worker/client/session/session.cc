@@ -99,7 +99,7 @@ absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index
   while (true) {
     controls_[ps_index] = open_control(ps_index, Role::serving, log);
     const TimePoint soon = has_backups() ? std::min(deadline, Clock::now() + kDescribeDeadline) : deadline;
-    absl::StatusOr<ps::proto::DescribeReply> reply = controls_[ps_index]->describe(soon);
+    absl::StatusOr<ps::proto::DescribeReply> reply = controls_[ps_index]->describe(describe_request(), soon);
     if (reply.ok() && reply->replicated() != has_backups()) {
       return absl::FailedPreconditionError(fmt::format(
           "{} was started {} --backup-ps 1, and this worker {}: give it to all tasks of a run, or to none",
@@ -122,6 +122,14 @@ absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index
     if (reply.ok()) std::this_thread::sleep_for(kBetweenJoins);
     if (has_backups()) std::swap(server.serving, server.backup);
   }
+}
+
+ps::proto::DescribeRequest Session::describe_request() const {
+  ps::proto::DescribeRequest request;
+  request.set_protocol_version(ps::kProtocolVersion);
+  request.set_task_index(options_.task_index);
+  request.set_encrypts_data(options_.security.encrypt_data);
+  return request;
 }
 
 ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {

@@ -35,6 +35,7 @@ class Session {
           Telemetry& telemetry, PathManager& paths);
 
   // Joining.
+  ps::proto::DescribeRequest describe_request() const;
   /// Reads the certificates.
   /// Errors  FAILED_PRECONDITION: an address beyond this host, and no authentication.
   absl::Status open();
