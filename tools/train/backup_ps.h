@@ -15,8 +15,8 @@ namespace gradrail::tools {
 /// INVALID_ARGUMENT: the tasks have no two halves. OK also while the number of ps tasks is not known.
 absl::Status check_backup_ps(const TrainOptions& options);
 
-/// The ps task that is this one's backup, or that this one begins as the backup of: its address, or its name if only
-/// find_replication_peer() has the address. "": none.
+/// The ps task that is this one's backup, or the primary of which this one begins as the backup; "": none. Its address,
+/// or its name if only find_replication_peer() has the address.
 std::string replication_peer(const TrainOptions& options);
 /// Finds its address in etcd; empty: replication_peer() is the address.
 std::function<absl::StatusOr<std::string>()> find_replication_peer(const TrainOptions& options);

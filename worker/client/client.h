@@ -82,8 +82,8 @@ struct ClientOptions {
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to start
   Duration rejoin_timeout = Duration::zero();        ///< for a lost ps task to be started again; zero: no wait
   /// The current address of a ps task, called before each attempt to reach it. It may start on any host. The backups
-  /// have the indexes behind those of `cluster.ps`. NOT_FOUND and UNAVAILABLE mean that the address is not known yet; the
-  /// client tries again. Empty: the addresses in `cluster` and `backups`.
+  /// have the indexes behind those of `cluster.ps`. NOT_FOUND and UNAVAILABLE mean that the address is not known yet;
+  /// the client tries again. Empty: the addresses in `cluster` and `backups`.
   std::function<absl::StatusOr<std::string>(uint32_t ps_index)> ps_address = {};
   /// Receives every 10 s the peers that this worker waits for. Empty: they are logged as warnings.
   std::function<void(const std::string&)> log;

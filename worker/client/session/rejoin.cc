@@ -36,10 +36,18 @@ bool Rejoin::is_due() const {
          !under_way_ && absl::IsUnavailable(failure_.status());
 }
 
+/// The others wait for a member, and would continue without it while it joins again. They join again themselves if a ps
+/// is lost and no backup replaces it.
+bool Rejoin::is_awaited() const {
+  if (!session_.has_backups() || session_.joined_count() == 0) return false;
+  const bool is_member_everywhere = session_.joined_count() == session_.controls().size();
+  return is_member_everywhere ? !failure_.failed() : !session_.found_other_process();
+}
+
 absl::Status Rejoin::join_first(TimePoint deadline) {
   absl::Status joined = steps_.join_cluster(deadline);
   deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
-  while (absl::IsUnavailable(joined) && !asked_to_stop(options_.stop) && Clock::now() < deadline) {
+  while (absl::IsUnavailable(joined) && !asked_to_stop(options_.stop) && Clock::now() < deadline && !is_awaited()) {
     options_.log(fmt::format("{}; joining again", message_of(joined)));
     if (session_.joined_count() == 0) session_.forget_group();
     release();

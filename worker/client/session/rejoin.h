@@ -48,6 +48,8 @@ class Rejoin {
   void record_position();
 
  private:
+  bool is_awaited() const;
+
   /// async, ssp: the position of this worker when it saw a version. A restored checkpoint has some version: the entry
   /// for it yields the steps of this worker that are lost.
   struct Seen {

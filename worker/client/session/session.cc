@@ -72,6 +72,7 @@ absl::Status Session::describe(TimePoint deadline) {
   GRADRAIL_CHECK(controls_.empty() && paths_.links().empty());
   uint32_t shard_count = 0;
   processes_.clear();
+  found_other_process_ = false;
   for (uint32_t i = 0; i < servers_.size(); ++i) {
     controls_.push_back(nullptr);
     GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::DescribeReply reply, describe_one(i, deadline));
@@ -201,7 +202,8 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
 absl::Status Session::find_successor(uint32_t ps_index, TimePoint deadline) {
   deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
   GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::DescribeReply reply, describe_one(ps_index, deadline));
-  if (reply.process() != processes_[ps_index])
+  found_other_process_ = reply.process() != processes_[ps_index];
+  if (found_other_process_)
     return absl::UnavailableError(fmt::format("{} was started again", controls_[ps_index]->name()));
   for (const auto& link : paths_.links()) {
     if (link->ps_index != ps_index) continue;

@@ -55,6 +55,8 @@ class Session {
   ControlLink& control(uint32_t ps_index) { return *controls_[ps_index]; }
   /// ps tasks that count this worker as a member; after a join() that failed these may be fewer than all.
   size_t joined_count() const { return joined_count_; }
+  /// A ps that was lost between its description and the join has started again: the group of the description is over.
+  bool found_other_process() const { return found_other_process_; }
   CheckpointSave& save() { return *save_; }
 
   // Backups: each ps task has one, or none has.
@@ -131,6 +133,7 @@ class Session {
   std::optional<uint64_t> origin_group_;  ///< the last group that this worker has left
   uint64_t origin_position_ = 0;
   bool began_without_checkpoint_ = false;
+  bool found_other_process_ = false;
   bool initialised_ = true;
   bool saves_checkpoints_ = true;
   bool has_started_ = false;
