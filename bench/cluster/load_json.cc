@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include "fmt/format.h"
@@ -16,9 +17,7 @@ template <typename Number>
 Number whole(const nlohmann::json& json, const char* name, Number most = std::numeric_limits<Number>::max()) {
   const int64_t value = json.at(name).get_ref<const nlohmann::json::number_integer_t&>();
   if (std::in_range<Number>(value) && static_cast<Number>(value) <= most) return static_cast<Number>(value);
-  constexpr int kOutOfRange = 401;  // the library's number of this error
-  throw nlohmann::json::out_of_range::create(kOutOfRange, fmt::format("{}: {} is above {}", name, value, most),
-                                             nullptr);
+  throw std::out_of_range(fmt::format("{}: {} is not from 0 to {}", name, value, most));
 }
 
 /// An enumeration that begins with 0 and ends with `last`.

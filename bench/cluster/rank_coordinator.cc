@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 
 #include "absl/memory/memory.h"
 #include "base/status.h"
@@ -191,7 +192,7 @@ absl::Status serve_rank(const Place& place, const std::string& bind_host) {
     try {
       if (request.at("do") == "end") return absl::OkStatus();
       GRADRAIL_RETURN_IF_ERROR(send(*stream, answer(request, page, member), Clock::now() + kShort));
-    } catch (const nlohmann::json::exception& error) {
+    } catch (const std::exception& error) {
       return absl::FailedPreconditionError(
           fmt::format("rank 0 at {} sent a malformed request: {}", place.rendezvous, error.what()));
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <exception>
 
 #include "base/status.h"
 #include "bench/cluster/member.h"
@@ -127,7 +128,7 @@ bool collect(std::vector<Running> running, TimePoint deadline, ExchangeResult& r
       if (!one.member->is_done(kGlance) && Clock::now() < deadline) continue;
       try {  // what another process sent
         if (!take(one.member->collect(deadline), one, result, recordings)) return false;
-      } catch (const nlohmann::json::exception& error) {
+      } catch (const std::exception& error) {
         result.figure.failed = fmt::format("{}: {}", one.task(), error.what());
         return false;
       }

@@ -18,8 +18,8 @@ namespace gradrail::ps {
 
 /// Listens in front of a gRPC server and passes on the connections that prove the job's secret. gRPC 1.51 cannot bound
 /// the memory of a peer that sends endless headers or opens endless streams (1 GB within 5 s were measured). Here a
-/// connection has at most 2 KiB before its proof (gate_text.h). Without a secret each connection that speaks this
-/// protocol passes. gRPC's client sends CONNECT itself, as to a proxy.
+/// connection has at most 2 KiB before its proof (gate_text.h). Without a secret each connection
+/// without a proof passes. gRPC's client sends CONNECT itself, as to a proxy.
 /// Threads  The gate owns one thread.
 class AdmissionGate {
  public:

@@ -113,7 +113,9 @@ absl::StatusOr<FileDescriptor> lock_task(const std::string& folder, const std::s
     }
     std::this_thread::sleep_for(kBetweenTries);
   }
-  if (!write_owner(file.get(), owner_text(run, task))) return without_lock(path, errno, kSecond);
+  // The lock holds without the text, for example on a full disk: a refusal then names a former owner.
+  if (!write_owner(file.get(), owner_text(run, task)))
+    spdlog::warn("{}: {}: the file does not name this task", path, std::generic_category().message(errno));
   return file;
 }
 

@@ -33,7 +33,7 @@ absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto:
   if (const bool encrypts = options.security.encrypt_data;
       request.encrypts_data() != encrypts && refusals_.permits(Clock::now())) {
     spdlog::warn(
-        "worker {} is refused: it was started {} --encrypt-data, and this task {}: give it to all tasks, or to none",
+        "worker {} does not fit: it was started {} --encrypt-data, and this task {}: give it to all tasks, or to none",
         request.task_index(), encrypts ? "without" : "with", encrypts ? "with" : "without");
   }
   reply.set_shard_count(static_cast<uint32_t>(context_.shards.size()));

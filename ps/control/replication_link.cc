@@ -166,9 +166,10 @@ void ReplicationLink::send_state() {
 absl::StatusOr<proto::ReplicateReply> ReplicationLink::ask(proto::ReplicateRequest& request) {
   // Orders the messages at the backup: gRPC can deliver a timed-out call late.
   request.set_number(++number_);
-  const TimePoint deadline = Clock::now() + kCallDeadline;
+  TimePoint deadline = Clock::now() + kCallDeadline;
   if (channel_ == nullptr) {
     const absl::StatusOr<std::string> found = options_.address();
+    deadline = Clock::now() + kCallDeadline;  // the search, for example in etcd, has its own limits
     // A task that is not registered any more may run where it was. If it has exited, its host refuses the connection.
     if (!found.ok() && (address_.empty() || !absl::IsNotFound(found.status()))) return found.status();
     if (found.ok()) address_ = *found;

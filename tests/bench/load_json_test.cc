@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -59,7 +60,7 @@ TEST(LoadAsJson, AValueOutsideOfItsRangeIsRefusedByName) {
     try {
       load_from(json);
       ADD_FAILURE() << name << " " << value;
-    } catch (const nlohmann::json::exception& error) {
+    } catch (const std::exception& error) {
       EXPECT_NE(std::string(error.what()).find(std::string(name) + ": " + std::to_string(value)), std::string::npos)
           << error.what();
     }

@@ -235,7 +235,7 @@ class Refused(Sealed):
                 self.assert_ends(tasks["worker"], cluster.CONFIGURATION,
                                  says=[f"was started {'with' if with_flag == 'ps' else 'without'} --encrypt-data, and worker 0 "
                                        f"{'with' if with_flag == 'worker' else 'without'}"])
-                tasks["ps"].wait_for(r"worker 0 is refused: it was started with(out)? --encrypt-data, .*: give it to all tasks, or "
+                tasks["ps"].wait_for(r"worker 0 does not fit: it was started with(out)? --encrypt-data, .*: give it to all tasks, or "
                                      r"to none", cluster.START)
 
     def test_tls_without_a_secret_is_enough(self):

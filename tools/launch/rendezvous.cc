@@ -46,6 +46,7 @@ class FirstTask final : public Rendezvous {
                                 .say = request_.say});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
+    deadline_ = Clock::now() + request_.timeout;
     for (const ps::RankServer::JoinedRank& joined : server_->joined()) {
       RankMessage message;
       *message.mutable_assignment() = server_->assignments().assignment_of(joined.task);
@@ -82,10 +83,9 @@ class FirstTask final : public Rendezvous {
  private:
   /// Waits for the ports of the ps tasks from `begin` to `end`.
   absl::Status receive_ports(uint32_t begin, uint32_t end) {
-    const TimePoint deadline = Clock::now() + request_.timeout;
     for (const ps::RankServer::JoinedRank& joined : server_->joined()) {
       if (joined.task.job != "ps" || joined.task.index < begin || joined.task.index >= end) continue;
-      const absl::StatusOr<RankMessage> received = joined.stream->receive(RankMessage::kPort, deadline);
+      const absl::StatusOr<RankMessage> received = joined.stream->receive(RankMessage::kPort, deadline_);
       if (!received.ok())
         return absl::UnavailableError(
             fmt::format("no port of ps/{}: {}", joined.task.index, message_of(received.status())));
@@ -113,6 +113,7 @@ class FirstTask final : public Rendezvous {
   const uint32_t primaries_;     ///< ps tasks without those that are backups
   std::vector<uint32_t> ports_;  ///< by ps task; 0: not known yet
   bool backups_listen_ = false;
+  TimePoint deadline_;  ///< for all ports: the other tasks wait from the same moment on
   std::unique_ptr<ps::RankServer> server_;
 };
 

@@ -25,6 +25,8 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 void TcpContext::accept_some() {
   for (int i = 0; i < kAcceptsPerPoll; ++i) {
+    // The others wait in the queue of the kernel: adopted, they would push out each other before their agreement.
+    if (seal_ && !may_agree()) return;
     FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
       adopt(std::move(fd));

@@ -97,8 +97,8 @@ class BatchLoader {
 
   /// The next batch is number `step`, counted from 0 over all epochs.
   void seek(uint64_t step);
-  /// Prepares the next batch now, so that next() finds it ready: called while an exchange is under way. Never waits for
-  /// files.
+  /// Prepares the next batch now, so that next() finds it ready: called while an exchange is under way. It does
+  /// not wait for files, unless another tower of the worker waits for them.
   void prefetch();
 
   struct Batch {

@@ -1,5 +1,6 @@
 #include "worker/data/record_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -44,12 +45,15 @@ absl::Status RecordQueue::take(uint64_t number, RecordBatch& batch) {
   MutexLock lock(mutex_);
   const uint64_t towers = options_.tower_count;
   const uint64_t step = number / towers * towers;  // its first batch
-  const uint64_t former_end = std::exchange(end_, step + (1 + kStepsAhead) * towers);
-  if (!ready_.contains(number) && (number < next_ || step > former_end)) {
+  const uint64_t end = step + (1 + kStepsAhead) * towers;
+  if (!ready_.contains(number) && (number < next_ || step > end_)) {
     jumped_ = true;
     next_ = step;
+    end_ = end;
     failure_ = absl::OkStatus();
   }
+  // A tower may be a step ahead of this one: its batches are read already.
+  end_ = std::max(end_, end);
   // A tower may be one step behind this one. Other batches belong to steps that the worker has skipped.
   std::erase_if(ready_, [&](auto& entry) {
     const bool stale = entry.first + towers < step || entry.first >= end_;

@@ -173,8 +173,13 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
     if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
     absl::StatusOr<ps::proto::JoinReply> joined = controls_[i]->join(request, deadline);
     // The first tasks wait for this worker already. A second search costs it no membership.
-    if (absl::IsUnavailable(joined.status()) && has_backups() && find_successor(i, deadline).ok())
-      joined = controls_[i]->join(request, deadline);
+    if (absl::IsUnavailable(joined.status()) && has_backups()) {
+      const absl::Status found = find_successor(i, deadline);
+      // A search that has no result leaves the loss as the error; a stop or a refusal is an error of its own.
+      const bool is_other = !absl::IsUnavailable(found) && !absl::IsDeadlineExceeded(found);
+      if (!found.ok() && is_other) return found;
+      if (found.ok()) joined = controls_[i]->join(request, deadline);
+    }
     if (!joined.ok()) return joined.status();
     const ps::proto::JoinReply& reply = *joined;
     if (!began_from.has_value()) began_from = reply.began_from();
