@@ -59,14 +59,15 @@ absl::Status PathManager::replace(ShardLink& link) {
   while (Clock::now() < start + kReplaceDeadline) {
     for (const size_t candidate : order) {
       const absl::Status replaced = try_candidate(link, candidate, Clock::now() + kReplaceAttempt);
-      GRADRAIL_RETURN_IF_ERROR(failure_.status());
       if (replaced.ok()) {
         telemetry_.count_move();
         spdlog::warn("{}: {} was lost ({}); continues over {} after {:.2f} s", where, lost, cause,
                      link.path->describe(), seconds_since(start));
+        // Also if a ps was lost at the same time: this path is in use, so that no later call repeats its pushes.
         events_.on_path_lost(link);
-        return absl::OkStatus();
+        return failure_.status();
       }
+      GRADRAIL_RETURN_IF_ERROR(failure_.status());
       close_unused_contexts();
       last_error = fmt::format("{}: {}", link.candidates[candidate].name, message_of(replaced));
       if (candidate != former) link.candidates[candidate].refused = message_of(replaced);
