@@ -162,6 +162,12 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
   }
   GRADRAIL_RETURN_IF_ERROR(check_versions(request, setup.agreement, is_primary_unreachable));
   if (!replication_.is_backup()) return absl::OkStatus();  // another worker was first
+  // Versions alone do not show it: they are 0 before the initial values and after them.
+  if (!request.newcomer() && !context_.shards.have_values()) {
+    return absl::FailedPreconditionError(
+        fmt::format("the backup of {} cannot take over: it has no initial values, and the worker has started",
+                    replication_.replication_peer_name()));
+  }
   std::vector<Membership::Known> known;
   std::vector<Shard::Successor> members;
   for (const proto::ReplicateRequest::Worker& worker : last.workers()) {

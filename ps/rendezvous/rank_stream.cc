@@ -43,7 +43,10 @@ absl::Status RankStream::wait_sent(TimePoint deadline) {
   while (writing_) {
     if (!changed_.wait_until(lock, deadline) && writing_) return late();
   }
-  return broken_ ? lost(lock) : absl::OkStatus();
+  if (!broken_) return absl::OkStatus();
+  // The peer can end the exchange in order as soon as it has this message.
+  while (!done_) changed_.wait(lock);
+  return is_written_ && why_.ok() ? absl::OkStatus() : lost(lock);
 }
 
 absl::Status RankStream::wait_arrived(TimePoint deadline) {
@@ -87,6 +90,7 @@ void RankStream::note_read(bool ok) {
 void RankStream::note_written(bool ok) {
   MutexLock lock(mutex_);
   writing_ = false;
+  is_written_ = ok;
   const bool last = (broken_ || !ok) && begins_end();
   changed_.notify_all();
   lock.unlock();

@@ -60,11 +60,12 @@ class RankStream {
 
   proto::RankMessage outgoing_;
   std::string peer_name_;
-  absl::Status failed_;                            ///< of the caller's thread: the first error
-  bool arrived_ ABSL_GUARDED_BY(mutex_) = false;   ///< incoming_ has a message
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;   ///< gRPC reads outgoing_
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;    ///< no read or write starts any more
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  ///< close() or release() was called
+  absl::Status failed_;                              ///< of the caller's thread: the first error
+  bool arrived_ ABSL_GUARDED_BY(mutex_) = false;     ///< incoming_ has a message
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;     ///< gRPC reads outgoing_
+  bool is_written_ ABSL_GUARDED_BY(mutex_) = false;  ///< gRPC has accepted the last message
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;      ///< no read or write starts any more
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;    ///< close() or release() was called
 };
 
 struct EndRankStream {
