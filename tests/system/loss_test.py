@@ -11,6 +11,8 @@ LONG = ["--epochs", 100000, "--rejoin-timeout", 0]  # no ps restarts; restart_te
 # The documented limit, plus the delay of a busy machine.
 NOTICED = 5 * cluster.PATIENCE + 3
 SILENCE = 2
+# Before its first heartbeat has arrived, a killed worker is noticed by the heartbeat limit only.
+FIRST_HEARTBEAT = 0.5 * cluster.PATIENCE
 
 
 class Killed(cluster.ClusterTest):
@@ -45,6 +47,7 @@ class Killed(cluster.ClusterTest):
             for transport in ("shm", "tcp"):
                 with self.subTest(mode=mode, transport=transport):
                     (ps,), workers = self.running("--mode", mode, "--transport", transport)
+                    time.sleep(FIRST_HEARTBEAT)
                     killed = time.monotonic()
                     workers[1].signal(signal.SIGKILL)
                     ps.wait_for(r"worker 1 \(localhost:3001\) was lost: .*; 2 workers remain", NOTICED)
