@@ -207,7 +207,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
     }
     if (Clock::now() < report_at) continue;
     report_at += kReportEvery;
-    const std::vector<std::string> missing = heartbeat.never_joined();
+    const std::vector<std::string> missing = heartbeat.awaited();
     if (!missing.empty()) spdlog::warn("waiting for {}", fmt::join(missing, ", "));
   }
   // A stopped task is not a finished run: its backup must find it lost and take over.

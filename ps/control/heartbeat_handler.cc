@@ -139,7 +139,9 @@ void HeartbeatHandler::housekeep(Duration timeout) {
   if (silent.empty()) return;
   MutexLock lock(state.mutex);
   // After declare_lost(), which sets the shorter limit of a process that has ended.
-  state.membership.extend_return_limit(now);
+  for (const Membership::Member& member : silent) {
+    state.membership.mark_silent(member.worker, member.incarnation, now);
+  }
 }
 
 bool HeartbeatHandler::finished() {
@@ -155,10 +157,13 @@ bool HeartbeatHandler::has_workers() {
   return context_.state.membership.live_count() > 0;
 }
 
-std::vector<std::string> HeartbeatHandler::never_joined() {
+std::vector<std::string> HeartbeatHandler::awaited() {
   if (replication_.is_backup()) return {};
   MutexLock lock(context_.state.mutex);
-  return context_.state.membership.never_joined();
+  std::vector<std::string> names = context_.state.membership.never_joined();
+  if (context_.state.membership.live_count() > 0) return names;
+  for (std::string& name : context_.state.membership.may_return()) names.push_back(std::move(name));
+  return names;
 }
 
 }  // namespace gradrail::ps

@@ -41,8 +41,9 @@ class HeartbeatHandler {
   /// The run is over, or this task is the backup of one that is over.
   bool finished();
   bool has_workers();
-  /// Workers of the specification that have never joined; none for a backup, which they join only after a loss.
-  std::vector<std::string> never_joined();
+  /// Workers of the specification that have never joined and, without a live member, those that may return. None for a
+  /// backup, which they join only after a loss.
+  std::vector<std::string> awaited();
 
  private:
   std::vector<WorkerIndex> learn_losses(const proto::Ping& ping) ABSL_EXCLUSIVE_LOCKS_REQUIRED(context_.state.mutex);

@@ -34,6 +34,7 @@ absl::Status Membership::join(WorkerIndex worker, uint64_t incarnation, const st
                       .phase = Phase::live,
                       .heard = now,
                       .is_expected = false,
+                      .is_silent = false,
                       .cause = "",
                       .barrier_generation = {}};
   GRADRAIL_CHECK(find_live(worker, incarnation) != nullptr);
@@ -113,6 +114,16 @@ bool Membership::mark_away(WorkerIndex worker, uint64_t incarnation, const std::
   return_deadline_ = now + options_.away_limit;
   ++epoch_;
   return true;
+}
+
+void Membership::mark_silent(WorkerIndex worker, uint64_t incarnation, TimePoint now) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return;
+  Worker& member = found->second;
+  if (member.phase != Phase::lost || member.incarnation != incarnation) return;
+  member.is_silent = true;
+  member.heard = now;
+  return_deadline_ = std::max(return_deadline_, now + options_.away_limit);
 }
 
 bool Membership::abort_run(const std::string& cause) {
@@ -273,7 +284,9 @@ bool Membership::expire_absent(TimePoint now) {
   if (now > chief_until_) chief_expected_ = false;
   bool changed = false;
   for (auto& [index, worker] : workers_) {
-    if (worker.phase != Phase::away || now - worker.heard <= options_.away_limit) continue;
+    if (now - worker.heard <= options_.away_limit) continue;
+    worker.is_silent = false;
+    if (worker.phase != Phase::away) continue;
     record_loss(index, worker, "it did not return from its search for a parameter server", now);
     abort_if_too_few();
     changed = true;
@@ -299,10 +312,18 @@ void Membership::abort_if_deserted(TimePoint now) {
 bool Membership::finished() const {
   if (live_count() > 0) return false;
   if (!aborted_.empty()) return true;
-  // A member that is away returns, or becomes a loss in expire_absent().
-  if (workers_.empty() || expects_members() || !never_joined().empty()) return false;
+  // expire_absent() ends the wait for members that do not return.
+  if (workers_.empty() || !may_return().empty() || !never_joined().empty()) return false;
   // After a loss the worker may return. abort_if_deserted() ends the run if it does not.
   return last_loss_.empty();
+}
+
+std::vector<std::string> Membership::may_return() const {
+  std::vector<std::string> names;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.phase == Phase::away || worker.is_silent) names.push_back(name_of(index));
+  }
+  return names;
 }
 
 std::vector<std::string> Membership::never_joined() const {

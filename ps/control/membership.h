@@ -60,8 +60,9 @@ class Membership {
   void on_servers_back(TimePoint now);
   /// This process was suspended for `gap`, in which it could receive no message.
   void add_pause(Duration gap);
-  /// A silent member may sit behind a network partition. It retries for the away limit, so the run waits as long.
-  void extend_return_limit(TimePoint now) { return_deadline_ = std::max(return_deadline_, now + options_.away_limit); }
+  /// A lost member was silent, and may sit behind a network partition. It retries for the away limit, so the run waits
+  /// as long: also after the other members have finished.
+  void mark_silent(WorkerIndex worker, uint64_t incarnation, TimePoint now);
 
   /// Aborts the run. False when it is aborted already: the first cause stays.
   bool abort_run(const std::string& cause);
@@ -121,9 +122,11 @@ class Membership {
   bool expire_absent(TimePoint now);
   /// Aborts a run if its last worker was lost and no worker has returned in time.
   void abort_if_deserted(TimePoint now);
-  /// Every worker of the specification has joined, all members have left and none is away; or the run is aborted and no
-  /// member is live.
+  /// Every worker of the specification has joined, all members have left and none may return; or the run is aborted and
+  /// no member is live.
   bool finished() const;
+  /// Names of the workers that are away, or were lost by silence, within their limit.
+  std::vector<std::string> may_return() const;
   /// Names of the workers of the specification that have never joined.
   std::vector<std::string> never_joined() const;
 
@@ -132,8 +135,9 @@ class Membership {
     uint64_t incarnation = 0;
     std::string name;
     Phase phase = Phase::live;
-    TimePoint heard;           ///< time of the last message; away: begin of the absence
+    TimePoint heard;           ///< time of the last message; away, silent: begin of the absence
     bool is_expected = false;  ///< was live at the former primary, and has not contacted this task yet
+    bool is_silent = false;    ///< lost by silence, and within the away limit
     std::string cause;         ///< lost, away: why
     std::map<std::string, uint64_t> barrier_generation;  ///< highest generation entered, by barrier
   };

@@ -52,6 +52,19 @@ class Tasks(four_hosts.FourHosts):
         self.assert_ends(workers[1], cluster.retry_worthy, 15 * cluster.PATIENCE,
                          says=[rf"parameter server 0 \({four_hosts.NETWORK}\.1:2222\) was lost"])
 
+    def test_a_disconnected_worker_makes_its_last_steps(self):
+        """The others had finished, so that the ps ended: the worker found no server and its steps were lost."""
+        ps, workers = self.start_all("--epochs", 20, "--heartbeat-timeout", 3)
+        workers[1].wait_for(r"Step: \d+")
+        four_hosts.ip("-n", self.switch, "link", "set", "port2", "down")
+        ps.wait_for(r"worker 1 .* was lost: no heartbeat for 3 s", 15 * cluster.PATIENCE)
+        for worker in (workers[0], workers[2]):
+            self.assert_ends(worker, cluster.GOOD, 60 * cluster.PATIENCE)
+        self.assertTrue(ps.running(), ps.transcript())
+        four_hosts.ip("-n", self.switch, "link", "set", "port2", "up")
+        self.assert_ends(workers[1], cluster.GOOD, 60 * cluster.PATIENCE, says=[r"all parameter servers are back"])
+        self.assert_ends(ps, cluster.GOOD, says=[r"global step 6000, "])
+
     def test_a_host_that_vanishes_leaves_nothing_open(self):
         flags = ["--epochs", 100000, "--heartbeat-timeout", 3, "--rejoin-timeout", 0]
         ps, first = (self.train_on(0, "ps", 0, *flags), self.train_on(1, "worker", 0, *flags))

@@ -320,11 +320,41 @@ TEST_F(MembershipTest, ARunWaitsTheAwayLimitForSilentMembers) {
   for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
   for (WorkerIndex worker = 0; worker < 3; ++worker)
     membership_.mark_lost(worker, 100 + worker, "no heartbeat", at(10s));
-  membership_.extend_return_limit(at(10s));
+  membership_.mark_silent(2, 102, at(10s));
   membership_.abort_if_deserted(at(100s));
   EXPECT_EQ(membership_.aborted(), "");
   membership_.abort_if_deserted(at(101s));
   EXPECT_THAT(membership_.aborted(), HasSubstr("no worker remains"));
+}
+
+/// The steps that a disconnected worker still had to do were lost, because the others ended the run.
+TEST_F(MembershipTest, AFinishedRunWaitsForASilentMember) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  membership_.mark_lost(1, 101, "no heartbeat", at(10s));
+  membership_.mark_silent(1, 101, at(10s));
+  membership_.mark_lost(2, 102, "its process ended", at(11s));
+  membership_.mark_silent(2, 7, at(11s));  // another incarnation
+  membership_.leave(0, 100);
+  EXPECT_FALSE(membership_.finished());
+  EXPECT_THAT(membership_.may_return(), ElementsAre("worker 1 (host:1)"));
+  ASSERT_TRUE(membership_.join(1, 8, "host:1", at(40s)).ok());
+  EXPECT_FALSE(membership_.finished());
+  membership_.leave(1, 8);
+  EXPECT_TRUE(membership_.finished());
+}
+
+TEST_F(MembershipTest, AFinishedRunEndsWellWithoutASilentMemberAfterTheLimit) {
+  for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
+  membership_.mark_lost(1, 101, "no heartbeat", at(10s));
+  membership_.mark_silent(1, 101, at(10s));
+  membership_.leave(0, 100);
+  membership_.leave(2, 102);
+  EXPECT_FALSE(membership_.expire_absent(at(100s)));
+  EXPECT_FALSE(membership_.finished());
+  EXPECT_FALSE(membership_.expire_absent(at(101s))) << "the loss is not a new one";
+  membership_.abort_if_deserted(at(101s));
+  EXPECT_TRUE(membership_.finished());
+  EXPECT_EQ(membership_.aborted(), "");
 }
 
 TEST_F(MembershipTest, AMemberThatHasLeftIsKnown) {
