@@ -1,10 +1,12 @@
-// A ps with a backup that is lost while a worker joins: the worker continues at the backup as the same member.
+// Losses while a worker joins, or while a backup takes over. The worker continues as the same member.
 #include <grpcpp/grpcpp.h>
 
 #include "base/status.h"
 #include "ps/admission/grpc_channel.h"
 #include "ps/protocol/control_channel.h"
 #include "tests/worker/client/cluster.h"
+#include "transport/loopback/link.h"
+#include "transport/loopback/network.h"
 
 namespace gradrail::worker {
 namespace {
@@ -55,6 +57,21 @@ class HookedDialer final : public ps::ControlDialer {
   Hook before_, after_;
 };
 
+void make_step(Client& client, uint32_t worker) {
+  fill_gradients(client, worker, 1);
+  client.exchange();
+  const absl::Status waited = client.wait();
+  EXPECT_TRUE(waited.ok()) << waited;
+  EXPECT_EQ(client.position(), 1u);
+}
+
+void check_first_step(Client& client) {
+  const std::vector<float> parameters = flatten(client);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    ASSERT_EQ(parameters[i], initial_of(i) - (gradient_of(0, 1, i) + gradient_of(1, 1, i)) / 2)
+        << "element " << i << ": step 1 has the gradients of both workers";
+}
+
 /// Worker 0 waits in its first step of sync for worker 1, which joins while ps task 1 is lost.
 class JoinLoss : public ::testing::Test {
  protected:
@@ -83,19 +100,8 @@ class JoinLoss : public ::testing::Test {
     }
     step.join();
     EXPECT_EQ(first->stats().takeovers, 1u);
-    const std::vector<float> parameters = flatten(*first);
-    for (size_t i = 0; i < parameters.size(); ++i)
-      ASSERT_EQ(parameters[i], initial_of(i) - (gradient_of(0, 1, i) + gradient_of(1, 1, i)) / 2)
-          << "element " << i << ": step 1 has the gradients of both workers";
+    check_first_step(*first);
   }
-  static void make_step(Client& client, uint32_t worker) {
-    fill_gradients(client, worker, 1);
-    client.exchange();
-    const absl::Status waited = client.wait();
-    EXPECT_TRUE(waited.ok()) << waited;
-    EXPECT_EQ(client.position(), 1u);
-  }
-
   const Watchdog watchdog_;
   Cluster cluster_{{.ps_count = 2, .worker_count = 2, .backups = true}};
 };
@@ -106,6 +112,54 @@ TEST_F(JoinLoss, AfterTheDescriptionTheBackupIsJoined) {
 
 TEST_F(JoinLoss, BeforeTheDataConnectionsTheBackupTakesOver) {
   run(nullptr, [this] { cluster_.stop(1); });
+}
+
+/// Refuses as many data connections as it is told to.
+class RefusingNetwork : public transport::loopback::Network {
+ public:
+  RefusingNetwork() { transport::loopback::use_network(this); }
+  ~RefusingNetwork() override { transport::loopback::use_network(nullptr); }
+
+  uint64_t place() override { return 0; }
+  absl::Status connect(const std::shared_ptr<transport::loopback::Link>&, TimePoint) override {
+    if (refuse == 0) return absl::OkStatus();
+    --refuse;
+    return absl::UnavailableError("the network is down");
+  }
+  TimePoint arrival(const transport::loopback::End&, const transport::loopback::End&) override { return Clock::now(); }
+  bool passes(const transport::loopback::End&, const transport::loopback::End&) override { return true; }
+
+  std::atomic<int> refuse = 0;
+};
+
+/// Found by the whole-system simulation: the worker left to join again, and the others applied a step without it.
+TEST(Takeover, APathToTheBackupThatFailsIsTriedAgainAsTheSameMember) {
+  const Watchdog watchdog;
+  RefusingNetwork network;
+  Cluster cluster({.ps_count = 1, .worker_count = 2, .transports = {"loopback"}, .backups = true});
+  std::vector<std::unique_ptr<Client>> clients;
+  for (uint32_t task = 0; task < 2; ++task) {
+    ClientOptions options = cluster.options(task);
+    options.mode = ps::ModeKind::sync;
+    options.transports = {"loopback"};
+    options.rejoin_timeout = 60s;
+    clients.push_back(join(options, odd_schema()));
+    ASSERT_NE(clients[task], nullptr);
+    if (task == 0) fill_initial(*clients[0]);
+    ASSERT_TRUE(clients[task]->start().ok());
+  }
+  ASSERT_TRUE(eventually([&] { return cluster.server(0).stats()->backup() == "level"; }));
+  cluster.stop(0);
+  network.refuse = 3;
+  std::thread step([&] { make_step(*clients[0], 0); });
+  make_step(*clients[1], 1);
+  step.join();
+  EXPECT_EQ(network.refuse, 0);
+  for (const std::unique_ptr<Client>& client : clients) {
+    check_first_step(*client);
+    EXPECT_EQ(client->stats().takeovers, 1u);
+    EXPECT_EQ(client->stats().rejoins, 0u);
+  }
 }
 
 }  // namespace

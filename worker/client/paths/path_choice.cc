@@ -10,6 +10,7 @@
 #include "spdlog/spdlog.h"
 #include "worker/client/paths/gpu_transfers.h"
 #include "worker/client/paths/path_manager.h"
+#include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
 namespace {
@@ -19,12 +20,29 @@ using Phase = ShardPath::Phase;
 /// One attempt over one transport: connecting, handshake and mapping take milliseconds where they work at all. A large
 /// model gets more time for its memory.
 constexpr auto kConnectDeadline = std::chrono::seconds(10);
+/// Rounds over all candidates begin for so long: the network may be interrupted for a moment.
+constexpr auto kConnectLimit = std::chrono::seconds(20);
+constexpr auto kBetweenConnects = std::chrono::milliseconds(300);
 
 }  // namespace
 
+/// The ps counts this worker as a member already. In sync the others wait for it, and would apply a step without it if it
+/// left to join again.
 absl::Status PathManager::connect(ShardLink& link, TimePoint deadline) {
+  const TimePoint last_round = std::min(deadline, Clock::now() + kConnectLimit);
+  const std::vector<transport::Candidate> candidates = link.candidates;
+  while (true) {
+    absl::Status connected = try_candidates(link, deadline);
+    const bool may_pass = absl::IsUnavailable(connected) && failure_.status().ok() && !asked_to_stop(options_.stop);
+    if (!may_pass || Clock::now() >= last_round) return connected;
+    link.candidates = candidates;  // without the reasons of this round
+    wait_events(Clock::now() + kBetweenConnects);
+  }
+}
+
+absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
   GRADRAIL_CHECK(link.path == nullptr && link.bucket_count > 0);
-  bool may_change = false;  // whether another start of this worker could succeed
+  bool may_change = false;  // whether another attempt could succeed
   for (size_t i = 0; i < link.candidates.size(); ++i) {
     transport::Candidate& candidate = link.candidates[i];
     if (candidate.refused.empty()) {

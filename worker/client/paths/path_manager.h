@@ -108,6 +108,7 @@ class PathManager {
 
   // path_choice.cc
   absl::Status connect(ShardLink& link, TimePoint deadline);
+  absl::Status try_candidates(ShardLink& link, TimePoint deadline);
   absl::StatusOr<std::unique_ptr<ShardPath>> open_path(ShardLink& link, size_t candidate, GpuTransfer way,
                                                        TimePoint deadline);
   absl::Status establish(ShardPath& path, ShardPath::Phase until, TimePoint deadline);
