@@ -79,7 +79,7 @@ void StateReader::write_worker(const Membership& membership, uint32_t worker, By
   bytes.put(place != membership.workers_.end());
   if (place == membership.workers_.end()) return;
   // The other fields serve the end of a run, its causes and its barriers. None of them decides about a join.
-  const auto& [incarnation, name, phase, heard, is_expected, cause, barrier_generation] = place->second;
+  const auto& [incarnation, name, phase, heard, is_expected, is_silent, cause, barrier_generation] = place->second;
   bytes.put(incarnation);
   bytes.put(static_cast<uint64_t>(phase));
   bytes.put(static_cast<uint64_t>(heard.time_since_epoch().count()));

@@ -114,7 +114,7 @@ TEST_F(JoinLoss, BeforeTheDataConnectionsTheBackupTakesOver) {
   run(nullptr, [this] { cluster_.stop(1); });
 }
 
-/// Refuses as many data connections as it is told to.
+/// Refuses the next `refuse` data connections.
 class RefusingNetwork : public transport::loopback::Network {
  public:
   RefusingNetwork() { transport::loopback::use_network(this); }

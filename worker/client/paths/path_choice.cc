@@ -26,8 +26,8 @@ constexpr auto kBetweenConnects = std::chrono::milliseconds(300);
 
 }  // namespace
 
-/// The ps counts this worker as a member already. In sync the others wait for it, and would apply a step without it if it
-/// left to join again.
+/// The ps counts this worker as a member already. In sync the others wait for it. If it left to join again, they would
+/// apply a step without it.
 absl::Status PathManager::connect(ShardLink& link, TimePoint deadline) {
   const TimePoint last_round = std::min(deadline, Clock::now() + kConnectLimit);
   const std::vector<transport::Candidate> candidates = link.candidates;
