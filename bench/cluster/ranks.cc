@@ -4,8 +4,8 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/launcher/launcher.h"
 #include "ps/protocol/cluster_spec.h"
-#include "ps/protocol/launcher.h"
 
 namespace gradrail::bench {
 namespace {

@@ -53,6 +53,15 @@ class Launchers(LaunchTest):
         self.whole(task.text(), ps=1, workers=3)
         self.assertRegex(task.text(), r"worker/2 of 3, with 1 ps: rank 3 of 4 of mpirun job \w+")
 
+    def test_a_launcher_that_serves_pmix_alone(self):
+        if shutil.which("mpirun") is None:
+            cluster.skip("no mpirun (openmpi-bin)")
+        task = self.launch("mpirun", ["mpirun", "-n", "4", "--oversubscribe", "env", "-u", "OMPI_COMM_WORLD_RANK",
+                                      "-u", "OMPI_COMM_WORLD_SIZE", cluster.binary(), "train", *SMALL, "--ps", "1"], AS_ROOT)
+        self.assert_ends(task, cluster.GOOD)
+        self.whole(task.text(), ps=1, workers=3)
+        self.assertRegex(task.text(), r"worker/2 of 3, with 1 ps: rank 3 of 4 of PMIx job \w+")
+
     def test_two_mpiruns_at_a_time(self):
         tasks = [self.under_mpirun(3, name=f"mpirun {i}") for i in range(2)]
         for task in tasks:

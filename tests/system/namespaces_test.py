@@ -1,5 +1,6 @@
 """Tests four tasks on four hosts: network namespaces behind one bridge, each with its own address. It needs root."""
 import os
+import shutil
 import signal
 import time
 import unittest
@@ -109,6 +110,27 @@ class Ranks(four_hosts.FourHosts):
         for index in range(2):
             self.assert_says(tasks[index], rf"# ps/{index} listens on {four_hosts.NETWORK}\.{index + 1}:\d+")
         self.assert_says(tasks[2], rf"Path: shard 0 at {four_hosts.NETWORK}\.1:\d+: tcp")
+
+    def test_mpirun_on_several_hosts(self):
+        """PMIx names the host of rank 0."""
+        if shutil.which("mpirun") is None:
+            cluster.skip("no mpirun (openmpi-bin)")
+        agent = self.folder / "agent"  # in the place of ssh
+        agent.write_text("#!/bin/sh\nhost=$1; shift\n"
+                         f"exec ip netns exec {self.prefix}$((${{host##*.}} - 1)) unshare --uts "
+                         "sh -c 'hostname $0; exec sh -c \"$*\"' $host \"$@\"\n", encoding="ascii")
+        agent.chmod(0o755)
+        hosts = ",".join(four_hosts.address_of(host) for host in range(4))
+        task = self.launch("mpirun", ["ip", "netns", "exec", self.hosts[0], "unshare", "--uts", "sh", "-c",
+                                      'hostname $0; exec "$@"', four_hosts.address_of(0),
+                                      "mpirun", "-n", "4", "-H", hosts, "--mca", "plm_rsh_agent", str(agent),
+                                      "--mca", "orte_keep_fqdn_hostnames", "1", cluster.binary(), "train", "--model",
+                                      "linear", "--epochs", "2", "--mode", "sync", "--ps", "2", "--insecure"],
+                           {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+        self.assert_ends(task, cluster.GOOD)
+        for index in range(2):
+            self.assert_says(task, rf"# ps/{index} listens on {four_hosts.NETWORK}\.{index + 1}:\d+")
+        self.assert_says(task, rf"Path: shard 0 at {four_hosts.NETWORK}\.1:\d+: tcp")
 
     def test_ranks_of_a_benchmark(self):
         tasks = self.ranks("bench", "exchange", "--ps", "2", "--rounds", "1", "--seconds", "0.05", "-b", "4K", "-e", "4K",

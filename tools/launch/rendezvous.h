@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "ps/protocol/launcher.h"
+#include "ps/launcher/launcher.h"
 #include "ps/rendezvous/rendezvous.pb.h"
 
 namespace gradrail::tools {

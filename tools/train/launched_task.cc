@@ -104,10 +104,12 @@ absl::Status check_launch(TrainOptions& options) {
     // The flag replaces the address that the launcher's variables give.
     (*launch)->rendezvous = *std::move(address);
   }
-  // Open MPI names no host of its tasks, except where all are on this host.
-  if ((*launch)->rendezvous.empty())
-    return absl::InvalidArgumentError(fmt::format(
-        "{} does not name the host of its first task: name it with --rendezvous tcp://HOST:PORT", (*launch)->job));
+  if ((*launch)->rendezvous.empty()) {
+    const std::string& why = (*launch)->why_unknown;
+    return absl::InvalidArgumentError(
+        fmt::format("{} does not name the host of its first task{}: name it with --rendezvous tcp://HOST:PORT",
+                    (*launch)->job, why.empty() ? "" : fmt::format(" ({})", why)));
+  }
   // Checked here, so that a wrong address fails before the wait of --join-timeout.
   const absl::StatusOr<ps::HostPort> meet = ps::parse_host_port((*launch)->rendezvous);
   if (!meet.ok())

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "gpu/reduce/tower_sum.h"
+#include "ps/launcher/launcher.h"
 #include "ps/protocol/cluster_spec.h"
-#include "ps/protocol/launcher.h"
 #include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
 #include "tools/monitor/flags.h"

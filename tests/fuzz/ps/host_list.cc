@@ -3,8 +3,8 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "ps/launcher/launcher.h"
 #include "ps/protocol/cluster_spec.h"
-#include "ps/protocol/launcher.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace gradrail::ps {

@@ -1,5 +1,5 @@
 // The environment of a launcher: an input has a variable in each line, NAME=VALUE.
-#include "ps/protocol/launcher.h"
+#include "ps/launcher/launcher.h"
 
 #include <map>
 #include <string>
@@ -39,10 +39,17 @@ void check_launch(const Launch& launch) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace gradrail::ps;
   const std::map<std::string, std::string> variables = variables_of(gradrail::fuzz::text_of(data, bytes));
-  const absl::StatusOr<std::optional<Launch>> launch = read_launcher([&](const char* name) {
+  const auto variable = [&](const char* name) {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
-  });
+  };
+  // The server's answers come from the input as well.
+  const auto query = [&]() -> absl::StatusOr<PmixJob> {
+    const char* const host = variable("first_host");
+    if (host == nullptr) return absl::UnavailableError("no server");
+    return PmixJob{.size = static_cast<uint32_t>(bytes), .local_size = 2, .first_host = host};
+  };
+  const absl::StatusOr<std::optional<Launch>> launch = read_launcher(variable, query);
   if (!launch.ok()) {
     gradrail::fuzz::check_refusal(launch.status(), absl::StatusCode::kInvalidArgument, "");
   } else if (launch->has_value()) {

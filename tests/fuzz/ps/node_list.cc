@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "ps/protocol/launcher.h"
+#include "ps/launcher/launcher.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ps/launcher/pmix.h"
 
 namespace gradrail::ps {
 
@@ -19,6 +20,7 @@ struct Launch {
   uint32_t size = 1;                 ///< ps tasks and workers together
   std::optional<uint32_t> ps_count;  ///< if the launcher gives it
   std::string rendezvous;            ///< host:port of the first rank or the scheduler; "": unknown
+  std::string why_unknown;           ///< for people: why the rendezvous is unknown
   std::string job;                   ///< for people; differs between jobs that run side by side
   std::string node;                  ///< the launcher's name of this host; "": none
 };
@@ -26,12 +28,15 @@ struct Launch {
 /// The environment: name → value or null.
 using Variables = std::function<const char*(const char*)>;
 
-/// Reads the variables of torchrun, ps-lite, Open MPI and Slurm. The innermost launcher counts: srun may start mpirun
-/// or torchrun, and its variables are then still set. Nothing without a launcher, or for a single process.
+/// query_pmix(), or its replacement in a test.
+using PmixQuery = std::function<absl::StatusOr<PmixJob>()>;
+
+/// Reads the variables of torchrun, ps-lite, Open MPI, Slurm and other launchers that serve PMIx. The innermost launcher
+/// counts: srun may start mpirun or torchrun, and its variables are then still set. Nothing without a launcher, or for a
+/// single process. PMIx is queried only where the variables do not name the host of rank 0.
 /// Errors  INVALID_ARGUMENT: variables that are incomplete, contradict each other or are not numbers; names those to
-/// set
-///         or to unset.
-absl::StatusOr<std::optional<Launch>> read_launcher(const Variables& variable);
+///         set or to unset.
+absl::StatusOr<std::optional<Launch>> read_launcher(const Variables& variable, const PmixQuery& query);
 absl::StatusOr<std::optional<Launch>> read_launcher();
 
 /// Whether the value of --rendezvous names the host of a launcher's first task. Other values name an etcd.

@@ -1,4 +1,4 @@
-#include "ps/protocol/launcher.h"
+#include "ps/launcher/launcher.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,11 +13,15 @@ using ::testing::HasSubstr;
 using Role = Launch::Role;
 using Environment = std::map<std::string, std::string>;
 
-absl::StatusOr<std::optional<Launch>> read(const Environment& environment) {
-  return read_launcher([&](const char* name) -> const char* {
-    const auto found = environment.find(name);
-    return found == environment.end() ? nullptr : found->second.c_str();
-  });
+absl::StatusOr<std::optional<Launch>> read(
+    const Environment& environment,
+    const PmixQuery& query = [] { return absl::StatusOr<PmixJob>(absl::UnavailableError("no server")); }) {
+  return read_launcher(
+      [&](const char* name) -> const char* {
+        const auto found = environment.find(name);
+        return found == environment.end() ? nullptr : found->second.c_str();
+      },
+      query);
 }
 
 Launch launched(const Environment& environment) {
@@ -118,7 +122,38 @@ TEST(Launcher, Mpirun) {
   EXPECT_THAT(launch.rendezvous, HasSubstr("127.0.0.1:"));
   const Environment apart = with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   EXPECT_EQ(launched(apart).rendezvous, "");
+  EXPECT_EQ(launched(apart).why_unknown, "no server");
   EXPECT_THAT(launched(with(apart, {{"MASTER_ADDR", "n4"}})).rendezvous, HasSubstr("n4:"));
+}
+
+PmixQuery pmix(uint32_t size, uint32_t local_size, std::string first_host) {
+  return [=] { return absl::StatusOr<PmixJob>({.size = size, .local_size = local_size, .first_host = first_host}); };
+}
+
+TEST(Launcher, MpirunOnSeveralHostsByPmix) {
+  const Environment apart = with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  const auto launch = read(apart, pmix(4, 2, "n7"));
+  ASSERT_TRUE(launch.ok() && launch->has_value());
+  EXPECT_THAT((*launch)->rendezvous, HasSubstr("n7:"));
+  EXPECT_THAT(std::string(read(apart, pmix(4, 2, "not a host")).status().message()),
+              HasSubstr("the host of rank 0 in PMIx"));
+}
+
+TEST(Launcher, Pmix) {
+  const Environment environment{{"PMIX_RANK", "3"}, {"PMIX_NAMESPACE", "prterun-7"}};
+  const auto launch = read(environment, pmix(4, 2, "n7"));
+  ASSERT_TRUE(launch.ok() && launch->has_value());
+  EXPECT_EQ((*launch)->rank, 3u);
+  EXPECT_EQ((*launch)->size, 4u);
+  EXPECT_EQ((*launch)->job, "PMIx job prterun-7");
+  EXPECT_THAT((*launch)->rendezvous, HasSubstr("n7:"));
+  EXPECT_THAT((*read(environment, pmix(4, 4, "n7")))->rendezvous, HasSubstr("127.0.0.1:"));
+  EXPECT_FALSE(read({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "x"}}, pmix(1, 1, "n7"))->has_value());
+  EXPECT_THAT(refused(environment), HasSubstr("no server (unset a leftover variable)"));
+  EXPECT_THAT(refused(with(environment, {{"PMIX_RANK", "x"}})), HasSubstr("PMIX_RANK=x"));
+  for (const uint32_t size : {3u, 0u, UINT32_MAX})
+    EXPECT_THAT(std::string(read(environment, pmix(size, 1, "n7")).status().message()), HasSubstr("not a rank"))
+        << size;
 }
 
 TEST(Launcher, Torchrun) {

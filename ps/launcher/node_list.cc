@@ -4,7 +4,7 @@
 #include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/launcher.h"
+#include "ps/launcher/launcher.h"
 
 namespace gradrail::ps {
 namespace {

@@ -1,4 +1,4 @@
-#include "ps/protocol/launcher.h"
+#include "ps/launcher/launcher.h"
 
 #include <cstdlib>
 #include <optional>
@@ -40,6 +40,7 @@ class Reader {
 };
 
 constexpr std::string_view kTcpScheme = "tcp://";
+constexpr const char* kPmixHost = "the host of rank 0 in PMIx";
 // The limits of --ps and of workers together.
 constexpr uint32_t kMostTasks = kMaxWorkers + 64;
 
@@ -98,7 +99,7 @@ Found from_torchrun(const Reader& read) {
   return launch;
 }
 
-Found from_mpirun(const Reader& read) {
+Found from_mpirun(const Reader& read, const PmixQuery& query) {
   Found launch = ranks(read, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun");
   if (!launch.ok() || !launch->has_value()) return launch;
   // Without this name two jobs on one host would select the same port.
@@ -107,6 +108,32 @@ Found from_mpirun(const Reader& read) {
   const bool one_host = read.text("OMPI_COMM_WORLD_LOCAL_SIZE") == read.text("OMPI_COMM_WORLD_SIZE");
   const std::string host = one_host ? "127.0.0.1" : read.text("MASTER_ADDR");
   GRADRAIL_ASSIGN_OR_RETURN((*launch)->rendezvous, address("MASTER_ADDR", host, port_of((*launch)->job)));
+  if (!host.empty()) return launch;
+  const absl::StatusOr<PmixJob> job = query();
+  if (!job.ok()) {
+    // --rendezvous can name the address.
+    (*launch)->why_unknown = message_of(job.status());
+    return launch;
+  }
+  GRADRAIL_ASSIGN_OR_RETURN((*launch)->rendezvous, address(kPmixHost, job->first_host, port_of((*launch)->job)));
+  return launch;
+}
+
+/// A launcher without variables of its own, such as PRRTE: the environment has the rank, and the server the rest.
+Found from_pmix(const Reader& read, const PmixQuery& query) {
+  const absl::StatusOr<uint32_t> rank = read.number("PMIX_RANK", kMostTasks - 1);
+  const absl::StatusOr<PmixJob> job = rank.ok() ? query() : rank.status();
+  if (!job.ok())
+    return absl::InvalidArgumentError(
+        fmt::format("PMIX_NAMESPACE indicates a launcher that serves PMIx: {} (unset a leftover variable)",
+                    message_of(job.status())));
+  if (job->size == 1) return std::nullopt;
+  if (*rank >= job->size || job->size > kMostTasks)
+    return absl::InvalidArgumentError(
+        fmt::format("PMIX_RANK={} of {} processes is not a rank of a job of at most {}", *rank, job->size, kMostTasks));
+  Launch launch{.rank = *rank, .size = job->size, .job = fmt::format("PMIx job {}", read.text("PMIX_NAMESPACE"))};
+  const std::string host = job->local_size == job->size ? "127.0.0.1" : job->first_host;
+  GRADRAIL_ASSIGN_OR_RETURN(launch.rendezvous, address(kPmixHost, host, port_of(launch.job)));
   return launch;
 }
 
@@ -184,7 +211,7 @@ absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url) {
       fmt::format("--rendezvous {}: {}; the correct form is tcp://HOST:PORT", url, message_of(address.status())));
 }
 
-Found read_launcher(const Variables& variable) {
+Found read_launcher(const Variables& variable, const PmixQuery& query) {
   const Reader read(variable);
   const bool torchrun = read.has("RANK") || read.has("WORLD_SIZE");
   const bool dmlc = read.has("DMLC_ROLE") || read.has("DMLC_NUM_WORKER") || read.has("DMLC_NUM_SERVER");
@@ -194,13 +221,14 @@ Found read_launcher(const Variables& variable) {
         "RANK or WORLD_SIZE indicates torchrun, DMLC_… indicates ps-lite, and neither starts the other: unset one");
   if (torchrun) return from_torchrun(read);
   if (dmlc) return from_dmlc(read);
-  if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) return from_mpirun(read);
+  if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) return from_mpirun(read, query);
   if (read.has("SLURM_STEP_NUM_TASKS")) return from_slurm(read);
+  if (read.has("PMIX_NAMESPACE") && read.has("PMIX_RANK")) return from_pmix(read, query);
   return std::nullopt;
 }
 
 Found read_launcher() {
-  return read_launcher([](const char* name) -> const char* { return std::getenv(name); });
+  return read_launcher([](const char* name) -> const char* { return std::getenv(name); }, query_pmix);
 }
 
 }  // namespace gradrail::ps
