@@ -31,9 +31,9 @@ using Variables = std::function<const char*(const char*)>;
 /// query_pmix(), or its replacement in a test.
 using PmixQuery = std::function<absl::StatusOr<PmixJob>()>;
 
-/// Reads the variables of torchrun, ps-lite, Open MPI, Slurm and other launchers that serve PMIx. The innermost launcher
-/// counts: srun may start mpirun or torchrun, and its variables are then still set. Nothing without a launcher, or for a
-/// single process. PMIx is queried only where the variables do not name the host of rank 0.
+/// Reads the variables of torchrun, ps-lite, Open MPI, Slurm and other launchers that serve PMIx. The innermost one
+/// counts: srun may start mpirun or torchrun, and its variables are then still set. Nothing without a launcher, or for
+/// a single process. PMIx is queried only where the variables do not name the host of rank 0.
 /// Errors  INVALID_ARGUMENT: variables that are incomplete, contradict each other or are not numbers; names those to
 ///         set or to unset.
 absl::StatusOr<std::optional<Launch>> read_launcher(const Variables& variable, const PmixQuery& query);
