@@ -109,10 +109,12 @@ Found from_mpirun(const Reader& read, const PmixQuery& query) {
   const std::string host = one_host ? "127.0.0.1" : read.text("MASTER_ADDR");
   GRADRAIL_ASSIGN_OR_RETURN((*launch)->rendezvous, address("MASTER_ADDR", host, port_of((*launch)->job)));
   if (!host.empty()) return launch;
-  const absl::StatusOr<PmixJob> job = query();
-  if (!job.ok()) {
+  const absl::StatusOr<PmixJob> job = space.empty() ? absl::NotFoundError("PMIX_NAMESPACE is not set") : query();
+  // Without its server, PMIx describes this process as a job of one.
+  if (!job.ok() || job->size != (*launch)->size) {
     // --rendezvous can name the address.
-    (*launch)->why_unknown = message_of(job.status());
+    (*launch)->why_unknown =
+        job.ok() ? fmt::format("PMIx describes a job of {} processes", job->size) : message_of(job.status());
     return launch;
   }
   GRADRAIL_ASSIGN_OR_RETURN((*launch)->rendezvous, address(kPmixHost, job->first_host, port_of((*launch)->job)));

@@ -123,6 +123,7 @@ TEST(Launcher, Mpirun) {
   const Environment apart = with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   EXPECT_EQ(launched(apart).rendezvous, "");
   EXPECT_EQ(launched(apart).why_unknown, "no server");
+  EXPECT_EQ(launched(without(apart, "PMIX_NAMESPACE")).why_unknown, "PMIX_NAMESPACE is not set");
   EXPECT_THAT(launched(with(apart, {{"MASTER_ADDR", "n4"}})).rendezvous, HasSubstr("n4:"));
 }
 
@@ -135,6 +136,7 @@ TEST(Launcher, MpirunOnSeveralHostsByPmix) {
   const auto launch = read(apart, pmix(4, 2, "n7"));
   ASSERT_TRUE(launch.ok() && launch->has_value());
   EXPECT_THAT((*launch)->rendezvous, HasSubstr("n7:"));
+  EXPECT_EQ((*read(apart, pmix(1, 1, "n7")))->why_unknown, "PMIx describes a job of 1 processes");
   EXPECT_THAT(std::string(read(apart, pmix(4, 2, "not a host")).status().message()),
               HasSubstr("the host of rank 0 in PMIx"));
 }
