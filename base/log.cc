@@ -1,9 +1,14 @@
 #include "base/log.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <mutex>
 #include <optional>
 
 #include "fmt/format.h"
+#include "spdlog/sinks/base_sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
 namespace gradrail {
@@ -20,7 +25,39 @@ std::optional<spdlog::level::level_enum> level_of_environment() {
   return level;
 }
 
+class ReceiverSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  /// The lock is also held during a call of the receiver.
+  void send_to(LogReceiver receiver) {
+    const std::lock_guard lock(mutex_);
+    receiver_ = std::move(receiver);
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& record) override {
+    const std::string text(record.payload.data(), record.payload.size());
+    if (!receiver_) return fmt::print(stderr, "gradrail: {}\n", text);
+    const int level = std::clamp<int>(record.level, spdlog::level::debug, spdlog::level::err);
+    receiver_(level - spdlog::level::debug, text);
+  }
+  void flush_() override {}
+
+  LogReceiver receiver_;
+};
+
 }  // namespace
+
+void send_log_to(LogReceiver receiver, int least_level) {
+  static ReceiverSink* const sink = [] {
+    auto made = std::make_shared<ReceiverSink>();
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>("gradrail", made));
+    return made.get();  // the logger keeps it
+  }();
+  const auto to_stderr = level_of_environment().value_or(spdlog::level::warn);
+  const auto chosen = static_cast<spdlog::level::level_enum>(std::clamp(least_level, 0, 3) + spdlog::level::debug);
+  spdlog::default_logger_raw()->set_level(receiver ? chosen : to_stderr);
+  sink->send_to(std::move(receiver));
+}
 
 void start_log(const std::string& task_name) {
   // stderr: stdout has the output of the command.

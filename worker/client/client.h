@@ -88,6 +88,8 @@ struct ClientOptions {
   /// Receives every 10 s the peers that this worker waits for. Empty: they are logged as warnings.
   std::function<void(const std::string&)> log;
   const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after 2 s, waiting: CANCELLED
+  /// Called in the owner thread while a call of it blocks, about twice a second. True ends the call at once: CANCELLED.
+  std::function<bool()> interrupted;
 
   // Memory.
   DeviceMemory device;  ///< the variables of a model that computes on a GPU

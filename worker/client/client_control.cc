@@ -32,7 +32,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
   while (true) {
     GRADRAIL_RETURN_IF_ERROR(failover_.recover());
     telemetry_.answer_dump();
-    if (asked_to_stop(options_.stop))
+    if (asked_to_stop(options_))
       return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
     // Later rounds no longer wait for workers that have not joined: they may never do.
     request.set_live_only(Clock::now() >= absent_until);

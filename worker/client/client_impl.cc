@@ -190,7 +190,7 @@ absl::Status Client::Impl::recover() {
 /// Nothing has arrived for half a second: the rare checks are free now.
 absl::Status Client::Impl::on_idle() {
   const TimePoint now = Clock::now();
-  if (asked_to_stop(options_.stop) && now >= exchange_.begun_at() + kStopGrace) {
+  if (asked_to_stop(options_) && (is_interrupted(options_) || now >= exchange_.begun_at() + kStopGrace)) {
     return absl::CancelledError(fmt::format("stopped while waiting for the answer to step {}", exchange_.step()));
   }
   if (now >= next_notice_) {

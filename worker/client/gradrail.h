@@ -30,6 +30,7 @@ extern "C" {
 /* The numbers are those of gRPC and absl. A function may return other numbers of their lists. */
 typedef enum gradrail_status {
   GRADRAIL_OK = 0,
+  GRADRAIL_CANCELLED = 1, /* gradrail_options.interrupted has returned a value other than 0 */
   GRADRAIL_INVALID_ARGUMENT = 3,
   GRADRAIL_DEADLINE_EXCEEDED = 4,
   GRADRAIL_ALREADY_EXISTS = 6,      /* a task with this index runs already */
@@ -53,8 +54,8 @@ typedef struct gradrail_tensor {
  * end only; struct_bytes is the size of the struct that the program was compiled with. */
 typedef struct gradrail_options {
   size_t struct_bytes;
-  const char* ps_hosts;     /* "host:port,…", required */
-  const char* worker_hosts; /* "host:port,…", required; names only, but sync waits for as many workers */
+  const char* ps_hosts;     /* "host:port,…"; NULL: the cluster and the task index of the environment, see below */
+  const char* worker_hosts; /* "host:port,…", required with ps_hosts; names only, but sync waits for as many workers */
   uint32_t task_index;      /* 0 is the chief, which offers the initial parameters */
   uint32_t bucket_bytes;    /* 0: 1 MiB */
   const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B" */
@@ -76,12 +77,24 @@ typedef struct gradrail_options {
   const char* key_file;
   int32_t insecure;     /* 1: no authentication */
   int64_t encrypt_data; /* 1: data between hosts is encrypted; needs secret_file or TLS, equal in all tasks */
+  /* Faults. A time of 0 is the default, and at most 1e9. */
+  const char* backup_hosts; /* "host:port,…": the backup of each parameter server, in their order; NULL: none */
+  double path_timeout_s;    /* a data connection that acknowledges nothing for so long is lost; 0: 10 */
+  double rejoin_timeout_s;  /* for a lost parameter server to be started again; 0: no wait */
+  /* Called in the thread of a call that blocks, about twice a second. After a result other than 0 the call ends with
+   * GRADRAIL_CANCELLED, and so does each later one that blocks. It must not call functions of this client. */
+  int (*interrupted)(void* context);
+  void* context;
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \
   { .struct_bytes = sizeof(gradrail_options) }
 
-/* Functions that return gradrail_status: after a result other than GRADRAIL_OK, gradrail_last_error() has its text. A
+/* `gradrail run` and other launchers pass the cluster to programs in the environment: GRADRAIL_PS_HOSTS,
+ * GRADRAIL_WORKER_HOSTS and GRADRAIL_TASK_INDEX, optionally GRADRAIL_BACKUP_HOSTS and GRADRAIL_SECRET_FILE. A NULL
+ * ps_hosts selects them; a member of gradrail_options that is set has priority over its variable.
+ *
+ * Functions that return gradrail_status: after a result other than GRADRAIL_OK, gradrail_last_error() has its text. A
  * call out of order (start twice, exchange before start or before wait, any call after leave) is refused and changes
  * nothing. After another error of start, wait, pull or barrier only leave and free are useful. */
 
@@ -99,6 +112,8 @@ GRADRAIL_API gradrail_status gradrail_start(gradrail_client* client);
 
 /* Optional, once per step: this gradient is complete and may leave; its parameters are not read again before wait. */
 GRADRAIL_API gradrail_status gradrail_ready(gradrail_client* client, size_t tensor_index);
+/* The same for `count` tensors. Nothing is changed if one of them cannot be reported. */
+GRADRAIL_API gradrail_status gradrail_ready_many(gradrail_client* client, const size_t* tensor_indexes, size_t count);
 /* Pushes the gradients that have not left yet. Returns at once. */
 GRADRAIL_API gradrail_status gradrail_exchange(gradrail_client* client);
 /* Blocks until all fresh parameters have arrived. FAILED_PRECONDITION: gradrail_ready has reported some tensors only,
@@ -110,6 +125,17 @@ GRADRAIL_API gradrail_status gradrail_pull(gradrail_client* client);
 /* Updates applied to the parameters that this worker holds. */
 GRADRAIL_API uint64_t gradrail_global_step(const gradrail_client* client);
 
+/* The index of this worker, and whether it is the chief now: the lowest worker that is live. Any thread. */
+GRADRAIL_API uint32_t gradrail_task_index(const gradrail_client* client);
+GRADRAIL_API int gradrail_is_chief(const gradrail_client* client);
+/* Steps that this worker has completed. async: its own. Otherwise the common steps of all workers: after a late join or
+ * a dropped gradient the worker continues at the position of the others. */
+GRADRAIL_API uint64_t gradrail_position(const gradrail_client* client);
+
+/* The statistics of this client up to now, as JSON: counters, exchange times in seconds, paths and their reasons. The
+ * text is valid until the next call with this client. NULL: out of memory, or `client` is NULL. */
+GRADRAIL_API const char* gradrail_stats_json(gradrail_client* client);
+
 /* Blocks until every worker has called it with this name. It does not wait for workers that left or were lost. */
 GRADRAIL_API gradrail_status gradrail_barrier(gradrail_client* client, const char* name);
 
@@ -117,10 +143,25 @@ GRADRAIL_API gradrail_status gradrail_barrier(gradrail_client* client, const cha
  * chief, between wait and exchange. */
 GRADRAIL_API gradrail_status gradrail_save_checkpoint(gradrail_client* client);
 
+/* The same beside further steps: begin returns when the state is copied, finish when the files are written. */
+GRADRAIL_API gradrail_status gradrail_begin_checkpoint(gradrail_client* client);
+GRADRAIL_API gradrail_status gradrail_finish_checkpoint(gradrail_client* client);
+
+/* Declares that this worker pushes no further gradients: the others do not wait for them. */
+GRADRAIL_API gradrail_status gradrail_finish_steps(gradrail_client* client);
+
 /* Ends this worker's part of the run; the other workers continue. */
 GRADRAIL_API gradrail_status gradrail_leave(gradrail_client* client);
+/* Ends the run of this worker with a reason: the parameter servers count it as lost at once. */
+GRADRAIL_API gradrail_status gradrail_give_up(gradrail_client* client, const char* reason);
 /* Leaves, unless the client has already left or failed. NULL is legal. */
 GRADRAIL_API void gradrail_free(gradrail_client* client);
+
+/* Sends each record of the log to `log` instead of stderr; NULL: to stderr again. `level` is 0 debug, 1 info, 2 warning
+ * or 3 error, and records below `least_level` are not sent. Any thread of the library may call `log`. No call of it is
+ * under way after the return. */
+typedef void (*gradrail_log)(int level, const char* text, void* context);
+GRADRAIL_API void gradrail_set_log(gradrail_log log, int least_level, void* context);
 
 /* The version of the library, such as "0.1.0". The text is valid until the program ends. */
 GRADRAIL_API const char* gradrail_version(void);

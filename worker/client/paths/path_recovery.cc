@@ -75,7 +75,7 @@ absl::Status PathManager::replace(ShardLink& link) {
     // A ps that has removed this worker says why, and no path changes its decision.
     if (const absl::Status removed = why_removed_(link.ps_index); !removed.ok()) failure_.fail(removed);
     GRADRAIL_RETURN_IF_ERROR(failure_.status());
-    if (asked_to_stop(options_.stop)) return absl::CancelledError(fmt::format("stopped while {} was lost", where));
+    if (asked_to_stop(options_)) return absl::CancelledError(fmt::format("stopped while {} was lost", where));
     wait_events(Clock::now() + kBetweenRounds);
   }
   failure_.fail(absl::UnavailableError(fmt::format("{} was lost: {}: {} ({}), and no other path works ({})",

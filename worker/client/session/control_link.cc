@@ -13,7 +13,6 @@
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/control_status.h"
 #include "ps/protocol/training.h"
-#include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
 
@@ -78,11 +77,11 @@ absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps:
 }
 
 ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<ps::ControlDialer> dialer, LogSink log,
-                         const std::atomic<bool>* stop, AddressResolver resolver)
+                         StopRequest stop, AddressResolver resolver)
     : ps_index_(ps_index),
       dialer_(std::move(dialer)),
       log_(std::move(log)),
-      stop_(stop),
+      stop_(std::move(stop)),
       resolver_(std::move(resolver)),
       address_(std::move(address)),
       name_(name_at(ps_index, address_)),
@@ -155,7 +154,7 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(const ps::proto::
                       "host, does the server use TLS?)",
                       name_, why));
     }
-    if (asked_to_stop(stop_)) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
+    if (stop_ && stop_()) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(
           fmt::format("{} did not come up in time (is it started, and is the address right?): {}", name_, why));
@@ -178,7 +177,7 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
     if (status.ok()) return reply;
     const bool other_group = status.error_code() == grpc::StatusCode::OUT_OF_RANGE;
     const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
-    if (!in_the_way || Clock::now() >= deadline || asked_to_stop(stop_)) {
+    if (!in_the_way || Clock::now() >= deadline || (stop_ && stop_())) {
       const absl::Status why = explain(status);
       if (other_group) return absl::FailedPreconditionError(why.message());
       if (in_the_way || in_our_way.empty()) return why;

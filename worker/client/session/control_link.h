@@ -49,6 +49,8 @@ using LogSink = std::function<void(const std::string&)>;
 /// The current address of a ps task.
 /// Errors  NOT_FOUND, UNAVAILABLE: not known yet, and why. Others are final.
 using AddressResolver = std::function<absl::StatusOr<std::string>()>;
+/// Whether a wait must end. Called in the owner thread.
+using StopRequest = std::function<bool()>;
 
 /// Opens the connections of control links over gRPC.
 /// Errors  those of ps::channel_credentials().
@@ -58,11 +60,10 @@ absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps:
 /// Threads  Owner thread, unless stated otherwise; the heartbeat has its own thread.
 class ControlLink {
  public:
-  /// `stop` may be null; becoming true it ends describe() (CANCELLED) and the attempts of join().
-  /// `resolver`, unless empty, is asked before each attempt of describe(): the
-  /// task may have started on another host.
+  /// `stop` may be empty. A true result ends describe() (CANCELLED) and the attempts of join().
+  /// `resolver`, unless empty, is called before each attempt of describe(): the task may have started on another host.
   ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<ps::ControlDialer> dialer, LogSink log,
-              const std::atomic<bool>* stop, AddressResolver resolver = nullptr);
+              StopRequest stop, AddressResolver resolver = nullptr);
   ~ControlLink();
 
   /// "parameter server 0 (10.0.0.1:2222)"
@@ -125,7 +126,7 @@ class ControlLink {
   const uint32_t ps_index_;
   const std::shared_ptr<ps::ControlDialer> dialer_;
   const LogSink log_;
-  const std::atomic<bool>* const stop_;
+  const StopRequest stop_;
   const AddressResolver resolver_;
   std::string address_;  ///< set for good when describe() has succeeded, as is name_
   std::string name_;

@@ -108,7 +108,7 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
     const bool is_refused = backup.described.has_value() && !is_undecided;
     const bool serves_without_us = former.described.has_value() && !former.described->backup();
     const bool is_final = (is_refused && was_refused) || (serves_without_us && !is_undecided);
-    if (is_final || asked_to_stop(options_.stop) || Clock::now() >= deadline) return from_backup;
+    if (is_final || asked_to_stop(options_) || Clock::now() >= deadline) return from_backup;
     was_refused = is_refused;
   }
 }

@@ -47,7 +47,7 @@ bool Rejoin::is_awaited() const {
 absl::Status Rejoin::join_first(TimePoint deadline) {
   absl::Status joined = steps_.join_cluster(deadline);
   deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
-  while (absl::IsUnavailable(joined) && !asked_to_stop(options_.stop) && Clock::now() < deadline && !is_awaited()) {
+  while (absl::IsUnavailable(joined) && !asked_to_stop(options_) && Clock::now() < deadline && !is_awaited()) {
     options_.log(fmt::format("{}; joining again", message_of(joined)));
     if (session_.joined_count() == 0) session_.forget_group();
     release();
@@ -78,14 +78,14 @@ absl::Status Rejoin::run() {
     // ALREADY_EXISTS: another ps may still count our former incarnation as a member, until its heartbeat expires.
     const bool may_pass =
         absl::IsUnavailable(joined) || absl::IsFailedPrecondition(joined) || absl::IsAlreadyExists(joined);
-    if (joined.ok() || asked_to_stop(options_.stop) || !may_pass) break;
+    if (joined.ok() || asked_to_stop(options_) || !may_pass) break;
     std::this_thread::sleep_for(kBetweenRejoins);
   } while (Clock::now() < deadline);
   under_way_ = false;
   if (!joined.ok()) {
     // UNAVAILABLE also after a request to stop: no server has the state of this run, so that nothing was completed.
     failure_.fail(absl::UnavailableError(
-        asked_to_stop(options_.stop)
+        asked_to_stop(options_)
             ? fmt::format("{}, and had not returned at the request to stop", message_of(cause))
             : fmt::format("{}, and did not return ({})", message_of(cause), message_of(joined))));
     return failure_.status();

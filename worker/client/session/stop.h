@@ -1,12 +1,15 @@
 #pragma once
 
-#include <atomic>
+#include "worker/client/client.h"
 
 namespace gradrail::worker {
 
-/// `stop` is ClientOptions::stop: null for a client without one.
-inline bool asked_to_stop(const std::atomic<bool>* stop) {
-  return stop != nullptr && stop->load(std::memory_order_relaxed);
+/// Whether the call of the owner thread must end at once.
+inline bool is_interrupted(const ClientOptions& options) { return options.interrupted && options.interrupted(); }
+
+/// Whether a wait for another task must end. Threads  Owner thread.
+inline bool asked_to_stop(const ClientOptions& options) {
+  return (options.stop != nullptr && options.stop->load(std::memory_order_relaxed)) || is_interrupted(options);
 }
 
 }  // namespace gradrail::worker

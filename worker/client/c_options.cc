@@ -1,0 +1,178 @@
+#include "worker/client/c_options.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/training.h"
+#include "transport/negotiate.h"
+
+namespace gradrail::worker {
+namespace {
+
+/// The size of the struct in its first version: no program was built with less.
+constexpr size_t kFirstStructBytes = offsetof(gradrail_options, join_timeout_s) + sizeof(double);
+
+constexpr double kLongestTimeS = 1e9;  // 31 years; 64 bits of nanoseconds end at 292 years
+
+std::string_view or_default(const char* text, std::string_view otherwise) {
+  return text == nullptr || *text == '\0' ? otherwise : std::string_view(text);
+}
+
+void set_unless_zero(float given, float& value) {
+  if (given != 0.0f) value = given;
+}
+
+absl::StatusOr<gradrail_options> known_part(const gradrail_options* given) {
+  if (given == nullptr) return absl::InvalidArgumentError("gradrail_join: options is NULL");
+  if (given->struct_bytes < kFirstStructBytes) {
+    return absl::InvalidArgumentError("gradrail_join: begin options with GRADRAIL_OPTIONS_INIT");
+  }
+  gradrail_options options{};
+  // A program of an older header has a shorter struct: the rest stays zero, which selects the defaults.
+  std::memcpy(&options, given, std::min(given->struct_bytes, sizeof(options)));
+  return options;
+}
+
+/// Adds the member of gradrail_options to an error that does not name it.
+absl::Status in_member(std::string_view member, const absl::Status& status) {
+  return absl::Status(status.code(), fmt::format("{}: {}", member, message_of(status)));
+}
+
+/// Replaces `value` by a time that the program has set.
+absl::Status take_time(std::string_view member, double seconds, std::string_view meaning_of_zero, Duration& value) {
+  if (seconds == 0) return absl::OkStatus();
+  if (!(seconds > 0 && seconds <= kLongestTimeS)) {
+    return absl::InvalidArgumentError(fmt::format("{} {}: must be more than 0 and at most {}, or 0 for {}", member,
+                                                  seconds, kLongestTimeS, meaning_of_zero));
+  }
+  value = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  return absl::OkStatus();
+}
+
+/// Where a member or a variable of the environment comes from, for errors.
+struct Source {
+  std::string_view hosts, task, backups;
+};
+constexpr Source kMembers = {"ps_hosts/worker_hosts", "task_index", "backup_hosts"};
+constexpr Source kVariables = {"GRADRAIL_PS_HOSTS/GRADRAIL_WORKER_HOSTS", "GRADRAIL_TASK_INDEX",
+                               "GRADRAIL_BACKUP_HOSTS"};
+
+const char* variable(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr || *text == '\0' ? nullptr : text;
+}
+
+/// Sets the members of the cluster from the environment, unless the program has set them.
+absl::StatusOr<Source> take_environment(gradrail_options& given) {
+  if (given.ps_hosts != nullptr) return kMembers;
+  const char* const ps_hosts = variable("GRADRAIL_PS_HOSTS");
+  if (ps_hosts == nullptr) {
+    return absl::InvalidArgumentError(
+        "ps_hosts is not set, and the environment has no GRADRAIL_PS_HOSTS: start the program with `gradrail run`, or "
+        "name the hosts");
+  }
+  given.ps_hosts = ps_hosts;
+  given.worker_hosts = variable("GRADRAIL_WORKER_HOSTS");
+  const char* const index = variable("GRADRAIL_TASK_INDEX");
+  if (index == nullptr || !absl::SimpleAtoi(index, &given.task_index)) {
+    return absl::InvalidArgumentError(
+        fmt::format("GRADRAIL_TASK_INDEX={}: must be the index of a worker", index == nullptr ? "" : index));
+  }
+  if (given.backup_hosts == nullptr) given.backup_hosts = variable("GRADRAIL_BACKUP_HOSTS");
+  if (given.secret_file == nullptr) given.secret_file = variable("GRADRAIL_SECRET_FILE");
+  return kVariables;
+}
+
+absl::Status take_backups(std::string_view source, const gradrail_options& given, ClientOptions& options) {
+  if (given.backup_hosts == nullptr) return absl::OkStatus();
+  absl::StatusOr<std::vector<std::string>> backups = ps::parse_host_list(given.backup_hosts);
+  if (!backups.ok()) return in_member(source, backups.status());
+  if (backups->size() != options.cluster.ps.size()) {
+    return absl::InvalidArgumentError(fmt::format("{}: {} backups for {} parameter servers", source, backups->size(),
+                                                  options.cluster.ps.size()));
+  }
+  options.backups = *std::move(backups);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ps::Security> security_of(const gradrail_options& given) {
+  ps::Security security = {.insecure = given.insecure != 0};
+  // 64 bits: the bytes behind `insecure` are undefined in the struct of an older header.
+  security.encrypt_data = given.encrypt_data != 0;
+  security.cert_file = or_default(given.cert_file, "");
+  security.key_file = or_default(given.key_file, "");
+  security.trusted_ca_file = or_default(given.trusted_ca_file, "");
+  if (given.secret_file == nullptr) return security;
+  GRADRAIL_ASSIGN_OR_RETURN(security.secret, ps::read_secret_file(given.secret_file));
+  return security;
+}
+
+}  // namespace
+
+absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program) {
+  GRADRAIL_ASSIGN_OR_RETURN(gradrail_options given, known_part(program));
+  GRADRAIL_ASSIGN_OR_RETURN(const Source source, take_environment(given));
+  ClientOptions options;
+  GRADRAIL_ASSIGN_OR_RETURN(ps::ClusterSpec cluster,
+                            ps::cluster_from_hosts(or_default(given.ps_hosts, ""), or_default(given.worker_hosts, ""),
+                                                   source.hosts));
+  const absl::StatusOr<ps::TaskId> task = ps::resolve_task(cluster, "worker", given.task_index);
+  if (!task.ok()) return in_member(source.task, task.status());
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(or_default(given.mode, "async")));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind kind, ps::parse_optimizer(or_default(given.optimizer, "sgd")));
+  absl::StatusOr<std::vector<std::string>> transports =
+      transport::parse_transport_order(or_default(given.transports, "auto"));
+  if (!transports.ok()) return in_member("transports", transports.status());
+  // Checked here as well as at the cut, because only this text can name the member.
+  if (given.bucket_bytes % 64 != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("bucket_bytes {}: must be a multiple of 64, or 0 for 1 MiB", given.bucket_bytes));
+  }
+  options.cluster = std::move(cluster);
+  options.task_index = task->index;
+  options.mode = mode.kind;
+  options.mode_bound = mode.bound;
+  options.optimizer.kind = kind;
+  set_unless_zero(given.learning_rate, options.optimizer.learning_rate);
+  set_unless_zero(given.momentum, options.optimizer.momentum);
+  set_unless_zero(given.beta1, options.optimizer.beta1);
+  set_unless_zero(given.beta2, options.optimizer.beta2);
+  set_unless_zero(given.epsilon, options.optimizer.epsilon);
+  GRADRAIL_RETURN_IF_ERROR(ps::validate(options.optimizer));
+  if (given.bucket_bytes != 0) options.bucket_bytes = given.bucket_bytes;
+  options.transports = *std::move(transports);
+  options.fallback = given.no_fallback == 0;
+  options.checksums = given.checksums != 0;
+  options.bind_host = or_default(given.bind_host, "");
+  GRADRAIL_ASSIGN_OR_RETURN(options.security, security_of(given));
+  GRADRAIL_RETURN_IF_ERROR(take_time("join_timeout_s", given.join_timeout_s, "half an hour", options.join_timeout));
+  GRADRAIL_RETURN_IF_ERROR(take_time("path_timeout_s", given.path_timeout_s, "10 s", options.path_timeout));
+  GRADRAIL_RETURN_IF_ERROR(take_time("rejoin_timeout_s", given.rejoin_timeout_s, "no wait", options.rejoin_timeout));
+  GRADRAIL_RETURN_IF_ERROR(take_backups(source.backups, given, options));
+  if (given.interrupted != nullptr) {
+    options.interrupted = [call = given.interrupted, context = given.context] { return call(context) != 0; };
+  }
+  return options;
+}
+
+absl::StatusOr<ps::Schema> to_schema(const gradrail_tensor* tensors, size_t tensor_count) {
+  ps::Schema schema;
+  if (tensors == nullptr) return absl::InvalidArgumentError("gradrail_join: tensors is NULL");
+  for (size_t i = 0; i < tensor_count; ++i) {
+    const gradrail_tensor& tensor = tensors[i];
+    if (tensor.name == nullptr || (tensor.shape == nullptr && tensor.dimension_count > 0)) {
+      return absl::InvalidArgumentError(fmt::format("gradrail_join: tensor {} has no name or no shape", i));
+    }
+    schema.push_back({tensor.name, {tensor.shape, tensor.shape + tensor.dimension_count}});
+  }
+  return schema;
+}
+
+}  // namespace gradrail::worker

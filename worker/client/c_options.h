@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+#include "worker/client/client.h"
+#include "worker/client/gradrail.h"
+
+namespace gradrail::worker {
+
+/// The options of a program in C, checked. The struct may be that of an older header.
+/// Errors  INVALID_ARGUMENT names the member, or the variable of the environment. NOT_FOUND, FAILED_PRECONDITION: files.
+absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program);
+
+/// Errors  INVALID_ARGUMENT: a pointer is NULL.
+absl::StatusOr<ps::Schema> to_schema(const gradrail_tensor* tensors, size_t tensor_count);
+
+}  // namespace gradrail::worker

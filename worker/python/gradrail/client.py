@@ -1,0 +1,403 @@
+"""A worker's client: parameters and gradients as NumPy arrays, exchanged with the parameter servers."""
+import atexit
+import collections.abc
+import ctypes
+import json
+import math
+import os
+import threading
+import weakref
+from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import errors
+from ._library import INTERRUPTED, LIBRARY, Options, Tensor, last_error
+
+Shape = Union[int, Sequence[int]]
+
+_process = 0  # another number in each forked child
+_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+def _count_process() -> None:
+    global _process
+    _process += 1
+
+
+os.register_at_fork(after_in_child=_count_process)
+
+
+class _Handle:
+    """The client of the C library. Each array of its memory refers to it, so that the memory exists as long as they do."""
+
+    def __init__(self, pointer: int):
+        self.pointer = ctypes.c_void_p(pointer)
+        self.process = _process
+
+    def __del__(self):
+        # The memory of a forked child is a copy; its threads do not exist.
+        if self.process == _process:
+            LIBRARY.gradrail_free(self.pointer)
+
+
+def _poll(pending: list) -> Iterator[int]:
+    """Yields whether a signal handler has raised. The handlers of Python run when this is resumed in the main thread. An
+    exception of a handler is raised at the yield, where it is caught; in a function it could be raised before a `try`."""
+    while not pending:
+        try:
+            while True:
+                yield 0
+        except GeneratorExit:
+            return
+        except BaseException as error:  # also KeyboardInterrupt and SystemExit
+            pending.append(error)
+    while True:
+        yield 1
+
+
+class Tensors(collections.abc.Mapping):
+    """Arrays by the names of the tensors: float32, in the shapes of join(), over the memory of the exchange (no copy).
+
+    `tensors[name][:] = values` or `tensors[name] = values` writes them.
+    """
+
+    def __init__(self, arrays: Dict[str, np.ndarray]):
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise KeyError(f"{name!r}: the tensors are {', '.join(self._arrays)}") from None
+
+    def __setitem__(self, name: str, values: Any) -> None:
+        target = self[name]
+        if values is target:  # tensors[name] += values
+            return
+        given = np.asarray(values)
+        if given.shape != target.shape:
+            raise errors.InvalidArgument(f"tensor {name!r} has shape {target.shape}; the values have {given.shape}")
+        target[...] = given
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        return f"Tensors({self._arrays!r})"
+
+
+class Client:
+    """One worker of a run. join() makes it.
+
+    A step: read `parameters`, write `gradients`, exchange(), wait(). Between exchange() and wait() the program must not
+    access the arrays. A client belongs to one thread at a time; a call from a second thread raises FailedPrecondition.
+    After fork() the child cannot use it. Ctrl-C ends each blocking call within a second.
+
+    Attributes
+    ----------
+    parameters : Tensors, float32
+        The newest parameters that start(), wait() or pull() has fetched. Before start() the program writes the initial
+        values here. The arrays stay valid after leave().
+    gradients : Tensors, float32
+        The gradients that the next exchange() sends.
+    """
+
+    def __init__(self, pointer: int, shapes: Dict[str, Tuple[int, ...]], interrupted: Any, pending: list):
+        self._handle = _Handle(pointer)
+        self._interrupted = interrupted  # the library calls it until the end of the client
+        self._pending = pending
+        self._lock = threading.Lock()
+        self._left = False
+        self._indexes = {name: index for index, name in enumerate(shapes)}
+        self.parameters = self._tensors(LIBRARY.gradrail_parameters, shapes)
+        self.gradients = self._tensors(LIBRARY.gradrail_gradients, shapes)
+        _clients.add(self)
+
+    def _tensors(self, find: Any, shapes: Dict[str, Tuple[int, ...]]) -> Tensors:
+        arrays = {}
+        for index, (name, shape) in enumerate(shapes.items()):
+            elements = ctypes.c_size_t()
+            address = find(self._handle.pointer, index, ctypes.byref(elements))
+            memory = (ctypes.c_float * elements.value).from_address(address)
+            memory.handle = self._handle
+            arrays[name] = np.frombuffer(memory, dtype=np.float32).reshape(shape)
+        return Tensors(arrays)
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        if self._handle.process != _process:
+            raise errors.FailedPrecondition("this process was forked from the one that joined: join in the child, or "
+                                            "start workers with `gradrail run`")
+        if not self._lock.acquire(blocking=False):
+            raise errors.FailedPrecondition("another thread uses this client: a client belongs to one thread at a time")
+        try:
+            code = function(self._handle.pointer, *arguments)
+            text = last_error() if code else ""
+        finally:
+            self._lock.release()
+        if code:
+            _raise(code, text, self._pending)
+
+    def start(self) -> None:
+        """Begins the training. The chief offers its parameters as initial values; other workers receive them.
+
+        Called once, before the first exchange(). Raises Unavailable, Aborted, FailedPrecondition.
+        """
+        self._call(LIBRARY.gradrail_start)
+
+    def ready(self, *names: str) -> None:
+        """Declares that these gradients are complete, and that their parameters are not read again before wait().
+
+        Optional: their buckets leave at once, while the program computes the rest. Once per step and tensor.
+        """
+        try:
+            indexes = [self._indexes[name] for name in names]
+        except KeyError as error:
+            raise errors.InvalidArgument(
+                f"tensor {error.args[0]!r}: the tensors are {', '.join(self._indexes)}") from None
+        if len(indexes) == 1:
+            self._call(LIBRARY.gradrail_ready, indexes[0])
+        else:
+            self._call(LIBRARY.gradrail_ready_many, (ctypes.c_size_t * len(indexes))(*indexes), len(indexes))
+
+    def exchange(self) -> None:
+        """Sends the gradients that have not left yet. Returns at once; errors surface in wait()."""
+        self._call(LIBRARY.gradrail_exchange)
+
+    def wait(self) -> None:
+        """Blocks until all fresh parameters have arrived. Raises every error of the exchange and of the run."""
+        self._call(LIBRARY.gradrail_wait)
+
+    def pull(self) -> None:
+        """Fetches the current parameters without sending gradients."""
+        self._call(LIBRARY.gradrail_pull)
+
+    def barrier(self, name: str) -> None:
+        """Blocks until every worker has called it with this name. Workers that left or were lost are not waited for."""
+        self._call(LIBRARY.gradrail_barrier, _text("name", name))
+
+    def save_checkpoint(self) -> None:
+        """Saves parameters, optimizer state and step at every parameter server. For the chief, between two steps."""
+        self._call(LIBRARY.gradrail_save_checkpoint)
+
+    def begin_checkpoint(self) -> None:
+        """As save_checkpoint(), beside further steps: returns when the servers have copied their state."""
+        self._call(LIBRARY.gradrail_begin_checkpoint)
+
+    def finish_checkpoint(self) -> None:
+        """Blocks until the files of begin_checkpoint() are written."""
+        self._call(LIBRARY.gradrail_finish_checkpoint)
+
+    def finish_steps(self) -> None:
+        """Declares that this worker sends no further gradients, so that the others do not wait for them."""
+        self._call(LIBRARY.gradrail_finish_steps)
+
+    def leave(self) -> None:
+        """Ends this worker's part of the run; the others continue. A second call has no effect."""
+        self._left = True
+        self._call(LIBRARY.gradrail_leave)
+
+    def give_up(self, reason: str) -> None:
+        """Ends this worker's part of the run with an error: the servers count the worker as lost at once."""
+        self._left = True
+        self._call(LIBRARY.gradrail_give_up, _text("reason", reason))
+
+    def stats(self) -> Dict[str, Any]:
+        """Returns the statistics up to now: counters, bytes, exchange times in seconds, the path to each shard."""
+        text = []
+
+        def read(pointer):
+            text.append(LIBRARY.gradrail_stats_json(pointer))
+            return 0 if text[0] is not None else errors.ResourceExhausted.code
+
+        self._call(read)
+        return json.loads(text[0])
+
+    @property
+    def task_index(self) -> int:
+        """The index of this worker."""
+        return LIBRARY.gradrail_task_index(self._handle.pointer)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker is the chief now: the lowest worker that is live."""
+        return bool(LIBRARY.gradrail_is_chief(self._handle.pointer))
+
+    @property
+    def global_step(self) -> int:
+        """Updates applied to the parameters that this worker holds."""
+        return LIBRARY.gradrail_global_step(self._handle.pointer)
+
+    @property
+    def position(self) -> int:
+        """Steps that this worker has completed; in all modes but async the common steps of all workers."""
+        return LIBRARY.gradrail_position(self._handle.pointer)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._left or self._handle.process != _process:
+            return
+        if kind is None:
+            self.leave()
+            return
+        # The others learn at once that this worker fails; its own error is the one to show.
+        try:
+            self.give_up(f"{kind.__name__}: {error}"[:1000])
+        except errors.Error:
+            pass
+
+
+def _raise(code: int, text: str, pending: list) -> None:
+    if code == errors.Cancelled.code and pending:
+        raise pending[0].with_traceback(None)
+    raise errors.error_of(code, text)
+
+
+def _text(name: str, value: Any) -> bytes:
+    if not isinstance(value, (str, os.PathLike)):
+        raise errors.InvalidArgument(f"{name}: must be a text, not {type(value).__name__}")
+    encoded = os.fspath(value).encode()
+    if b"\0" in encoded:
+        raise errors.InvalidArgument(f"{name}: contains a zero byte")
+    return encoded
+
+
+def _hosts(name: str, value: Union[None, str, Iterable[str]]) -> Optional[bytes]:
+    if value is None:
+        return None
+    return _text(name, value if isinstance(value, str) else ",".join(value))
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise errors.InvalidArgument(f"{name}: must be a number, not {value!r}") from None
+    if not math.isfinite(number):
+        raise errors.InvalidArgument(f"{name}: {number} is not permitted")
+    return number
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    try:
+        number = value.__index__()
+    except AttributeError:
+        raise errors.InvalidArgument(f"{name}: must be a whole number, not {value!r}") from None
+    if not 0 <= number <= most:
+        raise errors.InvalidArgument(f"{name} {number}: must be from 0 to {most}")
+    return number
+
+
+def _shape(name: str, given: Any) -> Tuple[int, ...]:
+    shape = getattr(given, "shape", given)  # an array stands for its shape
+    dimensions = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+    return tuple(_whole(f"shape of tensor {name!r}", dimension, (1 << 62)) for dimension in dimensions)
+
+
+def _schema(tensors: Mapping[str, Any]) -> Tuple[Dict[str, Tuple[int, ...]], Any]:
+    if not isinstance(tensors, collections.abc.Mapping):
+        raise errors.InvalidArgument(f"tensors: must map names to shapes, not {type(tensors).__name__}")
+    shapes = {}
+    described = (Tensor * max(len(tensors), 1))()
+    for place, (name, given) in zip(described, tensors.items()):
+        place.name = _text("name of a tensor", name)
+        try:
+            shapes[name] = _shape(name, given)
+        except TypeError:
+            raise errors.InvalidArgument(f"tensor {name!r}: {given!r} is not a shape") from None
+        place.shape = (ctypes.c_int64 * max(len(shapes[name]), 1))(*shapes[name])
+        place.dimension_count = len(shapes[name])
+    return shapes, described
+
+
+def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: Optional[float] = None,
+         momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
+         epsilon: Optional[float] = None, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
+         worker_hosts: Union[None, str, Iterable[str]] = None, task_index: int = 0,
+         backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, transports: str = "auto",
+         fallback: bool = True, checksums: bool = False, encrypt_data: bool = False, bind_host: Optional[str] = None,
+         join_timeout: float = 0.0, path_timeout: float = 0.0, rejoin_timeout: float = 0.0,
+         secret_file: Optional[str] = None, trusted_ca_file: Optional[str] = None, cert_file: Optional[str] = None,
+         key_file: Optional[str] = None, insecure: bool = False) -> Client:
+    """Joins a run as a worker and returns its client. It waits until all parameter servers have started.
+
+    Parameters
+    ----------
+    tensors : mapping of names to shapes
+        The parameters of the model, float32. An array stands for its shape, and its values become the initial ones.
+    optimizer : "sgd", "momentum", "nesterov" or "adam"
+        The optimizer of the parameter servers, with `learning_rate` (0.001), `momentum` (0.9), `beta1` (0.9),
+        `beta2` (0.999) and `epsilon` (1e-8).
+    mode : "async", "sync", "ssp:K" or "backup:B"
+    ps_hosts, worker_hosts : "host:port,…" or a list
+        The cluster, with this worker's `task_index`. Without ps_hosts the cluster comes from the environment, where
+        `gradrail run` has put it.
+    backup_hosts : "host:port,…" or a list
+        The backup of each parameter server.
+    bucket_bytes : int
+        Size of the pieces that travel, a multiple of 64; 0: 1 MiB.
+    transports : str
+        In order of preference, such as "shm,tcp". fallback=False makes the first refusal an error.
+    join_timeout, path_timeout, rejoin_timeout : seconds
+        For the servers to start (0: half an hour), for a connection that acknowledges nothing (0: 10 s), and for a lost
+        server to return (0: no wait).
+    secret_file, trusted_ca_file, cert_file, key_file, insecure
+        Authentication, required between hosts. encrypt_data=True encrypts data between hosts.
+
+    Raises
+    ------
+    InvalidArgument, DeadlineExceeded, AlreadyExists, FailedPrecondition, Unavailable
+    """
+    shapes, described = _schema(tensors)
+    options = Options(struct_bytes=ctypes.sizeof(Options))
+    options.ps_hosts = _hosts("ps_hosts", ps_hosts)
+    options.worker_hosts = _hosts("worker_hosts", worker_hosts)
+    options.backup_hosts = _hosts("backup_hosts", backup_hosts)
+    options.task_index = _whole("task_index", task_index, (1 << 32) - 1)
+    options.bucket_bytes = _whole("bucket_bytes", bucket_bytes, (1 << 32) - 1)
+    options.mode = _text("mode", mode)
+    options.optimizer = _text("optimizer", optimizer)
+    options.transports = _text("transports", transports)
+    for name, value in (("learning_rate", learning_rate), ("momentum", momentum), ("beta1", beta1), ("beta2", beta2),
+                        ("epsilon", epsilon)):
+        if value is not None:
+            setattr(options, name, _number(name, value))
+    for name, value in (("join_timeout", join_timeout), ("path_timeout", path_timeout),
+                        ("rejoin_timeout", rejoin_timeout)):
+        setattr(options, name + "_s", _number(name, value))
+    for name, value in (("bind_host", bind_host), ("secret_file", secret_file), ("trusted_ca_file", trusted_ca_file),
+                        ("cert_file", cert_file), ("key_file", key_file)):
+        setattr(options, name, None if value is None else _text(name, value))
+    options.no_fallback = not fallback
+    options.checksums = checksums
+    options.insecure = insecure
+    options.encrypt_data = encrypt_data
+    pending: list = []
+    poll = _poll(pending)
+    next(poll)
+    options.interrupted = INTERRUPTED(poll.send)
+    pointer = ctypes.c_void_p()
+    code = LIBRARY.gradrail_join(ctypes.byref(options), described, len(shapes), ctypes.byref(pointer))
+    if code:
+        _raise(code, last_error(), pending)
+    client = Client(pointer.value, shapes, options.interrupted, pending)
+    for name, given in tensors.items():
+        if hasattr(given, "__array__"):
+            client.parameters[name] = given
+    return client
+
+
+@atexit.register
+def _leave_all() -> None:
+    """A program that ends without leave() does not let the others wait."""
+    for client in list(_clients):
+        if not client._left and client._handle.process == _process:
+            try:
+                client.leave()
+            except errors.Error:
+                pass
