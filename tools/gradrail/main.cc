@@ -16,10 +16,11 @@
 #include "tools/gradrail/pages/pages.h"
 #include "tools/gradrail/topo.h"
 #include "tools/monitor/top.h"
+#include "tools/supervise/local_cluster.h"
+#include "tools/supervise/run_command.h"
 #include "tools/train/etcd_task.h"
 #include "tools/train/host_plan.h"
 #include "tools/train/launched_task.h"
-#include "tools/train/local_cluster.h"
 #include "tools/train/renamed_flags.h"
 #include "tools/train/signal_thread.h"
 #include "tools/train/task.h"
@@ -103,6 +104,9 @@ int run(int argc, char** argv) {
   CLI::App& train_command =
       *app.add_subcommand("train", "train a model in a local cluster, or as one task of a cluster");
   add_train_flags(train_command, flags);
+  RunFlags run;
+  CLI::App& run_command = *app.add_subcommand("run", "run a program as the workers of a cluster on this host");
+  add_run_flags(run_command, run);
   CLI::App& info_command =
       *app.add_subcommand("info", "list the transports and GPU features of this host, and why others are missing");
   add_plugin_flag(info_command, flags.plugin_dir);
@@ -147,6 +151,7 @@ int run(int argc, char** argv) {
     const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
     return plugins.ok() ? run_info() : finish(plugins);
   }
+  if (run_command.parsed()) return run_program(run_command, std::move(run));
   if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
   if (checkpoint_command.parsed()) return inspect(checkpoint);
   if (convert_command.parsed()) return finish(run_convert(convert));

@@ -87,6 +87,10 @@ absl::StatusOr<Source> take_environment(gradrail_options& given) {
   }
   if (given.backup_hosts == nullptr) given.backup_hosts = variable("GRADRAIL_BACKUP_HOSTS");
   if (given.secret_file == nullptr) given.secret_file = variable("GRADRAIL_SECRET_FILE");
+  const char* const rejoin = variable("GRADRAIL_REJOIN_TIMEOUT");
+  if (given.rejoin_timeout_s == 0 && rejoin != nullptr && !absl::SimpleAtod(rejoin, &given.rejoin_timeout_s)) {
+    return absl::InvalidArgumentError(fmt::format("GRADRAIL_REJOIN_TIMEOUT={}: must be a number of seconds", rejoin));
+  }
   return kVariables;
 }
 

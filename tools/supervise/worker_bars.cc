@@ -1,4 +1,4 @@
-#include "tools/train/worker_bars.h"
+#include "tools/supervise/worker_bars.h"
 
 #include <cstdio>
 

@@ -1,7 +1,6 @@
-#include "tools/train/local_cluster.h"
+#include "tools/supervise/local_cluster.h"
 
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,9 +26,11 @@
 #include "base/subprocess.h"
 #include "fmt/format.h"
 #include "tools/exit_codes.h"
+#include "tools/supervise/task_process.h"
+#include "tools/supervise/worker_bars.h"
+#include "tools/supervise/worker_program.h"
 #include "tools/train/signal_thread.h"
 #include "tools/train/task.h"
-#include "tools/train/worker_bars.h"
 
 namespace gradrail::tools {
 namespace {
@@ -47,19 +48,6 @@ constexpr size_t kRunBytes = 8;
 /// A ps with a GPU starts the driver first, which takes seconds.
 constexpr auto kStartDeadline = std::chrono::seconds(30);
 
-struct Process {
-  std::string name;
-  bool is_chief = false;
-  bool is_worker = false;
-  uint32_t index = 0;
-  pid_t pid = -1;
-  int output = -1;  ///< its stdout
-  std::string partial_line;
-  bool running = true;
-  bool is_due_again = false;  ///< ended, and is started again after its last output
-  int exit_code = kGood;
-};
-
 /// The timeout of a poll() that ends at that moment, not before.
 int poll_timeout_ms(TimePoint until) {
   if (until == TimePoint::max()) return -1;
@@ -75,53 +63,61 @@ int report(const std::string& name, const absl::Status& status) {
 
 class LocalCluster {
  public:
-  LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joined);
+  LocalCluster(TrainOptions options, std::vector<std::string> program, HostPlan plan, SharedMemory joined);
   ~LocalCluster() { close(signals_); }
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
   int run();
 
  private:
-  template <typename F>
-  Process spawn(const std::string& name, F body);
+  TaskProcess spawn(const std::string& name, std::function<int()> body, bool is_program = false);
   bool start_ps();
-  Process spawn_ps(uint32_t index, Pipe* port_pipe);
-  bool may_restart(const Process& process) const;
+  TaskProcess spawn_ps(uint32_t index, Pipe* port_pipe);
+  bool may_restart(const TaskProcess& process) const;
   bool run_goes_on() const;
-  void restart_ps();
+  void restart_tasks();
+  TaskProcess spawn_worker(uint32_t index);
   void start_workers();
   void supervise();
+  void program_failed(TaskProcess& process);
   bool wait_for_port(int port_pipe, uint16_t& port);
   void pump(TimePoint until);
   void take_signals();
   void asked_to_stop(int signal_number);
-  void take_output(Process& process);
-  void print(const Process& process, const std::string& line);
+  void print(const TaskProcess& process, const std::string& line);
   void reap();
-  void ended(Process& process, int status);
-  bool is_awaited_in_vain(const Process& process) const;
+  void ended(TaskProcess& process, int status);
+  bool is_awaited_in_vain(const TaskProcess& process) const;
   std::atomic<bool>& has_joined(uint32_t worker) const {
     return reinterpret_cast<std::atomic<bool>*>(joined_.data())[worker];
   }
   void signal_all(int signal_number);
+  void stop(const TaskProcess& process) const;
   void stop_workers();
+  void stop_all();
   int result() const;
 
   TrainOptions options_;
+  const std::vector<std::string> program_;  ///< the command of each worker; empty: workers of `gradrail train`
   const HostPlan plan_;
   const SharedMemory joined_;  ///< a flag of each worker, which it sets when it has joined
-  std::vector<Process> processes_;
+  std::vector<TaskProcess> processes_;
   int signals_ = -1;  ///< signalfd: a request to stop or to dump, the end of a task
   TimePoint asked_at_ = TimePoint::max();
   uint32_t restarts_ = 0;  ///< of all ps together
+  int stop_signal_ = SIGTERM;
   bool killing_ = false;
+  int failed_code_ = kGood;  ///< of the first worker program that failed
   TimePoint stop_at_ = TimePoint::max();
   TimePoint kill_at_ = TimePoint::max();
   WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
 };
 
-LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joined)
-    : options_(std::move(options)), plan_(std::move(plan)), joined_(std::move(joined)) {
+LocalCluster::LocalCluster(TrainOptions options, std::vector<std::string> program, HostPlan plan, SharedMemory joined)
+    : options_(std::move(options)),
+      program_(std::move(program)),
+      plan_(std::move(plan)),
+      joined_(std::move(joined)) {
   const sigset_t taken = signal_set({SIGTERM, SIGINT, SIGUSR1, SIGCHLD});
   sigprocmask(SIG_BLOCK, &taken, nullptr);
   // Hosts that share a checkpoint folder may have equal names and process numbers, such as containers.
@@ -134,45 +130,8 @@ LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joi
   GRADRAIL_CHECK(signals_ >= 0);
 }
 
-/// Forks a task with its stdout in a pipe. The child ends with the body's result and ends when we end.
-template <typename F>
-Process LocalCluster::spawn(const std::string& name, F body) {
-  absl::StatusOr<Pipe> pipe = open_pipe();
-  if (!pipe.ok()) {
-    fmt::print(stderr, "gradrail: {}\n", message_of(pipe.status()));
-    return {.name = name, .running = false, .exit_code = kFailed};
-  }
-  std::fflush(nullptr);  // else the child prints our buffers again
-  const pid_t parent = getpid();
-  // The child keeps our mask: a signal stays pending until its SignalThread takes it.
-  const pid_t pid = fork();
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // The parent can end between fork() and prctl(): then no signal would arrive any more.
-    if (getppid() != parent) _exit(kFailed);
-    // With these copies open, a sibling could write on after the end of its reader, without an error.
-    for (const Process& other : processes_) close(other.output);
-    close(signals_);
-    // The supervisor alone reads SIGCHLD from a signalfd; a task needs the usual behavior.
-    const sigset_t children = signal_set({SIGCHLD});
-    sigprocmask(SIG_UNBLOCK, &children, nullptr);
-    dup2(pipe->writer.get(), STDOUT_FILENO);
-    pipe->reader.reset();
-    pipe->writer.reset();
-    // The kernel keeps 15 characters and a zero.
-    prctl(PR_SET_NAME, name.substr(0, 15).c_str());
-    const int code = body();
-    std::fflush(nullptr);
-    _exit(code);  // no destructors of the parent's objects
-  }
-  pipe->writer.reset();
-  if (pid < 0) {
-    fmt::print(stderr, "gradrail: fork: {}\n", std::strerror(errno));
-    return {.name = name, .running = false, .exit_code = kFailed};
-  }
-  fmt::print("# {}: pid {}\n", name, pid);
-  std::fflush(stdout);  // the reader of a pipe needs it now
-  return {.name = name, .pid = pid, .output = pipe->reader.release()};
+TaskProcess LocalCluster::spawn(const std::string& name, std::function<int()> body, bool is_program) {
+  return fork_task({.name = name, .body = std::move(body), .is_program = is_program, .signals = signals_}, processes_);
 }
 
 /// A request to stop does not end the wait: the ps comes up, and is stopped like any other.
@@ -190,12 +149,12 @@ bool LocalCluster::wait_for_port(int port_pipe, uint16_t& port) {
 }
 
 /// The child writes its port to `port_pipe`, if there is one.
-Process LocalCluster::spawn_ps(uint32_t index, Pipe* port_pipe) {
+TaskProcess LocalCluster::spawn_ps(uint32_t index, Pipe* port_pipe) {
   const std::string name = fmt::format("ps/{}", index);
   TrainOptions options = options_;
   options.task = {"ps", index};
   options.flags.bind.clear();
-  Process process = spawn(name, [&] {
+  TaskProcess process = spawn(name, [&] {
     if (port_pipe != nullptr) port_pipe->reader.reset();
     SignalThread signals(SignalThread::Task::kLocalPs);
     return report(name, run_ps(options, plan_, signals, [&](uint16_t port) {
@@ -229,60 +188,54 @@ bool LocalCluster::start_ps() {
   return true;
 }
 
-void LocalCluster::start_workers() {
-  for (uint32_t i = 0; i < options_.flags.workers; ++i) {
-    // A copy: each task gets its own index, and `options_` now has the addresses of all ps.
-    TrainOptions options = options_;
-    options.task = {"worker", i};
-    Process process = spawn(fmt::format("worker/{}", i), [&] {
-      SignalThread signals(SignalThread::Task::kLocalWorker);
-      return report(fmt::format("worker/{}", i), run_worker(options, plan_, signals, [&] { has_joined(i) = true; }));
-    });
-    process.is_chief = i == 0;
-    process.is_worker = true;
-    process.index = i;
-    processes_.push_back(std::move(process));
-  }
+TaskProcess LocalCluster::spawn_worker(uint32_t index) {
+  // A copy: each task gets its own index, and `options_` has the addresses of all ps.
+  TrainOptions options = options_;
+  options.task = {"worker", index};
+  const std::string name = fmt::format("worker/{}", index);
+  const auto train = [&] {
+    SignalThread signals(SignalThread::Task::kLocalWorker);
+    return report(name, run_worker(options, plan_, signals, [&] { has_joined(index) = true; }));
+  };
+  TaskProcess process = program_.empty()
+                            ? spawn(name, train)
+                            : spawn(name, [&] { return become_worker_program(program_, options); }, true);
+  process.is_chief = index == 0;
+  process.is_worker = true;
+  process.index = index;
+  return process;
 }
 
-void LocalCluster::print(const Process& process, const std::string& line) {
+void LocalCluster::start_workers() {
+  for (uint32_t i = 0; i < options_.flags.workers; ++i) processes_.push_back(spawn_worker(i));
+}
+
+void LocalCluster::print(const TaskProcess& process, const std::string& line) {
+  if (process.is_group) return bars_.print_above(fmt::format("[{}] {}", process.name, line));
   // The chief's step lines are the output of the run; those of other workers only move their bars.
   const bool is_step = process.is_worker && bars_.take(process.index, line);
   if (is_step && !process.is_chief) return;
   bars_.print_above(process.is_chief ? line : fmt::format("[{}] {}", process.name, line));
 }
 
-void LocalCluster::take_output(Process& process) {
-  char buffer[4096];
-  const ssize_t count = read(process.output, buffer, sizeof(buffer));
-  // End of file: the task and all its children have closed the pipe.
-  if (count <= 0) {
-    close(process.output);
-    process.output = -1;
-    return;
-  }
-  // A read can end inside a line; only whole lines are printed, so that tasks do not mix.
-  process.partial_line.append(buffer, static_cast<size_t>(count));
-  for (size_t end = 0; (end = process.partial_line.find('\n')) != std::string::npos;) {
-    print(process, process.partial_line.substr(0, end));
-    process.partial_line.erase(0, end + 1);
-  }
-}
-
 /// Waits for output, a signal or the end of a task.
 void LocalCluster::pump(TimePoint until) {
   std::vector<pollfd> fds = {{.fd = signals_, .events = POLLIN, .revents = 0}};
-  std::vector<Process*> owners = {nullptr};
-  for (Process& process : processes_) {
-    if (process.output < 0) continue;
-    fds.push_back({.fd = process.output, .events = POLLIN, .revents = 0});
-    owners.push_back(&process);
+  std::vector<std::function<void()>> takers = {[this] { take_signals(); }};
+  const auto add = [&](OutputStream& stream, std::function<void(const std::string&)> print) {
+    if (stream.fd() < 0) return;
+    fds.push_back({.fd = stream.fd(), .events = POLLIN, .revents = 0});
+    takers.emplace_back([&stream, print = std::move(print)] { stream.take(print); });
+  };
+  for (TaskProcess& process : processes_) {
+    add(process.output, [this, &process](const std::string& line) { print(process, line); });
+    add(process.errors,
+        [&process](const std::string& line) { fmt::print(stderr, "[{}] {}\n", process.name, line); });
   }
   // Also an interrupted poll(): the caller loops and computes its deadlines again.
   if (poll(fds.data(), fds.size(), poll_timeout_ms(until)) <= 0) return;
-  if (fds[0].revents != 0) take_signals();
-  for (size_t i = 1; i < fds.size(); ++i) {
-    if (fds[i].revents != 0) take_output(*owners[i]);
+  for (size_t i = 0; i < fds.size(); ++i) {
+    if (fds[i].revents != 0) takers[i]();
   }
 }
 
@@ -299,7 +252,10 @@ void LocalCluster::take_signals() {
 /// A second request ends the tasks and this process at once.
 void LocalCluster::asked_to_stop(int signal_number) {
   const TimePoint now = Clock::now();
-  if (asked_at_ == TimePoint::max()) asked_at_ = now;
+  if (asked_at_ == TimePoint::max()) {
+    asked_at_ = now;
+    stop_signal_ = signal_number;
+  }
   if (now - asked_at_ < kOneRequest) return;
   bars_.clear();
   fmt::print(stderr, "gradrail: a second request to stop kills all tasks\n");
@@ -307,51 +263,61 @@ void LocalCluster::asked_to_stop(int signal_number) {
   end_by(signal_number);
 }
 
-/// Only while workers train: a ps that fails at its start would fail again.
-bool LocalCluster::may_restart(const Process& process) const {
-  const bool is_lost = !process.is_worker && process.exit_code >= kRetry;
-  return is_lost && run_goes_on() && restarts_ < options_.flags.max_restarts;
+/// Only while workers train: a ps that fails at its start would fail again. A program may end with any code.
+bool LocalCluster::may_restart(const TaskProcess& process) const {
+  const bool is_lost = process.is_group ? process.exit_code != kGood : !process.is_worker && process.exit_code >= kRetry;
+  const bool goes_on = process.is_group ? asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max() : run_goes_on();
+  return is_lost && goes_on && restarts_ < options_.flags.max_restarts;
 }
 
 bool LocalCluster::run_goes_on() const {
   const bool workers_run =
-      std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running && p.is_worker; });
+      std::any_of(processes_.begin(), processes_.end(), [](const TaskProcess& p) { return p.running && p.is_worker; });
   return asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max() && workers_run;
 }
 
 /// Each lost ps returns at its former address, where the workers search for it.
-void LocalCluster::restart_ps() {
-  for (Process& process : processes_) {
+void LocalCluster::restart_tasks() {
+  for (TaskProcess& process : processes_) {
     // Its last lines come first.
-    if (!process.is_due_again || process.output >= 0) continue;
+    if (!process.is_due_again || process.has_output()) continue;
     process.is_due_again = false;
     // The workers may have ended meanwhile, or a stop may have been requested.
-    if (!run_goes_on()) continue;
-    process = spawn_ps(process.index, nullptr);
+    if (!process.is_worker && !run_goes_on()) continue;
+    process = process.is_worker ? spawn_worker(process.index) : spawn_ps(process.index, nullptr);
     if (!process.running) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
   }
 }
 
 /// The servers wait without a limit for the first join of worker 0, which initializes the parameters. All modes but
 /// async wait for the other workers, too; `backup:B` can do without B of them.
-bool LocalCluster::is_awaited_in_vain(const Process& process) const {
-  if (!process.is_worker || has_joined(process.index)) return false;
+bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
+  if (!program_.empty() || !process.is_worker || has_joined(process.index)) return false;
   if (asked_at_ != TimePoint::max() || stop_at_ != TimePoint::max()) return false;
   if (process.is_chief) return true;
-  const auto missing = std::count_if(processes_.begin(), processes_.end(), [this](const Process& other) {
+  const auto missing = std::count_if(processes_.begin(), processes_.end(), [this](const TaskProcess& other) {
     return other.is_worker && !other.running && !has_joined(other.index);
   });
   const bool can_do_without = options_.mode.kind == ps::ModeKind::backup && missing <= options_.mode.bound;
   return options_.mode.waits() && !can_do_without;
 }
 
-void LocalCluster::ended(Process& process, int status) {
+/// The first program that fails ends the run with its exit code.
+void LocalCluster::program_failed(TaskProcess& process) {
+  if (asked_at_ != TimePoint::max() || failed_code_ != kGood) return;
+  failed_code_ = process.exit_code;
+  fmt::print(stderr, "gradrail: {} failed with exit code {}: the run ends\n", process.name, process.exit_code);
+  stop_at_ = std::min(stop_at_, Clock::now());
+}
+
+void LocalCluster::ended(TaskProcess& process, int status) {
   process.running = false;
+  if (process.is_group) kill(-process.pid, SIGKILL);  // children that it has left behind
   if (WIFEXITED(status)) {
     process.exit_code = WEXITSTATUS(status);
   } else {
-    // Killed by a signal: nothing shows that the configuration is wrong.
-    process.exit_code = kRetry;
+    // Killed by a signal: nothing shows that the configuration is wrong. A program gets the code of shells.
+    process.exit_code = process.is_group ? 128 + WTERMSIG(status) : static_cast<int>(kRetry);
     const std::string how =
         killing_ ? "did not exit on request, and was killed" : fmt::format("was killed by {}", describe_exit(status));
     fmt::print(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
@@ -363,6 +329,7 @@ void LocalCluster::ended(Process& process, int status) {
                options_.flags.max_restarts);
     return;
   }
+  if (process.is_group && process.exit_code != kGood) return program_failed(process);
   if (is_awaited_in_vain(process) && (process.exit_code == kGood || process.exit_code >= kRetry)) {
     fmt::print(stderr,
                "gradrail: {} ended before it joined, and the run waits for it; a local cluster starts no worker again: "
@@ -389,29 +356,35 @@ void LocalCluster::reap() {
   // A loop: the kernel merges several pending SIGCHLD into one.
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto process =
-        std::find_if(processes_.begin(), processes_.end(), [&](const Process& p) { return p.pid == pid; });
+        std::find_if(processes_.begin(), processes_.end(), [&](const TaskProcess& p) { return p.pid == pid; });
     if (process != processes_.end()) ended(*process, status);
   }
 }
 
 void LocalCluster::signal_all(int signal_number) {
-  for (const Process& process : processes_) {
-    // A process that was reaped has no number any more; the kernel may have given it to another one.
-    if (process.running) kill(process.pid, signal_number);
-  }
+  for (const TaskProcess& process : processes_) process.signal(signal_number);
+}
+
+/// A program gets the signal that this process has received, or SIGTERM; it can handle both.
+void LocalCluster::stop(const TaskProcess& process) const {
+  process.signal(process.is_group ? stop_signal_ : kStopOfSupervisor);
 }
 
 void LocalCluster::stop_workers() {
-  for (const Process& process : processes_) {
-    if (process.running && process.is_worker) kill(process.pid, kStopOfSupervisor);
+  for (const TaskProcess& process : processes_) {
+    if (process.is_worker) stop(process);
   }
+}
+
+void LocalCluster::stop_all() {
+  for (const TaskProcess& process : processes_) stop(process);
 }
 
 void LocalCluster::supervise() {
   bool workers_signaled = false;
   bool all_signaled = false;
   // Not before the output is read to its end: the last lines of a task arrive after its exit.
-  const auto busy = [](const Process& process) { return process.running || process.output >= 0; };
+  const auto busy = [](const TaskProcess& process) { return process.running || process.has_output() || process.is_due_again; };
   while (std::any_of(processes_.begin(), processes_.end(), busy)) {
     if (asked_at_ != TimePoint::max() && !workers_signaled) {
       workers_signaled = true;
@@ -419,13 +392,13 @@ void LocalCluster::supervise() {
       kill_at_ = std::min(kill_at_, Clock::now() + kSaveGrace);
     }
     const bool workers_run =
-        std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running && p.is_worker; });
+        std::any_of(processes_.begin(), processes_.end(), [](const TaskProcess& p) { return p.running && p.is_worker; });
     // Without workers the ps have no reason to stay.
     if (!workers_run)
       stop_at_ = std::min(stop_at_, Clock::now() + (workers_signaled ? Duration::zero() : kOutputGracePeriod));
     if (Clock::now() >= stop_at_ && !all_signaled) {
       all_signaled = true;
-      signal_all(kStopOfSupervisor);
+      stop_all();
       kill_at_ = std::min(kill_at_, Clock::now() + kGrace);
     }
     if (Clock::now() >= kill_at_) {
@@ -436,14 +409,15 @@ void LocalCluster::supervise() {
     // Once all are signalled, `stop_at_` is in the past: with it the loop would not wait at all.
     pump(all_signaled ? kill_at_ : std::min(stop_at_, kill_at_));
     reap();
-    restart_ps();
+    restart_tasks();
   }
 }
 
 int LocalCluster::result() const {
+  if (failed_code_ != kGood) return failed_code_;
   // The cause of a failed run outranks its consequences: configuration before retry.
   int worst = kGood;
-  for (const Process& process : processes_) {
+  for (const TaskProcess& process : processes_) {
     const auto rank = [](int code) { return code == kGood ? 0 : code >= 128 ? 1 : 2; };
     if (rank(process.exit_code) > rank(worst)) worst = process.exit_code;
   }
@@ -455,7 +429,7 @@ int LocalCluster::run() {
   // A stop that came while the ps started leaves no reason to start workers.
   if (have_ps && asked_at_ == TimePoint::max()) start_workers();
   if (!have_ps) {
-    signal_all(kStopOfSupervisor);
+    stop_all();
     // Assigned, not reduced: no earlier deadline can exist before supervise().
     kill_at_ = Clock::now() + kGrace;
   }
@@ -466,7 +440,7 @@ int LocalCluster::run() {
 
 }  // namespace
 
-int run_local_cluster(TrainOptions options) {
+int run_local_cluster(TrainOptions options, std::vector<std::string> program) {
   // hwloc would start GPU libraries to ask for names; forked tasks could not use them any more.
   constexpr const char* kComponents = "HWLOC_COMPONENTS";
   const bool chosen = std::getenv(kComponents) != nullptr;
@@ -484,7 +458,7 @@ int run_local_cluster(TrainOptions options) {
     fmt::print(stderr, "gradrail: {}\n", message_of(joined.status()));
     return exit_code(joined.status());
   }
-  return LocalCluster(std::move(options), *std::move(plan), *std::move(joined)).run();
+  return LocalCluster(std::move(options), std::move(program), *std::move(plan), *std::move(joined)).run();
 }
 
 }  // namespace gradrail::tools

@@ -1,0 +1,102 @@
+#include "tools/supervise/task_process.h"
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include "base/file_descriptor.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "tools/train/signal_thread.h"
+
+namespace gradrail::tools {
+namespace {
+
+constexpr size_t kTaskNameBytes = 15;  // the kernel keeps as many, and a zero
+
+TaskProcess not_started(const ForkedTask& task, const std::string& why) {
+  fmt::print(stderr, "gradrail: {}: {}\n", task.name, why);
+  return {.name = task.name, .running = false, .exit_code = kFailed};
+}
+
+/// Of the child: its pipes, and nothing else of the supervisor.
+void become_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The parent can end between fork() and prctl(): then no signal would arrive any more.
+  if (getppid() != parent) _exit(kFailed);
+  if (task.is_program) setpgid(0, 0);
+  // With these copies open, a sibling could write on after the end of its reader, without an error.
+  for (const TaskProcess& other : siblings) {
+    other.output.close_copy();
+    other.errors.close_copy();
+  }
+  close(task.signals);
+  // The supervisor alone reads SIGCHLD from a signalfd; a task needs the usual behavior.
+  const sigset_t children = signal_set({SIGCHLD});
+  sigprocmask(SIG_UNBLOCK, &children, nullptr);
+  prctl(PR_SET_NAME, task.name.substr(0, kTaskNameBytes).c_str());
+}
+
+}  // namespace
+
+void OutputStream::take(const std::function<void(const std::string&)>& print) {
+  char buffer[4096];
+  const ssize_t count = read(fd_, buffer, sizeof(buffer));
+  if (count <= 0) {
+    // The last line of a program may have no end.
+    if (!partial_line_.empty()) print(std::exchange(partial_line_, ""));
+    close(fd_);
+    fd_ = -1;
+    return;
+  }
+  partial_line_.append(buffer, static_cast<size_t>(count));
+  for (size_t end = 0; (end = partial_line_.find('\n')) != std::string::npos;) {
+    print(partial_line_.substr(0, end));
+    partial_line_.erase(0, end + 1);
+  }
+}
+
+void OutputStream::close_copy() const {
+  if (fd_ >= 0) close(fd_);
+}
+
+void TaskProcess::signal(int number) const {
+  // A process that was reaped has no number any more; the kernel may have given it to another one.
+  if (running) kill(is_group ? -pid : pid, number);
+}
+
+TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings) {
+  absl::StatusOr<Pipe> output = open_pipe();
+  if (!output.ok()) return not_started(task, std::string(message_of(output.status())));
+  absl::StatusOr<Pipe> errors = open_pipe();
+  if (!errors.ok()) return not_started(task, std::string(message_of(errors.status())));
+  std::fflush(nullptr);  // else the child prints our buffers again
+  const pid_t parent = getpid();
+  // The child keeps our mask: a signal stays pending until its SignalThread takes it.
+  const pid_t pid = fork();
+  if (pid == 0) {
+    become_task(task, siblings, parent);
+    dup2(output->writer.get(), STDOUT_FILENO);
+    if (task.is_program) dup2(errors->writer.get(), STDERR_FILENO);
+    *output = {};
+    *errors = {};
+    const int code = task.body();
+    std::fflush(nullptr);
+    _exit(code);  // no destructors of the parent's objects
+  }
+  if (pid < 0) return not_started(task, fmt::format("fork: {}", std::strerror(errno)));
+  if (task.is_program) setpgid(pid, pid);  // the first of the two processes sets it
+  fmt::print("# {}: pid {}\n", task.name, pid);
+  std::fflush(stdout);  // the reader of a pipe needs it now
+  return {.name = task.name,
+          .is_group = task.is_program,
+          .pid = pid,
+          .output = OutputStream(output->reader.release()),
+          .errors = OutputStream(task.is_program ? errors->reader.release() : -1)};
+}
+
+}  // namespace gradrail::tools

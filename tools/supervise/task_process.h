@@ -1,0 +1,60 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/exit_codes.h"
+
+namespace gradrail::tools {
+
+/// One output of a task: a pipe that the supervisor reads line by line.
+class OutputStream {
+ public:
+  explicit OutputStream(int fd = -1) : fd_(fd) {}
+
+  /// -1 after the end of file: the task and all its children have closed the pipe.
+  int fd() const { return fd_; }
+  /// Reads what is there. `print` receives each whole line, so that lines of several tasks do not mix.
+  void take(const std::function<void(const std::string&)>& print);
+  /// In a child of the supervisor: the stream of a sibling.
+  void close_copy() const;
+
+ private:
+  int fd_;
+  std::string partial_line_;
+};
+
+/// A child process of the supervisor.
+struct TaskProcess {
+  std::string name;
+  bool is_chief = false;
+  bool is_worker = false;
+  bool is_group = false;  ///< it leads its own process group, which gets its signals
+  uint32_t index = 0;
+  pid_t pid = -1;
+  OutputStream output;
+  OutputStream errors;  ///< of a program; other tasks write to the stderr of the supervisor
+  bool running = true;
+  bool is_due_again = false;  ///< ended, and is started again after its last output
+  int exit_code = kGood;
+
+  bool has_output() const { return output.fd() >= 0 || errors.fd() >= 0; }
+  void signal(int number) const;
+};
+
+struct ForkedTask {
+  std::string name;
+  std::function<int()> body;  ///< returns the exit code of the child
+  bool is_program = false;    ///< its stderr has a pipe, and it leads its own process group
+  int signals = -1;           ///< the signalfd of the supervisor
+};
+
+/// Forks a task with its stdout in a pipe. The child ends with the result of the body, and when the supervisor ends.
+/// `siblings` are all former tasks. After an error the result does not run and has an exit code.
+TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings);
+
+}  // namespace gradrail::tools
