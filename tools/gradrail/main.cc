@@ -135,8 +135,11 @@ int run(int argc, char** argv) {
   CLI::App& pages_command = *app.add_subcommand("pages", "manual pages and shell completions")->group("");  // hidden
   pages_command.add_option("folder", pages_folder, "like share/ of an installation")->required();
   refuse_unusable_values(app);
+  const int before_program = arguments_before_program(argc, argv);
+  run.program.assign(argv + before_program, argv + argc);
+  const bool is_separated = before_program > 2 && std::string_view(argv[before_program - 1]) == "--";
   try {
-    app.parse(argc, argv);
+    app.parse(before_program - (is_separated ? 1 : 0), argv);
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
     // 0 means --help or --version, which CLI11 also reports by an exception.
     if (app.exit(error) == 0) return kGood;
@@ -151,7 +154,7 @@ int run(int argc, char** argv) {
     const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
     return plugins.ok() ? run_info() : finish(plugins);
   }
-  if (run_command.parsed()) return run_program(run_command, std::move(run));
+  if (run_command.parsed()) return run_program(std::move(run));
   if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
   if (checkpoint_command.parsed()) return inspect(checkpoint);
   if (convert_command.parsed()) return finish(run_convert(convert));

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <limits>
+#include <string_view>
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
@@ -44,21 +45,27 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
          kNoLimit);
   command.add_option("--checkpoint_dir,--checkpoint-dir", cluster.checkpoint_dir, "restore from and save to this folder")
       ->take_last();
-  command.prefix_command();
+  command.footer("PROGRAM [ARGUMENTS...] follows the flags, optionally after --.");
 }
 
-int run_program(const CLI::App& command, RunFlags flags) {
+int arguments_before_program(int argc, char** argv) {
+  if (argc < 2 || std::string_view(argv[1]) != "run") return argc;
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--") return i + 1;
+    if (!argument.starts_with("-")) return i;
+    // Each flag but --help has a value, here or in the next argument.
+    const bool has_value = argument != "-h" && argument != "--help" && argument.find('=') == std::string_view::npos;
+    if (has_value) ++i;
+  }
+  return argc;
+}
+
+int run_program(RunFlags flags) {
   block_signals();
-  flags.program = command.remaining();
-  if (!flags.program.empty() && flags.program.front() == "--") flags.program.erase(flags.program.begin());
   if (flags.program.empty()) {
     return refuse(usage_error(absl::InvalidArgumentError(
         "run: no program is given; example: gradrail run --ps 1 --workers 3 -- python train.py")));
-  }
-  // A flag of this command that is wrong would otherwise be searched as a program.
-  if (flags.program.front().starts_with("-")) {
-    return refuse(usage_error(absl::InvalidArgumentError(fmt::format(
-        "run: unknown flag {}; --help lists the flags, and the program follows them", flags.program.front()))));
   }
   flags.cluster.ps_given = flags.cluster.workers_given = true;
   absl::StatusOr<TrainOptions> options = check_train_flags(flags.cluster);

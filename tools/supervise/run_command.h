@@ -19,8 +19,12 @@ struct RunFlags {
 
 void add_run_flags(CLI::App& command, RunFlags& flags);
 
+/// The number of arguments before the program of `gradrail run`, `--` included; all of them for another subcommand. The
+/// parser of the flags gets these alone, because the program has flags of its own.
+int arguments_before_program(int argc, char** argv);
+
 /// Starts parameter servers and the program as workers on this host, and supervises them. Returns the exit code of the
 /// first program that fails. Must be called as run_local_cluster().
-int run_program(const CLI::App& command, RunFlags flags);
+int run_program(RunFlags flags);
 
 }  // namespace gradrail::tools

@@ -1,0 +1,86 @@
+"""`gradrail run`: programs as the workers of a cluster on this host, here with the Python package."""
+import importlib.util
+import pathlib
+import signal
+import sys
+import time
+import unittest
+
+import cluster
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIBRARY = pathlib.Path(cluster.binary()).resolve().parents[1] / "lib" / "libgradrail.so.0"
+
+# A linear regression: y = 3 x + 1. `early`, `each` and `late` are statements of a test.
+PROGRAM = """
+import os, signal, sys, time
+import numpy as np
+import gradrail
+{early}
+rng = np.random.default_rng(int(os.environ["GRADRAIL_TASK_INDEX"]))
+with gradrail.join({{"w": (1,), "b": (1,)}}, learning_rate=0.1, mode="{mode}") as c:
+    c.start()
+    while c.position < {steps}:
+        x = rng.uniform(-1, 1, 64).astype(np.float32)
+        error = c.parameters["w"] * x + c.parameters["b"] - (3 * x + 1)
+        c.gradients["w"][:], c.gradients["b"][:] = (2 * error * x).mean(), (2 * error).mean()
+        c.exchange()
+        c.wait()
+        {each}
+    {late}
+    print(f"task {{c.task_index}} step {{c.global_step}} w {{c.parameters['w'][0]:.3f}} b {{c.parameters['b'][0]:.3f}}",
+          flush=True)
+"""
+
+
+class Run(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        if importlib.util.find_spec("numpy") is None:
+            cluster.skip(f"NumPy is not installed for {sys.executable}")
+
+    def run_program(self, *flags, early="", each="pass", late="pass", mode="sync", steps=300):
+        program = PROGRAM.format(early=early, each=each, late=late, mode=mode, steps=steps)
+        environment = {"PYTHONPATH": str(ROOT / "worker" / "python"), "GRADRAIL_LIBRARY": str(LIBRARY)}
+        return self.launch("run", [cluster.binary(), "run", *map(str, flags), "--", sys.executable, "-c", program],
+                           environment)
+
+    def test_workers_find_their_cluster(self):
+        task = self.run_program("--ps", 2, "--workers", 2)
+        self.assert_ends(task, cluster.GOOD)
+        self.assert_says(task, r"\[worker/0\] task 0 step 300 w 3\.000 b 1\.000",
+                         r"\[worker/1\] task 1 step 300 w 3\.000 b 1\.000")
+
+    def test_the_first_failure_ends_the_run(self):
+        task = self.run_program("--workers", 2, each="if c.task_index == 1 and c.position == 10: sys.exit(7)",
+                                steps=10 ** 9)
+        self.assert_ends(task, 7, says=[r"worker/1 failed with exit code 7: the run ends"])
+
+    def test_a_killed_worker_is_started_again(self):
+        flag = self.folder / "was-killed"
+        early = f"again = os.path.exists({str(flag)!r})"
+        kill = f"if c.task_index == 1 and c.position == 20 and not again: open({str(flag)!r}, 'w'); os.kill(os.getpid(), 9)"
+        task = self.run_program("--workers", 2, "--restarts", 1, early=early, each=kill, mode="async", steps=3000)
+        self.assert_ends(task, cluster.GOOD, says=[r"worker/1 is started again \(1 of 1 restarts\)"])
+        self.assert_says(task, r"\[worker/1\] task 1 step")
+
+    def test_ctrl_c_ends_a_blocked_worker(self):
+        task = self.run_program("--workers", 2, each="if c.task_index == 1: time.sleep(1000)", steps=10 ** 9)
+        task.wait_for("worker/1: pid", cluster.START)
+        time.sleep(3 * cluster.PATIENCE)
+        task.signal(signal.SIGINT)
+        self.assertNotEqual(task.code(20 * cluster.PATIENCE), cluster.GOOD)
+        self.assert_says(task, r"\[worker/0\] KeyboardInterrupt")
+
+    def test_wrong_command_lines(self):
+        for flags, code, says in ((["--workers", "2"], 2, "no program is given"),
+                                  (["--worker", "2", "true"], 2, "--worker"),
+                                  (["--workers", "0", "true"], 2, "from 1 to"),
+                                  (["gradrail-no-such-program"], 127, "No such file")):
+            with self.subTest(flags=flags):
+                task = self.launch("run", [cluster.binary(), "run", *flags])
+                self.assert_ends(task, code, says=[says])
+
+
+if __name__ == "__main__":
+    unittest.main()
