@@ -60,7 +60,7 @@ class Run(cluster.ClusterTest):
         flag = self.folder / "was-killed"
         early = f"again = os.path.exists({str(flag)!r})"
         kill = f"if c.task_index == 1 and c.position == 20 and not again: open({str(flag)!r}, 'w'); os.kill(os.getpid(), 9)"
-        task = self.run_program("--workers", 2, "--restarts", 1, early=early, each=kill, mode="async", steps=3000)
+        task = self.run_program("--workers", 2, "--restarts", 1, early=early, each=kill, mode="async", steps=20000)
         self.assert_ends(task, cluster.GOOD, says=[r"worker/1 is started again \(1 of 1 restarts\)"])
         self.assert_says(task, r"\[worker/1\] task 1 step")
 
