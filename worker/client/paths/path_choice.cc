@@ -33,7 +33,7 @@ absl::Status PathManager::connect(ShardLink& link, TimePoint deadline) {
   const std::vector<transport::Candidate> candidates = link.candidates;
   while (true) {
     absl::Status connected = try_candidates(link, deadline);
-    const bool may_pass = absl::IsUnavailable(connected) && failure_.status().ok() && !asked_to_stop(options_.stop);
+    const bool may_pass = absl::IsUnavailable(connected) && failure_.status().ok() && !asked_to_stop(options_);
     if (!may_pass || Clock::now() >= last_round) return connected;
     link.candidates = candidates;  // without the reasons of this round
     wait_events(Clock::now() + kBetweenConnects);
