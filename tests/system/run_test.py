@@ -1,6 +1,8 @@
 """`gradrail run`: programs as the workers of a cluster on this host, here with the Python package."""
 import importlib.util
+import json
 import pathlib
+import shutil
 import signal
 import sys
 import time
@@ -39,17 +41,48 @@ class Run(cluster.ClusterTest):
         if importlib.util.find_spec("numpy") is None:
             cluster.skip(f"NumPy is not installed for {sys.executable}")
 
-    def run_program(self, *flags, early="", each="pass", late="pass", mode="sync", steps=300):
+    def run_program(self, *flags, early="", each="pass", late="pass", mode="sync", steps=300, launcher=(), variables=None):
         program = PROGRAM.format(early=early, each=each, late=late, mode=mode, steps=steps)
         environment = {"PYTHONPATH": str(ROOT / "worker" / "python"), "GRADRAIL_LIBRARY": str(LIBRARY)}
-        return self.launch("run", [cluster.binary(), "run", *map(str, flags), "--", sys.executable, "-c", program],
-                           environment)
+        return self.launch("run", [*launcher, cluster.binary(), "run", *map(str, flags), "--", sys.executable, "-c", program],
+                           {**environment, **(variables or {})})
 
     def test_workers_find_their_cluster(self):
         task = self.run_program("--ps", 2, "--workers", 2)
         self.assert_ends(task, cluster.GOOD)
         self.assert_says(task, r"\[worker/0\] task 0 step 300 w 3\.000 b 1\.000",
                          r"\[worker/1\] task 1 step 300 w 3\.000 b 1\.000")
+
+    def test_ranks_of_mpirun(self):
+        if shutil.which("mpirun") is None:
+            cluster.skip("no mpirun (openmpi-bin)")
+        task = self.run_program("--ps", 2, launcher=["mpirun", "-n", "4", "--oversubscribe"],
+                                variables={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+        self.assert_ends(task, cluster.GOOD)
+        self.assert_says(task, r"# ps/1 of 2, with 2 workers", r"task 0 step 300 w 3\.000 b 1\.000",
+                         r"task 1 step 300 w 3\.000 b 1\.000")
+
+    def test_ranks_of_torchrun_with_a_secret(self):
+        secret = self.folder / "secret"
+        secret.write_text("a secret of sixteen bytes at least\n", encoding="ascii")
+        secret.chmod(0o600)
+        common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(cluster.free_ports(1)[0])}
+        tasks = [self.run_program("--secret-file", secret, variables={**common, "RANK": str(rank)}) for rank in range(3)]
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+        for worker in range(2):
+            self.assert_says(tasks[1 + worker], rf"task {worker} step 300 w 3\.000 b 1\.000")
+
+    def test_a_worker_of_tf_config(self):
+        [port] = cluster.free_ports(1)
+        description = {"ps": [f"127.0.0.1:{port}"], "worker": ["localhost:1", "localhost:2"]}
+        places = [("ps", 0), ("worker", 0), ("worker", 1)]
+        tasks = [self.run_program(variables={"TF_CONFIG": json.dumps({"cluster": description,
+                                                                      "task": {"type": job, "index": index}})})
+                 for job, index in places]
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD)
+        self.assert_says(tasks[2], r"task 1 step 300 w 3\.000 b 1\.000")
 
     def test_the_first_failure_ends_the_run(self):
         task = self.run_program("--workers", 2, each="if c.task_index == 1 and c.position == 10: sys.exit(7)",
@@ -76,6 +109,7 @@ class Run(cluster.ClusterTest):
         for flags, code, says in ((["--workers", "2"], 2, "no program is given"),
                                   (["--worker", "2", "true"], 2, "--worker"),
                                   (["--workers", "0", "true"], 2, "from 1 to"),
+                                  (["--rendezvous", "etcd://h:1/j", "true"], 2, "etcd has no ranks for programs"),
                                   (["gradrail-no-such-program"], 127, "No such file")):
             with self.subTest(flags=flags):
                 task = self.launch("run", [cluster.binary(), "run", *flags])

@@ -105,7 +105,7 @@ int run(int argc, char** argv) {
       *app.add_subcommand("train", "train a model in a local cluster, or as one task of a cluster");
   add_train_flags(train_command, flags);
   RunFlags run;
-  CLI::App& run_command = *app.add_subcommand("run", "run a program as the workers of a cluster on this host");
+  CLI::App& run_command = *app.add_subcommand("run", "run a program as the workers of a cluster");
   add_run_flags(run_command, run);
   CLI::App& info_command =
       *app.add_subcommand("info", "list the transports and GPU features of this host, and why others are missing");

@@ -28,9 +28,9 @@
 #include "tools/exit_codes.h"
 #include "tools/supervise/task_process.h"
 #include "tools/supervise/worker_bars.h"
-#include "tools/supervise/worker_program.h"
 #include "tools/train/signal_thread.h"
 #include "tools/train/task.h"
+#include "tools/train/worker_program.h"
 
 namespace gradrail::tools {
 namespace {
@@ -63,7 +63,7 @@ int report(const std::string& name, const absl::Status& status) {
 
 class LocalCluster {
  public:
-  LocalCluster(TrainOptions options, std::vector<std::string> program, HostPlan plan, SharedMemory joined);
+  LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joined);
   ~LocalCluster() { close(signals_); }
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
@@ -98,7 +98,6 @@ class LocalCluster {
   int result() const;
 
   TrainOptions options_;
-  const std::vector<std::string> program_;  ///< the command of each worker; empty: workers of `gradrail train`
   const HostPlan plan_;
   const SharedMemory joined_;  ///< a flag of each worker, which it sets when it has joined
   std::vector<TaskProcess> processes_;
@@ -113,11 +112,8 @@ class LocalCluster {
   WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
 };
 
-LocalCluster::LocalCluster(TrainOptions options, std::vector<std::string> program, HostPlan plan, SharedMemory joined)
-    : options_(std::move(options)),
-      program_(std::move(program)),
-      plan_(std::move(plan)),
-      joined_(std::move(joined)) {
+LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joined)
+    : options_(std::move(options)), plan_(std::move(plan)), joined_(std::move(joined)) {
   const sigset_t taken = signal_set({SIGTERM, SIGINT, SIGUSR1, SIGCHLD});
   sigprocmask(SIG_BLOCK, &taken, nullptr);
   // Hosts that share a checkpoint folder may have equal names and process numbers, such as containers.
@@ -197,9 +193,14 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index) {
     SignalThread signals(SignalThread::Task::kLocalWorker);
     return report(name, run_worker(options, plan_, signals, [&] { has_joined(index) = true; }));
   };
-  TaskProcess process = program_.empty()
-                            ? spawn(name, train)
-                            : spawn(name, [&] { return become_worker_program(program_, options); }, true);
+  const bool is_program = !options.program.empty();
+  TaskProcess process = spawn(
+      name,
+      [&] {
+        if (is_program) become_worker_program(options);
+        return train();
+      },
+      is_program);
   process.is_chief = index == 0;
   process.is_worker = true;
   process.index = index;
@@ -229,8 +230,7 @@ void LocalCluster::pump(TimePoint until) {
   };
   for (TaskProcess& process : processes_) {
     add(process.output, [this, &process](const std::string& line) { print(process, line); });
-    add(process.errors,
-        [&process](const std::string& line) { fmt::print(stderr, "[{}] {}\n", process.name, line); });
+    add(process.errors, [&process](const std::string& line) { fmt::print(stderr, "[{}] {}\n", process.name, line); });
   }
   // Also an interrupted poll(): the caller loops and computes its deadlines again.
   if (poll(fds.data(), fds.size(), poll_timeout_ms(until)) <= 0) return;
@@ -265,7 +265,8 @@ void LocalCluster::asked_to_stop(int signal_number) {
 
 /// Only while workers train: a ps that fails at its start would fail again. A program may end with any code.
 bool LocalCluster::may_restart(const TaskProcess& process) const {
-  const bool is_lost = process.is_group ? process.exit_code != kGood : !process.is_worker && process.exit_code >= kRetry;
+  const bool is_lost =
+      process.is_group ? process.exit_code != kGood : !process.is_worker && process.exit_code >= kRetry;
   const bool goes_on = process.is_group ? asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max() : run_goes_on();
   return is_lost && goes_on && restarts_ < options_.flags.max_restarts;
 }
@@ -292,7 +293,7 @@ void LocalCluster::restart_tasks() {
 /// The servers wait without a limit for the first join of worker 0, which initializes the parameters. All modes but
 /// async wait for the other workers, too; `backup:B` can do without B of them.
 bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
-  if (!program_.empty() || !process.is_worker || has_joined(process.index)) return false;
+  if (!options_.program.empty() || !process.is_worker || has_joined(process.index)) return false;
   if (asked_at_ != TimePoint::max() || stop_at_ != TimePoint::max()) return false;
   if (process.is_chief) return true;
   const auto missing = std::count_if(processes_.begin(), processes_.end(), [this](const TaskProcess& other) {
@@ -384,15 +385,17 @@ void LocalCluster::supervise() {
   bool workers_signaled = false;
   bool all_signaled = false;
   // Not before the output is read to its end: the last lines of a task arrive after its exit.
-  const auto busy = [](const TaskProcess& process) { return process.running || process.has_output() || process.is_due_again; };
+  const auto busy = [](const TaskProcess& process) {
+    return process.running || process.has_output() || process.is_due_again;
+  };
   while (std::any_of(processes_.begin(), processes_.end(), busy)) {
     if (asked_at_ != TimePoint::max() && !workers_signaled) {
       workers_signaled = true;
       stop_workers();  // the ps stay until the last of them has left
       kill_at_ = std::min(kill_at_, Clock::now() + kSaveGrace);
     }
-    const bool workers_run =
-        std::any_of(processes_.begin(), processes_.end(), [](const TaskProcess& p) { return p.running && p.is_worker; });
+    const bool workers_run = std::any_of(processes_.begin(), processes_.end(),
+                                         [](const TaskProcess& p) { return p.running && p.is_worker; });
     // Without workers the ps have no reason to stay.
     if (!workers_run)
       stop_at_ = std::min(stop_at_, Clock::now() + (workers_signaled ? Duration::zero() : kOutputGracePeriod));
@@ -440,7 +443,7 @@ int LocalCluster::run() {
 
 }  // namespace
 
-int run_local_cluster(TrainOptions options, std::vector<std::string> program) {
+int run_local_cluster(TrainOptions options) {
   // hwloc would start GPU libraries to ask for names; forked tasks could not use them any more.
   constexpr const char* kComponents = "HWLOC_COMPONENTS";
   const bool chosen = std::getenv(kComponents) != nullptr;
@@ -458,7 +461,7 @@ int run_local_cluster(TrainOptions options, std::vector<std::string> program) {
     fmt::print(stderr, "gradrail: {}\n", message_of(joined.status()));
     return exit_code(joined.status());
   }
-  return LocalCluster(std::move(options), std::move(program), *std::move(plan), *std::move(joined)).run();
+  return LocalCluster(std::move(options), *std::move(plan), *std::move(joined)).run();
 }
 
 }  // namespace gradrail::tools

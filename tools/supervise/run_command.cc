@@ -10,8 +10,13 @@
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
 #include "tools/exit_codes.h"
+#include "tools/security_flags.h"
 #include "tools/supervise/local_cluster.h"
+#include "tools/train/etcd_task.h"
+#include "tools/train/launched_task.h"
 #include "tools/train/signal_thread.h"
+#include "tools/train/task.h"
+#include "tools/train/worker_program.h"
 
 namespace gradrail::tools {
 namespace {
@@ -21,19 +26,35 @@ int refuse(const absl::Status& why) {
   return exit_code(why);
 }
 
+/// One task of a launcher, or of TF_CONFIG.
+int run_rank(TrainOptions options) {
+  SignalThread signals(SignalThread::Task::kRendezvous);
+  absl::Status ended;
+  if (options.launch) {
+    ended = run_launched(std::move(options), signals);
+  } else if (options.task.job == "ps") {
+    ended = run_ps(options, signals, [](uint16_t) {});
+  } else {
+    become_worker_program(options);
+  }
+  return ended.ok() ? kGood : refuse(ended);
+}
+
 }  // namespace
 
 void add_run_flags(CLI::App& command, RunFlags& flags) {
   TrainFlags& cluster = flags.cluster;
   cluster.workers = 1;
   cluster.max_restarts = 0;
-  cluster.local = true;  // whatever the environment says
   const auto number = [&](const char* name, uint32_t& value, const char* text, uint32_t least, uint32_t most) {
-    command.add_option(name, value, text)->transform(NumberIn(least, most))->capture_default_str()->take_last();
+    return command.add_option(name, value, text)->transform(NumberIn(least, most))->capture_default_str()->take_last();
   };
   constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
-  number("--ps", cluster.ps, "parameter servers", 1, 64);
-  number("--workers", cluster.workers, "workers: each runs the program", 1, ps::kMaxWorkers);
+  number("--ps", cluster.ps, "parameter servers", 1, 64)->each([&](const std::string&) { cluster.ps_given = true; });
+  number("--workers", cluster.workers, "workers: each runs the program", 1, ps::kMaxWorkers)
+      ->each([&](const std::string&) { cluster.workers_given = true; });
+  command.add_flag("--local,--alone", cluster.local,
+                   "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
   number("--restarts,--max-restarts", cluster.max_restarts, "how often lost tasks are started again, workers included",
          0, kNoLimit);
   number("--backup-ps", cluster.backup_ps, "1: the second half of the ps tasks are backups of the first half", 0, 1);
@@ -41,10 +62,22 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
   number("--keep", cluster.keep, "number of complete checkpoints to keep; 0: all", 0, kNoLimit);
   number("--heartbeat-timeout", cluster.heartbeat_timeout_s, "seconds without a heartbeat until a worker is lost", 1,
          kNoLimit);
-  number("--rejoin-timeout", cluster.rejoin_timeout_s, "with --restarts: seconds that a worker waits for a lost ps", 0,
+  number("--rejoin-timeout", cluster.rejoin_timeout_s,
+         "seconds that a worker waits for a lost ps; on one host with --restarts only", 0, kNoLimit);
+  number("--join-timeout", cluster.join_timeout_seconds, "seconds that the tasks of a launcher wait for each other", 1,
          kNoLimit);
-  command.add_option("--checkpoint_dir,--checkpoint-dir", cluster.checkpoint_dir, "restore from and save to this folder")
+  command
+      .add_option("--rendezvous", cluster.rendezvous,
+                  "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher")
       ->take_last();
+  command.add_option("--bind", cluster.bind, "address on which a ps listens; default: its address in the cluster")
+      ->take_last();
+  command
+      .add_option("--checkpoint_dir,--checkpoint-dir", cluster.checkpoint_dir, "restore from and save to this folder")
+      ->take_last();
+  add_security_flags(command, cluster.security);
+  command.add_flag("--encrypt-data,--encrypt_data", cluster.security.security.encrypt_data,
+                   "encrypt the data between hosts: in all tasks or in none");
   command.footer("PROGRAM [ARGUMENTS...] follows the flags, optionally after --.");
 }
 
@@ -67,10 +100,16 @@ int run_program(RunFlags flags) {
     return refuse(usage_error(absl::InvalidArgumentError(
         "run: no program is given; example: gradrail run --ps 1 --workers 3 -- python train.py")));
   }
-  flags.cluster.ps_given = flags.cluster.workers_given = true;
+  if (uses_etcd(flags.cluster)) {
+    return refuse(usage_error(absl::InvalidArgumentError(
+        fmt::format("run --rendezvous {}: etcd has no ranks for programs; the form is tcp://HOST:PORT",
+                    flags.cluster.rendezvous))));
+  }
   absl::StatusOr<TrainOptions> options = check_train_flags(flags.cluster);
   if (!options.ok()) return refuse(options.status());
-  return run_local_cluster(*std::move(options), std::move(flags.program));
+  options->program = std::move(flags.program);
+  if (is_local_cluster(*options)) return run_local_cluster(*std::move(options));
+  return run_rank(*std::move(options));
 }
 
 }  // namespace gradrail::tools

@@ -18,6 +18,7 @@
 #include "tools/train/etcd_task.h"
 #include "tools/train/progress_bar.h"
 #include "tools/train/tower_devices.h"
+#include "tools/train/worker_program.h"
 #include "worker/client/client.h"
 #include "worker/trainer/client_variables.h"
 #include "worker/trainer/local_variables.h"
@@ -391,6 +392,7 @@ absl::Status run_ps(const TrainOptions& options, SignalThread& signals,
 }
 
 absl::Status run_worker(const TrainOptions& options, SignalThread& signals) {
+  if (!options.program.empty()) become_worker_program(options);
   const absl::StatusOr<HostPlan> plan = plan_host(options);
   return plan.ok() ? run_worker(options, *plan, signals) : plan.status();
 }

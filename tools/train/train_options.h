@@ -98,6 +98,7 @@ struct TrainOptions {
   ps::ClusterSpec cluster;
   ps::TaskId task;
   std::string local_run;             ///< local cluster: its name; differs from that of each other one
+  std::vector<std::string> program;  ///< the command of a worker; empty: `gradrail train` itself
   std::optional<ps::Launch> launch;  ///< the cluster is known once all tasks have met: launched_task.h
   bool own_cpus = false;             ///< a launcher has bound us to cpus that are not those of the other tasks here
   std::string why_unbound;           ///< not to be bound to cpus, and why; "": as the plan says

@@ -85,8 +85,16 @@ absl::StatusOr<Source> take_environment(gradrail_options& given) {
     return absl::InvalidArgumentError(
         fmt::format("GRADRAIL_TASK_INDEX={}: must be the index of a worker", index == nullptr ? "" : index));
   }
-  if (given.backup_hosts == nullptr) given.backup_hosts = variable("GRADRAIL_BACKUP_HOSTS");
-  if (given.secret_file == nullptr) given.secret_file = variable("GRADRAIL_SECRET_FILE");
+  const auto take = [](const char*& member, const char* name) {
+    if (member == nullptr) member = variable(name);
+  };
+  take(given.backup_hosts, "GRADRAIL_BACKUP_HOSTS");
+  take(given.secret_file, "GRADRAIL_SECRET_FILE");
+  take(given.trusted_ca_file, "GRADRAIL_TRUSTED_CA_FILE");
+  take(given.cert_file, "GRADRAIL_CERT_FILE");
+  take(given.key_file, "GRADRAIL_KEY_FILE");
+  if (variable("GRADRAIL_ENCRYPT_DATA") != nullptr) given.encrypt_data = 1;
+  if (variable("GRADRAIL_INSECURE") != nullptr) given.insecure = 1;
   const char* const rejoin = variable("GRADRAIL_REJOIN_TIMEOUT");
   if (given.rejoin_timeout_s == 0 && rejoin != nullptr && !absl::SimpleAtod(rejoin, &given.rejoin_timeout_s)) {
     return absl::InvalidArgumentError(fmt::format("GRADRAIL_REJOIN_TIMEOUT={}: must be a number of seconds", rejoin));
@@ -99,8 +107,8 @@ absl::Status take_backups(std::string_view source, const gradrail_options& given
   absl::StatusOr<std::vector<std::string>> backups = ps::parse_host_list(given.backup_hosts);
   if (!backups.ok()) return in_member(source, backups.status());
   if (backups->size() != options.cluster.ps.size()) {
-    return absl::InvalidArgumentError(fmt::format("{}: {} backups for {} parameter servers", source, backups->size(),
-                                                  options.cluster.ps.size()));
+    return absl::InvalidArgumentError(
+        fmt::format("{}: {} backups for {} parameter servers", source, backups->size(), options.cluster.ps.size()));
   }
   options.backups = *std::move(backups);
   return absl::OkStatus();
@@ -124,9 +132,9 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   GRADRAIL_ASSIGN_OR_RETURN(gradrail_options given, known_part(program));
   GRADRAIL_ASSIGN_OR_RETURN(const Source source, take_environment(given));
   ClientOptions options;
-  GRADRAIL_ASSIGN_OR_RETURN(ps::ClusterSpec cluster,
-                            ps::cluster_from_hosts(or_default(given.ps_hosts, ""), or_default(given.worker_hosts, ""),
-                                                   source.hosts));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      ps::ClusterSpec cluster,
+      ps::cluster_from_hosts(or_default(given.ps_hosts, ""), or_default(given.worker_hosts, ""), source.hosts));
   const absl::StatusOr<ps::TaskId> task = ps::resolve_task(cluster, "worker", given.task_index);
   if (!task.ok()) return in_member(source.task, task.status());
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(or_default(given.mode, "async")));

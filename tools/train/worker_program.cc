@@ -1,14 +1,16 @@
-#include "tools/supervise/worker_program.h"
+#include "tools/train/worker_program.h"
 
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/protocol/cluster_spec.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/signal_thread.h"
 
@@ -21,9 +23,12 @@ void set_variables(const TrainOptions& options) {
   const std::vector<std::string>& ps = options.cluster.ps;
   const size_t primaries = options.flags.backup_ps > 0 ? ps.size() / 2 : ps.size();
   const auto middle = ps.begin() + static_cast<std::ptrdiff_t>(primaries);
-  std::vector<std::string> workers;
-  // Names only: nothing connects to a worker.
-  for (size_t i = 0; i < options.cluster.workers.size(); ++i) workers.push_back(fmt::format("localhost:{}", i + 1));
+  std::vector<std::string> workers = options.cluster.workers;
+  // Names only: nothing connects to a worker. Launchers give hosts without ports, and the names must differ.
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const absl::StatusOr<ps::HostPort> name = ps::parse_host_port(workers[i]);
+    workers[i] = ps::to_string({.host = name.ok() ? name->host : "localhost", .port = static_cast<uint16_t>(i + 1)});
+  }
   const auto set = [](const char* name, const std::string& value) {
     if (value.empty()) {
       unsetenv(name);
@@ -35,13 +40,21 @@ void set_variables(const TrainOptions& options) {
   set("GRADRAIL_BACKUP_HOSTS", fmt::format("{}", fmt::join(middle, ps.end(), ",")));
   set("GRADRAIL_WORKER_HOSTS", fmt::format("{}", fmt::join(workers, ",")));
   set("GRADRAIL_TASK_INDEX", std::to_string(options.task.index));
+  const ps::Security& security = options.flags.security.security;
   set("GRADRAIL_SECRET_FILE", options.flags.security.secret_file);
-  set("GRADRAIL_REJOIN_TIMEOUT", options.flags.max_restarts > 0 ? std::to_string(options.flags.rejoin_timeout_s) : "");
+  set("GRADRAIL_TRUSTED_CA_FILE", security.trusted_ca_file);
+  set("GRADRAIL_CERT_FILE", security.cert_file);
+  set("GRADRAIL_KEY_FILE", security.key_file);
+  set("GRADRAIL_ENCRYPT_DATA", security.encrypt_data ? "1" : "");
+  set("GRADRAIL_INSECURE", security.insecure ? "1" : "");
+  set("GRADRAIL_REJOIN_TIMEOUT",
+      options.flags.max_restarts > 0 || !options.local ? std::to_string(options.flags.rejoin_timeout_s) : "");
 }
 
 }  // namespace
 
-int become_worker_program(const std::vector<std::string>& command, const TrainOptions& options) {
+void become_worker_program(const TrainOptions& options) {
+  const std::vector<std::string>& command = options.program;
   set_variables(options);
   const sigset_t blocked = signal_set({SIGTERM, SIGINT, SIGUSR1, kStopOfSupervisor});
   sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
@@ -50,7 +63,8 @@ int become_worker_program(const std::vector<std::string>& command, const TrainOp
   arguments.push_back(nullptr);
   execvp(arguments[0], arguments.data());
   fmt::print(stderr, "gradrail: {}: {}\n", command[0], std::strerror(errno));
-  return kNoSuchProgram;
+  std::fflush(stderr);
+  _exit(kNoSuchProgram);
 }
 
 }  // namespace gradrail::tools
