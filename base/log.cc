@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "fmt/format.h"
 #include "spdlog/sinks/base_sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -25,11 +25,11 @@ std::optional<spdlog::level::level_enum> level_of_environment() {
   return level;
 }
 
-class ReceiverSink : public spdlog::sinks::base_sink<std::mutex> {
+class ReceiverSink : public spdlog::sinks::base_sink<Mutex> {
  public:
   /// The lock is also held during a call of the receiver.
   void send_to(LogReceiver receiver) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     receiver_ = std::move(receiver);
   }
 

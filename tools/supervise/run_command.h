@@ -24,8 +24,8 @@ void add_run_flags(CLI::App& command, RunFlags& flags);
 int arguments_before_program(int argc, char** argv);
 
 /// Starts parameter servers and the program as workers on this host, and supervises them. Returns the exit code of the
-/// first program that fails. If a launcher or TF_CONFIG has given this process a rank, it becomes that ps, or the program
-/// as that worker. Must be called as run_local_cluster().
+/// first program that fails. If a launcher or TF_CONFIG has given this process a rank, it becomes that ps, or the
+/// program as that worker. Must be called as run_local_cluster().
 int run_program(RunFlags flags);
 
 }  // namespace gradrail::tools

@@ -20,10 +20,14 @@ constexpr size_t kTaskNameBytes = 15;  // the kernel keeps as many, and a zero
 
 TaskProcess not_started(const ForkedTask& task, const std::string& why) {
   fmt::print(stderr, "gradrail: {}: {}\n", task.name, why);
-  return {.name = task.name, .running = false, .exit_code = kFailed};
+  TaskProcess failed;
+  failed.name = task.name;
+  failed.running = false;
+  failed.exit_code = kFailed;
+  return failed;
 }
 
-/// Of the child: its pipes, and nothing else of the supervisor.
+/// The child keeps its pipes, and closes what else the supervisor has opened.
 void become_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent can end between fork() and prctl(): then no signal would arrive any more.

@@ -9,7 +9,8 @@
 namespace gradrail::worker {
 
 /// The options of a program in C, checked. The struct may be that of an older header.
-/// Errors  INVALID_ARGUMENT names the member, or the variable of the environment. NOT_FOUND, FAILED_PRECONDITION: files.
+/// Errors  INVALID_ARGUMENT names the member, or the variable of the environment. NOT_FOUND, FAILED_PRECONDITION:
+///         files.
 absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program);
 
 /// Errors  INVALID_ARGUMENT: a pointer is NULL.

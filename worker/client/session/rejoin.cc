@@ -85,9 +85,8 @@ absl::Status Rejoin::run() {
   if (!joined.ok()) {
     // UNAVAILABLE also after a request to stop: no server has the state of this run, so that nothing was completed.
     failure_.fail(absl::UnavailableError(
-        asked_to_stop(options_)
-            ? fmt::format("{}, and had not returned at the request to stop", message_of(cause))
-            : fmt::format("{}, and did not return ({})", message_of(cause), message_of(joined))));
+        asked_to_stop(options_) ? fmt::format("{}, and had not returned at the request to stop", message_of(cause))
+                                : fmt::format("{}, and did not return ({})", message_of(cause), message_of(joined))));
     return failure_.status();
   }
   if (saved_before && !session_.saves_checkpoints())

@@ -65,8 +65,8 @@ std::unique_ptr<ControlLink> Session::open_control(uint32_t ps_index, Role role,
   const Task& task = role == Role::serving ? servers_[ps_index].serving : servers_[ps_index].backup;
   AddressResolver resolver;
   if (options_.ps_address) resolver = [this, index = task.index] { return resolve(index); };
-  return std::make_unique<ControlLink>(ps_index, task.address, dialer_, log,
-                                       [this] { return asked_to_stop(options_); }, resolver);
+  return std::make_unique<ControlLink>(
+      ps_index, task.address, dialer_, log, [this] { return asked_to_stop(options_); }, resolver);
 }
 
 absl::Status Session::describe(TimePoint deadline) {
