@@ -8,7 +8,7 @@
 
 #include "base/mutex.h"
 #include "fmt/format.h"
-#include "spdlog/sinks/base_sink.h"
+#include "spdlog/sinks/sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
 namespace gradrail {
@@ -25,7 +25,7 @@ std::optional<spdlog::level::level_enum> level_of_environment() {
   return level;
 }
 
-class ReceiverSink : public spdlog::sinks::base_sink<Mutex> {
+class ReceiverSink final : public spdlog::sinks::sink {
  public:
   /// The lock is also held during a call of the receiver.
   void send_to(LogReceiver receiver) {
@@ -33,16 +33,21 @@ class ReceiverSink : public spdlog::sinks::base_sink<Mutex> {
     receiver_ = std::move(receiver);
   }
 
- private:
-  void sink_it_(const spdlog::details::log_msg& record) override {
+  void log(const spdlog::details::log_msg& record) override {
     const std::string text(record.payload.data(), record.payload.size());
-    if (!receiver_) return fmt::print(stderr, "gradrail: {}\n", text);
     const int level = std::clamp<int>(record.level, spdlog::level::debug, spdlog::level::err);
+    const MutexLock lock(mutex_);
+    if (!receiver_) return fmt::print(stderr, "gradrail: {}\n", text);
     receiver_(level - spdlog::level::debug, text);
   }
-  void flush_() override {}
+  void flush() override {}
+  // The receiver gets the text alone.
+  void set_pattern(const std::string& /*pattern*/) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter> /*formatter*/) override {}
 
-  LogReceiver receiver_;
+ private:
+  Mutex mutex_;
+  LogReceiver receiver_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
