@@ -4,7 +4,9 @@ import collections.abc
 import ctypes
 import json
 import math
+import operator
 import os
+import reprlib
 import threading
 import weakref
 from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
@@ -31,8 +33,9 @@ os.register_at_fork(after_in_child=_count_process)
 class _Handle:
     """The client of the C library. Each array of its memory refers to it, so that the memory exists as long as they do."""
 
-    def __init__(self, pointer: int):
+    def __init__(self, pointer: int, interrupted: Any):
         self.pointer = ctypes.c_void_p(pointer)
+        self.interrupted = interrupted  # the library calls it until gradrail_free(), which may block
         self.process = _process
 
     def __del__(self):
@@ -95,7 +98,8 @@ class Client:
 
     A step: read `parameters`, write `gradients`, exchange(), wait(). Between exchange() and wait() the program must not
     access the arrays. A client belongs to one thread at a time; a call from a second thread raises FailedPrecondition.
-    After fork() the child cannot use it. Ctrl-C ends each blocking call within a second.
+    After fork() the child cannot use it. Ctrl-C ends each wait within a second, and a request that a server does not answer
+    within six; later calls that wait raise Cancelled.
 
     Attributes
     ----------
@@ -107,15 +111,22 @@ class Client:
     """
 
     def __init__(self, pointer: int, shapes: Dict[str, Tuple[int, ...]], interrupted: Any, pending: list):
-        self._handle = _Handle(pointer)
-        self._interrupted = interrupted  # the library calls it until the end of the client
+        self._handle = _Handle(pointer, interrupted)
         self._pending = pending
         self._lock = threading.Lock()
-        self._left = False
         self._indexes = {name: index for index, name in enumerate(shapes)}
         self.parameters = self._tensors(LIBRARY.gradrail_parameters, shapes)
         self.gradients = self._tensors(LIBRARY.gradrail_gradients, shapes)
+        self._left = False
         _clients.add(self)
+
+    def __del__(self):
+        # The arrays keep the memory, but they do not keep this worker in the run.
+        if not getattr(self, "_left", True) and self._handle.process == _process:
+            try:
+                self.leave()
+            except errors.Error:
+                pass
 
     def _tensors(self, find: Any, shapes: Dict[str, Tuple[int, ...]]) -> Tensors:
         arrays = {}
@@ -133,13 +144,35 @@ class Client:
                                             "start workers with `gradrail run`")
         if not self._lock.acquire(blocking=False):
             raise errors.FailedPrecondition("another thread uses this client: a client belongs to one thread at a time")
+        already = bool(self._pending)
         try:
             code = function(self._handle.pointer, *arguments)
             text = last_error() if code else ""
         finally:
             self._lock.release()
+        _raise_pending(already, self._pending)
         if code:
-            _raise(code, text, self._pending)
+            raise errors.error_of(code, text)
+
+    def _end(self, function: Any, *arguments: Any) -> None:
+        """Also a call that fails ends the client, but not one that was refused before it reached the library."""
+
+        def end(pointer: Any, *rest: Any) -> int:
+            self._left = True
+            return function(pointer, *rest)
+
+        self._call(end, *arguments)
+
+    def _number(self, function: Any) -> int:
+        """Returns the result of a function that reads what exchange() and wait() change."""
+        found = []
+
+        def read(pointer: Any) -> int:
+            found.append(function(pointer))
+            return 0
+
+        self._call(read)
+        return found[0]
 
     def start(self) -> None:
         """Begins the training. The chief offers its parameters as initial values; other workers receive them.
@@ -197,19 +230,17 @@ class Client:
 
     def leave(self) -> None:
         """Ends this worker's part of the run; the others continue. A second call has no effect."""
-        self._left = True
-        self._call(LIBRARY.gradrail_leave)
+        self._end(LIBRARY.gradrail_leave)
 
     def give_up(self, reason: str) -> None:
         """Ends this worker's part of the run with an error: the servers count the worker as lost at once."""
-        self._left = True
-        self._call(LIBRARY.gradrail_give_up, _text("reason", reason))
+        self._end(LIBRARY.gradrail_give_up, _text("reason", reason))
 
     def stats(self) -> Dict[str, Any]:
         """Returns the statistics up to now: counters, bytes, exchange times in seconds, the path to each shard."""
         text = []
 
-        def read(pointer):
+        def read(pointer: Any) -> int:
             text.append(LIBRARY.gradrail_stats_json(pointer))
             return 0 if text[0] is not None else errors.ResourceExhausted.code
 
@@ -223,18 +254,18 @@ class Client:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker is the chief now: the lowest worker that is live."""
+        """Whether this worker is the chief now: the lowest worker that is live. Any thread may ask."""
         return bool(LIBRARY.gradrail_is_chief(self._handle.pointer))
 
     @property
     def global_step(self) -> int:
         """Updates applied to the parameters that this worker holds."""
-        return LIBRARY.gradrail_global_step(self._handle.pointer)
+        return self._number(LIBRARY.gradrail_global_step)
 
     @property
     def position(self) -> int:
         """Steps that this worker has completed; in all modes but async the common steps of all workers."""
-        return LIBRARY.gradrail_position(self._handle.pointer)
+        return self._number(LIBRARY.gradrail_position)
 
     def __enter__(self) -> "Client":
         return self
@@ -246,22 +277,26 @@ class Client:
             self.leave()
             return
         # The others learn at once that this worker fails; its own error is the one to show.
+        why = f"{kind.__name__}: {error}"[:1000].replace("\0", " ").encode(errors="replace").decode()
         try:
-            self.give_up(f"{kind.__name__}: {error}"[:1000])
+            self.give_up(why)
         except errors.Error:
             pass
 
 
-def _raise(code: int, text: str, pending: list) -> None:
-    if code == errors.Cancelled.code and pending:
+def _raise_pending(already: bool, pending: list) -> None:
+    """Raises the exception of a signal handler once, after the call during which the handler ran."""
+    if pending and not already:
         raise pending[0].with_traceback(None)
-    raise errors.error_of(code, text)
 
 
 def _text(name: str, value: Any) -> bytes:
     if not isinstance(value, (str, os.PathLike)):
         raise errors.InvalidArgument(f"{name}: must be a text, not {type(value).__name__}")
-    encoded = os.fspath(value).encode()
+    try:
+        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else value.encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidArgument(f"{name}: {value!r} is not a valid text") from None
     if b"\0" in encoded:
         raise errors.InvalidArgument(f"{name}: contains a zero byte")
     return encoded
@@ -270,26 +305,39 @@ def _text(name: str, value: Any) -> bytes:
 def _hosts(name: str, value: Union[None, str, Iterable[str]]) -> Optional[bytes]:
     if value is None:
         return None
-    return _text(name, value if isinstance(value, str) else ",".join(value))
+    try:
+        return _text(name, value if isinstance(value, str) else ",".join(value))
+    except TypeError:
+        raise errors.InvalidArgument(f"{name}: must be a text or a list of texts, not {value!r}") from None
 
 
 def _number(name: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise errors.InvalidArgument(f"{name}: must be a number, not {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise errors.InvalidArgument(f"{name}: must be a number, not {reprlib.repr(value)}") from None
     if not math.isfinite(number):
         raise errors.InvalidArgument(f"{name}: {number} is not permitted")
     return number
 
 
+def _constant(name: str, value: Any) -> float:
+    """A constant of the optimizer as the library reads it: float32, where 0 selects the default."""
+    number = ctypes.c_float(_number(name, value)).value
+    if number == 0 and name == "momentum":
+        raise errors.InvalidArgument("momentum 0: use optimizer=\"sgd\"")
+    if number == 0:
+        raise errors.InvalidArgument(f"{name} {value}: must be more than 0; omit it for the default")
+    return number
+
+
 def _whole(name: str, value: Any, most: int) -> int:
     try:
-        number = value.__index__()
-    except AttributeError:
+        number = operator.index(value)
+    except TypeError:
         raise errors.InvalidArgument(f"{name}: must be a whole number, not {value!r}") from None
     if not 0 <= number <= most:
-        raise errors.InvalidArgument(f"{name} {number}: must be from 0 to {most}")
+        raise errors.InvalidArgument(f"{name} {reprlib.repr(number)}: must be from 0 to {most}")
     return number
 
 
@@ -318,7 +366,7 @@ def _schema(tensors: Mapping[str, Any]) -> Tuple[Dict[str, Tuple[int, ...]], Any
 def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: Optional[float] = None,
          momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
          epsilon: Optional[float] = None, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
-         worker_hosts: Union[None, str, Iterable[str]] = None, task_index: int = 0,
+         worker_hosts: Union[None, str, Iterable[str]] = None, task_index: Optional[int] = None,
          backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, transports: str = "auto",
          fallback: bool = True, checksums: bool = False, encrypt_data: bool = False, bind_host: Optional[str] = None,
          join_timeout: float = 0.0, path_timeout: float = 0.0, rejoin_timeout: float = 0.0,
@@ -332,7 +380,7 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
         The parameters of the model, float32. An array stands for its shape, and its values become the initial ones.
     optimizer : "sgd", "momentum", "nesterov" or "adam"
         The optimizer of the parameter servers, with `learning_rate` (0.001), `momentum` (0.9), `beta1` (0.9),
-        `beta2` (0.999) and `epsilon` (1e-8).
+        `beta2` (0.999) and `epsilon` (1e-8), each more than 0.
     mode : "async", "sync", "ssp:K" or "backup:B"
     ps_hosts, worker_hosts : "host:port,…" or a list
         The cluster, with this worker's `task_index`. Without ps_hosts the cluster comes from the environment, where
@@ -358,7 +406,10 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     options.ps_hosts = _hosts("ps_hosts", ps_hosts)
     options.worker_hosts = _hosts("worker_hosts", worker_hosts)
     options.backup_hosts = _hosts("backup_hosts", backup_hosts)
-    options.task_index = _whole("task_index", task_index, (1 << 32) - 1)
+    if ps_hosts is None and (worker_hosts is not None or task_index is not None):
+        raise errors.InvalidArgument("worker_hosts and task_index need ps_hosts; without it, the whole cluster comes from "
+                                     "the environment")
+    options.task_index = _whole("task_index", 0 if task_index is None else task_index, (1 << 32) - 1)
     options.bucket_bytes = _whole("bucket_bytes", bucket_bytes, (1 << 32) - 1)
     options.mode = _text("mode", mode)
     options.optimizer = _text("optimizer", optimizer)
@@ -366,7 +417,7 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     for name, value in (("learning_rate", learning_rate), ("momentum", momentum), ("beta1", beta1), ("beta2", beta2),
                         ("epsilon", epsilon)):
         if value is not None:
-            setattr(options, name, _number(name, value))
+            setattr(options, name, _constant(name, value))
     for name, value in (("join_timeout", join_timeout), ("path_timeout", path_timeout),
                         ("rejoin_timeout", rejoin_timeout)):
         setattr(options, name + "_s", _number(name, value))
@@ -383,9 +434,11 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     options.interrupted = INTERRUPTED(poll.send)
     pointer = ctypes.c_void_p()
     code = LIBRARY.gradrail_join(ctypes.byref(options), described, len(shapes), ctypes.byref(pointer))
-    if code:
-        _raise(code, last_error(), pending)
-    client = Client(pointer.value, shapes, options.interrupted, pending)
+    text = last_error() if code else ""
+    client = None if code else Client(pointer.value, shapes, options.interrupted, pending)
+    _raise_pending(False, pending)
+    if client is None:
+        raise errors.error_of(code, text)
     for name, given in tensors.items():
         if hasattr(given, "__array__"):
             client.parameters[name] = given

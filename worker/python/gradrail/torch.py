@@ -7,6 +7,8 @@
     exchange.leave()
 """
 import contextlib
+import threading
+import weakref
 from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
@@ -27,7 +29,8 @@ class _Slot:
         self.gradient: torch.Tensor = parameter
         self.in_place = parameter.device.type == "cpu" and parameter.dtype == torch.float32
         self.accumulator: Any = None  # it exists as long as a reference to it
-        self.is_sent = False
+        self.hook: Any = None
+        self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
 
     def shape(self) -> "tuple[int, ...]":
         return tuple(self.parameter.shape) or (1,)
@@ -44,8 +47,22 @@ class _Slot:
         else:
             self.parameter.data.copy_(self.fresh)
 
+    def state(self) -> "tuple[int, int]":
+        """Differs after each change of the gradient, as far as torch counts changes."""
+        given = self.parameter.grad
+        return (0, 0) if given is None else (id(given), given._version)
+
+    def check(self) -> None:
+        """Refuses what the servers would not see."""
+        if self.sent is not None and self.sent != self.state():
+            raise errors.FailedPrecondition(f"the gradient of {self.name} was changed between backward() and step(), when "
+                                            "it had left: use `with exchange.accumulate(): loss.backward()`, for "
+                                            "example to clip gradients")
+        if self.in_place and self.parameter.data_ptr() != self.fresh.data_ptr():
+            raise errors.FailedPrecondition(f"{self.name} was moved or converted: make the Exchange after that")
+
     def clear(self) -> None:
-        self.is_sent = False
+        self.sent = None
         self.gradient.zero_()
         if self.in_place:
             self.parameter.grad = self.gradient
@@ -59,6 +76,17 @@ class _Slot:
             self.gradient.zero_()
         elif given.data_ptr() != self.gradient.data_ptr():
             self.gradient.copy_(given.to_dense() if given.is_sparse else given)
+
+
+def _hook(exchange: "weakref.ref[Exchange]", slot: _Slot) -> Any:
+    """The hook does not keep the exchange: a program that drops it without leave() leaves."""
+
+    def on_gradient(*_: Any) -> None:
+        found = exchange()
+        if found is not None:
+            found._on_gradient(slot)
+
+    return on_gradient
 
 
 class Exchange:
@@ -88,29 +116,47 @@ class Exchange:
         self.client = client.join({slot.name: slot.shape() for slot in self._slots}, optimizer=optimizer,
                                   learning_rate=lr, mode=mode, **options)
         self._sends_early = True
+        self._error: Optional[Exception] = None
+        self._hooks_lock = threading.Lock()  # backward has a thread for each device
         for slot in self._slots:
             slot.bind(self.client.parameters[slot.name], self.client.gradients[slot.name])
-        self.client.start()
+        try:
+            self.client.start()
+        except BaseException as error:
+            self.client.__exit__(type(error), error, None)
+            raise
         for slot in self._slots:
             slot.take()
             slot.clear()
-            slot.accumulator = slot.parameter.expand_as(slot.parameter).grad_fn.next_functions[0][0]
-            slot.accumulator.register_hook(lambda *_, slot=slot: self._on_gradient(slot))
+            with torch.enable_grad():
+                slot.accumulator = slot.parameter.expand_as(slot.parameter).grad_fn.next_functions[0][0]
+            slot.hook = slot.accumulator.register_hook(_hook(weakref.ref(self), slot))
 
     def _on_gradient(self, slot: _Slot) -> None:
-        """Called when backward has accumulated the gradient of a parameter."""
-        if not self._sends_early:
+        """Called when backward has accumulated the gradient of a parameter. step() raises its errors.
+
+        After an exception in backward, torch 1.13 keeps the rest of the graph and can block at the end of the process.
+        """
+        if not self._sends_early or self._error is not None:
             return
-        if slot.is_sent:
-            raise errors.FailedPrecondition(f"a second gradient of {slot.name} before step(): the first has left; use "
-                                            "`with exchange.accumulate():` around all backward passes but the last")
-        slot.fill()
-        slot.is_sent = True
-        self.client.ready(slot.name)
+        try:
+            if slot.sent is not None:
+                raise errors.FailedPrecondition(
+                    f"a second gradient of {slot.name} before step(): the first has left; use `with "
+                    "exchange.accumulate():` around all backward passes but the last")
+            slot.fill()
+            with self._hooks_lock:
+                self.client.ready(slot.name)
+            slot.sent = slot.state()
+        except Exception as error:
+            self._error = error
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
-        """In this context backward() adds to the gradients, and nothing is sent."""
+        """In this context backward() adds to the gradients, and nothing is sent before step().
+
+        For several backward passes in one step, and for gradients that the program changes, for example clips.
+        """
         before, self._sends_early = self._sends_early, False
         try:
             yield
@@ -119,9 +165,17 @@ class Exchange:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Sends the gradients that have not left yet, and waits for fresh parameters. The gradients are zero then."""
+        """Sends the gradients that have not left yet, and waits for fresh parameters. The gradients are zero then.
+
+        Raises the errors of the exchange and of backward(), and FailedPrecondition for gradients that were changed after
+        they had left.
+        """
+        if self._error is not None:
+            raise self._error
         for slot in self._slots:
-            if not slot.is_sent:
+            slot.check()
+        for slot in self._slots:
+            if slot.sent is None:
                 slot.fill()
         self.client.exchange()
         self.client.wait()
@@ -132,7 +186,7 @@ class Exchange:
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Has no effect after step(), which clears the gradients; the name is that of torch.optim.Optimizer."""
-        if any(slot.is_sent for slot in self._slots):
+        if any(slot.sent is not None for slot in self._slots):
             raise errors.FailedPrecondition("zero_grad() between backward() and step(): gradients have left already")
         for slot in self._slots:
             slot.clear()
@@ -142,11 +196,17 @@ class Exchange:
         return self.client.stats()
 
     def leave(self) -> None:
-        """As Client.leave()."""
+        """As Client.leave(). The model keeps its parameters, and backward() sends nothing more."""
+        self._remove_hooks()
         self.client.leave()
+
+    def _remove_hooks(self) -> None:
+        for slot in self._slots:
+            slot.hook.remove()
 
     def __enter__(self) -> "Exchange":
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self._remove_hooks()
         self.client.__exit__(*error)
