@@ -172,6 +172,31 @@ class Task:
         self._reader.join(5)
 
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def python_with(*modules):
+    """Returns the Python that has these modules: $GRADRAIL_TEST_PYTHON, or else that of Debian. Skips without them."""
+    python = os.environ.get("GRADRAIL_TEST_PYTHON") or "/usr/bin/python3"
+    for module in modules:
+        try:
+            imported = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True, check=False)
+        except OSError as error:
+            skip(f"{python}: {error.strerror}; GRADRAIL_TEST_PYTHON names another Python")
+        if imported.returncode != 0:
+            why = (imported.stderr.strip().splitlines() or ["no message"])[-1]
+            skip(f"{python} has no {module} ({why}); GRADRAIL_TEST_PYTHON names another Python")
+    return python
+
+
+def python_environment():
+    """Returns the variables with which a Python program finds the package and the library of this build."""
+    library = pathlib.Path(binary()).resolve().parents[1] / "lib" / "libgradrail.so.0"
+    # One thread for each worker: pools of threads of several workers on few cores wait for one another.
+    return {"PYTHONPATH": str(ROOT / "worker" / "python"), "GRADRAIL_LIBRARY": str(library), "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1"}
+
+
 def skip(reason):
     """Ends this test as skipped. Each test has its own process, and unittest reports sys.exit() as an error."""
     print(f"skipped: {reason}", flush=True)

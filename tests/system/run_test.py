@@ -1,17 +1,11 @@
 """`gradrail run`: programs as the workers of a cluster on this host, here with the Python package."""
-import importlib.util
 import json
-import pathlib
 import shutil
 import signal
-import sys
 import time
 import unittest
 
 import cluster
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIBRARY = pathlib.Path(cluster.binary()).resolve().parents[1] / "lib" / "libgradrail.so.0"
 
 # A linear regression: y = 3 x + 1. `early`, `each` and `late` are statements of a test.
 PROGRAM = """
@@ -36,16 +30,10 @@ with gradrail.join({{"w": (1,), "b": (1,)}}, learning_rate=0.1, mode="{mode}") a
 
 
 class Run(cluster.ClusterTest):
-    def setUp(self):
-        super().setUp()
-        if importlib.util.find_spec("numpy") is None:
-            cluster.skip(f"NumPy is not installed for {sys.executable}")
-
     def run_program(self, *flags, early="", each="pass", late="pass", mode="sync", steps=300, launcher=(), variables=None):
         program = PROGRAM.format(early=early, each=each, late=late, mode=mode, steps=steps)
-        environment = {"PYTHONPATH": str(ROOT / "worker" / "python"), "GRADRAIL_LIBRARY": str(LIBRARY)}
-        return self.launch("run", [*launcher, cluster.binary(), "run", *map(str, flags), "--", sys.executable, "-c", program],
-                           {**environment, **(variables or {})})
+        command = [*launcher, cluster.binary(), "run", *map(str, flags), "--", cluster.python_with("numpy"), "-c", program]
+        return self.launch("run", command, {**cluster.python_environment(), **(variables or {})})
 
     def test_workers_find_their_cluster(self):
         task = self.run_program("--ps", 2, "--workers", 2)

@@ -1,0 +1,432 @@
+"""The client of the Python package: exchanges, errors, signals, threads, fork and log."""
+import signal
+import time
+import unittest
+
+import cluster
+import package
+
+# Each worker can compute the gradients of all workers.
+GRADIENTS = """
+WORKERS, STEPS = 2, 20
+SHAPES = {"w": (300, 7), "b": (7,), "one": ()}
+
+def gradient(worker, step, name):
+    rng = np.random.default_rng([worker, step, list(SHAPES).index(name)])
+    return rng.standard_normal(SHAPES[name]).astype(np.float32)
+"""
+
+# A program that is blocked when it prints "begin". Ctrl-C must end it within a second.
+BLOCKED = """
+{before}
+print("begin", flush=True)
+try:
+    {call}
+except KeyboardInterrupt:
+    print(f"ended after {{time.time():.3f}}", flush=True)
+    {after}
+    os._exit(0)
+print("the call returned", flush=True)
+"""
+
+
+class Exchanges(package.PackageTest):
+    def test_sync_steps_equal_those_of_numpy(self):
+        program = GRADIENTS + """
+optimizer, rate, momentum = os.environ["OPTIMIZER"], np.float32(0.05), np.float32(0.8)
+values = {name: np.full(shape, 0.5, np.float32) for name, shape in SHAPES.items()}
+velocity = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+client = gradrail.join(values, optimizer=optimizer, learning_rate=rate, momentum=momentum, mode="sync",
+                       bucket_bytes=1024)
+client.start()
+for step in range(STEPS):
+    for name in SHAPES:
+        client.gradients[name] = gradient(client.task_index, step, name)
+    if step % 2:
+        client.ready("b", "one")  # the others leave in exchange()
+    client.exchange()
+    client.wait()
+    for name, value in values.items():
+        mean = sum(gradient(worker, step, name) for worker in range(WORKERS)) / np.float32(WORKERS)
+        velocity[name] = (0 if optimizer == "sgd" else momentum) * velocity[name] + mean
+        value -= rate * (mean + momentum * velocity[name] if optimizer == "nesterov" else velocity[name])
+        assert client.parameters[name].dtype == np.float32 and client.parameters[name].shape == SHAPES[name]
+        np.testing.assert_allclose(client.parameters[name], value, rtol=0, atol=2e-6)
+assert client.global_step == client.position == STEPS
+client.leave()
+"""
+        for optimizer in ("sgd", "momentum", "nesterov"):
+            with self.subTest(optimizer=optimizer):
+                self.good_run(program, "--ps", 2, environment={"OPTIMIZER": optimizer})
+
+    def test_async_steps_apply_each_gradient_once(self):
+        self.good_run(GRADIENTS + """
+with gradrail.join(SHAPES, learning_rate=0.01, mode="async", bucket_bytes=1024) as client:
+    client.start()
+    for step in range(STEPS):
+        for name in SHAPES:
+            client.gradients[name] = gradient(client.task_index, step, name)
+        client.exchange()
+        client.wait()
+    client.barrier("done")
+    client.pull()
+    assert client.position == STEPS and client.global_step == WORKERS * STEPS, client.global_step
+    for name in SHAPES:
+        total = sum(gradient(worker, step, name) for worker in range(WORKERS) for step in range(STEPS))
+        np.testing.assert_allclose(client.parameters[name], -np.float32(0.01) * total, rtol=0, atol=2e-6)
+""")
+
+    def test_statistics(self):
+        self.good_run("""
+with gradrail.join({"w": (1000,)}) as client:
+    client.start()
+    before = client.stats()
+    for _ in range(10):
+        client.exchange()
+        client.wait()
+    after = client.stats()
+    assert after["exchanges"] - before["exchanges"] == 10, (before, after)
+    assert after["bytes_pushed"] - before["bytes_pushed"] >= 10 * 4000, (before, after)
+    assert 0 < after["exchange_seconds"]["min"] <= after["exchange_seconds"]["max"] < 10, after
+    assert after["global_step"] == client.global_step == 10
+    assert len(after["paths"]) == 1 and "shm" in after["paths"][0], after["paths"]
+""", workers=1)
+
+    def test_arrays_are_valid_after_the_client(self):
+        """A client that the program drops leaves. Its memory ends with the last array."""
+        self.good_run("""
+import gc
+client = gradrail.join({"w": (1000,), "b": (3,)}, mode="sync")
+client.start()
+if client.task_index == 0:
+    for step in range(9):  # the other worker is not awaited
+        client.exchange()
+        client.wait()
+    client.leave()
+b, client = client.parameters["b"], None
+gc.collect()
+b += 1
+assert b.tolist() == [1, 1, 1]
+garbage = [bytearray(100) for _ in range(100000)]
+b = None
+gc.collect()
+if int(os.environ["GRADRAIL_TASK_INDEX"]) == 1:
+    time.sleep(3)  # the process ends after the steps of the other worker
+    print("worker 1 ends", flush=True)
+""")
+
+    def test_values_of_arrays_are_the_initial_ones(self):
+        self.good_run("""
+first = int(os.environ["GRADRAIL_TASK_INDEX"]) == 0
+client = gradrail.join({"w": np.arange(6.0).reshape(2, 3) if first else (2, 3), "b": np.ones((2, 2), np.float16).T})
+client.start()
+assert client.parameters["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+assert client.parameters["b"].tolist() == [[1, 1], [1, 1]]
+client.barrier("seen")
+client.leave()
+""")
+
+    def test_checkpoints_are_begun_finished_and_restored(self):
+        save = """
+with gradrail.join({"w": (5,)}, learning_rate=1) as client:
+    client.start()
+    first = client.global_step
+    assert client.parameters["w"].tolist() == [-float(first)] * 5, client.parameters["w"]
+    def step():
+        client.gradients["w"][:] = 1
+        client.exchange()
+        client.wait()
+    step()
+    client.begin_checkpoint()
+    step()
+    client.finish_checkpoint()
+    client.finish_checkpoint()  # nothing was begun: no effect
+    client.save_checkpoint()
+    print("steps", first, client.global_step, flush=True)
+"""
+        flags = ("--checkpoint_dir", self.folder / "checkpoints")
+        (self.folder / "checkpoints").mkdir()
+        self.assert_says(self.good_run(save, *flags, workers=1), "steps 0 2")
+        self.assert_says(self.good_run(save, *flags, workers=1), "steps 2 4")
+
+
+class Errors(package.PackageTest):
+    def test_errors_have_a_code_and_a_text(self):
+        self.good_run("""
+I, F = gradrail.InvalidArgument, gradrail.FailedPrecondition
+assert issubclass(I, ValueError) and issubclass(gradrail.DeadlineExceeded, TimeoutError)
+for words, tensors in (("must map names to shapes", [("w", 3)]), ("zero byte", {"a\\0": 3}),
+                       ("must be a text, not int", {3: 3}), ("must be from 0", {"w": (-1,)}),
+                       ("must be a whole number", {"w": (1.5,)}), ("is not a shape", {"w": None}), ("w", {"w": (0,)}),
+                       ("no tensors", {}), ("w", {"w": (1 << 40, 1 << 40)}), ("not a valid text", {"\\ud800": 3})):
+    refused(I, words, gradrail.join, tensors)
+for words, options in (
+    ("optimizer", {"optimizer": "adagrad"}), ("mode", {"mode": "fast"}), ("bucket_bytes", {"bucket_bytes": 100}),
+    ("learning_rate", {"learning_rate": float("nan")}), ("learning_rate", {"learning_rate": 0}),
+    ("learning_rate", {"learning_rate": -1}), ("learning_rate", {"learning_rate": 10 ** 400}),
+    ("learning_rate", {"learning_rate": "x"}), ('optimizer="sgd"', {"momentum": 0}), ("epsilon", {"epsilon": 1e-60}),
+    ("transports", {"transports": "pigeon"}), ("need ps_hosts", {"task_index": 0}),
+    ("need ps_hosts", {"worker_hosts": "a:1"}), ("ps_hosts", {"ps_hosts": [3]}), ("ps_hosts", {"ps_hosts": "nonsense"}),
+    ("task_index", {"ps_hosts": "localhost:1", "worker_hosts": "localhost:2", "task_index": -1}),
+    ("join_timeout", {"join_timeout": -1}), ("join_timeout", {"join_timeout": None}),
+    ("backup", {"backup_hosts": "localhost:1,localhost:2"})):
+    refused(I, words, gradrail.join, {"w": (1,)}, **options)
+
+client = gradrail.join({"w": (2, 3), "b": (3,)})
+refused(F, "before gradrail_start", client.exchange)
+refused(F, "before gradrail_start", client.ready, "w")
+client.start()
+refused(F, "already", client.start)
+refused(I, "the tensors are w, b", client.ready, "c")
+refused(I, "shape", client.parameters.__setitem__, "w", np.zeros(6))
+try:
+    client.gradients["c"]
+    raise AssertionError("no KeyError")
+except KeyError as error:
+    assert "w, b" in str(error)
+refused(F, "checkpoint", client.save_checkpoint)
+client.ready("w")
+refused(F, "ready before", client.ready, "w")
+refused(F, "only 1 of 2", client.wait)
+client.exchange()
+refused(F, "under way", client.exchange)
+client.wait()
+refused(I, "must be a text", client.barrier, 3)
+refused(I, "must be a text", client.give_up, 3)
+client.__exit__(None, None, None)  # the refused call has not ended the client: it leaves here
+client.leave()
+for call in (client.exchange, client.wait, client.pull, client.start, client.finish_steps):
+    refused(F, "after gradrail_leave", call)
+""", workers=1)
+
+    def test_no_cluster_in_the_environment(self):
+        task = self.start_program('refused(gradrail.InvalidArgument, "gradrail run", gradrail.join, {"w": (1,)})')
+        self.assert_ends(task, cluster.GOOD)
+
+    def test_wrong_variables_are_named(self):
+        for name, value in (("GRADRAIL_TASK_INDEX", "x"), ("GRADRAIL_TASK_INDEX", "-1"), ("GRADRAIL_PS_HOSTS", "a b"),
+                            ("GRADRAIL_REJOIN_TIMEOUT", "soon"), ("GRADRAIL_BACKUP_HOSTS", "localhost:3,localhost:4")):
+            with self.subTest(name=name, value=value):
+                environment = {"GRADRAIL_PS_HOSTS": "localhost:1", "GRADRAIL_WORKER_HOSTS": "localhost:2",
+                               "GRADRAIL_TASK_INDEX": "0", name: value}
+                task = self.start_program(f"refused(gradrail.InvalidArgument, {name!r}, gradrail.join, {{'w': 1}})",
+                                          environment)
+                self.assert_ends(task, cluster.GOOD)
+
+    def test_a_missing_library_is_named(self):
+        task = self.start_program("", {"GRADRAIL_LIBRARY": "/nowhere/libgradrail.so.0"})
+        self.assert_ends(task, 1, says=["/nowhere/libgradrail.so.0.*GRADRAIL_LIBRARY"])
+
+    def test_a_server_that_does_not_start_is_named(self):
+        port, = cluster.free_ports(1)
+        task = self.start_program(
+            f'refused(gradrail.DeadlineExceeded, "{port}", gradrail.join, {{"w": 1}}, ps_hosts="127.0.0.1:{port}", '
+            'worker_hosts="localhost:1", join_timeout=0.5)')
+        self.assert_ends(task, cluster.GOOD)
+
+    def test_a_context_manager_leaves(self):
+        """The other worker does not wait for gradients of the one that left."""
+        self.good_run("""
+with gradrail.join({"w": (1,)}, mode="sync") as client:
+    client.start()
+    for step in range(3 if client.task_index else 9):
+        client.exchange()
+        client.wait()
+refused(gradrail.FailedPrecondition, "leave", client.wait)
+""")
+
+    def test_a_context_manager_gives_up_after_an_error(self):
+        task = self.run_workers("""
+try:
+    with gradrail.join({"w": (1,)}, mode="sync") as client:
+        client.start()
+        for step in range(9):
+            client.exchange()
+            client.wait()
+            if client.task_index:
+                raise RuntimeError("the loss is NaN")
+except RuntimeError as error:
+    assert str(error) == "the loss is NaN"
+""", environment={"GRADRAIL_LOG": "info"})
+        self.assert_ends(task, cluster.GOOD)
+        self.assert_says(task, "RuntimeError: the loss is NaN")
+
+    def test_a_program_without_leave_does_not_block_the_others(self):
+        self.good_run("""
+client = gradrail.join({"w": (1,)}, mode="sync")
+client.start()
+for step in range(3 if client.task_index else 9):
+    client.exchange()
+    client.wait()
+""")
+
+
+class Interruption(package.PackageTest):
+    def assert_interrupted(self, server, environment, call, before="", after="pass", stop_server=False, within=1.0):
+        task = self.start_program(BLOCKED.format(before=before, call=call, after=after), environment)
+        task.wait_for("begin", cluster.START)
+        if stop_server:
+            server.signal(signal.SIGSTOP)
+            time.sleep(0.3)  # until all its threads have stopped
+            task.signal(signal.SIGUSR1)
+        time.sleep(1.5)  # the call is blocked
+        sent = time.time()
+        task.signal(signal.SIGINT)
+        self.assert_ends(task, cluster.GOOD, 20 * cluster.PATIENCE)
+        ended = float(task.wait_for(r"ended after ([\d.]+)").group(1))
+        self.assertLess(ended - sent, within * cluster.PATIENCE, task.transcript())
+
+    def test_in_calls_that_wait_for_other_workers(self):
+        join = "client = gradrail.join({'w': (1,)}, mode='sync')"
+        start = join + "; client.start()"
+        for call, index, before in (("client.start()", 1, join), ("client.exchange(); client.wait()", 0, start),
+                                    ("client.barrier('all')", 0, start)):
+            with self.subTest(call=call):
+                server, environment = self.start_server()
+                self.assert_interrupted(server, environment(index), call, before)
+                server.end()
+
+    def test_in_join(self):
+        port, = cluster.free_ports(1)
+        hosts = {"GRADRAIL_PS_HOSTS": f"127.0.0.1:{port}", "GRADRAIL_WORKER_HOSTS": "localhost:1",
+                 "GRADRAIL_TASK_INDEX": "0"}
+        self.assert_interrupted(None, hosts, "gradrail.join({'w': (1,)})")
+
+    def assert_interrupted_with_suspended_server(self, call, within):
+        server, environment = self.start_server(workers=1)
+        before = """
+flag = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: flag.set())
+client = gradrail.join({'w': (1,)})
+client.start()
+"""
+        self.assert_interrupted(server, environment(0), f"flag.wait(); {call}", before, stop_server=True, within=within)
+        server.end()
+
+    def test_in_exchanges_with_a_suspended_server(self):
+        for call in ("client.pull()", "client.exchange(); client.wait()"):
+            with self.subTest(call=call):
+                self.assert_interrupted_with_suspended_server(call, 1.0)
+
+    def test_in_requests_to_a_suspended_server(self):
+        """The client notices after six seconds that the server does not answer."""
+        for call in ("client.barrier('x')", "client.leave()"):
+            with self.subTest(call=call):
+                self.assert_interrupted_with_suspended_server(call, 7.0)
+
+    def test_later_calls_are_cancelled(self):
+        server, environment = self.start_server()
+        self.assert_interrupted(
+            server, environment(0), "client.exchange(); client.wait()",
+            "client = gradrail.join({'w': (1,)}, mode='sync'); client.start()",
+            "refused(gradrail.Cancelled, '', client.wait); client.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)")
+
+    def test_a_handler_that_returns_does_not_end_the_call(self):
+        server, environment = self.start_server()
+        program = """
+seen = []
+signal.signal(signal.SIGUSR1, lambda *_: (seen.append(1), print("handled", flush=True)))
+client = gradrail.join({"w": (1,)}, mode="sync")
+client.start()
+print("begin", flush=True)
+client.exchange()
+client.wait()
+client.leave()
+assert seen == [1]
+"""
+        first = self.start_program(program, environment(0), "worker/0")
+        first.wait_for("begin", cluster.START)
+        time.sleep(0.5)
+        first.signal(signal.SIGUSR1)
+        first.wait_for("handled", 2 * cluster.PATIENCE)
+        second = self.start_program(program.replace("print(\"begin\", flush=True)", "seen.append(1)"), environment(1),
+                                    "worker/1")
+        self.assert_ends(first, cluster.GOOD)
+        self.assert_ends(second, cluster.GOOD)
+        self.assert_ends(server, cluster.GOOD)
+
+
+class Processes(package.PackageTest):
+    def test_a_forked_child_is_refused(self):
+        self.good_run("""
+client = gradrail.join({"w": (2,)})
+client.start()
+child = os.fork()
+if child == 0:
+    refused(gradrail.FailedPrecondition, "forked", client.exchange)
+    refused(gradrail.FailedPrecondition, "forked", lambda: client.global_step)
+    sys.exit(7)  # at the end of the child no client leaves, and no call blocks
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 7, status
+client.exchange()
+client.wait()
+client.leave()
+""", workers=1)
+
+    def test_a_second_thread_is_refused(self):
+        self.good_run("""
+client = gradrail.join({"w": (2,)}, mode="sync")
+client.start()
+if client.task_index == 0:
+    def wait():
+        client.exchange()
+        client.wait()
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            client.stats()
+        except gradrail.FailedPrecondition as error:
+            assert "another thread" in str(error) and error.code == 9
+            break
+    else:
+        raise AssertionError("no call was refused")
+    refused(gradrail.FailedPrecondition, "another thread", lambda: client.position)
+    open(os.environ["FLAG"], "w").close()
+    assert client.task_index == 0 and client.is_chief  # any thread
+    waiting.join()
+else:
+    while not os.path.exists(os.environ["FLAG"]):
+        time.sleep(0.01)
+    client.exchange()
+    client.wait()
+client.exchange()  # another thread, one after the other
+client.wait()
+client.leave()
+""", environment={"FLAG": str(self.folder / "flag")})
+
+    def test_the_log_arrives_in_logging(self):
+        self.good_run("""
+import logging
+records = []
+def emit(record):
+    records.append(record)
+    raise RuntimeError("an exception of a handler does not reach the library")
+handler = logging.Handler()
+handler.emit = emit
+log = logging.getLogger("gradrail")
+log.addHandler(handler)
+log.setLevel(logging.DEBUG)
+log.propagate = False
+client = gradrail.join({"w": (1,)}, mode="sync")
+client.start()
+if client.task_index == 0:
+    client.exchange()
+    client.wait()  # ten seconds, until it warns that worker 1 is awaited
+    assert any(record.levelno == logging.WARNING and "worker" in record.getMessage() for record in records), records
+else:
+    time.sleep(12)
+    client.exchange()
+    client.wait()
+client.leave()
+""")
+
+    def test_programs_without_errors_are_silent(self):
+        task = self.start_program("", {"GRADRAIL_LOG": "debug"})
+        self.assert_ends(task, cluster.GOOD)
+        self.assertEqual(task.text(), "")
+
+
+if __name__ == "__main__":
+    unittest.main()

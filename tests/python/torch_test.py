@@ -1,0 +1,264 @@
+"""gradrail.torch: two workers with half a batch each make the steps of one process with the whole batch."""
+import unittest
+
+import cluster
+import package
+
+# Each worker compares its model with that of one process. A test defines model() and may replace loss().
+PROGRAM = """
+import torch
+import gradrail.torch
+torch.set_num_threads(1)
+torch.set_flush_denormal(False)
+WORKERS, BATCH, STEPS = 2, 16, 100
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(12, 24), torch.nn.Tanh(), torch.nn.Linear(24, 24), torch.nn.Tanh(),
+                               torch.nn.Linear(24, 5))
+
+def batch(step, worker=None, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(WORKERS * BATCH, 12, generator=generator)
+    y = torch.sin(x @ torch.linspace(-1, 1, 60).reshape(12, 5))
+    part = slice(None) if worker is None else slice(worker * BATCH, (worker + 1) * BATCH)
+    return x[part].to(dtype), y[part].to(dtype)
+
+def loss(model, x, y):
+    return ((model(x) - y) ** 2).mean()  # mse_loss() of torch 1.13 has no bfloat16
+
+def difference(model, other):
+    pairs = zip(model.parameters(), other.parameters(), strict=True)
+    return max((a.double() - b.double()).abs().max().item() for a, b in pairs)
+"""
+
+LARGE_BATCH = PROGRAM + """
+optimizer, lr = os.environ["OPTIMIZER"], float(os.environ["RATE"])
+model, single = network(), network()
+reference = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=lr),
+    "momentum": lambda p: torch.optim.SGD(p, lr=lr, momentum=0.9),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=lr),
+}[optimizer](single.parameters())
+with gradrail.torch.Exchange(model, optimizer=optimizer, lr=lr, mode="sync") as exchange:
+    for step in range(STEPS):
+        loss(model, *batch(step, exchange.client.task_index)).backward()
+        exchange.step()
+        reference.zero_grad()
+        loss(single, *batch(step)).backward()
+        if optimizer == "adam":
+            # As in TensorFlow, epsilon is added to the root before the correction of its bias. torch adds it after.
+            reference.param_groups[0]["eps"] = 1e-8 / (1 - 0.999 ** (step + 1)) ** 0.5
+        reference.step()
+    moved = difference(model, network())
+    assert difference(model, single) < 1e-5 and moved > 1e-2, (difference(model, single), moved)
+    assert exchange.client.global_step == STEPS
+    print(f"{optimizer}: difference {difference(model, single):.2e}, moved by {moved:.2e}", flush=True)
+"""
+
+
+class TorchTest(package.PackageTest):
+    MODULES = ("numpy", "torch")
+
+    def compare(self, optimizer, rate):
+        self.good_run(LARGE_BATCH, "--ps", 2, environment={"OPTIMIZER": optimizer, "RATE": str(rate)})
+
+
+class LargeBatch(TorchTest):
+    def test_sgd_equals_one_process(self):
+        self.compare("sgd", 0.1)
+
+    def test_momentum_equals_one_process(self):
+        self.compare("momentum", 0.02)
+
+    def test_nesterov_equals_one_process(self):
+        self.compare("nesterov", 0.02)
+
+    def test_adam_equals_one_process(self):
+        self.compare("adam", 0.001)
+
+
+class Models(TorchTest):
+    def test_other_dtypes_have_float32_masters(self):
+        """The masters follow a float32 simulation; the model has them rounded to its own dtype."""
+        program = PROGRAM + """
+dtype = getattr(torch, os.environ["DTYPE"])
+model, single = network().to(dtype), network().to(dtype)
+masters = [p.detach().float() for p in single.parameters()]
+with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
+    for step in range(STEPS):
+        loss(model, *batch(step, exchange.client.task_index, dtype)).backward()
+        exchange.step()
+        mean = [torch.zeros_like(master) for master in masters]
+        for worker in range(WORKERS):
+            single.zero_grad()
+            loss(single, *batch(step, worker, dtype)).backward()
+            for total, p in zip(mean, single.parameters()):
+                total += p.grad.float() / WORKERS
+        for master, total, p in zip(masters, mean, single.parameters()):
+            master -= 0.05 * total
+            p.data.copy_(master)
+        fresh = [torch.from_numpy(exchange.client.parameters[name]) for name, _ in model.named_parameters()]
+        assert all(p.dtype == dtype and torch.equal(p, f.to(dtype)) for p, f in zip(model.parameters(), fresh))
+    apart = max((f - master).abs().max().item() for f, master in zip(fresh, masters))
+    assert apart < (1e-5 if dtype == torch.float64 else 2e-2), apart
+    print(f"{dtype}: masters apart by {apart:.2e}", flush=True)
+"""
+        for dtype in ("float64", "bfloat16"):
+            with self.subTest(dtype=dtype):
+                self.good_run(program, environment={"DTYPE": dtype})
+
+    def test_shared_frozen_and_unused_parameters(self):
+        self.good_run(PROGRAM + """
+def tied():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(3)
+            self.first = torch.nn.Linear(12, 12)
+            self.second = torch.nn.Linear(12, 12)
+            self.second.weight = self.first.weight           # shared
+            self.last = torch.nn.Linear(12, 5)
+            self.frozen = torch.nn.Linear(12, 12)
+            self.frozen.requires_grad_(False)
+            self.unused = torch.nn.Linear(3, 3)              # never has a gradient
+            self.scale = torch.nn.Parameter(torch.tensor(0.7))
+
+        def forward(self, x):
+            return self.last(torch.tanh(self.second(torch.tanh(self.first(self.frozen(x)))))) * self.scale
+    return Tied()
+
+model, single, begin = tied(), tied(), tied()
+reference = torch.optim.SGD(single.parameters(), lr=0.05)
+with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
+    names = list(exchange.client.parameters)
+    assert names.count("first.weight") == 1 and "second.weight" not in names and "frozen.weight" not in names, names
+    assert exchange.client.parameters["scale"].shape == (1,) and model.scale.shape == ()
+    for step in range(STEPS):
+        loss(model, *batch(step, exchange.client.task_index)).backward()
+        exchange.step()
+        reference.zero_grad()
+        loss(single, *batch(step)).backward()
+        reference.step()
+    assert model.second.weight is model.first.weight
+    assert difference(model, single) < 1e-5, difference(model, single)
+    for name in ("frozen", "unused"):
+        assert torch.equal(getattr(model, name).weight, getattr(begin, name).weight), name
+    assert not torch.equal(model.scale, begin.scale)
+""")
+
+    def test_accumulated_and_clipped_gradients(self):
+        self.good_run(PROGRAM + """
+model, single = network(), network()
+reference = torch.optim.SGD(single.parameters(), lr=0.05)
+with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
+    for step in range(STEPS):
+        x, y = batch(step, exchange.client.task_index)
+        halves = [(x[::2], y[::2]), (x[1::2], y[1::2])]
+        if step % 2:
+            with exchange.accumulate():
+                (loss(model, *halves[0]) / 2).backward()
+            (loss(model, *halves[1]) / 2).backward()     # these gradients leave early
+        else:
+            with exchange.accumulate():
+                for half in halves:
+                    (loss(model, *half) / 2).backward()
+            for p in model.parameters():
+                p.grad.clamp_(-0.01, 0.01)
+        exchange.step()
+        assert all(p.grad.abs().max() == 0 for p in model.parameters())
+        grads = []
+        for worker in range(WORKERS):
+            single.zero_grad()
+            loss(single, *batch(step, worker)).backward()
+            grads.append([p.grad.clone() if step % 2 else p.grad.clamp(-0.01, 0.01) for p in single.parameters()])
+        for p, *parts in zip(single.parameters(), *grads):
+            p.grad = sum(parts) / WORKERS
+        reference.step()
+    assert difference(model, single) < 1e-5, difference(model, single)
+""")
+
+    def test_gradients_of_every_form(self):
+        """grad = None, a new gradient, a gradient of the program and zero_grad() in its usual place."""
+        self.good_run(PROGRAM + """
+model, single = network(), network()
+reference = torch.optim.SGD(single.parameters(), lr=0.05)
+with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
+    for step in range(20):
+        if step % 4 == 0:
+            exchange.zero_grad()
+        elif step % 4 == 1:
+            model.zero_grad(set_to_none=True)
+        if step % 4 == 2:
+            x, y = batch(step, exchange.client.task_index)
+            for p, g in zip(model.parameters(), torch.autograd.grad(loss(model, x, y), list(model.parameters()))):
+                p.grad = g                               # backward() is not called
+        else:
+            loss(model, *batch(step, exchange.client.task_index)).backward()
+        exchange.step()
+        reference.zero_grad()
+        loss(single, *batch(step)).backward()
+        reference.step()
+    assert difference(model, single) < 1e-5, difference(model, single)
+""")
+
+    def test_buffers_stay_local(self):
+        self.good_run(PROGRAM + """
+torch.manual_seed(5)
+model = torch.nn.Sequential(torch.nn.Linear(12, 24), torch.nn.BatchNorm1d(24), torch.nn.Linear(24, 5))
+with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
+    assert not any("running" in name for name in exchange.client.parameters)
+    own = torch.zeros(24)
+    for step in range(10):
+        x, y = batch(step, exchange.client.task_index)
+        own = 0.9 * own + 0.1 * model[0](x).mean(0).detach()
+        loss(model, x, y).backward()
+        exchange.step()
+    assert (model[1].running_mean - own).abs().max() < 1e-6
+    assert model[1].num_batches_tracked == 10
+print("mean", model[1].running_mean[:4].tolist(), "weight", model[1].weight[:4].tolist(), flush=True)
+""").wait_for("mean")
+        lines = [line.text.split("] ", 1)[1] for line in self.tasks[-1].lines() if "mean [" in line.text]
+        (mean0, weight0), (mean1, weight1) = (line.split(" weight ") for line in lines)
+        self.assertNotEqual(mean0, mean1)
+        self.assertEqual(weight0, weight1)
+
+    def test_two_runs_agree_bit_for_bit(self):
+        program = PROGRAM + """
+import hashlib
+model = network()
+with gradrail.torch.Exchange(model, optimizer="adam", lr=0.01, mode="sync") as exchange:
+    for step in range(STEPS):
+        loss(model, *batch(step, exchange.client.task_index)).backward()
+        exchange.step()
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+print("digest", digest, flush=True)
+"""
+        digests = set()
+        for flags in ((), ("--ps", 2), ("--shards", 3)):
+            task = self.good_run(program, *flags)
+            found = [line.text.split()[-1] for line in task.lines() if "digest" in line.text]
+            self.assertEqual(len(found), 2, task.transcript())
+            digests.update(found)
+        self.assertEqual(len(digests), 1, digests)
+
+    def test_a_model_continues_after_leave(self):
+        self.good_run(PROGRAM + """
+model = network()
+with gradrail.torch.Exchange(model, lr=0.1) as exchange:
+    loss(model, *batch(0)).backward()
+    exchange.step()
+before = [p.detach().clone() for p in model.parameters()]
+del exchange
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    loss(model, *batch(step)).backward()
+    optimizer.step()
+assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
+""", workers=1)
+
+
+if __name__ == "__main__":
+    unittest.main()
