@@ -103,6 +103,7 @@ if client.task_index == 0:
         client.exchange()
         client.wait()
     client.leave()
+    open(os.environ["FLAG"], "w").close()
 b, client = client.parameters["b"], None
 gc.collect()
 b += 1
@@ -110,10 +111,11 @@ assert b.tolist() == [1, 1, 1]
 garbage = [bytearray(100) for _ in range(100000)]
 b = None
 gc.collect()
-if int(os.environ["GRADRAIL_TASK_INDEX"]) == 1:
-    time.sleep(3)  # the process ends after the steps of the other worker
-    print("worker 1 ends", flush=True)
-""")
+deadline = time.monotonic() + 20
+while not os.path.exists(os.environ["FLAG"]):  # this process ends after the steps of the other one
+    assert time.monotonic() < deadline, "the other worker waits for the dropped client"
+    time.sleep(0.01)
+""", environment={"FLAG": str(self.folder / "flag")})
 
     def test_values_of_arrays_are_the_initial_ones(self):
         self.good_run("""
@@ -251,14 +253,15 @@ except RuntimeError as error:
         self.assert_ends(task, cluster.GOOD)
         self.assert_says(task, "RuntimeError: the loss is NaN")
 
-    def test_a_program_without_leave_does_not_block_the_others(self):
-        self.good_run("""
+    def test_a_program_without_leave_leaves_at_its_end(self):
+        task = self.good_run("""
 client = gradrail.join({"w": (1,)}, mode="sync")
 client.start()
 for step in range(3 if client.task_index else 9):
     client.exchange()
     client.wait()
 """)
+        self.assertFalse(task.has("was lost"), task.transcript())
 
 
 class Interruption(package.PackageTest):
