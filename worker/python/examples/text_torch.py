@@ -30,12 +30,12 @@ class Block(torch.nn.Module):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
-        self.attend, self.project = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.qkv, self.project = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
         self.expand, self.reduce = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
 
     def forward(self, x, mask):
         batch, length, width = x.shape
-        q, k, v = self.attend(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         weights = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + mask).softmax(-1)
         x = x + self.project((weights @ v).transpose(1, 2).reshape(batch, length, width))
         return x + self.reduce(torch.nn.functional.gelu(self.expand(self.norm2(x))))
