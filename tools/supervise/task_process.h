@@ -14,7 +14,8 @@ namespace gradrail::tools {
 /// One output of a task: a pipe that the supervisor reads line by line.
 class OutputStream {
  public:
-  explicit OutputStream(int fd = -1) : fd_(fd) {}
+  OutputStream() = default;
+  explicit OutputStream(int fd) : fd_(fd) {}
 
   /// -1 after the end of file: the task and all its children have closed the pipe.
   int fd() const { return fd_; }
@@ -24,7 +25,7 @@ class OutputStream {
   void close_copy() const;
 
  private:
-  int fd_;
+  int fd_ = -1;
   std::string partial_line_;
 };
 
