@@ -15,8 +15,8 @@ namespace gradrail::tools {
 ///          chief saves, then the ps end. Repeats within a second are the same request; a later one kills all tasks. A
 ///          task takes its stop from this process; a worker also stops at a SIGTERM of its own, a ps ignores it.
 /// Programs  With TrainOptions::program each worker is this command instead. It has its own process group, and its
-///           cluster in the environment. All lines have the task's name in front. The first program that fails, and is not
-///           started again, ends the run with its exit code.
+///           cluster in the environment. All lines have the task's name in front. The first program that fails, and is
+///           not started again, ends the run with its exit code.
 int run_local_cluster(TrainOptions options);
 
 }  // namespace gradrail::tools
