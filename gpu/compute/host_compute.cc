@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "base/crc32c.h"
 #include "base/status.h"
-#include "dnnl.h"
 #include "fmt/format.h"
 #include "gpu/compute/compute.h"
 #include "gpu/compute/host_compute_loops.h"
@@ -119,13 +118,7 @@ void HostCompute::product(const ProductShape& s, const float* a, const float* b,
     if (!accumulate) std::fill_n(c, s.m * s.n, 0.0f);
     return;
   }
-  // dnnl_sgemm() is row-major, unlike cuBLAS: the operands keep their order.
-  const auto side = [](size_t length) { return static_cast<dnnl_dim_t>(length); };
-  const dnnl_status_t status = dnnl_sgemm(s.transposed_a ? 'T' : 'N', s.transposed_b ? 'T' : 'N', side(s.m), side(s.n),
-                                          side(s.k), 1.0f, a, side(s.transposed_a ? s.m : s.k), b,
-                                          side(s.transposed_b ? s.k : s.n), accumulate ? 1.0f : 0.0f, c, side(s.n));
-  if (status == dnnl_success) return;
-  error_ = absl::InternalError(fmt::format("oneDNN: dnnl_sgemm {}x{}x{}: status {}", s.m, s.k, s.n, status));
+  error_ = host::product(s, a, b, c, accumulate);
 }
 
 }  // namespace
