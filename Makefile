@@ -9,7 +9,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CMAKE_C_COMPILER_LAUNCHER)
 FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rdma prove fuzz bench check asan tsan format install clean
+.PHONY: help demo test test-rdma prove fuzz bench check asan tsan format install wheel clean
 
 help:
 	@echo 'make demo      train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
@@ -23,6 +23,7 @@ help:
 	@echo 'make tsan      the whole suite under the thread sanitizer'
 	@echo 'make format    clang-format on every tracked C++ file'
 	@echo 'make install   program, libraries, headers, data under PREFIX=$(PREFIX)'
+	@echo 'make wheel     a Python wheel for Linux hosts with glibc 2.36 or newer, in build/wheels'
 	@echo 'make clean     remove the build folders of the presets'
 
 demo:
@@ -96,5 +97,9 @@ install:
 	cmake --build --preset release --target gradrail
 	cmake --install build/release --prefix $(PREFIX) --strip
 
+wheel:
+	@tools/setup --for wheel
+	tools/dev/build_wheel
+
 clean:
-	rm -rf build/release build/dev build/asan build/tsan build/fuzz build/bare
+	rm -rf build/release build/dev build/asan build/tsan build/fuzz build/bare build/wheel build/wheels

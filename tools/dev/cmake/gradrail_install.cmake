@@ -36,6 +36,9 @@ endif()
 install(DIRECTORY tools/launch/scripts/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail/launch) # examples: scripts, a unit, manifests
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
+if(GRADRAIL_WHEEL)
+  gradrail_install_wheel()
+endif()
 if(GRADRAIL_TESTS)
   include(${PROJECT_SOURCE_DIR}/tests/system/install_test.cmake)
 endif()

@@ -1,0 +1,98 @@
+"""The package in one process with other packages that have their own protobuf and gRPC, in each order of the imports.
+
+GRADRAIL_TEST_PYTHON is the Python under test, by default /usr/bin/python3. If the wheel is installed for it, this test
+uses the wheel; else it uses the build.
+"""
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/system"))
+import cluster  # noqa: E402
+
+PYTHON = os.environ.get("GRADRAIL_TEST_PYTHON", "/usr/bin/python3")
+DEADLINE = 240 * cluster.PATIENCE
+
+# Statements for each package, which run before and after the exchange.
+USES = {
+    "torch": "assert float(torch.nn.Linear(2, 1, bias=False)(torch.zeros(1, 2))) == 0",
+    "grpc": """
+from concurrent import futures
+server = grpc.server(futures.ThreadPoolExecutor(1))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    grpc.channel_ready_future(channel).result(timeout=60)
+server.stop(None)""",
+    "google.protobuf.struct_pb2": """
+message = google.protobuf.struct_pb2.Struct()
+message["a"] = 1.5
+assert google.protobuf.struct_pb2.Struct.FromString(message.SerializeToString())["a"] == 1.5""",
+    "tensorflow": "assert float(tensorflow.reduce_sum(tensorflow.constant([1.0, 2.0]))) == 3",
+}
+EXCHANGE = """
+import numpy
+with gradrail.join({"w": (3,)}, learning_rate=1.0, mode="sync") as client:
+    client.start()
+    for _ in range(3):
+        client.gradients["w"] = numpy.ones(3)
+        client.exchange()
+        client.wait()
+    assert client.parameters["w"].tolist() == [-3, -3, -3], client.parameters["w"]
+"""
+
+
+def has(module):
+    probe = f"import importlib.util; import sys; sys.exit(importlib.util.find_spec({module.split('.')[0]!r}) is None)"
+    return subprocess.run([PYTHON, "-c", probe], check=False).returncode == 0
+
+
+class Imports(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        if not has("numpy"):
+            cluster.skip(f"NumPy is not installed for {PYTHON}")
+        self.environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+        self.program = cluster.binary()
+        if has("gradrail"):
+            self.program = str(pathlib.Path(PYTHON).parent / "gradrail")
+        else:
+            library = pathlib.Path(cluster.binary()).resolve().parents[1] / "lib" / "libgradrail.so.0"
+            self.environment.update(PYTHONPATH=str(ROOT / "worker/python"), GRADRAIL_LIBRARY=str(library))
+
+    def check(self, *others):
+        for module in others:
+            if not has(module):
+                cluster.skip(f"{module} is not installed for {PYTHON}")
+        for number, order in enumerate(itertools.permutations(("gradrail", *others))):
+            program = "\n".join([f"import {module}" for module in order] + [USES[module] for module in others]
+                                + [EXCHANGE] + [USES[module] for module in others] + ["print('both work')"])
+            task = self.launch(f"order{number}", [self.program, "run", "--", PYTHON, "-c", program], self.environment)
+            self.assertEqual(task.code(DEADLINE), cluster.GOOD, f"{order}:\n{task.transcript()}")
+            self.assert_says(task, r"both work")
+
+    def test_with_torch(self):
+        self.check("torch")
+
+    def test_with_grpc(self):
+        self.check("grpc")
+
+    def test_with_protobuf(self):
+        self.check("google.protobuf.struct_pb2")
+
+    def test_with_tensorflow(self):
+        self.check("tensorflow")
+
+    def test_with_torch_and_grpc(self):
+        self.check("torch", "grpc")
+
+    def test_with_tensorflow_and_grpc(self):
+        self.check("tensorflow", "grpc")
+
+
+if __name__ == "__main__":
+    unittest.main()
