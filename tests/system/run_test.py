@@ -93,6 +93,10 @@ class Run(cluster.ClusterTest):
         self.assertNotEqual(task.code(20 * cluster.PATIENCE), cluster.GOOD)
         self.assert_says(task, r"\[worker/0\] KeyboardInterrupt")
 
+    def test_flags_without_a_value_stand_before_the_program(self):
+        task = self.launch("run", [cluster.binary(), "run", "--local", "--insecure", "echo", "the program", "--ps"])
+        self.assert_ends(task, cluster.GOOD, says=[r"\[worker/0\] the program --ps"])
+
     def test_wrong_command_lines(self):
         for flags, code, says in ((["--workers", "2"], 2, "no program is given"),
                                   (["--worker", "2", "true"], 2, "--worker"),

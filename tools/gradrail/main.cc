@@ -135,7 +135,7 @@ int run(int argc, char** argv) {
   CLI::App& pages_command = *app.add_subcommand("pages", "manual pages and shell completions")->group("");  // hidden
   pages_command.add_option("folder", pages_folder, "like share/ of an installation")->required();
   refuse_unusable_values(app);
-  const int before_program = arguments_before_program(argc, argv);
+  const int before_program = arguments_before_program(run_command, argc, argv);
   run.program.assign(argv + before_program, argv + argc);
   const bool is_separated = before_program > 2 && std::string_view(argv[before_program - 1]) == "--";
   try {

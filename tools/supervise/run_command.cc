@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
+#include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
@@ -71,6 +72,7 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
                   "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher")
       ->take_last();
   command.add_option("--bind", cluster.bind, "address on which a ps listens; default: its address in the cluster")
+      ->transform(accepted_by(ps::parse_host_port))
       ->take_last();
   command
       .add_option("--checkpoint_dir,--checkpoint-dir", cluster.checkpoint_dir, "restore from and save to this folder")
@@ -81,25 +83,22 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
   command.footer("PROGRAM [ARGUMENTS...] follows the flags, optionally after --.");
 }
 
-int arguments_before_program(int argc, char** argv) {
+int arguments_before_program(const CLI::App& command, int argc, char** argv) {
   if (argc < 2 || std::string_view(argv[1]) != "run") return argc;
   for (int i = 2; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--") return i + 1;
     if (!argument.starts_with("-")) return i;
-    // Each flag but --help has a value, here or in the next argument.
-    const bool has_value = argument != "-h" && argument != "--help" && argument.find('=') == std::string_view::npos;
-    if (has_value) ++i;
+    // The value of a flag is here or in the next argument. The parser refuses an unknown flag.
+    const CLI::Option* const option = command.get_option_no_throw(std::string(argument));
+    const bool has_value = option == nullptr || option->get_items_expected_max() > 0;
+    if (has_value && argument.find('=') == std::string_view::npos) ++i;
   }
   return argc;
 }
 
 int run_program(RunFlags flags) {
   block_signals();
-  if (flags.program.empty()) {
-    return refuse(usage_error(absl::InvalidArgumentError(
-        "run: no program is given; example: gradrail run --ps 1 --workers 3 -- python train.py")));
-  }
   if (uses_etcd(flags.cluster)) {
     return refuse(usage_error(absl::InvalidArgumentError(
         fmt::format("run --rendezvous {}: etcd has no ranks for programs; the form is tcp://HOST:PORT",
@@ -107,6 +106,10 @@ int run_program(RunFlags flags) {
   }
   absl::StatusOr<TrainOptions> options = check_train_flags(flags.cluster);
   if (!options.ok()) return refuse(options.status());
+  if (flags.program.empty()) {
+    return refuse(usage_error(absl::InvalidArgumentError(
+        "run: no program is given; example: gradrail run --ps 1 --workers 3 -- python train.py")));
+  }
   options->program = std::move(flags.program);
   if (is_local_cluster(*options)) return run_local_cluster(*std::move(options));
   return run_rank(*std::move(options));

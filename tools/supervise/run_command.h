@@ -21,7 +21,7 @@ void add_run_flags(CLI::App& command, RunFlags& flags);
 
 /// The number of arguments before the program of `gradrail run`, `--` included; all of them for another subcommand. The
 /// parser of the flags gets these alone, because the program has flags of its own.
-int arguments_before_program(int argc, char** argv);
+int arguments_before_program(const CLI::App& command, int argc, char** argv);
 
 /// Starts parameter servers and the program as workers on this host, and supervises them. Returns the exit code of the
 /// first program that fails. If a launcher or TF_CONFIG has given this process a rank, it becomes that ps, or the

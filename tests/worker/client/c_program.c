@@ -111,9 +111,12 @@ const char* c_program_makes_mistakes(const char* ps_hosts, const char* worker_ho
   options.transports = "pigeon";
   EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_INVALID_ARGUMENT);
   EXPECT(strstr(gradrail_last_error(), "transports: ") == gradrail_last_error());
-  options = local_options(NULL, worker_hosts, 0);
+  options = local_options("", worker_hosts, 0);
   EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_INVALID_ARGUMENT);
   EXPECT(strstr(gradrail_last_error(), "ps_hosts/worker_hosts: ") == gradrail_last_error());
+  options = local_options(NULL, worker_hosts, 0);
+  EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_INVALID_ARGUMENT);
+  EXPECT(strstr(gradrail_last_error(), "GRADRAIL_PS_HOSTS") != NULL);
   options = local_options(ps_hosts, worker_hosts, 100000);
   EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_INVALID_ARGUMENT);
   const float no_rates[] = {NAN, -1.0f, INFINITY};
