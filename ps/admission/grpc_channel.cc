@@ -101,10 +101,9 @@ class GrpcDialer final : public ControlDialer {
 absl::StatusOr<std::shared_ptr<ControlDialer>> grpc_dialer(const Security& security, GrpcTimes times) {
   GRADRAIL_ASSIGN_OR_RETURN(auto credentials, channel_credentials(security));
   grpc::ChannelArguments arguments;
-  if (times.keepalive_ms > 0) {
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, times.keepalive_ms);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, times.keepalive_ms);
-  }
+  if (times.ping_ms > 0) arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, times.ping_ms);
+  // gRPC also sets TCP_USER_TIMEOUT to this.
+  if (times.answer_ms > 0) arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, times.answer_ms);
   // gRPC's name for the time that a connect may take.
   if (times.connect_ms > 0) arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, times.connect_ms);
   return std::make_shared<GrpcDialer>(std::move(credentials), security.secret, std::move(arguments));

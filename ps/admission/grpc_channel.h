@@ -10,7 +10,8 @@ namespace gradrail::ps {
 
 /// Settings of gRPC for one connection; 0: its default.
 struct GrpcTimes {
-  int keepalive_ms = 0;  ///< a lost host is detected within twice this
+  int ping_ms = 0;    ///< a ping leaves after so much silence
+  int answer_ms = 0;  ///< limit for its answer, and for TCP to have any sent byte acknowledged
   int connect_ms = 0;
 };
 

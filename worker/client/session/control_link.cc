@@ -31,7 +31,10 @@ constexpr auto kWaitReportEvery = std::chrono::seconds(10);
 /// with our task index.
 constexpr auto kPredecessorEnds = std::chrono::seconds(30);
 constexpr auto kPingEvery = std::chrono::milliseconds(500);
-constexpr int kKeepaliveMs = 3000;  // a stopped or disconnected ps is detected within twice this
+// A stopped ps is detected within the sum of both. After an outage of up to 3 s, TCP sends again 3.06 s after its begin:
+// the limit must be longer, and shorter than the silence after which a ps counts a worker as lost (4 s).
+constexpr int kPingMs = 2500;
+constexpr int kAnswerMs = 3500;
 
 std::string name_at(uint32_t ps_index, const std::string& address) {
   return fmt::format("parameter server {} ({})", ps_index, address.empty() ? "its address is not known yet" : address);
@@ -73,7 +76,7 @@ struct ControlLink::Rpc {
 };
 
 absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security) {
-  return ps::grpc_dialer(security, {.keepalive_ms = kKeepaliveMs, .connect_ms = kConnectMs});
+  return ps::grpc_dialer(security, {.ping_ms = kPingMs, .answer_ms = kAnswerMs, .connect_ms = kConnectMs});
 }
 
 ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<ps::ControlDialer> dialer, LogSink log,
