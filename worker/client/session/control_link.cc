@@ -31,8 +31,8 @@ constexpr auto kWaitReportEvery = std::chrono::seconds(10);
 /// with our task index.
 constexpr auto kPredecessorEnds = std::chrono::seconds(30);
 constexpr auto kPingEvery = std::chrono::milliseconds(500);
-// A stopped ps is detected within the sum of both. After an outage of up to 3 s, TCP sends again 3.06 s after its begin:
-// the limit must be longer, and shorter than the silence after which a ps counts a worker as lost (4 s).
+// A stopped ps is detected within the sum of both. After an outage of up to 3 s, TCP sends again 3.06 s after the
+// begin. The limit must be longer, and shorter than the silence after which a ps counts a worker as lost (4 s).
 constexpr int kPingMs = 2500;
 constexpr int kAnswerMs = 3500;
 
