@@ -72,6 +72,13 @@ class Run(cluster.ClusterTest):
             self.assert_ends(task, cluster.GOOD)
         self.assert_says(tasks[2], r"task 1 step 300 w 3\.000 b 1\.000")
 
+    def test_the_evaluator_of_tf_config_ends_at_once(self):
+        description = {"cluster": {"ps": ["127.0.0.1:1"], "worker": ["localhost:1"]},
+                       "task": {"type": "evaluator", "index": 0}}
+        task = self.launch("run", [cluster.binary(), "run", "echo", "the program"], {"TF_CONFIG": json.dumps(description)})
+        self.assert_ends(task, cluster.GOOD, says=[r"evaluator: no evaluation job is needed"])
+        self.assertFalse(task.has("the program"), task.transcript())
+
     def test_the_first_failure_ends_the_run(self):
         task = self.run_program("--workers", 2, each="if c.task_index == 1 and c.position == 10: sys.exit(7)",
                                 steps=10 ** 9)

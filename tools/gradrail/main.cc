@@ -25,6 +25,7 @@
 #include "tools/train/signal_thread.h"
 #include "tools/train/task.h"
 #include "tools/train/train_options.h"
+#include "tools/train/worker_program.h"
 
 namespace gradrail::tools {
 namespace {
@@ -59,6 +60,7 @@ int inspect(const CheckpointFlags& flags) {
 }
 
 absl::Status run_task(const TrainOptions& options) {
+  if (!options.program.empty() && options.task.job != "ps") become_worker_program(options);
   // SignalThread starts a thread; a fork of a process with threads copies only the calling one.
   const absl::StatusOr<HostPlan> plan = plan_host(options);  // may fork, which a second thread would hinder
   if (!plan.ok()) return plan.status();
@@ -68,24 +70,31 @@ absl::Status run_task(const TrainOptions& options) {
   return run_worker(options, *plan, signals);
 }
 
-int train(const TrainFlags& flags) {
-  // A new thread inherits the mask. A signal must reach the signal thread, not a thread of a library.
-  block_signals();  // before any library starts a thread
-  absl::StatusOr<TrainOptions> options = check_train_flags(flags);
-  if (!options.ok()) return finish(options.status());
-  if (is_evaluator(*options)) {
+/// A cluster on this host, or one task of a cluster.
+int run_tasks(TrainOptions options) {
+  if (is_evaluator(options)) {
     print_comment(
         "evaluator: no evaluation job is needed, because each worker evaluates the model at the end of the run");
     return kGood;
   }
   // 0: a value that the user has set counts more than the flag.
-  if (flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
-  if (is_local_cluster(*options)) return run_local_cluster(*std::move(options));
-  if (!uses_etcd(flags) && !options->launch) return finish(run_task(*options));
+  if (options.flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
+  if (is_local_cluster(options)) return run_local_cluster(std::move(options));
+  const bool by_etcd = uses_etcd(options.flags);
+  if (!by_etcd && !options.launch) return finish(run_task(options));
   // The rendezvous itself can take long: Ctrl-C must end it as well.
   SignalThread signals(SignalThread::Task::kRendezvous);
-  if (uses_etcd(flags)) return finish(run_with_etcd(*std::move(options), signals));
-  return finish(run_launched(*std::move(options), signals));
+  if (by_etcd) return finish(run_with_etcd(std::move(options), signals));
+  return finish(run_launched(std::move(options), signals));
+}
+
+/// Runs the tasks that the checked flags describe.
+template <class Check>
+int start_tasks(const Check& check) {
+  // A new thread inherits the mask. A signal must reach the signal thread, not a thread of a library.
+  block_signals();  // before any library starts a thread
+  absl::StatusOr<TrainOptions> options = check();
+  return options.ok() ? run_tasks(*std::move(options)) : finish(options.status());
 }
 
 /// One line for an error of the parser, whatever the arguments contain.
@@ -154,7 +163,7 @@ int run(int argc, char** argv) {
     const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
     return plugins.ok() ? run_info() : finish(plugins);
   }
-  if (run_command.parsed()) return run_program(std::move(run));
+  if (run_command.parsed()) return start_tasks([&] { return check_run_flags(run); });
   if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
   if (checkpoint_command.parsed()) return inspect(checkpoint);
   if (convert_command.parsed()) return finish(run_convert(convert));
@@ -163,7 +172,7 @@ int run(int argc, char** argv) {
   if (pages_command.parsed()) return finish(write_pages(app, pages_folder));
   if (topo_command.parsed()) return show_topology(topo);
   // require_subcommand(1) leaves only this one.
-  return train(flags);
+  return start_tasks([&] { return check_train_flags(flags); });
 }
 
 }  // namespace

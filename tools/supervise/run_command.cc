@@ -1,6 +1,5 @@
 #include "tools/supervise/run_command.h"
 
-#include <cstdio>
 #include <limits>
 #include <string_view>
 
@@ -12,36 +11,9 @@
 #include "ps/protocol/cluster_spec.h"
 #include "tools/exit_codes.h"
 #include "tools/security_flags.h"
-#include "tools/supervise/local_cluster.h"
 #include "tools/train/etcd_task.h"
-#include "tools/train/launched_task.h"
-#include "tools/train/signal_thread.h"
-#include "tools/train/task.h"
-#include "tools/train/worker_program.h"
 
 namespace gradrail::tools {
-namespace {
-
-int refuse(const absl::Status& why) {
-  fmt::print(stderr, "gradrail: {}\n", message_of(why));
-  return exit_code(why);
-}
-
-/// One task of a launcher, or of TF_CONFIG.
-int run_rank(TrainOptions options) {
-  SignalThread signals(SignalThread::Task::kRendezvous);
-  absl::Status ended;
-  if (options.launch) {
-    ended = run_launched(std::move(options), signals);
-  } else if (options.task.job == "ps") {
-    ended = run_ps(options, signals, [](uint16_t) {});
-  } else {
-    become_worker_program(options);
-  }
-  return ended.ok() ? kGood : refuse(ended);
-}
-
-}  // namespace
 
 void add_run_flags(CLI::App& command, RunFlags& flags) {
   TrainFlags& cluster = flags.cluster;
@@ -97,22 +69,18 @@ int arguments_before_program(const CLI::App& command, int argc, char** argv) {
   return argc;
 }
 
-int run_program(RunFlags flags) {
-  block_signals();
+absl::StatusOr<TrainOptions> check_run_flags(const RunFlags& flags) {
   if (uses_etcd(flags.cluster)) {
-    return refuse(usage_error(absl::InvalidArgumentError(
-        fmt::format("run --rendezvous {}: etcd has no ranks for programs; the form is tcp://HOST:PORT",
-                    flags.cluster.rendezvous))));
+    return usage_error(absl::InvalidArgumentError(fmt::format(
+        "run --rendezvous {}: etcd has no ranks for programs; the form is tcp://HOST:PORT", flags.cluster.rendezvous)));
   }
-  absl::StatusOr<TrainOptions> options = check_train_flags(flags.cluster);
-  if (!options.ok()) return refuse(options.status());
+  GRADRAIL_ASSIGN_OR_RETURN(TrainOptions options, check_train_flags(flags.cluster));
   if (flags.program.empty()) {
-    return refuse(usage_error(absl::InvalidArgumentError(
-        "run: no program is given; example: gradrail run --ps 1 --workers 3 -- python train.py")));
+    return usage_error(absl::InvalidArgumentError(
+        "run: no program is given; example: gradrail run --ps 1 --workers 3 -- python train.py"));
   }
-  options->program = std::move(flags.program);
-  if (is_local_cluster(*options)) return run_local_cluster(*std::move(options));
-  return run_rank(*std::move(options));
+  options.program = flags.program;
+  return options;
 }
 
 }  // namespace gradrail::tools

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "tools/train/train_options.h"
 
 namespace CLI {
@@ -23,9 +24,8 @@ void add_run_flags(CLI::App& command, RunFlags& flags);
 /// parser of the flags gets these alone, because the program has flags of its own.
 int arguments_before_program(const CLI::App& command, int argc, char** argv);
 
-/// Starts parameter servers and the program as workers on this host, and supervises them. Returns the exit code of the
-/// first program that fails. If a launcher or TF_CONFIG has given this process a rank, it becomes that ps, or the
-/// program as that worker. Must be called as run_local_cluster().
-int run_program(RunFlags flags);
+/// The tasks of `gradrail train`, with the program in the place of the workers.
+/// Errors  INVALID_ARGUMENT: the flags, or no program; as check_train_flags().
+absl::StatusOr<TrainOptions> check_run_flags(const RunFlags& flags);
 
 }  // namespace gradrail::tools
