@@ -80,7 +80,7 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
   return absl::OkStatus();
 }
 
-void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss) {
+void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss, Sign sign) {
   bool run_continues = true;
   {
     ControlState& state = context_.state;
@@ -88,6 +88,8 @@ void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss) {
     const auto& [worker, incarnation] = loss.member;
     // Several shards and the heartbeat report one loss; a report after Leave finds no live member either.
     if (!state.membership.mark_lost(worker, incarnation, loss.cause, Clock::now())) return;
+    // A process that ended closes its connection at once. Silence can also be a network that returns.
+    if (sign == Sign::silence) state.membership.mark_silent(worker, incarnation, Clock::now());
     state.reports.ended(worker, incarnation, "lost: " + loss.cause);
     run_continues = state.membership.aborted().empty();
     spdlog::warn("{} was lost: {}{}", state.membership.name_of(worker), loss.cause,
@@ -133,15 +135,14 @@ void HeartbeatHandler::housekeep(Duration timeout) {
   }
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(context_.options.heartbeat_timeout).count();
   for (const Membership::Member& member : silent) {
-    declare_lost({member, fmt::format("no heartbeat for {} s", seconds)});
+    declare_lost({member, fmt::format("no heartbeat for {} s", seconds)}, Sign::silence);
   }
-  // A process that ended closes its connection at once. Silence can also be a network that returns.
-  if (silent.empty()) return;
-  MutexLock lock(state.mutex);
-  // After declare_lost(), which sets the shorter limit of a process that has ended.
-  for (const Membership::Member& member : silent) {
-    state.membership.mark_silent(member.worker, member.incarnation, now);
+  bool deserted = false;
+  {
+    MutexLock lock(state.mutex);
+    deserted = state.membership.deserted();
   }
+  replication_.set_deserted(deserted);
 }
 
 bool HeartbeatHandler::finished() {

@@ -20,8 +20,7 @@ class Ping;
 /// or this class has seen the end of its link. A step then no longer waits for it.
 class HeartbeatHandler {
  public:
-  HeartbeatHandler(ControlContext& context, const Replication& replication, BackupHandler& backup,
-                   const StatsHandler& stats)
+  HeartbeatHandler(ControlContext& context, Replication& replication, BackupHandler& backup, const StatsHandler& stats)
       : context_(context), replication_(replication), backup_(backup), stats_(stats) {}
 
   /// Threads  Any thread.
@@ -31,8 +30,10 @@ class HeartbeatHandler {
   void on_stream_end(const Membership::Member& member) {
     context_.losses.report(member, "its control connection ended");
   }
+  enum class Sign : uint8_t { report, silence };
+  /// A member that was silent may join again.
   /// Threads  Any thread without ControlState::mutex.
-  void declare_lost(const LossQueue::Loss& loss);
+  void declare_lost(const LossQueue::Loss& loss, Sign sign = Sign::report);
 
   /// Handles reported losses, silence and expired limits. Waits up to `timeout` for a report.
   /// Threads  The main thread of the task, which calls this in a loop.
@@ -49,7 +50,7 @@ class HeartbeatHandler {
   std::vector<WorkerIndex> learn_losses(const proto::Ping& ping) ABSL_EXCLUSIVE_LOCKS_REQUIRED(context_.state.mutex);
 
   ControlContext& context_;
-  const Replication& replication_;
+  Replication& replication_;
   BackupHandler& backup_;
   const StatsHandler& stats_;
   TimePoint housekept_ = Clock::now();  ///< main thread: begin of the last housekeep()

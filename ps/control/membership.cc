@@ -53,8 +53,9 @@ absl::Status Membership::heard(WorkerIndex worker, uint64_t incarnation, TimePoi
       return absl::UnavailableError(found->second.cause);
     const bool was_lost =
         found != workers_.end() && found->second.incarnation == incarnation && found->second.phase == Phase::lost;
-    return absl::NotFoundError(fmt::format("worker {} is not a member any more ({})", worker,
-                                           was_lost ? "declared lost: " + found->second.cause : "left, or replaced"));
+    const std::string why = fmt::format("worker {} is not a member any more ({})", worker,
+                                        was_lost ? "declared lost: " + found->second.cause : "left, or replaced");
+    return was_lost && found->second.is_silent ? absl::OutOfRangeError(why) : absl::NotFoundError(why);
   }
   member->heard = now;
   // It has come to this task after the takeover: a second incarnation is now an error.

@@ -44,8 +44,9 @@ class Membership {
   absl::Status join(WorkerIndex worker, uint64_t incarnation, const std::string& name, TimePoint now);
 
   /// Records a message of a member. A `now` in the future postpones its silence limit.
-  /// Errors   NOT_FOUND: not a live member (lost, left, or replaced). UNAVAILABLE: the member is away, or it has never
-  ///          joined this process: it means the ps process that ran here before.
+  /// Errors   NOT_FOUND: not a live member (lost, left, or replaced). OUT_OF_RANGE: lost by silence, and the run still
+  ///          waits for it: join again. UNAVAILABLE: the member is away, or it has never joined this process: it means
+  ///          the ps process that ran here before.
   absl::Status heard(WorkerIndex worker, uint64_t incarnation, TimePoint now);
 
   /// The member has finished. Ignored for other incarnations than the live one.
@@ -122,6 +123,8 @@ class Membership {
   bool expire_absent(TimePoint now);
   /// Aborts a run if its last worker was lost and no worker has returned in time.
   void abort_if_deserted(TimePoint now);
+  /// No member is live, and the last one was lost.
+  bool deserted() const { return live_count() == 0 && !last_loss_.empty(); }
   /// Every worker of the specification has joined, all members have left and none may return; or the run is aborted and
   /// no member is live.
   bool finished() const;

@@ -99,10 +99,17 @@ void Replication::take_over(uint64_t process, uint64_t term) {
   spdlog::warn("took over from {}, which was lost", replication_peer_name());
 }
 
+void Replication::set_deserted(bool deserted) {
+  if (link_ != nullptr && !is_backup_) link_->set_deserted(deserted);
+}
+
 absl::Status Replication::check_serving() const {
   if (was_replaced_) return absl::UnavailableError("its backup has taken over");
+  if (link_ == nullptr || is_backup_) return absl::OkStatus();
+  if (link_->is_isolated())
+    return absl::UnavailableError("the ps task had lost all workers, and checks whether its backup has taken over");
   // A term above 0 is proof enough: this task has taken over in this process.
-  if (link_ == nullptr || is_backup_ || term_ > 0 || link_->has_asked()) return absl::OkStatus();
+  if (term_ > 0 || link_->has_asked()) return absl::OkStatus();
   // A task that restarts after the takeover would otherwise begin a second run beside that of its backup.
   return absl::UnavailableError("the ps task checks whether its backup has taken over");
 }

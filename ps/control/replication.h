@@ -48,6 +48,8 @@ class Replication {
   std::string backup_state() const;
   std::string replication_peer_name() const;
 
+  /// Whether all workers of this task were lost. An isolated task then asks its backup before it serves.
+  void set_deserted(bool deserted);
   /// UNAVAILABLE: the workers of this task have to contact the replication peer instead, or to retry.
   absl::Status check_serving() const;
   /// UNAVAILABLE: this task is the backup of a primary that serves.

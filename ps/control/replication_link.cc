@@ -120,6 +120,23 @@ void ReplicationLink::on_shard_report(const std::string& cause) {
   changed_.notify_all();
 }
 
+void ReplicationLink::set_deserted(bool deserted) {
+  MutexLock lock(mutex_);
+  if (deserted && !deserted_ && serves_ && !present_) begin_isolation();
+  deserted_ = deserted;
+}
+
+void ReplicationLink::begin_isolation() {
+  is_contacted_ = false;
+  is_isolated_ = true;
+}
+
+bool ReplicationLink::is_isolated() {
+  if (!is_isolated_) return false;
+  is_contacted_ = true;
+  return true;
+}
+
 /// False when the link stops.
 bool ReplicationLink::wait_for_start() {
   MutexLock lock(mutex_);
@@ -155,7 +172,10 @@ void ReplicationLink::send_state() {
   GRADRAIL_CHECK(done_ <= wanted_);
   const bool is_level = level_shards_ >= shards_.size();
   if (is_level && !said_level_ && options_.console) {
-    options_.console(fmt::format("the backup at {} has everything ({})", address_, link_text_));
+    lock.unlock();
+    const absl::StatusOr<Shard::Stats> stats = shards_[0].stats();
+    options_.console(fmt::format("the backup at {} has everything ({})", address_, stats.ok() ? stats->backup : ""));
+    lock.lock();
   }
   said_level_ = is_level;
   const TimePoint next = Clock::now() + (reconnect_ ? Duration(kEveryWhileMissing) : Duration(kEvery));
@@ -194,9 +214,11 @@ void ReplicationLink::heard(const proto::ReplicateRequest& request, const proto:
     // Before has_asked_: check_serving() must not find a task that has asked and still serves.
     options_.replaced();
     has_asked_ = true;
+    is_isolated_ = false;
     return;
   }
   has_asked_ = true;
+  is_isolated_ = false;
   // Another process at this address has none of the state.
   const bool other = std::exchange(process_, reply.process()) != reply.process();
   bool reconnect = false;
@@ -223,11 +245,7 @@ void ReplicationLink::attach(const proto::ReplicateReply& reply) {
     lost_.clear();
   }
   const std::string refused = connect_shards(reply);
-  if (refused.empty()) {
-    const absl::StatusOr<Shard::Stats> stats = shards_[0].stats();
-    if (stats.ok()) link_text_ = stats->backup;
-    return;
-  }
+  if (refused.empty()) return;
   MutexLock lock(mutex_);
   reconnect_ = true;
   if (!std::exchange(said_missing_, true)) {
@@ -252,6 +270,18 @@ std::string ReplicationLink::connect_shards(const proto::ReplicateReply& reply) 
   return refused;
 }
 
+/// A silence that began before the network returned says nothing about the backup.
+bool ReplicationLink::remains_isolated() {
+  if (!is_isolated_ || !is_contacted_) {
+    contacted_at_ = TimePoint::max();
+    return is_isolated_;
+  }
+  contacted_at_ = std::min(contacted_at_, Clock::now());
+  if (Clock::now() - contacted_at_ < options_.heartbeat_timeout) return true;
+  is_isolated_ = false;
+  return false;
+}
+
 void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
   const bool is_first = failing_since_ == TimePoint::max();
   // A call that lasted longer than its deadline spans a suspension of this process: it is no evidence of a loss.
@@ -259,7 +289,11 @@ void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
   const bool is_none_of_ours = absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why);
   if (is_none_of_ours) options_.refused(why);
   const bool is_sure = was_refused(why) || is_none_of_ours;
-  if (is_sure) has_asked_ = true;
+  if (is_sure) {
+    has_asked_ = true;
+    is_isolated_ = false;
+  }
+  if (remains_isolated()) return;
   if (Clock::now() - failing_since_ < (is_sure ? Duration(kRefusedLimit) : options_.heartbeat_timeout)) return;
   // A single timeout may come from a busy host. The next round confirms it.
   if (is_first && !is_sure) return;
@@ -268,6 +302,7 @@ void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
   {
     MutexLock lock(mutex_);
     was_present = std::exchange(present_, false);
+    if (was_present && deserted_ && !is_sure) begin_isolation();
     reconnect_ = true;
     level_shards_ = 0;
     lost_.clear();

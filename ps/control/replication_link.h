@@ -56,6 +56,12 @@ class ReplicationLink {
   void stop();
   /// The replication peer has answered once, or is known to be absent. Takes no lock.
   bool has_asked() const { return has_asked_; }
+  /// Whether this task has lost all its workers. If the backup is silent as well, this task may be the one that the
+  /// network has isolated, and the backup may serve.
+  void set_deserted(bool deserted);
+  /// From the loss of all to the answer of the backup. Without an answer it ends one silence limit after the first
+  /// call, since a call shows that the network has returned. Takes no lock.
+  bool is_isolated();
   /// For people: "level", or what is missing.
   std::string state();
 
@@ -66,6 +72,8 @@ class ReplicationLink {
   absl::StatusOr<proto::ReplicateReply> ask(proto::ReplicateRequest& request);
   void heard(const proto::ReplicateRequest& request, const proto::ReplicateReply& reply);
   void not_heard(const absl::Status& why, TimePoint asked);
+  void begin_isolation();
+  bool remains_isolated();
   void attach(const proto::ReplicateReply& reply);
   std::string connect_shards(const proto::ReplicateReply& reply);
 
@@ -73,6 +81,8 @@ class ReplicationLink {
   const ShardSet& shards_;
 
   std::atomic<bool> has_asked_ = false;
+  std::atomic<bool> is_isolated_ = false;
+  std::atomic<bool> is_contacted_ = false;  ///< since the isolation began
 
   Mutex mutex_;
   ConditionVariable changed_;
@@ -83,6 +93,7 @@ class ReplicationLink {
   uint64_t wanted_ ABSL_GUARDED_BY(mutex_) = 0;      ///< rounds that callers have asked for
   uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;        ///< rounds that the backup has answered
   size_t level_shards_ ABSL_GUARDED_BY(mutex_) = 0;  ///< shards with a level backup
+  bool deserted_ ABSL_GUARDED_BY(mutex_) = false;    ///< set_deserted()
   std::string lost_ ABSL_GUARDED_BY(mutex_);         ///< cause that a shard has reported
 
   // Its thread.
@@ -94,8 +105,8 @@ class ReplicationLink {
   bool said_missing_ = false;
   bool said_refused_ = false;
   bool said_level_ = false;
-  std::string link_text_;  ///< the connection of shard 0 to the backup
   TimePoint failing_since_ = TimePoint::max();
+  TimePoint contacted_at_ = TimePoint::max();  ///< of an isolated task
 
   std::thread thread_;  ///< last
 };

@@ -94,6 +94,32 @@ class Tasks(four_hosts.FourHosts):
                          says=[rf"parameter server 0 \({four_hosts.NETWORK}\.99:2222\) did not come up in time"])
 
 
+class Backups(four_hosts.FourHosts):
+    PS = (0, 1)
+    WORKERS = (2, 3)
+
+    def test_a_primary_that_was_isolated_asks_its_backup(self):
+        """It took a worker back while its backup served the other one: the steps of this worker were lost later."""
+        flags = ("--epochs", 100000, "--heartbeat-timeout", 3, "--backup-ps", 1, "--log_every", 1000)
+        primary, _ = [self.train_on(host, "ps", host, *flags) for host in self.PS]
+        workers = [self.train_on(host, "worker", index, *flags) for index, host in enumerate(self.WORKERS)]
+        for worker in workers:
+            worker.wait_for(r"Step: \d+")
+        primary.wait_for(r"has everything")
+        four_hosts.ip("-n", self.switch, "link", "set", "port0", "down")
+        workers[1].signal(signal.SIGSTOP)
+        workers[0].wait_for(r"has taken over", 30 * cluster.PATIENCE)
+        primary.wait_for(r"worker 1 .* was lost: no heartbeat", 15 * cluster.PATIENCE)
+        primary.wait_for(r"the backup at .* was lost \(", 15 * cluster.PATIENCE)
+        # The primary hears the workers before its backup.
+        four_hosts.ip("-n", self.hosts[0], "route", "add", "blackhole", four_hosts.address_of(1))
+        four_hosts.ip("-n", self.switch, "link", "set", "port0", "up")
+        workers[1].signal(signal.SIGCONT)
+        workers[1].wait_for(r"has taken over", 30 * cluster.PATIENCE)
+        for worker in workers:
+            self.assert_goes_on(worker)
+        self.assertFalse(workers[1].has("has joined again"), workers[1].transcript())
+
 
 class Ranks(four_hosts.FourHosts):
     """Tests one rank on each host. The rendezvous finds the addresses of the hosts."""
