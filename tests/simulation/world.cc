@@ -161,7 +161,9 @@ absl::Status World::train(uint32_t task) {
   options.wait.spin = Duration::zero();
   options.join_timeout = std::chrono::seconds(120);
   options.rejoin_timeout = std::chrono::seconds(60);
-  options.log = [](const std::string&) {};
+  options.log = [this](const std::string& text) {
+    if (text.find("it has to join again") != std::string::npos) ledger_.stop_exact(text);  // steps were made without it
+  };
   options.dialer = control_.dialer();
   GRADRAIL_ASSIGN_OR_RETURN(
       const std::unique_ptr<worker::Client> client,

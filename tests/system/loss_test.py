@@ -141,6 +141,23 @@ class Stalled(cluster.ClusterTest):
                                  says=[r"worker 1 .*(declared lost|no heartbeat)"])
                 self.assert_goes_on(workers[0])
 
+    def test_a_silent_worker_joins_again(self):
+        for mode, transport, backups in (("async", "shm", 0), ("async", "tcp", 1), ("sync", "tcp", 0), ("sync", "shm", 1)):
+            with self.subTest(mode=mode, transport=transport, backups=backups):
+                servers, workers = self.start_cluster(3, *LONG, "--heartbeat-timeout", SILENCE, "--mode", mode,
+                                                      "--transport", transport, "--backup-ps", backups,
+                                                      "--rejoin-timeout", 60, ps=1 + backups)
+                for worker in workers:
+                    worker.wait_for(r"Step: \d+")
+                workers[1].signal(signal.SIGSTOP)
+                servers[0].wait_for(rf"worker 1 .* was lost: no heartbeat for {SILENCE} s", SILENCE + NOTICED)
+                self.assert_goes_on(workers[0])
+                workers[1].signal(signal.SIGCONT)
+                workers[1].wait_for(r"declared lost: no heartbeat.*it has to join again", NOTICED)
+                workers[1].wait_for(r"this worker has joined again: global step \d+ where it was \d+", NOTICED)
+                for worker in workers:
+                    self.assert_goes_on(worker)
+
     def test_a_silent_worker_is_lost_within_five_seconds(self):
         (ps,), workers = self.start_cluster(2, *LONG, "--mode", "sync")
         for worker in workers:

@@ -275,7 +275,7 @@ absl::Status Exchange::finish() {
   under_way_ = false;
   telemetry_.end_exchange();
   // All answers are here. A ps that is lost after its last answer concerns the next call, which has the remedies.
-  if (const absl::Status failed = failure_.status(); !absl::IsUnavailable(failed)) GRADRAIL_RETURN_IF_ERROR(failed);
+  if (const absl::Status failed = failure_.status(); !may_be_remedied(failed)) GRADRAIL_RETURN_IF_ERROR(failed);
   GRADRAIL_CHECK(outstanding_ == 0);
   if (memory_.gpu() != nullptr) {
     // Kernels of the next step must see all parameters, on whichever way they came.

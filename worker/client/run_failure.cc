@@ -5,6 +5,21 @@
 #include "base/check.h"
 
 namespace gradrail::worker {
+namespace {
+
+constexpr const char* kReturnableMark = "gradrail/returnable";  ///< the payload of a returnable() error
+
+}  // namespace
+
+absl::Status returnable(absl::Status cause) {
+  GRADRAIL_CHECK(!cause.ok());
+  cause.SetPayload(kReturnableMark, absl::Cord());
+  return cause;
+}
+
+bool is_returnable(const absl::Status& cause) { return cause.GetPayload(kReturnableMark).has_value(); }
+
+bool may_be_remedied(const absl::Status& cause) { return absl::IsUnavailable(cause) || is_returnable(cause); }
 
 void RunFailure::fail(absl::Status cause) {
   GRADRAIL_CHECK(!cause.ok());

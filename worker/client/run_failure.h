@@ -11,6 +11,12 @@
 
 namespace gradrail::worker {
 
+/// Marks the error that a ps has declared this worker lost by silence: the run continues, and the worker may join it.
+absl::Status returnable(absl::Status cause);
+bool is_returnable(const absl::Status& cause);
+/// Whether a backup or another join may remedy the error: a ps was lost, or a returnable() error.
+bool may_be_remedied(const absl::Status& cause);
+
 /// The first error of a run, and the lost ps tasks. The loss of a ps that has a backup is not a final error: the
 /// failover removes this loss again.
 ///

@@ -69,8 +69,8 @@ std::vector<std::string> ClientVariables::summary(bool verbose) const {
     lines.push_back(fmt::format("Flushes: {} of what network devices wrote into this GPU's memory", stats.flushes));
   }
   if (stats.rejoins > 0) {
-    lines.push_back(fmt::format("Rejoined: {} times after a parameter server was lost, {} steps done once more",
-                                stats.rejoins, stats.redone));
+    lines.push_back(
+        fmt::format("Rejoined: {} times after a loss, {} steps done once more", stats.rejoins, stats.redone));
   }
   if (stats.moves > 0) {
     lines.push_back(fmt::format("Moves: {} paths were lost and replaced, {} times back to a better one", stats.moves,

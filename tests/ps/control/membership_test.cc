@@ -64,6 +64,17 @@ TEST_F(MembershipTest, ALossIsReportedOnce) {
   EXPECT_TRUE(absl::IsNotFound(membership_.heard(0, 100, at(1s))));
 }
 
+TEST_F(MembershipTest, AMemberThatWasSilentMayJoinAgain) {
+  join(0);
+  join(1);
+  ASSERT_TRUE(membership_.mark_lost(0, 100, "no heartbeat", at(1s)));
+  membership_.mark_silent(0, 100, at(1s));
+  EXPECT_EQ(membership_.heard(0, 100, at(2s)).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_TRUE(membership_.join(0, 5, "host:0", at(2s)).ok());
+  EXPECT_TRUE(membership_.heard(0, 5, at(2s)).ok());
+  EXPECT_TRUE(absl::IsNotFound(membership_.heard(0, 100, at(2s)))) << "another process has its place";
+}
+
 TEST(MembershipMinimum, ALossBelowTheMinimumAbortsForEverWithTheFirstReason) {
   Membership membership({.worker_names = {"host:0", "host:1", "host:2"}, .min_workers = 2});
   const TimePoint now = TimePoint() + 1s;

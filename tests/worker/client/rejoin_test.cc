@@ -41,6 +41,41 @@ TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
   EXPECT_TRUE(second.outcome(0).ok()) << "a worker has joined and left there";
 }
 
+/// It took steps that the others had made since their return for steps from before the loss, and left out own ones.
+TEST(ClientRejoin, AWorkerThatReturnsLastRepeatsItsLostSteps) {
+  Watchdog watchdog;
+  const TemporaryFolder folder;
+  const ClusterShape shape = {.worker_count = 2, .checkpoint_dir = folder.path()};
+  Cluster first(shape), second(shape);
+  const Cluster* here = &first;
+  std::vector<std::unique_ptr<Client>> clients;
+  for (uint32_t task = 0; task < 2; ++task) {
+    ClientOptions options = first.options(task);
+    options.rejoin_timeout = 60s;
+    options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> { return here->spec().ps[ps_index]; };
+    options.cluster.ps = {""};
+    clients.push_back(join(options, odd_schema()));
+    ASSERT_NE(clients[task], nullptr);
+    if (task == 0) fill_initial(*clients[task]);
+    ASSERT_TRUE(clients[task]->start().ok());
+  }
+  const auto step = [&](uint32_t task) {
+    fill_gradients(*clients[task], task, clients[task]->position() + 1);
+    clients[task]->exchange();
+    return clients[task]->wait();
+  };
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(step(0).ok() && step(1).ok());
+  ASSERT_TRUE(clients[0]->save_checkpoint().ok());
+  ASSERT_TRUE(step(0).ok() && step(1).ok());
+  first.stop(0);
+  here = &second;
+  while (clients[0]->position() != 6) ASSERT_TRUE(step(0).ok());
+  ASSERT_TRUE(step(1).ok());
+  EXPECT_EQ(clients[1]->position(), 3u) << "as many of its steps are in the checkpoint";
+  while (clients[1]->position() != 6) ASSERT_TRUE(step(1).ok());
+  EXPECT_EQ(clients[1]->global_step(), 12u);
+}
+
 /// Such a worker ended with the loss, because it had nothing to return to.
 TEST(ClientRejoin, AServerThatIsLostBeforeTheFirstStepIsJoinedAgain) {
   Watchdog watchdog;

@@ -13,6 +13,7 @@
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/control_status.h"
 #include "ps/protocol/training.h"
+#include "worker/client/run_failure.h"
 
 namespace gradrail::worker {
 
@@ -107,6 +108,8 @@ absl::Status ControlLink::explain(const grpc::Status& status) const {
 
 absl::Status ControlLink::explain_membership(const grpc::Status& status) const {
   absl::Status cause = explain(status);
+  if (absl::IsOutOfRange(cause))
+    return returnable(absl::AbortedError(fmt::format("{}: it has to join again", message_of(cause))));
   if (!absl::IsNotFound(cause)) return cause;
   // The ps has removed this worker. The configuration is right and the run continues, so that a restart helps.
   return absl::AbortedError(fmt::format("{}; start this worker again", message_of(cause)));

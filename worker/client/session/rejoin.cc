@@ -33,7 +33,7 @@ Rejoin::Rejoin(const ClientOptions& options, RunFailure& failure, Telemetry& tel
 bool Rejoin::is_due() const {
   return failure_.failed() && options_.rejoin_timeout > Duration::zero() &&
          !session_.steps_finished() &&  // a worker that has finished its steps would not repeat them
-         !under_way_ && absl::IsUnavailable(failure_.status());
+         !under_way_ && may_be_remedied(failure_.status());
 }
 
 /// The others wait for a member, and would continue without it while it joins again. They join again themselves if a ps
@@ -62,8 +62,10 @@ absl::Status Rejoin::run() {
   const absl::Status cause = failure_.status();
   const TimePoint deadline = Clock::now() + options_.rejoin_timeout;
   const uint64_t former_version = exchange_.global_step();
-  options_.log(fmt::format("{}; waiting up to {} s for its restart", message_of(cause),
-                           std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count()));
+  const bool returns = is_returnable(cause);
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count();
+  options_.log(returns ? fmt::format("{}; trying for up to {} s", message_of(cause), seconds)
+                       : fmt::format("{}; waiting up to {} s for its restart", message_of(cause), seconds));
   under_way_ = true;
   const uint64_t former_group = session_.group();
   const bool saved_before = session_.saves_checkpoints();
@@ -86,6 +88,7 @@ absl::Status Rejoin::run() {
     // UNAVAILABLE also after a request to stop: no server has the state of this run, so that nothing was completed.
     failure_.fail(absl::UnavailableError(
         asked_to_stop(options_) ? fmt::format("{}, and had not returned at the request to stop", message_of(cause))
+        : returns               ? fmt::format("{}, and could not ({})", message_of(cause), message_of(joined))
                                 : fmt::format("{}, and did not return ({})", message_of(cause), message_of(joined))));
     return failure_.status();
   }
@@ -93,10 +96,9 @@ absl::Status Rejoin::run() {
     options_.log("no checkpoints are saved any more: a parameter server was started again without --checkpoint_dir");
   const uint64_t repeated = left_position_ - std::min(left_position_, position());
   telemetry_.count_rejoin(repeated);
-  options_.log(
-      fmt::format("all parameter servers are back: global step {} where it was {}; {} steps of this worker "
-                  "are done once more",
-                  exchange_.global_step(), former_version, repeated));
+  options_.log(fmt::format("{}: global step {} where it was {}; {} steps of this worker are done once more",
+                           returns ? "this worker has joined again" : "all parameter servers are back",
+                           exchange_.global_step(), former_version, repeated));
   return absl::OkStatus();
 }
 
@@ -117,7 +119,7 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
     return joined;
   }
   const bool same_servers = session_.group() == former_group;
-  if (session_.has_started() && !same_servers && session_.began_without_checkpoint()) {
+  if (session_.has_started() && !same_servers && !session_.began_from().has_value()) {
     spdlog::warn(
         "the parameter servers have restored no checkpoint (see their logs): the run continues with the chief's "
         "parameters, and the optimizer state is reset");
@@ -130,19 +132,20 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
 /// Moves the position back by the steps of this worker that the parameters do not contain any more.
 void Rejoin::restore_position(bool same_servers) {
   if (session_.sums()) return;  // the ps counts the steps there
-  uint64_t position = position_at(exchange_.global_step());
+  // Other workers may have joined earlier: their steps are newer than the restored version, and none of ours are there.
+  const uint64_t version = same_servers ? exchange_.global_step() : session_.began_from().value_or(0);
+  uint64_t position = position_at(version);
   if (same_servers) {
     position = left_position_;  // a step without an answer may have been applied: repeating it would apply it twice
-  } else if (session_.began_without_checkpoint()) {
+  } else if (!session_.began_from().has_value()) {
     // The chief's copy of the parameters is from before the step without an answer, and the versions restart.
     position = left_position_ - std::min(left_position_, unanswered_steps_);
     history_.clear();
   }
   session_.set_run_base(static_cast<int64_t>(exchange_.step() - position));
   // Versions above the restored one will be given again, to other updates.
-  std::erase_if(history_,
-                [&](const Seen& seen) { return seen.position > position || seen.version > exchange_.global_step(); });
-  if (history_.empty()) history_.push_back({exchange_.global_step(), position});
+  std::erase_if(history_, [&](const Seen& seen) { return seen.position > position || seen.version > version; });
+  if (history_.empty()) history_.push_back({version, position});
 }
 
 void Rejoin::begin_history() {

@@ -18,7 +18,7 @@ namespace gradrail::worker {
 
 /// The remedy for a lost ps that no backup replaces and that is started again (ClientOptions::rejoin_timeout). This
 /// worker leaves all ps tasks and joins them again. It repeats the steps that are missing in the checkpoint of the
-/// restarted ps.
+/// restarted ps. Also the remedy for this worker's own loss, if it was only silent: it joins the same ps tasks again.
 /// Threads  Owner thread.
 class Rejoin {
  public:
@@ -34,7 +34,8 @@ class Rejoin {
 
   /// Joins for the first time. A ps that is lost or starts again meanwhile is joined again.
   absl::Status join_first(TimePoint deadline);
-  /// Whether the run has failed by the loss of a ps, and this worker is to wait for it. After Failover::recover().
+  /// Whether the run has failed by the loss of a ps, and this worker is to wait for it, or by its own silence. After
+  /// Failover::recover().
   bool is_due() const;
   /// Waits for the ps and joins again. The exchange under way is over then, and position() may be smaller.
   absl::Status run();

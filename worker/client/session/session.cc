@@ -184,7 +184,7 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
     if (!joined.ok()) return joined.status();
     const ps::proto::JoinReply& reply = *joined;
     if (!began_from.has_value()) began_from = reply.began_from();
-    began_without_checkpoint_ = !began_from->has_global_step();
+    began_from_ = began_from->has_global_step() ? std::optional<uint64_t>(began_from->global_step()) : std::nullopt;
     if (i == 0) {
       chief_ = reply.chief();
       run_base_heard_ = run_base_followed_ = run_base_ = reply.base_step();

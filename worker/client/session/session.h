@@ -87,7 +87,8 @@ class Session {
   void forget_group() { group_ = 0; }
   /// Sets the number of steps of this worker that were answered before it joins again.
   void set_origin_position(uint64_t position) { origin_position_ = position; }
-  bool began_without_checkpoint() const { return began_without_checkpoint_; }
+  /// The global step of the checkpoint that the servers of this group began from. Empty: they began from nothing.
+  const std::optional<uint64_t>& began_from() const { return began_from_; }
 
   /// Whether this worker has ever had the parameters of the run.
   bool has_started() const { return has_started_; }
@@ -132,7 +133,7 @@ class Session {
   uint64_t group_ = 0;                    ///< a hash of them: the ps processes that this worker has joined
   std::optional<uint64_t> origin_group_;  ///< the last group that this worker has left
   uint64_t origin_position_ = 0;
-  bool began_without_checkpoint_ = false;
+  std::optional<uint64_t> began_from_;
   bool found_other_process_ = false;
   bool initialised_ = true;
   bool saves_checkpoints_ = true;
