@@ -162,7 +162,10 @@ class Soak(faults.Faults):
                     out.flush()
             except OSError:
                 pass
-        time.sleep(6)  # longer than --save_secs
+        # Longer than --save_secs. The last save of a run must not fail.
+        end = time.monotonic() + 6
+        while time.monotonic() < end and not self.is_late():
+            time.sleep(0.05)
         filler.unlink()
         return "disk full for 6 s"
 
@@ -203,6 +206,9 @@ class Soak(faults.Faults):
     def is_over(self):
         return any(self.now[host].process.poll() == cluster.GOOD for host in self.WORKERS)
 
+    def is_late(self):
+        return self.is_over() or max(self.position(self.now[host]) for host in self.WORKERS) > self.limit
+
     def assert_recovers(self, fault, began):
         """Waits until all workers make steps again and the backups are complete. Returns the time of the former."""
         before = {host: (self.now[host].pid, len(self.now[host].lines())) for host in self.WORKERS}
@@ -224,9 +230,8 @@ class Soak(faults.Faults):
     def disturb(self, until, limit):
         """Adds faults until this time, or until a worker has made `limit` steps."""
         began, queue = time.monotonic(), []
-        while time.monotonic() < until and not self.is_over():
-            if max(self.position(self.now[host]) for host in self.WORKERS) > limit:
-                return
+        self.limit = limit
+        while time.monotonic() < until and not self.is_late():
             due = time.monotonic() + EVERY
             if not queue:  # each kind once, then again in another order
                 queue = sorted(self.kinds().items())
@@ -264,13 +269,15 @@ class Soak(faults.Faults):
 
     def assert_steps_complete(self, epochs):
         """Checks that no step of a worker is skipped, and that the parameters contain all of them."""
-        made = int(re.search(r"^Global-Step: (\d+)", "\n".join(self.now[host].text() for host in self.WORKERS), re.M)[1])
+        said = "\n".join(self.now[host].text() for host in self.WORKERS)
+        made = max(map(int, re.findall(r"^Global-Step: (\d+)", said, re.M)))
         self.piece["steps"] += made
         whole = epochs * BATCHES
         if self.mode == "sync":
             self.assertEqual(made, whole)
         else:
-            self.assertGreaterEqual(made, whole * len(self.WORKERS))
+            # The gradient of a worker that was declared lost may not have arrived, and is not sent again.
+            self.assertGreaterEqual(made, whole * len(self.WORKERS) - said.count("this worker has joined again"))
         for host in self.WORKERS:
             task = self.every[host][-1]
             lines = [tuple(map(int, line)) for line in re.findall(
