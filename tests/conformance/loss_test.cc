@@ -113,7 +113,7 @@ TEST_P(Conformance, nothing_is_reported_after_close) {
   int kept = 0;
   std::array<Completion, 1> one;
   const TimePoint deadline = Clock::now() + timeout();
-  while (kept < 50) {
+  while (kept < 50 || !closed) {  // two connections have no order
     ASSERT_LT(Clock::now(), deadline);
     if (side.context().poll(absl::MakeSpan(one)) == 0 || one[0].kind != Kind::message) continue;
     const std::string_view text(reinterpret_cast<const char*>(one[0].message.data()), one[0].message.size());
@@ -123,7 +123,6 @@ TEST_P(Conformance, nothing_is_reported_after_close) {
     closed = true;
     side.context().close(one[0].connection);
   }
-  EXPECT_TRUE(closed);
   peer->channel().send("end");
   peer->join();
 }
