@@ -61,7 +61,7 @@ struct ImageShape {
   size_t elements() const { return count * height * width * channels; }
 };
 
-enum class UpdateRule : uint8_t { sgd, momentum, nesterov, adam };
+enum class UpdateRule : uint8_t { sgd, momentum, nesterov, adam, mean };
 
 /// One update of a run of parameters. The arithmetic is that of ps::apply; its header has the formulae. Addresses are
 /// in this Compute's memory. Gradients and targets may also be in pinned host memory.
@@ -80,6 +80,8 @@ struct UpdateArguments {
   float beta1 = 0.0f, one_minus_beta1 = 0.0f;
   float beta2 = 0.0f, one_minus_beta2 = 0.0f;
   float epsilon = 0.0f;
+  bool decays = false;  ///< before the rule: g += decay * p, then p *= shrink
+  float decay = 0.0f, shrink = 1.0f;
 };
 
 /// Computes for a tower or a shard: one device and its operations in order. HostCompute runs each operation at once in

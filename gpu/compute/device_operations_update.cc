@@ -16,16 +16,17 @@ using kernels::Buffer;
 constexpr size_t kQuadsPerThread = 2;  // kQuadsInFlight of kernels/update.cuh
 
 // In the order of UpdateRule.
-constexpr std::array<std::array<const char*, 2>, 4> kUpdateKernels = {{
+constexpr std::array<std::array<const char*, 2>, 5> kUpdateKernels = {{
     {"gradrail_update_sgd_f32", "gradrail_update_sgd_bf16"},
     {"gradrail_update_momentum_f32", "gradrail_update_momentum_bf16"},
     {"gradrail_update_nesterov_f32", "gradrail_update_nesterov_bf16"},
     {"gradrail_update_adam_f32", "gradrail_update_adam_bf16"},
+    {"gradrail_update_mean_f32", "gradrail_update_mean_bf16"},
 }};
 
 size_t state_vectors(UpdateRule rule) {
   // As ps::state_vectors(), which this folder may not include.
-  if (rule == UpdateRule::sgd) return 0;
+  if (rule == UpdateRule::sgd || rule == UpdateRule::mean) return 0;
   return rule == UpdateRule::adam ? 2 : 1;
 }
 
@@ -52,7 +53,10 @@ kernels::UpdateArguments update_arguments(const UpdateArguments& a) {
                                      .one_minus_beta1 = a.one_minus_beta1,
                                      .beta2 = a.beta2,
                                      .one_minus_beta2 = a.one_minus_beta2,
-                                     .epsilon = a.epsilon};
+                                     .epsilon = a.epsilon,
+                                     .decays = a.decays ? 1u : 0u,
+                                     .decay = a.decay,
+                                     .shrink = a.shrink};
   std::copy(a.gradients.begin(), a.gradients.end(), result.gradients);
   std::copy(a.targets.begin(), a.targets.end(), result.targets);
   return result;

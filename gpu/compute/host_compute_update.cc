@@ -40,6 +40,10 @@ void sum_strip(absl::Span<const void* const> sources, size_t first, size_t count
 
 /// The order of operations is that of ps/optimizer/kernel_body.h.
 float fresh(const UpdateArguments& a, size_t i, float p, float g) {
+  if (a.decays) {
+    g = g + a.decay * p;
+    p = p * a.shrink;
+  }
   switch (a.rule) {
     case UpdateRule::sgd:
       return p - a.rate * g;
@@ -56,6 +60,8 @@ float fresh(const UpdateArguments& a, size_t i, float p, float g) {
       a.state[1][i] = v;
       return p - a.rate * m / (std::sqrt(v) + a.epsilon);
     }
+    case UpdateRule::mean:
+      return g;
   }
   return p;
 }

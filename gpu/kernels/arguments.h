@@ -35,6 +35,8 @@ struct UpdateArguments {
   float beta1, one_minus_beta1;
   float beta2, one_minus_beta2;
   float epsilon;
+  Bits32 decays;  // 1: before the rule, g += decay * p, then p *= shrink
+  float decay, shrink;
 };
 
 struct SumArguments {

@@ -37,6 +37,21 @@ struct Adam {
   }
 };
 
+struct Mean {
+  static constexpr int kState = 0;
+  __device__ static float fresh(const UpdateArguments&, float, float g, float&, float&) { return g; }
+};
+
+/// The rule behind the weight decay. The branch is the same in all threads.
+template <typename Rule>
+__device__ float fresh_of(const UpdateArguments& a, float p, float g, float& s0, float& s1) {
+  if (a.decays != 0) {
+    g = g + a.decay * p;
+    p = p * a.shrink;
+  }
+  return Rule::fresh(a, p, g, s0, s1);
+}
+
 template <typename Rule, typename Gradient>
 __device__ void update_single(const UpdateArguments& a, Count i) {
   float sum = widen(static_cast<const Gradient*>(a.gradients[0])[i]);
@@ -45,7 +60,7 @@ __device__ void update_single(const UpdateArguments& a, Count i) {
   float s1 = 0.0f;
   if constexpr (Rule::kState > 0) s0 = a.state[0][i];
   if constexpr (Rule::kState > 1) s1 = a.state[1][i];
-  const float fresh = Rule::fresh(a, a.parameters[i], sum * a.gradient_scale, s0, s1);
+  const float fresh = fresh_of<Rule>(a, a.parameters[i], sum * a.gradient_scale, s0, s1);
   if constexpr (Rule::kState > 0) a.state[0][i] = s0;
   if constexpr (Rule::kState > 1) a.state[1][i] = s1;
   a.parameters[i] = fresh;
@@ -123,7 +138,7 @@ class QuadUpdate {
       GRADRAIL_UNROLL
       for (int e = 0; e < 4; ++e) {
         float& p = parameters_[u].at[e];
-        p = Rule::fresh(a_, p, sum_[u].at[e] * a_.gradient_scale, state0_[u].at[e], state1_[u].at[e]);
+        p = fresh_of<Rule>(a_, p, sum_[u].at[e] * a_.gradient_scale, state0_[u].at[e], state1_[u].at[e]);
       }
     }
   }
@@ -156,6 +171,7 @@ GRADRAIL_UPDATE_KERNEL(sgd, Sgd)
 GRADRAIL_UPDATE_KERNEL(momentum, Momentum)
 GRADRAIL_UPDATE_KERNEL(nesterov, Nesterov)
 GRADRAIL_UPDATE_KERNEL(adam, Adam)
+GRADRAIL_UPDATE_KERNEL(mean, Mean)
 
 #undef GRADRAIL_UPDATE_KERNEL
 

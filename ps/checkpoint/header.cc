@@ -77,15 +77,17 @@ void encode_optimizer(const OptimizerConfig& optimizer, Encoder& out) {
        {optimizer.learning_rate, optimizer.momentum, optimizer.beta1, optimizer.beta2, optimizer.epsilon}) {
     out.real(value);
   }
+  out.real(optimizer.weight_decay);
 }
 
-OptimizerConfig decode_optimizer(Decoder& in) {
+OptimizerConfig decode_optimizer(Decoder& in, uint32_t format_version) {
   OptimizerConfig optimizer;
   optimizer.kind = static_cast<OptimizerKind>(in.integer<uint8_t>());
   for (float* value :
        {&optimizer.learning_rate, &optimizer.momentum, &optimizer.beta1, &optimizer.beta2, &optimizer.epsilon}) {
     *value = in.real();
   }
+  if (format_version >= 4) optimizer.weight_decay = in.real();
   return optimizer;
 }
 
@@ -133,7 +135,7 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes, uint32_t 
   GRADRAIL_CHECK(format_version >= kOldestFormatVersion && format_version <= kFormatVersion);
   Decoder in(bytes);
   CheckpointHeader header;
-  header.optimizer = decode_optimizer(in);
+  header.optimizer = decode_optimizer(in, format_version);
   header.range.first = in.integer<uint64_t>();
   header.range.count = in.integer<uint64_t>();
   header.global_step = in.integer<uint64_t>();
@@ -160,7 +162,7 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes, uint32_t 
 
 absl::Status check_header(const CheckpointHeader& header) {
   // The cast from a byte can give a number that is no kind.
-  if (header.optimizer.kind > OptimizerKind::adam) {
+  if (header.optimizer.kind > OptimizerKind::adamw) {
     return absl::InvalidArgumentError(fmt::format("optimizer number {}", static_cast<int>(header.optimizer.kind)));
   }
   if (header.shard_index >= header.shard_count) {

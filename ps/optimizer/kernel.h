@@ -11,7 +11,7 @@ namespace gradrail::ps {
 struct KernelArguments {
   size_t count = 0;
   float* parameters = nullptr;
-  /// momentum, nesterov: the velocity. adam: m, v. sgd: none.
+  /// momentum, nesterov: the velocity. adam, adamw: m, v. Others: none.
   float* state[2] = {nullptr, nullptr};
   const float* const* gradients = nullptr;
   size_t gradient_count = 0;
@@ -21,12 +21,14 @@ struct KernelArguments {
   bool targets_bypass_cache = false;
 
   float gradient_scale = 1.0f;  ///< 1/N
-  float rate = 0.0f;            ///< adam: with the bias correction of this update
+  float rate = 0.0f;            ///< adam, adamw: with the bias correction of this update
   float momentum = 0.0f;
   /// 1 − β is passed as well, so that all kernels use one rounding of it.
   float beta1 = 0.0f, one_minus_beta1 = 0.0f;
   float beta2 = 0.0f, one_minus_beta2 = 0.0f;
   float epsilon = 0.0f;
+  bool decays = false;  ///< before the rule: g += decay * p, then p *= shrink
+  float decay = 0.0f, shrink = 1.0f;
 };
 
 using ApplyKernel = void (*)(const KernelArguments&);
@@ -34,7 +36,7 @@ using ApplyKernel = void (*)(const KernelArguments&);
 /// One instruction set's kernels. The arithmetic is the same operation by operation, without contraction into FMA, so
 /// that all tables give the same bits.
 struct KernelTable {
-  ApplyKernel sgd, momentum, nesterov, adam;
+  ApplyKernel sgd, momentum, nesterov, adam, mean;
 };
 
 extern const KernelTable kGenericKernels;

@@ -40,9 +40,14 @@ struct Adam {
   }
 };
 
+struct Mean {
+  static constexpr int kState = 0;
+  static float fresh(const KernelArguments&, float, float g, float&, float&) { return g; }
+};
+
 /// The pass itself. The coefficients are copied first: a store through a float pointer could otherwise change them as
 /// far as the compiler can prove.
-template <typename Rule, bool kHasTarget>
+template <typename Rule, bool kHasTarget, bool kDecays>
 void update(const KernelArguments& arguments, size_t count, const float* __restrict gradient,
             float* __restrict parameters, float* __restrict state0, float* __restrict state1,
             float* __restrict target) {
@@ -52,7 +57,13 @@ void update(const KernelArguments& arguments, size_t count, const float* __restr
     float s1 = 0.0f;
     if constexpr (Rule::kState > 0) s0 = state0[i];
     if constexpr (Rule::kState > 1) s1 = state1[i];
-    const float fresh = Rule::fresh(a, parameters[i], gradient[i] * a.gradient_scale, s0, s1);
+    float p = parameters[i];
+    float g = gradient[i] * a.gradient_scale;
+    if constexpr (kDecays) {
+      g = g + a.decay * p;
+      p = p * a.shrink;
+    }
+    const float fresh = Rule::fresh(a, p, g, s0, s1);
     if constexpr (Rule::kState > 0) state0[i] = s0;
     if constexpr (Rule::kState > 1) state1[i] = s1;
     parameters[i] = fresh;
@@ -100,7 +111,7 @@ void copy_past_cache(float* target, const float* source, size_t count) {
   copy(target + i, source + i, count - i);
 }
 
-template <typename Rule>
+template <typename Rule, bool kDecays>
 void apply_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
   const float* gradient = sum_strip(a, first, count, sum);
   float* const parameters = a.parameters + first;
@@ -109,9 +120,9 @@ void apply_strip(const KernelArguments& a, size_t first, size_t count, float* su
   // While the fresh value is in a register, one target costs only its store.
   const bool fuse_first_target = a.target_count > 0 && !a.targets_bypass_cache;
   if (fuse_first_target) {
-    update<Rule, true>(a, count, gradient, parameters, state0, state1, a.targets[0] + first);
+    update<Rule, true, kDecays>(a, count, gradient, parameters, state0, state1, a.targets[0] + first);
   } else {
-    update<Rule, false>(a, count, gradient, parameters, state0, state1, nullptr);
+    update<Rule, false, kDecays>(a, count, gradient, parameters, state0, state1, nullptr);
   }
   for (size_t i = fuse_first_target ? 1 : 0; i < a.target_count; ++i) {
     if (a.targets_bypass_cache) {
@@ -130,13 +141,15 @@ void apply_all(const KernelArguments& a) {
   const size_t strip = one_loop ? a.count : kStripElements;
   for (size_t first = 0; first < a.count; first += strip) {
     const size_t left = a.count - first;
-    apply_strip<Rule>(a, first, left < strip ? left : strip, sum);
+    const size_t count = left < strip ? left : strip;
+    a.decays ? apply_strip<Rule, true>(a, first, count, sum) : apply_strip<Rule, false>(a, first, count, sum);
   }
   // Streaming stores are not ordered with the notice that wakes the reader.
   if (a.targets_bypass_cache) CacheBypass::fence();
 }
 
-constexpr KernelTable kKernels = {apply_all<Sgd>, apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>};
+constexpr KernelTable kKernels = {apply_all<Sgd>, apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>,
+                                  apply_all<Mean>};
 
 }  // namespace
 }  // namespace gradrail::ps

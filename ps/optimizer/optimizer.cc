@@ -25,12 +25,22 @@ bool bypass_cache(const ApplyArguments& a) {
   return !a.targets.empty() && std::max(a.count, a.pass_count) >= kBypassCacheBytes / sizeof(float);
 }
 
-/// √(1−β2^t)/(1−β1^t) in double: 1−β2^t cancels in float for small t.
-float adam_rate(const OptimizerConfig& config, uint64_t update_index) {
-  const auto t = static_cast<double>(update_index);
-  const double correction1 = 1.0 - std::pow(static_cast<double>(config.beta1), t);
-  const double correction2 = 1.0 - std::pow(static_cast<double>(config.beta2), t);
-  return static_cast<float>(static_cast<double>(config.learning_rate) * std::sqrt(correction2) / correction1);
+bool is_adam(OptimizerKind kind) { return kind == OptimizerKind::adam || kind == OptimizerKind::adamw; }
+
+/// √(1−β2^t) in double: 1−β2^t cancels in float for small t.
+double root_of_correction2(const OptimizerConfig& config, uint64_t update_index) {
+  return std::sqrt(1.0 - std::pow(static_cast<double>(config.beta2), static_cast<double>(update_index)));
+}
+
+float adam_rate(const OptimizerConfig& config, float rate, uint64_t update_index) {
+  const double correction1 = 1.0 - std::pow(static_cast<double>(config.beta1), static_cast<double>(update_index));
+  return static_cast<float>(static_cast<double>(rate) * root_of_correction2(config, update_index) / correction1);
+}
+
+/// adamw adds ε to √(v/(1−β2^t)). That is the form of adam with a smaller ε.
+float epsilon_of(const OptimizerConfig& config, uint64_t update_index) {
+  if (config.kind != OptimizerKind::adamw) return config.epsilon;
+  return static_cast<float>(static_cast<double>(config.epsilon) * root_of_correction2(config, update_index));
 }
 
 ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
@@ -42,7 +52,10 @@ ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
     case OptimizerKind::nesterov:
       return table.nesterov;
     case OptimizerKind::adam:
+    case OptimizerKind::adamw:
       return table.adam;
+    case OptimizerKind::mean:
+      return table.mean;
   }
   GRADRAIL_CHECK(false);
 }
@@ -69,6 +82,8 @@ Isa choose_isa(const char* forced, absl::Span<const Isa> supported) {
 }
 
 KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArguments& a) {
+  const float rate = a.rate == kAgreedRate ? config.learning_rate : a.rate;
+  const bool is_decoupled = config.kind == OptimizerKind::adamw;
   return {
       .count = a.count,
       .parameters = a.parameters,
@@ -79,14 +94,17 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
       .target_count = a.targets.size(),
       .targets_bypass_cache = bypass_cache(a),
       .gradient_scale = 1.0f / static_cast<float>(a.gradients.size()),
-      .rate = config.kind == OptimizerKind::adam ? adam_rate(config, a.update_index) : config.learning_rate,
+      .rate = is_adam(config.kind) ? adam_rate(config, rate, a.update_index) : rate,
       .momentum = config.momentum,
       .beta1 = config.beta1,
       // Rounded once, here: kernels of the CPU and of a GPU must use the same bits.
       .one_minus_beta1 = 1.0f - config.beta1,
       .beta2 = config.beta2,
       .one_minus_beta2 = 1.0f - config.beta2,
-      .epsilon = config.epsilon,
+      .epsilon = epsilon_of(config, a.update_index),
+      .decays = config.weight_decay != 0.0f,
+      .decay = is_decoupled ? 0.0f : config.weight_decay,
+      .shrink = is_decoupled ? 1.0f - rate * config.weight_decay : 1.0f,
   };
 }
 

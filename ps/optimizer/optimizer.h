@@ -19,10 +19,11 @@ constexpr size_t kMaxTargets = 16;
 struct ApplyArguments {
   size_t count = 0;
   float* parameters = nullptr;
-  float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam: m, v
+  float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam, adamw: m, v
   absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
   absl::Span<float* const> targets;          ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
   uint64_t update_index = 1;
+  float rate = kAgreedRate;  ///< in the place of OptimizerConfig::learning_rate
   /// Elements that this call and its neighbors read before the first of them is read again (a shard: all its buckets).
   /// Decides whether the targets bypass the cache. 0: this call alone.
   size_t pass_count = 0;
@@ -36,7 +37,11 @@ struct ApplyArguments {
 ///   momentum  v = μ·v + g;  p −= lr·v
 ///   nesterov  v = μ·v + g;  p −= lr·(g + μ·v)
 ///   adam      m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p −= lr·√(1−β2^t)/(1−β1^t) · m/(√v + ε)
-/// Source   Kingma and Ba 2015 (adam, the paper's efficient form as in TensorFlow); Sutskever et al. 2013 (nesterov).
+///   adamw     p −= lr·decay·p;  m and v as adam;  p −= lr/(1−β1^t) · m/(√(v/(1−β2^t)) + ε)
+///   mean      p = g
+/// Weight decay is added to the gradient before all others but adamw: g += decay·p.
+/// Source   Kingma and Ba 2015 (adam, the paper's efficient form as in TensorFlow); Loshchilov and Hutter 2019 (adamw,
+///          as in PyTorch); Sutskever et al. 2013 (nesterov).
 /// Buffers need the alignment of float only, and none may overlap another; gradients may be the same one.
 /// More than 16 gradients or targets, no gradient, or update_index 0 break an invariant and stop the process.
 void apply(const OptimizerConfig& config, const ApplyArguments& arguments);

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ps/protocol/optimizer_settings.h"
+
 namespace gradrail::ps {
 
 // Layout of registered memory during an exchange. All fields are little-endian, as every supported host is.
@@ -62,7 +64,8 @@ struct alignas(64) SlotHeader {
   uint64_t incarnation = 0;   ///< of the worker: a restart begins another one
   uint64_t base_version = 0;  ///< version of the bucket the gradient was computed on
   uint32_t crc32c = 0;        ///< of the payload, if has_crc
-  uint32_t reserved[5] = {};
+  float rate = kAgreedRate;   ///< learning rate of this step; a step of several workers has that of the lowest one
+  uint32_t reserved[4] = {};
 };
 
 /// Answers a SlotHeader.

@@ -11,7 +11,7 @@ namespace gradrail::ps {
 namespace {
 
 /// In the order of OptimizerKind.
-constexpr std::array<std::string_view, 4> kOptimizerNames = {"sgd", "momentum", "nesterov", "adam"};
+constexpr std::array<std::string_view, 6> kOptimizerNames = {"sgd", "momentum", "nesterov", "adam", "mean", "adamw"};
 
 }  // namespace
 
@@ -33,11 +33,13 @@ std::string_view optimizer_name(OptimizerKind kind) {
 int state_vectors(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::sgd:
+    case OptimizerKind::mean:
       return 0;
     case OptimizerKind::momentum:
     case OptimizerKind::nesterov:
       return 1;
     case OptimizerKind::adam:
+    case OptimizerKind::adamw:
       return 2;
   }
   GRADRAIL_CHECK(false);

@@ -75,7 +75,11 @@ absl::Status validate(const OptimizerConfig& optimizer) {
   GRADRAIL_RETURN_IF_ERROR(check("momentum", optimizer.momentum, 1.0f, kShare));
   GRADRAIL_RETURN_IF_ERROR(check("beta1", optimizer.beta1, 1.0f, kShare));
   GRADRAIL_RETURN_IF_ERROR(check("beta2", optimizer.beta2, 1.0f, kShare));
-  return check("epsilon", optimizer.epsilon, kInfinity, kFinite);
+  GRADRAIL_RETURN_IF_ERROR(check("epsilon", optimizer.epsilon, kInfinity, kFinite));
+  GRADRAIL_RETURN_IF_ERROR(check("weight_decay", optimizer.weight_decay, kInfinity, kFinite));
+  if (optimizer.kind == OptimizerKind::mean && optimizer.weight_decay != 0.0f)
+    return absl::InvalidArgumentError("weight_decay: the optimizer mean has none");
+  return absl::OkStatus();
 }
 
 proto::Training to_proto(const Training& training) {
@@ -88,6 +92,7 @@ proto::Training to_proto(const Training& training) {
   message.set_beta1(training.optimizer.beta1);
   message.set_beta2(training.optimizer.beta2);
   message.set_epsilon(training.optimizer.epsilon);
+  message.set_weight_decay(training.optimizer.weight_decay);
   message.set_bucket_bytes(training.bucket_bytes);
   message.set_agreement(training.agreement);
   return message;
@@ -112,8 +117,12 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                   .momentum = message.momentum(),
                                   .beta1 = message.beta1(),
                                   .beta2 = message.beta2(),
-                                  .epsilon = message.epsilon()};
+                                  .epsilon = message.epsilon(),
+                                  .weight_decay = message.weight_decay()};
   GRADRAIL_RETURN_IF_ERROR(validate(config));
+  // The mean of one gradient is no parameter of a model.
+  if (optimizer == OptimizerKind::mean && mode.kind != ModeKind::sync)
+    return absl::InvalidArgumentError(fmt::format("optimizer mean: needs mode sync, not {}", message.mode()));
   return Training{
       .mode = mode, .optimizer = config, .bucket_bytes = message.bucket_bytes(), .agreement = message.agreement()};
 }
@@ -134,6 +143,7 @@ std::string difference(const Training& ours, const Training& theirs) {
   if (a.beta1 != b.beta1) return say("beta1", a.beta1, b.beta1);
   if (a.beta2 != b.beta2) return say("beta2", a.beta2, b.beta2);
   if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
+  if (a.weight_decay != b.weight_decay) return say("weight_decay", a.weight_decay, b.weight_decay);
   // In async each worker chooses its own number of steps. A mode that waits would wait for the missing ones.
   if (ours.mode.waits() && ours.agreement != theirs.agreement) {
     return say("options", ours.agreement, theirs.agreement);

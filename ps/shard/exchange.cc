@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <limits>
 
 #include "absl/container/inlined_vector.h"
 #include "base/check.h"
@@ -69,6 +70,9 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   if (header.kind != ArrivalKind::push && header.kind != ArrivalKind::pull && header.kind != ArrivalKind::initialise) {
     return bad("unknown kind");
   }
+  // false for NaN
+  if (!(header.rate == kAgreedRate || (header.rate >= 0.0f && header.rate < std::numeric_limits<float>::infinity())))
+    return bad("the learning rate is not a finite number, 0 or more");
   // After the kind, which decides whether there is a payload.
   const bool has_payload = header.kind != ArrivalKind::pull;
   const uint64_t expected = has_payload ? partition_.bucket_range(header.bucket).count * sizeof(float) : 0;
@@ -152,8 +156,10 @@ void ShardExchange::apply(const Action& action) {
     targets.push_back(peer->parameters_mapped + range.first);
     peer->stored_version[action.bucket] = action.version;
   }
-  fail_shard_on_error(
-      partition_.store().update(partition_.offset(action.bucket), range.count, gradients, targets, action.version));
+  // Like its gradient, it may have changed since the check.
+  const float rate = peers_.active(action.contributors[0])->slot_headers()[action.bucket].rate;
+  fail_shard_on_error(partition_.store().update(partition_.offset(action.bucket), range.count, gradients, targets,
+                                                {.index = action.version, .rate = rate}));
   ++updates_;
   primary_.record_change(action.bucket);
   mark(Mark::Kind::applied, action);

@@ -50,11 +50,11 @@ class AblationStore final : public ParameterStore {
   absl::Status set(size_t offset, absl::Span<const float> values) override { return inner_->set(offset, values); }
 
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
-                      absl::Span<float* const> targets, uint64_t update_index) override {
+                      absl::Span<float* const> targets, Step step) override {
     // The workers still receive a notice: the number of messages stays the same.
     if (left_out_.no_return) targets = {};
     if (left_out_.no_sum) gradients = gradients.first(1);
-    if (!left_out_.no_optimizer) return inner_->update(offset, count, gradients, targets, update_index);
+    if (!left_out_.no_optimizer) return inner_->update(offset, count, gradients, targets, step);
     if (!left_out_.no_sum) {
       store_mean(mutable_parameters() + offset, count, gradients, targets);
       return absl::OkStatus();

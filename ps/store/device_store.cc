@@ -38,7 +38,10 @@ gpu::UpdateRule rule_of(OptimizerKind kind) {
     case OptimizerKind::nesterov:
       return gpu::UpdateRule::nesterov;
     case OptimizerKind::adam:
+    case OptimizerKind::adamw:
       return gpu::UpdateRule::adam;
+    case OptimizerKind::mean:
+      return gpu::UpdateRule::mean;
   }
   GRADRAIL_CHECK(false);
 }
@@ -191,7 +194,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
-                      absl::Span<float* const> targets, uint64_t update_index) override {
+                      absl::Span<float* const> targets, Step step) override {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     if (count == 0) return absl::OkStatus();
     // No allocation in the usual case of at most 16 workers.
@@ -214,7 +217,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
       (by_kernel ? stored_by_kernel : copied_after).push_back(target);
     }
     GRADRAIL_CHECK(sources.size() <= kMaxGradients && stored_by_kernel.size() <= kMaxTargets);
-    launch(offset, count, sources, stored_by_kernel, scale, update_index);
+    launch(offset, count, sources, stored_by_kernel, scale, step);
     // No kernel reaches the host copy, which answers need.
     if (copy_pin_ == nullptr) {
       GRADRAIL_RETURN_IF_ERROR(
@@ -299,10 +302,10 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   void launch(size_t offset, size_t count, absl::Span<const float* const> sources, absl::Span<float* const> targets,
-              float scale, uint64_t update_index) {
+              float scale, Step step) {
     // The same rounding as the kernels of the CPU: both must give equal bits.
     const KernelArguments values = kernel_arguments(
-        optimizer_, {.count = count, .gradients = sources, .targets = targets, .update_index = update_index});
+        optimizer_, {.count = count, .gradients = sources, .targets = targets, .update_index = step.index, .rate = step.rate});
     const absl::InlinedVector<const void*, kMaxGradients> gradients(sources.begin(), sources.end());
     const auto state = [&](int i) { return state_[i] == nullptr ? nullptr : state_[i]->as<float>() + offset; };
     device_->update({.rule = rule_of(optimizer_.kind),
@@ -318,7 +321,10 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
                      .one_minus_beta1 = values.one_minus_beta1,
                      .beta2 = values.beta2,
                      .one_minus_beta2 = values.one_minus_beta2,
-                     .epsilon = values.epsilon});
+                     .epsilon = values.epsilon,
+                     .decays = values.decays,
+                     .decay = values.decay,
+                     .shrink = values.shrink});
   }
 
   // Destroyed bottom up: pins and memory end before the device.

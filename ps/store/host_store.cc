@@ -38,7 +38,7 @@ class HostStore final : public ParameterStore {
   }
 
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
-                      absl::Span<float* const> targets, uint64_t update_index) override {
+                      absl::Span<float* const> targets, Step step) override {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     const float* sum = nullptr;
     if (gradients.size() > kMaxGradients) {
@@ -51,7 +51,8 @@ class HostStore final : public ParameterStore {
                        .state = {state_at(0, offset), state_at(1, offset)},
                        .gradients = gradients,
                        .targets = targets,
-                       .update_index = update_index,
+                       .update_index = step.index,
+                       .rate = step.rate,
                        // The buckets of a shard follow each other: together they displace what the cache holds.
                        .pass_count = count_});
     return absl::OkStatus();

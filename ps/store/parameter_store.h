@@ -47,10 +47,14 @@ class ParameterStore {
   virtual absl::Status copy_out(size_t offset, size_t count, float* target) = 0;
   /// Overwrites a run of parameters; the state stays. `values` may lie where gradients may.
   virtual absl::Status set(size_t offset, absl::Span<const float> values) = 0;
-  /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients. Adam needs `update_index`,
-  /// which counts the updates of this run from 1.
+  /// The part of an update that is not in the gradients.
+  struct Step {
+    uint64_t index = 1;        ///< counts the updates of this run from 1
+    float rate = kAgreedRate;  ///< as ApplyArguments::rate
+  };
+  /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients.
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
-                              absl::Span<float* const> targets, uint64_t update_index) = 0;
+                              absl::Span<float* const> targets, Step step) = 0;
 
   /// Read and write a run of one state vector, for checkpoints and backups.
   virtual absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) = 0;

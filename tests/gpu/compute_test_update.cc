@@ -26,22 +26,25 @@ struct Case {
   size_t offset;
   bool together;  ///< all buffers equally far from a boundary, or each differently
   bool bf16;
+  bool decays = false;
 };
 
 std::string to_string(const Case& c) {
   return "rule " + std::to_string(static_cast<int>(c.rule)) + ", count " + std::to_string(c.count) + ", gradients " +
          std::to_string(c.gradient_count) + (c.bf16 ? " bf16" : "") + ", targets " + std::to_string(c.target_count) +
-         ", offset " + std::to_string(c.offset) + (c.together ? " of all" : " and others");
+         ", offset " + std::to_string(c.offset) + (c.together ? " of all" : " and others") + (c.decays ? ", decays" : "");
 }
 
-ps::OptimizerConfig config_of(UpdateRule rule) {
-  return {
-      .kind = static_cast<ps::OptimizerKind>(rule), .learning_rate = 0.05f, .epsilon = 1e-2f};  // an epsilon that shows
+ps::OptimizerConfig config_of(UpdateRule rule, bool decays) {
+  return {.kind = static_cast<ps::OptimizerKind>(rule),
+          .learning_rate = 0.05f,
+          .epsilon = 1e-2f,  // an epsilon that shows
+          .weight_decay = decays ? 0.1f : 0.0f};
 }
 
 /// Arguments of update() as the shard passes them, computed as ps::apply computes them.
-UpdateArguments coefficients(UpdateRule rule, size_t gradient_count) {
-  const ps::OptimizerConfig config = config_of(rule);
+UpdateArguments coefficients(UpdateRule rule, size_t gradient_count, bool decays) {
+  const ps::OptimizerConfig config = config_of(rule, decays);
   UpdateArguments a = {.rule = rule,
                        .gradient_scale = 1.0f / static_cast<float>(gradient_count),
                        .rate = config.learning_rate,
@@ -50,7 +53,9 @@ UpdateArguments coefficients(UpdateRule rule, size_t gradient_count) {
                        .one_minus_beta1 = 1.0f - config.beta1,
                        .beta2 = config.beta2,
                        .one_minus_beta2 = 1.0f - config.beta2,
-                       .epsilon = config.epsilon};
+                       .epsilon = config.epsilon,
+                       .decays = decays,
+                       .decay = config.weight_decay};
   if (rule == UpdateRule::adam) {
     const auto correction = [](float beta) { return 1.0 - std::pow(static_cast<double>(beta), kUpdateIndex); };
     a.rate = static_cast<float>(static_cast<double>(config.learning_rate) * std::sqrt(correction(config.beta2)) /
@@ -84,7 +89,7 @@ Values random_values(Bed& bed, const Case& c) {
 void apply_on_host(const Case& c, Values& values) {
   std::vector<const float*> gradients;
   for (const std::vector<float>& gradient : values.gradients) gradients.push_back(gradient.data());
-  ps::apply(config_of(c.rule), {.count = c.count,
+  ps::apply(config_of(c.rule, c.decays), {.count = c.count,
                                 .parameters = values.parameters.data(),
                                 .state = {values.state[0].data(), values.state[1].data()},
                                 .gradients = gradients,
@@ -123,7 +128,7 @@ Buffers place(Bed& bed, const Case& c, const Values& values) {
 }
 
 void update(Compute& compute, const Case& c, const Buffers& buffers) {
-  UpdateArguments arguments = coefficients(c.rule, c.gradient_count);
+  UpdateArguments arguments = coefficients(c.rule, c.gradient_count, c.decays);
   std::vector<const void*> gradients;
   for (const auto& gradient : buffers.gradients) gradients.push_back(gradient.data());
   for (const auto& gradient : buffers.bf16_gradients) gradients.push_back(gradient.data());
@@ -153,7 +158,8 @@ void check_update(Bed& bed, const Case& c) {
   for (size_t i = 0; i < buffers.gradients.size(); ++i) expect_same_bits(bed.read(buffers.gradients[i]), gradients[i]);
 }
 
-constexpr UpdateRule kRules[] = {UpdateRule::sgd, UpdateRule::momentum, UpdateRule::nesterov, UpdateRule::adam};
+constexpr UpdateRule kRules[] = {UpdateRule::sgd, UpdateRule::momentum, UpdateRule::nesterov, UpdateRule::adam,
+                                  UpdateRule::mean};
 
 TEST_P(ComputeUpdate, SameBitsAsApplyForEveryNumberOfBuffers) {
   for (const UpdateRule rule : kRules) {
@@ -177,6 +183,12 @@ TEST_P(ComputeUpdate, SameBitsAsApplyAtEveryLengthAndAlignment) {
   }
 }
 
+TEST_P(ComputeUpdate, SameBitsAsApplyWithWeightDecay) {
+  for (const UpdateRule rule : kRules) {
+    for (const bool bf16 : {false, true}) check_update(bed(), {rule, 1003, 2, 1, 1, false, bf16, true});
+  }
+}
+
 /// Longer than one round of a whole GPU takes (160 multiprocessors × 16 blocks × 256 threads × 2 quads).
 TEST_P(ComputeUpdate, SameBitsAsApplyOverManyRounds) {
   const size_t count = compute().is_device() ? (size_t{1} << 20) + 5 : (size_t{1} << 16) + 5;
@@ -189,7 +201,7 @@ TEST_P(ComputeUpdate, FormulaeInDouble) {
     const Values values = random_values(bed(), c);
     const Buffers buffers = place(bed(), c, values);
     update(compute(), c, buffers);
-    const ps::OptimizerConfig o = config_of(rule);
+    const ps::OptimizerConfig o = config_of(rule, false);
     std::vector<double> expected(c.count);
     for (size_t i = 0; i < c.count; ++i) {
       double g = 0.0;
@@ -201,7 +213,7 @@ TEST_P(ComputeUpdate, FormulaeInDouble) {
       const double second = o.beta2 * s1 + (1.0 - o.beta2) * g * g;
       const double rate = o.learning_rate * std::sqrt(1.0 - std::pow(o.beta2, 3)) / (1.0 - std::pow(o.beta1, 3));
       const double steps[] = {o.learning_rate * g, o.learning_rate * v, o.learning_rate * (g + o.momentum * v),
-                              rate * first / (std::sqrt(second) + o.epsilon)};
+                              rate * first / (std::sqrt(second) + o.epsilon), values.parameters[i] - g};
       expected[i] = values.parameters[i] - steps[static_cast<int>(rule)];
     }
     expect_near(bed().read(buffers.parameters), expected, 1e-5);

@@ -47,14 +47,69 @@ with gradrail.torch.Exchange(model, optimizer=optimizer, lr=lr, mode="sync") as 
         exchange.step()
         reference.zero_grad()
         loss(single, *batch(step)).backward()
-        if optimizer == "adam":
-            # As in TensorFlow, epsilon is added to the root before the correction of its bias. torch adds it after.
-            reference.param_groups[0]["eps"] = 1e-8 / (1 - 0.999 ** (step + 1)) ** 0.5
         reference.step()
     moved = difference(model, network())
     assert difference(model, single) < 1e-5 and moved > 1e-2, (difference(model, single), moved)
     assert exchange.client.global_step == STEPS
     print(f"{optimizer}: difference {difference(model, single):.2e}, moved by {moved:.2e}", flush=True)
+"""
+
+
+# One worker with each optimizer beside torch.optim, with a schedule of the learning rate.
+SAME_UPDATES = PROGRAM + """
+def schedule(step):
+    return min(1.0, (step + 1) / 10) * (0.5 if step > 60 else 1.0)
+
+sgd, adam, adamw = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+cases = {
+    ("sgd", 0.1): lambda p: sgd(p, lr=0.1),
+    ("sgd", 0.1, 0.02): lambda p: sgd(p, lr=0.1, weight_decay=0.02),
+    ("momentum", 0.02, 0.02): lambda p: sgd(p, lr=0.02, momentum=0.9, weight_decay=0.02),
+    ("nesterov", 0.02, 0.02): lambda p: sgd(p, lr=0.02, momentum=0.9, nesterov=True, weight_decay=0.02),
+    ("adam", 0.002): lambda p: adam(p, lr=0.002),
+    ("adam", 0.002, 0.0, 1e-3): lambda p: adam(p, lr=0.002, eps=1e-3),
+    ("adamw", 0.002): lambda p: adamw(p, lr=0.002),
+    ("adamw", 0.002, 0.1, 1e-3): lambda p: adamw(p, lr=0.002, weight_decay=0.1, eps=1e-3),
+}
+case = list(cases)[int(os.environ["CASE"])]
+options = dict(zip(("weight_decay", "epsilon"), case[2:]))
+model, single = network(), network()
+reference = cases[case](single.parameters())
+with gradrail.torch.Exchange(model, optimizer=case[0], lr=case[1], mode="sync", **options) as exchange:
+    for step in range(STEPS):
+        exchange.lr = case[1] * schedule(step)
+        reference.param_groups[0]["lr"] = case[1] * schedule(step)
+        for network_, update in ((model, exchange), (single, reference)):
+            update.zero_grad()
+            loss(network_, *batch(step)).backward()
+            update.step()
+    apart, moved = difference(model, single), difference(model, network())
+    assert apart < 1e-6 and moved > 1e-2, (case, apart, moved)
+    print(f"{case}: difference {apart:.2e}, moved by {moved:.2e}", flush=True)
+"""
+
+MEAN_HOOK = PROGRAM + """
+import gradrail.torch, torch.distributed as dist
+rank = int(os.environ["GRADRAIL_TASK_INDEX"])
+dist.init_process_group("gloo", init_method="file://" + os.environ["STORE"], rank=rank, world_size=WORKERS)
+DDP = torch.nn.parallel.DistributedDataParallel
+models = [DDP(network(), bucket_cap_mb=0.001) for _ in range(2)]
+state = gradrail.torch.MeanExchange(models[0].module)
+models[0].register_comm_hook(state, gradrail.torch.ddp_mean_hook)
+optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in models]
+for step in range(STEPS):
+    for model, optimizer in zip(models, optimizers):
+        optimizer.zero_grad()
+        loss(model, *batch(step, rank)).backward()
+    for ours, theirs in zip(models[0].parameters(), models[1].parameters()):
+        assert (ours.grad - theirs.grad).abs().max() < 1e-6, step
+    for optimizer in optimizers:
+        optimizer.step()
+assert difference(*models) < 1e-5, difference(*models)
+assert state.client.global_step == STEPS
+state.leave()
+dist.barrier()
+print("difference", difference(*models), flush=True)
 """
 
 
@@ -77,6 +132,37 @@ class LargeBatch(TorchTest):
 
     def test_adam_equals_one_process(self):
         self.compare("adam", 0.001)
+
+
+class SameUpdates(TorchTest):
+    def test_every_optimizer_makes_the_updates_of_torch(self):
+        for case in range(8):
+            with self.subTest(case=case):
+                self.good_run(SAME_UPDATES, workers=1, environment={"CASE": str(case)})
+
+    def test_the_mean_hook_equals_all_reduce(self):
+        self.good_run(MEAN_HOOK, environment={"STORE": str(self.folder / "store")})
+
+    def test_wrong_rates_and_decays_are_refused(self):
+        self.good_run(PROGRAM + """
+refused(gradrail.InvalidArgument, 'use optimizer="adamw"', gradrail.torch.Exchange, network(), optimizer="adam",
+        weight_decay=0.1)
+refused(gradrail.InvalidArgument, "mean: needs mode sync", gradrail.join, {"w": 3}, optimizer="mean", join_timeout=20)
+refused(gradrail.InvalidArgument, "weight_decay -1", gradrail.join, {"w": 3}, weight_decay=-1)
+model = network()
+with gradrail.torch.Exchange(model, lr=0.1) as exchange:
+    for rate in (-1, float("nan"), float("inf"), "fast", 1e39):
+        refused(gradrail.InvalidArgument, "rate", setattr, exchange, "lr", rate)
+    assert exchange.lr == 0.1
+    loss(model, *batch(0)).backward()                    # gradients have left with the rate before
+    refused(gradrail.FailedPrecondition, "an exchange is under way", setattr, exchange, "lr", 0.2)
+    exchange.step()
+    exchange.lr = 0
+    before = [p.detach().clone() for p in model.parameters()]
+    loss(model, *batch(0)).backward()
+    exchange.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+""", workers=1)
 
 
 class Models(TorchTest):

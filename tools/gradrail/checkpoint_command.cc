@@ -101,7 +101,7 @@ absl::StatusOr<bool> verify(const std::string& folder) {
 
 /// Names of an optimizer's state vectors, as in ps::apply().
 std::string state_name(ps::OptimizerKind kind, size_t vector) {
-  if (kind == ps::OptimizerKind::adam) return vector == 0 ? "m" : "v";
+  if (kind == ps::OptimizerKind::adam || kind == ps::OptimizerKind::adamw) return vector == 0 ? "m" : "v";
   return "velocity";
 }
 

@@ -252,8 +252,10 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("learning_rate", flags.learning_rate, "0: the default of the model (mlp 0.001, cnn 0.02, linear 0.1)",
       NumberIn(0.0f, kMaxLearningRate));
   add("optimizer", flags.optimizer, "auto: the default of the model (cnn nesterov, the others sgd)",
-      CLI::IsMember({"auto", "sgd", "momentum", "nesterov", "adam"}));
+      CLI::IsMember({"auto", "sgd", "momentum", "nesterov", "adam", "adamw"}));
   add("momentum", flags.momentum, "constant of momentum and nesterov; less than 1", NumberIn(0.0f, kMaxMomentum));
+  add("weight_decay", flags.weight_decay, "adamw: of the parameters; others: times the parameter, added to the gradient",
+      NumberIn(0.0f, kMaxLearningRate));
   add("mode", flags.mode,
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
       "for the last B gradients of a step",
@@ -430,6 +432,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
     return absl::InvalidArgumentError(fmt::format("--optimizer: {}", message_of(optimizer.status())));
   options.optimizer.kind = *optimizer;
   options.optimizer.momentum = flags.momentum;
+  options.optimizer.weight_decay = flags.weight_decay;
   options.optimizer.learning_rate = flags.learning_rate > 0.0f ? flags.learning_rate : model_rate(flags.model);
   // Before the list of transports: that list loads the plug-ins.
   GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));

@@ -52,6 +52,7 @@ struct TrainFlags {
   uint32_t batch_size = 100;
   float learning_rate = 0.0f;      ///< 0: the model's default
   std::string optimizer = "auto";  ///< the model's own
+  float weight_decay = 0.0f;
   float momentum = 0.9f;
   std::string data_dir;
   uint64_t seed = 1;

@@ -183,6 +183,13 @@ gradrail_status gradrail_pull(gradrail_client* client) {
   });
 }
 
+gradrail_status gradrail_set_learning_rate(gradrail_client* client, float rate) {
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_set_learning_rate", client));
+    return client->client->set_learning_rate(rate);
+  });
+}
+
 uint64_t gradrail_global_step(const gradrail_client* client) {
   return client == nullptr ? 0 : client->client->global_step();
 }

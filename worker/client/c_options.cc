@@ -157,6 +157,7 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   set_unless_zero(given.beta1, options.optimizer.beta1);
   set_unless_zero(given.beta2, options.optimizer.beta2);
   set_unless_zero(given.epsilon, options.optimizer.epsilon);
+  set_unless_zero(static_cast<float>(given.weight_decay), options.optimizer.weight_decay);
   GRADRAIL_RETURN_IF_ERROR(ps::validate(options.optimizer));
   if (given.bucket_bytes != 0) options.bucket_bytes = given.bucket_bytes;
   options.transports = *std::move(transports);

@@ -32,6 +32,8 @@ void Client::exchange() { impl_->exchange(); }
 void Client::progress() { impl_->progress(); }
 absl::Status Client::wait() { return impl_->wait(); }
 void Client::wake() { impl_->wake(); }
+absl::Status Client::set_learning_rate(float rate) { return impl_->set_learning_rate(rate); }
+
 absl::Status Client::pull() { return impl_->pull(); }
 bool Client::on_device() const { return impl_->model().gpu() != nullptr; }
 std::string Client::gpu_text() const { return impl_->paths().gpu_text(); }

@@ -233,6 +233,11 @@ class GRADRAIL_EXPORT Client {
   /// Errors  as wait(). FAILED_PRECONDITION: an exchange is under way.
   absl::Status pull();
 
+  /// Sets the learning rate of the next steps, in the place of ClientOptions::optimizer.learning_rate. async, ssp: of
+  /// this worker's gradients. Otherwise the rate of the lowest worker of a step counts, so that all set the same one.
+  /// Errors  INVALID_ARGUMENT: negative, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
+  absl::Status set_learning_rate(float rate);
+
   /// Updates applied to the parameters that this worker holds (bucket 0).
   uint64_t global_step() const;
   /// Steps of this run that this worker has completed. async: its own steps. Otherwise the common steps of all workers:

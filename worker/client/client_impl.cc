@@ -187,6 +187,15 @@ absl::Status Client::Impl::recover() {
   return replaced;
 }
 
+absl::Status Client::Impl::set_learning_rate(float rate) {
+  ps::OptimizerConfig changed = options_.optimizer;
+  changed.learning_rate = rate;
+  GRADRAIL_RETURN_IF_ERROR(ps::validate(changed));
+  GRADRAIL_RETURN_IF_ERROR(check_idle("set_learning_rate"));
+  exchange_.set_rate(rate);
+  return absl::OkStatus();
+}
+
 /// Nothing has arrived for half a second: the rare checks are free now.
 absl::Status Client::Impl::on_idle() {
   const TimePoint now = Clock::now();

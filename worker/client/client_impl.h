@@ -48,6 +48,7 @@ class Client::Impl {
   absl::Status wait();
   void wake() { paths_.wake(); }  ///< any thread
   absl::Status pull();
+  absl::Status set_learning_rate(float rate);
 
   // client_control.cc: calls to the ps tasks that a failover may interrupt.
   /// Workers that have not joined yet are waited for until `absent_until`.

@@ -171,7 +171,8 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
             .payload_bytes = payload_bytes,
             .step = step_,
             .incarnation = identity_.incarnation(),
-            .base_version = bucket.version};
+            .base_version = bucket.version,
+            .rate = rate_};
   if (checksums) header.crc32c = memory_.gradient_crc32c({bucket.range.first, payload_elements});
   // A shard that maps the gradients reads them in place: only the header is put.
   bucket.sent = payload_elements == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing;

@@ -49,6 +49,9 @@ class Exchange final : public PathEvents {
   /// Forgets the shards and whatever is under way, before this worker joins again.
   void clear();
 
+  /// The learning rate of the steps from now on.
+  void set_rate(float rate) { rate_ = rate; }
+
   // One exchange: begin(), ready() for complete tensors (optional), push_all(), post_backlog() until outstanding() is
   // 0, finish().
   void begin(ps::ArrivalKind kind, TimePoint now);
@@ -141,6 +144,7 @@ class Exchange final : public PathEvents {
   // Owner thread. The exchange under way or the last one.
   ps::ArrivalKind kind_{};
   uint64_t step_ = 0;
+  float rate_ = ps::kAgreedRate;
   bool has_pushed_ = false;  ///< since set_step()
   bool under_way_ = false;
   TimePoint begun_at_;

@@ -59,7 +59,7 @@ typedef struct gradrail_options {
   uint32_t task_index;      /* 0 is the chief, which offers the initial parameters */
   uint32_t bucket_bytes;    /* 0: 1 MiB */
   const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B" */
-  const char* optimizer;    /* "sgd" (default), "momentum", "nesterov", "adam" */
+  const char* optimizer;    /* "sgd" (default), "momentum", "nesterov", "adam", "adamw", "mean" (no optimizer: sync) */
   float learning_rate;      /* 0: 0.001; below, 0: TensorFlow's default; not negative, NaN or infinite */
   float momentum;
   float beta1;
@@ -85,6 +85,7 @@ typedef struct gradrail_options {
    * GRADRAIL_CANCELLED, and so does each later one that blocks. It must not call functions of this client. */
   int (*interrupted)(void* context);
   void* context;
+  double weight_decay; /* "adamw": of the parameters themselves; others: added to the gradient; "mean" has none */
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \
@@ -123,6 +124,10 @@ GRADRAIL_API gradrail_status gradrail_exchange(gradrail_client* client);
 GRADRAIL_API gradrail_status gradrail_wait(gradrail_client* client);
 /* Fetches the current parameters without pushing. */
 GRADRAIL_API gradrail_status gradrail_pull(gradrail_client* client);
+
+/* Sets the learning rate of the next steps, 0 or more. "async", "ssp:K": for the gradients of this worker. Otherwise the
+ * rate of the lowest worker in a step counts, so that all workers set the same one. Between wait and exchange. */
+GRADRAIL_API gradrail_status gradrail_set_learning_rate(gradrail_client* client, float rate);
 
 /* Updates applied to the parameters that this worker holds. */
 GRADRAIL_API uint64_t gradrail_global_step(const gradrail_client* client);

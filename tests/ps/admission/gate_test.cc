@@ -138,7 +138,7 @@ TEST_F(Gate, AnHttp2ClientGetsTheReasonAndIsBounded) {
   EXPECT_EQ(peer.hear(settings.size()), settings);
   for (const char each : settings + call) ASSERT_TRUE(peer.say({&each, 1}));
   const std::string end = end_of_call(5, other_version("6 or older"));
-  EXPECT_THAT(end, HasSubstr("protocol version 7 here, 6 or older there: install the same gradrail on all hosts"));
+  EXPECT_THAT(end, HasSubstr("protocol version 8 here, 6 or older there: install the same gradrail on all hosts"));
   EXPECT_EQ(peer.hear(end.size()), end);
   while (peer.say(std::string(256, 'x'))) {
   }

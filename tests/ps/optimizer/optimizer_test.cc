@@ -131,6 +131,11 @@ struct Expected {
 /// One element in float64, straight from the formulas in optimizer.h.
 Expected reference(const OptimizerConfig& c, double p, double g, double s0, double s1, double t) {
   const double lr = c.learning_rate;
+  if (c.kind == OptimizerKind::adamw) {
+    p -= lr * static_cast<double>(c.weight_decay) * p;
+  } else {
+    g += static_cast<double>(c.weight_decay) * p;
+  }
   switch (c.kind) {
     case OptimizerKind::sgd:
       return {p - lr * g, s0, s1};
@@ -140,13 +145,20 @@ Expected reference(const OptimizerConfig& c, double p, double g, double s0, doub
     case OptimizerKind::nesterov:
       s0 = static_cast<double>(c.momentum) * s0 + g;
       return {p - lr * (g + static_cast<double>(c.momentum) * s0), s0, s1};
+    case OptimizerKind::mean:
+      return {g, s0, s1};
     case OptimizerKind::adam:
+    case OptimizerKind::adamw:
       break;
   }
   const double beta1 = c.beta1;
   const double beta2 = c.beta2;
   s0 = beta1 * s0 + (1.0 - beta1) * g;
   s1 = beta2 * s1 + (1.0 - beta2) * g * g;
+  if (c.kind == OptimizerKind::adamw) {
+    const double root = std::sqrt(s1 / (1.0 - std::pow(beta2, t)));
+    return {p - lr / (1.0 - std::pow(beta1, t)) * s0 / (root + static_cast<double>(c.epsilon)), s0, s1};
+  }
   const double rate = lr * std::sqrt(1.0 - std::pow(beta2, t)) / (1.0 - std::pow(beta1, t));
   return {p - rate * s0 / (std::sqrt(s1) + static_cast<double>(c.epsilon)), s0, s1};
 }
@@ -155,11 +167,14 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-class OptimizerKernels : public ::testing::TestWithParam<std::tuple<OptimizerKind, Isa>> {
+class OptimizerKernels : public ::testing::TestWithParam<std::tuple<OptimizerKind, Isa, float>> {
  protected:
   OptimizerKind kind() const { return std::get<0>(GetParam()); }
   Isa isa() const { return std::get<1>(GetParam()); }
-  OptimizerConfig config() const { return {.kind = kind(), .learning_rate = 0.1f}; }
+  OptimizerConfig config() const {
+    // ε as large as √v: a wrong place of ε shows.
+    return {.kind = kind(), .learning_rate = 0.1f, .epsilon = 0.1f, .weight_decay = std::get<2>(GetParam())};
+  }
 
   template <typename Body>
   void for_each_case(Body body) const {
@@ -310,7 +325,8 @@ TEST_P(OptimizerKernels, StayWithFloat64OverAHundredUpdates) {
   std::vector<float> p(kCount, 1.0f), s0(kCount, 0.0f), s1(kCount, 0.0f), g(kCount);
   std::vector<Expected> expected(kCount, {1.0, 0.0, 0.0});
   Random random(16);
-  const OptimizerConfig slow = {.kind = kind(), .learning_rate = 0.01f};
+  OptimizerConfig slow = config();
+  slow.learning_rate = 0.01f;
   for (uint64_t update = 1; update <= 100; ++update) {
     for (size_t i = 0; i < kCount; ++i) {
       g[i] = static_cast<float>(random.normal() + 0.5);
@@ -334,20 +350,39 @@ std::vector<Isa> isas() { return {supported_isas().begin(), supported_isas().end
 
 INSTANTIATE_TEST_SUITE_P(Here, OptimizerKernels,
                          ::testing::Combine(::testing::Values(OptimizerKind::sgd, OptimizerKind::momentum,
-                                                              OptimizerKind::nesterov, OptimizerKind::adam),
-                                            ::testing::ValuesIn(isas())),
+                                                              OptimizerKind::nesterov, OptimizerKind::adam,
+                                                              OptimizerKind::adamw, OptimizerKind::mean),
+                                            ::testing::ValuesIn(isas()), ::testing::Values(0.0f, 0.1f)),
                          [](const auto& instance) {
                            return std::string(optimizer_name(std::get<0>(instance.param))) + "_" +
-                                  std::string(isa_name(std::get<1>(instance.param)));
+                                  std::string(isa_name(std::get<1>(instance.param))) +
+                                  (std::get<2>(instance.param) == 0.0f ? "" : "_decays");
                          });
 
+TEST(Optimizer, AStepMayHaveARateOfItsOwn) {
+  for (const auto kind : {OptimizerKind::sgd, OptimizerKind::adamw}) {
+    const auto updated = [kind](float agreed, float own) {
+      float p = 1.0f, m = 0.0f, v = 0.0f;
+      const float g = 0.5f;
+      const float* gradients[] = {&g};
+      apply({.kind = kind, .learning_rate = agreed, .weight_decay = 0.1f},
+            {.count = 1, .parameters = &p, .state = {&m, &v}, .gradients = gradients, .rate = own});
+      return p;
+    };
+    EXPECT_EQ(updated(0.3f, 0.2f), updated(0.2f, kAgreedRate));
+    EXPECT_EQ(updated(0.3f, 0.0f), 1.0f) << "a rate of 0 changes no parameter";
+    EXPECT_NE(updated(0.3f, kAgreedRate), 1.0f);
+  }
+}
+
 TEST(Optimizer, NamesRoundTripAndUnknownOnesListTheRest) {
-  for (const auto kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::nesterov, OptimizerKind::adam}) {
+  for (const auto kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::nesterov, OptimizerKind::adam,
+                          OptimizerKind::adamw, OptimizerKind::mean}) {
     EXPECT_EQ(parse_optimizer(optimizer_name(kind)).value(), kind);
   }
-  const absl::Status refused = parse_optimizer("adamw").status();
+  const absl::Status refused = parse_optimizer("adagrad").status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("sgd, momentum, nesterov, adam"));
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("sgd, momentum, nesterov, adam, mean, adamw"));
   EXPECT_FALSE(parse_optimizer("").ok());
 }
 
@@ -356,6 +391,8 @@ TEST(Optimizer, StateVectors) {
   EXPECT_EQ(state_vectors(OptimizerKind::momentum), 1);
   EXPECT_EQ(state_vectors(OptimizerKind::nesterov), 1);
   EXPECT_EQ(state_vectors(OptimizerKind::adam), 2);
+  EXPECT_EQ(state_vectors(OptimizerKind::adamw), 2);
+  EXPECT_EQ(state_vectors(OptimizerKind::mean), 0);
 }
 
 TEST(Optimizer, IsaIsTheForcedOneWhereItCanBe) {

@@ -204,6 +204,14 @@ class Client:
         """Blocks until all fresh parameters have arrived. Raises every error of the exchange and of the run."""
         self._call(LIBRARY.gradrail_wait)
 
+    def set_learning_rate(self, rate: float) -> None:
+        """Sets the learning rate of the next steps, 0 or more, between wait() and exchange().
+
+        async, ssp: for the gradients of this worker. Otherwise the rate of the lowest worker in a step counts, so that
+        all workers set the same one. Raises InvalidArgument, FailedPrecondition.
+        """
+        self._call(LIBRARY.gradrail_set_learning_rate, ctypes.c_float(_number("rate", rate)))
+
     def pull(self) -> None:
         """Fetches the current parameters without sending gradients."""
         self._call(LIBRARY.gradrail_pull)
@@ -365,7 +373,7 @@ def _schema(tensors: Mapping[str, Any]) -> Tuple[Dict[str, Tuple[int, ...]], Any
 
 def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: Optional[float] = None,
          momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
-         epsilon: Optional[float] = None, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
+         epsilon: Optional[float] = None, weight_decay: float = 0.0, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
          worker_hosts: Union[None, str, Iterable[str]] = None, task_index: Optional[int] = None,
          backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, transports: str = "auto",
          fallback: bool = True, checksums: bool = False, encrypt_data: bool = False, bind_host: Optional[str] = None,
@@ -378,9 +386,12 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     ----------
     tensors : mapping of names to shapes
         The parameters of the model, float32. An array stands for its shape, and its values become the initial ones.
-    optimizer : "sgd", "momentum", "nesterov" or "adam"
+    optimizer : "sgd", "momentum", "nesterov", "adam", "adamw" or "mean"
         The optimizer of the parameter servers, with `learning_rate` (0.001), `momentum` (0.9), `beta1` (0.9),
-        `beta2` (0.999) and `epsilon` (1e-8), each more than 0.
+        `beta2` (0.999) and `epsilon` (1e-8), each more than 0. "adam" is TensorFlow's; "adamw" is PyTorch's, and with
+        weight_decay=0 also PyTorch's Adam. "mean" has no optimizer: the parameters become the mean gradient of a step.
+    weight_decay : float
+        "adamw" decays the parameters themselves, the others add weight_decay * parameter to the gradient.
     mode : "async", "sync", "ssp:K" or "backup:B"
     ps_hosts, worker_hosts : "host:port,…" or a list
         The cluster, with this worker's `task_index`. Without ps_hosts the cluster comes from the environment, where
@@ -418,6 +429,7 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
                         ("epsilon", epsilon)):
         if value is not None:
             setattr(options, name, _constant(name, value))
+    options.weight_decay = _number("weight_decay", weight_decay)
     for name, value in (("join_timeout", join_timeout), ("path_timeout", path_timeout),
                         ("rejoin_timeout", rejoin_timeout)):
         setattr(options, name + "_s", _number(name, value))

@@ -13,10 +13,11 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 import torch
+import torch.distributed
 
 from . import client, errors
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "MeanExchange", "ddp_mean_hook"]
 
 
 class _Slot:
@@ -97,10 +98,13 @@ class Exchange:
     model : torch.nn.Module
         Parameters that require no gradient, and buffers, stay local. A shared parameter is exchanged once. Parameters on
         a GPU, and of another dtype than float32, are copied in each step; the servers compute in float32.
-    optimizer, lr, mode
-        As `optimizer`, `learning_rate` and `mode` of gradrail.join().
+    optimizer : "sgd", "momentum", "nesterov", "adam" or "adamw"
+        The same updates as torch.optim.SGD, Adam and AdamW, with the defaults of torch for `weight_decay` and `lr` of the
+        two last. "momentum" and "nesterov" are SGD with `momentum` (0.9).
+    lr, mode
+        As `learning_rate` and `mode` of gradrail.join(). A schedule sets `exchange.lr` between two steps.
     options
-        The other arguments of gradrail.join(), such as ps_hosts.
+        The other arguments of gradrail.join(), such as weight_decay, momentum, epsilon or ps_hosts.
 
     Raises
     ------
@@ -113,7 +117,14 @@ class Exchange:
                                     if parameter.requires_grad]
         if not self._slots:
             raise errors.InvalidArgument("the model has no parameter that requires a gradient")
-        self.client = client.join({slot.name: slot.shape() for slot in self._slots}, optimizer=optimizer,
+        if optimizer == "adam" and options.get("weight_decay"):
+            raise errors.InvalidArgument("weight_decay: adam has none here; use optimizer=\"adamw\"")
+        if optimizer == "adamw":
+            options.setdefault("weight_decay", 0.01)
+        self._lr = 0.001 if lr is None else lr
+        self.client = client.join({slot.name: slot.shape() for slot in self._slots},
+                                  # The servers' adam is TensorFlow's, which adds epsilon elsewhere.
+                                  optimizer="adamw" if optimizer == "adam" else optimizer,
                                   learning_rate=lr, mode=mode, **options)
         self._sends_early = True
         self._error: Optional[Exception] = None
@@ -184,6 +195,16 @@ class Exchange:
                 slot.take()
             slot.clear()
 
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step. All workers set the same one, except in async and ssp."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        self.client.set_learning_rate(rate)
+        self._lr = rate
+
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Has no effect after step(), which clears the gradients; the name is that of torch.optim.Optimizer."""
         if any(slot.sent is not None for slot in self._slots):
@@ -210,3 +231,64 @@ class Exchange:
     def __exit__(self, *error: Any) -> None:
         self._remove_hooks()
         self.client.__exit__(*error)
+
+
+class MeanExchange:
+    """Averages the gradients of DistributedDataParallel through parameter servers. It is the state of ddp_mean_hook().
+
+        ddp = torch.nn.parallel.DistributedDataParallel(model)
+        ddp.register_comm_hook(gradrail.torch.MeanExchange(model), gradrail.torch.ddp_mean_hook)
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model inside of DistributedDataParallel. Its gradients are copied to and from registered memory as float32.
+    options
+        The other arguments of gradrail.join(), such as ps_hosts. There is a worker for each rank.
+
+    Raises
+    ------
+    As gradrail.join().
+    """
+
+    def __init__(self, model: torch.nn.Module, **options: Any):
+        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        if not named:
+            raise errors.InvalidArgument("the model has no parameter that requires a gradient")
+        # DDP changes its buckets after the first step: parameters identify the gradients.
+        self._names = {parameter: name for name, parameter in named}
+        self.client = client.join({name: tuple(parameter.shape) or (1,) for name, parameter in named},
+                                  optimizer="mean", mode="sync", **options)
+        self.client.start()
+        self._waiting: List[Any] = []  # buckets of this backward pass, with their futures
+
+    def _add(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
+        future: "torch.futures.Future[torch.Tensor]" = torch.futures.Future()
+        names = [self._names[parameter] for parameter in bucket.parameters()]
+        for name, gradient in zip(names, bucket.gradients()):
+            torch.from_numpy(self.client.gradients[name]).view(gradient.shape).copy_(gradient)
+        self.client.ready(*names)
+        self._waiting.append((bucket, names, future))
+        if bucket.is_last():
+            self._finish()
+        return future
+
+    def _finish(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self.client.exchange()
+        self.client.wait()
+        for bucket, names, future in waiting:
+            for name, gradient in zip(names, bucket.gradients()):
+                gradient.copy_(torch.from_numpy(self.client.parameters[name]).view(gradient.shape))
+            future.set_result(bucket.buffer())
+
+    def leave(self) -> None:
+        """As Client.leave()."""
+        self.client.leave()
+
+
+# DDP compares these annotations with its types.
+def ddp_mean_hook(state: MeanExchange,
+                  bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook of DistributedDataParallel: the gradients become the mean of those of all workers."""
+    return state._add(bucket)
