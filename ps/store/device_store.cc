@@ -305,7 +305,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
               float scale, Step step) {
     // The same rounding as the kernels of the CPU: both must give equal bits.
     const KernelArguments values = kernel_arguments(
-        optimizer_, {.count = count, .gradients = sources, .targets = targets, .update_index = step.index, .rate = step.rate});
+        optimizer_,
+        {.count = count, .gradients = sources, .targets = targets, .update_index = step.index, .rate = step.rate});
     const absl::InlinedVector<const void*, kMaxGradients> gradients(sources.begin(), sources.end());
     const auto state = [&](int i) { return state_[i] == nullptr ? nullptr : state_[i]->as<float>() + offset; };
     device_->update({.rule = rule_of(optimizer_.kind),

@@ -32,7 +32,8 @@ struct Case {
 std::string to_string(const Case& c) {
   return "rule " + std::to_string(static_cast<int>(c.rule)) + ", count " + std::to_string(c.count) + ", gradients " +
          std::to_string(c.gradient_count) + (c.bf16 ? " bf16" : "") + ", targets " + std::to_string(c.target_count) +
-         ", offset " + std::to_string(c.offset) + (c.together ? " of all" : " and others") + (c.decays ? ", decays" : "");
+         ", offset " + std::to_string(c.offset) + (c.together ? " of all" : " and others") +
+         (c.decays ? ", decays" : "");
 }
 
 ps::OptimizerConfig config_of(UpdateRule rule, bool decays) {
@@ -90,10 +91,10 @@ void apply_on_host(const Case& c, Values& values) {
   std::vector<const float*> gradients;
   for (const std::vector<float>& gradient : values.gradients) gradients.push_back(gradient.data());
   ps::apply(config_of(c.rule, c.decays), {.count = c.count,
-                                .parameters = values.parameters.data(),
-                                .state = {values.state[0].data(), values.state[1].data()},
-                                .gradients = gradients,
-                                .update_index = kUpdateIndex});
+                                          .parameters = values.parameters.data(),
+                                          .state = {values.state[0].data(), values.state[1].data()},
+                                          .gradients = gradients,
+                                          .update_index = kUpdateIndex});
 }
 
 /// The buffers of one update where the Compute sees them.
@@ -159,7 +160,7 @@ void check_update(Bed& bed, const Case& c) {
 }
 
 constexpr UpdateRule kRules[] = {UpdateRule::sgd, UpdateRule::momentum, UpdateRule::nesterov, UpdateRule::adam,
-                                  UpdateRule::mean};
+                                 UpdateRule::mean};
 
 TEST_P(ComputeUpdate, SameBitsAsApplyForEveryNumberOfBuffers) {
   for (const UpdateRule rule : kRules) {

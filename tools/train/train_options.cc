@@ -254,8 +254,8 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("optimizer", flags.optimizer, "auto: the default of the model (cnn nesterov, the others sgd)",
       CLI::IsMember({"auto", "sgd", "momentum", "nesterov", "adam", "adamw"}));
   add("momentum", flags.momentum, "constant of momentum and nesterov; less than 1", NumberIn(0.0f, kMaxMomentum));
-  add("weight_decay", flags.weight_decay, "adamw: of the parameters; others: times the parameter, added to the gradient",
-      NumberIn(0.0f, kMaxLearningRate));
+  add("weight_decay", flags.weight_decay,
+      "adamw: of the parameters; others: times the parameter, added to the gradient", NumberIn(0.0f, kMaxLearningRate));
   add("mode", flags.mode,
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
       "for the last B gradients of a step",

@@ -143,6 +143,12 @@ TEST_P(ClientHostile, IncarnationOfAnotherWorker) {
   expect_header_refused(header, 0, "of another incarnation");
 }
 
+TEST_P(ClientHostile, LearningRate) {
+  ps::SlotHeader header = hostile_->header(0, 64);
+  header.rate = std::numeric_limits<float>::quiet_NaN();
+  expect_header_refused(header, 0, "the learning rate is not a finite number");
+}
+
 TEST_P(ClientHostile, UnknownKind) {
   ps::SlotHeader header = hostile_->header(0, 64);
   header.kind = static_cast<ps::ArrivalKind>(9);

@@ -58,6 +58,23 @@ TEST_P(ClientModes, SspLetsAWorkerRunSoFarAndNoFurther) {
   EXPECT_EQ(flatten(*clients[0]), flatten(*clients[1]));
 }
 
+TEST_P(ClientModes, AStepHasTheLearningRateOfItsLowestWorker) {
+  Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
+  const auto clients = join_all(cluster, 2, ModeKind::sync, 0);
+  ASSERT_EQ(clients.size(), 2u);
+  EXPECT_TRUE(absl::IsInvalidArgument(clients[0]->set_learning_rate(-1.0f)));
+  EXPECT_TRUE(absl::IsInvalidArgument(clients[0]->set_learning_rate(std::numeric_limits<float>::infinity())));
+  ASSERT_TRUE(clients[0]->set_learning_rate(2.0f).ok());
+  ASSERT_TRUE(clients[1]->set_learning_rate(8.0f).ok());
+  std::thread other([&] { EXPECT_TRUE(step(*clients[1], 1, 1).ok()); });
+  EXPECT_TRUE(step(*clients[0], 0, 1).ok());
+  other.join();
+  const std::vector<float> got = flatten(*clients[0]);
+  EXPECT_EQ(got, flatten(*clients[1]));
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got[i], initial_of(i) - (gradient_of(0, 1, i) + gradient_of(1, 1, i))) << "element " << i;
+}
+
 TEST_P(ClientModes, BackupDropsTheLateGradientAndLeadsTheStragglerOn) {
   Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
   const auto clients = join_all(cluster, 2, ModeKind::backup, 1);
