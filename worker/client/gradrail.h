@@ -125,8 +125,8 @@ GRADRAIL_API gradrail_status gradrail_wait(gradrail_client* client);
 /* Fetches the current parameters without pushing. */
 GRADRAIL_API gradrail_status gradrail_pull(gradrail_client* client);
 
-/* Sets the learning rate of the next steps, 0 or more, between wait and exchange. "async", "ssp:K": for the gradients of
- * this worker. Otherwise the rate of the lowest worker in a step counts, so that all workers set the same one. */
+/* Sets the learning rate of the next steps, 0 or more, between wait and exchange. "async", "ssp:K": for the gradients
+ * of this worker. Otherwise the rate of the lowest worker in a step counts, so that all workers set the same one. */
 GRADRAIL_API gradrail_status gradrail_set_learning_rate(gradrail_client* client, float rate);
 
 /* Updates applied to the parameters that this worker holds. */
