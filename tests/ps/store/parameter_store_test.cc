@@ -47,6 +47,7 @@ std::vector<float> state_of(ParameterStore& store, int vector) {
 struct Case {
   OptimizerKind optimizer;
   size_t gradient_count;
+  float weight_decay = 0.0f;
 };
 
 class StoreAgreement : public ::testing::TestWithParam<Case> {};
@@ -54,7 +55,8 @@ class StoreAgreement : public ::testing::TestWithParam<Case> {};
 TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  const OptimizerConfig optimizer = {.kind = GetParam().optimizer, .learning_rate = 0.03f};
+  const OptimizerConfig optimizer = {
+      .kind = GetParam().optimizer, .learning_rate = 0.03f, .weight_decay = GetParam().weight_decay};
   const auto host = host_store(optimizer);
   const auto device = device_store(optimizer);
   const std::vector<float> start = random_values(kCount, seed);
@@ -71,12 +73,13 @@ TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
   const PinnedRange pin = device->device_memory()->pin(pinned.span());
   std::vector<float> plain_target(kCount, NAN);
   for (uint64_t update = 1; update <= 3; ++update) {
+    const float rate = update == 2 ? 0.01f : kAgreedRate;
     for (const auto& [offset, count] : {std::pair<size_t, size_t>{0, 4096}, {4096, kCount - 4096}}) {
       std::vector<const float*> parts;
       for (const float* source : sources) parts.push_back(source + offset);
       float* const targets[] = {plain_target.data() + offset, pinned_target + offset};
-      ASSERT_TRUE(host->update(offset, count, parts, {}, update).ok());
-      ASSERT_TRUE(device->update(offset, count, parts, targets, update).ok());
+      ASSERT_TRUE(host->update(offset, count, parts, {}, {.index = update, .rate = rate}).ok());
+      ASSERT_TRUE(device->update(offset, count, parts, targets, {.index = update, .rate = rate}).ok());
     }
     const std::vector<float> wanted = all_parameters(*host);
     ASSERT_NE(wanted, start);
@@ -90,7 +93,9 @@ TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
 INSTANTIATE_TEST_SUITE_P(All, StoreAgreement,
                          ::testing::Values(Case{OptimizerKind::sgd, 1}, Case{OptimizerKind::sgd, 16},
                                            Case{OptimizerKind::sgd, 40}, Case{OptimizerKind::momentum, 3},
-                                           Case{OptimizerKind::nesterov, 17}, Case{OptimizerKind::adam, 2}),
+                                           Case{OptimizerKind::nesterov, 17}, Case{OptimizerKind::adam, 2},
+                                           Case{OptimizerKind::nesterov, 2, 0.05f},
+                                           Case{OptimizerKind::adamw, 3, 0.05f}, Case{OptimizerKind::mean, 3}),
                          [](const auto& test) {
                            return std::string(optimizer_name(test.param.optimizer)) + "_" +
                                   std::to_string(test.param.gradient_count);
@@ -142,7 +147,7 @@ TEST_P(StoreAblation, LeavesOutItsPartsAlone) {
   std::vector<float> updated(3, NAN), copied(3, NAN);
   const float* const gradients[] = {one.data(), three.data()};
   float* const targets[] = {updated.data()};
-  ASSERT_TRUE(store->update(0, 3, gradients, targets, 1).ok());
+  ASSERT_TRUE(store->update(0, 3, gradients, targets, {.index = 1}).ok());
   ASSERT_TRUE(store->copy_out(0, 3, copied.data()).ok());
   EXPECT_THAT(std::vector<float>(store->parameters_at(0), store->parameters_at(3)),
               ::testing::Each(GetParam().parameter));
