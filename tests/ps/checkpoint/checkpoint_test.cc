@@ -136,19 +136,19 @@ TEST(Checkpoint, DamageIsPlaced) {
   EXPECT_THAT(damaged_at(whole.size() - 1), HasSubstr("chunk 8 of 9 (state 1"));
 }
 
-/// Format 2, the format before the number of the run.
-TEST(Checkpoint, AFileOfTheFormatBeforeHasNoRun) {
-  const TemporaryFolder folder;
-  Checkpoint written = make_checkpoint(OptimizerKind::momentum, {0, 9}, 9, 7);
-  ASSERT_TRUE(write_checkpoint(folder.file("c"), view(written)).ok());
-  std::string bytes = read_bytes(folder.file("c"));
-  constexpr size_t kPrologueBytes = 24, kRunAt = kPrologueBytes + 1 + 5 * 4 + 4 * 8;
+/// Turns a file with one state vector of `count` elements into one of an older format.
+std::string in_older_format(std::string bytes, uint32_t format, size_t count) {
+  constexpr size_t kPrologueBytes = 24, kDecayAt = kPrologueBytes + 1 + 5 * 4, kRunAt = kDecayAt + 4 * 8;
   const auto put32 = [&](size_t at, uint32_t value) { std::memcpy(bytes.data() + at, &value, sizeof(value)); };
   uint32_t field_bytes = 0;
   std::memcpy(&field_bytes, bytes.data() + 12, sizeof(field_bytes));
-  bytes.erase(kRunAt, 8);
-  field_bytes -= 8;
-  put32(8, 2);
+  bytes.erase(kDecayAt, 4);
+  field_bytes -= 4;
+  if (format == 2) {
+    bytes.erase(kRunAt, 8);
+    field_bytes -= 8;
+  }
+  put32(8, format);
   put32(12, field_bytes);
   put32(16, static_cast<uint32_t>(bytes.size()));
   const uint32_t header_crc = crc32c(bytes.data(), kPrologueBytes + field_bytes);
@@ -156,15 +156,29 @@ TEST(Checkpoint, AFileOfTheFormatBeforeHasNoRun) {
   put32(at, header_crc);
   for (uint64_t chunk = 0; chunk < 2; ++chunk) {
     at += sizeof(uint32_t);
-    const size_t chunk_bytes = 9 * sizeof(float);
+    const size_t chunk_bytes = count * sizeof(float);
     put32(at + chunk_bytes, crc32c(bytes.data() + at, chunk_bytes, crc32c(&chunk, sizeof(chunk), header_crc)));
     at += chunk_bytes;
   }
-  write_bytes(folder.file("old"), bytes);
-  const absl::StatusOr<Checkpoint> read = read_checkpoint(folder.file("old"));
-  ASSERT_TRUE(read.ok()) << read.status();
-  written.header.run = 0;
-  EXPECT_TRUE(same(*read, written));
+  return bytes;
+}
+
+/// Format 2 has no number of the run, and format 3 no weight decay.
+TEST(Checkpoint, FilesOfTheFormatsBeforeAreRead) {
+  const TemporaryFolder folder;
+  Checkpoint written = make_checkpoint(OptimizerKind::momentum, {0, 9}, 9, 7);
+  written.header.optimizer.weight_decay = 0.25f;
+  ASSERT_TRUE(write_checkpoint(folder.file("c"), view(written)).ok());
+  EXPECT_EQ(read_checkpoint(folder.file("c"))->header.optimizer.weight_decay, 0.25f);
+  for (const uint32_t format : {2u, 3u}) {
+    write_bytes(folder.file("old"), in_older_format(read_bytes(folder.file("c")), format, 9));
+    const absl::StatusOr<Checkpoint> read = read_checkpoint(folder.file("old"));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->header.run, format == 2 ? 0 : written.header.run);
+    EXPECT_EQ(read->header.optimizer.weight_decay, 0.0f);
+    EXPECT_EQ(read->parameters, written.parameters);
+    EXPECT_EQ(read->state, written.state);
+  }
 }
 
 TEST(Checkpoint, ChunksFitTheirPlaceOnly) {
@@ -203,9 +217,9 @@ class LyingHeader {
 TEST(Checkpoint, HeadersThatLieAreFoundBeforeMemoryIsSpent) {
   const TemporaryFolder folder;
   const LyingHeader header(folder);
-  // Offsets as drawn in checkpoint.cc: optimizer 21 bytes, range 16, step, time and run 24, shard 12, then the schema.
+  // Offsets as drawn in checkpoint.cc: optimizer 25 bytes, range 16, step, time and run 24, shard 12, then the schema.
   constexpr size_t kKind = kPrologueBytes;
-  constexpr size_t kRange = kKind + 21;
+  constexpr size_t kRange = kKind + 25;
   constexpr size_t kShard = kRange + 40;
   constexpr size_t kTensors = kShard + 12;
   EXPECT_TRUE(header.with<uint8_t>(kKind, 1).ok()) << "what it held: the tool itself works";
