@@ -1,4 +1,6 @@
 """The examples of the Python package learn."""
+import os
+import pathlib
 import re
 import unittest
 
@@ -6,22 +8,32 @@ import cluster
 import package
 
 EXAMPLES = cluster.ROOT / "worker" / "python" / "examples"
+BATCHES = 600  # of an epoch
 
 
-class Examples(package.PackageTest):
-    MODULES = ("numpy", "torch")
-
+class ExampleTest(package.PackageTest):
     def example(self, name, *arguments, environment=None):
         command = [cluster.binary(), "run", "--ps", "1", "--workers", "2", "--", cluster.python_with(*self.MODULES),
                    str(EXAMPLES / name), *map(str, arguments)]
         return self.launch("run", command, self.environment(environment))
 
+    def assert_learned(self, chief, *others):
+        """The chief reports the accuracy after one epoch with Adam. Returns the last global step that a task printed."""
+        for task in (chief, *others):
+            self.assert_ends(task, cluster.GOOD, 120 * cluster.PATIENCE)
+        self.assertGreater(float(chief.wait_for(r"Test-Accuracy: ([\d.]+)").group(1)), 0.9)
+        line = rf"Step: (\d+),  Epoch: 1,  Batch: {BATCHES} of {BATCHES},  Cost: "
+        steps = [int(step) for task in (chief, *others) for step in re.findall(line, task.text())]
+        self.assertEqual(len(steps), 2, chief.transcript())
+        return max(steps) - 1
+
+
+class Examples(ExampleTest):
+    MODULES = ("numpy", "torch")
+
     def test_mnist_learns(self):
         task = self.example("mnist_torch.py", "--optimizer", "adam", "--epochs", 1)
-        self.assert_ends(task, cluster.GOOD, 120 * cluster.PATIENCE)
-        accuracy = float(task.wait_for(r"Test-Accuracy: ([\d.]+)").group(1))
-        self.assertGreater(accuracy, 0.9)
-        self.assert_says(task, r"\[worker/1\] Step: \d+,  Epoch: 1,  Batch: 600 of 600,  Cost: ")
+        self.assertEqual(self.assert_learned(task), 2 * BATCHES)
 
     def test_mnist_names_a_missing_folder(self):
         for arguments, environment in ((("--data_dir", "/nowhere"), None), ((), {"GRADRAIL_DATA_DIR": "/nowhere"})):
@@ -41,6 +53,40 @@ class Examples(package.PackageTest):
         hashes = re.findall(r"Parameter-Hash: (\w+)", task.text())
         self.assertEqual(len(hashes), 2)
         self.assertEqual(hashes[0], hashes[1])
+
+
+class TensorFlowExamples(ExampleTest):
+    MODULES = ("numpy", "tensorflow")
+
+    def test_mnist_learns_with_tensorflow(self):
+        task = self.example("mnist_tensorflow.py", "--optimizer", "adam", "--epochs", 1)
+        self.assertEqual(self.assert_learned(task), 2 * BATCHES)
+
+    def test_mnist_with_tensorflow_starts_as_in_the_tutorial(self):
+        flags = [*self.addresses(2), "--sync", "--optimizer", "adam", "--epochs", 1]
+        folder = pathlib.Path(cluster.binary()).parent
+        environment = self.environment({"PATH": f"{folder}:{os.environ['PATH']}"})
+
+        def start(job, index):
+            command = [cluster.python_with(*self.MODULES), str(EXAMPLES / "mnist_tensorflow.py"), "--job_name", job,
+                       "--task_index", str(index), *map(str, flags)]
+            return self.launch(f"{job}/{index}", command, environment)
+
+        server, *workers = start("ps", 0), start("worker", 0), start("worker", 1)
+        self.assertEqual(self.assert_learned(*workers), BATCHES)  # a step has a gradient of each worker
+        self.assert_ends(server, cluster.GOOD)
+
+
+class JaxExamples(ExampleTest):
+    MODULES = ("numpy", "jax", "optax")
+
+    def test_mnist_learns_with_jax(self):
+        task = self.example("mnist_jax.py", "--optimizer", "adam", "--epochs", 1)
+        self.assertEqual(self.assert_learned(task), 2 * BATCHES)
+
+    def test_mnist_learns_with_jax_in_sync(self):
+        task = self.example("mnist_jax.py", "--sync", "--optimizer", "adam", "--epochs", 1)
+        self.assertEqual(self.assert_learned(task), BATCHES)
 
 
 if __name__ == "__main__":

@@ -3,45 +3,18 @@
     gradrail run --ps 1 --workers 2 -- python3 mnist_torch.py --optimizer adam --epochs 3
 """
 import argparse
-import gzip
 import math
-import os
-import pathlib
 import time
 
-import numpy as np
 import torch
 
 import gradrail.torch
-
-HERE = pathlib.Path(__file__).resolve().parent
-# The source tree, and beside the program of an installation.
-FOLDERS = [HERE.parents[1] / "data" / "mnist", pathlib.Path("/usr/local/share/gradrail/mnist")]
-
-
-def find_data(given):
-    """Returns the folder with the four IDX files: --data_dir, $GRADRAIL_DATA_DIR or that of gradrail."""
-    named = given or os.environ.get("GRADRAIL_DATA_DIR")
-    for folder in [pathlib.Path(named)] if named else FOLDERS:
-        if any(folder.glob("train-images-idx3-ubyte*")):
-            return folder
-    raise SystemExit(f"no train-images-idx3-ubyte[.gz] in {named or ' or '.join(map(str, FOLDERS))}; give --data_dir")
-
-
-def read_idx(folder, name):
-    """Reads an IDX file: two zero bytes, the type (8: bytes), the number of dimensions, each dimension, the values."""
-    path = folder / name
-    with path.open("rb") if path.exists() else gzip.open(f"{path}.gz") as file:
-        data = file.read()
-    if data[:3] != b"\0\0\x08":
-        raise SystemExit(f"{path}: not an IDX file of bytes")
-    shape = np.frombuffer(data, ">u4", data[3], 4)
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+import mnist_data
 
 
 def load(folder, split):
-    images = torch.from_numpy(read_idx(folder, f"{split}-images-idx3-ubyte").reshape(-1, 784).astype(np.float32) / 255)
-    return images, torch.from_numpy(read_idx(folder, f"{split}-labels-idx1-ubyte").astype(np.int64))
+    images, labels = mnist_data.load(folder, split)
+    return torch.from_numpy(images), torch.from_numpy(labels)
 
 
 def make_model():
@@ -63,7 +36,7 @@ def main():
     parser.add_argument("--frequency", type=int, default=100, help="steps between two lines of output")
     flags = parser.parse_args()
 
-    folder = find_data(flags.data_dir)
+    folder = mnist_data.find_folder(flags.data_dir)
     images, labels = load(folder, "train")
     model = make_model()
     begin = time.monotonic()
@@ -71,17 +44,13 @@ def main():
         client = exchange.client
         order = torch.Generator().manual_seed(client.task_index)  # each worker has batches of its own
         batches = len(images) // flags.batch_size
-        last = time.monotonic()
+        progress = mnist_data.Progress(batches, flags.frequency)
         for epoch in range(flags.epochs):
             for batch, chosen in enumerate(torch.randperm(len(images), generator=order).split(flags.batch_size)[:batches]):
                 cost = torch.nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
                 cost.backward()
                 exchange.step()
-                if (batch + 1) % flags.frequency == 0 or batch + 1 == batches:
-                    steps = batch % flags.frequency + 1
-                    print(f"Step: {client.global_step + 1},  Epoch: {epoch + 1},  Batch: {batch + 1} of {batches},  "
-                          f"Cost: {cost.item():.4f},  AvgTime: {1000 * (time.monotonic() - last) / steps:.2f}ms", flush=True)
-                    last = time.monotonic()
+                progress.step(client.global_step, epoch, batch, cost.item)
         client.barrier("all steps are applied")
         client.pull()
         if client.is_chief:

@@ -1,0 +1,66 @@
+"""The MNIST files of the examples as NumPy arrays, and the output of the TensorFlow tutorial."""
+import gzip
+import os
+import pathlib
+import time
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+# The source tree, and beside the program of an installation.
+FOLDERS = [HERE.parents[1] / "data" / "mnist", pathlib.Path("/usr/local/share/gradrail/mnist")]
+
+
+def find_folder(given):
+    """Returns the folder with the four IDX files: --data_dir, $GRADRAIL_DATA_DIR or that of gradrail."""
+    named = given or os.environ.get("GRADRAIL_DATA_DIR")
+    for folder in [pathlib.Path(named)] if named else FOLDERS:
+        if any(folder.glob("train-images-idx3-ubyte*")):
+            return folder
+    raise SystemExit(f"no train-images-idx3-ubyte[.gz] in {named or ' or '.join(map(str, FOLDERS))}; give --data_dir")
+
+
+def read_idx(folder, name):
+    """Reads an IDX file: two zero bytes, the type (8: bytes), the number of dimensions, each dimension, the values."""
+    path = folder / name
+    with path.open("rb") if path.exists() else gzip.open(f"{path}.gz") as file:
+        data = file.read()
+    if data[:3] != b"\0\0\x08":
+        raise SystemExit(f"{path}: not an IDX file of bytes")
+    shape = np.frombuffer(data, ">u4", data[3], 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+
+
+def load(folder, split):
+    """Returns images as rows of 784 floats from 0 to 1, and their labels as int64."""
+    images = read_idx(folder, f"{split}-images-idx3-ubyte").reshape(-1, 784).astype(np.float32) / 255
+    return images, read_idx(folder, f"{split}-labels-idx1-ubyte").astype(np.int64)
+
+
+def initial_values(hidden=100):
+    """Returns the tutorial's MLP as arrays: normal weights with deviation 1/sqrt(inputs), and biases of zero.
+
+    The chief's values are used. Equal ones at all workers survive the loss of the chief before the start.
+    """
+    rng = np.random.default_rng(1)
+    shapes = {"W1": (784, hidden), "b1": (hidden,), "W2": (hidden, 10), "b2": (10,)}
+    return {name: (rng.standard_normal(shape) / np.sqrt(shape[0]) if len(shape) == 2 else np.zeros(shape)).astype(np.float32)
+            for name, shape in shapes.items()}
+
+
+class Progress:
+    """Prints a line every `frequency` batches and at the end of an epoch, as the tutorial does."""
+
+    def __init__(self, batches, frequency):
+        self._batches, self._frequency = batches, frequency
+        self._last, self._steps = time.monotonic(), 0
+
+    def step(self, global_step, epoch, batch, cost):
+        """Counts a batch. `cost` is a function, because the conversion of a loss to a number can wait for the device."""
+        self._steps += 1
+        if (batch + 1) % self._frequency and batch + 1 != self._batches:
+            return
+        average = 1000 * (time.monotonic() - self._last) / self._steps
+        print(f"Step: {global_step + 1},  Epoch: {epoch + 1},  Batch: {batch + 1} of {self._batches},  Cost: {cost():.4f},  "
+              f"AvgTime: {average:.2f}ms", flush=True)
+        self._last, self._steps = time.monotonic(), 0
