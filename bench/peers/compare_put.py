@@ -401,7 +401,7 @@ class Comparison:
 
 
 def machine():
-    names = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    names = [line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return f"{names[0] if names else 'unknown'}, {os.cpu_count()} cores, Linux {os.uname().release}"
 
 

@@ -100,6 +100,12 @@ class Imports(cluster.ClusterTest):
     def test_with_tensorflow_and_grpc(self):
         self.check_wheel("tensorflow", "grpc")
 
+    def test_with_torch_and_tensorflow(self):
+        self.check_wheel("torch", "tensorflow")
+
+    def test_with_torch_tensorflow_and_grpc(self):
+        self.check_wheel("torch", "tensorflow", "grpc")
+
 
 if __name__ == "__main__":
     unittest.main()
