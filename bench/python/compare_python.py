@@ -27,7 +27,7 @@ import compare_put  # noqa: E402
 
 LIMIT_SECONDS = 600  # of one contender in one round
 CALIBRATION_STEPS = 5
-# What Python may add to an exchange in C, by bytes of the gradient: microseconds, or a share of the exchange.
+# Limits of the time that Python adds to an exchange in C, by bytes of the gradient: microseconds, or a share of it.
 GOALS = {4096: ("us", 5.0), 318040: ("share", 0.02), 64 << 20: ("share", 0.01)}
 BLOCK_SECONDS = 0.02  # of the exchange loop: many exchanges of a small gradient, and one or two of a large one
 SAME_WITHIN = {"mnist": 1e-3, "transformer": 0.03}  # Adam of PyTorch and of gradrail have different formulas

@@ -1,7 +1,8 @@
 /* The exchange loop of compare_python.py in C. The file is compiled twice: as a shared library for the Python process
- * (gradrail_bench_loop), and as a program of its own, one worker of `gradrail run`:
+ * (gradrail_bench_loop), and as a program of its own, a worker of `gradrail run`. The program prints the seconds of an
+ * exchange of each block:
  *
- *   exchange_loop <gradient bytes> <exchanges of a block> <blocks>      prints the seconds of an exchange of each block */
+ *   exchange_loop <gradient bytes> <exchanges of a block> <blocks> */
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>

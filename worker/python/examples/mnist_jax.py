@@ -24,7 +24,7 @@ def logits(parameters, images):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sync", action="store_true", help="one step of all workers, as SyncReplicasOptimizer")
+    parser.add_argument("--sync", action="store_true", help="one step of all workers")
     parser.add_argument("--data_dir", default="", help="folder with the IDX files")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch_size", type=int, default=100)
@@ -64,8 +64,8 @@ def main():
             order = rng.permutation(len(images))
             for batch in range(batches):
                 chosen = order[batch * flags.batch_size:(batch + 1) * flags.batch_size]
-                # JAX computes asynchronously, and may use the memory of a NumPy array in place. The assignment waits for
-                # the gradient, so that JAX reads no parameter during the exchange.
+                # JAX computes asynchronously, and may use the memory of a NumPy array in place. The assignment of the
+                # gradient waits for it, so that JAX reads no parameter during the exchange.
                 cost, gradient, state = cost_and_gradient(client.parameters["model"], state, images[chosen], labels[chosen])
                 client.gradients["model"] = gradient
                 client.exchange()

@@ -95,7 +95,7 @@ def main():
     parser.add_argument("--job_name", default="worker", choices=["ps", "worker"])
     parser.add_argument("--task_index", type=int)
     parser.add_argument("--secret-file", help="the shared secret, required between hosts")
-    parser.add_argument("--sync", action="store_true", help="one step of all workers, as SyncReplicasOptimizer")
+    parser.add_argument("--sync", action="store_true", help="one step of all workers, as the synchronous tutorial")
     parser.add_argument("--data_dir", default="", help="folder with the IDX files")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch_size", type=int, default=100)
