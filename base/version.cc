@@ -2,6 +2,8 @@
 
 namespace gradrail {
 
-std::string build_version() { return GRADRAIL_COMMIT; }
+std::string build_version() { return "gradrail " GRADRAIL_VERSION " " GRADRAIL_COMMIT; }
+
+std::string build_commit() { return GRADRAIL_COMMIT; }
 
 }  // namespace gradrail

@@ -47,7 +47,7 @@ class Lines(cluster.ClusterTest):
 
     def test_version_and_info(self):
         version = self.launch("version", [cluster.binary(), "--version"])
-        self.assert_ends(version, cluster.GOOD, says=[r"^\d+\.\d+\.\d+$"])
+        self.assert_ends(version, cluster.GOOD, says=[r"^gradrail \d+\.\d+\.\d+ \(commit \S+, wire protocol \d+\)$"])
         info = self.launch("info", [cluster.binary(), "info"])
         self.assert_ends(info, cluster.GOOD, says=[r"shm +.*usable", r"tcp +.*usable", r"kernels: \w+"])
 

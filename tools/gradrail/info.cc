@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/version.h"
 #include "fmt/format.h"
 #include "gpu/compute/blas.h"
 #include "gpu/direct/peer_memory.h"
@@ -101,8 +102,13 @@ void print_gpus() {
 
 }  // namespace
 
+std::string version_line() {
+  return fmt::format("gradrail {} (commit {}, wire protocol {})", GRADRAIL_VERSION, build_commit(),
+                     ps::kProtocolVersion);
+}
+
 int run_info() {
-  fmt::print("gradrail {} (protocol {})\n", GRADRAIL_VERSION, ps::kProtocolVersion);
+  fmt::print("{}\n", version_line());
   fmt::print("kernels: {}\n", ps::apply_isa());
   fmt::print("transports, in order of preference:\n");
   for (const transport::Transport& transport : transport::transports()) {

@@ -106,7 +106,7 @@ int run(int argc, char** argv) {
   // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
   setenv("GRPC_VERBOSITY", "NONE", 0);
   CLI::App app("gradient exchange with a sharded parameter server", "gradrail");
-  app.set_version_flag("--version", GRADRAIL_VERSION);
+  app.set_version_flag("--version", version_line());
   app.require_subcommand(1);
   app.failure_message(usage_line);
   TrainFlags flags;

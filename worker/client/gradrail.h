@@ -170,7 +170,7 @@ GRADRAIL_API void gradrail_free(gradrail_client* client);
 typedef void (*gradrail_log)(int level, const char* text, void* context);
 GRADRAIL_API void gradrail_set_log(gradrail_log log, int least_level, void* context);
 
-/* The version of the library, such as "0.1.0". The text is valid until the program ends. */
+/* The version of the library, such as "0.2.0". The text is valid until the program ends. */
 GRADRAIL_API const char* gradrail_version(void);
 
 /* The error text of the last failed call of this thread; "" if no call has failed. Valid until its next failure. */
