@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/file_descriptor.h"
 #include "base/subprocess.h"
@@ -56,6 +57,12 @@ absl::StatusOr<std::string> run_program(const std::vector<std::string>& words) {
   const std::string said = last_line(text_of(complaints));
   return absl::InternalError(fmt::format("{} failed ({}){}{}", words.front(), describe_exit(status),
                                          said.empty() ? "" : ": ", said.empty() ? last_line(text_of(output)) : said));
+}
+
+std::string peers_folder() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return (program.parent_path().parent_path() / "bench").string();
 }
 
 std::string find_program(const std::string& name) {

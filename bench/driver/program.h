@@ -12,6 +12,10 @@ namespace gradrail::bench {
 /// Errors  INTERNAL: it could not be started or ended badly; says how, with its last line.
 absl::StatusOr<std::string> run_program(const std::vector<std::string>& words);
 
+/// The folder with the programs of the peers in the build tree of this program. The path is relative to this program:
+/// on another machine, a folder with the name of the build folder may belong to another user.
+std::string peers_folder();
+
 /// Where the shell would find it; "" nowhere.
 std::string find_program(const std::string& name);
 

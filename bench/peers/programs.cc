@@ -88,7 +88,7 @@ Figure run_socket(const PeerLoad& load) {
 Peer program(const std::string& name, const std::string& file, const std::vector<std::string>& before,
              const std::string& word, const std::string& remedy) {
   return {name, [=](const PeerLoad& load) {
-            const std::string path = fmt::format("{}/{}", GRADRAIL_PEERS_DIR, file);
+            const std::string path = fmt::format("{}/{}", peers_folder(), file);
             // A missing library at build time is the usual reason; the row states the remedy.
             if (access(path.c_str(), X_OK) != 0)
               return not_measured("", load.bytes, fmt::format("{} was not built ({})", file, remedy));

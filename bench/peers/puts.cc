@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kTimeout_s = 90.0;  // both processes of a figure, and perhaps a shorter one before it
 
-std::vector<std::string> script() { return {"python3", "-B", std::string(GRADRAIL_PEERS_DIR) + "/compare_put.py"}; }
+std::vector<std::string> script() { return {"python3", "-B", peers_folder() + "/compare_put.py"}; }
 
 /// Runs the script in a process of its own; the last line that it writes is JSON.
 absl::StatusOr<nlohmann::json> ask(const std::vector<std::string>& words, double seconds) {

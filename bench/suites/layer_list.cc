@@ -30,7 +30,7 @@ std::vector<fs::path> folders() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
   // An installed program uses its own lists, also where the build tree still exists.
-  return {program / "../share/gradrail/layers", GRADRAIL_LAYERS_DIR};
+  return {program / "../share/gradrail/layers", program / "../bench/layers"};
 }
 
 absl::StatusOr<fs::path> find(const std::string& file) {

@@ -62,7 +62,7 @@ struct MnistData {
 /// Errors  Those of read_idx(). DATA_LOSS: counts or labels contradict each other; the message names both files.
 absl::StatusOr<MnistData> load_mnist(const std::string& folder);
 
-/// The folder with the built-in MNIST: $GRADRAIL_DATA_DIR, beside the program, the install prefix or the source tree.
+/// The folder with the built-in MNIST: $GRADRAIL_DATA_DIR, beside the program, or below share/ of its prefix.
 absl::StatusOr<std::string> default_mnist_folder();
 
 /// Batches of one split. Each epoch has its own random order, a function of (seed, stream, epoch). The last, smaller

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint8_t kClasses = 10;
+constexpr uint8_t kDigits = 10;
 // MNIST's own division: 5,000 of 60,000.
 constexpr size_t kValidationShare = 12;
 
@@ -47,7 +47,7 @@ absl::StatusOr<Split> read_split(const std::string& folder, const std::string& p
   // The division below needs at least one image.
   if (images.values.empty()) return contradiction("no pixels");
   const auto wrong =
-      std::find_if(labels.values.begin(), labels.values.end(), [](uint8_t label) { return label >= kClasses; });
+      std::find_if(labels.values.begin(), labels.values.end(), [](uint8_t label) { return label >= kDigits; });
   if (wrong != labels.values.end()) {
     return contradiction(fmt::format("label {} at example {}, expected 0 to 9", *wrong, wrong - labels.values.begin()));
   }
@@ -99,16 +99,14 @@ absl::StatusOr<std::string> default_mnist_folder() {
   }
   std::error_code ignored;
   const fs::path program_folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  // Beside the program, in an installation, in the source tree.
+  // Beside the program, or in an installation or a build tree.
   const std::string candidates[] = {(program_folder / "mnist").string(),
-                                    (program_folder.parent_path() / "share/gradrail/mnist").string(),
-                                    GRADRAIL_SOURCE_DATA_DIR};
+                                    (program_folder.parent_path() / "share/gradrail/mnist").string()};
   for (const std::string& folder : candidates) {
     if (holds_mnist(folder)) return folder;
   }
-  return absl::NotFoundError(
-      fmt::format("no MNIST in {}, {} or {} (name its folder by --data-dir or GRADRAIL_DATA_DIR)", candidates[0],
-                  candidates[1], candidates[2]));
+  return absl::NotFoundError(fmt::format("no MNIST in {} or {} (name its folder by --data-dir or GRADRAIL_DATA_DIR)",
+                                         candidates[0], candidates[1]));
 }
 
 }  // namespace gradrail::worker

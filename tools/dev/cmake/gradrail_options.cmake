@@ -1,15 +1,6 @@
 # Compile flags of all targets of gradrail, and gradrail_library().
 include(GNUInstallDirs)
 
-# Folders of the build machine, in which the program looks for its own files. A wheel runs on other machines, where
-# another user could create such a folder.
-set(GRADRAIL_SOURCE_DATA_DIR ${PROJECT_SOURCE_DIR}/worker/data/mnist)
-set(GRADRAIL_BUILT_BENCH_DIR ${PROJECT_BINARY_DIR}/bench)
-if(GRADRAIL_WHEEL)
-  set(GRADRAIL_SOURCE_DATA_DIR ${CMAKE_INSTALL_FULL_DATADIR}/gradrail/mnist)
-  set(GRADRAIL_BUILT_BENCH_DIR ${CMAKE_INSTALL_FULL_LIBDIR}/gradrail/bench)
-endif()
-
 add_library(gradrail_options INTERFACE)
 target_compile_options(gradrail_options INTERFACE -Wall -Wextra)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

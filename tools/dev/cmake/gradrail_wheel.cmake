@@ -20,6 +20,6 @@ function(gradrail_install_wheel)
   install(FILES worker/python/gradrail_program.py DESTINATION . COMPONENT wheel)
   if(SKBUILD_DATA_DIR)
     # Manual pages and shell completions, below the prefix of Python.
-    install(DIRECTORY ${PROJECT_BINARY_DIR}/share DESTINATION ${SKBUILD_DATA_DIR} COMPONENT wheel)
+    install(DIRECTORY ${PROJECT_BINARY_DIR}/share DESTINATION ${SKBUILD_DATA_DIR} COMPONENT wheel PATTERN mnist EXCLUDE)
   endif()
 endfunction()
