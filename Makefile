@@ -9,7 +9,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CMAKE_C_COMPILER_LAUNCHER)
 FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rdma prove fuzz bench check asan tsan format install wheel clean
+.PHONY: help demo test test-rdma prove fuzz bench check asan tsan format install wheel packages clean
 
 help:
 	@echo 'make demo      train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make format    clang-format on every tracked C++ file'
 	@echo 'make install   program, libraries, headers, data under PREFIX=$(PREFIX)'
 	@echo 'make wheel     a Python wheel for Linux hosts with glibc 2.36 or newer, in build/wheels'
+	@echo 'make packages  Debian packages of this Debian or Ubuntu, in build/packages'
 	@echo 'make clean     remove the build folders of the presets'
 
 demo:
@@ -94,12 +95,18 @@ format:
 install:
 	@tools/setup --for demo
 	cmake --preset release
-	cmake --build --preset release --target gradrail
+	cmake --build --preset release --target gradrail gradrail_shared
 	cmake --install build/release --prefix $(PREFIX) --strip
 
 wheel:
 	@tools/setup --for wheel
 	tools/dev/build_wheel
 
+packages:
+	@tools/setup --for packages
+	cmake --preset release
+	cmake --build --preset release --target gradrail gradrail_shared
+	tools/package/build_packages
+
 clean:
-	rm -rf build/release build/dev build/asan build/tsan build/fuzz build/bare build/wheel build/wheels
+	rm -rf build/release build/dev build/asan build/tsan build/fuzz build/bare build/wheel build/wheels build/packages

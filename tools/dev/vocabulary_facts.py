@@ -10,7 +10,7 @@ MAX_WORDS = 25
 LISTS = ("tools/dev/vocabulary", "tools/dev/vocabulary_allow", "tools/dev/vocabulary_ceiling")
 # Results are records. Data and licences are the text of others. A changelog names what was renamed.
 SKIPPED_FOLDERS = ("bench/results/", "worker/data/mnist/")
-SKIPPED_NAMES = ("LICENSE", "CHANGELOG.md")
+SKIPPED_NAMES = ("LICENSE", "copyright", "CHANGELOG.md")
 SKIPPED_SUFFIXES = (".xml", ".svg", ".json", ".jsonl", ".txt.gz", ".gz")
 C_SUFFIXES = (*checklib.SOURCE_SUFFIXES, ".c")
 HASH_SUFFIXES = (".py", ".sh", ".cmake")

@@ -1,6 +1,6 @@
 # `cmake --install` installs the program, libgradrail.so, the listed headers in the folders of the source tree, and the
 # MNIST data. It also installs a description of the library for CMake and for pkg-config. The CMakeLists.txt of a
-# transport plug-in installs the plug-in.
+# transport plug-in installs the plug-in. A component is a Debian package (tools/package).
 include(CMakePackageConfigHelpers)
 
 set(GRADRAIL_INSTALL_CMAKE ${CMAKE_INSTALL_LIBDIR}/cmake/gradrail)
@@ -10,34 +10,40 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers}
 file(STRINGS ${public_headers} headers REGEX "^[^#]")
 foreach(header IN LISTS headers)
   cmake_path(GET header PARENT_PATH folder)
-  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gradrail/${folder})
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gradrail/${folder} COMPONENT development)
 endforeach()
 
-install(TARGETS gradrail_shared EXPORT gradrail_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(EXPORT gradrail_targets NAMESPACE gradrail:: FILE gradrailTargets.cmake DESTINATION ${GRADRAIL_INSTALL_CMAKE})
+install(TARGETS gradrail_shared EXPORT gradrail_targets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)
+install(EXPORT gradrail_targets NAMESPACE gradrail:: FILE gradrailTargets.cmake DESTINATION ${GRADRAIL_INSTALL_CMAKE}
+        COMPONENT development)
 configure_package_config_file(tools/dev/cmake/gradrailConfig.cmake.in ${PROJECT_BINARY_DIR}/gradrailConfig.cmake
                               INSTALL_DESTINATION ${GRADRAIL_INSTALL_CMAKE})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/gradrailConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/gradrailConfig.cmake ${PROJECT_BINARY_DIR}/gradrailConfigVersion.cmake
-        DESTINATION ${GRADRAIL_INSTALL_CMAKE})
+        DESTINATION ${GRADRAIL_INSTALL_CMAKE} COMPONENT development)
 
 # pkg-config derives the prefix from the location of its file, so that the installed tree can be moved.
 file(RELATIVE_PATH GRADRAIL_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" GRADRAIL_PC_PREFIX "${GRADRAIL_PC_PREFIX}")
 configure_file(tools/dev/cmake/gradrail.pc.in ${PROJECT_BINARY_DIR}/gradrail.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/gradrail.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/gradrail.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 
 if(TARGET gradrail)
-  install(TARGETS gradrail RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS gradrail RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 endif()
 if(EXISTS ${PROJECT_SOURCE_DIR}/worker/data/mnist)
-  install(DIRECTORY worker/data/mnist DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail)
+  install(DIRECTORY worker/data/mnist DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail COMPONENT program)
 endif()
-install(DIRECTORY tools/launch/scripts/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail/launch) # examples: scripts, a unit, manifests
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# Examples: scripts, a unit, manifests.
+install(DIRECTORY tools/launch/scripts/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail/launch COMPONENT program
+        USE_SOURCE_PERMISSIONS)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT license) # packages have a file `copyright`
 
 if(GRADRAIL_WHEEL)
   gradrail_install_wheel()
+else()
+  include(${PROJECT_SOURCE_DIR}/tools/package/packages.cmake)
 endif()
 if(GRADRAIL_TESTS)
   include(${PROJECT_SOURCE_DIR}/tests/system/install_test.cmake)
