@@ -9,7 +9,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CMAKE_C_COMPILER_LAUNCHER)
 FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rdma prove fuzz bench check asan tsan format install wheel packages clean
+.PHONY: help demo test test-rdma prove fuzz bench check asan tsan format install wheel packages dist clean
 
 help:
 	@echo 'make demo      train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
@@ -25,6 +25,7 @@ help:
 	@echo 'make install   program, libraries, headers, data under PREFIX=$(PREFIX)'
 	@echo 'make wheel     a Python wheel for Linux hosts with glibc 2.36 or newer, in build/wheels'
 	@echo 'make packages  Debian packages of this Debian or Ubuntu, in build/packages'
+	@echo 'make dist      wheel, Debian packages, source archive and SHA256SUMS of the last commit, in build/dist'
 	@echo 'make clean     remove the build folders of the presets'
 
 demo:
@@ -108,5 +109,8 @@ packages:
 	cmake --build --preset release --target gradrail gradrail_shared
 	tools/package/build_packages
 
+dist: packages wheel
+	tools/package/build_dist
+
 clean:
-	rm -rf build/release build/dev build/asan build/tsan build/fuzz build/bare build/wheel build/wheels build/packages
+	rm -rf build/release build/dev build/asan build/tsan build/fuzz build/bare build/wheel build/wheels build/packages build/dist
