@@ -315,12 +315,14 @@ def main(arguments=None):
     report = Report(options)
     report.say(f"# bench/python/{pathlib.Path(__file__).name} {' '.join(sys.argv[1:])}")
     report.say("# " + " | ".join(report.origin.values()))
-    report.say(f"# {options.rounds} rounds of {options.seconds:g} s; one torch thread in each process; load average at the start "
-               f"{os.getloadavg()[0]:.1f}")
+    length = f"{options.steps} steps" if options.steps else f"{options.seconds:g} s"
+    report.say(f"# rounds: {options.rounds} of {length}; one torch thread in each process")
     with tempfile.TemporaryDirectory() as folder:
         for part in options.part or PARTS:
             report.say()
+            before = os.getloadavg()[0]
             PARTS[part](options, report, pathlib.Path(folder))
+            report.say(f"# load average before this part {before:.1f}, after it {os.getloadavg()[0]:.1f}")
     return 1 if report.failures else 0
 
 
