@@ -95,7 +95,7 @@ class Report:
 def versions(options):
     program = subprocess.run([str(options.binary), "--version"], capture_output=True, text=True, check=True)
     python = subprocess.run([options.python, "-c", VERSIONS], capture_output=True, text=True, check=False)
-    return f"gradrail {program.stdout.splitlines()[0]}, {python.stdout.strip() or options.python}"
+    return f"{program.stdout.splitlines()[0]}, {python.stdout.strip() or options.python}"
 
 
 def environment(options):
