@@ -86,4 +86,9 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
+std::filesystem::path program_folder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+}
+
 }  // namespace gradrail

@@ -26,4 +26,7 @@ std::string first_line(const std::filesystem::path& file);
 /// The names in a folder, sorted, because the kernel lists /sys in no defined order. Empty without the folder.
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 
+/// The folder with the file of this program; "" where /proc is missing.
+std::filesystem::path program_folder();
+
 }  // namespace gradrail

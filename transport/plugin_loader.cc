@@ -16,6 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -74,11 +75,6 @@ absl::Status check_folder(const std::string& folder) {
   return owner.ok() ? owner : absl::InvalidArgumentError(fmt::format("plug-in folder {}", message_of(owner)));
 }
 
-std::string program_folder() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
-}
-
 /// The folder of libgradrail.so; "" where this code is part of a program. Another file name is not trusted: for code of
 /// a program, dladdr() gives argv[0].
 std::string library_folder() {
@@ -104,7 +100,7 @@ std::vector<std::string> folders_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
   std::vector<std::string> folders;
   if (const std::string named = named_folder(); !named.empty()) folders.push_back(named);
   if (const std::string library = library_folder(); !library.empty()) folders.push_back(library + "/gradrail");
-  if (const std::string own = program_folder(); !own.empty()) {
+  if (const std::string own = program_folder().string(); !own.empty()) {
     folders.push_back(own);
     folders.push_back((std::filesystem::path(own).parent_path() / "lib/gradrail").string());
   }

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 
 #include "base/file_descriptor.h"
+#include "base/read_file.h"
 #include "base/subprocess.h"
 #include "bench/driver/children.h"
 #include "fmt/format.h"
@@ -59,11 +59,7 @@ absl::StatusOr<std::string> run_program(const std::vector<std::string>& words) {
                                          said.empty() ? "" : ": ", said.empty() ? last_line(text_of(output)) : said));
 }
 
-std::string peers_folder() {
-  std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return (program.parent_path().parent_path() / "bench").string();
-}
+std::string peers_folder() { return (program_folder().parent_path() / "bench").string(); }
 
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0 ? name : "";

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -27,8 +28,7 @@ constexpr double kLongestStep = 60e6;
 
 /// Beside the program in its build tree, or where it was installed.
 std::vector<fs::path> folders() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path program = program_folder();
   // An installed program uses its own lists, also where the build tree still exists.
   return {program / "../share/gradrail/layers", program / "../bench/layers"};
 }

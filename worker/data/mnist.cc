@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/dataset.h"
@@ -97,11 +98,10 @@ absl::StatusOr<std::string> default_mnist_folder() {
     if (holds_mnist(named)) return named;
     return absl::NotFoundError(fmt::format("GRADRAIL_DATA_DIR={} holds no train-images-idx3-ubyte[.gz]", named));
   }
-  std::error_code ignored;
-  const fs::path program_folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  const fs::path program = program_folder();
   // Beside the program, or in an installation or a build tree.
-  const std::string candidates[] = {(program_folder / "mnist").string(),
-                                    (program_folder.parent_path() / "share/gradrail/mnist").string()};
+  const std::string candidates[] = {(program / "mnist").string(),
+                                    (program.parent_path() / "share/gradrail/mnist").string()};
   for (const std::string& folder : candidates) {
     if (holds_mnist(folder)) return folder;
   }
