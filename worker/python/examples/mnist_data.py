@@ -1,4 +1,5 @@
-"""The MNIST files of the examples as NumPy arrays, and the output of the TensorFlow tutorial."""
+"""The MNIST files of the examples as NumPy arrays, and the flags and the output of the TensorFlow tutorial."""
+import argparse
 import gzip
 import os
 import pathlib
@@ -9,6 +10,18 @@ import numpy as np
 HERE = pathlib.Path(__file__).resolve().parent
 # The source tree, and beside the program of an installation.
 FOLDERS = [HERE.parents[1] / "data" / "mnist", pathlib.Path("/usr/local/share/gradrail/mnist")]
+
+
+def parser(description):
+    """Returns a parser with the flags of all examples."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--data_dir", default="", help="folder with the IDX files")
+    made.add_argument("--epochs", type=int, default=20)
+    made.add_argument("--batch_size", type=int, default=100)
+    made.add_argument("--learning_rate", type=float, default=0.001)
+    made.add_argument("--optimizer", default="sgd", choices=["sgd", "momentum", "nesterov", "adam"])
+    made.add_argument("--frequency", type=int, default=100, help="steps between two lines of output")
+    return made
 
 
 def find_folder(given):
@@ -46,6 +59,15 @@ def initial_values(hidden=100):
     shapes = {"W1": (784, hidden), "b1": (hidden,), "W2": (hidden, 10), "b2": (10,)}
     return {name: (rng.standard_normal(shape) / np.sqrt(shape[0]) if len(shape) == 2 else np.zeros(shape)).astype(np.float32)
             for name, shape in shapes.items()}
+
+
+def random_batches(examples, flags, worker):
+    """Yields epoch, batch and the rows of the batch. Each worker has an order of its own."""
+    rng = np.random.default_rng(worker)
+    for epoch in range(flags.epochs):
+        order = rng.permutation(examples)
+        for batch in range(examples // flags.batch_size):
+            yield epoch, batch, order[batch * flags.batch_size:(batch + 1) * flags.batch_size]
 
 
 class Progress:

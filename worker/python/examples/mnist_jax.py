@@ -5,13 +5,11 @@
 The parameters are one tensor of gradrail: jax.flatten_util.ravel_pytree makes a flat array of any pytree. optax clips the
 gradients at the workers, and the parameter servers run the optimizer.
 """
-import argparse
 import time
 
 import gradrail
 import jax
 import jax.flatten_util
-import numpy as np
 import optax
 
 import mnist_data
@@ -23,15 +21,9 @@ def logits(parameters, images):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = mnist_data.parser(__doc__.splitlines()[0])
     parser.add_argument("--sync", action="store_true", help="one step of all workers")
-    parser.add_argument("--data_dir", default="", help="folder with the IDX files")
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch_size", type=int, default=100)
-    parser.add_argument("--learning_rate", type=float, default=0.001)
-    parser.add_argument("--optimizer", default="sgd", choices=["sgd", "momentum", "nesterov", "adam"])
     parser.add_argument("--clip", type=float, default=10.0, help="largest norm of a gradient")
-    parser.add_argument("--frequency", type=int, default=100, help="steps between two lines of output")
     flags = parser.parse_args()
 
     folder = mnist_data.find_folder(flags.data_dir)
@@ -57,20 +49,15 @@ def main():
     with gradrail.join({"model": initial}, optimizer=flags.optimizer, learning_rate=flags.learning_rate,
                        mode="sync" if flags.sync else "async") as client:
         client.start()
-        rng = np.random.default_rng(client.task_index)  # each worker has batches of its own
-        batches = len(images) // flags.batch_size
-        progress = mnist_data.Progress(batches, flags.frequency)
-        for epoch in range(flags.epochs):
-            order = rng.permutation(len(images))
-            for batch in range(batches):
-                chosen = order[batch * flags.batch_size:(batch + 1) * flags.batch_size]
-                # JAX computes asynchronously, and may use the memory of a NumPy array in place. The assignment of the
-                # gradient waits for it, so that JAX reads no parameter during the exchange.
-                cost, gradient, state = cost_and_gradient(client.parameters["model"], state, images[chosen], labels[chosen])
-                client.gradients["model"] = gradient
-                client.exchange()
-                client.wait()
-                progress.step(client.global_step, epoch, batch, lambda: float(cost))
+        progress = mnist_data.Progress(len(images) // flags.batch_size, flags.frequency)
+        for epoch, batch, chosen in mnist_data.random_batches(len(images), flags, client.task_index):
+            # JAX computes asynchronously, and may use the memory of a NumPy array in place. The assignment of the
+            # gradient waits for it, so that JAX reads no parameter during the exchange.
+            cost, gradient, state = cost_and_gradient(client.parameters["model"], state, images[chosen], labels[chosen])
+            client.gradients["model"] = gradient
+            client.exchange()
+            client.wait()
+            progress.step(client.global_step, epoch, batch, lambda: float(cost))
         client.barrier("all steps are applied")
         client.pull()
         if client.is_chief:

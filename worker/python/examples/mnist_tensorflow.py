@@ -10,12 +10,10 @@ or, as in the tutorials, one process for each task:
 The ps task becomes `gradrail train`. A worker has a custom loop of TensorFlow 2. Lines with `gradrail` replace the
 cluster, the server, the placement of the variables and the optimizer of the tutorial.
 """
-import argparse
 import os
 import time
 
 import gradrail  # before tensorflow, unless it is the wheel: a build shares the protobuf of the host
-import numpy as np
 import tensorflow as tf
 
 import mnist_data
@@ -65,20 +63,15 @@ def train(flags):
 
         client.start()
         fetch()
-        rng = np.random.default_rng(client.task_index)  # each worker has batches of its own
-        batches = len(images) // flags.batch_size
-        progress = mnist_data.Progress(batches, flags.frequency)
-        for epoch in range(flags.epochs):
-            order = rng.permutation(len(images))
-            for batch in range(batches):
-                chosen = order[batch * flags.batch_size:(batch + 1) * flags.batch_size]
-                cost, gradients = cost_and_gradients(variables, images[chosen], labels[chosen])
-                for name, gradient in gradients.items():
-                    client.gradients[name] = gradient.numpy()
-                client.exchange()
-                client.wait()
-                fetch()
-                progress.step(client.global_step, epoch, batch, lambda: float(cost))
+        progress = mnist_data.Progress(len(images) // flags.batch_size, flags.frequency)
+        for epoch, batch, chosen in mnist_data.random_batches(len(images), flags, client.task_index):
+            cost, gradients = cost_and_gradients(variables, images[chosen], labels[chosen])
+            for name, gradient in gradients.items():
+                client.gradients[name] = gradient.numpy()
+            client.exchange()
+            client.wait()
+            fetch()
+            progress.step(client.global_step, epoch, batch, lambda: float(cost))
         client.barrier("all steps are applied")
         client.pull()
         fetch()
@@ -89,19 +82,13 @@ def train(flags):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = mnist_data.parser(__doc__.splitlines()[0])
     parser.add_argument("--ps_hosts", help="host:port,…; without it, the cluster is that of `gradrail run`")
     parser.add_argument("--worker_hosts", help="host:port,…")
     parser.add_argument("--job_name", default="worker", choices=["ps", "worker"])
     parser.add_argument("--task_index", type=int)
     parser.add_argument("--secret-file", help="the shared secret, required between hosts")
     parser.add_argument("--sync", action="store_true", help="one step of all workers, as the synchronous tutorial")
-    parser.add_argument("--data_dir", default="", help="folder with the IDX files")
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch_size", type=int, default=100)
-    parser.add_argument("--learning_rate", type=float, default=0.001)
-    parser.add_argument("--optimizer", default="sgd", choices=["sgd", "momentum", "nesterov", "adam"])
-    parser.add_argument("--frequency", type=int, default=100, help="steps between two lines of output")
     flags = parser.parse_args()
     if flags.job_name == "ps":
         serve(flags)

@@ -2,7 +2,6 @@
 
     gradrail run --ps 1 --workers 2 -- python3 mnist_torch.py --optimizer adam --epochs 3
 """
-import argparse
 import math
 import time
 
@@ -27,14 +26,7 @@ def make_model():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data_dir", default="", help="folder with the IDX files")
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch_size", type=int, default=100)
-    parser.add_argument("--learning_rate", type=float, default=0.001)
-    parser.add_argument("--optimizer", default="sgd", choices=["sgd", "momentum", "nesterov", "adam"])
-    parser.add_argument("--frequency", type=int, default=100, help="steps between two lines of output")
-    flags = parser.parse_args()
+    flags = mnist_data.parser(__doc__.splitlines()[0]).parse_args()
 
     folder = mnist_data.find_folder(flags.data_dir)
     images, labels = load(folder, "train")
