@@ -20,6 +20,18 @@ from . import client, errors
 __all__ = ["Exchange", "MeanExchange", "ddp_mean_hook"]
 
 
+def _trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
+    """Returns the parameters that are exchanged. A shared parameter has its first name."""
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not named:
+        raise errors.InvalidArgument("the model has no parameter that requires a gradient")
+    return named
+
+
+def _shape(parameter: torch.nn.Parameter) -> "tuple[int, ...]":
+    return tuple(parameter.shape) or (1,)
+
+
 class _Slot:
     """A parameter of the model beside its place in the registered memory."""
 
@@ -32,9 +44,6 @@ class _Slot:
         self.accumulator: Any = None  # it exists as long as a reference to it
         self.hook: Any = None
         self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
-
-    def shape(self) -> "tuple[int, ...]":
-        return tuple(self.parameter.shape) or (1,)
 
     def bind(self, parameters: np.ndarray, gradients: np.ndarray) -> None:
         self.fresh = torch.from_numpy(parameters).view(self.parameter.shape)
@@ -113,16 +122,13 @@ class Exchange:
 
     def __init__(self, model: torch.nn.Module, *, optimizer: str = "sgd", lr: Optional[float] = None,
                  mode: str = "async", **options: Any):
-        self._slots: List[_Slot] = [_Slot(name, parameter) for name, parameter in model.named_parameters()
-                                    if parameter.requires_grad]
-        if not self._slots:
-            raise errors.InvalidArgument("the model has no parameter that requires a gradient")
+        self._slots: List[_Slot] = [_Slot(name, parameter) for name, parameter in _trained(model)]
         if optimizer == "adam" and options.get("weight_decay"):
             raise errors.InvalidArgument("weight_decay: adam has none here; use optimizer=\"adamw\"")
         if optimizer == "adamw":
             options.setdefault("weight_decay", 0.01)
         self._lr = 0.001 if lr is None else lr
-        self.client = client.join({slot.name: slot.shape() for slot in self._slots},
+        self.client = client.join({slot.name: _shape(slot.parameter) for slot in self._slots},
                                   # The servers' adam is TensorFlow's, which adds epsilon elsewhere.
                                   optimizer="adamw" if optimizer == "adam" else optimizer,
                                   learning_rate=lr, mode=mode, **options)
@@ -252,12 +258,10 @@ class MeanExchange:
     """
 
     def __init__(self, model: torch.nn.Module, **options: Any):
-        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-        if not named:
-            raise errors.InvalidArgument("the model has no parameter that requires a gradient")
+        named = _trained(model)
         # DDP changes its buckets after the first step: parameters identify the gradients.
         self._names = {parameter: name for name, parameter in named}
-        self.client = client.join({name: tuple(parameter.shape) or (1,) for name, parameter in named},
+        self.client = client.join({name: _shape(parameter) for name, parameter in named},
                                   optimizer="mean", mode="sync", **options)
         self.client.start()
         self._waiting: List[Any] = []  # buckets of this backward pass, with their futures
