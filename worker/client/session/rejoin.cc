@@ -132,7 +132,7 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
 /// Moves the position back by the steps of this worker that the parameters do not contain any more.
 void Rejoin::restore_position(bool same_servers) {
   if (session_.sums()) return;  // the ps counts the steps there
-  // Other workers may have joined earlier: their steps are newer than the restored version, and none of ours are there.
+  // Workers that joined earlier have made steps since. Versions above the restored one have no step of this worker.
   const uint64_t version = same_servers ? exchange_.global_step() : session_.began_from().value_or(0);
   uint64_t position = position_at(version);
   if (same_servers) {
