@@ -171,7 +171,8 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
                                  "it searches for a parameter server that it has lost", Clock::now());
     }
     state.changed.notify_all();
-    context_.shards.remove_member(member);
+    // Fenced and not removed: it comes back, and a removal would apply steps without its gradients.
+    context_.shards.fence(member);
     return absl::OkStatus();
   }
   if (!request.failed().empty()) {

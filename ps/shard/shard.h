@@ -67,8 +67,8 @@ class Shard {
   void mark_finished(WorkerIndex worker, uint64_t incarnation);
   /// No step waits for these workers until they are admitted again.
   void stop_expecting(const std::vector<WorkerIndex>& workers);
-  /// The member was lost, and the run ends with it: its connections close, but steps wait for it. No step is then
-  /// applied without its gradient while the other members are not notified yet.
+  /// The member returns soon, or the run ends because it was lost: its connections close, but steps wait for it. No
+  /// step is then applied without its gradient while the other members are not notified yet.
   void fence(WorkerIndex worker, uint64_t incarnation);
   /// The ps task is about to end: no gradient is applied any more, and connected peers notice the end.
   void stop_serving();

@@ -131,6 +131,29 @@ TEST(Server, ANewcomerReceivesTheRunOfTheReturned) {
   EXPECT_EQ(caller.heartbeat(newcomer.member()).run(), 78u);
 }
 
+/// A worker leaves the tasks that it has not lost until it has found the lost one. It comes back and repeats its step.
+TEST(Server, AStepWaitsForAWorkerThatSearchesForAnotherTask) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::JoinRequest request = good_join();
+  request.mutable_training()->set_mode("sync");
+  request.mutable_training()->set_worker_count(2);
+  ASSERT_TRUE(caller.join(request).ok());
+  request.mutable_member()->set_task_index(1);
+  ASSERT_TRUE(caller.join(request).ok());
+
+  proto::LeaveRequest leave;
+  *leave.mutable_member() = request.member();
+  leave.set_returns(true);
+  proto::LeaveReply left;
+  ASSERT_TRUE(caller.call(&proto::Control::Stub::Leave, leave, left).ok());
+  proto::StatsReply stats;
+  ASSERT_TRUE(caller.call(&proto::Control::Stub::Stats, {}, stats).ok());
+  EXPECT_EQ(stats.live_workers_size(), 1);
+  EXPECT_EQ(stats.waiting_for_size(), 2) << stats.DebugString();
+}
+
 TEST(Server, AJoinForAnotherProcessIsUnavailable) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
