@@ -1,5 +1,6 @@
 #include "transport/wait_set.h"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -8,6 +9,14 @@
 #include "base/check.h"
 
 namespace gradrail::transport {
+namespace {
+
+/// Spins that are always in vain: one of 65 waits.
+constexpr uint32_t kMostMisses = 6;
+/// Below it a system call would be the longest part of an exchange.
+constexpr auto kYieldAfter = std::chrono::microseconds(5);
+
+}  // namespace
 
 WaitSet::WaitSet(WaitPolicy policy) : policy_(policy), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   GRADRAIL_CHECK(wake_fd_ >= 0);
@@ -43,14 +52,15 @@ size_t WaitSet::poll(absl::Span<Completion> out) {
 size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
   // Under load this poll finds work, and the wait costs no look at the clock.
   if (const size_t count = poll(out); count > 0) return count;
-  const TimePoint start = Clock::now();
-  const TimePoint spin_until = std::min(deadline, start + policy_.spin);
-  for (TimePoint now = start; now < spin_until; now = Clock::now()) {
-    // The clock costs as much as a poll: look at it every 16.
-    for (int i = 0; i < 16; ++i) {
-      if (const size_t count = poll(out); count > 0) return count;
-    }
-    if (woken_.exchange(false, std::memory_order_acquire)) return poll(out);
+  if (unspinning_ > 0) {
+    --unspinning_;
+  } else if (policy_.spin > Duration::zero()) {
+    size_t count = 0;
+    const Spin result = spin(out, deadline, count);
+    if (result == Spin::found) misses_ /= 2;
+    if (result != Spin::in_vain) return count;
+    misses_ = std::min(misses_ + 1, kMostMisses);
+    if (policy_.adapts) unspinning_ = 1u << misses_;
   }
   while (true) {
     // A context that refuses has work: nothing blocks, and the poll below finds it.
@@ -60,6 +70,23 @@ size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
     if (const size_t count = poll(out); count > 0) return count;
     if (Clock::now() >= deadline) return 0;
   }
+}
+
+WaitSet::Spin WaitSet::spin(absl::Span<Completion> out, TimePoint deadline, size_t& count) {
+  const TimePoint start = Clock::now();
+  const TimePoint until = std::min(deadline, start + policy_.spin);
+  for (TimePoint now = start; now < until; now = Clock::now()) {
+    // The clock costs as much as a poll: look at it every 16.
+    for (int i = 0; i < 16; ++i) {
+      if (count = poll(out); count > 0) return Spin::found;
+    }
+    if (woken_.exchange(false, std::memory_order_acquire)) {
+      count = poll(out);
+      return Spin::woken;
+    }
+    if (policy_.adapts && now - start > kYieldAfter) sched_yield();
+  }
+  return Spin::in_vain;
 }
 
 bool WaitSet::arm_all() {

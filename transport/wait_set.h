@@ -41,10 +41,14 @@ class WaitSet {
   WaitPolicy policy() const { return policy_; }
 
  private:
+  enum class Spin : uint8_t { found, woken, in_vain };
+  Spin spin(absl::Span<Completion> out, TimePoint deadline, size_t& count);
   bool arm_all();
   bool block(TimePoint deadline);  ///< whether wake() ended it
 
   WaitPolicy policy_;
+  uint32_t misses_ = 0;      ///< spins in vain; a completion halves it
+  uint32_t unspinning_ = 0;  ///< waits that block at once, before the next spin
   std::vector<Context*> contexts_;
   size_t next_ = 0;                  ///< round robin: no context starves another
   std::atomic<bool> woken_ = false;  ///< any thread; the descriptor serves a blocked thread, this a spinning one

@@ -23,7 +23,7 @@ struct ShardOptions {
   std::vector<std::string> transports;  ///< to listen on
   std::string bind_host;                ///< for transports with network addresses
   transport::OpenOptions open;
-  transport::WaitPolicy wait;
+  transport::WaitPolicy wait = transport::kAdaptiveWait;
   /// The first call in the shard's thread: binds it to its cores. May be empty.
   std::function<void()> on_thread_start;
   MemoryBinder place_memory;  ///< parameters and slots

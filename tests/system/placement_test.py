@@ -157,12 +157,12 @@ class Placement(cluster.ClusterTest):
         self.assert_everywhere(worker, [cpu])
         self.assertNotRegex(task.text(), "warning|not bound")
 
-    def test_crowded_tasks_share_and_block(self):
+    def test_crowded_tasks_share_and_adapt(self):
         two = ALLOWED[:2]
         task, ps, workers = self.train_until_seen("--workers", 3, "--log_device_placement", taskset=two)
         for pid in (ps, *workers):
             self.assert_everywhere(pid, two)
-        self.assertRegex(task.text(), r"(?m)^waiting: block: 4 busy threads")
+        self.assertRegex(task.text(), r"(?m)^waiting: adapt: 4 busy threads")
         task, _, _ = self.train_until_seen("--workers", 3, "--log_device_placement", "--wait", "spin", taskset=two)
         self.assertRegex(task.text(), r"(?m)^waiting: spin: --wait$")
 

@@ -75,7 +75,7 @@ class Topo(cluster.ClusterTest):
         return path
 
     def test_this_machine(self):
-        self.topo(says=[r"^Machine", r"^worker/0 tower 0 ", r"^ps/0 shard 0 ", r"^waiting: (spin|block) \("])
+        self.topo(says=[r"^Machine", r"^worker/0 tower 0 ", r"^ps/0 shard 0 ", r"^waiting: (spin|adapt) \("])
 
     def test_each_gpu_has_the_nic_of_its_switch(self):
         text = self.topo("--topology", self.saved(TWO_OF_EACH), "--explain",

@@ -24,7 +24,7 @@ Request host(int servers, int worker_count, int shards = 1) {
 TEST(PlanCores, FourProcessesOnTwoCoresShareThemAndBlock) {
   const Placement placement = placed(MachineBuilder({.cores_per_node = 2}).machine(), host(1, 3));
   EXPECT_TRUE(placement.oversubscribed);
-  EXPECT_EQ(placement.wait, SpinMode::block);
+  EXPECT_EQ(placement.wait, SpinMode::adapt);
   EXPECT_THAT(placement.wait_reason, HasSubstr("7 busy threads share 2 cpus"));
   for (const TowerPlace& tower : placement.towers) {
     EXPECT_EQ(tower.compute, (CpuSet{0, 1}));
@@ -50,7 +50,7 @@ TEST(PlanCores, SiblingsComeLastAndNoThreadSpinsBesideOne) {
   EXPECT_EQ(room.wait, SpinMode::spin);
   for (const TowerPlace& tower : room.towers) EXPECT_LT(tower.compute.to_vector().back(), 4);
   const Placement full = placed(machine, host(2, 2));
-  EXPECT_EQ(full.wait, SpinMode::block);
+  EXPECT_EQ(full.wait, SpinMode::adapt);
   EXPECT_FALSE(full.oversubscribed);
   EXPECT_THAT(full.wait_reason, HasSubstr("6 busy threads on 4 cores use 2 hardware siblings"));
   for (const TowerPlace& tower : full.towers) {
@@ -188,7 +188,7 @@ TEST(PlanCores, ThreadsThatWorkNowAndThenNeedACpuToo) {
   request.other_threads = 1;
   const Placement placement = placed(builder.machine(), request);
   EXPECT_TRUE(placement.oversubscribed);
-  EXPECT_EQ(placement.wait, SpinMode::block);
+  EXPECT_EQ(placement.wait, SpinMode::adapt);
   EXPECT_THAT(placement.wait_reason, HasSubstr("1 busy now and then"));
   EXPECT_EQ(placement.towers[0].compute, placement.shards[0].cpus);
 }

@@ -29,7 +29,7 @@ class FakeContext final : public Context {
   absl::StatusOr<Connection*> connect(const std::string&, TimePoint) override { return unused(); }
   void close(Connection*) override {}
   size_t poll(absl::Span<Completion> out) override {
-    ++polls;
+    if (++polls == arrives_at_poll) ++work;
     uint64_t drained = 0;
     [[maybe_unused]] const ssize_t got = read(fd_, &drained, sizeof(drained));
     size_t count = 0;
@@ -52,6 +52,7 @@ class FakeContext final : public Context {
   std::atomic<int> work = 0;
   int refused_arms = 0;
   int polls = 0;
+  int arrives_at_poll = 0;
   int arms = 0;
   uint64_t tag = 0;
 
@@ -196,6 +197,27 @@ TEST(WaitSet, spins_as_long_as_the_policy_says_before_it_arms) {
   EXPECT_GT(polls_while_spinning, 100);
   EXPECT_EQ(waits.wait(absl::MakeSpan(out), Clock::now() + milliseconds(200)), 0u);
   EXPECT_EQ(context.arms, 2) << "one at the end of each wait, and none while spinning";
+}
+
+/// Spins in vain become rare: after each one, more waits block at once. Completions make them frequent again.
+TEST(WaitSet, an_adaptive_policy_spins_only_while_that_pays) {
+  FakeContext context;
+  WaitSet waits({.spin = milliseconds(1), .adapts = true});
+  waits.add(&context);
+  std::array<Completion, 4> out;
+  const auto waits_until_a_spin = [&] {
+    for (int count = 0;; ++count) {
+      const int before = context.polls;
+      waits.wait(absl::MakeSpan(out), Clock::now() + milliseconds(2));
+      if (context.polls - before > 10) return count;
+    }
+  };
+  for (const int without : {0, 2, 4, 8, 16, 32, 64, 64}) EXPECT_EQ(waits_until_a_spin(), without);
+  for (int i = 0; i < 100; ++i) {
+    context.arrives_at_poll = context.polls + 5;  // a wait without a spin ends before it
+    if (waits.wait(absl::MakeSpan(out), Clock::now() + milliseconds(2)) == 1) break;
+  }
+  for (const int without : {0, 16, 32}) EXPECT_EQ(waits_until_a_spin(), without);
 }
 
 TEST(WaitSet, works_with_real_contexts_on_two_threads) {

@@ -153,7 +153,7 @@ std::string topo_json(const Machine& machine, const topology::Placement& placeme
         {"shards", shards_json(machine, placement)},
         // The name is part of version 1 of this output.
         {"crowded", placement.oversubscribed},
-        {"wait", placement.wait == topology::SpinMode::spin ? "spin" : "block"},
+        {"wait", placement.wait == topology::SpinMode::spin ? "spin" : "adapt"},
         {"wait_reason", placement.wait_reason},
         {"notes", placement.notes}}},
   };

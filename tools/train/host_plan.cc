@@ -117,9 +117,12 @@ std::string why_free(const TrainOptions& options) {
 
 std::string why_table(const HostPlan& plan, const TrainOptions& options) {
   std::string text = topology::explain(plan.machine, plan.placement);
-  const bool spins = wait_policy(plan, options).spin > Duration::zero();
   const bool chosen = options.flags.wait != "auto";
-  text += fmt::format("waiting: {}: {}\n", spins ? "spin" : "block", chosen ? "--wait" : plan.placement.wait_reason);
+  text += fmt::format("waiting: {}: {}\n",
+                      chosen                              ? options.flags.wait
+                      : wait_policy(plan, options).adapts ? "adapt"
+                                                          : "spin",
+                      chosen ? "--wait" : plan.placement.wait_reason);
   for (const std::string& note : plan.placement.notes) {
     // The line above has this note already.
     if (note != plan.placement.wait_reason) text += fmt::format("note: {}\n", note);
@@ -249,10 +252,11 @@ transport::WaitPolicy wait_policy(const HostPlan& plan, const TrainOptions& opti
   // Longer than an exchange of a small model, too short to matter.
   constexpr Duration kSpin = std::chrono::microseconds(200);
   if (options.flags.wait == "spin") return {.spin = kSpin};
+  if (options.flags.wait == "adapt") return transport::kAdaptiveWait;
   if (options.flags.wait == "block") return {};
   const bool spins =
       plan.known ? plan.placement.wait == topology::SpinMode::spin : busy_threads(options) <= core_count();
-  return {.spin = spins ? kSpin : Duration::zero()};
+  return spins ? transport::WaitPolicy{.spin = kSpin} : transport::kAdaptiveWait;
 }
 
 }  // namespace gradrail::tools

@@ -299,8 +299,9 @@ void add_device_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("ps_device", flags.ps_device, "memory of the parameters and of the optimizer state: host or gpu:N",
       accepted_by(ps::device_ordinal));
   command.option_defaults()->group("Placement");
-  add("wait", flags.wait, "method of waiting; auto: spin if each thread has its own core",
-      CLI::IsMember({"auto", "spin", "block"}));
+  add("wait", flags.wait,
+      "method of waiting; auto: spin if each thread has its own core, else adapt: spin while answers come soon",
+      CLI::IsMember({"auto", "spin", "adapt", "block"}));
   command.add_flag("--no-pin,--no_pin", flags.no_pin, "bind no threads and no memory");
   add("cores", flags.cores, "CPUs to use, as in taskset: 0-3,8; default: all permitted CPUs",
       accepted_by(topology::CpuSet::parse));

@@ -13,7 +13,7 @@ void explain_wait(const ThreadDemand& demand, Placement& placement) {
   if (demand.others > 0) busy += fmt::format(" and {} busy now and then", demand.others);
   placement.oversubscribed = demand.oversubscribed();
   // Rule 5 of plan.h, and siblings: they share the execution units of a core, so that spinning is not free there.
-  placement.wait = demand.oversubscribed() || demand.threads > demand.cores ? SpinMode::block : SpinMode::spin;
+  placement.wait = demand.oversubscribed() || demand.threads > demand.cores ? SpinMode::adapt : SpinMode::spin;
   if (demand.oversubscribed()) {
     placement.wait_reason = fmt::format("{} share {} of {}: a spinning thread takes time from threads with work", busy,
                                         count_of(demand.cpus, "cpu"), count_of(demand.cores, "core"));
@@ -29,7 +29,7 @@ void explain_wait(const ThreadDemand& demand, Placement& placement) {
 
 void note_shortage(const Grounds& grounds, Placement& placement) {
   const ThreadDemand& demand = grounds.demand;
-  if (placement.wait == SpinMode::block) placement.notes.push_back(placement.wait_reason);
+  if (placement.wait == SpinMode::adapt) placement.notes.push_back(placement.wait_reason);
   const int wanted = grounds.request.cores_per_tower;
   int short_of = 0;
   for (const TowerPlace& tower : placement.towers)

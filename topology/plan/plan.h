@@ -74,13 +74,13 @@ struct ShardPlace {
   std::vector<Decision> decisions;
 };
 
-enum class SpinMode { spin, block };
+enum class SpinMode { spin, adapt };
 
 struct Placement {
   std::vector<TowerPlace> towers;  ///< by task, then tower
   std::vector<ShardPlace> shards;  ///< by task, then shard
   bool oversubscribed = false;     ///< more busy threads than cpus: threads share, and may move among, them
-  SpinMode wait = SpinMode::spin;  ///< block: spinning would take the core from a thread with work
+  SpinMode wait = SpinMode::spin;  ///< adapt: spinning can take the core from a thread with work
   std::string wait_reason;
   std::vector<std::string> notes;  ///< what could not be done as one would wish, for people
 };
@@ -96,7 +96,7 @@ struct Placement {
 ///      its tower, or on a slow core where cores are unequal.
 ///   4. A shard's core is near the NIC that serves it, and away from towers where there is room.
 ///   5. When threads outnumber cpus, siblings included, they share the remaining cpus: no thread is bound to a single
-///      cpu, and all threads block.
+///      cpu, and all threads spin briefly or not at all.
 /// Errors  INVALID_ARGUMENT: a flag names a missing device ("--gpu 7: this machine has 4, 0 to 3"), or cores that are
 ///         not allowed. There are more towers than GPUs with Towers::gpu, or no cpus are left.
 absl::StatusOr<Placement> plan(const Machine& machine, const Request& request);

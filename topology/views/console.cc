@@ -107,7 +107,7 @@ std::string draw_table(const Machine& machine, const Placement& placement) {
                     "-", node_name(machine, shard.numa_node), shard.cpus.to_string(), "-"});
   }
   std::string text = align_columns(rows);
-  text += fmt::format("waiting: {} ({})\n", placement.wait == SpinMode::spin ? "spin" : "block", placement.wait_reason);
+  text += fmt::format("waiting: {} ({})\n", placement.wait == SpinMode::spin ? "spin" : "adapt", placement.wait_reason);
   for (const std::string& note : placement.notes) {
     // A host that blocks has the reason as a note for the log; the line above shows it already.
     if (note != placement.wait_reason) text += fmt::format("note: {}\n", note);

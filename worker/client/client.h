@@ -76,7 +76,7 @@ struct ClientOptions {
   ps::Security security;
   std::shared_ptr<ps::ControlDialer> dialer;  ///< of control connections; null: gRPC. Simulations replace it
   std::string bind_host;                      ///< this host's address for network connections; "": the kernel's choice
-  transport::WaitPolicy wait;                 ///< how long wait() spins before it blocks
+  transport::WaitPolicy wait = transport::kAdaptiveWait;  ///< how long wait() spins before it blocks
 
   // Waiting for others.
   Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to start
