@@ -9,8 +9,8 @@ namespace gradrail::transport {
 /// How long to spin before blocking.
 struct WaitPolicy {
   Duration spin = Duration::zero();
-  /// Few waits spin while completions arrive after the end of the spin, and a spin yields the core to other threads. For
-  /// tasks with long pauses, and for hosts with fewer cores than runnable threads: spins would delay the peer's answer.
+  /// Few waits spin while completions arrive after the end of the spin, and a spin yields the core to other threads.
+  /// For tasks with long pauses, and for hosts with fewer cores than runnable threads, where spins delay answers.
   bool adapts = false;
 };
 

@@ -95,8 +95,8 @@ struct Placement {
 ///      any. CPU towers are spread over NUMA nodes and share the remaining cores evenly. A progress thread runs next to
 ///      its tower, or on a slow core where cores are unequal.
 ///   4. A shard's core is near the NIC that serves it, and away from towers where there is room.
-///   5. When threads outnumber cpus, siblings included, they share the remaining cpus: no thread is bound to a single
-///      cpu, and all threads spin briefly or not at all.
+///   5. When threads outnumber cpus, siblings included, they share the remaining cpus. No thread is then bound to a
+///      single cpu, and waits spin briefly or not at all.
 /// Errors  INVALID_ARGUMENT: a flag names a missing device ("--gpu 7: this machine has 4, 0 to 3"), or cores that are
 ///         not allowed. There are more towers than GPUs with Towers::gpu, or no cpus are left.
 absl::StatusOr<Placement> plan(const Machine& machine, const Request& request);
