@@ -112,6 +112,56 @@ dist.barrier()
 print("difference", difference(*models), flush=True)
 """
 
+# 50 steps at the servers, then 50 steps of torch.optim with the exported state, beside 100 steps of torch.optim.
+CONTINUE = PROGRAM + """
+import subprocess
+kind, saved, binary = os.environ["OPTIMIZER"], os.environ["SAVED"], os.environ["BINARY"]
+
+def optimizer_of(model):
+    sgd = {"sgd": {}, "momentum": {"momentum": 0.9}, "nesterov": {"momentum": 0.9, "nesterov": True}}
+    if kind in sgd:
+        return torch.optim.SGD(model.parameters(), lr=0.02, **sgd[kind])
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](model.parameters(), lr=0.002)
+
+def train(model, optimizer, steps):
+    for step in steps:
+        optimizer.zero_grad()
+        loss(model, *batch(step)).backward()
+        optimizer.step()
+
+def export(name, *flags):
+    command = [binary, "checkpoint", "export", saved, "--out", os.path.join(saved, name), *flags]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return os.path.join(saved, name)
+
+single, trained = network(), network()
+reference = optimizer_of(single)
+train(single, reference, range(STEPS))
+with gradrail.torch.Exchange(trained, optimizer=kind, lr=reference.defaults["lr"], mode="sync") as exchange:
+    for step in range(STEPS // 2):
+        loss(trained, *batch(step)).backward()
+        exchange.step()
+    exchange.client.save_checkpoint()
+for name in ("state.npz", "state.safetensors"):
+    model = network(seed=1)
+    optimizer = optimizer_of(model)
+    assert gradrail.torch.load_state(export(name, "--optimizer-state"), model, optimizer) == STEPS // 2
+    assert difference(model, trained) == 0
+    train(model, optimizer, range(STEPS // 2, STEPS))
+    assert difference(model, single) < 1e-6, (kind, name, difference(model, single))
+    without = export("without-" + name)
+    assert gradrail.torch.load_state(without, network(seed=1)) is None
+    before = network(seed=2)
+    refused(gradrail.InvalidArgument, "without --optimizer-state", gradrail.torch.load_state, without, before, optimizer)
+    other = torch.nn.Sequential(torch.nn.Linear(12, 23))
+    refused(gradrail.InvalidArgument, "the model has (23, 12)", gradrail.torch.load_state, without, other)
+    other = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(12, 24))
+    refused(gradrail.InvalidArgument, "has no array 1.weight, only 0.bias", gradrail.torch.load_state, without, other)
+    wrong = torch.optim.SGD(before.parameters(), lr=0.1, momentum=0.9) if "adam" in kind else torch.optim.Adam(before.parameters())
+    refused(gradrail.InvalidArgument, "has no array", gradrail.torch.load_state, os.path.join(saved, name), before, wrong)
+    assert difference(before, network(seed=2)) == 0, "a refused file has changed the model"
+"""
+
 
 class TorchTest(package.PackageTest):
     MODULES = ("numpy", "torch")
@@ -142,6 +192,13 @@ class SameUpdates(TorchTest):
 
     def test_the_mean_hook_equals_all_reduce(self):
         self.good_run(MEAN_HOOK, environment={"STORE": str(self.folder / "store")})
+
+    def test_torch_continues_with_the_state_of_the_servers(self):
+        for kind in ("sgd", "momentum", "nesterov", "adam", "adamw"):
+            with self.subTest(kind=kind):
+                saved = self.folder / kind
+                self.good_run(CONTINUE, "--checkpoint_dir", saved, workers=1,
+                              environment={"OPTIMIZER": kind, "SAVED": str(saved), "BINARY": cluster.binary()})
 
     def test_wrong_rates_and_decays_are_refused(self):
         self.good_run(PROGRAM + """

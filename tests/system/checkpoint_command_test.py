@@ -1,6 +1,7 @@
-"""Tests `gradrail checkpoint`: the list of a folder, the verification, and the export as NumPy arrays. Also tests that
-kept sets are restored with other numbers of shards."""
+"""Tests `gradrail checkpoint`: the list of a folder, the verification, and the export as .npz and .safetensors files. Also
+tests that kept sets are restored with other numbers of shards."""
 import ast
+import json
 import struct
 import subprocess
 import sys
@@ -27,6 +28,23 @@ def read_npz(path):
             assert entry.endswith(".npy") and not fields["fortran_order"], entry
             arrays[entry[:-4]] = (fields["descr"], fields["shape"], data[end:])
     return arrays
+
+
+def read_safetensors(path):
+    """Returns {name: (type, shape, bytes)} and the metadata, read without the package safetensors."""
+    data = path.read_bytes()
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    assert start % 8 == 0
+    header = json.loads(data[8:start])
+    metadata = header.pop("__metadata__")
+    arrays, end = {}, 0
+    for name, fields in sorted(header.items(), key=lambda entry: entry[1]["data_offsets"]):
+        begin, after = fields["data_offsets"]
+        assert begin == end, f"{name} begins at {begin}, after {end}"
+        end = after
+        arrays[name] = ({"F32": "<f4", "I64": "<i8"}[fields["dtype"]], tuple(fields["shape"]), data[start + begin:start + end])
+    assert start + end == len(data)
+    return arrays, metadata
 
 
 def numbers_of(path):
@@ -119,6 +137,10 @@ class CheckpointCommand(cluster.ClusterTest):
             self.assertEqual(b"".join(arrays[f"{tensor}:{name}"][2] for tensor in PARAMETERS),
                              b"".join(half[state * (size + 4):][:size] for half, size in zip(halves, vectors)))
         self.assertEqual(arrays[":global_step"], ("<i8", (), struct.pack("<q", 11)))
+        same = self.folder / "model.safetensors"
+        self.assert_says(self.checkpoint("export", "--optimizer-state", "--out", same, self.saved),
+                         r"model\.safetensors: 13 arrays of step 11$")
+        self.assertEqual(read_safetensors(same), (arrays, {"format": "pt"}))
         python = python_with_numpy()
         if python is None:
             print("NumPy is not installed: numpy.load() was not tested", flush=True)
@@ -151,6 +173,7 @@ class CheckpointCommand(cluster.ClusterTest):
                 ((self.saved, "--step", 7, "--out", "x.npz"), cluster.CONFIGURATION, "no complete set of step 7: no file"),
                 ((self.folder, "--out", "x.npz"), cluster.CONFIGURATION, f"{self.folder}: holds no checkpoint"),
                 ((self.saved, "--out", self.folder / "none/x.npz"), cluster.FAILED, "none/x.npz: .*No such file"),
+                ((self.saved, "--out", self.folder / "none/x.safetensors"), cluster.CONFIGURATION, "none/x.safetensors.*No such file"),
                 ((self.saved,), cluster.USAGE, "--out")):
             with self.subTest(arguments=arguments):
                 self.assert_says(self.checkpoint("export", *arguments, code=code), words)

@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "base/flags/number_in.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -12,6 +13,7 @@
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/set.h"
 #include "tools/gradrail/npz.h"
+#include "tools/gradrail/safetensors.h"
 
 namespace gradrail::tools {
 namespace {
@@ -107,33 +109,33 @@ std::string state_name(ps::OptimizerKind kind, size_t vector) {
 
 // The schema gives the order of the tensors in the file: a tensor begins where the one before it ends.
 void add_tensors(const ps::Schema& schema, absl::Span<const float> values, const std::string& suffix,
-                 std::vector<NumpyArray>& arrays) {
+                 std::vector<NamedArray>& arrays) {
   size_t first = 0;
   for (const ps::Tensor& tensor : schema) {
     const absl::Span<const float> part = values.subspan(first, tensor.elements());
     first += part.size();
     // A colon separates tensor and vector, as in ":m". Names of tensors are those of the model.
     arrays.push_back({.name = tensor.name + suffix,
-                      .type = "<f4",
                       .shape = tensor.shape,
                       .bytes = {reinterpret_cast<const std::byte*>(part.data()), part.size() * sizeof(float)}});
   }
 }
 
-absl::Status export_npz(const CheckpointFlags& flags) {
+absl::Status export_arrays(const CheckpointFlags& flags) {
   if (flags.folders.size() != 1) {
     return absl::InvalidArgumentError(
         fmt::format("checkpoint export takes one folder, not {}: one file holds one model", flags.folders.size()));
   }
+  const bool is_safetensors = absl::EndsWith(flags.out, ".safetensors");
   // First: a build without libzip fails before it reads gigabytes.
-  GRADRAIL_RETURN_IF_ERROR(check_npz());
+  if (!is_safetensors) GRADRAIL_RETURN_IF_ERROR(check_npz());
   const std::string& folder = flags.folders.front();
   // A given step must exist; without one a damaged newest set falls back to the one before it.
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Checkpoint checkpoint, flags.step.has_value()
                                                                  ? ps::read_checkpoint_set(folder, *flags.step)
                                                                  : ps::read_newest_set(folder));
   const ps::CheckpointHeader& header = checkpoint.header;
-  std::vector<NumpyArray> arrays;
+  std::vector<NamedArray> arrays;
   add_tensors(header.schema, checkpoint.parameters, "", arrays);
   const auto step = static_cast<int64_t>(header.global_step);
   if (flags.optimizer_state) {
@@ -141,11 +143,11 @@ absl::Status export_npz(const CheckpointFlags& flags) {
       add_tensors(header.schema, checkpoint.state[i], ":" + state_name(header.optimizer.kind, i), arrays);
     }
     arrays.push_back({.name = ":global_step",
-                      .type = "<i8",
+                      .type = NamedArray::Type::int64,
                       .shape = {},
                       .bytes = {reinterpret_cast<const std::byte*>(&step), sizeof(step)}});
   }
-  GRADRAIL_RETURN_IF_ERROR(write_npz(flags.out, arrays));
+  GRADRAIL_RETURN_IF_ERROR(is_safetensors ? write_safetensors(flags.out, arrays) : write_npz(flags.out, arrays));
   fmt::print("{}: {} arrays of step {}\n", flags.out, arrays.size(), header.global_step);
   return absl::OkStatus();
 }
@@ -162,8 +164,9 @@ void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
   };
   add("ls", "list checkpoints: step, shards, bytes, time, optimizer, schema, missing files");
   add("verify", "read every byte; exit code 1 if a file is damaged or no set is complete");
-  CLI::App& exported = add("export", "write one array per tensor for numpy.load()");
-  exported.add_option("--out", flags.out, "the .npz file to write")->required();
+  CLI::App& exported = add("export", "write one array per tensor, for NumPy or PyTorch");
+  exported.add_option("--out", flags.out, "the file to write: NAME.safetensors, else a file for numpy.load() (.npz)")
+      ->required();
   exported.add_option("--step", flags.step, "global step of the checkpoint; default: the newest complete one")
       ->transform(NumberIn<uint64_t>());
   exported.add_flag("--optimizer-state,--optimizer_state", flags.optimizer_state,
@@ -173,7 +176,7 @@ void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
 absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags) {
   start_log("checkpoint");
   if (flags.verb == "export") {
-    const absl::Status exported = export_npz(flags);
+    const absl::Status exported = export_arrays(flags);
     return exported.ok() ? absl::StatusOr<bool>(true) : exported;
   }
   bool good = true;

@@ -27,11 +27,11 @@ std::string tuple(const std::vector<int64_t>& shape) {
 }
 
 /// Everything before the numbers, which then begin on a line of the cache.
-std::string npy_header(const NumpyArray& array) {
+std::string npy_header(const NamedArray& array) {
   // The format asks for a multiple of 64; magic, version and length have 10 bytes.
   constexpr size_t kAlignment = 64, kMagicBytes = 10;
-  std::string fields =
-      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", array.type, tuple(array.shape));
+  std::string fields = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}",
+                                   array.type == NamedArray::Type::float32 ? "<f4" : "<i8", tuple(array.shape));
   // Spaces before the line end fill the block: one byte for the line end, ten for the start.
   fields.resize((kMagicBytes + fields.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - kMagicBytes - 1, ' ');
   fields += '\n';
@@ -46,7 +46,7 @@ absl::Status failed(const std::string& path, const std::string& what, const char
 }
 
 /// libzip reads header and numbers when the archive is closed: both must live until then.
-absl::Status add(zip_t* archive, const std::string& path, const NumpyArray& array, const std::string& header) {
+absl::Status add(zip_t* archive, const std::string& path, const NamedArray& array, const std::string& header) {
   const auto fragment = [](const auto& bytes) {
     // libzip's type has no const; it only reads.
     return zip_buffer_fragment_t{
@@ -71,7 +71,7 @@ absl::Status add(zip_t* archive, const std::string& path, const NumpyArray& arra
 
 absl::Status check_npz() { return absl::OkStatus(); }
 
-absl::Status write_npz(const std::string& path, absl::Span<const NumpyArray> arrays) {
+absl::Status write_npz(const std::string& path, absl::Span<const NamedArray> arrays) {
   int code = 0;
   Archive archive(zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code));
   if (archive == nullptr) {
@@ -83,7 +83,7 @@ absl::Status write_npz(const std::string& path, absl::Span<const NumpyArray> arr
   }
   // A deque keeps the address of each header while others are added.
   std::deque<std::string> headers;
-  for (const NumpyArray& array : arrays) {
+  for (const NamedArray& array : arrays) {
     headers.push_back(npy_header(array));
     GRADRAIL_RETURN_IF_ERROR(add(archive.get(), path, array, headers.back()));
   }

@@ -8,6 +8,6 @@ absl::Status check_npz() {
       "this program was built without libzip, which writes .npz files (libzip-dev; then configure and build again)");
 }
 
-absl::Status write_npz(const std::string&, absl::Span<const NumpyArray>) { return check_npz(); }
+absl::Status write_npz(const std::string&, absl::Span<const NamedArray>) { return check_npz(); }
 
 }  // namespace gradrail::tools

@@ -7,9 +7,11 @@
     exchange.leave()
 """
 import contextlib
+import json
+import os
 import threading
 import weakref
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Union
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ import torch.distributed
 
 from . import client, errors
 
-__all__ = ["Exchange", "MeanExchange", "ddp_mean_hook"]
+__all__ = ["Exchange", "MeanExchange", "ddp_mean_hook", "load_state"]
 
 
 def _trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
@@ -30,6 +32,80 @@ def _trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
 
 def _shape(parameter: torch.nn.Parameter) -> "tuple[int, ...]":
     return tuple(parameter.shape) or (1,)
+
+
+def _read_arrays(path: str) -> Dict[str, np.ndarray]:
+    """Returns the arrays of a file of `gradrail checkpoint export`."""
+    if not path.endswith(".safetensors"):
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    types = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        start = file.tell()
+    arrays = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            first, end = entry["data_offsets"]
+            type_ = types[entry["dtype"]]
+            arrays[name] = np.fromfile(path, type_, (end - first) // type_.itemsize, offset=start + first).reshape(entry["shape"])
+    return arrays
+
+
+@torch.no_grad()
+def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
+               optimizer: Optional[torch.optim.Optimizer] = None) -> Optional[int]:
+    """Loads a file of `gradrail checkpoint export` into a model. Training can then continue without gradrail.
+
+    Parameters
+    ----------
+    path : the file, .npz or .safetensors
+    model : torch.nn.Module
+        Receives the parameters that require a gradient, by name.
+    optimizer : torch.optim.SGD, Adam or AdamW over parameters of the model
+        Receives the state of the servers' optimizer, exported with --optimizer-state.
+
+    Returns the global step, or None without --optimizer-state.
+
+    Raises
+    ------
+    InvalidArgument: a parameter is missing in the file or has another shape, or the state is that of another optimizer.
+    """
+    name_of_file = os.fspath(path)
+    arrays = _read_arrays(name_of_file)
+
+    def read(name: str, parameter: torch.nn.Parameter) -> torch.Tensor:
+        if name not in arrays:
+            raise errors.InvalidArgument(f"{name_of_file}: has no array {name}, only {', '.join(sorted(arrays))}")
+        if arrays[name].shape != _shape(parameter):
+            raise errors.InvalidArgument(f"{name_of_file}: {name} has the shape {arrays[name].shape}, and the parameter of "
+                                         f"the model has {_shape(parameter)}")
+        return torch.from_numpy(arrays[name]).view(parameter.shape).to(parameter)
+
+    step = int(arrays[":global_step"]) if ":global_step" in arrays else None
+    vectors = {}
+    if optimizer is not None:
+        if step is None:
+            raise errors.InvalidArgument(f"{name_of_file}: was exported without --optimizer-state")
+        if isinstance(optimizer, torch.optim.SGD):
+            vectors = {"momentum_buffer": "velocity"} if optimizer.defaults["momentum"] else {}
+        elif isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
+            vectors = {"exp_avg": "m", "exp_avg_sq": "v"}
+        else:
+            raise errors.InvalidArgument(f"optimizer {type(optimizer).__name__}: must be SGD, Adam or AdamW of torch.optim")
+    # Everything is read before the first change: an error leaves model and optimizer as they were.
+    loaded = []
+    for name, parameter in _trained(model):
+        state = {key: read(f"{name}:{vector}", parameter) for key, vector in vectors.items()}
+        if "exp_avg" in state:
+            state["step"] = torch.tensor(float(step or 0))
+        loaded.append((parameter, read(name, parameter), state))
+    for parameter, values, state in loaded:
+        parameter.copy_(values)
+        if optimizer is not None:
+            optimizer.state[parameter].clear()
+            optimizer.state[parameter].update(state)
+    return step
 
 
 class _Slot:
