@@ -1,5 +1,6 @@
 // The memory of a data connection: mapped, allocated, pinned, and checked by a pattern over each way.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -84,12 +85,17 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
   const ElementRange range = partition_.range();
   if (range.count == 0 || peer.is_on_device()) return absl::OkStatus();  // map_variables() checks the size
   // map() reports neither size nor rights, and a store behind the end of a region ends this process. The transport
-  // checks a put and a get of our range's last element. The worker does not read its memory before Welcome.
+  // checks a put and a get of our range's last element.
   const size_t bytes = sizeof(float);
-  const size_t last = (range.first + range.count - 1) * bytes;
+  const uint64_t last_element = range.first + range.count - 1;
+  const size_t last = last_element * bytes;
   if (peer.parameters_mapped != nullptr) {
-    GRADRAIL_RETURN_IF_ERROR(peer.connection->put(
-        {parameters_.host(peer.context_index), (range.count - 1) * bytes, bytes}, {peer.offer.parameters, last}, {}));
+    // The put writes what is there: a chief that has joined again offers these parameters.
+    const transport::LocalSlice element = {peer.returns.region.get(), 0, bytes};
+    GRADRAIL_RETURN_IF_ERROR(peer.connection->get(element, {peer.offer.parameters, last}, 0));
+    // As the get, which may still be under way.
+    std::memcpy(peer.returns.memory.data(), &peer.parameters_mapped[last_element], bytes);
+    GRADRAIL_RETURN_IF_ERROR(peer.connection->put(element, {peer.offer.parameters, last}, {}));
   }
   if (peer.gradients_mapped != nullptr) {
     GRADRAIL_RETURN_IF_ERROR(

@@ -110,7 +110,8 @@ absl::StatusOr<std::string> RawWorker::start_handshake(const Handshake& handshak
                            header_bytes};
   using transport::Access;
   const bool maps = link_.context->capabilities().direct_map;
-  const Access access[4] = {handshake.parameters_writable ? Access::remote_write : Access::remote_read,
+  const Access writable = maps ? Access::remote_read_write : Access::remote_write;
+  const Access access[4] = {handshake.parameters_writable ? writable : Access::remote_read,
                             maps ? Access::remote_read : Access::local, Access::remote_write, Access::local};
   for (int i = 0; i < 4; ++i) {
     link_.memory[i] = *SharedMemory::create("gradrail-raw", sizes[i]);

@@ -41,6 +41,43 @@ TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
   EXPECT_TRUE(second.outcome(0).ok()) << "a worker has joined and left there";
 }
 
+/// The handshake of the mapped memory wrote the last element of each shard's range into the parameters of the chief,
+/// which were offered afterwards. The restarted ps has no checkpoint.
+TEST(ClientRejoin, TheChiefOffersTheParametersThatItHas) {
+  Watchdog watchdog;
+  for (const char* transport : {"shm", "tcp"}) {
+    Cluster first({.shards_per_ps = 3, .worker_count = 1}), second({.shards_per_ps = 3, .worker_count = 1});
+    const Cluster* here = &first;
+    ClientOptions options = first.options(0);
+    options.transports = {transport};
+    options.rejoin_timeout = 60s;
+    options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> { return here->spec().ps[ps_index]; };
+    options.cluster.ps = {""};
+    const auto client = join(options, odd_schema());
+    ASSERT_NE(client, nullptr);
+    fill_initial(*client);
+    ASSERT_TRUE(client->start().ok());
+    const auto step = [&] {
+      fill_gradients(*client, 0, client->position());
+      client->exchange();
+      return client->wait();
+    };
+    ASSERT_TRUE(step().ok() && step().ok());
+    std::vector<std::vector<float>> reached;
+    for (size_t i = 0; i < odd_schema().size(); ++i) {
+      reached.emplace_back(client->parameters(i).begin(), client->parameters(i).end());
+    }
+    first.stop(0);
+    here = &second;
+    ASSERT_TRUE(client->wait().ok());
+    while (client->stats().rejoins == 0) ASSERT_TRUE(client->pull().ok());
+    for (size_t i = 0; i < reached.size(); ++i) {
+      EXPECT_THAT(client->parameters(i), ::testing::ElementsAreArray(reached[i])) << transport << ", tensor " << i;
+    }
+    EXPECT_TRUE(client->leave().ok());
+  }
+}
+
 /// It took steps that the others had made since their return for steps from before the loss, and left out own ones.
 TEST(ClientRejoin, AWorkerThatReturnsLastRepeatsItsLostSteps) {
   Watchdog watchdog;

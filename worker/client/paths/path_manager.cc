@@ -62,15 +62,18 @@ absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name) 
                                          .ofi_provider = options_.ofi_provider,
                                          .path_timeout = options_.path_timeout,
                                          .encryption = ps::data_encryption(options_.security)}));
+  using transport::Access;
+  // Shards read this memory only over a transport that maps it: the gradients, and parameters to check the mapping.
+  // Elsewhere workers push gradients. A shard's GPU reads them by itself, and its driver pins nothing that cannot be
+  // written.
+  const bool maps = context->capabilities().direct_map;
+  const Access mapped_gradients = shard_on_gpu_ ? Access::remote_read_write : Access::remote_read;
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> parameters,
+                            transport::register_on(registered_, *context, memory_.parameter_span(),
+                                                   maps ? Access::remote_read_write : Access::remote_write));
   GRADRAIL_ASSIGN_OR_RETURN(
-      std::unique_ptr<transport::MemoryRegion> parameters,
-      transport::register_on(registered_, *context, memory_.parameter_span(), transport::Access::remote_write));
-  // Shards read gradients only over a transport that maps memory; elsewhere workers push them. A shard's GPU reads them
-  // by itself, and its driver pins nothing that cannot be written.
-  const auto mapped = shard_on_gpu_ ? transport::Access::remote_read_write : transport::Access::remote_read;
-  const auto access = context->capabilities().direct_map ? mapped : transport::Access::local;
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> gradients,
-                            transport::register_on(registered_, *context, memory_.gradient_span(), access));
+      std::unique_ptr<transport::MemoryRegion> gradients,
+      transport::register_on(registered_, *context, memory_.gradient_span(), maps ? mapped_gradients : Access::local));
   contexts_.push_back(std::make_unique<OpenContext>(
       OpenContext{name, std::move(context), std::move(parameters), std::move(gradients)}));
   // Only now: a context without registered memory must not be polled.
