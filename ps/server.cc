@@ -120,6 +120,7 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   GRADRAIL_RETURN_IF_ERROR(impl->control->replication.start());
   GRADRAIL_ASSIGN_OR_RETURN(impl->listener, options.listen ? options.listen(*impl->control, options)
                                                            : GrpcListener::start(*impl->control, options));
+  impl->control->replication.set_port(impl->listener->port());
   return impl;
 }
 

@@ -96,6 +96,7 @@ absl::Status BackupHandler::accept(const proto::ReplicateRequest& request, proto
   GRADRAIL_CHECK(request.generation() == 0 || setup_.agreement.exists());
   setup_.primary.message = std::make_shared<const proto::ReplicateRequest>(request);
   setup_.primary.has_restarted = false;
+  replication_.set_peer_port(request.port());
   {
     MutexLock lock(context_.state.mutex);
     context_.state.primary = {.heard = Clock::now(), .is_over = request.over()};

@@ -8,12 +8,18 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/admission/grpc_channel.h"
+#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/security.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
+namespace {
+
+constexpr char kAnyPort[] = ":0";
+
+}  // namespace
 
 Replication::Replication(ControlContext& context)
     : context_(context), process_(random_bits()), is_backup_(context.options.begins_as_backup) {}
@@ -45,10 +51,23 @@ absl::Status Replication::start() {
   return absl::OkStatus();
 }
 
+void Replication::set_peer_port(uint32_t port) {
+  if (port > 0 && port <= UINT16_MAX) peer_port_ = static_cast<uint16_t>(port);
+}
+
+/// In a local cluster, the kernel chooses the ports. A backup starts before its primary, and has port 0 in its options.
+std::string Replication::peer_address() const {
+  const std::string& given = context_.options.replication_peer;
+  const absl::StatusOr<HostPort> parsed = parse_host_port(given);
+  const uint16_t learned = peer_port_;
+  if (!absl::EndsWith(given, kAnyPort) || learned == 0 || !parsed.ok()) return given;
+  return to_string({parsed->host, learned});
+}
+
 /// Errors  NOT_FOUND: the address is unknown now, which is no sign that the peer has exited.
 absl::StatusOr<std::string> Replication::find_peer() const {
   const ServerOptions& options = context_.options;
-  if (!options.find_replication_peer) return options.replication_peer;
+  if (!options.find_replication_peer) return peer_address();
   absl::StatusOr<std::string> found = options.find_replication_peer();
   if (!found.ok()) return absl::NotFoundError(found.status().message());
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, *found));
@@ -122,15 +141,12 @@ absl::Status Replication::no_peer_error() {
   return absl::FailedPreconditionError("this ps task was started without --backup-ps 1: give it to all tasks of a run");
 }
 
-/// The tasks of a local cluster choose their ports when they start: nothing can restart one at the same address.
-bool Replication::replication_peer_can_return() const {
-  return !absl::EndsWith(context_.options.replication_peer, ":0");
-}
+bool Replication::replication_peer_can_return() const { return !absl::EndsWith(peer_address(), kAnyPort); }
 
 std::string Replication::replication_peer_name() const {
   const ServerOptions& options = context_.options;
   if (options.find_replication_peer) return options.replication_peer;
-  return replication_peer_can_return() ? fmt::format("the ps task at {}", options.replication_peer) : "its ps task";
+  return replication_peer_can_return() ? fmt::format("the ps task at {}", peer_address()) : "its ps task";
 }
 
 std::string Replication::backup_state() const { return link_ == nullptr || is_backup_ ? "" : link_->state(); }
@@ -155,6 +171,7 @@ void Replication::fill_message(proto::ReplicateRequest& message) {
   message.set_protocol_version(kProtocolVersion);
   message.set_process(process_);
   message.set_term(term_);
+  message.set_port(port_);
   message.set_shards(static_cast<uint32_t>(context_.shards.size()));
   message.set_checkpoint_folder(context_.checkpoint_folder);
   message.set_encrypts_data(context_.options.security.encrypt_data);

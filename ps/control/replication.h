@@ -22,6 +22,8 @@ class Replication {
  public:
   explicit Replication(ControlContext& context);
 
+  /// This task listens on this port.
+  void set_port(uint16_t port) { port_ = port; }
   /// Opens the link to the replication peer, if any. Called once, when the shards exist and before the first call
   /// arrives.
   /// Errors   those of check_exposure() and channel_credentials().
@@ -56,12 +58,15 @@ class Replication {
   absl::Status still_backup_error() const;
   static absl::Status no_peer_error();
 
+  /// The primary listens on this port. The backup of a local cluster needs it when its primary returns as its backup.
+  void set_peer_port(uint32_t port);
   /// The replication peer has taken over. A task that has no run becomes its backup; otherwise its own run ends.
   void on_replaced();
   /// This backup continues for the process of its primary.
   void take_over(uint64_t process, uint64_t term);
 
  private:
+  std::string peer_address() const;
   absl::StatusOr<std::string> find_peer() const;
   void fill_message(proto::ReplicateRequest& message);
   void on_refused(const absl::Status& why);
@@ -73,6 +78,8 @@ class Replication {
   std::atomic<bool> is_backup_;
   std::atomic<bool> was_replaced_ = false;
   std::atomic<bool> is_misconfigured_ = false;
+  std::atomic<uint16_t> port_ = 0;         ///< 0: this task does not listen yet
+  std::atomic<uint16_t> peer_port_ = 0;    ///< 0: unknown
   std::unique_ptr<ReplicationLink> link_;  ///< set once by start(); null: there is no replication peer
 };
 

@@ -1,5 +1,6 @@
 """`gradrail run`: programs as the workers of a cluster on this host, here with the Python package."""
 import json
+import os
 import shutil
 import signal
 import time
@@ -26,6 +27,30 @@ with gradrail.join({{"w": (1,), "b": (1,)}}, learning_rate=0.1, mode="{mode}") a
     {late}
     print(f"task {{c.task_index}} step {{c.global_step}} w {{c.parameters['w'][0]:.3f}} b {{c.parameters['b'][0]:.3f}}",
           flush=True)
+"""
+
+# Each step of sync moves each element of w by -1. `pause` is the longest time between two steps of this worker.
+COUNT = """
+import time
+import numpy as np
+import gradrail
+with gradrail.join({{"w": (300000,)}}, learning_rate=1.0, mode="sync") as c:
+    c.start()
+    pause, last = 0.0, time.monotonic()
+    while c.position < 5000:
+        c.gradients["w"][:] = 1
+        c.exchange()
+        c.wait()
+        now = time.monotonic()
+        pause, last = max(pause, now - last), now
+        if c.position == 600:
+            print("begun", flush=True)
+        if c.is_chief and {saves} and c.position % 500 == 0:
+            try:
+                c.save_checkpoint()
+            except gradrail.Unavailable:  # the killed server: the next wait() joins it again
+                pass
+    print(f"step {{c.position}} w {{c.parameters['w'].min():.0f}} {{c.parameters['w'].max():.0f}} pause {{pause:.3f}} s", flush=True)
 """
 
 
@@ -91,6 +116,27 @@ class Run(cluster.ClusterTest):
         task = self.run_program("--workers", 2, "--restarts", 1, early=early, each=kill, mode="async", steps=20000)
         self.assert_ends(task, cluster.GOOD, says=[r"worker/1 is started again \(1 of 1 restarts\)"])
         self.assert_says(task, r"\[worker/1\] task 1 step")
+
+    def kill_a_server(self, *flags, saves=False, replaced, end="-5000 -5000"):
+        command = [cluster.binary(), "run", "--workers", 2, "--restarts", 1, *flags, "--", cluster.python_with("numpy"), "-c",
+                   COUNT.format(saves=saves)]
+        task = self.launch("run", list(map(str, command)), cluster.python_environment())
+        pid = int(task.wait_for(r"^# ps/0: pid (\d+)", cluster.START).group(1))
+        task.wait_for(r"\[worker/0\] begun", cluster.START)
+        os.kill(pid, signal.SIGKILL)
+        self.assert_ends(task, cluster.GOOD, says=[replaced, *(rf"\[worker/{i}\] step 5000 w {end} pause" for i in range(2))])
+        pauses = [line.text.split()[-2] for line in task.lines() if " pause " in line.text]
+        print(f"a killed server{' '.join(['', *map(str, flags)])}: longest pause {max(pauses)} s", flush=True)
+
+    def test_a_killed_server_is_started_again(self):
+        # The step of the loss can be missing in the parameters of the other server.
+        self.kill_a_server("--ps", 2, replaced=r"ps/0 is started again \(1 of 1 restarts\)", end="-5000 -(5000|4999)")
+
+    def test_a_killed_server_restores_its_checkpoint(self):
+        self.kill_a_server("--checkpoint_dir", self.folder / "saved", saves=True, replaced=r"restored global step \d+ from")
+
+    def test_a_killed_server_is_replaced_by_its_backup(self):
+        self.kill_a_server("--ps", 2, "--backup-ps", 1, replaced=r"\[ps/1\] the backup at .* has everything")
 
     def test_ctrl_c_ends_a_blocked_worker(self):
         task = self.run_program("--workers", 2, each="if c.task_index == 1: time.sleep(1000)", steps=10 ** 9)
