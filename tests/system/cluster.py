@@ -43,6 +43,14 @@ def instrumented():
     return b"__asan_init" in code or b"__tsan_init" in code
 
 
+def sanitizer_runtime(path):
+    """Returns the runtime of the sanitizer in a program or library, or "". It must be the first library of a process."""
+    if not instrumented():
+        return ""
+    loaded = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+    return re.search(r"lib[at]san\.so\S* => (\S+)", loaded).group(1)
+
+
 def free_ports(count):
     """Returns ports without a listener. They are below the range of source ports, so that they stay free for a while."""
     held = []
@@ -192,9 +200,12 @@ def python_with(*modules):
 def python_environment():
     """Returns the variables with which a Python program finds the package and the library of this build."""
     library = pathlib.Path(binary()).resolve().parents[1] / "lib" / "libgradrail.so.0"
+    runtime = sanitizer_runtime(library)
+    # The interpreter has no sanitizer, and keeps memory at its end.
+    sanitizer = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:detect_leaks=0"} if runtime else {}
     # One thread for each worker: pools of threads of several workers on few cores wait for one another.
     return {"PYTHONPATH": str(ROOT / "worker" / "python"), "GRADRAIL_LIBRARY": str(library), "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1"}
+            "OPENBLAS_NUM_THREADS": "1", **sanitizer}
 
 
 def skip(reason):

@@ -66,8 +66,11 @@ class Faults(four_hosts.FourHosts):
 
     def environment_of(self, host):
         clock = self.clock_of(host)
-        return {} if clock is None else {"LD_PRELOAD": os.environ["GRADRAIL_JUMPING_CLOCK"],
-                                         "GRADRAIL_CLOCK_OFFSET_FILE": str(clock)}
+        if clock is None:
+            return {}
+        library = os.environ["GRADRAIL_JUMPING_CLOCK"]
+        return {"LD_PRELOAD": f"{cluster.sanitizer_runtime(cluster.binary())} {library}".strip(),
+                "GRADRAIL_CLOCK_OFFSET_FILE": str(clock)}
 
     def clock_of(self, host):
         """Returns the file with the offset of the clock of this host, or None: the clock does not jump."""

@@ -73,7 +73,8 @@ class Streamed(cluster.ClusterTest):
         worker.signal(signal.SIGTERM)
         worker.code()
         print(f"{RECORD_MB} MB of records: peak {peak} MB of resident memory", flush=True)
-        self.assertLess(peak, MEMORY_LIMIT_MB)
+        if not cluster.instrumented():  # a sanitizer keeps what was freed
+            self.assertLess(peak, MEMORY_LIMIT_MB)
 
     def test_return_to_a_checkpoint_ends_with_the_same_bits(self):
         def start(name):
