@@ -62,8 +62,7 @@ class Imports(cluster.ClusterTest):
         if self.is_wheel:
             self.program = str(pathlib.Path(PYTHON).parent / "gradrail")
         else:
-            library = pathlib.Path(cluster.binary()).resolve().parents[1] / "lib" / "libgradrail.so.0"
-            self.environment.update(PYTHONPATH=str(ROOT / "worker/python"), GRADRAIL_LIBRARY=str(library))
+            self.environment.update(cluster.python_environment())
 
     def check(self, *others):
         for module in others:
