@@ -50,20 +50,26 @@ TEST_P(ClientMove, ConnectionThatFailsBetweenStepsIsReplaced) {
   ASSERT_NE(client, nullptr);
   fill_initial(*client);
   ASSERT_TRUE(client->start().ok());
-  constexpr uint64_t kSteps = 12;
-  for (uint64_t step = 1; step <= kSteps; ++step) {
-    fill_gradients(*client, 0, step);
-    if (step % 4 == 0) cut_one(GetParam(), cluster.spec());
+  uint64_t steps = 0;
+  const auto one_step = [&] {
+    fill_gradients(*client, 0, ++steps);
     client->exchange();
     const absl::Status waited = client->wait();
-    ASSERT_TRUE(waited.ok()) << waited;
+    EXPECT_TRUE(waited.ok()) << waited;
+    return waited.ok();
+  };
+  for (uint64_t cut = 1; cut <= 3; ++cut) {
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(one_step());
+    cut_one(GetParam(), cluster.spec());
+    // Shared memory, which outlives the socket beside it, may carry some steps before the loss is detected.
+    ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().moves == 2 * cut; })) << "two shards";
   }
-  EXPECT_EQ(client->global_step(), kSteps);
-  EXPECT_EQ(client->stats().moves, 6u);  // two shards, three cuts
+  EXPECT_EQ(client->global_step(), steps);
+  EXPECT_EQ(client->stats().moves, 6u);
   const std::vector<float> got = flatten(*client);
   for (size_t i = 0; i < got.size(); ++i) {
     float expected = initial_of(i);
-    for (uint64_t step = 1; step <= kSteps; ++step) expected -= gradient_of(0, step, i);
+    for (uint64_t step = 1; step <= steps; ++step) expected -= gradient_of(0, step, i);
     ASSERT_EQ(got[i], expected) << i;
   }
 }
@@ -178,7 +184,8 @@ TEST(ClientFailback, MovesToTheNextTransportAndComesBack) {
     ASSERT_TRUE(one_step());
     EXPECT_THAT(client->stats().paths[0], HasSubstr(": shm"));
     cut_one("shm", cluster.spec());
-    ASSERT_TRUE(one_step());
+    // As above, over the socket beside shared memory.
+    ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().moves == static_cast<uint64_t>(round); }));
     EXPECT_THAT(client->stats().paths[0], HasSubstr(": tcp (shm refused: lost during the run"));
     ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().returns == static_cast<uint64_t>(round); }));
   }
@@ -203,10 +210,12 @@ TEST(ClientFailback, ZeroNeverComesBack) {
   ASSERT_NE(client, nullptr);
   ASSERT_TRUE(client->start().ok());
   cut_one("shm", cluster.spec());
-  for (int i = 0; i < 20; ++i) {
+  const auto one_step = [&] {
     client->exchange();
-    ASSERT_TRUE(client->wait().ok());
-  }
+    return client->wait().ok();
+  };
+  ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().moves == 1; }));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(one_step());
   EXPECT_EQ(client->stats().returns, 0u);
   EXPECT_THAT(client->stats().paths[0], HasSubstr(": tcp"));
 }
