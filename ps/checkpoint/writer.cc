@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -24,7 +25,7 @@ bool is_ready(const std::shared_future<absl::Status>& future, Duration timeout) 
 
 std::optional<std::vector<Checkpoint>> CheckpointWriter::take_memory() {
   const MutexLock lock(mutex_);
-  if (writing_.valid() && !is_ready(writing_, Duration::zero())) return std::nullopt;
+  if (!saves_.empty() && !is_ready(saves_.back().outcome, Duration::zero())) return std::nullopt;
   // The caller owns it until write(), so that no copy is made under the lock.
   return std::exchange(memory_, {});
 }
@@ -33,17 +34,18 @@ std::vector<std::string> CheckpointWriter::write(const SavedSet& set, std::vecto
   std::vector<std::string> files;
   for (const Checkpoint& snapshot : snapshots) files.push_back(path(snapshot));
   const MutexLock lock(mutex_);
-  // After take_memory() no save is under way. The assignment would wait for its thread, which needs this lock.
-  GRADRAIL_CHECK(!writing_.valid() || is_ready(writing_, Duration::zero()));
-  last_ = set;
-  writing_ = std::async(std::launch::async, [this, snapshots = std::move(snapshots)]() mutable {
-               setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread, on Linux
-               absl::Status written = write_all(snapshots);
-               const MutexLock memory_lock(mutex_);
-               // After a failure too: the next save needs the same amount.
-               memory_ = std::move(snapshots);
-               return written;
-             }).share();
+  // After take_memory() no save is under way.
+  GRADRAIL_CHECK(saves_.empty() || is_ready(saves_.back().outcome, Duration::zero()));
+  auto outcome = std::async(std::launch::async, [this, snapshots = std::move(snapshots)]() mutable {
+    setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread, on Linux
+    absl::Status written = write_all(snapshots);
+    const MutexLock memory_lock(mutex_);
+    // After a failure too: the next save needs the same amount.
+    memory_ = std::move(snapshots);
+    return written;
+  });
+  if (saves_.size() == kRemembered) saves_.pop_front();
+  saves_.push_back({.set = set, .outcome = outcome.share()});
   return files;
 }
 
@@ -51,14 +53,17 @@ std::optional<absl::Status> CheckpointWriter::outcome(const SavedSet& set, Durat
   std::shared_future<absl::Status> writing;
   {
     const MutexLock lock(mutex_);
-    if (set.global_step != last_.global_step || set.saved_us != last_.saved_us) {
+    const auto found = std::find_if(saves_.begin(), saves_.end(), [&set](const Save& save) {
+      return save.set.global_step == set.global_step && save.set.saved_us == set.saved_us;
+    });
+    if (found == saves_.end()) {
       return absl::NotFoundError(fmt::format(
-          "checkpoint of step {}: this ps task has not begun it, or has begun another since", set.global_step));
+          "checkpoint of step {}: this ps task has not begun it, or has begun many others since", set.global_step));
     }
-    writing = writing_;
+    writing = found->outcome;
   }
   // Without the lock, which the writing thread takes at its end.
-  if (!writing.valid() || !is_ready(writing, timeout)) return std::nullopt;
+  if (!is_ready(writing, timeout)) return std::nullopt;
   return writing.get();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <future>
 #include <optional>
 #include <string>
@@ -30,19 +31,25 @@ class CheckpointWriter {
   std::vector<std::string> write(const SavedSet& set, std::vector<Checkpoint> snapshots);
 
   /// Returns the result of the save; nothing when it is not written within `timeout`.
-  /// Errors  Those of write_checkpoint(). NOT_FOUND: the last save is another one.
+  /// Errors  Those of write_checkpoint(). NOT_FOUND: it is none of the last kRemembered saves.
   std::optional<absl::Status> outcome(const SavedSet& set, Duration timeout);
 
  private:
+  static constexpr size_t kRemembered = 8;
+
   absl::Status write_all(const std::vector<Checkpoint>& snapshots) const;
   std::string path(const Checkpoint& snapshot) const;
 
   const std::string folder_;
   Mutex mutex_;
   std::vector<Checkpoint> memory_ ABSL_GUARDED_BY(mutex_);
-  SavedSet last_ ABSL_GUARDED_BY(mutex_);
-  /// Last: its destructor waits for the thread, which uses the rest.
-  std::shared_future<absl::Status> writing_ ABSL_GUARDED_BY(mutex_);
+  struct Save {
+    SavedSet set;
+    std::shared_future<absl::Status> outcome;
+  };
+  /// The newest is last. Another worker may begin a save before the first one has asked for its outcome.
+  /// Last member: its destructor waits for the thread, which uses the rest.
+  std::deque<Save> saves_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradrail::ps

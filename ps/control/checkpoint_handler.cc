@@ -70,7 +70,8 @@ absl::Status CheckpointHandler::save(const proto::CheckpointRequest& request, pr
     return absl::UnavailableError("checkpoint: all parameter servers are about to restart from one checkpoint");
   std::optional<std::vector<Checkpoint>> snapshots = writer_.take_memory();
   if (!snapshots.has_value()) {
-    return absl::AlreadyExistsError("checkpoint: the one before is still being written (is the disk too slow?)");
+    return absl::AlreadyExistsError(
+        "checkpoint: the one before is still being written, for this worker or another one: save again later");
   }
   GRADRAIL_RETURN_IF_ERROR(take_snapshots(context_.shards, *snapshots));
   GRADRAIL_CHECK(snapshots->size() == context_.shards.size());

@@ -128,6 +128,19 @@ client.barrier("seen")
 client.leave()
 """)
 
+    def test_two_workers_may_save_at_once(self):
+        """A chief that is started again returns while the chief of the meantime saves."""
+        saved = self.folder / "saved"
+        self.good_run("""
+with gradrail.join({"w": (200000,)}, learning_rate=0.1, mode="sync") as client:
+    client.start()
+    for step in range(20):
+        client.exchange()
+        client.wait()
+        client.save_checkpoint()
+""", "--ps", 2, "--checkpoint_dir", saved)
+        self.assertNotEqual(list(saved.glob("gradrail-000000000020-*.ckpt")), [])
+
     def test_checkpoints_are_begun_finished_and_restored(self):
         save = """
 with gradrail.join({"w": (5,)}, learning_rate=1) as client:
@@ -175,8 +188,8 @@ for words, options in (
     refused(I, words, gradrail.join, {"w": (1,)}, **options)
 
 client = gradrail.join({"w": (2, 3), "b": (3,)})
-refused(F, "before gradrail_start", client.exchange)
-refused(F, "before gradrail_start", client.ready, "w")
+refused(F, "exchange() before start()", client.exchange)
+refused(F, "ready() before start()", client.ready, "w")
 client.start()
 refused(F, "already", client.start)
 refused(I, "the tensors are w, b", client.ready, "c")
@@ -198,7 +211,7 @@ refused(I, "must be a text", client.give_up, 3)
 client.__exit__(None, None, None)  # the refused call has not ended the client: it leaves here
 client.leave()
 for call in (client.exchange, client.wait, client.pull, client.start, client.finish_steps):
-    refused(F, "after gradrail_leave", call)
+    refused(F, "after leave()", call)
 """, workers=1)
 
     def test_no_cluster_in_the_environment(self):

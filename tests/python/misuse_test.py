@@ -178,7 +178,7 @@ exchange = gradrail.torch.Exchange(model, lr=0.1)
 model.double()
 refused(F, "moved or converted", exchange.step)
 exchange.leave()
-refused(F, "after gradrail_leave", exchange.client.exchange)
+refused(F, "after leave()", exchange.client.exchange)
 x = x.double()
 loss().backward()  # the model is an ordinary one again
 """)

@@ -50,7 +50,7 @@ absl::Status Client::begin_checkpoint() { return impl_->begin_checkpoint(); }
 bool Client::checkpoint_under_way() const { return impl_->session().save().under_way(); }
 absl::StatusOr<std::vector<std::string>> Client::finish_checkpoint() { return impl_->finish_checkpoint(); }
 absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() {
-  GRADRAIL_RETURN_IF_ERROR(begin_checkpoint());
+  GRADRAIL_RETURN_IF_ERROR(impl_->begin_checkpoint_when_free(begin_checkpoint()));
   return finish_checkpoint();
 }
 bool Client::saves_checkpoints() const { return impl_->session().saves_checkpoints(); }

@@ -263,7 +263,8 @@ class GRADRAIL_EXPORT Client {
 
   /// Whether every ps task has a checkpoint folder.
   bool saves_checkpoints() const;
-  /// Saves parameters, optimizer state and step at every ps task; returns the files. For the chief.
+  /// Saves parameters, optimizer state and step at every ps task; returns the files. For the chief. It waits for a save
+  /// of another worker, which was the chief before.
   /// Errors  as begin_checkpoint() and finish_checkpoint().
   absl::StatusOr<std::vector<std::string>> save_checkpoint();
   /// The same beside further steps: returns when every shard has copied its state (in sync mode all of one step).

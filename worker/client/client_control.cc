@@ -58,14 +58,18 @@ absl::Status Client::Impl::finish_steps() {
 }
 
 absl::Status Client::Impl::begin_checkpoint() {
-  absl::Status begun = session_.save().begin(identity_.member());
+  const absl::Status begun = session_.save().begin(identity_.member());
   if (!failover_.survives(begun)) return begun;
   // The ps tasks that had begun the save still write it: they refuse the next one until then.
+  return begin_checkpoint_when_free(session_.save().begin(identity_.member()));
+}
+
+absl::Status Client::Impl::begin_checkpoint_when_free(absl::Status begun) {
   const TimePoint deadline = Clock::now() + kSaveEnds;
-  do {
+  while (absl::IsAlreadyExists(begun) && Clock::now() < deadline) {
+    std::this_thread::sleep_for(kBetweenCalls);
     begun = session_.save().begin(identity_.member());
-    if (absl::IsAlreadyExists(begun)) std::this_thread::sleep_for(kBetweenCalls);
-  } while (absl::IsAlreadyExists(begun) && Clock::now() < deadline);
+  }
   return begun;
 }
 

@@ -55,6 +55,8 @@ class Client::Impl {
   absl::Status barrier(const std::string& name, TimePoint absent_until);
   absl::Status finish_steps();
   absl::Status begin_checkpoint();
+  /// Begins again while ps tasks still write another checkpoint. `begun` is the result of the first attempt.
+  absl::Status begin_checkpoint_when_free(absl::Status begun);
   absl::StatusOr<std::vector<std::string>> finish_checkpoint();
   absl::Status leave(const std::string& failed = "");
 

@@ -1,4 +1,5 @@
 """The exceptions of gradrail. Each has the code and the text of the C library (worker/client/gradrail.h)."""
+import re
 
 
 class Error(Exception):
@@ -81,4 +82,5 @@ _BY_CODE = {
 
 def error_of(code: int, text: str) -> Error:
     """Returns the exception of a code of the C library."""
-    return _BY_CODE.get(code, Error)(text, code)
+    # Functions have the names of C there.
+    return _BY_CODE.get(code, Error)(re.sub(r"\bgradrail_([a-z_]+)\b", r"\1()", text), code)
