@@ -61,6 +61,13 @@ absl::Status other_model(const std::string& folder, const std::string& what) {
   return absl::FailedPreconditionError(fmt::format("checkpoint in {} {}", folder, what));
 }
 
+bool is_reordered(Schema ours, Schema theirs) {
+  const auto by_name = [](const Tensor& a, const Tensor& b) { return a.name < b.name; };
+  std::sort(ours.begin(), ours.end(), by_name);
+  std::sort(theirs.begin(), theirs.end(), by_name);
+  return ours == theirs;
+}
+
 bool is_of_other_run(const CheckpointHeader& header, uint64_t run) {
   return run != 0 && header.run != 0 && header.run != run;
 }
@@ -70,8 +77,14 @@ absl::Status check_fits(const std::string& folder, const CheckpointHeader& heade
     return other_model(folder, fmt::format("at step {} is of another run", header.global_step));
   }
   if (const std::string differs = difference(expected.schema, header.schema); !differs.empty()) {
-    return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint); give another "
-                                           "--checkpoint_dir, or the --model of the run that saved it",
+    if (is_reordered(expected.schema, header.schema)) {
+      return other_model(folder,
+                         fmt::format("has the tensors of this model in another order: {} (there: the checkpoint); "
+                                     "import a file in the order of the model",
+                                     differs));
+    }
+    return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint); use another checkpoint "
+                                           "folder, or the model of the run that saved it",
                                            differs));
   }
   if (header.optimizer.kind != expected.optimizer) {
@@ -79,7 +92,7 @@ absl::Status check_fits(const std::string& folder, const CheckpointHeader& heade
     return other_model(
         folder,
         fmt::format(
-            "was trained with optimizer {0}, this run uses {1}; give --optimizer {0}, or another --checkpoint_dir",
+            "was trained with optimizer {0}, this run uses {1}; use optimizer {0}, or another checkpoint folder",
             optimizer_name(header.optimizer.kind), optimizer_name(expected.optimizer)));
   }
   return absl::OkStatus();

@@ -109,10 +109,11 @@ absl::Status RunAgreement::compare(const proto::JoinRequest& request, const Sche
                                    const Training& training) const {
   // The most frequent mistake, another model, is reported first.
   if (const std::string differs = difference(agreed().schema, schema); !differs.empty()) {
-    return absl::FailedPreconditionError(fmt::format("schema mismatch: {}", differs));
+    return absl::FailedPreconditionError(fmt::format("schema mismatch: {} (there: this worker)", differs));
   }
   if (const std::string differs = difference(agreed().training, training); !differs.empty()) {
-    return absl::FailedPreconditionError(fmt::format("training options differ from the first worker's: {}", differs));
+    return absl::FailedPreconditionError(
+        fmt::format("training options differ from the first worker's: {} (there: this worker)", differs));
   }
   if (request.first_shard() != agreed().first_shard || request.total_shards() != agreed().map.shard_count()) {
     return absl::FailedPreconditionError(

@@ -112,10 +112,9 @@ dist.barrier()
 print("difference", difference(*models), flush=True)
 """
 
-# 50 steps at the servers, then 50 steps of torch.optim with the exported state, beside 100 steps of torch.optim.
-CONTINUE = PROGRAM + """
-import subprocess
-kind, saved, binary = os.environ["OPTIMIZER"], os.environ["SAVED"], os.environ["BINARY"]
+# Both tests that change between servers and torch.optim after half of the steps begin with these functions.
+HALVES = PROGRAM + """
+kind = os.environ["OPTIMIZER"]
 
 def optimizer_of(model):
     sgd = {"sgd": {}, "momentum": {"momentum": 0.9}, "nesterov": {"momentum": 0.9, "nesterov": True}}
@@ -128,6 +127,36 @@ def train(model, optimizer, steps):
         optimizer.zero_grad()
         loss(model, *batch(step)).backward()
         optimizer.step()
+"""
+
+# 50 steps of torch.optim; the servers make the other 50.
+SAVE = HALVES + """
+model = network()
+optimizer = optimizer_of(model)
+train(model, optimizer, range(STEPS // 2))
+gradrail.torch.save_state(os.environ["FILE"], model, optimizer, None if "adam" in kind else STEPS // 2)
+again = network(seed=1)
+assert gradrail.torch.load_state(os.environ["FILE"], again, optimizer_of(again)) == STEPS // 2
+assert difference(again, model) == 0
+"""
+
+CONTINUE_AT_SERVERS = HALVES + """
+single, model = network(), network(seed=1)
+reference = optimizer_of(single)
+train(single, reference, range(STEPS))
+with gradrail.torch.Exchange(model, optimizer=kind, lr=reference.defaults["lr"], mode="sync") as exchange:
+    assert exchange.global_step == STEPS // 2, exchange.global_step
+    for step in range(STEPS // 2, STEPS):
+        loss(model, *batch(step)).backward()
+        exchange.step()
+    assert exchange.client.global_step == STEPS
+assert difference(model, single) < 1e-6, (kind, difference(model, single))
+"""
+
+# 50 steps at the servers, then 50 steps of torch.optim with the exported state, beside 100 steps of torch.optim.
+CONTINUE = HALVES + """
+import subprocess
+saved, binary = os.environ["SAVED"], os.environ["BINARY"]
 
 def export(name, *flags):
     command = [binary, "checkpoint", "export", saved, "--out", os.path.join(saved, name), *flags]
@@ -141,7 +170,8 @@ with gradrail.torch.Exchange(trained, optimizer=kind, lr=reference.defaults["lr"
     for step in range(STEPS // 2):
         loss(trained, *batch(step)).backward()
         exchange.step()
-    exchange.client.save_checkpoint()
+    assert exchange.is_chief
+    exchange.save_checkpoint()
 for name in ("state.npz", "state.safetensors"):
     model = network(seed=1)
     optimizer = optimizer_of(model)
@@ -199,6 +229,53 @@ class SameUpdates(TorchTest):
                 saved = self.folder / kind
                 self.good_run(CONTINUE, "--checkpoint_dir", saved, workers=1,
                               environment={"OPTIMIZER": kind, "SAVED": str(saved), "BINARY": cluster.binary()})
+
+    def test_servers_continue_with_the_state_of_torch(self):
+        for kind in ("sgd", "momentum", "nesterov", "adam", "adamw"):
+            with self.subTest(kind=kind):
+                state, saved = self.folder / f"{kind}.safetensors", self.folder / f"imported-{kind}"
+                self.assert_ends(self.start_program(SAVE, {"OPTIMIZER": kind, "FILE": str(state)}), cluster.GOOD)
+                imported = self.launch("import", [cluster.binary(), "checkpoint", "import", saved, "--from", state])
+                self.assert_ends(imported, cluster.GOOD)
+                self.good_run(CONTINUE_AT_SERVERS, "--checkpoint_dir", saved, workers=1, environment={"OPTIMIZER": kind})
+
+    def test_a_state_that_the_servers_do_not_have_is_refused(self):
+        state = str(self.folder / "state.safetensors")
+        self.assert_ends(self.start_program(PROGRAM + """
+state, model = os.environ["FILE"], network()
+parameters = list(model.parameters())
+for text, optimizer in (
+        ("amsgrad", torch.optim.Adam(parameters, amsgrad=True)),
+        ("dampening", torch.optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.5)),
+        ("Adagrad: must be", torch.optim.Adagrad(parameters))):
+    refused(gradrail.InvalidArgument, text, gradrail.torch.save_state, state, model, optimizer)
+optimizer = torch.optim.AdamW(parameters)
+loss(model, *batch(0)).backward()
+optimizer.step()
+refused(gradrail.InvalidArgument, "the optimizer has made 1 steps", gradrail.torch.save_state, state, model, optimizer, 7)
+other = torch.optim.AdamW(network().parameters())
+for call in (gradrail.torch.save_state, gradrail.torch.load_state):
+    for text, wrong in (("parameter 0.weight: the optimizer does not have it", other), ("amsgrad", torch.optim.AdamW(parameters, amsgrad=True)),
+                        ("momentum, nesterov: differ", torch.optim.SGD([{"params": parameters[:1]}, {"params": parameters[1:], "momentum": 0.5}], lr=1))):
+        arguments = (state, model, wrong)
+        if call is gradrail.torch.load_state:
+            gradrail.torch.save_state(state, model, optimizer)
+        refused(gradrail.InvalidArgument, text, call, *arguments)
+        if os.path.exists(state):
+            os.remove(state)
+for step in (-1, 2.5, 2**63):
+    refused(gradrail.InvalidArgument, "global_step", gradrail.torch.save_state, state, model, torch.optim.SGD(parameters, lr=1), step)
+refused(gradrail.InvalidArgument, "must end with .safetensors", gradrail.torch.save_state, state + ".npz", model, optimizer)
+parameters[0].grad = None
+optimizer.step()
+refused(gradrail.InvalidArgument, "different numbers of steps (0.weight 1, 4.bias 2)", gradrail.torch.save_state, state, model, optimizer)
+assert not os.path.exists(state)
+for damaged in (b"", b"12345678", b"\\x02" + bytes(7) + b"[]", b"\\x10" + bytes(7) + b'{"a":{"dtype":1}}'):
+    for name in (state, state + ".npz"):
+        with open(name, "wb") as file:
+            file.write(damaged)
+        refused(gradrail.InvalidArgument, "or is damaged", gradrail.torch.load_state, name, model)
+""", {"FILE": state}), cluster.GOOD)
 
     def test_wrong_rates_and_decays_are_refused(self):
         self.good_run(PROGRAM + """

@@ -140,7 +140,7 @@ class CheckpointCommand(cluster.ClusterTest):
         same = self.folder / "model.safetensors"
         self.assert_says(self.checkpoint("export", "--optimizer-state", "--out", same, self.saved),
                          r"model\.safetensors: 13 arrays of step 11$")
-        self.assertEqual(read_safetensors(same), (arrays, {"format": "pt"}))
+        self.assertEqual(read_safetensors(same), (arrays, {"format": "pt", "optimizer": "adam"}))
         python = python_with_numpy()
         if python is None:
             print("NumPy is not installed: numpy.load() was not tested", flush=True)
@@ -177,6 +177,80 @@ class CheckpointCommand(cluster.ClusterTest):
                 ((self.saved,), cluster.USAGE, "--out")):
             with self.subTest(arguments=arguments):
                 self.assert_says(self.checkpoint("export", *arguments, code=code), words)
+
+    def test_a_run_continues_from_imported_arrays_as_from_the_checkpoint(self):
+        self.run_digits("--epochs", 1, "--ps", 2, "--optimizer", "adam")
+        first, second = self.folder / "first.safetensors", self.folder / "second.safetensors"
+        self.checkpoint("export", self.saved, "--optimizer-state", "--out", first)
+        imported = self.folder / "new" / "imported"
+        self.assert_says(self.checkpoint("import", imported, "--from", first),
+                         rf"^{imported}: 4 tensors of step 11 for the optimizer adam$")
+        self.assert_says(self.checkpoint("verify", imported), r"^step 11 is whole: \d+ bytes in 1 files$")
+        self.checkpoint("export", imported, "--optimizer-state", "--out", second)
+        self.assertEqual(first.read_bytes(), second.read_bytes())
+        hashes = []
+        for self.saved in (self.saved, imported):
+            task = self.run_digits("--epochs", 1, "--ps", 2, "--optimizer", "adam")
+            self.assert_says(task, "restored global step 11 from", "^Global-Step: 22$")
+            hashes.append(cluster.hash_of(task))
+        self.assertEqual(*hashes)
+
+    def test_arrays_without_state_are_a_start(self):
+        self.run_digits("--epochs", 1)
+        out, imported = self.folder / "model.safetensors", self.folder / "imported"
+        self.checkpoint("export", self.saved, "--out", out)
+        self.checkpoint("import", imported, "--from", out, "--optimizer", "momentum")
+        self.saved = imported
+        self.assert_says(self.run_digits("--epochs", 1, "--optimizer", "momentum"), "restored global step 0 from", "^Global-Step: 11$")
+
+    def test_import_says_what_is_wrong(self):
+        self.run_digits("--epochs", 1, "--optimizer", "momentum")
+        out, new = self.folder / "model.safetensors", self.folder / "new"
+        self.checkpoint("export", self.saved, "--optimizer-state", "--out", out)
+        self.assert_says(self.checkpoint("import", self.saved, "--from", out, code=cluster.CONFIGURATION),
+                         "checkpoints: holds a checkpoint of step 11 already: give another folder")
+        self.assert_says(self.checkpoint("import", new, self.saved, "--from", out, code=cluster.CONFIGURATION), "takes one folder, not 2")
+        self.assert_says(self.checkpoint("import", new, "--from", self.folder / "none", code=cluster.CONFIGURATION), "none: .*No such file")
+        self.assert_says(self.checkpoint("import", new, "--from", out, "--optimizer", "adam", code=cluster.CONFIGURATION),
+                         "array W1:velocity is no state of optimizer adam for an array of the file: give")
+        self.assert_says(self.checkpoint("import", new, "--from", out, "--optimizer", "best", code=cluster.USAGE), "best")
+        self.assertFalse(new.exists(), "a refused import has made a folder")
+
+        def array(name, type, shape, begin, end):
+            return f'"{name}":{{"dtype":"{type}","shape":{shape},"data_offsets":[{begin},{end}]}}'
+
+        a, step = array("a", "F32", [2], 0, 8), array(":global_step", "I64", [], 8, 16)
+        sgd, adam = '"__metadata__":{"optimizer":"sgd"}', '"__metadata__":{"optimizer":"adam"}'
+        for arrays, numbers, words in (
+                ([a], 8, "does not name an optimizer: give --optimizer"),
+                ([sgd], 0, "has no array of parameters"),
+                ([sgd, a], 7, "array a is not within the file"),
+                ([sgd, a], 12, "4 bytes belong to no array"),
+                ([sgd, array("a", "F32", [2], 4, 12)], 12, "array a has a gap before it"),
+                ([sgd, a, array("b", "F32", [2], 4, 12)], 12, "array b has a gap before it, or overlaps"),
+                ([sgd, array("a", "F32", [3], 0, 8)], 8, "array a has 8 bytes, which is not its shape"),
+                ([sgd, array("a", "F32", [4294967296, 4294967296], 0, 8)], 8, "which is not its shape"),
+                ([sgd, array("a", "F32", [-2], 0, 8)], 8, "which is not its shape"),
+                ([sgd, array("a", "F32", [0], 0, 0)], 0, "tensor .*a.*dimension"),
+                ([sgd, array("a", "BF16", [4], 0, 8)], 8, "array a has the type BF16: save it as float32"),
+                ([sgd, array("a", "I64", [1], 0, 8)], 8, "array a is int64, and parameters are float32"),
+                ([sgd, '"a":{"dtype":"F32"}'], 0, "is not a safetensors file, or is damaged"),
+                ([sgd, '"a":'], 0, "is not a safetensors file, or is damaged"),
+                ([adam, a, step], 16, "has step 72340172838076673 and no state of adam"),
+                ([adam, a, array("a:m", "F32", [2], 8, 16)], 16, "array a:v is missing"),
+                ([adam, a, array("b:m", "F32", [2], 8, 16)], 16, "array b:m is no state of optimizer adam for an array"),
+                ([adam, a, array("a:m", "F32", [1, 2], 8, 16), array("a:v", "F32", [2], 16, 24)], 24,
+                 "array a:m must be float32 and have the shape of a"),
+                ([adam, a, array("a:m", "F32", [2], 8, 16), array("a:v", "F32", [2], 16, 24)], 24, "has a state and no array :global_step"),
+                ([sgd, a, array(":global_step", "F32", [2], 8, 16)], 16, "array :global_step must be one number of int64")):
+            with self.subTest(arrays=arrays):
+                text = ("{" + ",".join(arrays) + "}").encode()
+                out.write_bytes(struct.pack("<Q", len(text)) + text + b"\1" * numbers)
+                self.assert_says(self.checkpoint("import", new, "--from", out, code=cluster.CONFIGURATION), words)
+        for content in (b"", b"1234", struct.pack("<Q", 3) + b"{}", struct.pack("<Q", 2**64 - 1) + b"{}"):
+            out.write_bytes(content)
+            self.assert_says(self.checkpoint("import", new, "--from", out, code=cluster.CONFIGURATION), "is not a safetensors file, or is damaged")
+        self.assertFalse(new.exists())
 
     def test_other_shards_go_on_from_what_was_kept(self):
         """A run keeps its last three sets. A run with other numbers of ps and shards restores from the same folder."""

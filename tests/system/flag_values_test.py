@@ -15,7 +15,7 @@ ODD_NUMBERS = ("-1", "nan", "inf", "1e999", "99999999999999999999", "0x10")
 ODD_HOSTS = ("-1", "99999999999999999999", "0x10", "a:b:c", "h:70000", ",")
 
 # A path or a name can be any other text. A wrong one is an error of the run, after the parser.
-FREE = {"--bind-host", "--cert-file", "--checkpoint_dir", "--cluster", "--data_dir", "--gpu", "--json", "--key-file",
+FREE = {"--bind-host", "--cert-file", "--checkpoint_dir", "--cluster", "--data_dir", "--from", "--gpu", "--json", "--key-file",
         "--logs_path", "--nic", "--ofi-provider", "--ofi_provider", "--out", "--plugin-dir", "--plugin_dir", "--record",
         "--require", "--root", "--secret-file", "--svg", "--timeline_filename", "--topology", "--transport",
         "--trusted-ca-file", "cluster", "file", "first", "folders", "second"}
@@ -28,7 +28,7 @@ GRAMMAR = {"--begin": (*ODD_NUMBERS, "6x"), "--end": (*ODD_NUMBERS, "6x"), "--bi
 # Arguments that a command requires before it reads the value of a flag.
 POSITIONALS = {("convert",): ["mnist"], ("bench", "replay"): ["resnet50"]}
 BEFORE = {"second": ["first"]}
-REQUIRED = {("convert",): ["--out", "folder"]}
+REQUIRED = {("convert",): ["--out", "folder"], ("checkpoint", "import"): ["--from", "file"]}
 
 
 class Option:

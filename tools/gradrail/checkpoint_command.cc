@@ -1,10 +1,8 @@
 #include "tools/gradrail/checkpoint_command.h"
 
-#include <algorithm>
 #include <ctime>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/match.h"
 #include "base/flags/number_in.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -12,8 +10,7 @@
 #include "fmt/ranges.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/set.h"
-#include "tools/gradrail/npz.h"
-#include "tools/gradrail/safetensors.h"
+#include "ps/protocol/optimizer_settings.h"
 
 namespace gradrail::tools {
 namespace {
@@ -101,55 +98,24 @@ absl::StatusOr<bool> verify(const std::string& folder) {
   return good && whole > 0;
 }
 
-/// Names of an optimizer's state vectors, as in ps::apply().
-std::string state_name(ps::OptimizerKind kind, size_t vector) {
-  if (kind == ps::OptimizerKind::adam || kind == ps::OptimizerKind::adamw) return vector == 0 ? "m" : "v";
-  return "velocity";
+/// One file holds one model.
+absl::StatusOr<std::string> only_folder(const CheckpointFlags& flags) {
+  if (flags.folders.size() == 1) return flags.folders.front();
+  return absl::InvalidArgumentError(fmt::format("checkpoint {} takes one folder, not {}: one file holds one model",
+                                                flags.verb, flags.folders.size()));
 }
 
-// The schema gives the order of the tensors in the file: a tensor begins where the one before it ends.
-void add_tensors(const ps::Schema& schema, absl::Span<const float> values, const std::string& suffix,
-                 std::vector<NamedArray>& arrays) {
-  size_t first = 0;
-  for (const ps::Tensor& tensor : schema) {
-    const absl::Span<const float> part = values.subspan(first, tensor.elements());
-    first += part.size();
-    // A colon separates tensor and vector, as in ":m". Names of tensors are those of the model.
-    arrays.push_back({.name = tensor.name + suffix,
-                      .shape = tensor.shape,
-                      .bytes = {reinterpret_cast<const std::byte*>(part.data()), part.size() * sizeof(float)}});
+absl::Status convert(CheckpointFlags flags) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string folder, only_folder(flags));
+  if (flags.verb == "export") {
+    flags.exported.folder = folder;
+    return export_arrays(flags.exported);
   }
-}
-
-absl::Status export_arrays(const CheckpointFlags& flags) {
-  if (flags.folders.size() != 1) {
-    return absl::InvalidArgumentError(
-        fmt::format("checkpoint export takes one folder, not {}: one file holds one model", flags.folders.size()));
+  flags.imported.folder = folder;
+  if (!flags.optimizer.empty()) {
+    GRADRAIL_ASSIGN_OR_RETURN(flags.imported.optimizer, ps::parse_optimizer(flags.optimizer));
   }
-  const bool is_safetensors = absl::EndsWith(flags.out, ".safetensors");
-  // First: a build without libzip fails before it reads gigabytes.
-  if (!is_safetensors) GRADRAIL_RETURN_IF_ERROR(check_npz());
-  const std::string& folder = flags.folders.front();
-  // A given step must exist; without one a damaged newest set falls back to the one before it.
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::Checkpoint checkpoint, flags.step.has_value()
-                                                                 ? ps::read_checkpoint_set(folder, *flags.step)
-                                                                 : ps::read_newest_set(folder));
-  const ps::CheckpointHeader& header = checkpoint.header;
-  std::vector<NamedArray> arrays;
-  add_tensors(header.schema, checkpoint.parameters, "", arrays);
-  const auto step = static_cast<int64_t>(header.global_step);
-  if (flags.optimizer_state) {
-    for (size_t i = 0; i < checkpoint.state.size(); ++i) {
-      add_tensors(header.schema, checkpoint.state[i], ":" + state_name(header.optimizer.kind, i), arrays);
-    }
-    arrays.push_back({.name = ":global_step",
-                      .type = NamedArray::Type::int64,
-                      .shape = {},
-                      .bytes = {reinterpret_cast<const std::byte*>(&step), sizeof(step)}});
-  }
-  GRADRAIL_RETURN_IF_ERROR(is_safetensors ? write_safetensors(flags.out, arrays) : write_npz(flags.out, arrays));
-  fmt::print("{}: {} arrays of step {}\n", flags.out, arrays.size(), header.global_step);
-  return absl::OkStatus();
+  return import_arrays(flags.imported);
 }
 
 }  // namespace
@@ -165,19 +131,27 @@ void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
   add("ls", "list checkpoints: step, shards, bytes, time, optimizer, schema, missing files");
   add("verify", "read every byte; exit code 1 if a file is damaged or no set is complete");
   CLI::App& exported = add("export", "write one array per tensor, for NumPy or PyTorch");
-  exported.add_option("--out", flags.out, "the file to write: NAME.safetensors, else a file for numpy.load() (.npz)")
+  exported
+      .add_option("--out", flags.exported.out,
+                  "the file to write: NAME.safetensors, else a file for numpy.load() (.npz)")
       ->required();
-  exported.add_option("--step", flags.step, "global step of the checkpoint; default: the newest complete one")
+  exported.add_option("--step", flags.exported.step, "global step of the checkpoint; default: the newest complete one")
       ->transform(NumberIn<uint64_t>());
-  exported.add_flag("--optimizer-state,--optimizer_state", flags.optimizer_state,
+  exported.add_flag("--optimizer-state,--optimizer_state", flags.exported.optimizer_state,
                     "also <tensor>:velocity, or <tensor>:m and <tensor>:v of adam, and :global_step");
+  CLI::App& imported = add("import", "make a checkpoint from the arrays of a .safetensors file");
+  imported
+      .add_option("--from", flags.imported.from, "file of export --optimizer-state, or of gradrail.torch.save_state()")
+      ->required();
+  imported.add_option("--optimizer", flags.optimizer, "optimizer of the run; default: the one that the file names")
+      ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam", "adamw"}));
 }
 
 absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags) {
   start_log("checkpoint");
-  if (flags.verb == "export") {
-    const absl::Status exported = export_arrays(flags);
-    return exported.ok() ? absl::StatusOr<bool>(true) : exported;
+  if (flags.verb == "export" || flags.verb == "import") {
+    GRADRAIL_RETURN_IF_ERROR(convert(flags));
+    return true;
   }
   bool good = true;
   for (const std::string& folder : flags.folders) {

@@ -135,7 +135,7 @@ int run(int argc, char** argv) {
   CLI::App& convert_command = *app.add_subcommand("convert", "convert a data set into TFRecord files");
   add_convert_flags(convert_command, convert);
   CheckpointFlags checkpoint;
-  CLI::App& checkpoint_command = *app.add_subcommand("checkpoint", "list, verify and export checkpoints");
+  CLI::App& checkpoint_command = *app.add_subcommand("checkpoint", "list, verify, export and import checkpoints");
   add_checkpoint_flags(checkpoint_command, checkpoint);
   bench::BenchFlags bench;
   CLI::App& bench_command = *app.add_subcommand("bench", "measure the gradient exchange on this host or cluster");

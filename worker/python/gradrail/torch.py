@@ -7,7 +7,6 @@
     exchange.leave()
 """
 import contextlib
-import json
 import os
 import threading
 import weakref
@@ -17,9 +16,9 @@ import numpy as np
 import torch
 import torch.distributed
 
-from . import client, errors
+from . import _arrays, client, errors
 
-__all__ = ["Exchange", "MeanExchange", "ddp_mean_hook", "load_state"]
+__all__ = ["Exchange", "MeanExchange", "ddp_mean_hook", "load_state", "save_state"]
 
 
 def _trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
@@ -34,22 +33,24 @@ def _shape(parameter: torch.nn.Parameter) -> "tuple[int, ...]":
     return tuple(parameter.shape) or (1,)
 
 
-def _read_arrays(path: str) -> Dict[str, np.ndarray]:
-    """Returns the arrays of a file of `gradrail checkpoint export`."""
-    if not path.endswith(".safetensors"):
-        with np.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
-    types = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
-    with open(path, "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        start = file.tell()
-    arrays = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            first, end = entry["data_offsets"]
-            type_ = types[entry["dtype"]]
-            arrays[name] = np.fromfile(path, type_, (end - first) // type_.itemsize, offset=start + first).reshape(entry["shape"])
-    return arrays
+def _vectors(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> Dict[str, str]:
+    """Returns the servers' names of the state vectors of an optimizer of torch. Refuses what the servers do not have."""
+    if not isinstance(optimizer, (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)):
+        raise errors.InvalidArgument(f"optimizer {type(optimizer).__name__}: must be SGD, Adam or AdamW of torch.optim")
+    groups = optimizer.param_groups
+    for unknown in ("amsgrad", "maximize", "dampening"):
+        if any(group.get(unknown) for group in groups):
+            raise errors.InvalidArgument(f"{unknown}: the optimizers of the servers have no {unknown}")
+    held = {id(parameter) for group in groups for parameter in group["params"]}
+    for name, parameter in _trained(model):
+        if id(parameter) not in held:
+            raise errors.InvalidArgument(f"parameter {name}: the optimizer does not have it; is it an optimizer of another "
+                                         "model?")
+    if not isinstance(optimizer, torch.optim.SGD):
+        return {"exp_avg": "m", "exp_avg_sq": "v"}
+    if len({(bool(group["momentum"]), group["nesterov"]) for group in groups}) > 1:
+        raise errors.InvalidArgument("momentum, nesterov: differ between parameter groups; the servers have one kind for all")
+    return {"momentum_buffer": "velocity"} if groups[0]["momentum"] else {}
 
 
 @torch.no_grad()
@@ -72,27 +73,25 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
     InvalidArgument: a parameter is missing in the file or has another shape, or the state is that of another optimizer.
     """
     name_of_file = os.fspath(path)
-    arrays = _read_arrays(name_of_file)
+    arrays = _arrays.read(name_of_file)
 
     def read(name: str, parameter: torch.nn.Parameter) -> torch.Tensor:
+        if name not in arrays and ":" in name:
+            raise errors.InvalidArgument(f"{name_of_file}: has no array {name}: is it the state of another optimizer?")
         if name not in arrays:
-            raise errors.InvalidArgument(f"{name_of_file}: has no array {name}, only {', '.join(sorted(arrays))}")
+            others = sorted(other for other in arrays if ":" not in other)
+            raise errors.InvalidArgument(f"{name_of_file}: has no array {name}, only {', '.join(others)}")
         if arrays[name].shape != _shape(parameter):
             raise errors.InvalidArgument(f"{name_of_file}: {name} has the shape {arrays[name].shape}, and the parameter of "
                                          f"the model has {_shape(parameter)}")
         return torch.from_numpy(arrays[name]).view(parameter.shape).to(parameter)
 
     step = int(arrays[":global_step"]) if ":global_step" in arrays else None
-    vectors = {}
+    vectors: Dict[str, str] = {}
     if optimizer is not None:
         if step is None:
             raise errors.InvalidArgument(f"{name_of_file}: was exported without --optimizer-state")
-        if isinstance(optimizer, torch.optim.SGD):
-            vectors = {"momentum_buffer": "velocity"} if optimizer.defaults["momentum"] else {}
-        elif isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
-            vectors = {"exp_avg": "m", "exp_avg_sq": "v"}
-        else:
-            raise errors.InvalidArgument(f"optimizer {type(optimizer).__name__}: must be SGD, Adam or AdamW of torch.optim")
+        vectors = _vectors(optimizer, model)
     # Everything is read before the first change: an error leaves model and optimizer as they were.
     loaded = []
     for name, parameter in _trained(model):
@@ -106,6 +105,66 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
             optimizer.state[parameter].clear()
             optimizer.state[parameter].update(state)
     return step
+
+
+@torch.no_grad()
+def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
+               optimizer: torch.optim.Optimizer, global_step: Optional[int] = None) -> None:
+    """Saves a model and its optimizer, so that training can continue with gradrail.
+
+    `gradrail checkpoint import FOLDER --from FILE` makes a checkpoint of the file. Parameter servers with this folder
+    restore it.
+
+    Parameters
+    ----------
+    path : the file to write, .safetensors
+    model : torch.nn.Module
+        The parameters that require a gradient are saved, as Exchange takes them.
+    optimizer : torch.optim.SGD, Adam or AdamW over parameters of the model
+        The Exchange needs the same kind: "sgd", "momentum", "nesterov", "adam" or "adamw". Rates are not saved.
+    global_step : int
+        Default: the step of Adam, and 0 for SGD.
+
+    Raises
+    ------
+    InvalidArgument: the servers have no such optimizer, or the parameters have made different numbers of steps. OSError:
+    the file cannot be written; an old file stays.
+    """
+    name_of_file = os.fspath(path)
+    if not name_of_file.endswith(".safetensors"):
+        raise errors.InvalidArgument(f"{name_of_file}: the name must end with .safetensors")
+    if global_step is not None and not (isinstance(global_step, int) and 0 <= global_step < 2**63):
+        raise errors.InvalidArgument(f"global_step {global_step}: must be a whole number, at least 0")
+    vectors = _vectors(optimizer, model)
+    if "m" in vectors.values():
+        kind = "adamw"  # the servers' adam is TensorFlow's; Exchange(optimizer="adam") uses adamw as well
+    elif vectors:
+        kind = "nesterov" if optimizer.param_groups[0]["nesterov"] else "momentum"
+    else:
+        kind = "sgd"
+    trained = _trained(model)
+    step = 0
+    if kind == "adamw":
+        steps = {int(optimizer.state[parameter].get("step", 0)): name for name, parameter in trained}
+        if len(steps) > 1:
+            made = ", ".join(f"{name} {count}" for count, name in sorted(steps.items()))
+            raise errors.InvalidArgument(f"the parameters have made different numbers of steps ({made}): the servers count "
+                                         "one for all")
+        step, = steps
+    if global_step is not None and kind == "adamw" and global_step != step:
+        raise errors.InvalidArgument(f"global_step {global_step}: the optimizer has made {step} steps")
+
+    def array(values: Optional[torch.Tensor], parameter: torch.nn.Parameter) -> np.ndarray:
+        if values is None:  # no step yet
+            return np.zeros(_shape(parameter), np.float32)
+        return values.detach().to("cpu", torch.float32).reshape(_shape(parameter)).numpy()
+
+    arrays = {name: array(parameter, parameter) for name, parameter in trained}
+    for key, vector in vectors.items():
+        for name, parameter in trained:
+            arrays[f"{name}:{vector}"] = array(optimizer.state[parameter].get(key), parameter)
+    arrays[":global_step"] = np.array(step if global_step is None else global_step, np.int64)
+    _arrays.write(name_of_file, arrays, {"format": "pt", "optimizer": kind})
 
 
 class _Slot:
@@ -293,6 +352,20 @@ class Exchange:
             raise errors.FailedPrecondition("zero_grad() between backward() and step(): gradients have left already")
         for slot in self._slots:
             slot.clear()
+
+    @property
+    def global_step(self) -> int:
+        """As Client.global_step: the steps of all workers. A program that may be started again trains until a number."""
+        return self.client.global_step
+
+    @property
+    def is_chief(self) -> bool:
+        """As Client.is_chief."""
+        return self.client.is_chief
+
+    def save_checkpoint(self) -> None:
+        """As Client.save_checkpoint(): for the chief, between two steps."""
+        self.client.save_checkpoint()
 
     def stats(self) -> Dict[str, Any]:
         """As Client.stats()."""
