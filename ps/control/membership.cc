@@ -182,7 +182,8 @@ std::vector<Membership::Known> Membership::known_members() const {
   std::vector<Known> all;
   for (const auto& [index, worker] : workers_) {
     std::string departed;
-    if (worker.phase != Phase::live) departed = worker.phase == Phase::left ? kLeft : worker.cause;
+    if (worker.phase == Phase::left) departed = kLeft;
+    if (worker.phase == Phase::lost) departed = worker.cause;
     all.push_back({index, worker.incarnation, worker.name, std::move(departed)});
   }
   return all;

@@ -81,7 +81,8 @@ class Membership {
     WorkerIndex worker = 0;
     uint64_t incarnation = 0;
     std::string name;
-    std::string departed;  ///< "": live; kLeft: it has finished; else the cause of its loss
+    /// "": live, or away: the backup awaits it as well; kLeft: it has finished; else the cause of its loss.
+    std::string departed;
   };
   static constexpr const char* kLeft = "left";
   std::vector<Known> known_members() const;

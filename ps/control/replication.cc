@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/admission/grpc_channel.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/security.h"
@@ -58,10 +58,9 @@ void Replication::set_peer_port(uint32_t port) {
 /// In a local cluster, the kernel chooses the ports. A backup starts before its primary, and has port 0 in its options.
 std::string Replication::peer_address() const {
   const std::string& given = context_.options.replication_peer;
-  const absl::StatusOr<HostPort> parsed = parse_host_port(given);
   const uint16_t learned = peer_port_;
-  if (!absl::EndsWith(given, kAnyPort) || learned == 0 || !parsed.ok()) return given;
-  return to_string({parsed->host, learned});
+  if (!absl::EndsWith(given, kAnyPort) || learned == 0) return given;
+  return fmt::format("{}:{}", std::string(absl::StripSuffix(given, kAnyPort)), learned);
 }
 
 /// Errors  NOT_FOUND: the address is unknown now, which is no sign that the peer has exited.

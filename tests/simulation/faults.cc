@@ -11,6 +11,8 @@ namespace gradrail::simulation {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
+/// After the last fault; longer than every limit of a task.
+constexpr int64_t kOperatorDelay = 300'000 * kMs;
 
 Scheduler& scheduler() { return Scheduler::instance(); }
 
@@ -54,8 +56,28 @@ void World::inject() {
   faults_end_ns_ = scheduler().now();
   is_healed_ = true;
   scheduler().trace("the faults end");
+  scheduler().sleep_until(faults_end_ns_ + kOperatorDelay);
+  restart_finishers();
   // Time passes although nothing may happen: a run that hangs reaches its limit.
   while (true) scheduler().sleep_until(scheduler().now() + 1000 * kMs);
+}
+
+/// The operator's part of docs/design/failover.md. If all other tasks are newcomers, no task remembers that a worker
+/// has finished, and they wait for it. If a server or a worker is older than that, the tasks must end without help.
+void World::restart_finishers() {
+  int64_t finished_ns = 0;
+  for (const Task& task : tasks_) {
+    if (!task.is_server && task.is_done) finished_ns = std::max(finished_ns, task.ended_ns);
+  }
+  const bool is_forgotten = std::all_of(tasks_.begin(), tasks_.end(), [finished_ns](const Task& task) {
+    return (task.is_done && !task.is_server) || task.started_ns > finished_ns;
+  });
+  if (is_over() || finished_ns == 0 || !is_forgotten) return;
+  for (uint32_t i = 0; i < tasks_.size(); ++i) {
+    if (tasks_[i].is_server || !tasks_[i].is_done) continue;
+    tasks_[i].is_done = false;
+    start_after(i, 0);
+  }
 }
 
 void World::inject_one() {

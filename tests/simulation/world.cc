@@ -108,6 +108,7 @@ void World::end_process(uint32_t task, const absl::Status& status) {
   if (!status.ok() && !state.is_server) ledger_.stop_exact(name_of_task(task) + " has failed");
   const ProcessId process = std::exchange(state.process, 0);
   net_.on_kill(process, false);
+  state.ended_ns = scheduler().now();
   state.is_done = status.ok();
   if (!state.is_done && state.starts < kMaxStarts) start_after(task, kSecond);
 }

@@ -73,6 +73,7 @@ class World {
     ProcessId process = 0;  ///< 0: none runs
     int starts = 0;
     int64_t started_ns = 0;
+    int64_t ended_ns = 0;
     bool is_done = false;    ///< it has ended as it should
     bool returns = false;    ///< a start is planned
     bool has_begun = false;  ///< a worker: this process has joined
@@ -98,6 +99,7 @@ class World {
   // Faults (faults.cc).
   void inject();
   void inject_one();
+  void restart_finishers();
   bool try_fault(Fault fault);
   bool cut_between(bool both_ways, bool isolate);
   bool crash(uint32_t task, bool power);

@@ -238,6 +238,18 @@ TEST_F(MembershipTest, OnlyTheLostThatHaveNotReturnedAreNamed) {
   EXPECT_EQ(lost[0].departed, "killed");
 }
 
+/// A primary that ends during the search of a worker: its backup awaits that worker, or a step would lack its gradient.
+TEST_F(MembershipTest, ABackupAwaitsTheMembersThatAreAway) {
+  join(0);
+  join(1);
+  membership_.mark_away(1, 101, "it searches", at(5s));
+  Membership backup({.worker_names = {"host:0", "host:1"}, .min_workers = 1, .return_limit = 30s, .away_limit = 90s});
+  backup.restore(membership_.known_members(), at(6s));
+  EXPECT_THAT(backup.departed(), IsEmpty());
+  EXPECT_EQ(backup.live_count(), 2u);
+  EXPECT_TRUE(backup.join(1, 201, "host:1", at(7s)).ok());
+}
+
 TEST_F(MembershipTest, AnAbsentMemberExpiresAfterTheAwayLimit) {
   join(0);
   join(1);

@@ -9,36 +9,55 @@ namespace {
 
 using ::testing::HasSubstr;
 
+/// Two clusters of equal shape: the second one stands for ps tasks that start again elsewhere.
+struct Restart {
+  explicit Restart(const ClusterShape& shape) : first(shape), second(shape) {}
+
+  /// The client asks for the addresses of the present ps tasks.
+  ClientOptions options(uint32_t task) {
+    ClientOptions options = first.options(task);
+    options.cluster.ps.assign(options.cluster.ps.size(), "");
+    options.rejoin_timeout = 60s;
+    options.ps_address = [this](uint32_t ps_index) -> absl::StatusOr<std::string> { return here->spec().ps[ps_index]; };
+    return options;
+  }
+  void restart() {
+    first.stop(0);
+    here = &second;
+  }
+
+  Cluster first, second;
+  const Cluster* here = &first;  // the hook is asked in our thread
+};
+
+absl::Status take_step(Client& client, uint32_t worker, uint64_t step) {
+  fill_gradients(client, worker, step);
+  client.exchange();
+  return client.wait();
+}
+
 TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
   Watchdog watchdog;
-  Cluster first({.worker_count = 1}), second({.worker_count = 1});
-  const Cluster* here = &first;  // the hook is asked in our thread
+  Restart run({.worker_count = 1});
   int asked = 0;
-  ClientOptions options = first.options(0);
-  options.cluster.ps = {""};
-  options.rejoin_timeout = 60s;
+  ClientOptions options = run.options(0);
   options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> {
     if (++asked % 3 != 0) return absl::NotFoundError("between two addresses");
-    return here->spec().ps[ps_index];
+    return run.here->spec().ps[ps_index];
   };
   const auto client = join(options, odd_schema());
   ASSERT_NE(client, nullptr);
   fill_initial(*client);
   ASSERT_TRUE(client->start().ok());
-  const auto step = [&] {
-    fill_gradients(*client, 0, client->position());
-    client->exchange();
-    return client->wait();
-  };
+  const auto step = [&] { return take_step(*client, 0, client->position()); };
   ASSERT_TRUE(step().ok());
-  first.stop(0);
-  here = &second;
+  run.restart();
   const absl::Status back = step();
   ASSERT_TRUE(back.ok()) << back;
   EXPECT_EQ(client->stats().rejoins, 1u);
   ASSERT_TRUE(step().ok());
   EXPECT_TRUE(client->leave().ok());
-  EXPECT_TRUE(second.outcome(0).ok()) << "a worker has joined and left there";
+  EXPECT_TRUE(run.second.outcome(0).ok()) << "a worker has joined and left there";
 }
 
 /// The handshake of the mapped memory wrote the last element of each shard's range into the parameters of the chief,
@@ -46,29 +65,20 @@ TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
 TEST(ClientRejoin, TheChiefOffersTheParametersThatItHas) {
   Watchdog watchdog;
   for (const char* transport : {"shm", "tcp"}) {
-    Cluster first({.shards_per_ps = 3, .worker_count = 1}), second({.shards_per_ps = 3, .worker_count = 1});
-    const Cluster* here = &first;
-    ClientOptions options = first.options(0);
+    Restart run({.shards_per_ps = 3, .worker_count = 1});
+    ClientOptions options = run.options(0);
     options.transports = {transport};
-    options.rejoin_timeout = 60s;
-    options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> { return here->spec().ps[ps_index]; };
-    options.cluster.ps = {""};
     const auto client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
     fill_initial(*client);
     ASSERT_TRUE(client->start().ok());
-    const auto step = [&] {
-      fill_gradients(*client, 0, client->position());
-      client->exchange();
-      return client->wait();
-    };
+    const auto step = [&] { return take_step(*client, 0, client->position()); };
     ASSERT_TRUE(step().ok() && step().ok());
     std::vector<std::vector<float>> reached;
     for (size_t i = 0; i < odd_schema().size(); ++i) {
       reached.emplace_back(client->parameters(i).begin(), client->parameters(i).end());
     }
-    first.stop(0);
-    here = &second;
+    run.restart();
     ASSERT_TRUE(client->wait().ok());
     while (client->stats().rejoins == 0) ASSERT_TRUE(client->pull().ok());
     for (size_t i = 0; i < reached.size(); ++i) {
@@ -82,30 +92,19 @@ TEST(ClientRejoin, TheChiefOffersTheParametersThatItHas) {
 TEST(ClientRejoin, AWorkerThatReturnsLastRepeatsItsLostSteps) {
   Watchdog watchdog;
   const TemporaryFolder folder;
-  const ClusterShape shape = {.worker_count = 2, .checkpoint_dir = folder.path()};
-  Cluster first(shape), second(shape);
-  const Cluster* here = &first;
+  Restart run({.worker_count = 2, .checkpoint_dir = folder.path()});
   std::vector<std::unique_ptr<Client>> clients;
   for (uint32_t task = 0; task < 2; ++task) {
-    ClientOptions options = first.options(task);
-    options.rejoin_timeout = 60s;
-    options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> { return here->spec().ps[ps_index]; };
-    options.cluster.ps = {""};
-    clients.push_back(join(options, odd_schema()));
+    clients.push_back(join(run.options(task), odd_schema()));
     ASSERT_NE(clients[task], nullptr);
     if (task == 0) fill_initial(*clients[task]);
     ASSERT_TRUE(clients[task]->start().ok());
   }
-  const auto step = [&](uint32_t task) {
-    fill_gradients(*clients[task], task, clients[task]->position() + 1);
-    clients[task]->exchange();
-    return clients[task]->wait();
-  };
+  const auto step = [&](uint32_t task) { return take_step(*clients[task], task, clients[task]->position() + 1); };
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(step(0).ok() && step(1).ok());
   ASSERT_TRUE(clients[0]->save_checkpoint().ok());
   ASSERT_TRUE(step(0).ok() && step(1).ok());
-  first.stop(0);
-  here = &second;
+  run.restart();
   while (clients[0]->position() != 6) ASSERT_TRUE(step(0).ok());
   ASSERT_TRUE(step(1).ok());
   EXPECT_EQ(clients[1]->position(), 3u) << "as many of its steps are in the checkpoint";
@@ -116,22 +115,14 @@ TEST(ClientRejoin, AWorkerThatReturnsLastRepeatsItsLostSteps) {
 /// Such a worker ended with the loss, because it had nothing to return to.
 TEST(ClientRejoin, AServerThatIsLostBeforeTheFirstStepIsJoinedAgain) {
   Watchdog watchdog;
-  Cluster first({.worker_count = 1}), second({.worker_count = 1});
-  const Cluster* here = &first;
-  ClientOptions options = first.options(0);
-  options.cluster.ps = {""};
-  options.rejoin_timeout = 60s;
-  options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> { return here->spec().ps[ps_index]; };
-  const auto client = join(options, odd_schema());
+  Restart run({.worker_count = 1});
+  const auto client = join(run.options(0), odd_schema());
   ASSERT_NE(client, nullptr);
   fill_initial(*client);
-  first.stop(0);
-  here = &second;
+  run.restart();
   const absl::Status started = client->start();
   ASSERT_TRUE(started.ok()) << started;
-  fill_gradients(*client, 0, client->position());
-  client->exchange();
-  EXPECT_TRUE(client->wait().ok());
+  EXPECT_TRUE(take_step(*client, 0, client->position()).ok());
   EXPECT_EQ(client->position(), 1u);
   EXPECT_TRUE(client->leave().ok());
 }
@@ -139,17 +130,11 @@ TEST(ClientRejoin, AServerThatIsLostBeforeTheFirstStepIsJoinedAgain) {
 /// The first of two servers goes while the worker describes the second one.
 TEST(ClientRejoin, AServerThatIsLostDuringTheFirstJoinIsJoinedAgain) {
   Watchdog watchdog;
-  Cluster first({.ps_count = 2, .worker_count = 1}), second({.ps_count = 2, .worker_count = 1});
-  const Cluster* here = &first;
-  ClientOptions options = first.options(0);
-  options.cluster.ps = {"", ""};
-  options.rejoin_timeout = 60s;
+  Restart run({.ps_count = 2, .worker_count = 1});
+  ClientOptions options = run.options(0);
   options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> {
-    const std::string address = here->spec().ps[ps_index];
-    if (ps_index == 1 && here == &first) {
-      first.stop(0);
-      here = &second;
-    }
+    const std::string address = run.here->spec().ps[ps_index];
+    if (ps_index == 1 && run.here == &run.first) run.restart();
     return address;
   };
   const auto client = join(options, odd_schema());
