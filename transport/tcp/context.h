@@ -29,7 +29,9 @@ class TcpConnection;
 
 /// Limits that tests change.
 struct Tuning {
-  Duration hello_timeout = std::chrono::seconds(2);  ///< an accepted connection that has said nothing by then is closed
+  /// An accepted connection without a hello is closed then. With encryption the peer has to poll before its hello, and
+  /// its thread may compute or wait for a core.
+  Duration hello_timeout = std::chrono::seconds(10);
   Duration rate_limited_log_interval = std::chrono::seconds(10);
   size_t max_pending_connections = 64;  ///< accepted connections without a hello; beyond, the oldest is closed
   size_t max_connections = 1024;        ///< a descriptor each: the usual `ulimit -n`
