@@ -5,6 +5,7 @@ $GRADRAIL_PATIENCE multiplies all deadlines, for busy machines; tools/dev/run_te
 $GRADRAIL_INSTRUMENTED_PATIENCE also does, for sanitizers; CMake sets it.
 """
 import collections
+import functools
 import json
 import os
 import pathlib
@@ -37,6 +38,7 @@ def binary():
     return path
 
 
+@functools.lru_cache(None)  # the binary is large, and each program of a test asks
 def instrumented():
     """Returns whether the binary contains a sanitizer. Its shadow and quarantine count as memory of the process."""
     code = pathlib.Path(binary()).read_bytes()

@@ -47,6 +47,7 @@ constexpr Duration kFailureGracePeriod = std::chrono::seconds(3);
 constexpr size_t kRunBytes = 8;
 /// A ps with a GPU starts the driver first, which takes seconds.
 constexpr auto kStartDeadline = std::chrono::seconds(30);
+constexpr uint32_t kLongestReturnSeconds = 30;
 
 /// The timeout of a poll() that ends at that moment, not before.
 int poll_timeout_ms(TimePoint until) {
@@ -76,7 +77,7 @@ class LocalCluster {
   bool may_restart(const TaskProcess& process) const;
   bool run_goes_on() const;
   void restart_tasks();
-  TaskProcess spawn_worker(uint32_t index);
+  TaskProcess spawn_worker(uint32_t index, bool is_again);
   void start_workers();
   void supervise();
   void program_failed(TaskProcess& process);
@@ -184,10 +185,13 @@ bool LocalCluster::start_ps() {
   return true;
 }
 
-TaskProcess LocalCluster::spawn_worker(uint32_t index) {
+TaskProcess LocalCluster::spawn_worker(uint32_t index, bool is_again) {
   // A copy: each task gets its own index, and `options_` has the addresses of all ps.
   TrainOptions options = options_;
   options.task = {"worker", index};
+  // The run may end before it joins. A ps that is lost at the same time is back earlier.
+  if (is_again)
+    options.flags.join_timeout_seconds = std::min(options.flags.join_timeout_seconds, kLongestReturnSeconds);
   const std::string name = fmt::format("worker/{}", index);
   const auto train = [&] {
     SignalThread signals(SignalThread::Task::kLocalWorker);
@@ -203,12 +207,13 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index) {
       is_program);
   process.is_chief = index == 0;
   process.is_worker = true;
+  process.is_again = is_again;
   process.index = index;
   return process;
 }
 
 void LocalCluster::start_workers() {
-  for (uint32_t i = 0; i < options_.flags.workers; ++i) processes_.push_back(spawn_worker(i));
+  for (uint32_t i = 0; i < options_.flags.workers; ++i) processes_.push_back(spawn_worker(i, false));
 }
 
 void LocalCluster::print(const TaskProcess& process, const std::string& line) {
@@ -285,7 +290,7 @@ void LocalCluster::restart_tasks() {
     process.is_due_again = false;
     // The workers may have ended meanwhile, or a stop may have been requested.
     if (!process.is_worker && !run_goes_on()) continue;
-    process = process.is_worker ? spawn_worker(process.index) : spawn_ps(process.index, nullptr);
+    process = process.is_worker ? spawn_worker(process.index, true) : spawn_ps(process.index, nullptr);
     if (!process.running) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
   }
 }
@@ -303,8 +308,17 @@ bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
   return options_.mode.waits() && !can_do_without;
 }
 
-/// The first program that fails ends the run with its exit code.
+/// The first program that fails ends the run with its exit code. A replacement that has come too late is no failure.
 void LocalCluster::program_failed(TaskProcess& process) {
+  const bool is_over = std::all_of(processes_.begin(), processes_.end(), [](const TaskProcess& p) {
+    return p.is_worker || (!p.running && p.exit_code == kGood);
+  });
+  if (process.is_again && is_over) {
+    fmt::print(stderr, "gradrail: {} was started again too late: the other workers had finished the run\n",
+               process.name);
+    process.exit_code = kGood;
+    return;
+  }
   if (asked_at_ != TimePoint::max() || failed_code_ != kGood) return;
   failed_code_ = process.exit_code;
   fmt::print(stderr, "gradrail: {} failed with exit code {}: the run ends\n", process.name, process.exit_code);

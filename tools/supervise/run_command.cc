@@ -47,7 +47,8 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
       ->transform(accepted_by(ps::parse_host_port))
       ->take_last();
   command
-      .add_option("--checkpoint_dir,--checkpoint-dir", cluster.checkpoint_dir, "restore from and save to this folder")
+      .add_option("--checkpoint_dir,--checkpoint-dir", cluster.checkpoint_dir,
+                  "restore from this folder; the program saves there (save_checkpoint)")
       ->take_last();
   add_security_flags(command, cluster.security);
   command.add_flag("--encrypt-data,--encrypt_data", cluster.security.security.encrypt_data,

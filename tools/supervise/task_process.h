@@ -40,6 +40,7 @@ struct TaskProcess {
   OutputStream output;
   OutputStream errors;  ///< of a program; other tasks write to the stderr of the supervisor
   bool running = true;
+  bool is_again = false;      ///< it replaces a lost one
   bool is_due_again = false;  ///< ended, and is started again after its last output
   int exit_code = kGood;
 

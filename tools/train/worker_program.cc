@@ -47,6 +47,7 @@ void set_variables(const TrainOptions& options) {
   set("GRADRAIL_KEY_FILE", security.key_file);
   set("GRADRAIL_ENCRYPT_DATA", security.encrypt_data ? "1" : "");
   set("GRADRAIL_INSECURE", security.insecure ? "1" : "");
+  set("GRADRAIL_JOIN_TIMEOUT", std::to_string(options.flags.join_timeout_seconds));
   set("GRADRAIL_REJOIN_TIMEOUT",
       options.flags.max_restarts > 0 || !options.local ? std::to_string(options.flags.rejoin_timeout_s) : "");
 }

@@ -95,10 +95,13 @@ absl::StatusOr<Source> take_environment(gradrail_options& given) {
   take(given.key_file, "GRADRAIL_KEY_FILE");
   if (variable("GRADRAIL_ENCRYPT_DATA") != nullptr) given.encrypt_data = 1;
   if (variable("GRADRAIL_INSECURE") != nullptr) given.insecure = 1;
-  const char* const rejoin = variable("GRADRAIL_REJOIN_TIMEOUT");
-  if (given.rejoin_timeout_s == 0 && rejoin != nullptr && !absl::SimpleAtod(rejoin, &given.rejoin_timeout_s)) {
-    return absl::InvalidArgumentError(fmt::format("GRADRAIL_REJOIN_TIMEOUT={}: must be a number of seconds", rejoin));
-  }
+  const auto take_seconds = [](double& option, const char* name) {
+    const char* const text = variable(name);
+    if (option != 0 || text == nullptr || absl::SimpleAtod(text, &option)) return absl::OkStatus();
+    return absl::InvalidArgumentError(fmt::format("{}={}: must be a number of seconds", name, text));
+  };
+  GRADRAIL_RETURN_IF_ERROR(take_seconds(given.join_timeout_s, "GRADRAIL_JOIN_TIMEOUT"));
+  GRADRAIL_RETURN_IF_ERROR(take_seconds(given.rejoin_timeout_s, "GRADRAIL_REJOIN_TIMEOUT"));
   return kVariables;
 }
 
