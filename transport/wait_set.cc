@@ -55,10 +55,9 @@ size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
   if (unspinning_ > 0) {
     --unspinning_;
   } else if (policy_.spin > Duration::zero()) {
-    size_t count = 0;
-    const Spin result = spin(out, deadline, count);
-    if (result == Spin::found) misses_ /= 2;
-    if (result != Spin::in_vain) return count;
+    const std::optional<size_t> count = spin(out, deadline);
+    if (count.value_or(0) > 0) misses_ /= 2;
+    if (count.has_value()) return *count;
     misses_ = std::min(misses_ + 1, kMostMisses);
     if (policy_.adapts) unspinning_ = 1u << misses_;
   }
@@ -72,21 +71,18 @@ size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
   }
 }
 
-WaitSet::Spin WaitSet::spin(absl::Span<Completion> out, TimePoint deadline, size_t& count) {
+std::optional<size_t> WaitSet::spin(absl::Span<Completion> out, TimePoint deadline) {
   const TimePoint start = Clock::now();
   const TimePoint until = std::min(deadline, start + policy_.spin);
   for (TimePoint now = start; now < until; now = Clock::now()) {
     // The clock costs as much as a poll: look at it every 16.
     for (int i = 0; i < 16; ++i) {
-      if (count = poll(out); count > 0) return Spin::found;
+      if (const size_t count = poll(out); count > 0) return count;
     }
-    if (woken_.exchange(false, std::memory_order_acquire)) {
-      count = poll(out);
-      return Spin::woken;
-    }
+    if (woken_.exchange(false, std::memory_order_acquire)) return poll(out);
     if (policy_.adapts && now - start > kYieldAfter) sched_yield();
   }
-  return Spin::in_vain;
+  return std::nullopt;
 }
 
 bool WaitSet::arm_all() {

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -41,8 +42,8 @@ class WaitSet {
   WaitPolicy policy() const { return policy_; }
 
  private:
-  enum class Spin : uint8_t { found, woken, in_vain };
-  Spin spin(absl::Span<Completion> out, TimePoint deadline, size_t& count);
+  /// Returns the result of wait(), or nothing if the spin was in vain.
+  std::optional<size_t> spin(absl::Span<Completion> out, TimePoint deadline);
   bool arm_all();
   bool block(TimePoint deadline);  ///< whether wake() ended it
 

@@ -21,7 +21,7 @@ Request host(int servers, int worker_count, int shards = 1) {
   return request;
 }
 
-TEST(PlanCores, FourProcessesOnTwoCoresShareThemAndBlock) {
+TEST(PlanCores, FourProcessesOnTwoCoresShareThemAndAdapt) {
   const Placement placement = placed(MachineBuilder({.cores_per_node = 2}).machine(), host(1, 3));
   EXPECT_TRUE(placement.oversubscribed);
   EXPECT_EQ(placement.wait, SpinMode::adapt);

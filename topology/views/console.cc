@@ -109,7 +109,7 @@ std::string draw_table(const Machine& machine, const Placement& placement) {
   std::string text = align_columns(rows);
   text += fmt::format("waiting: {} ({})\n", placement.wait == SpinMode::spin ? "spin" : "adapt", placement.wait_reason);
   for (const std::string& note : placement.notes) {
-    // A host that blocks has the reason as a note for the log; the line above shows it already.
+    // A host that does not spin in each wait has the reason as a note for the log; the line above shows it already.
     if (note != placement.wait_reason) text += fmt::format("note: {}\n", note);
   }
   for (const std::string& note : machine.notes) text += fmt::format("note: {}\n", note);

@@ -285,7 +285,8 @@ class Client:
             self.leave()
             return
         # The others learn at once that this worker fails; its own error is the one to show.
-        why = f"{kind.__name__}: {error}"[:1000].replace("\0", " ").encode(errors="replace").decode()
+        why = f"{kind.__name__}: {error}" if str(error) else kind.__name__  # an interrupt has no text
+        why = why[:1000].replace("\0", " ").encode(errors="replace").decode()
         try:
             self.give_up(why)
         except errors.Error:
