@@ -270,15 +270,19 @@ TEST(Trainer, ALostDeviceIsReportedAndTheOthersGoOn) {
   LosesItsDevice unlucky(20);
   absl::Status status;
   Outcome chief;
+  std::promise<void> loss;
   in_parallel(2, [&](uint32_t task) {
     if (task == 0) {
-      chief = run(cluster, ps::ModeKind::async, {.epochs = 5}, kNeverStop);
+      // The chief makes its steps after the loss. A gradient of the other worker may be old and spoil the result.
+      const std::shared_future<void> is_lost = loss.get_future().share();
+      chief = run(cluster, ps::ModeKind::async, {.epochs = 5}, kNeverStop, [&](const Progress&) { is_lost.wait(); });
       return;
     }
     ClientOptions options = cluster.options(task);
     options.optimizer.learning_rate = 0.1f;
     const std::unique_ptr<Client> client = join(options, unlucky.schema());
     if (client != nullptr) status = train(*client, unlucky, {.epochs = 5}, {}, kNeverStop);
+    loss.set_value();
     EXPECT_EQ(unlucky.released, 1) << "its memory is about to go";
   });
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
