@@ -183,6 +183,19 @@ x = x.double()
 loss().backward()  # the model is an ordinary one again
 """)
 
+    def test_changed_parameters_are_refused(self):
+        self.check("""
+for change in (lambda: model.load_state_dict(torch.nn.Linear(4, 3).state_dict()), lambda: torch.nn.init.zeros_(model.bias)):
+    with gradrail.torch.Exchange(model, lr=0.1) as exchange:
+        for _ in range(3):
+            loss().backward()
+            exchange.step()
+        change()
+        exchange.zero_grad()  # does not hide the change
+        loss().backward()
+        refused(F, "make the Exchange after load_state_dict", exchange.step)
+""")
+
     def test_a_dropped_exchange_leaves(self):
         self.check("""
 import gc, weakref

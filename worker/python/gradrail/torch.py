@@ -179,6 +179,7 @@ class _Slot:
         self.accumulator: Any = None  # it exists as long as a reference to it
         self.hook: Any = None
         self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
+        self.version = parameter._version  # a count of changes, without those of take()
 
     def bind(self, parameters: np.ndarray, gradients: np.ndarray) -> None:
         self.fresh = torch.from_numpy(parameters).view(self.parameter.shape)
@@ -205,6 +206,9 @@ class _Slot:
                                             "example to clip gradients")
         if self.in_place and self.parameter.data_ptr() != self.fresh.data_ptr():
             raise errors.FailedPrecondition(f"{self.name} was moved or converted: make the Exchange after that")
+        if self.parameter._version != self.version:
+            raise errors.FailedPrecondition(f"{self.name} was changed by the program, and the servers have another value: make "
+                                            "the Exchange after load_state_dict() and the like")
 
     def clear(self) -> None:
         self.sent = None
