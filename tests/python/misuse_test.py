@@ -184,16 +184,18 @@ loss().backward()  # the model is an ordinary one again
 """)
 
     def test_changed_parameters_are_refused(self):
-        self.check("""
-for change in (lambda: model.load_state_dict(torch.nn.Linear(4, 3).state_dict()), lambda: torch.nn.init.zeros_(model.bias)):
-    with gradrail.torch.Exchange(model, lr=0.1) as exchange:
-        for _ in range(3):
-            loss().backward()
-            exchange.step()
-        change()
-        exchange.zero_grad()  # does not hide the change
+        # A run for each change: the run ends when its only worker leaves.
+        for change in ("model.load_state_dict(torch.nn.Linear(4, 3).state_dict())", "torch.nn.init.zeros_(model.bias)"):
+            with self.subTest(change):
+                self.check(f"""
+with gradrail.torch.Exchange(model, lr=0.1) as exchange:
+    for _ in range(3):
         loss().backward()
-        refused(F, "make the Exchange after load_state_dict", exchange.step)
+        exchange.step()
+    {change}
+    exchange.zero_grad()  # does not hide the change
+    loss().backward()
+    refused(F, "make the Exchange after load_state_dict", exchange.step)
 """)
 
     def test_a_dropped_exchange_leaves(self):
