@@ -206,18 +206,27 @@ class Stop(StoppedRun):
                            lambda: f"{[(pid, state(pid)) for pid in pids]}")
 
     def test_a_task_of_its_own_takes_two_within_a_second_for_one(self):
-        (_,), (first, second) = self.start_cluster(2, "--mode", "sync", "--heartbeat-timeout", 600, *ENDLESS)
-        first.wait_for(r"Step: \d+")
-        second.signal(signal.SIGSTOP)
-        self.wait_until_awaited("worker/1", self.ps_addresses)  # only a second signal ends this step
-        first.signal(signal.SIGTERM)
-        time.sleep(0.05)  # no event exists here and below: the distance of the signals is under test
-        first.signal(signal.SIGTERM)
-        time.sleep(0.3)
-        self.assertTrue(first.running(), first.transcript())
-        time.sleep(0.9)
-        first.signal(signal.SIGTERM)
-        self.assertEqual(first.code(5 * cluster.PATIENCE), -signal.SIGTERM, first.transcript())
+        for _ in range(5):
+            (_,), (first, second) = self.start_cluster(2, "--mode", "sync", "--heartbeat-timeout", 600, *ENDLESS)
+            first.wait_for(r"Step: \d+")
+            second.signal(signal.SIGSTOP)
+            self.wait_until_awaited("worker/1", self.ps_addresses)  # only a second signal ends this step within 2 s
+            began = time.monotonic()
+            first.signal(signal.SIGTERM)
+            time.sleep(0.05)  # no event exists here and below: the distance of the signals is under test
+            first.signal(signal.SIGTERM)
+            time.sleep(0.3)
+            alive = first.running()
+            time.sleep(0.9)
+            if first.running():
+                first.signal(signal.SIGTERM)
+            late = time.monotonic() - began > 1.7  # on a busy machine the worker may have given up the step itself
+            code = first.code(5 * cluster.PATIENCE)
+            if not late:
+                break
+        self.assertFalse(late, "the machine was too slow in five attempts")
+        self.assertTrue(alive, first.transcript())
+        self.assertEqual(code, -signal.SIGTERM, first.transcript())
 
 
 class Stress(StoppedRun):
