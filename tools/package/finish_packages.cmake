@@ -1,5 +1,9 @@
 # CPack reads this file after it has installed the files of the packages, and before it writes the packages. The folder
 # of a component is CPACK_TEMPORARY_DIRECTORY/<component>.
+if(CPACK_DEBIAN_PACKAGE_MAINTAINER STREQUAL "")
+  message(FATAL_ERROR "The packages have no maintainer: the sources state no author, because they came without git and "
+                      "are no archive of 'make dist'. Configure with -DGRADRAIL_PACKAGE_MAINTAINER='NAME <ADDRESS>'.")
+endif()
 find_program(GZIP gzip REQUIRED)
 find_program(DPKG_SHLIBDEPS dpkg-shlibdeps REQUIRED)
 

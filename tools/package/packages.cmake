@@ -3,8 +3,18 @@
 #   library      libgradrail0      the client library
 #   plugins      gradrail-plugins  the transports with large libraries
 #   development  libgradrail-dev   headers, and the descriptions of the library for CMake and pkg-config
-set(GRADRAIL_PACKAGE_MAINTAINER "gradrail maintainers <maintainers@gradrail.invalid>" CACHE STRING
-    "Maintainer of the Debian packages: NAME <ADDRESS>")
+set(GRADRAIL_PACKAGE_MAINTAINER "" CACHE STRING
+    "Maintainer of the Debian packages: NAME <ADDRESS>; without one, the author of the commit")
+set(maintainer "${GRADRAIL_PACKAGE_MAINTAINER}")
+if(maintainer STREQUAL "")
+  # The second line of the file states the author, as the first line states the commit (base/CMakeLists.txt).
+  file(STRINGS base/commit maintainer REGEX "<")
+  if(maintainer MATCHES "^.Format:")
+    set(maintainer "")
+    execute_process(COMMAND git log -1 "--format=%aN <%aE>" WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+                    OUTPUT_VARIABLE maintainer OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+endif()
 set(package_files ${PROJECT_BINARY_DIR}/package)
 set(library_package libgradrail0) # 0: SOVERSION of the library
 
@@ -45,7 +55,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ
                                                 WORLD_EXECUTE)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
-set(CPACK_DEBIAN_PACKAGE_MAINTAINER "${GRADRAIL_PACKAGE_MAINTAINER}")
+set(CPACK_DEBIAN_PACKAGE_MAINTAINER "${maintainer}")
 set(CPACK_DEBIAN_PACKAGE_SOURCE gradrail)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
