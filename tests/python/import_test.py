@@ -44,6 +44,18 @@ with gradrail.join({"w": (3,)}, learning_rate=1.0, mode="sync") as client:
         client.wait()
     assert client.parameters["w"].tolist() == [-3, -3, -3], client.parameters["w"]
 """
+TRAINING = """
+import gradrail.torch
+model = torch.nn.Linear(3, 1)
+with gradrail.torch.Exchange(model, optimizer="adamw", lr=0.1, mode="sync") as exchange:
+    losses = []
+    for _ in range(100):
+        x = torch.randn(32, 3)
+        losses.append(((model(x) - x.sum(1, keepdim=True)) ** 2).mean())
+        losses[-1].backward()
+        exchange.step()
+assert losses[-1] < 0.1 * losses[0], losses
+"""
 
 
 def has(module):
@@ -70,7 +82,7 @@ class Imports(cluster.ClusterTest):
                 cluster.skip(f"{module} is not installed for {PYTHON}")
         for number, order in enumerate(itertools.permutations(("gradrail", *others))):
             program = "\n".join([f"import {module}" for module in order] + [USES[module] for module in others]
-                                + [EXCHANGE] + [USES[module] for module in others] + ["print('both work')"])
+                                + [TRAINING if "torch" in others else EXCHANGE] + [USES[module] for module in others] + ["print('both work')"])
             task = self.launch(f"order{number}", [self.program, "run", "--", PYTHON, "-c", program], self.environment)
             self.assertEqual(task.code(DEADLINE), cluster.GOOD, f"{order}:\n{task.transcript()}")
             self.assert_says(task, r"both work")
