@@ -49,6 +49,8 @@ struct ServerOptions {
   Duration away_limit = std::chrono::seconds(90);    ///< for a return from the search for a lost ps
   /// Receives notifications for users about a healthy run.
   std::function<void(const std::string&)> console = nullptr;
+  /// Called when this task has admitted a worker.
+  std::function<void(uint32_t worker)> on_join = nullptr;
   /// Called in the thread of that shard: where the shard runs, and where its memory lies.
   std::function<void(uint32_t shard)> on_shard_thread = nullptr;
   std::function<void(uint32_t shard, const MemorySpan&)> place_memory = nullptr;

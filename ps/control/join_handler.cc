@@ -69,6 +69,7 @@ absl::Status JoinHandler::join(const proto::JoinRequest& request, proto::JoinRep
     if (!live.ok()) joined = absl::UnavailableError(std::string(message_of(live)));
   }
   if (!joined.ok()) log_refusal(request, joined);
+  if (joined.ok() && context_.options.on_join) context_.options.on_join(request.member().task_index());
   return joined;
 }
 

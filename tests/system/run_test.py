@@ -157,12 +157,27 @@ class Run(cluster.ClusterTest):
         task = self.launch("run", [cluster.binary(), "run", "--local", "--insecure", "echo", "the program", "--ps"])
         self.assert_ends(task, cluster.GOOD, says=[r"\[worker/0\] the program --ps"])
 
+    def test_a_program_that_ends_before_it_joins_ends_the_run(self):
+        # Also if the others join later, and if the absent worker is the chief.
+        for absent, wait in ((1, 0), (0, 0), (1, 3)):
+            with self.subTest(absent=absent, wait=wait):
+                early = f"index = int(os.environ['GRADRAIL_TASK_INDEX'])\nif index == {absent}: sys.exit(0)\ntime.sleep({wait})"
+                task = self.run_program("--workers", 2, early=early)
+                self.assert_ends(task, cluster.FAILED, says=[rf"worker/{absent} ended before it joined, and other workers wait"])
+
+    def test_programs_that_do_not_join_are_no_failure(self):
+        task = self.launch("run", [cluster.binary(), "run", "--workers", "2", "--", "sh", "-c", "sleep $GRADRAIL_TASK_INDEX"])
+        self.assert_ends(task, cluster.GOOD)
+
     def test_wrong_command_lines(self):
+        script = self.folder / "train.py"
+        script.write_text("print('a script')\n", encoding="ascii")
         for flags, code, says in ((["--workers", "2"], 2, "no program is given"),
                                   (["--worker", "2", "true"], 2, "--worker"),
                                   (["--workers", "0", "true"], 2, "from 1 to"),
                                   (["--rendezvous", "etcd://h:1/j", "true"], 2, "etcd has no ranks for programs"),
-                                  (["gradrail-no-such-program"], 127, "No such file")):
+                                  (["gradrail-no-such-program"], 127, "No such file.*no such program in PATH"),
+                                  ([str(script)], 127, "Permission denied.*start a script with its interpreter")):
             with self.subTest(flags=flags):
                 task = self.launch("run", [cluster.binary(), "run", *flags])
                 self.assert_ends(task, code, says=[says])

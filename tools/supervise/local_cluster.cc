@@ -89,18 +89,18 @@ class LocalCluster {
   void reap();
   void ended(TaskProcess& process, int status);
   bool is_awaited_in_vain(const TaskProcess& process) const;
+  bool find_absent_program();
   std::atomic<bool>& has_joined(uint32_t worker) const {
     return reinterpret_cast<std::atomic<bool>*>(joined_.data())[worker];
   }
   void signal_all(int signal_number);
   void stop(const TaskProcess& process) const;
-  void stop_workers();
-  void stop_all();
+  void stop_tasks(bool also_ps) const;
   int result() const;
 
   TrainOptions options_;
   const HostPlan plan_;
-  const SharedMemory joined_;  ///< a flag of each worker, which it sets when it has joined
+  const SharedMemory joined_;  ///< a flag of each worker that has joined; it sets the flag, or a ps that of a program
   std::vector<TaskProcess> processes_;
   int signals_ = -1;  ///< signalfd: a request to stop or to dump, the end of a task
   TimePoint asked_at_ = TimePoint::max();
@@ -153,12 +153,17 @@ TaskProcess LocalCluster::spawn_ps(uint32_t index, Pipe* port_pipe) {
   options.flags.bind.clear();
   TaskProcess process = spawn(name, [&] {
     if (port_pipe != nullptr) port_pipe->reader.reset();
+    const auto listening = [&](uint16_t port) {
+      if (port_pipe == nullptr) return;
+      if (write(port_pipe->writer.get(), &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
+      port_pipe->writer.reset();
+    };
+    // A program cannot set its flag. A task index may be larger than the number of workers.
+    const auto joined = [&](uint32_t worker) {
+      if (!options.program.empty() && worker < options.flags.workers) has_joined(worker) = true;
+    };
     SignalThread signals(SignalThread::Task::kLocalPs);
-    return report(name, run_ps(options, plan_, signals, [&](uint16_t port) {
-                    if (port_pipe == nullptr) return;
-                    if (write(port_pipe->writer.get(), &port, sizeof(port)) != sizeof(port)) _exit(kFailed);
-                    port_pipe->writer.reset();
-                  }));
+    return report(name, run_ps(options, plan_, signals, listening, joined));
   });
   process.index = index;
   return process;
@@ -325,6 +330,23 @@ void LocalCluster::program_failed(TaskProcess& process) {
   stop_at_ = std::min(stop_at_, Clock::now());
 }
 
+/// Ends the run if a program ended before it joined and others may wait for it. Returns whether others may join later.
+bool LocalCluster::find_absent_program() {
+  TaskProcess* absent = nullptr;
+  bool others_wait = false;
+  for (TaskProcess& p : processes_) {
+    others_wait = others_wait || (p.is_worker && p.running && has_joined(p.index));
+    if (p.is_worker && !p.running && p.exit_code == kGood && !has_joined(p.index)) absent = &p;
+  }
+  const bool goes_on = asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max();
+  if (options_.program.empty() || !goes_on || absent == nullptr) return false;
+  if (!others_wait) return true;
+  fmt::print(stderr, "gradrail: {} ended before it joined, and other workers wait for it\n", absent->name);
+  absent->exit_code = kFailed;
+  program_failed(*absent);
+  return false;
+}
+
 void LocalCluster::ended(TaskProcess& process, int status) {
   process.running = false;
   if (process.is_group) kill(-process.pid, SIGKILL);  // children that it has left behind
@@ -385,14 +407,10 @@ void LocalCluster::stop(const TaskProcess& process) const {
   process.signal(process.is_group ? stop_signal_ : kStopOfSupervisor);
 }
 
-void LocalCluster::stop_workers() {
+void LocalCluster::stop_tasks(bool also_ps) const {
   for (const TaskProcess& process : processes_) {
-    if (process.is_worker) stop(process);
+    if (also_ps || process.is_worker) stop(process);
   }
-}
-
-void LocalCluster::stop_all() {
-  for (const TaskProcess& process : processes_) stop(process);
 }
 
 void LocalCluster::supervise() {
@@ -405,7 +423,7 @@ void LocalCluster::supervise() {
   while (std::any_of(processes_.begin(), processes_.end(), busy)) {
     if (asked_at_ != TimePoint::max() && !workers_signaled) {
       workers_signaled = true;
-      stop_workers();  // the ps stay until the last of them has left
+      stop_tasks(false);  // the ps stay until the last of them has left
       kill_at_ = std::min(kill_at_, Clock::now() + kSaveGrace);
     }
     const bool workers_run = std::any_of(processes_.begin(), processes_.end(),
@@ -415,7 +433,7 @@ void LocalCluster::supervise() {
       stop_at_ = std::min(stop_at_, Clock::now() + (workers_signaled ? Duration::zero() : kOutputGracePeriod));
     if (Clock::now() >= stop_at_ && !all_signaled) {
       all_signaled = true;
-      stop_all();
+      stop_tasks(true);
       kill_at_ = std::min(kill_at_, Clock::now() + kGrace);
     }
     if (Clock::now() >= kill_at_) {
@@ -423,8 +441,9 @@ void LocalCluster::supervise() {
       kill_at_ = TimePoint::max();
       signal_all(SIGKILL);
     }
+    const TimePoint look_at = find_absent_program() ? Clock::now() + kOutputGracePeriod : TimePoint::max();
     // Once all are signalled, `stop_at_` is in the past: with it the loop would not wait at all.
-    pump(all_signaled ? kill_at_ : std::min(stop_at_, kill_at_));
+    pump(all_signaled ? kill_at_ : std::min({stop_at_, kill_at_, look_at}));
     reap();
     restart_tasks();
   }
@@ -446,7 +465,7 @@ int LocalCluster::run() {
   // A stop that came while the ps started leaves no reason to start workers.
   if (have_ps && asked_at_ == TimePoint::max()) start_workers();
   if (!have_ps) {
-    stop_all();
+    stop_tasks(true);
     // Assigned, not reduced: no earlier deadline can exist before supervise().
     kill_at_ = Clock::now() + kGrace;
   }

@@ -229,7 +229,7 @@ void print_line(const std::string& line) {
 void print_comment(const std::string& line) { print_line("# " + line); }
 
 absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
-                    const std::function<void(uint16_t)>& listening) {
+                    const std::function<void(uint16_t)>& listening, const std::function<void(uint32_t)>& joined) {
   // First: each line of the log names the task.
   start_log(fmt::format("ps/{}", options.task.index));
   signals.accept_stop();
@@ -260,6 +260,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .min_workers = options.flags.min_workers,
       .away_limit = std::chrono::seconds(options.flags.rejoin_timeout_s) + kAwayLonger,
       .console = print_line,
+      .on_join = joined,
       .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
       .marks = options.flags.monitoring.marks(),

@@ -17,9 +17,10 @@ void print_line(const std::string& line);
 void print_comment(const std::string& line);
 
 /// One ps task, until the run is over or `signals` has a request to stop.
-/// `listening` receives the port of the control plane once it is open. Lines for people go to stdout.
+/// `listening` receives the port of the control plane once it is open. `joined` receives the index of each worker that
+/// has joined, in any thread; it may be empty. Lines for people go to stdout.
 absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
-                    const std::function<void(uint16_t)>& listening);
+                    const std::function<void(uint16_t)>& listening, const std::function<void(uint32_t)>& joined = {});
 
 /// One worker task, until it has trained its epochs or gets a signal (it then finishes its step and leaves).
 /// `joined` is called once the worker is a member; it may be empty.

@@ -63,7 +63,12 @@ void become_worker_program(const TrainOptions& options) {
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
   execvp(arguments[0], arguments.data());
-  fmt::print(stderr, "gradrail: {}: {}\n", command[0], std::strerror(errno));
+  const int why = errno;
+  const char* const remedy = access(command[0].c_str(), F_OK) == 0
+                                 ? "the file exists: start a script with its interpreter, as in `python3 FILE`, or "
+                                   "make it executable and give its path"
+                                 : "no such file here and no such program in PATH";
+  fmt::print(stderr, "gradrail: cannot run {}: {}: {}\n", command[0], std::strerror(why), remedy);
   std::fflush(stderr);
   _exit(kNoSuchProgram);
 }
