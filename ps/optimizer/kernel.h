@@ -11,7 +11,7 @@ namespace gradrail::ps {
 struct KernelArguments {
   size_t count = 0;
   float* parameters = nullptr;
-  /// momentum, nesterov: the velocity. adam, adamw: m, v. Others: none.
+  /// momentum, nesterov: the velocity. adam, adamw, torch_adam: m, v. Others: none.
   float* state[2] = {nullptr, nullptr};
   const float* const* gradients = nullptr;
   size_t gradient_count = 0;
@@ -21,7 +21,7 @@ struct KernelArguments {
   bool targets_bypass_cache = false;
 
   float gradient_scale = 1.0f;  ///< 1/N
-  float rate = 0.0f;            ///< adam, adamw: with the bias correction of this update
+  float rate = 0.0f;            ///< with the bias correction of adam, adamw and torch_adam
   float momentum = 0.0f;
   /// 1 − β is passed as well, so that all kernels use one rounding of it.
   float beta1 = 0.0f, one_minus_beta1 = 0.0f;

@@ -25,7 +25,8 @@ bool bypass_cache(const ApplyArguments& a) {
   return !a.targets.empty() && std::max(a.count, a.pass_count) >= kBypassCacheBytes / sizeof(float);
 }
 
-bool is_adam(OptimizerKind kind) { return kind == OptimizerKind::adam || kind == OptimizerKind::adamw; }
+bool is_torch(OptimizerKind kind) { return kind == OptimizerKind::adamw || kind == OptimizerKind::torch_adam; }
+bool is_adam(OptimizerKind kind) { return kind == OptimizerKind::adam || is_torch(kind); }
 
 /// √(1−β2^t) in double: 1−β2^t cancels in float for small t.
 double root_of_correction2(const OptimizerConfig& config, uint64_t update_index) {
@@ -37,9 +38,9 @@ float adam_rate(const OptimizerConfig& config, float rate, uint64_t update_index
   return static_cast<float>(static_cast<double>(rate) * root_of_correction2(config, update_index) / correction1);
 }
 
-/// adamw adds ε to √(v/(1−β2^t)). That is the form of adam with a smaller ε.
+/// PyTorch adds ε to √(v/(1−β2^t)). That is the form of adam with a smaller ε.
 float epsilon_of(const OptimizerConfig& config, uint64_t update_index) {
-  if (config.kind != OptimizerKind::adamw) return config.epsilon;
+  if (!is_torch(config.kind)) return config.epsilon;
   return static_cast<float>(static_cast<double>(config.epsilon) * root_of_correction2(config, update_index));
 }
 
@@ -53,6 +54,7 @@ ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
       return table.nesterov;
     case OptimizerKind::adam:
     case OptimizerKind::adamw:
+    case OptimizerKind::torch_adam:
       return table.adam;
     case OptimizerKind::mean:
       return table.mean;

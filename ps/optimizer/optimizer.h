@@ -19,7 +19,7 @@ constexpr size_t kMaxTargets = 16;
 struct ApplyArguments {
   size_t count = 0;
   float* parameters = nullptr;
-  float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam, adamw: m, v
+  float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam, adamw, torch_adam: m, v
   absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
   absl::Span<float* const> targets;          ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
   uint64_t update_index = 1;
@@ -33,15 +33,16 @@ struct ApplyArguments {
 /// memory. AVX-512, AVX2 or plain code is chosen once at run time. All give the same bits, and so do other cuts into
 /// buckets and other numbers of targets. Sum is ((g0+g1)+g2)+…, then × 1/N. When it returns, the targets may be
 /// announced to their readers by a release store.
-///   sgd       p −= lr·g
-///   momentum  v = μ·v + g;  p −= lr·v
-///   nesterov  v = μ·v + g;  p −= lr·(g + μ·v)
-///   adam      m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p −= lr·√(1−β2^t)/(1−β1^t) · m/(√v + ε)
-///   adamw     p −= lr·decay·p;  m and v as adam;  p −= lr/(1−β1^t) · m/(√(v/(1−β2^t)) + ε)
-///   mean      p = g
+///   sgd         p −= lr·g
+///   momentum    v = μ·v + g;  p −= lr·v
+///   nesterov    v = μ·v + g;  p −= lr·(g + μ·v)
+///   adam        m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p −= lr·√(1−β2^t)/(1−β1^t) · m/(√v + ε)
+///   torch_adam  m and v as adam;  p −= lr/(1−β1^t) · m/(√(v/(1−β2^t)) + ε)
+///   adamw       p −= lr·decay·p;  then as torch_adam
+///   mean        p = g
 /// Weight decay is added to the gradient before all others but adamw: g += decay·p.
-/// Source   Kingma and Ba 2015 (adam, the paper's efficient form as in TensorFlow); Loshchilov and Hutter 2019 (adamw,
-///          as in PyTorch); Sutskever et al. 2013 (nesterov).
+/// Source   Kingma and Ba 2015 (adam, the paper's efficient form as in TensorFlow; torch_adam as in PyTorch);
+///          Loshchilov and Hutter 2019 (adamw, as in PyTorch); Sutskever et al. 2013 (nesterov).
 /// Buffers need the alignment of float only, and none may overlap another; gradients may be the same one.
 /// More than 16 gradients or targets, no gradient, or update_index 0 break an invariant and stop the process.
 void apply(const OptimizerConfig& config, const ApplyArguments& arguments);

@@ -11,7 +11,8 @@ namespace gradrail::ps {
 namespace {
 
 /// In the order of OptimizerKind.
-constexpr std::array<std::string_view, 6> kOptimizerNames = {"sgd", "momentum", "nesterov", "adam", "mean", "adamw"};
+constexpr std::array<std::string_view, 7> kOptimizerNames = {"sgd",  "momentum", "nesterov",  "adam",
+                                                             "mean", "adamw",    "torch_adam"};
 
 }  // namespace
 
@@ -40,6 +41,7 @@ int state_vectors(OptimizerKind kind) {
       return 1;
     case OptimizerKind::adam:
     case OptimizerKind::adamw:
+    case OptimizerKind::torch_adam:
       return 2;
   }
   GRADRAIL_CHECK(false);

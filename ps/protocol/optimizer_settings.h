@@ -8,9 +8,9 @@
 
 namespace gradrail::ps {
 
-enum class OptimizerKind : uint8_t { sgd, momentum, nesterov, adam, mean, adamw };
+enum class OptimizerKind : uint8_t { sgd, momentum, nesterov, adam, mean, adamw, torch_adam };
 
-/// Names as on the command line: sgd, momentum, nesterov, adam, mean, adamw.
+/// Names as on the command line: sgd, momentum, nesterov, adam, mean, adamw, torch_adam.
 /// Errors   INVALID_ARGUMENT lists the names.
 GRADRAIL_EXPORT absl::StatusOr<OptimizerKind> parse_optimizer(std::string_view name);
 GRADRAIL_EXPORT std::string_view optimizer_name(OptimizerKind kind);
@@ -23,14 +23,15 @@ struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::sgd;
   float learning_rate = 0.001f;
   float momentum = 0.9f;  ///< momentum, nesterov
-  float beta1 = 0.9f;     ///< adam, adamw
+  float beta1 = 0.9f;     ///< adam, adamw, torch_adam
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;  ///< adamw: of the parameters themselves; mean: none; others: added to the gradient (L2)
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-/// State vectors that an optimizer keeps per parameter: 0 (sgd, mean), 1 (momentum, nesterov), 2 (adam, adamw).
+/// State vectors that an optimizer keeps per parameter: 0 (sgd, mean), 1 (momentum, nesterov), 2 (adam, adamw,
+/// torch_adam).
 int state_vectors(OptimizerKind kind);
 
 }  // namespace gradrail::ps

@@ -39,6 +39,7 @@ gpu::UpdateRule rule_of(OptimizerKind kind) {
       return gpu::UpdateRule::nesterov;
     case OptimizerKind::adam:
     case OptimizerKind::adamw:
+    case OptimizerKind::torch_adam:
       return gpu::UpdateRule::adam;
     case OptimizerKind::mean:
       return gpu::UpdateRule::mean;

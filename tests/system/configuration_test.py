@@ -44,7 +44,7 @@ class Flags(cluster.ClusterTest):
             with self.subTest(flag=flag, value=value):
                 self.refused(cluster.USAGE, [f"{flag}: '{re.escape(str(value))}' is not a .*{permitted}"], f"{flag}={value}")
         for flag, value, permitted in (
-                ("--optimizer", "magic", "auto,sgd,momentum,nesterov,adam,adamw"), ("--model", "gpt", "mlp,cnn,linear"),
+                ("--optimizer", "magic", "auto,sgd,momentum,nesterov,adam,adamw,torch_adam"), ("--model", "gpt", "mlp,cnn,linear"),
                 ("--wait", "nap", "auto,spin,adapt,block"), ("--require", "tcp", "rdma"), ("--reduce", "mpi", "auto,host,nccl"),
                 ("--gpu_direct", "fast", "auto,dmabuf,peermem,ipc,staged")):
             with self.subTest(flag=flag, value=value):

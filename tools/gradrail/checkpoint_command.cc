@@ -144,7 +144,7 @@ void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
       .add_option("--from", flags.imported.from, "file of export --optimizer-state, or of gradrail.torch.save_state()")
       ->required();
   imported.add_option("--optimizer", flags.optimizer, "optimizer of the run; default: the one that the file names")
-      ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam", "adamw"}));
+      ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam", "adamw", "torch_adam"}));
 }
 
 absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags) {

@@ -251,8 +251,9 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("batch_size", flags.batch_size, "images in a batch of one tower", NumberIn(1u));
   add("learning_rate", flags.learning_rate, "0: the default of the model (mlp 0.001, cnn 0.02, linear 0.1)",
       NumberIn(0.0f, kMaxLearningRate));
-  add("optimizer", flags.optimizer, "auto: the default of the model (cnn nesterov, the others sgd)",
-      CLI::IsMember({"auto", "sgd", "momentum", "nesterov", "adam", "adamw"}));
+  add("optimizer", flags.optimizer,
+      "auto: the default of the model (cnn nesterov, the others sgd); torch_adam: adam with the epsilon of PyTorch",
+      CLI::IsMember({"auto", "sgd", "momentum", "nesterov", "adam", "adamw", "torch_adam"}));
   add("momentum", flags.momentum, "constant of momentum and nesterov; less than 1", NumberIn(0.0f, kMaxMomentum));
   add("weight_decay", flags.weight_decay,
       "adamw: of the parameters; others: times the parameter, added to the gradient", NumberIn(0.0f, kMaxLearningRate));

@@ -59,8 +59,10 @@ typedef struct gradrail_options {
   uint32_t task_index;      /* 0 is the chief, which offers the initial parameters */
   uint32_t bucket_bytes;    /* 0: 1 MiB */
   const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B" */
-  const char* optimizer;    /* "sgd" (default), "momentum", "nesterov", "adam", "adamw", "mean" (no optimizer: sync) */
-  float learning_rate;      /* 0: 0.001; below, 0: TensorFlow's default; not negative, NaN or infinite */
+  /* "sgd" (default), "momentum", "nesterov", "adam" (of TensorFlow), "torch_adam" and "adamw" (of PyTorch), "mean" (no
+   * optimizer: sync) */
+  const char* optimizer;
+  float learning_rate; /* 0: 0.001; below, 0: TensorFlow's default; not negative, NaN or infinite */
   float momentum;
   float beta1;
   float beta2;

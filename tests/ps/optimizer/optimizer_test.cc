@@ -149,13 +149,14 @@ Expected reference(const OptimizerConfig& c, double p, double g, double s0, doub
       return {g, s0, s1};
     case OptimizerKind::adam:
     case OptimizerKind::adamw:
+    case OptimizerKind::torch_adam:
       break;
   }
   const double beta1 = c.beta1;
   const double beta2 = c.beta2;
   s0 = beta1 * s0 + (1.0 - beta1) * g;
   s1 = beta2 * s1 + (1.0 - beta2) * g * g;
-  if (c.kind == OptimizerKind::adamw) {
+  if (c.kind != OptimizerKind::adam) {
     const double root = std::sqrt(s1 / (1.0 - std::pow(beta2, t)));
     return {p - lr / (1.0 - std::pow(beta1, t)) * s0 / (root + static_cast<double>(c.epsilon)), s0, s1};
   }
@@ -351,7 +352,8 @@ std::vector<Isa> isas() { return {supported_isas().begin(), supported_isas().end
 INSTANTIATE_TEST_SUITE_P(Here, OptimizerKernels,
                          ::testing::Combine(::testing::Values(OptimizerKind::sgd, OptimizerKind::momentum,
                                                               OptimizerKind::nesterov, OptimizerKind::adam,
-                                                              OptimizerKind::adamw, OptimizerKind::mean),
+                                                              OptimizerKind::adamw, OptimizerKind::torch_adam,
+                                                              OptimizerKind::mean),
                                             ::testing::ValuesIn(isas()), ::testing::Values(0.0f, 0.1f)),
                          [](const auto& instance) {
                            return std::string(optimizer_name(std::get<0>(instance.param))) + "_" +
@@ -377,12 +379,13 @@ TEST(Optimizer, AStepMayHaveARateOfItsOwn) {
 
 TEST(Optimizer, NamesRoundTripAndUnknownOnesListTheRest) {
   for (const auto kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::nesterov, OptimizerKind::adam,
-                          OptimizerKind::adamw, OptimizerKind::mean}) {
+                          OptimizerKind::adamw, OptimizerKind::torch_adam, OptimizerKind::mean}) {
     EXPECT_EQ(parse_optimizer(optimizer_name(kind)).value(), kind);
   }
   const absl::Status refused = parse_optimizer("adagrad").status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("sgd, momentum, nesterov, adam, mean, adamw"));
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::HasSubstr("sgd, momentum, nesterov, adam, mean, adamw, torch_adam"));
   EXPECT_FALSE(parse_optimizer("").ok());
 }
 
@@ -392,6 +395,7 @@ TEST(Optimizer, StateVectors) {
   EXPECT_EQ(state_vectors(OptimizerKind::nesterov), 1);
   EXPECT_EQ(state_vectors(OptimizerKind::adam), 2);
   EXPECT_EQ(state_vectors(OptimizerKind::adamw), 2);
+  EXPECT_EQ(state_vectors(OptimizerKind::torch_adam), 2);
   EXPECT_EQ(state_vectors(OptimizerKind::mean), 0);
 }
 

@@ -387,10 +387,10 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     ----------
     tensors : mapping of names to shapes
         The parameters of the model, float32. An array stands for its shape, and its values become the initial ones.
-    optimizer : "sgd", "momentum", "nesterov", "adam", "adamw" or "mean"
+    optimizer : "sgd", "momentum", "nesterov", "adam", "torch_adam", "adamw" or "mean"
         The optimizer of the parameter servers, with `learning_rate` (0.001), `momentum` (0.9), `beta1` (0.9),
-        `beta2` (0.999) and `epsilon` (1e-8), each more than 0. "adam" is TensorFlow's; "adamw" is PyTorch's, and with
-        weight_decay=0 also PyTorch's Adam. "mean" has no optimizer: the parameters become the mean gradient of a step.
+        `beta2` (0.999) and `epsilon` (1e-8), each more than 0. "adam" is TensorFlow's Adam; "torch_adam" and "adamw" are
+        PyTorch's Adam and AdamW. "mean" has no optimizer: the parameters become the mean gradient of a step.
     weight_decay : float
         "adamw" decays the parameters themselves, the others add weight_decay * parameter to the gradient.
     mode : "async", "sync", "ssp:K" or "backup:B"

@@ -53,6 +53,16 @@ def _vectors(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> Dict[s
     return {"momentum_buffer": "velocity"} if groups[0]["momentum"] else {}
 
 
+def _adam(optimizer: torch.optim.Optimizer) -> str:
+    """Returns the servers' name of an Adam of torch. Newer releases derive AdamW from Adam, and Adam may decouple too."""
+    groups = optimizer.param_groups
+    decoupled = {isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay")) for group in groups}
+    if len(decoupled) > 1:
+        raise errors.InvalidArgument("decoupled_weight_decay: differs between parameter groups; the servers have one kind for "
+                                     "all")
+    return "adamw" if decoupled.pop() else "torch_adam"
+
+
 @torch.no_grad()
 def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
                optimizer: Optional[torch.optim.Optimizer] = None) -> Optional[int]:
@@ -137,21 +147,21 @@ def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
         raise errors.InvalidArgument(f"global_step {global_step}: must be a whole number, at least 0")
     vectors = _vectors(optimizer, model)
     if "m" in vectors.values():
-        kind = "adamw"  # the servers' adam is TensorFlow's; Exchange(optimizer="adam") uses adamw as well
+        kind = _adam(optimizer)
     elif vectors:
         kind = "nesterov" if optimizer.param_groups[0]["nesterov"] else "momentum"
     else:
         kind = "sgd"
     trained = _trained(model)
     step = 0
-    if kind == "adamw":
+    if "m" in vectors.values():
         steps = {int(optimizer.state[parameter].get("step", 0)): name for name, parameter in trained}
         if len(steps) > 1:
             made = ", ".join(f"{name} {count}" for count, name in sorted(steps.items()))
             raise errors.InvalidArgument(f"the parameters have made different numbers of steps ({made}): the servers count "
                                          "one for all")
         step, = steps
-    if global_step is not None and kind == "adamw" and global_step != step:
+    if global_step is not None and "m" in vectors.values() and global_step != step:
         raise errors.InvalidArgument(f"global_step {global_step}: the optimizer has made {step} steps")
 
     def array(values: Optional[torch.Tensor], parameter: torch.nn.Parameter) -> np.ndarray:
@@ -248,7 +258,7 @@ class Exchange:
         a GPU, and of another dtype than float32, are copied in each step; the servers compute in float32.
     optimizer : "sgd", "momentum", "nesterov", "adam" or "adamw"
         The same updates as torch.optim.SGD, Adam and AdamW, with the defaults of torch for `weight_decay` and `lr` of the
-        two last. "momentum" and "nesterov" are SGD with `momentum` (0.9).
+        two last. "momentum" and "nesterov" are SGD with `momentum` (0.9). Only "adamw" decays the parameters themselves.
     lr, mode
         As `learning_rate` and `mode` of gradrail.join(). A schedule sets `exchange.lr` between two steps.
     options
@@ -262,14 +272,12 @@ class Exchange:
     def __init__(self, model: torch.nn.Module, *, optimizer: str = "sgd", lr: Optional[float] = None,
                  mode: str = "async", **options: Any):
         self._slots: List[_Slot] = [_Slot(name, parameter) for name, parameter in _trained(model)]
-        if optimizer == "adam" and options.get("weight_decay"):
-            raise errors.InvalidArgument("weight_decay: adam has none here; use optimizer=\"adamw\"")
         if optimizer == "adamw":
             options.setdefault("weight_decay", 0.01)
         self._lr = 0.001 if lr is None else lr
         self.client = client.join({slot.name: _shape(slot.parameter) for slot in self._slots},
                                   # The servers' adam is TensorFlow's, which adds epsilon elsewhere.
-                                  optimizer="adamw" if optimizer == "adam" else optimizer,
+                                  optimizer="torch_adam" if optimizer == "adam" else optimizer,
                                   learning_rate=lr, mode=mode, **options)
         self._sends_early = True
         self._error: Optional[Exception] = None
