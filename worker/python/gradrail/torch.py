@@ -7,174 +7,18 @@
     exchange.leave()
 """
 import contextlib
-import os
 import threading
 import weakref
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 import torch
 import torch.distributed
 
-from . import _arrays, client, errors
+from . import client, errors
+from ._torch_state import load_state, save_state, shape_of, trained
 
 __all__ = ["Exchange", "MeanExchange", "ddp_mean_hook", "load_state", "save_state"]
-
-
-def _trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
-    """Returns the parameters that are exchanged. A shared parameter has its first name."""
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if not named:
-        raise errors.InvalidArgument("the model has no parameter that requires a gradient")
-    return named
-
-
-def _shape(parameter: torch.nn.Parameter) -> "tuple[int, ...]":
-    return tuple(parameter.shape) or (1,)
-
-
-def _vectors(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> Dict[str, str]:
-    """Returns the servers' names of the state vectors of an optimizer of torch. Refuses what the servers do not have."""
-    if not isinstance(optimizer, (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)):
-        raise errors.InvalidArgument(f"optimizer {type(optimizer).__name__}: must be SGD, Adam or AdamW of torch.optim")
-    groups = optimizer.param_groups
-    for unknown in ("amsgrad", "maximize", "dampening"):
-        if any(group.get(unknown) for group in groups):
-            raise errors.InvalidArgument(f"{unknown}: the optimizers of the servers have no {unknown}")
-    held = {id(parameter) for group in groups for parameter in group["params"]}
-    for name, parameter in _trained(model):
-        if id(parameter) not in held:
-            raise errors.InvalidArgument(f"parameter {name}: the optimizer does not have it; is it an optimizer of another "
-                                         "model?")
-    if not isinstance(optimizer, torch.optim.SGD):
-        return {"exp_avg": "m", "exp_avg_sq": "v"}
-    if len({(bool(group["momentum"]), group["nesterov"]) for group in groups}) > 1:
-        raise errors.InvalidArgument("momentum, nesterov: differ between parameter groups; the servers have one kind for all")
-    return {"momentum_buffer": "velocity"} if groups[0]["momentum"] else {}
-
-
-def _adam(optimizer: torch.optim.Optimizer) -> str:
-    """Returns the servers' name of an Adam of torch. Newer releases derive AdamW from Adam, and Adam may decouple too."""
-    groups = optimizer.param_groups
-    decoupled = {isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay")) for group in groups}
-    if len(decoupled) > 1:
-        raise errors.InvalidArgument("decoupled_weight_decay: differs between parameter groups; the servers have one kind for "
-                                     "all")
-    return "adamw" if decoupled.pop() else "torch_adam"
-
-
-@torch.no_grad()
-def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
-               optimizer: Optional[torch.optim.Optimizer] = None) -> Optional[int]:
-    """Loads a file of `gradrail checkpoint export` into a model. Training can then continue without gradrail.
-
-    Parameters
-    ----------
-    path : the file, .npz or .safetensors
-    model : torch.nn.Module
-        Receives the parameters that require a gradient, by name.
-    optimizer : torch.optim.SGD, Adam or AdamW over parameters of the model
-        Receives the state of the servers' optimizer, exported with --optimizer-state.
-
-    Returns the global step, or None without --optimizer-state.
-
-    Raises
-    ------
-    InvalidArgument: a parameter is missing in the file or has another shape, or the state is that of another optimizer.
-    """
-    name_of_file = os.fspath(path)
-    arrays = _arrays.read(name_of_file)
-
-    def read(name: str, parameter: torch.nn.Parameter) -> torch.Tensor:
-        if name not in arrays and ":" in name:
-            raise errors.InvalidArgument(f"{name_of_file}: has no array {name}: is it the state of another optimizer?")
-        if name not in arrays:
-            others = sorted(other for other in arrays if ":" not in other)
-            raise errors.InvalidArgument(f"{name_of_file}: has no array {name}, only {', '.join(others)}")
-        if arrays[name].shape != _shape(parameter):
-            raise errors.InvalidArgument(f"{name_of_file}: {name} has the shape {arrays[name].shape}, and the parameter of "
-                                         f"the model has {_shape(parameter)}")
-        return torch.from_numpy(arrays[name]).view(parameter.shape).to(parameter)
-
-    step = int(arrays[":global_step"]) if ":global_step" in arrays else None
-    vectors: Dict[str, str] = {}
-    if optimizer is not None:
-        if step is None:
-            raise errors.InvalidArgument(f"{name_of_file}: was exported without --optimizer-state")
-        vectors = _vectors(optimizer, model)
-    # Everything is read before the first change: an error leaves model and optimizer as they were.
-    loaded = []
-    for name, parameter in _trained(model):
-        state = {key: read(f"{name}:{vector}", parameter) for key, vector in vectors.items()}
-        if "exp_avg" in state:
-            state["step"] = torch.tensor(float(step or 0))
-        loaded.append((parameter, read(name, parameter), state))
-    for parameter, values, state in loaded:
-        parameter.copy_(values)
-        if optimizer is not None:
-            optimizer.state[parameter].clear()
-            optimizer.state[parameter].update(state)
-    return step
-
-
-@torch.no_grad()
-def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
-               optimizer: torch.optim.Optimizer, global_step: Optional[int] = None) -> None:
-    """Saves a model and its optimizer, so that training can continue with gradrail.
-
-    `gradrail checkpoint import FOLDER --from FILE` makes a checkpoint of the file. Parameter servers with this folder
-    restore it.
-
-    Parameters
-    ----------
-    path : the file to write, .safetensors
-    model : torch.nn.Module
-        The parameters that require a gradient are saved, as Exchange takes them.
-    optimizer : torch.optim.SGD, Adam or AdamW over parameters of the model
-        The Exchange needs the same kind: "sgd", "momentum", "nesterov", "adam" or "adamw". Rates are not saved.
-    global_step : int
-        Default: the step of Adam, and 0 for SGD.
-
-    Raises
-    ------
-    InvalidArgument: the servers have no such optimizer, or the parameters have made different numbers of steps. OSError:
-    the file cannot be written; an old file stays.
-    """
-    name_of_file = os.fspath(path)
-    if not name_of_file.endswith(".safetensors"):
-        raise errors.InvalidArgument(f"{name_of_file}: the name must end with .safetensors")
-    if global_step is not None and not (isinstance(global_step, int) and 0 <= global_step < 2**63):
-        raise errors.InvalidArgument(f"global_step {global_step}: must be a whole number, at least 0")
-    vectors = _vectors(optimizer, model)
-    if "m" in vectors.values():
-        kind = _adam(optimizer)
-    elif vectors:
-        kind = "nesterov" if optimizer.param_groups[0]["nesterov"] else "momentum"
-    else:
-        kind = "sgd"
-    trained = _trained(model)
-    step = 0
-    if "m" in vectors.values():
-        steps = {int(optimizer.state[parameter].get("step", 0)): name for name, parameter in trained}
-        if len(steps) > 1:
-            made = ", ".join(f"{name} {count}" for count, name in sorted(steps.items()))
-            raise errors.InvalidArgument(f"the parameters have made different numbers of steps ({made}): the servers count "
-                                         "one for all")
-        step, = steps
-    if global_step is not None and "m" in vectors.values() and global_step != step:
-        raise errors.InvalidArgument(f"global_step {global_step}: the optimizer has made {step} steps")
-
-    def array(values: Optional[torch.Tensor], parameter: torch.nn.Parameter) -> np.ndarray:
-        if values is None:  # no step yet
-            return np.zeros(_shape(parameter), np.float32)
-        return values.detach().to("cpu", torch.float32).reshape(_shape(parameter)).numpy()
-
-    arrays = {name: array(parameter, parameter) for name, parameter in trained}
-    for key, vector in vectors.items():
-        for name, parameter in trained:
-            arrays[f"{name}:{vector}"] = array(optimizer.state[parameter].get(key), parameter)
-    arrays[":global_step"] = np.array(step if global_step is None else global_step, np.int64)
-    _arrays.write(name_of_file, arrays, {"format": "pt", "optimizer": kind})
 
 
 class _Slot:
@@ -271,11 +115,11 @@ class Exchange:
 
     def __init__(self, model: torch.nn.Module, *, optimizer: str = "sgd", lr: Optional[float] = None,
                  mode: str = "async", **options: Any):
-        self._slots: List[_Slot] = [_Slot(name, parameter) for name, parameter in _trained(model)]
+        self._slots: List[_Slot] = [_Slot(name, parameter) for name, parameter in trained(model)]
         if optimizer == "adamw":
             options.setdefault("weight_decay", 0.01)
         self._lr = 0.001 if lr is None else lr
-        self.client = client.join({slot.name: _shape(slot.parameter) for slot in self._slots},
+        self.client = client.join({slot.name: shape_of(slot.parameter) for slot in self._slots},
                                   # The servers' adam is TensorFlow's, which adds epsilon elsewhere.
                                   optimizer="torch_adam" if optimizer == "adam" else optimizer,
                                   learning_rate=lr, mode=mode, **options)
@@ -419,10 +263,10 @@ class MeanExchange:
     """
 
     def __init__(self, model: torch.nn.Module, **options: Any):
-        named = _trained(model)
+        named = trained(model)
         # DDP changes its buckets after the first step: parameters identify the gradients.
         self._names = {parameter: name for name, parameter in named}
-        self.client = client.join({name: _shape(parameter) for name, parameter in named},
+        self.client = client.join({name: shape_of(parameter) for name, parameter in named},
                                   optimizer="mean", mode="sync", **options)
         self.client.start()
         self._waiting: List[Any] = []  # buckets of this backward pass, with their futures
